@@ -15,13 +15,15 @@ constexpr int64_t most_values = int64_t{16} << 20;  // of 16 to 64 bytes each
 // own builder looks for every new key among all before it, which is quadratic in an ordered document.
 class Builder {
 public:
-    Builder(Json& root, int max_depth) : root_(root), max_depth_(max_depth) {}
+    Builder(Json& root, const JsonOptions& options) : root_(root), options_(options) {}
 
     bool null() { return put(nullptr); }
     bool boolean(bool v) { return put(v); }
     bool number_integer(Json::number_integer_t v) { return put(v); }
     bool number_unsigned(Json::number_unsigned_t v) { return put(v); }
-    bool number_float(Json::number_float_t v, const std::string&) { return put(v); }
+    bool number_float(Json::number_float_t v, const std::string& text) {
+        return options_.decimals_as_text ? put(text) : put(v);
+    }
     bool string(std::string& v) { return put(std::move(v)); }
     bool binary(Json::binary_t&) { return stop("binary data"); }
     bool start_object(size_t) { return open(Json::object()); }
@@ -65,8 +67,8 @@ private:
 
     // What is open stays where it is: its parent gets no other value before it is closed.
     bool open(Json empty) {
-        if (static_cast<int>(open_.size()) >= max_depth_)
-            return stop(fmt::format("nested deeper than {} levels", max_depth_));
+        if (static_cast<int>(open_.size()) >= options_.max_depth)
+            return stop(fmt::format("nested deeper than {} levels", options_.max_depth));
         Json* const at = place(std::move(empty));
         if (at) open_.push_back(at);
         return at != nullptr;
@@ -90,7 +92,7 @@ private:
     Json* member_ = nullptr;   // the value of the last key
     std::vector<std::string_view> sorted_;
     int64_t values_ = 0;
-    int max_depth_;
+    const JsonOptions& options_;
 };
 
 // Puts quotes around bare Infinity, -Infinity and NaN outside strings.
@@ -136,7 +138,7 @@ Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
         text = rewritten;
     }
     Json root;
-    Builder builder(root, options.max_depth);
+    Builder builder(root, options);
     bool fine = false;
     try {
         fine = Json::sax_parse(text.begin(), text.end(), &builder);

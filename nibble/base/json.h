@@ -17,6 +17,8 @@ using Json = nlohmann::ordered_json;
 struct JsonOptions {
     int max_depth = 64;
     bool python_constants = false;
+    // Numbers that are no integers of 64 bits are strings, as they stand in the text.
+    bool decimals_as_text = false;
 };
 
 Result<Json> parse_json(std::string_view text, const JsonOptions& options = {});

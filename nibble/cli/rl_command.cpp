@@ -83,11 +83,11 @@ struct RlJob {
     RlJob(const JobRanks& of, int threads) : ranks(of), pool(of.threads(threads)) {}
 };
 
-Result<std::unique_ptr<Environment>> environment_of(const RlTask& task) {
+Result<std::unique_ptr<Environment>> environment_of(const RlTask& task, const std::atomic<bool>* stop) {
     if (task.command.empty()) return std::unique_ptr<Environment>();
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(task.timeout_seconds * 1000));
     return start_environment(
-        {.command = task.command, .processes = static_cast<int>(task.processes), .timeout = timeout});
+        {.command = task.command, .processes = static_cast<int>(task.processes), .timeout = timeout, .stop = stop});
 }
 
 Result<std::shared_ptr<const QuestionRows>> rows_of(const RlConfig& c) {
@@ -148,11 +148,13 @@ Status check_rows(const RlConfig& c, const ModelText& text, const QuestionRows& 
         c.length);
 }
 
-Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job) {
+Result<std::unique_ptr<RolloutTask>> task_of(const RlConfig& c, const ModelText& text, RlJob& job,
+                                             const std::atomic<bool>* stop) {
     NIBBLE_CHECK(check_chat(c, text));
     QuestionTaskOptions options = questions_of(c, job);
     options.pool = &job.pool;
-    NIBBLE_TRY(options.environment, environment_of(c.task));
+    options.stop = stop;
+    NIBBLE_TRY(options.environment, environment_of(c.task, stop));
     options.prompt = c.task.prompt;
     options.encode = encoder_of(c, text);
     options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {
@@ -257,7 +259,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         if (id < 0 || id >= job.trainer->config().vocab)
             return fail("policy.generation.stop_token_ids: {} is none of the {} tokens of {}", id,
                         job.trainer->config().vocab, c.model.string());
-    NIBBLE_TRY(job.task, task_of(c, text, job));
+    NIBBLE_TRY(job.task, task_of(c, text, job, hooks.stop_requested));
     NIBBLE_TRY(job.policy, PolicyTrainer::create(c, *job.trainer, *job.task, std::move(options)));
     return Ok{};
 }

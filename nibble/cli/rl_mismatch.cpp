@@ -130,7 +130,7 @@ struct LabRun {
     ThreadPool& pool;
     RankGroup* group = nullptr;  // null: one process
     Json recipes = Json::array();
-    bool findings = false;
+    int broken = 0, unseen = 0;  // promises; controls that do not show
 
     Status run(const LabRecipe& recipe, const std::string& kv) {
         const MismatchOptions options = lab_options(flags);
@@ -141,7 +141,7 @@ struct LabRun {
             if (recipes.empty()) print_head();
             print_lines(recipe.name, kv, report);
         }
-        findings |= report.promised && report.mismatches() > 0;
+        broken += report.promised && report.mismatches() > 0;
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
         std::vector<Control> list{Control::code, Control::scale};
@@ -218,7 +218,7 @@ struct LabRun {
             const auto lines = compare_rank_runs(alone, together, way);
             int64_t mismatches = 0;
             for (const MismatchLine& l : lines) mismatches += l.mismatches;
-            findings |= nudged ? lines[0].mismatches == 0 : mismatches > 0;
+            nudged ? unseen += lines[0].mismatches == 0 : broken += mismatches > 0;
             if (nudged) {
                 json["control"] = {{"control", "one code of the last rank"},
                                    {"tokens", lines[0].tokens},
@@ -258,7 +258,7 @@ struct LabRun {
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
         const char* name = control_names[static_cast<size_t>(what)];
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
-        findings |= report.mismatches() == 0;
+        unseen += report.mismatches() == 0;
         if (!flags.json && !flags.quiet)
             fmt::print("{:<18} {:<6} control: {} is another where it generates: {} of {} tokens differ\n", recipe.name,
                        kv, name, report.mismatches(), report.tokens());
@@ -292,7 +292,15 @@ Result<Outcome> run_mismatch(const MismatchFlags& flags) {
         }
     if (!ranks.first()) return Outcome{};
     if (flags.json) fmt::print("{}", json_line({{"recipes", lab.recipes}}));
-    return Outcome{.findings = lab.findings};
+    if (!flags.json && lab.broken > 0)
+        fmt::print(stderr, "nibble: {} of the promises above {} broken\n", lab.broken, lab.broken == 1 ? "is" : "are");
+    if (!flags.json && lab.unseen > 0)
+        fmt::print(
+            stderr,
+            "nibble: {} of the controls above {} not show: whether the comparison would see such a difference in "
+            "this model is not known; more --prompts, or no filters, may tell\n",
+            lab.unseen, lab.unseen == 1 ? "does" : "do");
+    return Outcome{.findings = lab.broken + lab.unseen > 0};
 }
 
 }  // namespace nibble

@@ -33,7 +33,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <set>
 
 namespace nibble {
 namespace {
@@ -262,6 +267,18 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     return Ok{};
 }
 
+// Before anything is computed: the file is written last.
+Status check_profile(const std::string& file, int64_t steps) {
+    if (file.empty()) return Ok{};
+    std::error_code ignored;
+    const fs::path folder = fs::path(file).has_parent_path() ? fs::path(file).parent_path() : ".";
+    if (!fs::is_directory(folder, ignored)) return fail("--profile {}: {} is no folder", file, folder.string());
+    if (::access(folder.c_str(), W_OK) != 0) return fail("--profile {}: {}", file, std::strerror(errno));
+    if (fs::is_directory(file, ignored)) return fail("--profile {}: is a folder", file);
+    if (steps < 5) return fail("--profile looks at the third to fifth step; this run makes {}", steps);
+    return Ok{};
+}
+
 Status check_output(const TrainConfig& c) {
     const char* needs = c.resume                          ? "resume"
                         : !c.fork.empty()                 ? "fork"
@@ -417,6 +434,7 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
     if (first_step >= config.steps && !config.fork.empty() && !config.resume)
         return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
                     config.steps);
+    NIBBLE_CHECK(check_profile(flags.profile, config.steps - first_step));
     if (speaks) print_start(config, *trainer, memory);
     if (speaks && ranks.group()) fmt::print("  {} ranks, the rows of a step dealt to them\n", ranks.size());
     if (speaks && first_step > 0) fmt::print("goes on behind {} steps\n", first_step);
@@ -466,6 +484,7 @@ Result<Outcome> run_train(TrainFlags flags) {
     if (device.cuda) NIBBLE_CHECK(check_device_precision(config.precision));
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     if (place.rank == 0 && !flags.check_forward) NIBBLE_CHECK(check_output(config));
+    NIBBLE_CHECK(check_profile(flags.profile, config.steps));
     const std::string among = fmt::format("\nparallel {} {}", config.sharding == Sharding::all ? "all" : "states",
                                           config.order == GradientOrder::free ? "free" : "tree");
     NIBBLE_TRY(const JobRanks ranks,
@@ -473,6 +492,12 @@ Result<Outcome> run_train(TrainFlags flags) {
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
+}
+
+// Options beside `one` that would have no effect.
+void refuse_all_but(const CLI::App& command, const CLI::Option& one, const std::set<std::string>& allowed) {
+    for (const CLI::Option* o : command.get_options())
+        if (o->count() > 0 && !allowed.contains(o->get_name())) throw CLI::ExcludesError(one.get_name(), o->get_name());
 }
 
 }  // namespace
@@ -535,8 +560,12 @@ void add_train(CLI::App& app, RunCommand& run) {
         "  nibble train config.yaml\n"
         "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
         "  nibble train --shape 124m --synthetic --precision nvfp4 --steps 5 --batch 2 --seq 256");
-    command->callback([flags, command, config, shape, compare, &run] {
+    command->callback([flags, command, config, shape, compare, check_forward, &run] {
         if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
+        if (compare->count() > 0) refuse_all_but(*command, *compare, {"--compare", "--output", "--json", "--quiet"});
+        if (check_forward->count() > 0)
+            for (const char* other : {"--resume", "--profile"})
+                if (command->count(other) > 0) throw CLI::ExcludesError("--check-forward", other);
         flags->command_line = command_line_of(*command);
         if (compare->count() > 0) {
             run = [flags]() -> Result<Outcome> {

@@ -3,40 +3,50 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 namespace nibble {
 namespace {
 
-struct GroupSums {
-    int64_t count = 0;
-    double sum = 0, squares = 0;
-};
+using Groups = std::map<int64_t, std::vector<size_t>>;  // the answers of each
 
-std::map<int64_t, GroupSums> sums_of_groups(std::span<const double> rewards, std::span<const int64_t> groups) {
-    std::map<int64_t, GroupSums> all;
-    for (size_t i = 0; i < rewards.size(); ++i) {
-        GroupSums& g = all[groups[i]];
-        ++g.count, g.sum += rewards[i], g.squares += rewards[i] * rewards[i];
-    }
+Groups answers_of(std::span<const int64_t> groups) {
+    Groups all;
+    for (size_t i = 0; i < groups.size(); ++i) all[groups[i]].push_back(i);
     return all;
 }
 
-// With Bessel's correction; 0 for fewer than two rewards and where rounding left a negative variance.
-double deviation(double mean, double mean_square, double n) {
-    const double s = std::sqrt((mean_square - mean * mean) * n / (n - 1));
-    return std::isfinite(s) ? s : 0;
+struct Spread {
+    double mean = 0, deviation = 0;
+};
+
+// Of the answers' rewards, without one where `without` is given. The deviation has Bessel's correction. It is 0 for
+// fewer than two, and where it is no more than the rounding of rewards that are equal: what divides by it would take
+// that rounding for a unit (a difference of means of squares leaves 1e-9 of fifteen rewards of 0.1).
+Spread spread(std::span<const double> rewards, std::span<const size_t> answers, std::optional<size_t> without) {
+    double n = 0, sum = 0, largest = 0, squares = 0;
+    const auto each = [&](const auto& add) {
+        for (const size_t i : answers)
+            if (i != without) add(rewards[i]);
+    };
+    each([&](double r) { n += 1, sum += r, largest = std::max(largest, std::abs(r)); });
+    Spread s{.mean = sum / n};
+    if (n < 2) return s;
+    each([&](double r) { squares += (r - s.mean) * (r - s.mean); });
+    s.deviation = std::sqrt(squares / (n - 1));
+    if (s.deviation <= 1e-9 * largest) s.deviation = 0;
+    return s;
 }
 
-double group_advantage(double reward, const GroupSums& g, const AdvantageOptions& o) {
-    if (g.count <= 1) return 0;
+double group_advantage(std::span<const double> rewards, std::span<const size_t> group, size_t answer,
+                       const AdvantageOptions& o) {
+    if (group.size() <= 1) return 0;
     const bool without =
         o.estimator == AdvantageEstimator::rloo || (o.estimator == AdvantageEstimator::grpo && o.leave_one_out);
-    const double n = static_cast<double>(g.count - (without ? 1 : 0));
-    const double baseline = (g.sum - (without ? reward : 0)) / n;
-    const double advantage = reward - baseline;
+    const Spread s = spread(rewards, group, without ? std::optional(answer) : std::nullopt);
+    const double advantage = rewards[answer] - s.mean;
     if (o.estimator != AdvantageEstimator::grpo || !o.normalize_rewards) return advantage;
-    const double s = deviation(baseline, (g.squares - (without ? reward * reward : 0)) / n, n);
-    return s > 0 ? advantage / (s + 1e-6) : advantage;
+    return s.deviation > 0 ? advantage / (s.deviation + 1e-6) : advantage;
 }
 
 // (A - mean) / sqrt(max(variance, 1e-8)) over all generated tokens, each of which has its answer's advantage.
@@ -88,8 +98,8 @@ Result<std::vector<double>> advantages(std::span<const double> rewards, std::spa
     NIBBLE_CHECK(check_rewards(rewards, groups.size(), tokens.size()));
     std::vector<double> a(rewards.begin(), rewards.end());
     if (options.estimator != AdvantageEstimator::reward) {
-        const auto sums = sums_of_groups(rewards, groups);
-        for (size_t i = 0; i < a.size(); ++i) a[i] = group_advantage(rewards[i], sums.at(groups[i]), options);
+        const Groups all = answers_of(groups);
+        for (size_t i = 0; i < a.size(); ++i) a[i] = group_advantage(rewards, all.at(groups[i]), i, options);
     }
     if (options.estimator == AdvantageEstimator::reinforce_plus_plus) whiten(a, tokens);
     clip(a, options);
@@ -103,10 +113,10 @@ Result<std::vector<std::vector<double>>> token_advantages(std::span<const double
     NIBBLE_CHECK(check_rewards(rewards, groups.size(), penalties.size()));
     if (options.estimator != AdvantageEstimator::reinforce_plus_plus)
         return fail("advantages: reinforce_plus_plus alone has penalties of tokens");
-    const auto sums = sums_of_groups(rewards, groups);
+    const Groups of = answers_of(groups);
     std::vector<double> all;
     for (size_t i = 0; i < rewards.size(); ++i) {
-        const double of_answer = group_advantage(rewards[i], sums.at(groups[i]), options);
+        const double of_answer = group_advantage(rewards, of.at(groups[i]), i, options);
         for (const double penalty : penalties[i]) {
             if (!std::isfinite(penalty)) return fail("advantages: a penalty of answer {} is {}", i, penalty);
             all.push_back(of_answer - penalty);
@@ -118,17 +128,6 @@ Result<std::vector<std::vector<double>>> token_advantages(std::span<const double
     for (auto at = all.begin(); const std::vector<double>& p : penalties) {
         out.emplace_back(at, at + std::ssize(p));
         at += std::ssize(p);
-    }
-    return out;
-}
-
-std::vector<double> group_deviations(std::span<const double> rewards, std::span<const int64_t> groups) {
-    const auto sums = sums_of_groups(rewards, groups);
-    std::vector<double> out;
-    for (size_t i = 0; i < rewards.size(); ++i) {
-        const GroupSums& g = sums.at(groups[i]);
-        const auto n = static_cast<double>(g.count);
-        out.push_back(deviation(g.sum / n, g.squares / n, n));
     }
     return out;
 }

@@ -51,8 +51,4 @@ Result<std::vector<std::vector<double>>> token_advantages(std::span<const double
                                                           std::span<const std::vector<double>> penalties,
                                                           const AdvantageOptions& options);
 
-// Standard deviation of the rewards of each answer's group, without leaving one out: 0 where dynamic sampling (DAPO)
-// throws the group away.
-std::vector<double> group_deviations(std::span<const double> rewards, std::span<const int64_t> groups);
-
 }  // namespace nibble

@@ -49,7 +49,7 @@ public:
     std::vector<EnvironmentReply> judge(const std::vector<EnvironmentRequest>& requests) override {
         std::vector<EnvironmentReply> replies(requests.size());
         size_t next = 0, open = requests.size();
-        while (open > 0) {
+        while (open > 0 && !stopped()) {
             for (Seat& seat : seats_)
                 if (!seat.request && next < requests.size())
                     open -= !begin(seat, next, requests[next], replies), ++next;
@@ -57,6 +57,9 @@ public:
             for (Seat& seat : seats_)
                 if (seat.request) open -= go_on(seat, replies);
         }
+        for (Seat& seat : seats_)
+            if (seat.request) give_up(seat, replies, "the run was stopped");
+        for (; next < requests.size(); ++next) replies[next].failure = "the run was stopped";
         return replies;
     }
 
@@ -69,6 +72,8 @@ private:
         std::string_view rest;  // of the line, not sent yet
         Clock::time_point deadline;
     };
+
+    bool stopped() const { return program_.stop && program_.stop->load(); }
 
     Status start(Seat& seat) const {
         NIBBLE_TRY(auto process, EnvironmentProcess::start(program_.command));
@@ -93,10 +98,10 @@ private:
         return true;
     }
 
-    // Until a process can be read or written, or the first deadline.
+    // Until a process can be read or written, the first deadline, or it is time to look whether the run was stopped.
     void wait() const {
         std::vector<pollfd> polled;
-        auto until = Clock::time_point::max();
+        auto until = program_.stop ? Clock::now() + std::chrono::milliseconds(100) : Clock::time_point::max();
         for (const Seat& seat : seats_)
             if (seat.request) {
                 polled.push_back(
@@ -118,12 +123,15 @@ private:
         }
         Result<EnvironmentReply> reply =
             whole ? parse_reply(seat.process->take_line(), seat.id) : Result<EnvironmentReply>(whole.error());
-        if (reply) {
-            replies[*seat.request] = *std::move(reply);
-        } else {
-            replies[*seat.request].failure = reply.error().message();
-            seat.process.reset();  // what it says next would be about this request
-        }
+        if (!reply) return give_up(seat, replies, reply.error().message());
+        replies[*seat.request] = *std::move(reply);
+        seat.request.reset();
+        return true;
+    }
+
+    bool give_up(Seat& seat, std::vector<EnvironmentReply>& replies, std::string why) {
+        replies[*seat.request].failure = std::move(why);
+        seat.process.reset();  // what it says next would be about this request
         seat.request.reset();
         return true;
     }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -46,6 +47,8 @@ struct EnvironmentProgram {
     int processes = 1;
     std::chrono::milliseconds timeout{30000};  // of one reply
     int64_t most_reply_bytes = int64_t{1} << 20;
+    // true: judge() waits no longer; what was not judged fails, and programs that were at it are killed.
+    const std::atomic<bool>* stop = nullptr;
 };
 // Starts the processes. Error: no such program, a field out of range.
 Result<std::unique_ptr<Environment>> start_environment(const EnvironmentProgram& program);

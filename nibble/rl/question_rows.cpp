@@ -13,17 +13,27 @@ namespace {
 
 constexpr uint64_t order_of_epochs = 0x726F777300000000ull;  // role of the random numbers: "rows"
 
-Result<std::string> field_text(const Json& row, const std::string& key, bool number) {
+Result<std::string> question_text(const Json& row, const std::string& key) {
     NIBBLE_TRY(const Json* field, json_field(row, key));
-    if (number && field->is_number()) return field->dump();
-    if (!field->is_string()) return fail("'{}': must be text{}", key, number ? " or a number" : "");
+    if (!field->is_string()) return fail("'{}': must be text", key);
     return field->get<std::string>();
+}
+
+// Text, or a number as it stands in the line; without an exponent for the math rule, which reads none.
+Result<std::string> answer_text(const Json& row, std::string_view line, const std::string& key, AnswerRule rule) {
+    NIBBLE_TRY(const Json* field, json_field(row, key));
+    if (field->is_string()) return field->get<std::string>();
+    if (field->is_number_integer()) return field->dump();
+    if (!field->is_number()) return fail("'{}': must be text or a number", key);
+    NIBBLE_TRY(const Json texts, parse_json(line, {.decimals_as_text = true}));
+    std::string text = texts.at(key).get<std::string>();
+    return rule == AnswerRule::math && text.find_first_of("eE") != text.npos ? field->dump() : std::move(text);
 }
 
 Result<TaskQuestion> question_of(std::string_view line, const QuestionFileOptions& o) {
     NIBBLE_TRY(const Json row, parse_json(line));
     if (!row.is_object()) return fail("must be a JSON object");
-    NIBBLE_TRY(std::string question, field_text(row, o.input_key, false));
+    NIBBLE_TRY(std::string question, question_text(row, o.input_key));
     if (question.find_first_not_of(" \t\r\n") == question.npos) return fail("'{}': is empty", o.input_key);
     const std::string key = fmt::format("'{}'", o.output_key);
     if (o.rule == AnswerRule::code) {
@@ -31,7 +41,7 @@ Result<TaskQuestion> question_of(std::string_view line, const QuestionFileOption
         NIBBLE_TRY(std::string expected, code_tests(*tests).within(key));
         return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
     }
-    NIBBLE_TRY(const std::string answer, field_text(row, o.output_key, true));
+    NIBBLE_TRY(const std::string answer, answer_text(row, line, o.output_key, o.rule));
     NIBBLE_TRY(std::string expected, expected_answer(o.rule, answer).within(key));
     return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
 }

@@ -325,7 +325,7 @@ void read_policy(YamlFields& top, RlConfig& c) {
                           o.count("lr_warmup_iters", 0, c.warmup);
                       });
                 m.map("sequence_packing", {"train_mb_tokens"},
-                      [&](YamlFields& p) { p.count("train_mb_tokens", 1, c.row_tokens); });
+                      [&](YamlFields& p) { p.count("train_mb_tokens", 0, c.row_tokens); });
                 read_generation(m, c.generation);
             });
 }

@@ -25,6 +25,10 @@ public:
         if (options_.environment) return ask(prompts, rollouts);
         const auto judge_one = [&](int64_t i) {
             Rollout* r = rollouts[static_cast<size_t>(i)];
+            if (options_.stop && options_.stop->load()) {
+                r->failure = "the run was stopped";
+                return;
+            }
             const RolloutPrompt& p = prompts[r->prompt];
             const auto reward = options_.reward({p.question, p.expected, p.where}, r->text);
             if (reward.ok())

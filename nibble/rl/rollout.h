@@ -82,6 +82,7 @@ struct QuestionTaskOptions {
     std::function<Result<std::vector<int32_t>>(const std::string& observation, int32_t last)> encode_observation;
     std::unique_ptr<Environment> environment;  // may be null
     ThreadPool* pool = nullptr;                // that judges answers side by side; null: one after the other
+    const std::atomic<bool>* stop = nullptr;   // true: no further answer is judged
 };
 // `text` with the question in the place of its first {}.
 std::string task_prompt(std::string text, std::string_view question);

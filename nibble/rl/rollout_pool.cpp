@@ -142,6 +142,8 @@ Status RolloutPool::own_round(const RolloutRequest& request) {
         if (request.round_tokens == 0 || !r->cut || turn_is_full || room(*r, request) == 0) ended.push_back(r);
     }
     if (!ended.empty()) NIBBLE_CHECK(task_.judge(batch_.prompts, ended));
+    if (request.stop && request.stop->load()) stopped_ = true;  // not all may have been judged
+    if (stopped_) return Ok{};
     for (Rollout* r : ended) settle(*r, request);
     batch_.reward_seconds += clock.lap();
     return Ok{};

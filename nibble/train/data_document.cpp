@@ -58,9 +58,9 @@ Result<TextRanges> learned_bytes(const Json& line, const std::string& whole, con
     return ranges;
 }
 
-// Moves `at` behind `piece`, and behind white space in front of it: control tokens on either side may take that off. So a
-// token begins where its own text does, or an answer behind a control token that takes the line's end off would lose its
-// first label.
+// Moves `at` behind `piece`, and behind white space in front of it: control tokens on either side may take that off. So
+// a token begins where its own text does, or an answer behind a control token that takes the line's end off would lose
+// its first label.
 bool step_over(std::string_view text, std::string_view piece, size_t& at) {
     size_t from = at;
     while (!text.substr(from).starts_with(piece)) {
@@ -117,6 +117,7 @@ Result<TokenDocument> tokenize_document(const RawDocument& document, const Docum
     if (!line.is_object()) return fail("expected an object with 'text' or 'messages'");
     if (const auto text = line.find("text"); text != line.end()) {
         if (!text->is_string()) return fail("'text' is not a string");
+        if (line.contains("messages")) return fail("has both 'text' and 'messages'");
         return plain_document(text->get_ref<const std::string&>(), how);
     }
     if (!line.contains("messages")) return fail("has neither 'text' nor 'messages'");

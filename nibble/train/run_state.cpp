@@ -206,7 +206,9 @@ Status write_state(const fs::path& file, const RunState& state) {
 }
 
 Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer) {
-    NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
+    const auto opened = SafetensorsFile::open(file);
+    if (!opened.ok()) return fail("{}; remove it to go on from an older one", opened.error().message());
+    const SafetensorsFile& stored = *opened;
     return read_into(stored, &identity, trainer).within(file.string());
 }
 

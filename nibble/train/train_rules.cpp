@@ -97,6 +97,10 @@ UnitRules unit_rules(const TrainPrecision& p, const UnitPlace& place, bool late)
     return r;
 }
 
+bool has_directions(const TrainPrecision& p) {
+    return p.recipe == TrainRecipe::nibble_nvfp4 && p.rank > 0 && p.passes != TrainPasses::backward;
+}
+
 bool late_phase(const TrainPrecision& p, int64_t step, int64_t steps) {
     if (p.late_forward && p.late_step >= 0) return step >= p.late_step;
     const auto last = std::llround(p.late_fraction * static_cast<double>(steps));

@@ -29,6 +29,8 @@ struct UnitRules {
 
 // `late`: in the last part of the steps, where late_forward holds.
 UnitRules unit_rules(const TrainPrecision& precision, const UnitPlace& place, bool late);
+// Whether products of it have a term along directions of their inputs.
+bool has_directions(const TrainPrecision& precision);
 // Whether a step of `steps` (0: of no known number) is in that part.
 bool late_phase(const TrainPrecision& precision, int64_t step, int64_t steps);
 // Which operands of a unit's three products have FP4 values, and how many products have two of them.

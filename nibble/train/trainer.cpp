@@ -82,7 +82,7 @@ TrainRanks make_ranks(RankGroup* group, const Parameters& parameters) {
 // Directions follow from the first rows of a step, which must be rank 0's: rows [0, first).
 Status check_first_share(const TrainPrecision& precision, const TrainRanks& ranks, std::span<const TrainBatch> batches,
                          int64_t first) {
-    if (precision.recipe != TrainRecipe::nibble_nvfp4 || ranks.size() == 1) return Ok{};
+    if (!has_directions(precision) || ranks.size() == 1) return Ok{};
     int64_t share = 0, all = 0, number = 0;
     for (const TrainBatch& b : batches)
         for (int64_t r = 0; r < b.rows; ++r, ++number) {

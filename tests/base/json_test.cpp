@@ -44,6 +44,14 @@ TEST(Json, BareInfinityNeedsTheOption) {
     EXPECT_EQ((*json)["z"], "NaN \" Infinity");
 }
 
+TEST(Json, DecimalsAsTextAreAsTheyStand) {
+    const auto json = parse_json(R"({"a": 123456789012345678901234567890, "b": [1e3, 0.10, -7, 18446744073709551615]})",
+                                 {.decimals_as_text = true});
+    ASSERT_TRUE(json.ok());
+    EXPECT_EQ(json->dump(), R"({"a":"123456789012345678901234567890","b":["1e3","0.10",-7,18446744073709551615]})");
+    EXPECT_FALSE(parse_json("1e400", {.decimals_as_text = true}).ok());
+}
+
 TEST(Json, ErrorsSayWhere) {
     EXPECT_NE(parse_json("{\n \"a\": tru }").error().message().find("line 2"), std::string::npos);
 }

@@ -202,9 +202,8 @@ def group_advantages(rewards, groups, lengths, o):
         out[i] = r[i] - baseline
         if o["normalize"]:
             n = len(others)
-            with np.errstate(all="ignore"):
-                s = np.sqrt((np.mean(r[others] ** 2) - baseline ** 2) * np.float64(n) / np.float64(n - 1))
-            if np.isfinite(s) and s > 0:
+            s = np.std(r[others], ddof=1) if n > 1 and len(set(r[others])) > 1 else 0.0  # equal rewards have no spread
+            if s > 0:
                 out[i] /= s + 1e-6
     if o["whiten"]:
         w = np.repeat(out, lengths)
@@ -219,8 +218,9 @@ def advantage_cases(random):
         o = {"leave_one_out": bool(leave) if estimator == "grpo" else estimator == "rloo",
              "normalize": estimator == "grpo" and bool(normalize), "whiten": estimator == "reinforce_plus_plus"}
         rewards = [1, 0, 0, 0] + [1, 1] + [0.25] + [0.0] * 3 + [float(x) for x in random.normal(size=6)]
-        groups = [7] * 4 + [3] * 2 + [9] + [1] * 3 + [4] * 6
-        lengths = [int(x) for x in random.integers(1, 20, len(rewards))]
+        lengths = [int(x) for x in random.integers(1, 20, len(rewards))] + [3] * 20
+        rewards += [1.0] + [0.1] * 15 + [0.9] + [0.3] * 3  # no multiples of a power of two
+        groups = [7] * 4 + [3] * 2 + [9] + [1] * 3 + [4] * 6 + [5] * 16 + [6] * 4
         cases.append({"estimator": estimator, "leave_one_out": bool(leave), "normalize_rewards": bool(normalize),
                       "rewards": rewards, "groups": groups, "tokens": lengths,
                       "advantages": group_advantages(rewards, groups, lengths, o)})

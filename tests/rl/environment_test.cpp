@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 namespace nibble {
 namespace {
 
@@ -91,6 +95,28 @@ TEST(Environment, OneThatHangsIsEndedAtTheTimeout) {
     const auto replies = judged(**environment, {"hang"});
     ASSERT_TRUE(replies[0].failure);
     EXPECT_NE(replies[0].failure->find("300 ms"), std::string::npos);
+}
+
+// What hangs holds a run that is stopped no longer than a look takes; the programs of before are there again
+// afterwards.
+TEST(Environment, AStopIsHeardWhileProgramsHang) {
+    std::atomic<bool> stop = false;
+    EnvironmentProgram program = python_judge(2);
+    program.stop = &stop;
+    const auto environment = start_environment(program);
+    ASSERT_TRUE(environment.ok()) << environment.error().message();
+    std::thread later([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        stop = true;
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const auto replies = judged(**environment, {"1", "hang", "hang", "2", "3"});
+    later.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));  // the timeout is a minute
+    EXPECT_EQ(replies[0].reward, 1);
+    for (size_t i = 1; i < replies.size(); ++i) EXPECT_EQ(replies[i].failure, "the run was stopped") << i;
+    stop = false;
+    EXPECT_EQ(judged(**environment, {"4"})[0].reward, 4);
 }
 
 TEST(Environment, NoSuchProgramIsAnError) {

@@ -262,11 +262,17 @@ TEST(Advantages, TheWorkedExampleOfFourAnswers) {
     EXPECT_FALSE(advantages(std::vector<double>{NAN}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, {}).ok());
 }
 
-TEST(Advantages, GroupsWithoutDeviationAreFound) {
-    const auto d = group_deviations(std::vector<double>{1, 0, 1, 1, 2}, std::vector<int64_t>{0, 0, 1, 1, 2});
-    EXPECT_GT(d[0], 0);
-    EXPECT_EQ(d[2], 0);
-    EXPECT_EQ(d[4], 0);
+// Fifteen rewards of 0.1 have no deviation, whatever their sums round to.
+TEST(Advantages, EqualRewardsOfAGroupAreNoUnit) {
+    for (const double equal : {0.1, 0.3, 1.0 / 3, 0.7, 1e-3, 1e3 / 7})
+        for (size_t others = 2; others < 33; ++others) {
+            std::vector<double> rewards(others + 1, equal);
+            rewards[others / 2] = 1;
+            const std::vector<int64_t> groups(rewards.size(), 0), tokens(rewards.size(), 1);
+            const auto a = advantages(rewards, groups, tokens, {});
+            ASSERT_TRUE(a.ok());
+            EXPECT_NEAR((*a)[others / 2], 1 - equal, 1e-12 * std::abs(1 - equal)) << equal << ", " << others;
+        }
 }
 
 }  // namespace

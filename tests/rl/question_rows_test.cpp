@@ -51,6 +51,24 @@ TEST(QuestionRows, ReadsGsm8kAsItIs) {
     EXPECT_EQ(*(*reward)("24", file->rows[0].answer), 0);
 }
 
+TEST(QuestionRows, NumbersAreAsTheyStandInTheFile) {
+    TempDir dir;
+    std::string text;
+    const std::vector<std::string> numbers{"123456789012345678901234567890", "9007199254740993", "0.10", "1e3",
+                                           "-2.50"};
+    for (const std::string& n : numbers) text += R"({"question": "q", "answer": )" + n + "}\n";
+    for (const AnswerRule rule : {AnswerRule::exact, AnswerRule::math}) {
+        const auto file = read(dir, text, rule);
+        ASSERT_TRUE(file.ok()) << file.error().message();
+        for (size_t i = 0; i < numbers.size(); ++i)
+            EXPECT_EQ(file->rows[i].answer, rule == AnswerRule::math && numbers[i] == "1e3" ? "1000.0" : numbers[i]);
+    }
+    const auto reward = AnswerReward::create({});
+    for (const auto& [answer, expected, worth] :
+         {std::tuple{"1000", "1000.0", 1}, {"0.1", "0.10", 1}, {"-5/2", "-2.50", 1}, {"100", "1000.0", 0}})
+        EXPECT_EQ(*(*reward)(answer, expected), worth) << answer << ", " << expected;
+}
+
 TEST(QuestionRows, ErrorsNameFileLineAndKey) {
     const std::string good = lines(1);
     EXPECT_EQ(read_error(""), "rows.jsonl: has no rows");

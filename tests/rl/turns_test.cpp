@@ -28,9 +28,11 @@ public:
             if (r.turn == 1 && fails) reply = {.failure = "broken"};
             replies.push_back(reply);
         }
+        if (stop) stop->store(true);
         return replies;
     }
     bool fails = false;
+    std::atomic<bool>* stop = nullptr;  // set while answers are judged
 };
 
 struct TurnsTask {
@@ -220,6 +222,35 @@ TEST(Turns, TheyGoOnInTheNextStep) {
         EXPECT_GT(old, 0);
         EXPECT_GT(states, 0);  // answers between two turns were kept
         masters[resumed] = all_masters(trainer->parameters());
+    }
+    EXPECT_EQ(masters[0], masters[1]);
+}
+
+TEST(Turns, AStopWhileAnswersAreJudgedChangesNothing) {
+    RlConfig config = turns_config();
+    config.loss.kl_penalty = 0;
+    ThreadPool pool(2);
+    std::vector<float> masters[2];
+    for (const bool stops : {false, true}) {
+        std::atomic<bool> stop = false;
+        TurnsTask turns = turns_task();
+        const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
+        const auto policy =
+            PolicyTrainer::create(config, *trainer, *turns.task, {.end_tokens = {3}, .stop_requested = &stop});
+        ASSERT_TRUE(policy.ok()) << policy.error().message();
+        for (int s = 0; s < 3; ++s) {
+            if (stops && s == 1) {
+                turns.environment->stop = &stop;
+                const auto stopped = (*policy)->step(s);
+                ASSERT_TRUE(stopped.ok()) << stopped.error().message();
+                EXPECT_TRUE(stopped->stopped);
+                turns.environment->stop = nullptr, stop = false;
+            }
+            const auto step = (*policy)->step(s);
+            ASSERT_TRUE(step.ok()) << step.error().message();
+            EXPECT_FALSE(step->stopped);
+        }
+        masters[stops] = all_masters(trainer->parameters());
     }
     EXPECT_EQ(masters[0], masters[1]);
 }

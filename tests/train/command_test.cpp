@@ -86,16 +86,26 @@ TEST(TrainCommand, WantsHeldOutDataForValidations) {
               "nibble: validation.every: there is no held-out data; give data.validation\n");
 }
 
-TEST(TrainCommand, AProfileThatCannotBeWrittenCostsNoModel) {
+TEST(TrainCommand, AProfileThatCannotBeIsRefusedBeforeTheFirstStep) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");
     write_file(dir / "start/config.json", tiny("llama").dump());
     write_file(dir / "train.yaml",
-               "model: start\nrandom_start: true\noutput: run\nsteps: 1\nbatch: 1\nsequence: 8\n"
+               "model: start\nrandom_start: true\noutput: run\nsteps: 5\nbatch: 1\nsequence: 8\n"
                "data: {synthetic: true}\n");
-    ASSERT_NE(train_command(dir, "train.yaml --profile no/such/folder.json"), 0);
-    EXPECT_NE(read_file(dir / "out.txt").find("no/such/folder.json"), std::string::npos);
-    EXPECT_TRUE(Checkpoint::open(dir / "run/model").ok());
+    for (const auto& [options, said] :
+         {std::pair{"--profile no/such/folder.json", "--profile no/such/folder.json: no/such is no folder"},
+          {"--profile start", "--profile start: is a folder"},
+          {"--profile p.json --steps 4", "--profile looks at the third to fifth step; this run makes 4"},
+          {"--profile p.json --check-forward", "--check-forward excludes --profile"}}) {
+        ASSERT_NE(train_command(dir, fmt::format("train.yaml {}", options)), 0);
+        EXPECT_NE(read_file(dir / "out.txt").find(said), std::string::npos) << read_file(dir / "out.txt");
+        EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+    }
+    ASSERT_EQ(train_command(dir, "train.yaml --profile p.json"), 0) << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "p.json").find("step 4"), std::string::npos);
+    ASSERT_NE(train_command(dir, "--compare run --steps 3"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("--compare excludes --steps"), std::string::npos);
 }
 
 }  // namespace

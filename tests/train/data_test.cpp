@@ -288,6 +288,7 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
         EXPECT_TRUE(message.starts_with(input.string()) && message.ends_with(end)) << message;
     };
     ends(write("a.jsonl", "{\"text\": \"x\"}\n{\"txt\": \"y\"}\n"), ": line 2: has neither 'text' nor 'messages'");
+    ends(write("a.jsonl", "{\"text\": \"x\", \"messages\": []}\n"), ": line 1: has both 'text' and 'messages'");
     ends(write("b.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\""), "");
     ends(write("c.txt", "abc\xff"), ": byte 3 is not UTF-8");
     ends(write("d.txt", ""), ": is empty");

@@ -136,6 +136,14 @@ TEST(TrainRanks, DirectionsComeFromTheFirstRows) {
     run.batches = {random_batch(4, 24, 48, 3)};
     for (const Seen& seen : train_ranks(run, 2))
         EXPECT_NE(seen.error.find("the first of them has 48 tokens of a step"), std::string::npos) << seen.error;
+    for (const bool backward : {false, true}) {  // none without a term, or with a forward pass that has none
+        run.options.precision = *train_precision_from_name("nibble_nvfp4");
+        if (backward)
+            run.options.precision.passes = TrainPasses::backward;
+        else
+            run.options.precision.rank = 0;
+        expect_same(run, "nibble_nvfp4 without directions", {2});
+    }
 }
 
 TEST(TrainRanks, OwnersShareParametersBySize) {

@@ -34,7 +34,7 @@ Status check_device_precision(const TrainPrecision& p) {
 }
 
 Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
-    if (p.recipe != TrainRecipe::nibble_nvfp4 || ranks == 1 || tokens >= InputDirections::most_observed) return Ok{};
+    if (!has_directions(p) || ranks == 1 || tokens >= InputDirections::most_observed) return Ok{};
     return fail(
         "{} on {} GPUs: a step has {} tokens for each; its directions follow from the first {} of a step, which must "
         "be one GPU's",
