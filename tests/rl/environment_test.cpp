@@ -97,24 +97,21 @@ TEST(Environment, OneThatHangsIsEndedAtTheTimeout) {
     EXPECT_NE(replies[0].failure->find("300 ms"), std::string::npos);
 }
 
-// What hangs holds a run that is stopped no longer than a look takes; the programs of before are there again
-// afterwards.
+// What hangs does not hold a run that is stopped; programs are there again afterwards.
 TEST(Environment, AStopIsHeardWhileProgramsHang) {
     std::atomic<bool> stop = false;
-    EnvironmentProgram program = python_judge(2);
+    EnvironmentProgram program = python_judge(2, 3600'000);
     program.stop = &stop;
     const auto environment = start_environment(program);
     ASSERT_TRUE(environment.ok()) << environment.error().message();
+    EXPECT_EQ(judged(**environment, {"1"})[0].reward, 1);
     std::thread later([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
         stop = true;
     });
-    const auto begin = std::chrono::steady_clock::now();
-    const auto replies = judged(**environment, {"1", "hang", "hang", "2", "3"});
+    const auto replies = judged(**environment, {"hang", "hang", "hang", "2"});
     later.join();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));  // the timeout is a minute
-    EXPECT_EQ(replies[0].reward, 1);
-    for (size_t i = 1; i < replies.size(); ++i) EXPECT_EQ(replies[i].failure, "the run was stopped") << i;
+    for (const EnvironmentReply& reply : replies) EXPECT_EQ(reply.failure, "the run was stopped");
     stop = false;
     EXPECT_EQ(judged(**environment, {"4"})[0].reward, 4);
 }
