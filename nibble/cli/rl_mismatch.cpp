@@ -218,7 +218,10 @@ struct LabRun {
             const auto lines = compare_rank_runs(alone, together, way);
             int64_t mismatches = 0;
             for (const MismatchLine& l : lines) mismatches += l.mismatches;
-            nudged ? unseen += lines[0].mismatches == 0 : broken += mismatches > 0;
+            if (nudged)
+                unseen += lines[0].mismatches == 0;
+            else
+                broken += mismatches > 0;
             if (nudged) {
                 json["control"] = {{"control", "one code of the last rank"},
                                    {"tokens", lines[0].tokens},

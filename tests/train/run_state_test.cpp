@@ -144,9 +144,9 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     test::write_file(file, damaged);
     refused("is damaged");
     test::write_file(file, std::string_view(good).substr(0, good.size() - 100));
-    refused("");
+    refused("remove it to go on from an older one");
     test::write_file(file, std::string_view(good).substr(0, 4));
-    refused("");
+    refused("remove it to go on from an older one");
     // What is whole but not finite: the state of a run that went wrong.
     RunState state = *copy_state(*trainer, {.step = 1, .identity = "x"});
     std::get<0>(state.v[2])[3] = std::numeric_limits<float>::quiet_NaN();
