@@ -23,7 +23,7 @@ Status DeviceExperts::forward_others(const Part& part, const DeviceExpertRows& i
         const int64_t first = begin[e], n = begin[e + 1] - first;
         if (n == 0) continue;
         NIBBLE_CHECK(part.others[e]
-                         ->forward(x + 2 * first * cols, n, y + first * rows, rows, nullptr, step)
+                         ->forward({.x = x + 2 * first * cols}, n, y + first * rows, rows, nullptr, step)
                          .within(part.names[e][0]));
     }
     return Ok{};

@@ -79,7 +79,11 @@ Status prepare_linears(const DeviceInfo& device) {
 
 Result<InputPlan> DeviceLinear::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
     InputPlan out;
-    if (step.observer || other) return out;
+    if (step.observer) return out;
+    if (other) {
+        if (cols % 128 == 0) out.order.codes = other->reads_codes();
+        return out;
+    }
     if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
         out.order.codes = activation, out.order.input_scale = input_scale;
     if (!w4a16) return out;
@@ -122,7 +126,7 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
         return run_w4a16(*this, from, n, y, f, step).within(name);
     }
     if (from.norm.h || from.side.w) return fail("{}: this product makes no norm and no other product", name);
-    if (other) return other->forward(x, n, y, y_stride, operand.bias, step).within(name);
+    if (other) return other->forward(from, n, y, y_stride, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput in, read_input(*this, from, n, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
@@ -135,7 +139,7 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
         return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
-    if (other) return other->forward_rounded(in.x, in.amax, n, y, operand.bias, step).within(name);
+    if (other) return other->forward_rounded(in, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x, read_input(*this, in, n, step).within(name));
     return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
 }

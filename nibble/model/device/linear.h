@@ -39,18 +39,19 @@ struct DeviceInput {
     cuda::MatmulOptions::Side side;
 };
 
-// A product that stands in a linear's place: what a recipe of training rounds (train/device/train_product.h). It reads
-// rows of BF16 and outlives the linear.
+// A product that stands in a linear's place: what a recipe of training rounds (train/device/device_recipe.h). It reads
+// rows of BF16, or codes where reads_codes(), and outlives the linear.
 class DeviceProduct {
 public:
     virtual ~DeviceProduct() = default;
     // As DeviceLinear::forward(); bias [rows] or null.
-    virtual Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+    virtual Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, const float* bias,
                            DeviceStep& step) const = 0;
-    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory. amax:
-    // DeviceInput::amax.
-    virtual Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
+    // The same rounded, y [n, rows] BF16, rows adjacent; where rounds(n), which reads no device memory.
+    virtual Status forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, const float* bias,
                                    DeviceStep& step) const = 0;
+    // What the kernel that writes x may make of it in this product's place: the same bits (RowsOut::codes).
+    virtual ActivationFormat reads_codes() const { return ActivationFormat::none; }
     virtual bool rounds(int64_t n) const = 0;
     virtual Result<cuda::KernelChoice> describe(int64_t n) const = 0;
     virtual int64_t scratch_bytes(int64_t n) const = 0;

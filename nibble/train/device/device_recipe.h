@@ -78,10 +78,11 @@ public:
     Status look_at_weight(const std::byte* published, const Stream& stream) const;
     DeviceDirections* directions() const { return directions_.get(); }  // null: none
 
-    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+    Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
-    Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
+    Status forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, const float* bias,
                            DeviceStep& step) const override;
+    ActivationFormat reads_codes() const override;
     bool reads_amax() const override;
     bool rounds(int64_t n) const override;
     Result<cuda::KernelChoice> describe(int64_t n) const override;
@@ -125,8 +126,7 @@ private:
         cuda::ProductInput rows;
         const std::byte* along = nullptr;
     };
-    // amax: of x; null: not known.
-    Result<Input> input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
+    Result<Input> input(const DeviceInput& from, int64_t n, DeviceStep& step) const;
     Result<cuda::ProductInput> coded_input(const std::byte* x, const float* amax, int64_t n, DeviceStep& step) const;
     FactorWanted by_weight(int64_t n) const;
     // Of stored inputs: x as the product reads it, under *scale (null: BF16, as it is).

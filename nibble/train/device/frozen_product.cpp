@@ -63,24 +63,23 @@ Result<std::byte*> FrozenProduct::low(const std::byte* x, int64_t n, DeviceStep&
     return out;
 }
 
-Status FrozenProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float*,
+Status FrozenProduct::forward(const DeviceInput& from, int64_t n, float* y, int64_t y_stride, const float*,
                               DeviceStep& step) const {
     const int64_t stride = y_stride > 0 ? y_stride : rows();
     float* to = y;
     for (const DeviceLinear& part : base_) {
-        NIBBLE_CHECK(part.forward({.x = x}, n, to, stride, step));
+        NIBBLE_CHECK(part.forward({.x = from.x}, n, to, stride, step));
         to += part.rows;
     }
     if (adapters_.none()) return Ok{};
     const DeviceScope scope(step);
-    NIBBLE_TRY(const std::byte* in, low(x, n, step));
+    NIBBLE_TRY(const std::byte* in, low(from.x, n, step));
     NIBBLE_TRY(float* term, step.scratch.allocate_array<float>(n * rows()));
     NIBBLE_CHECK(b_.forward({.x = in}, n, term, rows(), step));
     return cuda::add_scaled_rows(y, stride, term, constants_.host_scale, n, rows(), step.stream);
 }
 
-Status FrozenProduct::forward_rounded(const std::byte*, const float*, int64_t, std::byte*, const float*,
-                                      DeviceStep&) const {
+Status FrozenProduct::forward_rounded(const DeviceInput&, int64_t, std::byte*, const float*, DeviceStep&) const {
     return fail("{}: a product over a frozen weight ends in FP32", name_);
 }
 

@@ -29,9 +29,9 @@ public:
     // The engine's linears are the base from now on, and are replaced by one that this multiplies.
     DeviceLinear stand_for(std::vector<DeviceLinear> base);
 
-    Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+    Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, const float* bias,
                    DeviceStep& step) const override;
-    Status forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
+    Status forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, const float* bias,
                            DeviceStep& step) const override;
     bool rounds(int64_t) const override { return false; }
     Result<cuda::KernelChoice> describe(int64_t n) const override;

@@ -7,6 +7,9 @@
 namespace nibble {
 namespace {
 
+// Up to so many the engine's kernel makes codes: it begins while the one before still runs.
+constexpr int64_t most_rollout_rows = 1024;
+
 // Whether a scale of the tensor or of its rows multiplies the finished sum.
 bool has_scale(const CastRule& rule) {
     return !in_blocks(rule) && rule.format != CastFormat::mxfp8 && rule.format != CastFormat::bf16;
@@ -234,10 +237,23 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
-Result<TrainProduct::Input> TrainProduct::input(const std::byte* x, const float* amax, int64_t n,
-                                                DeviceStep& step) const {
+// Blocks of fp8_block (not those of powers of two) are the engine's.
+ActivationFormat TrainProduct::reads_codes() const {
     const UnitRules& r = rules();
+    const bool engines = r.x.format == CastFormat::fp8_block && forward_codes(r);
+    return engines ? ActivationFormat::fp8_group128 : ActivationFormat::none;
+}
+
+Result<TrainProduct::Input> TrainProduct::input(const DeviceInput& from, int64_t n, DeviceStep& step) const {
+    const UnitRules& r = rules();
+    const std::byte* x = from.x;
+    const float* amax = from.amax;
     Input in{.rows = {.x = x, .tokens = n}};
+    if (from.ordered) {
+        in.rows.codes = true;
+        in.rows.group_scales = cuda::scales_behind(const_cast<std::byte*>(x), n, weight_.cols);
+        return in;
+    }
     if (r.x.stored) {  // scales in the order of the engine's product
         if (step_.stored) NIBBLE_CHECK(look_at_rows(OperandSamples::inputs, x, n, step.stream));
         NIBBLE_TRY(const StoredInput s, stored_input(x, n, step_.recording, step));
@@ -304,6 +320,15 @@ Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const f
     const CastRule& rule = rules().x;
     const int64_t groups = cuda::codes_pitch(weight_.cols) / fp8_group;
     cuda::ProductInput in{.codes = true, .tokens = n};
+    if (n <= most_rollout_rows && reads_codes() == ActivationFormat::fp8_group128) {
+        cuda::QuantizeInputs q{
+            .format = ActivationFormat::fp8_group128, .x = x, .tokens = n, .cols = weight_.cols, .codes = true};
+        NIBBLE_TRY(q.out, step.scratch.allocate(n * cuda::codes_pitch(weight_.cols)));
+        NIBBLE_TRY(q.scales, step.scratch.allocate_array<float>(n * groups));
+        NIBBLE_CHECK(cuda::quantize_inputs(q, step.overlap, step.stream));
+        in.x = q.out, in.group_scales = q.scales;
+        return in;
+    }
     cuda::CastCodes to;
     NIBBLE_TRY(to.rows, step.scratch.allocate(n * cuda::codes_pitch(weight_.cols)));
     if (in_blocks(rule)) {
@@ -353,11 +378,11 @@ cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const
             .bias = bias};
 }
 
-Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, const float* bias,
+Status TrainProduct::forward(const DeviceInput& from, int64_t n, float* y, int64_t y_stride, const float* bias,
                              DeviceStep& step) const {
     const DeviceScope scope(step);
-    NIBBLE_TRY(const Input in, input(x, nullptr, n, step));
-    NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, false, step.stream));
+    NIBBLE_TRY(const Input in, input(from, n, step));
+    NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, step.overlap, step.stream));
     if (!in.along) return Ok{};
     NIBBLE_TRY(float* more, step.scratch.allocate_array<float>(n * weight_.rows));
     const cuda::Operand w{.rows = weight_.rows, .cols = directions_->pitch(), .tiles = along_};
@@ -365,11 +390,11 @@ Status TrainProduct::forward(const std::byte* x, int64_t n, float* y, int64_t y_
     return cuda::add_rows(y, y_stride ? y_stride : weight_.rows, more, n, weight_.rows, step.stream);
 }
 
-Status TrainProduct::forward_rounded(const std::byte* x, const float* amax, int64_t n, std::byte* y, const float* bias,
+Status TrainProduct::forward_rounded(const DeviceInput& from, int64_t n, std::byte* y, const float* bias,
                                      DeviceStep& step) const {
     const DeviceScope scope(step);
-    NIBBLE_TRY(const Input in, input(x, amax, n, step));
-    return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, false, step.stream);
+    NIBBLE_TRY(const Input in, input(from, n, step));
+    return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, step.overlap, step.stream);
 }
 
 bool TrainProduct::rounds(int64_t n) const {

@@ -150,7 +150,7 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
     const double back_bound = gpu.back_codes(gpu.rules()) ? codes_bound : sums_bound;
     std::vector<float> want(static_cast<size_t>(n * rows));
     if (cpu_->replaces(unit)) {
-        NIBBLE_CHECK(gpu.forward(gpu_x, n, y, rows, nullptr, work.step));
+        NIBBLE_CHECK(gpu.forward({.x = gpu_x}, n, y, rows, nullptr, work.step));
         cpu_->forward(unit, x.data(), n, {want.data(), rows}, model_->workspace());
         NIBBLE_TRY(const auto got, from_gpu<float>(y, n * rows));
         see("forward", got, want, gpu.forward_codes(gpu.rules()) ? codes_bound : sums_bound);
@@ -163,9 +163,9 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
             copy_to_device(reinterpret_cast<std::byte*>(amax), reinterpret_cast<std::byte*>(&most), 4, *stream_));
         NIBBLE_CHECK(stream_->synchronize());
         NIBBLE_TRY(std::byte * rounded, arena_->allocate(2 * n * rows));
-        NIBBLE_CHECK(gpu.forward_rounded(gpu_x, nullptr, n, rounded, nullptr, work.step));
+        NIBBLE_CHECK(gpu.forward_rounded({.x = gpu_x}, n, rounded, nullptr, work.step));
         NIBBLE_TRY(const auto without, from_gpu<uint16_t>(rounded, n * rows));
-        NIBBLE_CHECK(gpu.forward_rounded(gpu_x, amax, n, rounded, nullptr, work.step));
+        NIBBLE_CHECK(gpu.forward_rounded({.x = gpu_x, .amax = amax}, n, rounded, nullptr, work.step));
         NIBBLE_TRY(const auto with, from_gpu<uint16_t>(rounded, n * rows));
         EXPECT_TRUE(with == without) << name;
     }
