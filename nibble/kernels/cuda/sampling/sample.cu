@@ -21,7 +21,7 @@ constexpr int threads = 1024, warps = threads / 32;
 constexpr int cluster_blocks = 8, most_clusters = 16;
 constexpr int bins = 1024;  // of 1/32: beyond 32 below the largest, weights are 0
 constexpr int run = 4096;   // of log_softmax
-constexpr int runs_at_once = 4, most_runs = (1 << 19) / run;
+constexpr int most_runs = (1 << 19) / run;
 constexpr int stages = 3;  // where top-k ends, where top-p ends, the draw
 static_assert(bins == threads && most_candidates == 4 * threads);
 
@@ -30,10 +30,7 @@ struct Candidates {
     u64 sums[most_candidates];  // of weights, up to and including
 };
 struct Shared {
-    union {
-        float exponentials[runs_at_once][run];
-        Candidates list;
-    };
+    Candidates list;
     u64 weights[bins], weights_through[bins];
     uint32_t counts[bins], counts_through[bins];
     u64 run_weights[most_runs];
@@ -139,33 +136,46 @@ struct Row {
         return best;
     }
 
-    // log(sum of exp(x - largest)) in the order of log_softmax, into block 0's log_total.
+    // Whether the weights of runs are those of log_softmax's pass: nothing is changed, left out or sorted behind it.
+    __device__ bool weighs_all() const {
+        return p.temperature > 0.0f && p.seen == 0 && !mask && p.top_k <= 0 && p.top_p >= 1.0f;
+    }
+
+    // log(sum of exp(x - largest)) in the order of log_softmax, into block 0's log_total; where weighs_all(), weights
+    // of runs into its run_weights. A warp has a run: thread t elements t, t + 32 ..., which are lane t % 16's of the
+    // sum, from halves by turns.
     __device__ void sum_exponentials(float largest) const {
-        const int runs = static_cast<int>((args.width + run - 1) / run);
-        for (int base = rank; base < runs; base += blocks * runs_at_once) {
-            constexpr int each = runs_at_once * run / threads;
-            float logits[each];
-            const auto index = [&](int k) { return int64_t{base + blocks * (k / run)} * run + k % run; };
+        constexpr int ahead = 8;
+        const int runs = static_cast<int>((args.width + run - 1) / run), lane = thread % 32;
+        const bool weigh = weighs_all(), low_half = lane < sum_lanes;
+        const float top = weigh ? largest / p.temperature : 0.0f, lowest = top + p.lowest;
+        for (int r = rank + blocks * (thread / 32); r < runs; r += blocks * warps) {
+            const float* const from = x + int64_t{r} * run;
+            const int count = static_cast<int>(min(int64_t{run}, args.width - int64_t{r} * run));
+            float sum = 0.0f;
+            u64 weight = 0;
+            for (int base = lane; base - lane < count; base += 32 * ahead) {
+                float logits[ahead];
 #pragma unroll
-            for (int j = 0; j < each; ++j)
-                if (const int64_t i = index(thread + j * threads); i < args.width) logits[j] = __ldcg(x + i);
+                for (int k = 0; k < ahead; ++k) logits[k] = base + 32 * k < count ? __ldcg(from + base + 32 * k) : 0.0f;
 #pragma unroll
-            for (int j = 0; j < each; ++j) {
-                const int k = thread + j * threads;
-                s.exponentials[k / run][k % run] = index(k) < args.width ? exp_of(logits[j] - largest) : 0.0f;
+                for (int k = 0; k < ahead; ++k) {
+                    const bool inside = base + 32 * k < count;
+                    const float own = inside ? exp_of(logits[k] - largest) : 0.0f;
+                    const float other = __shfl_xor_sync(0xFFFFFFFFu, own, sum_lanes);
+                    sum += low_half ? own : other;
+                    sum += low_half ? other : own;
+                    if (!weigh || !inside) continue;
+                    const float v = p.temperature == 1.0f ? logits[k] : logits[k] / p.temperature;
+                    const float share = (p.temperature == 1.0f ? own : exp_of(v - top)) * sampling_unit;
+                    if (v >= lowest && share > 0.0f) weight += static_cast<u64>(share);
+                }
             }
-            __syncthreads();
-            const int mine = base + blocks * (thread / 32);
-            if (thread / 32 < runs_at_once && mine < runs) {
-                const float* from = s.exponentials[thread / 32] + thread % sum_lanes;
-                float sum = 0.0f;
-#pragma unroll 8
-                for (int k = 0; k < run; k += sum_lanes) sum += from[k];
 #pragma unroll
-                for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
-                if (thread % 32 == 0) of(0).run_totals[mine] = sum;
-            }
-            __syncthreads();
+            for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) weight += __shfl_xor_sync(0xFFFFFFFFu, weight, step);
+            if (lane == 0) of(0).run_totals[r] = sum, of(0).run_weights[r] = weight;
         }
         sync();
         if (rank == 0 && thread < 32) {
@@ -206,21 +216,17 @@ struct Row {
         };
         const int runs = static_cast<int>((args.width + run - 1) / run);
         static_assert(most_runs <= threads && run == 4 * threads);
-        if (thread < runs && thread % blocks == rank) s.run_weights[thread] = 0;  // the others come from other blocks
-        __syncthreads();
-        for (int r = rank; r < runs; r += blocks) {
-            u64 own[run / threads], sum = 0;
+        if (!weighs_all()) {
+            for (int r = rank + blocks * (thread / 32); r < runs; r += blocks * warps) {
+                u64 sum = 0;
+#pragma unroll 4
+                for (int k = thread % 32; k < run; k += 32) sum += weight(int64_t{r} * run + k);
 #pragma unroll
-            for (int k = 0; k < run / threads; ++k) own[k] = weight(int64_t{r} * run + thread + k * threads);
-#pragma unroll
-            for (const u64 w : own) sum += w;
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-            if (thread % 32 == 0 && sum > 0) atomicAdd(&s.run_weights[r], sum);  // exact in any order
+                for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+                if (thread % 32 == 0) of(0).run_weights[r] = sum;
+            }
+            sync();
         }
-        __syncthreads();
-        if (rank != 0 && thread < runs && thread % blocks == rank) of(0).run_weights[thread] = s.run_weights[thread];
-        sync();
         if (rank != 0) return -1;
         const u64 mine = thread < runs ? s.run_weights[thread] : 0, through = block_scan(mine, s, true);
         if (thread == threads - 1) s.mass = through;
@@ -429,7 +435,6 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     if (row.p.temperature > 0.0f && best != 0) {
         const float top = value_of(static_cast<uint32_t>(best >> 32)) / row.p.temperature, lowest = top + row.p.lowest;
         const u64 bits = sampling_bits(row.p.seed, row.p.sequence, row.p.position);
-        __syncthreads();  // exponentials and candidates share memory
         id = row.p.top_k > 0 || row.p.top_p < 1.0f ? row.draw_sorted(top, lowest, bits)
                                                    : row.draw_by_id(top, lowest, bits);
     }

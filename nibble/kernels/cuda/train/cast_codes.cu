@@ -103,7 +103,7 @@ __device__ void store_code_columns(const CodesArgs& a, const uint32_t* tile, int
 }
 
 template <CodeBlocks By>
-__global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_constant__ CodesArgs a) {
+__global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_constant__ CodesArgs a) {
     constexpr bool by_row = By == CodeBlocks::rows || By == CodeBlocks::both;
     constexpr bool by_column = By == CodeBlocks::columns || By == CodeBlocks::both;
     __shared__ uint32_t tile[code_side * 32];
@@ -121,10 +121,9 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             w[i] = *reinterpret_cast<const uint4*>(a.x + (row0 + row_of(i)) * a.cols + col0 + 8 * piece);
     }
 
-    // Of the tensor, the tile or a row; or of each of eight columns.
+    // Of the tensor, the tile or a row.
     const bool e5m2 = By == CodeBlocks::tensor && a.rule.format == CastFormat::fp8_e5m2;
     CodeScale one;
-    [[maybe_unused]] CodeScale of_column[by_column ? 8 : 1];
     if constexpr (By == CodeBlocks::tensor) {
         one.up = a.given ? *a.given : fp8_current_scale(*a.amax, e5m2 ? e5m2_max : e4m3_max);
         if (blockIdx.x == 0 && thread == 0) *a.scale = 1 / one.up;
@@ -143,29 +142,6 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
                 a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.by.d;
         }
     }
-    if constexpr (by_column) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            float m = 0.0f;
-#pragma unroll
-            for (const uint4& v : w) m = fmaxf(m, fabsf(number_at(v, e)));
-            most[first][8 * piece + e] = m;
-        }
-        __syncthreads();
-        if (thread < code_side) {
-            float m = 0.0f;
-#pragma unroll
-            for (const auto& of : most) m = fmaxf(m, of[thread]);
-            most[0][thread] = m;
-            if (col0 + thread < a.cols)
-                a.column_scales.at[(col0 + thread) * a.column_scales.outer + down_tile * a.column_scales.group] =
-                    fp8_block_scale(m, a.rule).down;
-        }
-        __syncthreads();
-#pragma unroll
-        for (int e = 0; e < 8; ++e) of_column[e] = CodeScale(fp8_block_scale(most[0][8 * piece + e], a.rule));
-    }
-
 #pragma unroll
     for (int i = 0; i < code_loads; ++i) {
         const int row = row_of(i);
@@ -177,7 +153,6 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
             if (piece == 0 && row0 + row < a.rows)
                 a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
         }
-        uint2 codes{};
         if constexpr (By != CodeBlocks::columns) {
             float z[8];
 #pragma unroll
@@ -185,7 +160,7 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
                 const float x = number_at(w[i], e);
                 z[e] = By == CodeBlocks::tensor ? x * one.up : one.of(x);
             }
-            codes = e5m2 ? uint2{pack_e5m2(z), pack_e5m2(z + 4)} : uint2{pack_e4m3(z), pack_e4m3(z + 4)};
+            const uint2 codes = e5m2 ? uint2{pack_e5m2(z), pack_e5m2(z + 4)} : uint2{pack_e4m3(z), pack_e4m3(z + 4)};
             if (a.to_rows && row0 + row < a.rows) {
                 uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
                 if (a.tiles) {  // eight rows of 128 bytes, chunks of 16 bytes turned
@@ -195,16 +170,50 @@ __global__ void __launch_bounds__(code_threads) codes_kernel(const __grid_consta
                 }
                 *reinterpret_cast<uint2*>(to) = codes;
             }
+            if (By == CodeBlocks::tensor || By == CodeBlocks::square)
+                *reinterpret_cast<uint2*>(tile + code_word(row, 2 * piece)) = codes;
         }
-        if constexpr (by_column) {
-            float z[8];
-#pragma unroll
-            for (int e = 0; e < 8; ++e) z[e] = of_column[e].of(number_at(w[i], e));
-            codes = {pack_e4m3(z), pack_e4m3(z + 4)};
-        }
-        if (By != CodeBlocks::rows) *reinterpret_cast<uint2*>(tile + code_word(row, 2 * piece)) = codes;
     }
     if (By == CodeBlocks::rows || !a.to_columns) return;
+    if constexpr (by_column) {
+        float m[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            m[e] = 0.0f;
+#pragma unroll
+            for (const uint4& v : w) m[e] = fmaxf(m[e], fabsf(number_at(v, e)));
+        }
+        auto* const seen = reinterpret_cast<float4*>(&most[first][8 * piece]);
+        seen[0] = {m[0], m[1], m[2], m[3]}, seen[1] = {m[4], m[5], m[6], m[7]};
+        __syncthreads();
+        if (thread < code_side) {
+            float of_all = 0.0f;
+#pragma unroll
+            for (const auto& of : most) of_all = fmaxf(of_all, of[thread]);
+            most[0][thread] = of_all;
+            if (col0 + thread < a.cols)
+                a.column_scales.at[(col0 + thread) * a.column_scales.outer + down_tile * a.column_scales.group] =
+                    fp8_block_scale(of_all, a.rule).down;
+        }
+        __syncthreads();
+        // Four columns at a time: with the scales of eight in registers a multiprocessor held one block, and casts of
+        // gradients took four times what their bytes do.
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+            CodeScale of_column[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                of_column[e] = CodeScale(fp8_block_scale(most[0][8 * piece + 4 * half + e], a.rule));
+#pragma unroll
+            for (int i = 0; i < code_loads; ++i) {
+                const uint2 numbers = half == 0 ? uint2{w[i].x, w[i].y} : uint2{w[i].z, w[i].w};
+                float z[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) z[e] = of_column[e].of(number_at({numbers.x, numbers.y, 0, 0}, e));
+                tile[code_word(row_of(i), 2 * piece + half)] = pack_e4m3(z);
+            }
+        }
+    }
     __syncthreads();
     store_code_columns(a, tile, row0, col0);
 }
