@@ -14,6 +14,7 @@
 // Tiles:
 //   up to 64 tokens, up to 128   a thread block takes a slice of the rows, so that one wave of thread blocks reads all
 //                                of W once; a stage of the ring buffer holds several groups
+//   more, few rows               the same with 128 tokens x 64 rows, where that is one wave
 //   more                         128 tokens x 128 rows; the two thread blocks of a cluster share x, each loads half of
 //                                x for both (multicast). Enough tiles: 256 x 128 (product_fp8_wide.cu)
 // One warp fills the ring buffer, and requests the first weights before it waits for the kernel that writes x. The
@@ -412,6 +413,10 @@ Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors) {
         const Choice medium = choose_rows(medium_rows, product.n, multiprocessors);
         if (medium.busiest == medium.rows && medium.rows < square * 128) return {Fp8Kernel::medium, medium.rows};
     }
+    // Few rows of W: half a tile a thread block, where that is one wave and takes no multiprocessor a second tile.
+    constexpr int half_rows = 64;
+    if (product.tokens > 128 && square == 1 && fp8_tiles(product, half_rows, 128) <= multiprocessors)
+        return {Fp8Kernel::medium, half_rows};
     // One tile of 256 x 128 takes 1.8 times as long as one of 128 x 128.
     const int64_t wide = (fp8_wide_tiles(product) + clusters - 1) / clusters;
     return {fits_fp8_wide(product) && wide * 18 < square * 10 ? Fp8Kernel::wide : Fp8Kernel::square};
