@@ -300,12 +300,6 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
         NIBBLE_CHECK(compare({{s, data.rows(s) / 2, 1}}, true));  // a decode step whose future is in the cache
     }
     NIBBLE_CHECK(compare(last, true));
-    // So many short sequences that they have a kernel of their own.
-    std::vector<Piece> many;
-    while (std::ssize(many) * shape.kv.kv_heads < 600)
-        for (const Piece& p : last)
-            if (data.length(p.sequence) <= 1000) many.push_back(p);
-    NIBBLE_CHECK(compare(many, true));
     std::ranges::reverse(last);
     last.insert(last.begin() + 1, chunks.begin(), chunks.end());
     NIBBLE_CHECK(compare(last, true));

@@ -18,9 +18,6 @@ static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) 
 
 constexpr int64_t workspace_alignment = 256;
 constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
-// From so many units of sequences up to so long a multiprocessor has several blocks: then units wait for one another
-// and not for memory.
-constexpr int64_t brief_units = 512, brief_tokens = 1024;
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
 cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -33,13 +30,7 @@ int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
 AttentionKernelShape shape_of(const AttentionProblem& p) {
     const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
     const int k = p.kv.dims().k;
-    return {.type = p.kv.type,
-            .dims = p.kv.dims(),
-            .columns = columns <= 4 && k <= 128 ? 4
-                       : columns > 8 && k < 256 ? 16
-                                                : 8,
-            .brief = columns <= 8 && k <= 128 && p.most_tokens <= brief_tokens &&
-                     p.most_segments * p.kv.kv_heads >= brief_units};
+    return {p.kv.type, p.kv.dims(), columns <= 4 && k <= 128 ? 4 : columns > 8 && k < 256 ? 16 : 8};
 }
 
 // Of all segments together, however the rows lie.
@@ -142,9 +133,6 @@ KernelChoice describe(const AttentionPlan& plan) {
     KernelChoice out{.kernel = bf16 ? "attention_bf16" : "attention_e4m3",
                      .why = fmt::format("{} cache, {} query heads to a KV head: blocks of {} columns",
                                         bf16 ? "BF16" : "FP8", group_of(p), shape.columns)};
-    if (shape.brief)
-        out.why +=
-            fmt::format("; many short sequences: {} blocks a multiprocessor", plan.blocks / plan.multiprocessors);
     if (plan.gathered_runs == 0) return out;
     out.kernel = "attention_gather + attention_prefill + " + out.kernel;
     out.why += fmt::format("; {} columns of one sequence or more go to attention_prefill (wgmma)", prefill_columns);

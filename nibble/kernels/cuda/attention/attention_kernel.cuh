@@ -33,11 +33,11 @@ __device__ void ask_for_tiles(const AttentionArgs& args, uint32_t base, const It
 }
 
 // Numbers, not KvDims: nvcc cannot name a kernel after a structure.
-template <class Kv, int KDims, int VDims, int Columns, int Blocks>
-__global__ void __launch_bounds__(32 * (attention_warps + asking_warps), Blocks)
+template <class Kv, int KDims, int VDims, int Columns>
+__global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims Dims{KDims, VDims};
-    using L = AttentionLayout<Kv, Dims, Columns, Blocks>;
+    using L = AttentionLayout<Kv, Dims, Columns>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), Blocks)
     __syncthreads();
     if (args.overlap) overlap_next();
     if (warp >= attention_warps) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(L::asking_registers));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         ask_for_tiles<L, Kv, Dims>(args, base, item, warp - attention_warps, lane);
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(L::most_registers));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     AttentionUnit unit = read_unit(args, item);
     if (args.overlap) wait_for_previous();
     uint32_t slot = 0, parity = 0;
@@ -206,19 +206,12 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), Blocks)
 template <class Kv, class Visit>
 cudaError_t visit_attention(const AttentionKernelShape& s, Visit visit) {
     const auto with = [&]<KvDims Dims>() {
-        const auto of = [&]<int Columns, int Blocks = 1>() {
-            return visit(attention_kernel<Kv, Dims.k, Dims.v, Columns, Blocks>,
-                         AttentionLayout<Kv, Dims, Columns, Blocks>{});
-        };
-        if constexpr (Dims.k <= 128) {
-            constexpr int blocks = Dims.k <= 64 ? 3 : 2;
-            if (s.brief && s.columns == 4) return of.template operator()<4, blocks>();
-            if (s.brief && s.columns == 8) return of.template operator()<8, blocks>();
-            if (s.columns == 4) return of.template operator()<4>();
-        }
-        if (s.columns == 8) return of.template operator()<8>();
+        if (s.columns == 8) return visit(attention_kernel<Kv, Dims.k, Dims.v, 8>, AttentionLayout<Kv, Dims, 8>{});
         if constexpr (Dims.k < 256)
-            if (s.columns == 16) return of.template operator()<16>();
+            if (s.columns == 16)
+                return visit(attention_kernel<Kv, Dims.k, Dims.v, 16>, AttentionLayout<Kv, Dims, 16>{});
+        if constexpr (Dims.k <= 128)
+            if (s.columns == 4) return visit(attention_kernel<Kv, Dims.k, Dims.v, 4>, AttentionLayout<Kv, Dims, 4>{});
         return cudaErrorInvalidValue;
     };
     if (s.dims == KvDims{64, 64}) return with.template operator()<KvDims{64, 64}>();

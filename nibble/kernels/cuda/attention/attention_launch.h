@@ -63,7 +63,6 @@ struct AttentionKernelShape {
     KvType type = KvType::bf16;
     KvDims dims{128, 128};  // padded
     int columns = 8;        // of a unit at most: 8; 16 where dims.k < 256, 4 where it is at most 128
-    bool brief = false;     // sequences are short, where dims.k is at most 128 and columns at most 8
 };
 cudaError_t prepare_attention_bf16(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);
 cudaError_t prepare_attention_e4m3(const AttentionKernelShape& shape, int* blocks_per_multiprocessor);

@@ -15,25 +15,17 @@ __device__ inline uint32_t transposed(uint32_t x) {
 // Shared memory. Keys or values of a pass in a slot: tiles in order. Of a pass: exponentials as the operands that meet
 // the values, [two tiles][8 columns][lane][tile]; of every warp the maxima of its scores and, for each of its eight
 // classes of positions, the sums of its exponentials.
-// Blocks: of a multiprocessor. Several have passes of one run each: of short sequences every unit is one or a few, and
-// what it costs is waiting between their barriers, which the other blocks fill.
-template <class Kv, KvDims Dims, int Columns, int Blocks = 1>
+template <class Kv, KvDims Dims, int Columns>
 struct AttentionLayout {
     static constexpr int columns = Columns, tiles = Columns > 8 ? Columns / 8 : 1;
-    // Of threads that compute and that ask.
-    static constexpr int most_registers = Blocks == 1 ? 232 : Blocks == 2 ? 96 : 72;
-    static constexpr int asking_registers = Blocks == 3 ? 24 : 40;
     static constexpr int threads = 32 * (attention_warps + asking_warps);
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
     static constexpr int half_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
     // Of a warp's tiles in a slot. Halves of it, so passes half as long: BF16 65.5 us instead of 62.0 at 16 x 4096,
     // E4M3 34.4 instead of 33.2.
     static constexpr int warp_bytes = 8192;
-    static constexpr int most_bytes = 228 * 1024 / Blocks - 1024;
-    static constexpr int per_warp = Blocks > 1                     ? 1
-                                    : 4 * half_bytes <= warp_bytes ? 4
-                                    : 2 * half_bytes <= warp_bytes ? 2
-                                                                   : 1;
+    static constexpr int most_bytes = 227 * 1024;
+    static constexpr int per_warp = 4 * half_bytes <= warp_bytes ? 4 : 2 * half_bytes <= warp_bytes ? 2 : 1;
     static constexpr int pass_tiles = attention_warps * per_warp, pass_tokens = pass_tiles * kv_tile_tokens;
     static constexpr int slot_bytes = pass_tiles * half_bytes;
     static constexpr int exponentials_bytes = pass_tiles * tiles * 256;

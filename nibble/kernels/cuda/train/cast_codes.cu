@@ -38,19 +38,31 @@ __device__ uint32_t pack_e5m2(const float* z) {
     return low | high << 16;
 }
 
-// What numbers are multiplied with (up > 0), or divided by: BlockScale::code() to the bit.
+// What numbers are multiplied with (up > 0), or divided by: BlockScale::code() to the bit. Without a branch for
+// divisors that are not safe, a call each: small ones are lifted, with the numbers, by a power of two. A large one is
+// safe here: what it would lose are signs, which are put back.
 struct CodeScale {
-    float up = 1;
-    Divisor by{1.0f};
-    bool safe = true;
+    float down, up, lift;
+    Divisor by;
 
-    CodeScale() = default;
-    __device__ explicit CodeScale(const BlockScale& s) : up(s.up), by(s.down), safe(safe_divisor(s.down)) {}
-    __device__ float of(float x) const {
-        if (up > 0) return x * up;
-        return safe ? copysignf(by.quotient(fabsf(x)), x) : x / by.d;
-    }
+    __device__ explicit CodeScale(const BlockScale& s)
+        : down(s.down),
+          up(s.up),
+          lift(s.down < safe_divisor_min ? 0x1p100f
+               : s.down < INFINITY       ? 1.0f
+                                         : 0.0f),
+          by(lift > 0.0f ? s.down * lift : 1.0f) {}
+    __device__ float quotient(float x) const { return copysignf(by.quotient(fabsf(x) * lift), x); }
 };
+
+// cast(scaled): scaled(scale, x) is the number of a code, with one branch for all of a thread's numbers.
+template <class Cast>
+__device__ void cast_with(bool multiplied, Cast cast) {
+    if (multiplied)
+        cast([](const CodeScale& s, float x) { return x * s.up; });
+    else
+        cast([](const CodeScale& s, float x) { return s.quotient(x); });
+}
 
 __device__ float code_block_max(float m) {
     __shared__ float of_warp[code_threads / 32];
@@ -123,7 +135,7 @@ __global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_con
 
     // Of the tensor, the tile or a row.
     const bool e5m2 = By == CodeBlocks::tensor && a.rule.format == CastFormat::fp8_e5m2;
-    CodeScale one;
+    CodeScale one(BlockScale{1.0f, 1.0f});
     if constexpr (By == CodeBlocks::tensor) {
         one.up = a.given ? *a.given : fp8_current_scale(*a.amax, e5m2 ? e5m2_max : e4m3_max);
         if (blockIdx.x == 0 && thread == 0) *a.scale = 1 / one.up;
@@ -137,9 +149,9 @@ __global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_con
         one = CodeScale(fp8_block_scale(code_block_max(largest_of(w)), a.rule));
         if (thread == 0) {
             if (a.row_scales.at)
-                a.row_scales.at[down_tile * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
+                a.row_scales.at[down_tile * a.row_scales.outer + across_tile * a.row_scales.group] = one.down;
             if (a.column_scales.at)
-                a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.by.d;
+                a.column_scales.at[across_tile * a.column_scales.outer + down_tile * a.column_scales.group] = one.down;
         }
     }
 #pragma unroll
@@ -151,15 +163,18 @@ __global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_con
             for (int step = 8; step > 0; step /= 2) m = fmaxf(m, __shfl_xor_sync(0xFFFFFFFFu, m, step));
             one = CodeScale(fp8_block_scale(m, a.rule));
             if (piece == 0 && row0 + row < a.rows)
-                a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.by.d;
+                a.row_scales.at[(row0 + row) * a.row_scales.outer + across_tile * a.row_scales.group] = one.down;
         }
         if constexpr (By != CodeBlocks::columns) {
             float z[8];
+            const auto scale = [&](auto scaled) {
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                const float x = number_at(w[i], e);
-                z[e] = By == CodeBlocks::tensor ? x * one.up : one.of(x);
-            }
+                for (int e = 0; e < 8; ++e) z[e] = scaled(one, number_at(w[i], e));
+            };
+            if constexpr (By == CodeBlocks::tensor)
+                scale([](const CodeScale& s, float x) { return x * s.up; });
+            else
+                cast_with(one.up > 0, scale);
             const uint2 codes = e5m2 ? uint2{pack_e5m2(z), pack_e5m2(z + 4)} : uint2{pack_e4m3(z), pack_e4m3(z + 4)};
             if (a.to_rows && row0 + row < a.rows) {
                 uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
@@ -198,20 +213,22 @@ __global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_con
         __syncthreads();
         // Four columns at a time: with the scales of eight in registers a multiprocessor held one block, and casts of
         // gradients took four times what their bytes do.
-#pragma unroll 1
+#pragma unroll
         for (int half = 0; half < 2; ++half) {
-            CodeScale of_column[4];
+            const auto scale = [&](int e) {
+                return CodeScale(fp8_block_scale(most[0][8 * piece + 4 * half + e], a.rule));
+            };
+            const CodeScale of_column[4] = {scale(0), scale(1), scale(2), scale(3)};
+            cast_with(of_column[0].up > 0, [&](auto scaled) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e)
-                of_column[e] = CodeScale(fp8_block_scale(most[0][8 * piece + 4 * half + e], a.rule));
+                for (int i = 0; i < code_loads; ++i) {
+                    const uint2 numbers = half == 0 ? uint2{w[i].x, w[i].y} : uint2{w[i].z, w[i].w};
+                    float z[4];
 #pragma unroll
-            for (int i = 0; i < code_loads; ++i) {
-                const uint2 numbers = half == 0 ? uint2{w[i].x, w[i].y} : uint2{w[i].z, w[i].w};
-                float z[4];
-#pragma unroll
-                for (int e = 0; e < 4; ++e) z[e] = of_column[e].of(number_at({numbers.x, numbers.y, 0, 0}, e));
-                tile[code_word(row_of(i), 2 * piece + half)] = pack_e4m3(z);
-            }
+                    for (int e = 0; e < 4; ++e) z[e] = scaled(of_column[e], number_at({numbers.x, numbers.y, 0, 0}, e));
+                    tile[code_word(row_of(i), 2 * piece + half)] = pack_e4m3(z);
+                }
+            });
         }
     }
     __syncthreads();
