@@ -49,8 +49,9 @@ struct ChatRequest {
     std::optional<std::tm> now;  // what the template takes for the time; else the local time
 };
 
-// `tool_choice` of a request: null, "none", "auto", "required" or {"type": "function", "function": {"name"}}; sets
-// tool_choice and tool_name. Error: another value, a tool that the request does not have.
+// `tool_choice` of a request: null, "none", "auto", "required", {"type": "function", "function": {"name"}} or
+// {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}, which takes all other tools out; sets tool_choice and
+// tool_name. Error: another value, a tool that the request does not have.
 Status read_tool_choice(const Json& value, ChatRequest& request);
 
 struct ChatPrompt {

@@ -125,6 +125,41 @@ Status check_tools(const Json& tools) {
     return Ok{};
 }
 
+namespace {
+
+// A function's name where `tool` is {"type": "function", "function": {"name"}}; else empty.
+std::string function_name(const Json& tool) {
+    if (!tool.is_object() || tool.value("type", Json("function")) != "function") return {};
+    const auto function = tool.find("function");
+    if (function == tool.end() || !function->is_object()) return {};
+    const Json name = function->value("name", Json());
+    return name.is_string() ? name.get<std::string>() : std::string();
+}
+
+// {"mode", "tools"}: of the request's tools only these stay, so that the model is told of no others.
+Status allow_tools(const Json& allowed, ChatRequest& request) {
+    if (!allowed.is_object() || !allowed.contains("tools") || !allowed["tools"].is_array())
+        return fail("tool_choice.allowed_tools: is not {{\"mode\", \"tools\"}}");
+    const Json mode = allowed.value("mode", Json("auto"));
+    if (mode != "auto" && mode != "required")
+        return fail("tool_choice.allowed_tools.mode: is none of 'auto', 'required'");
+    Json kept = Json::array();
+    for (const Json& tool : allowed["tools"]) {
+        const std::string name = function_name(tool);
+        const auto known = std::ranges::find_if(
+            request.tools, [&](const Json& t) { return !name.empty() && function_name(t) == name; });
+        if (!request.tools.is_array() || known == request.tools.end())
+            return fail("tool_choice.allowed_tools.tools: there is no tool '{}'", name);
+        if (std::ranges::find(kept, *known) == kept.end()) kept.push_back(*known);
+    }
+    if (kept.empty()) return fail("tool_choice.allowed_tools.tools: is empty");
+    request.tools = std::move(kept);
+    request.tool_choice = mode == "required" ? ToolChoice::required : ToolChoice::automatic;
+    return Ok{};
+}
+
+}  // namespace
+
 Status read_tool_choice(const Json& value, ChatRequest& request) {
     request.tool_name.clear();
     const bool tools = request.tools.is_array() && !request.tools.empty();
@@ -135,19 +170,19 @@ Status read_tool_choice(const Json& value, ChatRequest& request) {
     } else if (value == "required") {
         if (!tools) return fail("tool_choice: is 'required', but there are no tools");
         request.tool_choice = ToolChoice::required;
-    } else if (value.is_object() && value.value("type", Json()) == "function" && value.contains("function") &&
-               value["function"].is_object() && value["function"].value("name", Json()).is_string()) {
+    } else if (value.is_object() && value.value("type", Json()) == "allowed_tools") {
+        return allow_tools(value.value("allowed_tools", Json()), request);
+    } else if (value.is_object() && value.value("type", Json()) == "function" && !function_name(value).empty()) {
         request.tool_choice = ToolChoice::named;
-        request.tool_name = value["function"]["name"].get<std::string>();
-        const bool known = tools && std::any_of(request.tools.begin(), request.tools.end(), [&](const Json& tool) {
-                               return tool.is_object() && tool.contains("function") && tool["function"].is_object() &&
-                                      tool["function"].value("name", Json()) == request.tool_name;
+        request.tool_name = function_name(value);
+        const bool known = tools && std::ranges::any_of(request.tools, [&](const Json& tool) {
+                               return function_name(tool) == request.tool_name;
                            });
         if (!known) return fail("tool_choice.function.name: there is no tool '{}'", request.tool_name);
     } else {
         return fail(
             "tool_choice: is none of 'none', 'auto', 'required', {{\"type\": \"function\", \"function\": "
-            "{{\"name\"}}}}");
+            "{{\"name\"}}}}, {{\"type\": \"allowed_tools\", \"allowed_tools\": {{\"mode\", \"tools\"}}}}");
     }
     return Ok{};
 }

@@ -117,9 +117,19 @@ Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& mode
         if (!ours->empty()) asked.tools = *std::move(ours);
     }
     if (const Json* given = fields.find("tool_choice")) {
+        // Its objects are flat where those of /v1/chat/completions have a level more.
+        const auto nested = [](const Json& function) {
+            return Json{{"type", "function"}, {"function", {{"name", function.value("name", Json())}}}};
+        };
         Json choice = *given;
-        if (choice.is_object() && choice.value("type", Json()) == "function")
-            choice = {{"type", "function"}, {"function", {{"name", choice.value("name", Json())}}}};
+        if (choice.is_object() && choice.value("type", Json()) == "function") choice = nested(choice);
+        if (choice.is_object() && choice.value("type", Json()) == "allowed_tools") {
+            Json allowed = choice;
+            if (allowed.contains("tools") && allowed["tools"].is_array())
+                for (Json& tool : allowed["tools"])
+                    if (tool.is_object() && tool.value("type", Json()) == "function") tool = nested(tool);
+            choice = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+        }
         if (const Status read = read_tool_choice(choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
     }

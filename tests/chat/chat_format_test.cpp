@@ -153,6 +153,34 @@ TEST(ChatFormat, ToolChoice) {
               "tool_choice.function.name: there is no tool 'x'");
 }
 
+TEST(ChatFormat, AllowedToolsAreAllThatThereIs) {
+    ChatRequest request;
+    request.tools = json_of(weather);
+    const Json all = request.tools;
+    const auto allow = [&](const char* of) {
+        return read_tool_choice({{"type", "allowed_tools"}, {"allowed_tools", json_of(of)}}, request);
+    };
+    for (const auto& [of, error] : std::initializer_list<std::pair<const char*, const char*>>{
+             {R"({"tools":[{"type":"function","function":{"name":"x"}}]})", "tools: there is no tool 'x'"},
+             {R"({"tools":["time"]})", "tools: there is no tool ''"},
+             {R"({"tools":[]})", "tools: is empty"},
+             {R"({"mode":"any","tools":[]})", "mode: is none of 'auto', 'required'"}}) {
+        const Status read = allow(of);
+        ASSERT_FALSE(read.ok()) << of;
+        EXPECT_EQ(read.error().message(), std::string("tool_choice.allowed_tools.") + error);
+        EXPECT_EQ(request.tools, all);
+    }
+    EXPECT_FALSE(allow("[]").ok());
+    EXPECT_TRUE(allow(R"({"mode":"required","tools":[{"type":"function","function":{"name":"time"}}]})").ok());
+    EXPECT_EQ(request.tool_choice, ToolChoice::required);
+    ASSERT_EQ(request.tools.size(), 1u);
+    EXPECT_EQ(request.tools[0]["function"]["name"], "time");
+    request.tools = all;
+    EXPECT_TRUE(allow(R"({"tools":[{"type":"function","function":{"name":"time"}}]})").ok());
+    EXPECT_EQ(request.tool_choice, ToolChoice::automatic);
+    EXPECT_EQ(request.tools.size(), 1u);
+}
+
 TEST(ChatFormat, FormatsAreSeenInTheTemplate) {
     const auto names = [](const std::string& source) {
         const ChatFormat format = format_with(source);

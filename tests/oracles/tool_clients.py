@@ -63,6 +63,12 @@ def test_chat(url):
                   {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}]
     last = client.chat.completions.create(model="tiny", messages=more, tools=tools, tool_choice="none", max_tokens=4)
     assert last.usage.prompt_tokens > 0 and not last.choices[0].message.tool_calls
+    # Of two tools one is allowed: the request is that of this one alone.
+    two = [{"type": "function", "function": {"name": "other", "parameters": {}}}] + tools
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}}
+    only = client.chat.completions.create(**{**ask, "tools": two, "tool_choice": allowed})
+    assert only.choices[0].message.tool_calls[0].function == call.function, only
+    assert only.usage.prompt_tokens == client.chat.completions.create(**ask).usage.prompt_tokens
 
 
 def test_messages(url):
@@ -124,8 +130,13 @@ def test_responses(url):
                   {"type": "function_call_output", "call_id": call.call_id, "output": "20 degrees"}]
     last = client.responses.create(model="tiny", input=more, tools=tools, tool_choice="none", max_output_tokens=4)
     assert last.output_text is not None and last.usage.input_tokens > 0
+    two = [{"type": "function", "name": "other", "parameters": {}, "strict": True}] + tools
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+    only = client.responses.create(**{**ask, "tools": two, "tool_choice": allowed})
+    assert [item.arguments for item in only.output if item.type == "function_call"] == [call.arguments], only
     for wrong, where in (({"tools": [{"type": "web_search"}]}, "[0].type"),
                          ({"tool_choice": {"type": "function", "name": "other"}}, "no tool 'other'"),
+                         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]}}, "no tool ''"),
                          ({"input": [{"type": "function_call", "name": "f"}]}, "[0]"),
                          ({"input": [{"type": "computer_call"}]}, "[0]")):
         said = str(expect(openai.BadRequestError, lambda: client.responses.create(**{**ask, **wrong})))
