@@ -71,6 +71,7 @@ struct RlJob {
     const JobRanks& ranks;
     ThreadPool pool;
     std::shared_ptr<Parameters> parameters;
+    std::string weights;  // the hash of those that the run begins with
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const QuestionRows> rows;  // of files; null: the task makes its questions
     std::optional<AnswerReward> reward;        // of answers to rows that no environment judges
@@ -237,6 +238,7 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     }
     NIBBLE_TRY(job.parameters,
                Parameters::copy(*checkpoint, fp32 ? DType::f32 : DType::bf16, job.pool).within(c.model.string()));
+    job.weights = hash_of(*job.parameters);
     PolicyTrainerOptions options{.tokenizer = text.tokenizer,
                                  .ranks = job.ranks.group(),
                                  .stop_requested = hooks.stop_requested,
@@ -247,6 +249,9 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options));
+    if (const int64_t context = job.trainer->config().context; context > 0 && c.length > context)
+        return fail("policy.max_total_sequence_length {}: {} has a context of {} tokens", c.length, c.model.string(),
+                    context);
     if (c.generation.precision && !device.cuda) {
         NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
                                                            c.generation.cache, flags.kernels, job.pool));
@@ -270,6 +275,7 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
     if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty())
         identity["arithmetic"] = arithmetic;
     if (job.rows) identity["data"]["train"] = job.rows->train_hash();  // wherever the file lies
+    identity["policy"]["weights"] = job.weights;                       // a term of the loss may ask them
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),

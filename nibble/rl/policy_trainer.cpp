@@ -12,13 +12,14 @@
 namespace nibble {
 namespace {
 
-// Of the answers that were judged; fewer than two say nothing.
-bool all_equal(std::span<const Rollout> group) {
+// Of the answers that were judged, their rewards behind scaling, which clamps; fewer than two say nothing.
+bool all_equal(std::span<const Rollout> group, const std::optional<RewardScaling>& scaling) {
     std::optional<double> first;
     for (const Rollout& r : group) {
         if (!r.reward) continue;
-        if (first && *r.reward != *first) return false;
-        first = r.reward;
+        const double reward = scaling ? scaled_reward(*r.reward, *scaling) : *r.reward;
+        if (first && reward != *first) return false;
+        first = reward;
     }
     return true;
 }
@@ -203,7 +204,7 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
         for (const Rollout& r : batch.rollouts) step.generated_tokens += r.length();
         for (size_t p = 0; p < batch.prompts.size() && std::ssize(all.prompts) < config_.prompts; ++p) {
             const auto answers = std::span(batch.rollouts).subspan(p * group, group);
-            if (config_.dynamic_sampling && all_equal(answers)) continue;
+            if (config_.dynamic_sampling && all_equal(answers, config_.scaling)) continue;
             for (Rollout& r : answers) {
                 r.prompt = all.prompts.size();
                 all.rollouts.push_back(std::move(r));
@@ -257,7 +258,7 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     const auto group = static_cast<size_t>(config_.generations);
     for (size_t p = 0; p < batch.prompts.size(); ++p) {
         const auto answers = std::span(std::as_const(batch.rollouts)).subspan(p * group, group);
-        step.equal_groups += all_equal(answers);
+        step.equal_groups += all_equal(answers, config_.scaling);
         int64_t length = 0;
         for (const Rollout& r : answers) length += r.length();
         if (options_.ranks)
@@ -363,6 +364,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
                                       config_.optimizer.learning_rate, step.step, config_.steps);
     trainer_.begin(step.step, config_.steps);
     generator_stale_ = true;
+    double norms = 0;
     for (const std::vector<RolloutRow>& rows : updates) {
         BatchCounts counts;
         std::vector<TrainBatch> batches;
@@ -413,6 +415,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
         trainer_.hold_scales(!last);
         if (trainer_.cache_scales() && last) trainer_.cache_scales()->renew_at_update();
         NIBBLE_TRY(step.update, trainer_.step(batches, objective, rate));
+        norms += step.update.gradient_norm;
         for (const PolicyMetrics& metrics : of_rows) step.metrics.add(metrics);
         ++step.updates;
         step.handover_seconds += step.update.publish_seconds;
@@ -421,6 +424,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
     if (const CacheScales* cache = trainer_.cache_scales()) step.cache = cache->last_use();
     step.metrics.loss /= static_cast<double>(step.updates);
     step.metrics.kl_penalty /= static_cast<double>(step.updates);
+    step.update.gradient_norm = norms / static_cast<double>(step.updates);
     return Ok{};
 }
 

@@ -427,6 +427,12 @@ Status check(const RlConfig& c) {
             "policy.precision");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
+    if (c.generations == 1 && c.advantage.estimator != AdvantageEstimator::reward && !c.loss.kl_in_reward)
+        return fail(
+            "grpo.num_generations_per_prompt 1: nothing is learned from one answer beside none; at least 2, or "
+            "grpo.adv_estimator.name: reward");
+    if (c.generations == 1 && c.dynamic_sampling)
+        return fail("grpo.use_dynamic_sampling: needs grpo.num_generations_per_prompt of at least 2");
     if (c.batch_multiplier != 1 && !c.dynamic_sampling)
         return fail("grpo.batch_multiplier {}: needs grpo.use_dynamic_sampling: true", c.batch_multiplier);
     const int64_t answers = c.prompts * c.generations, batch = c.train_batch > 0 ? c.train_batch : answers;

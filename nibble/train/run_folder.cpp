@@ -1,6 +1,7 @@
 #include "train/run_folder.h"
 
 #include "io/atomic_file.h"
+#include "io/journal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,10 +61,14 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
 }
 
 Status RunFolder::check_model(const fs::path& folder) {
+    const fs::path model = folder / "model";
     std::error_code ignored;
-    // Of a process that was killed behind its last step.
-    if (fs::exists(folder / "model" / "config.json", ignored)) NIBBLE_CHECK(WorkFolder::Lock::take(folder));
-    return WorkFolder::check(folder / "model", ExportMode::create, 0);
+    const bool whole = fs::exists(model / "config.json", ignored);
+    if (whole) NIBBLE_CHECK(WorkFolder::Lock::take(folder));  // of a process that was killed behind its last step
+    Status done = WorkFolder::check(model, ExportMode::create, 0);
+    if (done.ok() || !whole || !fs::exists(folder / run_log_name, ignored)) return done;
+    return fail("{}: exists already, this run is complete; remove it to go on to more steps with --resume",
+                model.string());
 }
 
 Status RunFolder::check_codes(const fs::path& folder, const fs::path& codes) {
@@ -80,13 +85,30 @@ Status RunFolder::clear_codes(const fs::path& codes, bool resumed) {
 
 Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const auto found, list_checkpoints(checkpoints_->folder()));
-    if (found.empty()) return fork(trainer, data);
+    if (found.empty()) {
+        NIBBLE_CHECK(check_log());
+        return fork(trainer, data);
+    }
     const fs::path& file = found.back().file;
     NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer));
     NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
     first_step_ = saved_ = place.step;
     began_with_ = file;
     return checkpoints_->remove_old();  // a killed process may not have come to it
+}
+
+// Without a checkpoint a run begins anew, and its log with it: not over the steps of another one.
+Status RunFolder::check_log() const {
+    const fs::path file = options_.folder / run_log_name;
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) return Ok{};
+    NIBBLE_TRY(const auto lines, read_run_log(file));
+    if (lines.size() < 2 || !lines[0].contains("run") || !lines[0]["run"].contains("identity")) return Ok{};
+    if (lines[0]["run"]["identity"] == hash_text(options_.identity)) return Ok{};
+    return fail(
+        "{}: holds {} lines of a run of another config or other data and no checkpoint of it; remove it or "
+        "choose another output",
+        options_.folder.string(), lines.size() - 1);
 }
 
 Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
@@ -109,6 +131,7 @@ Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
 Status RunFolder::open_files() {
     Json about = options_.about;
     about["resumed_at"] = first_step_;
+    about["identity"] = hash_text(options_.identity);
     NIBBLE_TRY(RunLog log, RunLog::resume(options_.folder / run_log_name, {{"run", about}}, first_step_ - 1));
     log_.emplace(std::move(log));
     // A file for each process; TensorBoard shows those of a folder as one run.

@@ -76,6 +76,7 @@ public:
 private:
     explicit RunFolder(RunFolderOptions options) : options_(std::move(options)) {}
     Status restore(TrainEngine& trainer, BatchSource& data);
+    Status check_log() const;
     Status fork(TrainEngine& trainer, BatchSource& data);
     Status open_files();
     void warn(const Error& error);

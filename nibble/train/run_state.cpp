@@ -183,6 +183,13 @@ Result<RunState> copy_state(TrainEngine& trainer, RunPlace place) {
     return s;
 }
 
+std::string hash_of(const Parameters& parameters) {
+    uint64_t hash = 0;
+    for (size_t id = 0; id < parameters.count(); ++id)
+        hash += hash_of_tensor(parameters.tensors()[id].name, std::as_bytes(parameters.master(id)));
+    return fmt::format("{:016x}", hash);
+}
+
 Status write_state(const fs::path& file, const RunState& state) {
     const std::vector<StatePart> parts = parts_of_state(state);
     uint64_t hash = 0;

@@ -36,6 +36,8 @@ struct RunState {
 };
 
 Result<RunState> copy_state(TrainEngine& trainer, RunPlace place);
+// Of the masters of all parameters, whatever their order: 16 hexadecimal digits.
+std::string hash_of(const Parameters& parameters);
 
 // Errors: a disk that is full (nothing is left of the file then).
 Status write_state(const std::filesystem::path& file, const RunState& state);

@@ -106,9 +106,52 @@ checkpointing: {{enabled: false}}
     ASSERT_EQ(rl(dir, "rl.yaml -o run --threads 2"), 0) << read_file(dir / "out.txt");
     EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
     EXPECT_TRUE(std::filesystem::exists(dir / "run/model/model.safetensors"));
+    // Without a checkpoint it begins anew, and its log with it; another run's steps stay.
+    std::filesystem::remove_all(dir / "run/model");
+    const std::string log = read_file(dir / "run/train.jsonl");
+    std::string other = read_file(dir / "rl.yaml");
+    other.replace(other.find("max_num_steps: 2"), 16, "max_num_steps: 2, seed: 9");
+    write_file(dir / "other.yaml", other);
+    EXPECT_NE(rl(dir, "other.yaml -o run --resume"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: run: holds 2 lines of a run of another config or other data and no checkpoint of it; remove it "
+              "or choose another output\n");
+    EXPECT_EQ(read_file(dir / "run/train.jsonl"), log);
+    ASSERT_EQ(rl(dir, "rl.yaml -o run --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
+    EXPECT_EQ(read_run_log(dir / "run/train.jsonl")->size(), 3u);
+    EXPECT_NE(rl(dir, "rl.yaml -o run --resume"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: run/model: exists already, this run is complete; remove it to go on to more steps with "
+              "--resume\n");
     EXPECT_NE(rl(dir, "rl.yaml -o other --gpu-memory 0.5"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: --gpu-memory: belongs to --device cuda\n");
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
+}
+
+TEST(RlCommand, ARunKnowsTheModelThatItBeganWith) {
+    TempDir dir;
+    std::filesystem::copy(test_data("chat"), dir / "m", std::filesystem::copy_options::recursive);
+    write_file(dir / "rl.yaml", R"(
+policy: {model_name: m, max_total_sequence_length: 96, generation: {max_new_tokens: 8}, optimizer: {lr: 0.003}}
+grpo: {num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 2}
+data: {task: sort, chat: false}
+checkpointing: {save_period: 1}
+)");
+    ASSERT_EQ(rl(dir, "rl.yaml -o run --quiet"), 0) << read_file(dir / "out.txt");
+    std::string weights = read_file(dir / "m/model.safetensors");
+    weights[weights.size() - 2] = static_cast<char>(weights[weights.size() - 2] ^ 1);
+    write_file(dir / "m/model.safetensors", weights);
+    std::filesystem::remove_all(dir / "run/model");
+    EXPECT_NE(rl(dir, "rl.yaml -o run --resume --steps 3"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("belongs to another run: policy/weights: "), std::string::npos)
+        << read_file(dir / "out.txt");
+    std::string longer = read_file(dir / "rl.yaml");
+    longer.replace(longer.find("max_total_sequence_length: 96"), 29, "max_total_sequence_length: 100000");
+    write_file(dir / "longer.yaml", longer);
+    EXPECT_NE(rl(dir, "longer.yaml -o longer"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("policy.max_total_sequence_length 100000: m has a context of "),
+              std::string::npos)
+        << read_file(dir / "out.txt");
 }
 
 TEST(RlCommand, LearnsFromRowsOfFiles) {

@@ -165,6 +165,13 @@ TEST(RlConfig, SaysWhatIsWrong) {
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),
               "rl.yaml: data.prompt: has no {} for the question");
+    const std::string one = start + "grpo: {num_generations_per_prompt: 1";
+    EXPECT_EQ(config_error(one + "}\n"),
+              "rl.yaml: grpo.num_generations_per_prompt 1: nothing is learned from one answer beside none; at least 2, "
+              "or grpo.adv_estimator.name: reward");
+    EXPECT_EQ(config_error(one + ", adv_estimator: {name: reward}}\n"), "");
+    EXPECT_EQ(config_error(one + ", adv_estimator: {name: reward}, use_dynamic_sampling: true}\n"),
+              "rl.yaml: grpo.use_dynamic_sampling: needs grpo.num_generations_per_prompt of at least 2");
     const std::string async = start + "grpo: {async_grpo: {enabled: true}";
     EXPECT_EQ(config_error(async + "}\n"),
               "rl.yaml: grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");

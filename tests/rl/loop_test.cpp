@@ -326,6 +326,15 @@ TEST(PolicyLoop, DynamicSamplingReplacesGroupsOfEqualRewards) {
     EXPECT_EQ(
         failed.error().message(),
         "grpo.dynamic_sampling_max_gen_batches: after 3 batches 0 of 3 prompts have answers of different rewards");
+
+    // Rewards that differ, until they are clamped.
+    config.scaling = RewardScaling{.source_min = 0, .source_max = 1};
+    TokenTask above([](const RolloutPrompt& prompt, const Rollout& r) -> std::optional<double> {
+        return 2 + share_of_even_tokens(prompt, r).value_or(0);
+    });
+    const auto clamped = PolicyTrainer::create(config, *trainer, above, {});
+    ASSERT_TRUE(clamped.ok());
+    EXPECT_FALSE((*clamped)->step(0).ok());
 }
 
 TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
