@@ -228,8 +228,10 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     std::vector<double> rewards;
     std::vector<int64_t> groups, lengths;
     std::vector<Rollout*> judged;
+    int64_t generated = 0;  // not those whose prompts leave no room
     for (Rollout& r : batch.rollouts) {
         const int64_t length = r.length();
+        generated += length > 0;
         step.mean_length += static_cast<double>(length);
         step.longest = std::max(step.longest, length);
         step.cut_share += r.cut;
@@ -250,7 +252,8 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     if (judged.empty())
         return fail("step {}: none of {} answers could be judged: {}", step.step, step.answers,
                     step.failure_reasons.empty() ? "" : step.failure_reasons[0]);
-    const auto all = static_cast<double>(step.answers), of_judged = static_cast<double>(judged.size());
+    const auto all = static_cast<double>(std::max<int64_t>(generated, 1)),
+               of_judged = static_cast<double>(judged.size());
     for (double* mean : {&step.mean_length, &step.cut_share, &step.mean_turns, &step.turn_limit_share}) *mean /= all;
     step.reward /= of_judged, step.shaped_reward /= of_judged, step.accuracy /= of_judged;
     NIBBLE_TRY(const auto values, advantages(rewards, groups, lengths, config_.advantage));

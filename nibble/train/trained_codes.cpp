@@ -40,8 +40,10 @@ Status check_blocks(const ForwardWeight& w, Format format) {
     if (format != Format::fp8_block128) return Ok{};
     for (size_t p = 1; p < w.parts.size(); ++p)
         if (w.parts[p].first_row % tile != 0)
-            return fail("export: '{}' begins in row {} of its product, within a tile of {} rows", w.parts[p].name,
-                        w.parts[p].first_row, tile);
+            return fail(
+                "export: the forward products are fp8_block128, whose scales are of {} rows, and '{}' begins in "
+                "row {} of the product of its layer",
+                tile, w.parts[p].name, w.parts[p].first_row);
     return Ok{};
 }
 

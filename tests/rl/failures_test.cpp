@@ -59,6 +59,7 @@ TEST(RlFailures, APromptThatIsTooLongFailsAlone) {
         EXPECT_EQ(step->metrics.mismatch_tokens, 0);
         EXPECT_GT(step->update.gradient_norm, 0);
         EXPECT_EQ(step->failure_reasons.at(0), "rows: line 1: 128 tokens leave no room for an answer in 128");
+        EXPECT_DOUBLE_EQ(step->mean_length, static_cast<double>(step->generated_tokens) / 8);
         if (async) {  // what waits goes through a checkpoint
             const Json place = (*policy)->place();
             ASSERT_TRUE((*policy)->set_place(place).ok());

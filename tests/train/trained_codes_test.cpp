@@ -247,7 +247,8 @@ TEST(TrainedCodes, SaysWhatNoCheckpointHolds) {
     EXPECT_EQ(refusal(nibble, tile_llama()),
               "export: 'model.layers.0.mlp.gate_proj' is nvfp4, others are fp8_block128; an export has one format");
     EXPECT_EQ(refusal(*train_precision_from_name("fp8_block"), small_llama()),
-              "export: 'model.layers.0.self_attn.k_proj' begins in row 64 of its product, within a tile of 128 rows");
+              "export: the forward products are fp8_block128, whose scales are of 128 rows, and "
+              "'model.layers.0.self_attn.k_proj' begins in row 64 of the product of its layer");
     const auto unseen = small_trainer(pool, {.precision = *train_precision_from_name("nvfp4_w4a4")}, tile_llama());
     EXPECT_EQ(TrainedCodes::create(shared(*unseen), unseen->products(), pool).error().message(),
               "export: 'model.layers.0.self_attn.q_proj' has no input_scale yet; the first step makes one");
