@@ -255,7 +255,8 @@ def full_queue(program):
         assert time.monotonic() < end, "the queue was never full"
         with server.connect() as waits:
             waits.sendall(wire("POST", "/v1/completions", long))
-            assert waits.recv(12) == b"HTTP/1.1 200"
+            if waits.recv(12) != b"HTTP/1.1 200":
+                continue  # what was asked before is not cancelled yet
             status, headers, text = server.post("/v1/completions", {"prompt": "a", "n": 4, "max_tokens": 1})
     assert status == 429, text
     check_error(headers.get("Content-Type"), text, 429)
