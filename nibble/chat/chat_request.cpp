@@ -140,6 +140,7 @@ std::string function_name(const Json& tool) {
 Status allow_tools(const Json& allowed, ChatRequest& request) {
     if (!allowed.is_object() || !allowed.contains("tools") || !allowed["tools"].is_array())
         return fail("tool_choice.allowed_tools: is not {{\"mode\", \"tools\"}}");
+    if (!request.tools.is_array()) return fail("tool_choice.allowed_tools: there are no tools");
     const Json mode = allowed.value("mode", Json("auto"));
     if (mode != "auto" && mode != "required")
         return fail("tool_choice.allowed_tools.mode: is none of 'auto', 'required'");
@@ -148,8 +149,7 @@ Status allow_tools(const Json& allowed, ChatRequest& request) {
         const std::string name = function_name(tool);
         const auto known = std::ranges::find_if(
             request.tools, [&](const Json& t) { return !name.empty() && function_name(t) == name; });
-        if (!request.tools.is_array() || known == request.tools.end())
-            return fail("tool_choice.allowed_tools.tools: there is no tool '{}'", name);
+        if (known == request.tools.end()) return fail("tool_choice.allowed_tools.tools: there is no tool '{}'", name);
         if (std::ranges::find(kept, *known) == kept.end()) kept.push_back(*known);
     }
     if (kept.empty()) return fail("tool_choice.allowed_tools.tools: is empty");

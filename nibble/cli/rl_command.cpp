@@ -219,6 +219,11 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
 Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
                 const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
+    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+    NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
+    if (model.context > 0 && c.length > model.context)
+        return fail("policy.max_total_sequence_length {}: {} has a context of {} tokens", c.length, c.model.string(),
+                    model.context);
     if (!c.task.train.empty()) {
         NIBBLE_TRY(job.rows, rows_of(c));
         NIBBLE_CHECK(check_rows(c, text, *job.rows));
@@ -228,7 +233,6 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
         if (job.rows->validation_rows() > 0)
             c.validation_prompts = std::min(c.validation_prompts, job.rows->validation_rows());
     }
-    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     if (!device.cuda) {
         const int64_t free = available_memory();
         NIBBLE_TRY(const TrainMemoryPlan plan, plan_rl_memory(c, *checkpoint, job.ranks.size(),
@@ -249,9 +253,6 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     }
     job.tokenizer = text.tokenizer;
     NIBBLE_CHECK(open_trainer(c, flags, device, *checkpoint, job, options));
-    if (const int64_t context = job.trainer->config().context; context > 0 && c.length > context)
-        return fail("policy.max_total_sequence_length {}: {} has a context of {} tokens", c.length, c.model.string(),
-                    context);
     if (c.generation.precision && !device.cuda) {
         NIBBLE_TRY(job.generator, GenerationPolicy::create(job.parameters, *job.trainer, *c.generation.precision,
                                                            c.generation.cache, flags.kernels, job.pool));
@@ -275,7 +276,7 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
     if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty())
         identity["arithmetic"] = arithmetic;
     if (job.rows) identity["data"]["train"] = job.rows->train_hash();  // wherever the file lies
-    identity["policy"]["weights"] = job.weights;                       // a term of the loss may ask them
+    identity["policy"]["weights"] = job.weights;  // the KL term compares with the model of the begin
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .identity = identity.dump(),

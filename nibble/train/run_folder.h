@@ -44,7 +44,8 @@ struct RunFolderOptions {
 class RunFolder {
 public:
     // Makes the folder, or goes on: the newest checkpoint is read into trainer and data; none, and the run begins anew.
-    // Errors: a folder that holds a run already, another process in it, a checkpoint that is damaged or of another run.
+    // Errors: a folder that holds a run already, another process in it, a checkpoint that is damaged or of another run,
+    // no checkpoint and the log of another run.
     static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data);
 

@@ -285,6 +285,24 @@ TEST(PolicyLoop, ABanditFindsItsBestArms) {
     EXPECT_GT(last, 0.95);
 }
 
+TEST(PolicyLoop, TheGradientNormIsNotThatOfTheLastUpdateAlone) {
+    ThreadPool pool(2);
+    RlConfig config = small_config();
+    config.train_batch = 4;  // a prompt an update, of which the middle one alone has different rewards
+    config.loss.kl_penalty = 0;
+    const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));
+    TokenTask task([](const RolloutPrompt& p, const Rollout& r) {
+        return std::stoi(p.question) % 2 ? share_of_even_tokens(p, r) : std::optional(1.0);
+    });
+    const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
+    ASSERT_TRUE(policy.ok());
+    const auto step = (*policy)->step(0);
+    ASSERT_TRUE(step.ok()) << step.error().message();
+    EXPECT_EQ(step->updates, 3);
+    EXPECT_EQ(step->equal_groups, 2);
+    EXPECT_GT(step->update.gradient_norm, 0);
+}
+
 TEST(PolicyLoop, SeveralUpdatesOfAStep) {
     RlConfig config = small_config();
     config.train_batch = 6;
@@ -334,7 +352,9 @@ TEST(PolicyLoop, DynamicSamplingReplacesGroupsOfEqualRewards) {
     });
     const auto clamped = PolicyTrainer::create(config, *trainer, above, {});
     ASSERT_TRUE(clamped.ok());
-    EXPECT_FALSE((*clamped)->step(0).ok());
+    const auto none = (*clamped)->step(0);
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().message(), failed.error().message());
 }
 
 TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
