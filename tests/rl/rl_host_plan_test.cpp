@@ -24,7 +24,7 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 // The tokenizer of tests/data/chat under random weights of these sizes.
-void write_model(const fs::path& to, int64_t hidden, int64_t layers) {
+void write_model(const fs::path& to, int64_t hidden, int64_t layers, int64_t context = 1024) {
     auto config = read_json_file(test_data("chat") / "config.json");
     ASSERT_TRUE(config.ok());
     config->update({{"hidden_size", hidden},
@@ -32,7 +32,8 @@ void write_model(const fs::path& to, int64_t hidden, int64_t layers) {
                     {"num_hidden_layers", layers},
                     {"num_attention_heads", hidden / 64},
                     {"num_key_value_heads", hidden / 64},
-                    {"head_dim", 64}});
+                    {"head_dim", 64},
+                    {"max_position_embeddings", context}});
     ThreadPool pool(2);
     const auto weights = random_start(*config, DType::bf16, 1, pool);
     ASSERT_TRUE(weights.ok()) << weights.error().message();
@@ -133,8 +134,9 @@ TEST_F(RlHostPlan, ItemsFollowTheConfig) {
 
 // Before there are masters, in one process and in two.
 TEST_F(RlHostPlan, RefusesWhatDoesNotFit) {
-    write_model(dir_ / "m", 128, 2);
-    write_file(dir_ / "rl.yaml", yaml_of(int64_t{1} << 30, "", "0"));
+    constexpr int64_t length = int64_t{1} << 30;
+    write_model(dir_ / "m", 128, 2, length);
+    write_file(dir_ / "rl.yaml", yaml_of(length, "", "0"));
     for (const auto& [flags, more] :
          {std::pair{"", "rollout caches"}, {" --ranks 2", "; 2 processes of this machine"}}) {
         const std::string command = fmt::format("cd '{}' && '{}' rl rl.yaml -o run{} < /dev/null > out.txt 2>&1",
