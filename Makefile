@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo rl-demo test build install deb tarball bench format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
+.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -20,6 +20,11 @@ test:
 	cmake --preset $(PRESET) -DNIBBLE_TESTS=ON
 	cmake --build build/$(PRESET)
 	ctest --test-dir build/$(PRESET) --output-on-failure --repeat until-pass:2 -j2
+
+# The tests of `make test`, then comparisons with other programs (tests/peers), which need several GB of packages.
+test-all: test
+	tools/setup --peers
+	tools/test-all build/$(PRESET)/nibble
 
 build:
 	tools/setup
