@@ -50,7 +50,7 @@ bool within_cuda(const std::vector<std::string>& parts) {
 std::string kernels_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     const std::string inner = to.size() > 2 ? to[1] : "", outer = from.size() > 2 ? from[1] : "";
     if (inner.empty() || inner == outer) {
-        if (inner != "cuda" || from.size() < 4 || to.size() < 4 || from[2] == to[2] || to[2] == "common") return "";
+        if (inner != "cuda" || from.size() < 4 || to.size() < 4 || from[2] == to[2] || to[2] == "primitives") return "";
         if (to.back().ends_with("_launch.h")) return "";
         return "kernels/cuda/" + from[2] + " includes kernels/cuda/" + to[2];
     }

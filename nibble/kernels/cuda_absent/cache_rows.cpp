@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/cache_rows.cpp in a build without CUDA.
+// The twin of kernels/cuda/attention/cache_rows.cpp in a build without CUDA.
 #include "kernels/cache_rows_cuda.h"
 
 namespace nibble::cuda {

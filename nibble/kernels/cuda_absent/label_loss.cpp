@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/label_loss_drawn.cpp in a build without CUDA.
+// The twin of kernels/cuda/loss/label_loss_drawn.cpp in a build without CUDA.
 #include "kernels/label_loss_cuda.h"
 
 namespace nibble::cuda {

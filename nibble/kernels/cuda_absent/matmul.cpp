@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/w4a16/matmul.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/w4a16/matmul.cpp in a build without CUDA.
 #include "kernels/matmul_cuda.h"
 
 namespace nibble::cuda {

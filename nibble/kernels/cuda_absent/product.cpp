@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/exact/product.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/exact/product.cpp in a build without CUDA.
 #include "kernels/product_cuda.h"
 
 namespace nibble::cuda {

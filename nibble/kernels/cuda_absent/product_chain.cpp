@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/chain/product_chain.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/chain/product_chain.cpp in a build without CUDA.
 #include "kernels/product_chain_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/fp8/scaled_mm.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/fp8/scaled_mm.cpp in a build without CUDA.
 #include "kernels/scaled_mm_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/ in a build without CUDA.
+// The twin of kernels/train_cuda.h in a build without CUDA.
 #include "kernels/train_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/adapters.cpp in a build without CUDA.
+// The twin of kernels/cuda/lora/adapters.cpp in a build without CUDA.
 #include "kernels/train_adapters_cuda.h"
 
 namespace nibble::cuda {

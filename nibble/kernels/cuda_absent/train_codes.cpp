@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/codes_product.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/dense/codes_product.cpp in a build without CUDA.
 #include "kernels/train_codes_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/train_latent.cpp in a build without CUDA.
+// The twin of kernels/cuda/attention/latent_backward.cpp in a build without CUDA.
 #include "kernels/train_latent_cuda.h"
 
 namespace nibble::cuda {

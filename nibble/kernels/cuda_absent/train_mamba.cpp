@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/train_mamba.cpp in a build without CUDA.
+// The twin of kernels/cuda/ssm/ssm_backward.cpp in a build without CUDA.
 #include "kernels/train_mamba_cuda.h"
 
 namespace nibble::cuda {

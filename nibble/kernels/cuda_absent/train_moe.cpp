@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/train_moe.cpp in a build without CUDA.
+// The twin of kernels/cuda/moe/moe_backward.cpp in a build without CUDA.
 #include "kernels/train_moe_cuda.h"
 
 namespace nibble::cuda {

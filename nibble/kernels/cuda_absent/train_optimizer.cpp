@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/train/train_optimizer.cpp in a build without CUDA.
+// The twin of kernels/cuda/optimizer/optimizer.cpp in a build without CUDA.
 #include "kernels/train_optimizer_cuda.h"
 
 namespace nibble::cuda {

@@ -1,4 +1,4 @@
-// The twin of kernels/cuda/common/vendor.cpp in a build without CUDA.
+// The twin of kernels/cuda/product/dense/vendor.cpp in a build without CUDA.
 #include "kernels/vendor_cuda.h"
 
 namespace nibble::cuda {

@@ -1,8 +1,8 @@
 #include "kernels/attention_cuda.h"
 
 #include "kernels/cuda/attention/attention_launch.h"
-#include "kernels/cuda/common/cache_args.h"
-#include "tensor/cuda/call.h"
+#include "kernels/cuda/primitives/cache_args.h"
+#include "kernels/cuda/primitives/launch_checks.h"
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +20,6 @@ constexpr int64_t workspace_alignment = 256;
 constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
 constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
 
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -194,8 +193,8 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
         return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
                     p.most_segments, p.most_rows);
-    // Units of many groups are cut where that ends sooner; each group then leaves its own sums, so that the order of
-    // additions stays. Blocks of columns whose sums find no room stay whole.
+    // Units of many groups are cut where that ends sooner; each group then leaves its own sums, so that the order
+    // of additions stays. Blocks of columns whose sums find no room stay whole.
     const int32_t piece = best_piece(units, plan);
     std::vector<AttentionUnit> pieces;
     std::vector<AttentionMerge> merges;
@@ -274,13 +273,13 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                              .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
                              .overlap = overlap};
     if (plan.gathered_runs) {
-        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.type, p.kv.k_dim, 8 * plan.multiprocessors, raw(stream)),
+        NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.type, p.kv.k_dim, 8 * plan.multiprocessors, queue_of(stream)),
                                  "attention: gather kernel launch"));
-        NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.type, p.kv.k_dim, plan.multiprocessors, raw(stream)),
+        NIBBLE_CHECK(cuda_status(launch_prefill(args, p.kv.type, p.kv.k_dim, plan.multiprocessors, queue_of(stream)),
                                  "attention: prefill kernel launch"));
     }
-    return cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, raw(stream))
-                                                 : launch_attention_e4m3(args, shape, plan.blocks, raw(stream)),
+    return cuda_status(p.kv.type == KvType::bf16 ? launch_attention_bf16(args, shape, plan.blocks, queue_of(stream))
+                                                 : launch_attention_e4m3(args, shape, plan.blocks, queue_of(stream)),
                        "attention: kernel launch");
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.cuh"
-#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/primitives/ptx.cuh"
 
 namespace nibble::cuda {
 

@@ -4,7 +4,7 @@
 // so that every k-step has the same operands. Codes of FP8 become the FP16 that the other kernel makes of them. Reading
 // them again costs less than 1 % at 16k tokens.
 #include "kernels/cuda/attention/attention_order.cuh"
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 
 namespace nibble::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/attention_launch.h"
-#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/primitives/ptx.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -5,8 +5,8 @@
 // Operands are BF16, or FP16 where the cache has FP8. A group's sums are in registers, the total waits in shared memory
 // between groups.
 #include "kernels/cuda/attention/attention_order.cuh"
-#include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/wgmma_shared.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
+#include "kernels/cuda/primitives/wgmma_shared.cuh"
 
 #include <type_traits>
 

@@ -1,14 +1,12 @@
 #include "kernels/elementwise_cuda.h"
 
-#include "kernels/cuda/common/cache_args.h"
-#include "tensor/cuda/call.h"
+#include "kernels/cuda/primitives/cache_args.h"
+#include "kernels/cuda/primitives/launch_checks.h"
 
 #include <initializer_list>
 
 namespace nibble::cuda {
 namespace {
-
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
 constexpr int64_t most_tokens = 65535;  // the second dimension of a grid
 
@@ -73,7 +71,7 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
                                      .count = count,
                                      .width = width,
                                      .overlap = overlap},
-                                    raw(stream)),
+                                    queue_of(stream)),
                        "embed: kernel launch");
 }
 
@@ -96,7 +94,7 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .codes = row_codes(a.out, a.tokens, a.width),
                                         .eps = a.eps,
                                         .overlap = overlap},
-                                       raw(stream)),
+                                       queue_of(stream)),
                        "add_norm: kernel launch");
 }
 
@@ -113,7 +111,7 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
                                          .group_width = static_cast<int>(n.width / n.groups),
                                          .eps = n.eps,
                                          .overlap = overlap},
-                                        n.groups, raw(stream)),
+                                        n.groups, queue_of(stream)),
                        "norm_rows: kernel launch");
 }
 
@@ -135,7 +133,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                                         .gated = gated,
                                         .by_turns = by_turns,
                                         .overlap = overlap},
-                                       raw(stream)),
+                                       queue_of(stream)),
                        "activate: kernel launch");
 }
 
@@ -155,7 +153,7 @@ Status activate(Activation activation, bool gated, const std::byte* in, int64_t 
                                              .activation = static_cast<int>(activation),
                                              .gated = gated,
                                              .overlap = overlap},
-                                            raw(stream)),
+                                            queue_of(stream)),
                        "activate: kernel launch");
 }
 
@@ -174,18 +172,18 @@ Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width
                                         .codes = row_codes(out, tokens, width),
                                         .activation = -1,
                                         .overlap = overlap},
-                                       raw(stream)),
+                                       queue_of(stream)),
                        "to_rows: kernel launch");
 }
 
 Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Stream& stream) {
     if (count < 1) return fail("add_rows: {} values", count);
-    return cuda_status(launch_add_rows({y, x, count, overlap}, raw(stream)), "add_rows: kernel launch");
+    return cuda_status(launch_add_rows({y, x, count, overlap}, queue_of(stream)), "add_rows: kernel launch");
 }
 
 Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream) {
     if (count < 1) return fail("round_rows: {} values", count);
-    return cuda_status(launch_round({x, count, overlap}, raw(stream)), "round_rows: kernel launch");
+    return cuda_status(launch_round({x, count, overlap}, queue_of(stream)), "round_rows: kernel launch");
 }
 
 Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overlap) {
@@ -212,14 +210,14 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
     if (!r.qkv == !r.qkv_rows) return fail("rope_append: rows of FP32, or of BF16");
-    if (r.qkv) return cuda_status(launch_rope(args, raw(stream)), "rope_append: kernel launch");
+    if (r.qkv) return cuda_status(launch_rope(args, queue_of(stream)), "rope_append: kernel launch");
     for (const void* p : std::initializer_list<const void*>{r.qkv_rows, r.q, r.cos, r.sin})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("rope_append: device pointers must be 16-byte aligned");
     if (args.qkv_stride % 8 || r.tokens * (r.q_heads + 2 * args.cache.kv_heads) > INT32_MAX)
         return fail("rope_append: {} rows of BF16 lie {} apart", r.tokens, args.qkv_stride);
     return cuda_status(
         launch_rope_rows({.rope = args, .qkv = reinterpret_cast<const uint16_t*>(r.qkv_rows), .overlap = overlap},
-                         raw(stream)),
+                         queue_of(stream)),
         "rope_append: kernel launch");
 }
 
@@ -241,7 +239,7 @@ Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, 
                                       .shared_stride = r.shared_stride ? r.shared_stride : r.rope_dims,
                                       .nope = r.nope_dim,
                                       .overlap = overlap},
-                                     raw(stream)),
+                                     queue_of(stream)),
                        "latent_append: kernel launch");
 }
 
@@ -253,13 +251,14 @@ Status append_kv(const KvCache& cache, const std::byte* k, const std::byte* v, c
                                       .v = reinterpret_cast<const uint16_t*>(v),
                                       .slots = slots,
                                       .tokens = tokens},
-                                     raw(stream)),
+                                     queue_of(stream)),
                        "append_kv: kernel launch");
 }
 
 Status argmax(const float* logits, int64_t tokens, int64_t width, int32_t* index, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("argmax", tokens, width, 1, {}));
-    return cuda_status(launch_argmax({logits, index, tokens, width, overlap}, raw(stream)), "argmax: kernel launch");
+    return cuda_status(launch_argmax({logits, index, tokens, width, overlap}, queue_of(stream)),
+                       "argmax: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -1,7 +1,7 @@
 // The operations of kernels/elementwise.h that sum nothing along a row.
-#include "kernels/cuda/common/rows8.cuh"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/elementwise/input_codes.cuh"
+#include "kernels/cuda/primitives/rows8.cuh"
 
 namespace nibble::cuda {
 namespace {

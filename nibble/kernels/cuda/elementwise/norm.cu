@@ -1,7 +1,7 @@
 // Residual sums and norms: the sums in the order of kernels/elementwise.h.
-#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/elementwise/input_codes.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 
 namespace nibble::cuda {
 namespace {

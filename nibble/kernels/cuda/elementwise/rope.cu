@@ -1,6 +1,6 @@
 // Between the projections and attention: head norms, rotary embedding, keys and values into the cache. A warp per token
 // and head: queries, then keys, then values.
-#include "kernels/cuda/common/rope.cuh"
+#include "kernels/cuda/primitives/rope.cuh"
 
 namespace nibble::cuda {
 namespace {

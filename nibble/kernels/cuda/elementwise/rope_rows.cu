@@ -1,5 +1,5 @@
 // Rope of rows that are BF16 already: queries, keys and values as rows of their own, or keys and values into the cache.
-#include "kernels/cuda/common/rope_team.cuh"
+#include "kernels/cuda/primitives/rope_team.cuh"
 
 namespace nibble::cuda {
 namespace {

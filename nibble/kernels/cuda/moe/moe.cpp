@@ -1,12 +1,10 @@
 #include "kernels/moe_cuda.h"
 
 #include "kernels/cuda/moe/moe_launch.h"
-#include "tensor/cuda/call.h"
+#include "kernels/cuda/primitives/launch_checks.h"
 
 namespace nibble::cuda {
 namespace {
-
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
 constexpr int64_t most_tokens = 65535;  // the second dimension of a grid
 
@@ -43,9 +41,9 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
                         .count = c.experts,
                         .overlap = overlap};
     if (sort.slots <= most_sorted_here && c.experts <= most_experts_here)
-        return cuda_status(launch_route_and_sort(args, sort, raw(stream)), "route: kernel launch");
-    NIBBLE_CHECK(cuda_status(launch_route(args, raw(stream)), "route: kernel launch"));
-    return cuda_status(launch_sort(sort, raw(stream)), "route: sort kernel launch");
+        return cuda_status(launch_route_and_sort(args, sort, queue_of(stream)), "route: kernel launch");
+    NIBBLE_CHECK(cuda_status(launch_route(args, queue_of(stream)), "route: kernel launch"));
+    return cuda_status(launch_sort(sort, queue_of(stream)), "route: sort kernel launch");
 }
 
 Status combine_experts(const CombineExperts& c, const Routing& routing, bool overlap, const Stream& stream) {
@@ -64,7 +62,7 @@ Status combine_experts(const CombineExperts& c, const Routing& routing, bool ove
                                        .width = static_cast<int>(c.width),
                                        .top_k = c.top_k,
                                        .overlap = overlap},
-                                      raw(stream)),
+                                      queue_of(stream)),
                        "combine_experts: kernel launch");
 }
 

@@ -1,6 +1,6 @@
 // The choice of experts (the text of model/cpu/router.cpp), the order of their rows, the sum of their outputs.
-#include "kernels/cuda/common/elementwise.cuh"
 #include "kernels/cuda/moe/moe_launch.h"
+#include "kernels/cuda/primitives/elementwise.cuh"
 
 #include <algorithm>
 

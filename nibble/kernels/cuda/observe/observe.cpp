@@ -1,16 +1,15 @@
 #include "kernels/observe_cuda.h"
 
-#include "kernels/cuda/common/cache_args.h"
 #include "kernels/cuda/observe/observe_launch.h"
+#include "kernels/cuda/primitives/cache_args.h"
+#include "kernels/cuda/primitives/launch_checks.h"
 #include "kernels/product_cuda.h"
-#include "tensor/cuda/call.h"
 
 #include <algorithm>
 
 namespace nibble::cuda {
 namespace {
 
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 Status usable(std::string_view what, const std::byte* x, int64_t rows, int64_t cols, int64_t multiple) {
@@ -48,9 +47,9 @@ Status observe_ranges(const ObservedRows& o, RangeSums* sums, uint64_t* counts, 
                          .begin = o.begin,
                          .sums = sums,
                          .counts = counts};
-    NIBBLE_CHECK(cuda_status(launch_ranges(args, raw(stream)), "observe_ranges: kernel launch"));
+    NIBBLE_CHECK(cuda_status(launch_ranges(args, queue_of(stream)), "observe_ranges: kernel launch"));
     if (!counts) return Ok{};
-    return cuda_status(launch_range_counts(args, raw(stream)), "observe_ranges: kernel launch, counts");
+    return cuda_status(launch_range_counts(args, queue_of(stream)), "observe_ranges: kernel launch, counts");
 }
 
 Status read_kv(const KvCache& cache, const int64_t* slots, int64_t tokens, std::byte* k, std::byte* v,
@@ -63,7 +62,7 @@ Status read_kv(const KvCache& cache, const int64_t* slots, int64_t tokens, std::
                                        .k = reinterpret_cast<uint16_t*>(k),
                                        .v = reinterpret_cast<uint16_t*>(v),
                                        .tokens = tokens},
-                                      raw(stream)),
+                                      queue_of(stream)),
                        "read_kv: kernel launch");
 }
 
@@ -78,14 +77,15 @@ Status add_moments(const std::byte* x, int64_t rows, int64_t n, double* sums, st
     for (int64_t at = 0; at < rows; at += moment_chunk) {
         const int64_t count = std::min(moment_chunk, rows - at), padded = (count + 7) / 8 * 8;
         NIBBLE_CHECK(cuda_status(launch_transpose(reinterpret_cast<const uint16_t*>(x) + at * n, count, n,
-                                                  reinterpret_cast<uint16_t*>(scratch), padded, raw(stream)),
+                                                  reinterpret_cast<uint16_t*>(scratch), padded, queue_of(stream)),
                                  "add_moments: kernel launch, transpose"));
         std::byte* tiles = scratch + parts.operand;
         NIBBLE_CHECK(fill_device(tiles, 0, operand_bytes(n, padded), stream));
         NIBBLE_CHECK(make_operand(MatrixView{DType::bf16, n, padded, scratch}, n, 0, tiles, stream));
         NIBBLE_CHECK(
             product({.x = scratch, .tokens = n}, {.rows = n, .cols = padded, .tiles = tiles}, part, n, false, stream));
-        NIBBLE_CHECK(cuda_status(launch_add_sums(part, n * n, sums, raw(stream)), "add_moments: kernel launch, sums"));
+        NIBBLE_CHECK(
+            cuda_status(launch_add_sums(part, n * n, sums, queue_of(stream)), "add_moments: kernel launch, sums"));
     }
     return Ok{};
 }
@@ -93,13 +93,13 @@ Status add_moments(const std::byte* x, int64_t rows, int64_t n, double* sums, st
 Status add_local_moments(const std::byte* x, int64_t rows, int64_t n, double* sums, const Stream& stream) {
     NIBBLE_CHECK(usable("add_local_moments", x, rows, n, 16));
     if (rows == 0) return Ok{};
-    return cuda_status(launch_local_moments(reinterpret_cast<const uint16_t*>(x), rows, n, sums, raw(stream)),
+    return cuda_status(launch_local_moments(reinterpret_cast<const uint16_t*>(x), rows, n, sums, queue_of(stream)),
                        "add_local_moments: kernel launch");
 }
 
 Status divergences(const float* p, const float* q, int64_t rows, int64_t vocab, double* out, const Stream& stream) {
     if (rows < 1 || rows > INT32_MAX || vocab < 1) return fail("divergences: {} rows of {}", rows, vocab);
-    return cuda_status(launch_divergences(p, q, rows, vocab, out, raw(stream)), "divergences: kernel launch");
+    return cuda_status(launch_divergences(p, q, rows, vocab, out, queue_of(stream)), "divergences: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -1,7 +1,7 @@
 // Ranges, second moments and divergences of what flows through a model.
-#include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/kv_store.cuh"
 #include "kernels/cuda/observe/observe_launch.h"
+#include "kernels/cuda/primitives/elementwise.cuh"
+#include "kernels/cuda/primitives/kv_store.cuh"
 
 namespace nibble::cuda {
 namespace {

@@ -14,7 +14,7 @@
 //   };
 #pragma once
 
-#include "kernels/cuda/common/block16.cuh"
+#include "kernels/cuda/primitives/block16.cuh"
 
 #include <cuda_runtime.h>
 

@@ -2,8 +2,8 @@
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
-#include "kernels/cuda/common/block16.cuh"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/primitives/block16.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 #include <cuda_runtime.h>
 

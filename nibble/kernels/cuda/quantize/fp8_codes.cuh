@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/fp8.h"
-#include "kernels/cuda/common/block16.cuh"
+#include "kernels/cuda/primitives/block16.cuh"
 
 #include <cuda_fp16.h>
 

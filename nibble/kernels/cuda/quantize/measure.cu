@@ -4,8 +4,8 @@
 // machine meanwhile.
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
-#include "kernels/cuda/common/block16.cuh"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/primitives/block16.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 #include "kernels/device_stats.h"
 
 #include <cuda_runtime.h>

@@ -1,15 +1,13 @@
 #include "kernels/quantize_cuda.h"
 
 #include "formats/swizzle.h"
-#include "kernels/cuda/common/launch.h"
-#include "tensor/cuda/call.h"
+#include "kernels/cuda/primitives/launch_checks.h"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 #include <algorithm>
 
 namespace nibble::cuda {
 namespace {
-
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -40,12 +38,12 @@ Result<Multipliers> kernel_multipliers(std::span<const float> values) {
 }  // namespace
 
 Status reset_scan(DeviceScan* scan, const Stream& stream) {
-    return cuda_status(launch_reset_scan(scan, raw(stream)), "reset_scan: launch");
+    return cuda_status(launch_reset_scan(scan, queue_of(stream)), "reset_scan: launch");
 }
 
 Status scan(const MatrixView& panel, int64_t first_element, DeviceScan* scan, const Stream& stream) {
     NIBBLE_TRY(const Input in, input(panel, "scan"));
-    return cuda_status(launch_scan(in, first_element, scan, raw(stream)), "scan: launch");
+    return cuda_status(launch_scan(in, first_element, scan, queue_of(stream)), "scan: launch");
 }
 
 Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAmax& amax, const QuantSpan& out,
@@ -71,7 +69,7 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
         NIBBLE_TRY(multipliers, kernel_multipliers(search_multipliers(spec.search)));
     }
 
-    const cudaStream_t s = raw(stream);
+    const cudaStream_t s = queue_of(stream);
     auto* raised = reinterpret_cast<unsigned long long*>(outputs.raised_blocks);
     const Nvfp4Args nvfp4{.codes = out.codes,
                           .target = {out.block_scales, false},
@@ -138,9 +136,9 @@ Status tensor_losses(const MatrixView& panel, const WeightSpec& spec, const floa
     for (size_t at = 0; at < multipliers.size(); at += Multipliers::most) {
         const auto part = multipliers.subspan(at, std::min<size_t>(Multipliers::most, multipliers.size() - at));
         NIBBLE_TRY(const Multipliers m, kernel_multipliers(part));
-        NIBBLE_CHECK(
-            cuda_status(launch_tensor_losses(in, fp8, search, m, spec.arithmetic, scratch, losses + at, raw(stream)),
-                        "tensor_losses: kernel launch"));
+        NIBBLE_CHECK(cuda_status(
+            launch_tensor_losses(in, fp8, search, m, spec.arithmetic, scratch, losses + at, queue_of(stream)),
+            "tensor_losses: kernel launch"));
     }
     return Ok{};
 }
@@ -164,7 +162,7 @@ Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* s
                            .e8m0 = layout.e8m0_scales,
                            .per_row = panel.format == Format::fp8_row,
                            .per_tile = panel.format == Format::fp8_block128};
-    return cuda_status(launch_measure(in, args, stats, rows, raw(stream)), "measure: kernel launch");
+    return cuda_status(launch_measure(in, args, stats, rows, queue_of(stream)), "measure: kernel launch");
 }
 
 Status quantize_activations(const MatrixView& x, Activations kind, const float* input_scale,
@@ -175,7 +173,7 @@ Status quantize_activations(const MatrixView& x, Activations kind, const float* 
     const int64_t block = nvfp4 ? 16 : mx ? 32 : kind == Activations::fp8_group128 ? 128 : 1;
     if (x.cols % block) return fail("quantize_activations: {} columns are not whole blocks of {}", x.cols, block);
     if (nvfp4 && !input_scale) return fail("quantize_activations: nvfp4 needs an input scale");
-    const cudaStream_t s = raw(stream);
+    const cudaStream_t s = queue_of(stream);
     if (nvfp4 || mx) NIBBLE_CHECK(clear_padding(x, block, out, stream));
     const ScaleTarget target{out.block_scales, out.swizzled};
     const Fp8Args fp8{.codes = out.codes, .scales = out.float_scales, .arithmetic = Arithmetic::true_division};
@@ -207,7 +205,7 @@ Status quantize_training(const MatrixView& x, const float* tensor_scale, const T
     NIBBLE_CHECK(clear_padding(x, 16, out, stream));
     const Nvfp4Args args{.codes = out.codes, .target = {out.block_scales, out.swizzled}, .given_scale = tensor_scale};
     const Training training{rounding.rotate, rounding.stochastic, rounding.signs, rounding.stream};
-    return cuda_status(launch_nvfp4_training(in, args, training, raw(stream)), "quantize_training: kernel launch");
+    return cuda_status(launch_nvfp4_training(in, args, training, queue_of(stream)), "quantize_training: kernel launch");
 }
 
 Status decode(const QuantView& panel, const float* tensor_scale, DType out_dtype, std::byte* out,
@@ -227,12 +225,12 @@ Status decode(const QuantView& panel, const float* tensor_scale, DType out_dtype
                           .e8m0 = layout.e8m0_scales,
                           .per_row = panel.format == Format::fp8_row,
                           .per_tile = panel.format == Format::fp8_block128};
-    return cuda_status(launch_decode(args, out_dtype == DType::f32, out, raw(stream)), "decode: kernel launch");
+    return cuda_status(launch_decode(args, out_dtype == DType::f32, out, queue_of(stream)), "decode: kernel launch");
 }
 
 Status swizzle(const uint8_t* scales, int64_t rows, int64_t cols, uint8_t* out, const Stream& stream) {
     if (!aligned(out)) return fail("swizzle: device pointers must be 16-byte aligned");
-    return cuda_status(launch_swizzle(scales, rows, cols, out, raw(stream)), "swizzle: kernel launch");
+    return cuda_status(launch_swizzle(scales, rows, cols, out, queue_of(stream)), "swizzle: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -1,8 +1,8 @@
 // FP8 with scales that follow from a maximum: per tensor, row (weights per output, activations per token), 1 x 128
 // group, 128 x 128 tile.
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/fp8_codes.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // per-tensor searches. Sixteen threads are the sixteen lanes. Exact before fast: a search is a once-per-model job.
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
-#include "kernels/cuda/common/block16.cuh"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/primitives/block16.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 #include <cuda_runtime.h>
 

@@ -1,8 +1,8 @@
 // MXFP4 and MXFP8: blocks of 32, two lanes each.
 #include "formats/mx.h"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 namespace nibble::cuda {
 namespace {

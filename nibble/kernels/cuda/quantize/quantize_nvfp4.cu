@@ -1,7 +1,7 @@
 // NVFP4 without a search: scales follow from the block maximum and the tensor's.
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 namespace nibble::cuda {
 namespace {

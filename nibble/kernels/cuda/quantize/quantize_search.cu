@@ -16,8 +16,8 @@
 // in the full sweep. So one octave of unclipped candidates is enough, and of the clipped ones those whose error at the
 // maximum alone, (amax - 6 s)^2, does not exceed the best loss.
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 #include "kernels/cuda/quantize/two_candidates.cuh"
 
 #include <cuda_runtime.h>

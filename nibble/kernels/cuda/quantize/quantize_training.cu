@@ -2,10 +2,10 @@
 // stochastic rounding. Quotients are correctly rounded by the shared reciprocal; blocks outside its range, or that are
 // not finite, take the functions of formats/ one element at a time.
 #include "formats/stochastic.h"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/primitives/philox_rounds.cuh"
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
-#include "kernels/cuda/common/philox_rounds.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 // Maximum over finite elements and the first one that is not finite. Both are order-free (integer maximum and minimum),
 // so any schedule gives the same result.
-#include "kernels/cuda/common/block16.cuh"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/primitives/block16.cuh"
+#include "kernels/cuda/quantize/quantize_launch.h"
 #include "kernels/device_scan.h"
 
 #include <cuda_runtime.h>

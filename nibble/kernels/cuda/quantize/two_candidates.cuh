@@ -15,7 +15,7 @@
 #pragma once
 
 #include "formats/nvfp4.h"
-#include "kernels/cuda/common/block16.cuh"
+#include "kernels/cuda/primitives/block16.cuh"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
 
 namespace nibble::cuda {

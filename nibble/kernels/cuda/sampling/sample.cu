@@ -2,7 +2,7 @@
 // cluster decides, the others count and collect for it. Logits are read past the first-level caches: penalties change
 // them under way. Masked tokens are passed over wherever a token could be chosen, and nowhere else: the log-probability
 // is of all tokens.
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
 #include <cooperative_groups.h>

@@ -1,5 +1,5 @@
 // The log-probability of a token that was drawn, under the distribution that it was drawn from. A thread block per row.
-#include "kernels/cuda/common/drawn_row.cuh"
+#include "kernels/cuda/primitives/drawn_row.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
 namespace nibble::cuda {

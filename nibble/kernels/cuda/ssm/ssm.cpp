@@ -1,7 +1,7 @@
 #include "kernels/ssm_cuda.h"
 
+#include "kernels/cuda/primitives/launch_checks.h"
 #include "kernels/cuda/ssm/ssm_launch.h"
-#include "tensor/cuda/call.h"
 
 #include <cstddef>
 
@@ -14,7 +14,6 @@ static_assert(sizeof(SsmSegment) == sizeof(MambaSegment) &&
 
 constexpr int64_t most_tokens = 65535, most_state = 128, most_group = 40000;
 
-cudaStream_t raw(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 int64_t padded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
@@ -66,13 +65,14 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
                        .format = s.format,
                        .stream = m.stream,
                        .overlap = overlap};
-    if (on_hopper() && ssm_decodes(args)) return cuda_status(launch_ssm_decode(args, raw(stream)), "mamba: one token");
-    NIBBLE_CHECK(cuda_status(launch_convolve(args, raw(stream)), "mamba: convolution"));
+    if (on_hopper() && ssm_decodes(args))
+        return cuda_status(launch_ssm_decode(args, queue_of(stream)), "mamba: one token");
+    NIBBLE_CHECK(cuda_status(launch_convolve(args, queue_of(stream)), "mamba: convolution"));
     SsmArgs plain = args;
     plain.overlap = false;  // the history is overwritten: nothing before may still read it
-    NIBBLE_CHECK(cuda_status(launch_steps(plain, raw(stream)), "mamba: steps"));
-    NIBBLE_CHECK(cuda_status(launch_ssm_scan(args, raw(stream)), "mamba: scan"));
-    return cuda_status(launch_gate(args, raw(stream)), "mamba: gated norm");
+    NIBBLE_CHECK(cuda_status(launch_steps(plain, queue_of(stream)), "mamba: steps"));
+    NIBBLE_CHECK(cuda_status(launch_ssm_scan(args, queue_of(stream)), "mamba: scan"));
+    return cuda_status(launch_gate(args, queue_of(stream)), "mamba: gated norm");
 }
 
 }  // namespace nibble::cuda

@@ -1,5 +1,5 @@
 // Mamba-2 around its scan: the orders of kernels/ssm.h, one output a thread.
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 #include "kernels/cuda/ssm/ssm_step.cuh"
 

@@ -3,8 +3,8 @@
 // heads of a norm's group are a cluster, which shares the gated outputs (and convolves the group's B and C once each).
 //
 // States and histories are read before the kernel ahead is done: of those, only an earlier step writes them.
-#include "kernels/cuda/common/elementwise.cuh"
-#include "kernels/cuda/common/ptx.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
+#include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 #include "kernels/cuda/ssm/ssm_step.cuh"
 

@@ -5,7 +5,7 @@
 // first warp is at a chunk, the second adds its states to the sums that the first left of the chunk before, and so on,
 // so that a chain of 128 operations keeps eight warps busy. A thread for a column and all of its states took 2.9 us a
 // token.
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 
 #include <algorithm>

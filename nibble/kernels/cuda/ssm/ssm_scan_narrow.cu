@@ -1,6 +1,6 @@
 // The scan of Mamba-2 over states of 16 bits: the orders of kernels/ssm.h.
 #include "formats/stochastic.h"
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 
 namespace nibble::cuda {

@@ -1,7 +1,7 @@
 // dt and decay of a token and head.
 #pragma once
 
-#include "kernels/cuda/common/elementwise.cuh"
+#include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 
 namespace nibble::cuda {

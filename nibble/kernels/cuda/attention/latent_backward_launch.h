@@ -1,0 +1,14 @@
+// What kernels/cuda/attention/latent_backward.cpp calls. Arguments are checked before they come here.
+#pragma once
+
+#include "kernels/train_latent_args.h"
+
+#include <cuda_runtime_api.h>
+
+namespace nibble::cuda {
+
+cudaError_t launch_latent_rows(const LatentShape& shape, const LatentRows& r, cudaStream_t stream);
+cudaError_t launch_latent_backward(const LatentShape& shape, const LatentBackward& b, cudaStream_t stream);
+cudaError_t launch_latent_join(const LatentJoin& j, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,141 @@
+// What kernels between products share: element by element the text of kernels/ref.
+#pragma once
+
+#include "formats/minifloat.h"
+#include "kernels/cuda/primitives/ptx.cuh"
+#include "kernels/exp.h"
+
+namespace nibble::cuda {
+
+// Two numbers as BF16, the second in the upper half: bf16_from_float() of both but for what a NaN looks like, in one
+// instruction. bf16_from_float() takes six, which in tiles of attention was most of what lies between products.
+__device__ inline uint32_t pair_of(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+__device__ inline float rounded(float x) { return __uint_as_float(pair_of(0.0f, x)); }
+
+// exp_f32 of kernels/exp.h; arrays of constants do not exist on the device.
+__device__ inline float exp_of(float x) {
+    constexpr float t0 = exp_terms[0], t1 = exp_terms[1], t2 = exp_terms[2], t3 = exp_terms[3], t4 = exp_terms[4],
+                    t5 = exp_terms[5];
+    if (x != x) return x;
+    if (x < exp_lowest) return 0.0f;
+    if (x > exp_highest) return INFINITY;
+    const float shifted = fmaf(x, exp_log2e, exp_round), n = shifted - exp_round;
+    const float r = fmaf(-n, exp_ln2_low, fmaf(-n, exp_ln2_high, x));
+    const float p = fmaf(fmaf(fmaf(fmaf(fmaf(t0, r, t1), r, t2), r, t3), r, t4), r, t5);
+    const float y = fmaf(p, r * r, r) + 1.0f;
+    const uint32_t exponent = __float_as_uint(shifted) - float_bits(exp_round);
+    return __uint_as_float(__float_as_uint(y) + (exponent << 23));
+}
+
+__device__ inline float silu(float x) { return x / (1.0f + exp_of(-x)); }
+
+// nibble::Activation.
+__device__ inline float act(int activation, float x) {
+    constexpr float c0 = 1.5957691216f, c1 = 0.0713548162726f;
+    if (activation == 0) return silu(x);
+    if (activation == 1) return x / (1.0f + exp_of(-(x * fmaf(c1, x * x, c0))));
+    return x > 0.0f || x != x ? x * x : 0.0f;
+}
+
+// Eight elements of a row go out as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see permute_kernel of
+// w4a16_wide.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
+struct Chunk8 {
+    int column[4];   // of each pair
+    int64_t offset;  // in bytes
+
+    __device__ Chunk8(int i, int64_t token, int width, int tile) {
+        if (tile == 0) {
+            for (int p = 0; p < 4; ++p) column[p] = 8 * i + 2 * p;
+            offset = (token * width + 8 * i) * 2;
+        } else {
+            const int block = i / 8, q = i % 8, t = static_cast<int>(token % tile);
+            for (int p = 0; p < 4; ++p) column[p] = 64 * block + 2 * q + 16 * p;
+            offset = (((token / tile * (width / 64) + block) * tile + t) * 8 + (q ^ t % 8)) * 16;
+        }
+    }
+};
+
+__device__ inline void start(bool overlap) {
+    if (overlap) {
+        overlap_next();
+        wait_for_previous();
+    }
+}
+
+// Larger values and, among equals, smaller indices have larger keys.
+__device__ inline unsigned long long key_of(float value, uint32_t index) {
+    const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);
+    const uint32_t order = value != value ? 0xFFFFFFFFu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return static_cast<unsigned long long>(order) << 32 | ~index;
+}
+
+// As much of a multiprocessor's fast memory as shared memory as there is, for all kernels of a decoding step: a
+// multiprocessor divides that memory another way only when it is empty, so kernels that want different divisions cannot
+// overlap.
+template <class... Args>
+cudaError_t prefer_shared_memory(void (*kernel)(Args...)) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
+// The same, and up to `bytes` of it for a thread block.
+template <class... Args>
+cudaError_t allow_shared_memory(void (*kernel)(Args...), int64_t bytes) {
+    if (const cudaError_t code =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)))
+        return code;
+    return prefer_shared_memory(kernel);
+}
+
+// Args::overlap: programmatic dependent launch.
+template <class Args>
+cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,
+                          cudaStream_t stream) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks;
+    config.blockDim = static_cast<unsigned>(threads);
+    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = args.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+inline unsigned ceil_blocks(int64_t items, int64_t each) { return static_cast<unsigned>((items + each - 1) / each); }
+
+// The order of a row's sum of squares: lane l of 16 adds elements l, l + 16, l + 32 ..., then a halving tree.
+inline constexpr int sum_lanes = 16;
+// Floats between the elements of neighbouring lanes in shared memory: lanes read 16 aligned bytes each, from different
+// banks.
+__host__ __device__ constexpr int lane_pitch(int width) {
+    return ((width + sum_lanes - 1) / sum_lanes + 3) / 4 * 4 + 4;
+}
+__host__ __device__ constexpr int norm_shared_bytes(int width) { return sum_lanes * lane_pitch(width) * 4; }
+__device__ inline float* lane_place(float* row, int pitch, int j) {
+    return row + j % sum_lanes * pitch + j / sum_lanes;
+}
+// 1 / sqrt(mean of squares + eps) of the row that lies at lane_place(); all lanes of one warp together.
+__device__ inline float norm_scale(const float* row, int width, float eps) {
+    const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = (width - lane + sum_lanes - 1) / sum_lanes;
+    const float* own = row + lane * lane_pitch(width);
+    float sum = 0.0f;
+    int j = 0;
+#pragma unroll 8
+    for (; j + 4 <= count; j += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(own + j);
+        sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum);
+        sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
+    }
+    for (; j < count; ++j) sum = fmaf(own[j], own[j], sum);
+#pragma unroll
+    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+}
+
+}  // namespace nibble::cuda

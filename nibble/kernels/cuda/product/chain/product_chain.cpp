@@ -1,0 +1,148 @@
+#include "kernels/product_chain_cuda.h"
+
+#include "kernels/cuda/primitives/cache_args.h"
+#include "kernels/cuda/product/chain/product_chain_launch.h"
+#include "kernels/w4a16_record.h"
+#include "tensor/cuda/call.h"
+
+#include <algorithm>
+#include <climits>
+
+namespace nibble::cuda {
+namespace {
+
+static_assert(most_chained == product_chain_steps);
+
+bool has_records(const ChainedProduct& p) { return p.packed.rows > 0; }
+int64_t rows_of(const ChainedProduct& p) { return has_records(p) ? p.packed.rows : p.w.rows; }
+int64_t cols_of(const ChainedProduct& p) { return has_records(p) ? p.packed.cols : p.w.cols; }
+
+// For the next product: FP32, or activated, codes or BF16; whole lines of memory.
+int64_t handed_bytes(const ChainedProduct& p) {
+    const int64_t bytes = !p.activated ? 4 * rows_of(p) : rows_of(p) / (p.gated ? 2 : 1) * (has_records(p) ? 2 : 1);
+    return (bytes + 127) / 128 * 128;
+}
+
+bool fits(const ChainedProduct& p, bool takes_codes) {
+    const int64_t rows = rows_of(p), cols = cols_of(p);
+    const int least = has_records(p) ? w4a16::record_rows : 8;
+    if (rows < least || rows % least || rows > INT_MAX / 2 || cols > INT_MAX / 2) return false;
+    if (has_records(p) ? cols < 256 || cols % 256 : !p.w.codes || p.w.tile_scales || cols < 128 || cols % 128)
+        return false;
+    if (p.gated && (!p.activated || rows % (2 * least))) return false;
+    return (p.x != nullptr) + (p.norm != nullptr) + takes_codes == 1;
+}
+
+// Whether the last product's outputs, two of a head's halves at a time, can be rotated where they are made.
+bool ropes_inside(const RopeArgs& rope) {
+    const int dim = rope.cache.dims.k;
+    return !rope.q_norm && !rope.k_norm && !rope.rotary.interleaved && rope.rotary.dims == dim && dim % 32 == 0 &&
+           rope.cache.dims.v == dim && rope.cache.padded == rope.cache.dims;
+}
+
+bool fill(const ProductChain& chain, ProductChainArgs& args) {
+    if (chain.products.empty() || chain.products.size() > most_chained) return false;
+    const ChainedProduct* before = nullptr;
+    for (const ChainedProduct& p : chain.products) {
+        const bool takes_codes = before && before->activated;
+        if (!fits(p, takes_codes)) return false;
+        if (has_records(p) != has_records(chain.products[0])) return false;
+        if (takes_codes && rows_of(*before) / (before->gated ? 2 : 1) != cols_of(p)) return false;
+        if (p.norm) {
+            if (args.width && args.width != cols_of(p)) return false;
+            if (before && rows_of(*before) != cols_of(p)) return false;
+            args.width = static_cast<int>(cols_of(p));
+        }
+        if (takes_codes) args.step[args.steps - 1].code_scale = p.input_scale;
+        ProductStep& step = args.step[args.steps++];
+        step = {.rows = reinterpret_cast<const uint16_t*>(p.x),
+                .norm = p.norm,
+                .nonfinite = p.nonfinite,
+                .y = p.y,
+                .n = static_cast<int>(rows_of(p)),
+                .k = static_cast<int>(cols_of(p)),
+                .activated = p.activated,
+                .gated = p.gated};
+        if (has_records(p)) {
+            step.tiles = reinterpret_cast<const uint8_t*>(p.packed.records);
+            step.row_scales = p.factors.row_scales, step.tensor_scale = p.factors.tensor_scale;
+            step.bias = p.factors.bias;
+            step.row_records = step.k / w4a16::record_cols;
+            step.chunk_records = (step.row_records + matmul_chunks - 1) / matmul_chunks;
+            step.span = p.gated ? 1 : 0;
+            if (p.packed.format != chain.products[0].packed.format) return false;
+            args.scale_bits = scale_bits(p.packed.format);
+        } else {
+            step.tiles = reinterpret_cast<const uint8_t*>(p.w.tiles);
+            step.row_scales = p.w.row_scales, step.bias = p.w.bias;
+            step.scale = p.w.scale, step.input_scale = p.input_scale;
+            step.groups = step.k / 128;
+        }
+        before = &p;
+    }
+    if (before->activated) return false;  // nobody takes the codes
+    args.h = reinterpret_cast<const uint16_t*>(chain.h);
+    args.update = chain.update;
+    args.h_out = reinterpret_cast<uint16_t*>(chain.h_out);
+    args.meet = reinterpret_cast<unsigned long long*>(chain.meet);
+    args.activation = static_cast<int>(chain.activation);
+    args.eps = chain.eps;
+    return true;
+}
+
+bool shape(const ProductChain& chain, int multiprocessors, ProductChainArgs& args) {
+    return has_records(chain.products[0]) ? shape_record_chain(args, multiprocessors)
+                                          : shape_product_chain(args, multiprocessors);
+}
+bool supported(const ProductChain& chain, const DeviceInfo& device) {
+    return !chain.products.empty() && device.major == 9;
+}
+
+}  // namespace
+
+bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device) {
+    ProductChainArgs args;
+    return supported(chain, device) && fill(chain, args) && shape(chain, device.multiprocessors, args);
+}
+
+int64_t product_chain_bytes(const ProductChain& chain) {
+    int64_t bytes = 0;
+    for (const ChainedProduct& p : chain.products) bytes += handed_bytes(p);
+    return bytes;
+}
+
+Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream) {
+    ProductChainArgs args;
+    if (!supported(chain, device) || !fill(chain, args))
+        return fail("chain_products: {} products that have no kernel in one", chain.products.size());
+    if (!chain.meet || (args.width && !chain.h) || !chain.between || chain.between == chain.used)
+        return fail("chain_products: no stream, no memory between products or no word to meet at");
+    auto* handed = reinterpret_cast<uint8_t*>(chain.between);
+    for (int i = 0; i + 1 < args.steps; ++i) {
+        args.step[i].handed = handed;
+        handed += handed_bytes(chain.products[static_cast<size_t>(i)]);
+    }
+    if (!args.step[args.steps - 1].y) return fail("chain_products: the last product has no output");
+    args.used = reinterpret_cast<uint4*>(chain.used);
+    args.used_words = chain.used ? static_cast<int>(chain.used_bytes / 16) : 0;
+    const bool records = has_records(chain.products[0]);
+    if (chain.rope) {
+        if (!chain.cache || chain.rope->tokens != 1 || chain.rope->qkv != chain.products.back().y)
+            return fail("chain_products: no cache for q, k and v, or they are not the last product's");
+        NIBBLE_TRY(args.rope, rope_args(*chain.rope, *chain.cache, overlap));
+        args.ropes = true;
+        args.ropes_inside = records && ropes_inside(args.rope);
+        int& span = args.step[args.steps - 1].span;
+        if (args.ropes_inside) span = args.rope.cache.dims.k / 2 / w4a16::record_rows;
+        if (args.ropes_inside && !shape(chain, device.multiprocessors, args)) args.ropes_inside = false, span = 0;
+    }
+    if (!shape(chain, device.multiprocessors, args))
+        return fail("chain_products: {} products that have no kernel in one", chain.products.size());
+    args.overlap = overlap;
+    const auto raw = static_cast<cudaStream_t>(stream.handle());
+    return cuda_status(records ? launch_record_chain(args, device.multiprocessors, raw)
+                               : launch_product_chain(args, device.multiprocessors, raw),
+                       "chain_products: kernel launch");
+}
+
+}  // namespace nibble::cuda

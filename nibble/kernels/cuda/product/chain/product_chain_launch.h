@@ -1,0 +1,71 @@
+// What kernels/cuda/product/chain/product_chain.cpp calls. Arguments are checked before they come here; device
+// pointers.
+#pragma once
+
+#include "kernels/cuda/elementwise/elementwise_launch.h"
+#include "kernels/cuda/product/w4a16/matmul_launch.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+inline constexpr int product_chain_steps = 4;
+inline constexpr int most_chain_width = 8192;
+// Codes (product_chain_fp8.cu): bytes of a slot of the ring, threads that multiply.
+inline constexpr int product_slot_bytes = 32 * 1024, product_chain_threads = 512;
+// Records (product_chain_w4a16.cu): a slot has one of each of a tile's eight chunks.
+inline constexpr int record_slot_bytes = matmul_chunks * 2304;
+
+struct ProductStep {
+    // One of: rows, norm; neither: what the step before made with its activation.
+    const uint16_t* rows = nullptr;
+    const float* norm = nullptr;
+    int32_t* nonfinite = nullptr;
+    const uint8_t* tiles = nullptr;  // or records
+    const float* row_scales = nullptr;
+    const float* tensor_scale = nullptr;  // of records
+    const float* bias = nullptr;
+    float* y = nullptr;         // may be null
+    uint8_t* handed = nullptr;  // what the next step takes: FP32, or activated, as its input
+    float scale = 1, input_scale = 1;
+    float code_scale = 1;  // of what an activated step hands on
+    int n = 0, k = 0;
+    int groups = 0;  // of 128 columns
+    // A thread block takes `rows_each` rows at a time, gated: half of them gates, the others n / 2 rows further. So
+    // many groups lie in a slot of the ring.
+    int rows_each = 0, stage_groups = 0, works = 0;
+    // Records: of a row tile, of a chunk. A thread block takes `units` units, one more of the first `more` blocks; a
+    // unit is a tile of 16 rows, or with a span two of them, so far apart: gate and up, or the halves of a head.
+    int row_records = 0, chunk_records = 0, units = 0, more = 0, span = 0;
+    uint32_t span_magic = 0;  // n / span is the upper half of their product, unless span is 1
+    bool activated = false, gated = false;
+};
+struct ProductChainArgs {
+    ProductStep step[product_chain_steps];
+    int steps = 0;
+    const uint16_t* h = nullptr;
+    const float* update = nullptr;
+    uint16_t* h_out = nullptr;
+    uint4* used = nullptr;  // to be set back
+    int used_words = 0;
+    unsigned long long* meet = nullptr;
+    int width = 0, activation = 0;  // of h; nibble::Activation
+    float eps = 0;
+    bool ropes = false;
+    bool ropes_inside = false;  // with the last step's outputs, not after a meeting
+    RopeArgs rope;              // of the last step's rows
+    ScaleBits scale_bits;
+    int asked = 0;  // slots on their way at once
+    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
+    int slots = 0, x_bytes = 0, row_bytes = 0, rotation_bytes = 0, factor_bytes = 0;
+    bool overlap = false;
+};
+// Fills in what depends on the grid and on shared memory; whether there is a kernel for these steps.
+bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
+bool shape_record_chain(ProductChainArgs& args, int multiprocessors);
+cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+
+}  // namespace nibble::cuda
