@@ -52,6 +52,7 @@ Json object_schema(Json parameters) {
     const bool says = std::ranges::any_of(std::array{"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const"},
                                           [&](const char* keyword) { return parameters.contains(keyword); });
     if (!says) parameters["type"] = "object";
+    parameters.erase("nullable");
     return parameters;
 }
 

@@ -20,7 +20,7 @@ void add_constraint_flags(CLI::App& command, ConstraintFlags& flags) {
 Result<std::shared_ptr<const Grammar>> constraint_grammar(const ConstraintFlags& flags) {
     if (!flags.json_schema.empty()) {
         NIBBLE_TRY(const Json schema, read_json_file(flags.json_schema));
-        return Grammar::from_json_schema(schema).within(flags.json_schema);
+        return Grammar::from_json_schema(schema, answer_schema).within(flags.json_schema);
     }
     if (flags.json_object) return Grammar::json_object();
     if (!flags.regex.empty()) return Grammar::from_regex(flags.regex).within("--regex");

@@ -32,10 +32,12 @@ enum class JsonSpace : uint8_t { flexible, none };
 
 struct SchemaOptions {
     JsonSpace space = JsonSpace::flexible;
-    // Objects without "additionalProperties" take properties that are not listed, as JSON Schema says. False: they do
-    // not, as if every object said "additionalProperties": false.
+    // Objects without "additionalProperties" take properties that are not listed, as JSON Schema says. False: where
+    // "properties" lists some, they take those, "required" ones and those that "patternProperties" matches.
     bool open_objects = true;
 };
+// How schemas of requests are read: as xgrammar and llama.cpp do, OpenAI's "strict" or not.
+inline constexpr SchemaOptions answer_schema{.open_objects = false};
 
 // How an object is written whose members stand between tags, in the order of the schema: `name_begin` NAME `name_end`
 // VALUE `value_end`. Whoever reads one takes a text as the string that it is; any other value is JSON, or the string

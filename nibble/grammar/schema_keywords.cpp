@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 namespace nibble {
@@ -41,6 +42,12 @@ std::string percent_decoded(std::string_view text) {
     return out;
 }
 
+// Whether a keyword that is not enforced has no effect where it stands.
+bool restricts_nothing(const Json& schema, std::string_view keyword, const Json& value) {
+    if (keyword == "minContains" || keyword == "maxContains") return !schema.contains("contains");
+    return (keyword == "unevaluatedItems" && value == true) || (keyword == "dependencies" && value == Json::object());
+}
+
 bool has_any(const Json& schema, std::initializer_list<const char*> keys) {
     return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return schema.contains(key); });
 }
@@ -49,6 +56,7 @@ bool has_any(const Json& schema, std::initializer_list<const char*> keys) {
 
 const Json* SchemaShapes::made(Json schema, const Json& where) {
     made_.push_back(std::move(schema));
+    made_places_.insert(&made_.back());
     where_[&made_.back()] = where_[&where];
     return &made_.back();
 }
@@ -62,17 +70,13 @@ Result<const Json*> SchemaShapes::child(const Json& schema, std::string_view key
 }
 
 Status SchemaShapes::check_keywords(const Json& schema) {
-    static const std::set<std::string, std::less<>> known{
-        "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "propertyNames", "required",
-        "dependentRequired", "dependentSchemas", "minProperties", "maxProperties", "items", "prefixItems", "minItems",
-        "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
-        "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf", "not", "$ref", "if", "then",
-        "else", "$defs", "definitions", "$anchor", "unevaluatedProperties",
-        // What follows says nothing about documents.
-        "$schema", "$id", "$comment", "title", "description", "default", "example", "examples", "deprecated",
-        "readOnly", "writeOnly", "discriminator", "contentMediaType", "contentEncoding"};
-    for (const auto& [key, value] : schema.items())
-        if (!known.contains(key) && !key.starts_with("x-"))
+    // Keywords of some draft that restrict documents and that a grammar does not enforce. A keyword that JSON Schema
+    // does not define is an annotation (core specification, 6.5).
+    static constexpr std::array refused{"contains",    "minContains",   "maxContains",  "unevaluatedItems",
+                                        "$dynamicRef", "$recursiveRef", "dependencies", "extends",
+                                        "disallow",    "divisibleBy"};
+    for (const char* key : refused)
+        if (const auto it = schema.find(key); it != schema.end() && !restricts_nothing(schema, key, *it))
             return at(&schema, "", fail("the keyword '{}' is not supported", key));
     if (schema.contains("$id") && &schema != &root_)
         return at(&schema, "$id", fail("only the outermost schema may have one"));
@@ -158,6 +162,11 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
     if (schema.contains("if")) NIBBLE_CHECK(limit(conditional(schema)));
     for (const char* keyword : {"dependentRequired", "dependentSchemas"})
         if (schema.contains(keyword)) NIBBLE_CHECK(limit(dependent(schema, keyword)));
+    // OpenAPI 3.0: null is allowed, too.
+    const auto is_null = [](const JsonShape& shape) { return shape.kind == Kind::null; };
+    if (const auto it = schema.find("nullable");
+        it != schema.end() && *it == true && std::ranges::none_of(shapes, is_null))
+        shapes.push_back({.kind = Kind::null});
     return shapes;
 }
 
@@ -341,6 +350,12 @@ Status SchemaShapes::number_keywords(const Json& schema, JsonShape& shape) {
     const auto bound = [&](const char* keyword, bool is_least, bool open) -> Status {
         const auto it = schema.find(keyword);
         if (it == schema.end()) return Ok{};
+        // Draft 4 and OpenAPI 3.0: "exclusiveMinimum": true makes "minimum" exclusive.
+        if (open && it->is_boolean()) {
+            if (is_least ? shape.bounds.least.has_value() : shape.bounds.most.has_value())
+                (is_least ? shape.bounds.least_open : shape.bounds.most_open) |= it->get<bool>();
+            return Ok{};
+        }
         if (!it->is_number()) return at(&schema, keyword, fail("a number"));
         const double value = it->get<double>();
         if (is_least ? value <= -1e18 : value >= 1e18) return Ok{};  // no number that is written is beyond it
@@ -387,8 +402,7 @@ Status SchemaShapes::string_keywords(const Json& schema, JsonShape& shape) {
         JsonShape::Language language{it->get<std::string>(), true, false};
         if (keyword[0] == 'f') {
             language = {std::string(format_pattern(it->get_ref<const std::string&>())), false, false};
-            if (language.pattern.empty())
-                return at(&schema, keyword, fail("the format '{}' is not supported", it->get<std::string>()));
+            if (language.pattern.empty()) continue;  // an annotation
         }
         const auto parsed = parse_regex(language.pattern, {Spelling::plain, language.search}, budget_);
         if (!parsed.ok()) return at(&schema, keyword, parsed.error());

@@ -72,6 +72,12 @@ const Json* find(const Json& object, const std::string& key) {
     return it == object.end() ? nullptr : &*it;
 }
 
+// What a layer says of members that it does not name; null: nothing.
+const Json* others_of(const Json& layer) {
+    const Json* others = find(layer, "additionalProperties");
+    return others ? others : find(layer, "unevaluatedProperties");
+}
+
 }  // namespace
 
 bool JsonShape::unconstrained() const {
@@ -142,8 +148,23 @@ Result<std::vector<JsonShape>> SchemaShapes::both(const std::vector<JsonShape>& 
     return out;
 }
 
+bool SchemaShapes::closed(const JsonShape& shape) const {
+    if (open_objects_) return false;
+    std::set<std::string_view> listed(shape.required.begin(), shape.required.end());
+    bool written = false;
+    for (const Json* layer : shape.layers) {
+        if (others_of(*layer)) return false;
+        const Json* properties = find(*layer, "properties");
+        if (!properties) continue;
+        written |= !made_places_.contains(layer);
+        for (const auto& [name, schema] : properties->items()) listed.insert(name);
+    }
+    return written && shape.least <= listed.size();
+}
+
 Result<SchemaSet> SchemaShapes::member(const JsonShape& shape, const std::string& name) {
     SchemaSet out;
+    bool is_listed = std::ranges::find(shape.required, name) != shape.required.end();
     for (const Json* layer : shape.layers) {
         bool named = false;
         if (const Json* properties = find(*layer, "properties"))
@@ -161,7 +182,8 @@ Result<SchemaSet> SchemaShapes::member(const JsonShape& shape, const std::string
                 append(out, {&schema});
                 named = true;
             }
-        if (!named) append(out, other_member(JsonShape{.kind = Kind::object, .layers = {layer}}, {}, 0));
+        is_listed |= named;
+        if (const Json* others = others_of(*layer); others && !named) append(out, {others});
         if (const Json* names = find(*layer, "propertyNames")) {
             NIBBLE_TRY(const auto shapes, of_schema(names));
             bool fits = false;
@@ -174,6 +196,7 @@ Result<SchemaSet> SchemaShapes::member(const JsonShape& shape, const std::string
             if (!fits) append(out, {&nothing});
         }
     }
+    if (!is_listed && closed(shape)) append(out, {&nothing});
     return out;
 }
 
@@ -195,14 +218,9 @@ SchemaSet SchemaShapes::other_member(const JsonShape& shape, const std::vector<M
                 append(out, {patterns[i].schema});
                 named = true;
             }
-        if (named) continue;
-        const Json* others = find(*layer, "additionalProperties");
-        if (!others) others = find(*layer, "unevaluatedProperties");
-        if (others)
-            append(out, {others});
-        else if (!open_objects_ && layer->contains("properties"))
-            append(out, {&nothing});
+        if (const Json* others = others_of(*layer); others && !named) append(out, {others});
     }
+    if (matching == 0 && closed(shape)) append(out, {&nothing});
     return out;
 }
 

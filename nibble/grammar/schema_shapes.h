@@ -75,6 +75,8 @@ public:
     Error at(const Json* schema, std::string_view keyword, const Error& error) const;
 
 private:
+    // Whether an object of the shape has only members that it names, though no layer says so (SchemaOptions).
+    bool closed(const JsonShape& shape) const;
     Result<std::vector<JsonShape>> of_schema(const Json* schema);
     Result<std::vector<JsonShape>> keywords(const Json& schema);
     Result<std::vector<JsonShape>> values(const Json& list, const Json& schema, std::string_view keyword);
@@ -97,6 +99,7 @@ private:
     bool open_objects_;
     GrammarBudget& budget_;
     std::deque<Json> made_;
+    std::set<const Json*> made_places_;  // of made_
     std::map<const Json*, std::string> where_;
     std::map<const Json*, std::vector<JsonShape>> known_;
     std::set<const Json*> open_;

@@ -102,6 +102,125 @@ TEST(JsonSchema, DocumentsThatModelsWriteAreTaken) {
     EXPECT_FALSE(takes(R"({"properties":{"a":{"type":"null"}}})", R"({"a": null, "b": 1})", {.open_objects = false}));
 }
 
+// Keywords that JSON Schema does not define are annotations, and so are formats that are not enforced.
+TEST(JsonSchema, AnnotationsChangeNothing) {
+    const char* const annotations[] = {R"("nullable":false)",
+                                       R"("nullable":"yes")",
+                                       R"("propertyOrdering":["b"])",
+                                       R"("errorMessage":"e")",
+                                       R"("errorMessage":{"a":1})",
+                                       R"("markdownDescription":"m")",
+                                       R"("enumDescriptions":[])",
+                                       R"("enumNames":["x"])",
+                                       R"("id":"a")",
+                                       R"("xml":{"name":"x"})",
+                                       R"("externalDocs":{})",
+                                       R"("isOptional":false)",
+                                       R"("startsWith":"z")",
+                                       R"("contentSchema":{})",
+                                       R"("contentEncoding":"base64")",
+                                       R"("format":"color")",
+                                       R"("format":"int32")",
+                                       R"("format":"iri")",
+                                       R"("x-order":1)",
+                                       R"("example":3)",
+                                       R"("examples":[3])",
+                                       R"("deprecated":true)",
+                                       R"("readOnly":true)",
+                                       R"("discriminator":{"propertyName":"k"})",
+                                       R"("title":"t")",
+                                       R"("$comment":"c")",
+                                       R"("default":[])",
+                                       R"("$schema":"http://json-schema.org/draft-07/schema#")",
+                                       R"("minContains":2)",
+                                       R"("$dynamicAnchor":"n")",
+                                       R"("unevaluatedItems":true)",
+                                       R"("dependencies":{})",
+                                       R"("additionalItems":false)",
+                                       R"("kind":"thing")",
+                                       R"("strict":true)"};
+    for (const char* annotation : annotations) {
+        const std::string member = fmt::format(R"({{"type":"string","maxLength":2,{}}})", annotation);
+        for (const std::string& schema :
+             {fmt::format(R"({{"type":"object","properties":{{"a":{}}},"required":["a"],{}}})", member, annotation),
+              fmt::format(R"({{"type":"array","items":{},"minItems":1}})", member)}) {
+            const bool object = schema.find("properties") != schema.npos;
+            EXPECT_TRUE(takes(schema, object ? R"({"a": "xy"})" : R"(["xy"])")) << schema;
+            EXPECT_FALSE(takes(schema, object ? R"({"a": "xyz"})" : R"(["xyz"])")) << schema;
+            EXPECT_FALSE(takes(schema, object ? R"({"a": null})" : "[null]")) << schema;
+        }
+    }
+}
+
+TEST(JsonSchema, NullableOfOpenApiAlsoTakesNull) {
+    const std::pair<const char*, std::vector<const char*>> cases[] = {
+        {R"({"type":"string","maxLength":1,"nullable":true})", {"null", "\"a\""}},
+        {R"({"type":"string","enum":["a"],"nullable":true})", {"null", "\"a\""}},
+        {R"({"allOf":[{"$ref":"#/$defs/n"}],"nullable":true,"$defs":{"n":{"type":"integer"}}})", {"null", "1"}},
+        {R"({"type":["integer","null"],"nullable":true})", {"null", "1"}},
+        {R"({"type":"object","properties":{"a":{"type":"boolean"}},"nullable":true})", {"null", "{\"a\": true}"}},
+        {R"({"anyOf":[{"type":"integer"},{"type":"null"}],"nullable":true})", {"null", "1"}}};
+    for (const auto& [schema, documents] : cases) {
+        for (const char* document : documents) EXPECT_TRUE(takes(schema, document)) << schema << document;
+        EXPECT_FALSE(takes(schema, "[]")) << schema;
+    }
+    EXPECT_TRUE(takes(R"({"type":"integer","minimum":3,"exclusiveMinimum":true})", "4"));
+    EXPECT_FALSE(takes(R"({"type":"integer","minimum":3,"exclusiveMinimum":true})", "3"));
+    EXPECT_TRUE(takes(R"({"type":"integer","maximum":3,"exclusiveMaximum":false})", "3"));
+}
+
+// As xgrammar and llama.cpp read requests: an object has the members that its schema names.
+TEST(JsonSchema, SchemasOfRequestsCloseObjectsThatListProperties) {
+    struct Case {
+        const char* schema;
+        std::vector<const char*> yes, no;
+    };
+    const Case cases[] = {
+        {R"({"type":"object","properties":{"a":{"type":"integer"}}})",
+         {"{}", R"({"a": 1})"},
+         {R"({"b": 1})", R"({"a": 1, "b": 1})", R"({"a": "x"})"}},
+        {R"({"properties":{"a":{"type":"integer"}}})", {R"({"a": 1})", "[2]"}, {R"({"a": 1, "b": 1})"}},
+        {R"({"type":"object","properties":{}})", {"{}"}, {R"({"a": 1})"}},
+        {R"({"type":"object"})", {"{}", R"({"a": 1})"}, {}},
+        {R"({"type":"object","required":["a"]})", {R"({"a": 1, "b": 2})"}, {"{}"}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a","b"]})",
+         {R"({"a": 1, "b": [2]})"},
+         {R"({"a": 1})", R"({"a": 1, "b": 1, "c": 1})"}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":true})",
+         {R"({"a": 1, "b": 2})"},
+         {}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"null"}})",
+         {R"({"a": 1, "b": null})"},
+         {R"({"a": 1, "b": 2})"}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"unevaluatedProperties":true})",
+         {R"({"a": 1, "b": 2})"},
+         {}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"patternProperties":{"^x":{"type":"null"}}})",
+         {R"({"a": 1, "x1": null})"},
+         {R"({"a": 1, "x1": 1})", R"({"b": null})"}},
+        {R"({"allOf":[{"type":"object","properties":{"a":{"type":"integer"}}},{"properties":{"b":{"type":"null"}}}]})",
+         {R"({"a": 1, "b": null})", R"({"b": null})"},
+         {R"({"c": 1})"}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"anyOf":[{"required":["b"]},{"required":["c"]}]})",
+         {R"({"a": 1, "b": 2})", R"({"c": 3})"},
+         {R"({"a": 1})", R"({"a": 1, "b": 1, "d": 1})"}},
+        {R"({"type":"object","properties":{"k":{"enum":["x","y"]}},"required":["k"],"if":{"properties":{"k":{"const":"x"}}},)"
+         R"("then":{"properties":{"n":{"type":"integer"}},"required":["n"]}})",
+         {R"({"k": "x", "n": 1})", R"({"k": "y"})"},
+         {R"({"k": "x"})", R"({"k": "y", "z": 1})"}},
+        {R"({"type":"object","not":{"required":["a"]}})", {R"({"b": 1})"}, {R"({"a": 1})"}},
+        {R"({"type":"object","properties":{"a":{"type":"integer"}},"minProperties":2})", {R"({"a": 1, "b": 2})"}, {}},
+        {R"({"type":"object","properties":{"o":{"type":"object","properties":{"a":{"type":"null"}}}}})",
+         {R"({"o": {"a": null}})"},
+         {R"({"o": {"b": null}})"}}};
+    for (const Case& c : cases) {
+        for (const char* document : c.yes)
+            EXPECT_TRUE(takes(c.schema, document, answer_schema)) << c.schema << document;
+        for (const char* document : c.no)
+            EXPECT_FALSE(takes(c.schema, document, answer_schema)) << c.schema << document;
+    }
+}
+
 TEST(JsonSchema, NumbersWithinBounds) {
     const auto within = [](const char* bounds, const std::string& text) {
         return takes(fmt::format("{{\"type\":\"number\",{}}}", bounds), text);
@@ -146,7 +265,6 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
               "#/properties/a: the keyword 'contains' is not supported");
     EXPECT_EQ(text_error(R"x({"properties":{"a":{"pattern":"(?=x)"}}})x"),
               "#/properties/a/pattern: character 1: look-ahead is not supported");
-    EXPECT_EQ(text_error(R"({"items":{"format":"iri"}})"), "#/items/format: the format 'iri' is not supported");
     EXPECT_EQ(text_error(R"({"type":"strin"})"), "#/type: there is no type 'strin'");
     EXPECT_EQ(text_error(R"({"$ref":"other.json"})"),
               "#/$ref: 'other.json' is outside of the schema; only '#...' is supported");
@@ -156,12 +274,28 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
                   .find("#/oneOf: a document may match choices 0 and 1"),
               0u);
     EXPECT_NE(text_error(R"({"allOf":[{"$ref":"#"}]})").find("refers to itself"), std::string::npos);
-    for (const char* schema :
-         {R"({"uniqueItems":true})", R"({"contains":{}})", R"({"multipleOf":0.01})", R"({"minLength":-1})",
-          R"({"required":"a"})", R"({"enum":[]})", R"({"properties":{"a":3}})", R"({"items":[{}]})", R"(3)",
-          R"({"type":[]})", R"({"minimum":"1"})", R"({"not":{"multipleOf":3}})", R"({"anyOf":[]})", R"({"pattern":3})",
-          R"({"properties":{"a":{"$id":"x"}}})", R"({"type":"object","minProperties":3})",
-          R"({"minimum":2e18,"type":"integer"})"})
+    for (const char* schema : {R"({"uniqueItems":true})",
+                               R"({"contains":{}})",
+                               R"({"unevaluatedItems":false})",
+                               R"({"$dynamicRef":"#n"})",
+                               R"({"$recursiveRef":"#"})",
+                               R"({"dependencies":{"a":["b"]}})",
+                               R"({"contains":{},"minContains":1})",
+                               R"({"multipleOf":0.01})",
+                               R"({"minLength":-1})",
+                               R"({"required":"a"})",
+                               R"({"enum":[]})",
+                               R"({"properties":{"a":3}})",
+                               R"({"items":[{}]})",
+                               R"(3)",
+                               R"({"type":[]})",
+                               R"({"minimum":"1"})",
+                               R"({"not":{"multipleOf":3}})",
+                               R"({"anyOf":[]})",
+                               R"({"pattern":3})",
+                               R"({"properties":{"a":{"$id":"x"}}})",
+                               R"({"type":"object","minProperties":3})",
+                               R"({"minimum":2e18,"type":"integer"})"})
         EXPECT_NE(text_error(schema), "") << schema;
     for (const char* schema :
          {"false", R"({"type":"string","enum":[1]})", R"({"type":"object","properties":{"a":false},"required":["a"]})",
