@@ -141,8 +141,10 @@ private:
 
 Result<Dfa> Dfa::of(const GrammarExpression& expression, GrammarBudget& budget) {
     NIBBLE_TRY(const Nfa nfa, Nfa::of(expression, budget));
-    return Determinizer(nfa, budget).run();
+    return of(nfa, budget);
 }
+
+Result<Dfa> Dfa::of(const Nfa& nfa, GrammarBudget& budget) { return Determinizer(nfa, budget).run(); }
 
 std::vector<bool> reach_an_end(const std::vector<Dfa::State>& states, const std::vector<bool>* passable) {
     std::vector<std::vector<uint32_t>> back(states.size());

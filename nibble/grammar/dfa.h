@@ -27,6 +27,8 @@ private:
     size_t states_ = 0, work_ = 0;
 };
 
+struct Nfa;
+
 class Dfa {
 public:
     struct Edge {
@@ -44,6 +46,7 @@ public:
 
     // Only states from which an end can be reached, where calls count as passable. Nothing at all: no states.
     static Result<Dfa> of(const GrammarExpression& expression, GrammarBudget& budget);
+    static Result<Dfa> of(const Nfa& nfa, GrammarBudget& budget);
 
     // Preconditions: no calls.
     static Result<Dfa> both(const Dfa& a, const Dfa& b, GrammarBudget& budget);

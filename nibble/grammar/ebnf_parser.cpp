@@ -1,6 +1,7 @@
 #include "grammar/ebnf_parser.h"
 
 #include "base/utf8.h"
+#include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@ namespace nibble {
 namespace {
 
 constexpr size_t most_copies = 100'000;
+constexpr std::string_view llguidance_mark = "%llguidance";
 
 bool name_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
@@ -50,13 +52,12 @@ public:
     Status run() {
         if (!utf8_valid(text_)) return fail("the grammar is not UTF-8");
         // "::=" is GBNF's; a Lark rule is "name:".
-        lark_ = text_.find("::=") == text_.npos;
+        lark_ = text_.find("::=") == text_.npos || text_.starts_with(llguidance_mark);
         start_name_ = lark_ ? "start" : "root";
         rule_index(start_name_);
         while (skip(true), at_ < text_.size()) NIBBLE_CHECK(statement());
         for (size_t i = 0; i < rules_.size(); ++i)
             if (!rules_[i]) return fail("line {}: there is no rule '{}'", i == 0 ? 1 : used_at_[i], names_[i]);
-        for (uint32_t i = 0; i < rules_.size(); ++i) unroll(i);
         return Ok{};
     }
 
@@ -101,7 +102,8 @@ private:
         if (starts("%") || starts("?") || starts("!")) return at_ = before, false;
         while (at_ < text_.size() && name_character(text_[at_])) ++at_;
         const bool named = at_ > after;
-        if (lark_ && starts(".")) at_ = std::min(text_.find_first_of(":\n", at_), text_.size());  // a priority
+        if (lark_ && (starts(".") || starts("[")))  // a priority, attributes
+            at_ = std::min(text_.find_first_of(":\n", at_), text_.size());
         skip(false);
         const bool rule = named && starts(lark_ ? ":" : "::=");
         at_ = rule ? before : after;
@@ -131,6 +133,7 @@ private:
         const std::string rule = name();
         if (rule.empty()) return here("a rule begins with its name, not with '{}'", text_.substr(from, 1));
         if (lark_ && take(".")) name();  // a priority
+        if (lark_ && take("[")) NIBBLE_CHECK(attributes());
         skip(false);
         if (!take(lark_ ? ":" : "::=")) return here("'{}' is not followed by '{}'", rule, lark_ ? ":" : "::=");
         const uint32_t index = rule_index(rule);
@@ -154,8 +157,71 @@ private:
             skip(false);
             return at_ == text_.size() || text_[at_] == '\n' ? Status(Ok{}) : here("%import: one terminal on a line");
         }
+        if (kind == llguidance_mark.substr(1)) {
+            NIBBLE_TRY(const Json options, json_object());
+            for (const auto& [option, value] : options.items())
+                if (option != "no_forcing") return here("%llguidance: the option '{}' is not supported", option);
+            return Ok{};
+        }
         if (kind != "ignore") return here("%{} is not supported", kind);
         return here("%ignore is not supported: write the white space where it may stand");
+    }
+
+    // name[capture="x", ...]: of llguidance; captures do not change the texts.
+    Status attributes() {
+        while (!take("]")) {
+            skip(false);
+            const std::string attribute = name();
+            if (attribute != "capture" && attribute != "stop_capture")
+                return here("the attribute '{}' of a rule is not supported: it needs a lexer or a sampler of its own",
+                            attribute);
+            skip(false);
+            if (take("=")) {
+                skip(false);
+                if (!starts("\"")) return here("'{}' without a text", attribute);
+                NIBBLE_CHECK(literal());
+            }
+            skip(false);
+            if (!starts("]") && !take(",")) return here("'[' without ']'");
+        }
+        return Ok{};
+    }
+
+    // A JSON object in the grammar, which may go on over lines.
+    Result<Json> json_object() {
+        skip(true);
+        const size_t from = at_;
+        int depth = 0;
+        bool quoted = false;
+        for (; at_ < text_.size(); ++at_) {
+            const char c = text_[at_];
+            if (quoted && c == '\\')
+                ++at_;
+            else if (c == '"')
+                quoted = !quoted;
+            else if (!quoted && c == '{')
+                ++depth;
+            else if (!quoted && c == '}' && --depth == 0)
+                break;
+            if (depth == 0) break;
+        }
+        if (depth != 0 || at_ == from || at_ >= text_.size()) return here("a JSON object is missing");
+        ++at_;
+        auto json = parse_json(text_.substr(from, at_ - from));
+        if (!json.ok()) return here("{}", json.error().message());
+        return json;
+    }
+
+    // %json {schema} of llguidance.
+    Result<ExprPtr> inline_directive() {
+        const std::string kind = name();
+        if (kind != "json") return here("%{} is not supported", kind);
+        NIBBLE_TRY(const Json schema, json_object());
+        const size_t at_line = line();
+        auto document = schema_rules(schema, answer_schema, budget_, rules_, names_);
+        used_at_.resize(rules_.size(), at_line);
+        if (!document.ok()) return here("%json: {}", document.error().message());
+        return document;
     }
 
     Status import_common(const std::string& terminal) {
@@ -202,6 +268,7 @@ private:
             return expression::optional(std::move(inner));
         }
         if (starts("\"")) return quoted();
+        if (lark_ && take("%")) return inline_directive();
         if (lark_ && starts("/")) return slashed();
         if (starts("[")) return bracket();
         if (!lark_ && take(".")) return expression::set(CodeSet::all());
@@ -328,6 +395,7 @@ private:
 
     // <|token|> of llama.cpp and of Lark for llguidance: a control token of the vocabulary.
     Result<ExprPtr> control() {
+        if (starts("<[")) return here("tokens by their numbers are not supported");
         const size_t end = text_.find('>', at_);
         if (end == text_.npos || text_.substr(at_, end - at_).find('\n') != text_.npos) return here("'<' without '>'");
         const std::string token(text_.substr(at_, end + 1 - at_));
@@ -377,24 +445,6 @@ private:
                 return item;
             }
         }
-    }
-
-    // a: a x | y becomes a: y x*.
-    void unroll(uint32_t rule) {
-        const GrammarExpression& body = *rules_[rule];
-        if (body.kind != GrammarExpression::Kind::choice) return;
-        std::vector<ExprPtr> first, more;
-        for (const ExprPtr& way : body.items) {
-            const bool sequence = way->kind == GrammarExpression::Kind::sequence && !way->items.empty();
-            const GrammarExpression& head = sequence ? *way->items[0] : *way;
-            if (head.kind != GrammarExpression::Kind::rule || head.rule != rule)
-                first.push_back(way);
-            else if (sequence)
-                more.push_back(expression::sequence({way->items.begin() + 1, way->items.end()}));
-        }
-        if (more.empty()) return;
-        rules_[rule] = expression::sequence(
-            {expression::choice(std::move(first)), expression::repeat(expression::choice(std::move(more)), 0)});
     }
 
     std::string_view text_;

@@ -2,9 +2,12 @@
 //
 // GBNF:  root ::= "a" [b-z]* (rule-1 | "x"){2,3} . # comment     the start is "root"
 // Lark:  start: "a" /[b-z]*/ (rule_1 | TERM)~2..3 // comment     the start is "start"; "a".."z"; "text"i; and the
-//        terminals of "%import common.NUMBER" (INT, WORD, WS, ESCAPED_STRING ...). %ignore is an error.
+//        terminals of "%import common.NUMBER" (INT, WORD, WS, ESCAPED_STRING ...). %ignore is an error. Of llguidance's
+//        dialect, as guidance writes it ("%llguidance {}" in front): %json {schema}, <|token|>, rule[capture="x"]. Rule
+//        attributes that change what is sampled (max_tokens, temperature, stop, suffix, lazy), %lark, %regex and tokens
+//        by number are errors that name them.
 //
-// A rule that begins with itself is written as a repetition where it is direct; other left recursion is an error.
+// Rules may begin with themselves, at once or through others (grammar/left_recursion.h).
 #pragma once
 
 #include "base/error.h"

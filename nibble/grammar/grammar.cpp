@@ -4,7 +4,9 @@
 #include "grammar/dfa.h"
 #include "grammar/ebnf_parser.h"
 #include "grammar/json_schema.h"
+#include "grammar/left_recursion.h"
 #include "grammar/regex_parser.h"
+#include "grammar/self_calls.h"
 #include "grammar/stacks.h"
 
 #include <algorithm>
@@ -23,8 +25,10 @@ public:
             rules_.push_back(dfa.states());
         }
         NIBBLE_CHECK(drop_endless());
+        NIBBLE_TRY(const bool changed, remove_left_recursion(rules_, budget_));
+        if (changed) NIBBLE_CHECK(drop_endless());
         NIBBLE_CHECK(add_twins());
-        NIBBLE_CHECK(find_nullable());
+        NIBBLE_TRY(nullable_, nullable_rules(rules_, budget_));
         return order_rules();
     }
 
@@ -33,7 +37,8 @@ public:
         std::vector<uint32_t> first(rules_.size() + 1, 0);
         for (size_t r = 0; r < rules_.size(); ++r) first[r + 1] = first[r] + uint32_t(rules_[r].size());
         out->start = first[0];
-        for (uint32_t r = 0; r < rules_.size(); ++r)
+        for (uint32_t r = 0; r < rules_.size(); ++r) {
+            const SelfCalls self_calls(rules_[r], r);
             for (const Dfa::State& s : rules_[r]) {
                 out->edge_begin.push_back(uint32_t(out->edges.size()));
                 out->call_begin.push_back(uint32_t(out->calls.size()));
@@ -42,11 +47,13 @@ public:
                 for (const auto& e : s.edges) out->edges.push_back({e.first, e.last, first[r] + e.to});
                 for (const auto& c : s.calls) {
                     const Dfa::State& back = rules_[r][c.to];
-                    const bool tail = back.accepts && back.edges.empty() && back.calls.empty();
+                    const bool tail =
+                        (back.accepts && back.edges.empty() && back.calls.empty()) || self_calls.repeats_end(c);
                     out->calls.push_back(
                         {first[c.rule], first[twin_[c.rule]], tail ? PushdownAutomaton::none : first[r] + c.to});
                 }
             }
+        }
         out->edge_begin.push_back(uint32_t(out->edges.size()));
         out->call_begin.push_back(uint32_t(out->calls.size()));
         NIBBLE_CHECK(find_follow(*out));
@@ -122,37 +129,12 @@ private:
         return Ok{};
     }
 
-    // The states that `state` becomes without a byte, by calls of nullable rules; itself first.
-    Result<std::vector<uint32_t>> without_bytes(uint32_t r, uint32_t state) {
-        std::vector<uint32_t> out{state};
-        for (size_t i = 0; i < out.size(); ++i) {
-            NIBBLE_CHECK(budget_.pay_work(1 + rules_[r][out[i]].calls.size() + out.size() / 8));
-            for (const auto& c : rules_[r][out[i]].calls)
-                if (nullable_[c.rule] && std::find(out.begin(), out.end(), c.to) == out.end()) out.push_back(c.to);
-        }
-        return out;
-    }
-
-    Status find_nullable() {
-        nullable_.assign(rules_.size(), false);
-        for (bool changed = true; changed;) {
-            changed = false;
-            for (size_t r = rules_.size(); r-- > 0;) {
-                if (nullable_[r] || rules_[r].empty()) continue;
-                NIBBLE_TRY(const auto states, without_bytes(uint32_t(r), 0));
-                for (const uint32_t s : states)
-                    if (rules_[r][s].accepts) nullable_[r] = changed = true;
-            }
-        }
-        return Ok{};
-    }
-
-    // Called rules before their callers, as far as calls without a byte before them go. Error: there is a circle.
+    // Called rules before their callers, as far as calls without a byte before them go. There is no circle.
     Status order_rules() {
         std::vector<std::vector<uint32_t>> begins(rules_.size());  // rules that a rule may call at once
         for (uint32_t r = 0; r < rules_.size(); ++r) {
             if (rules_[r].empty()) continue;
-            NIBBLE_TRY(const auto states, without_bytes(r, 0));
+            NIBBLE_TRY(const auto states, states_without_bytes(rules_[r], 0, nullable_, budget_));
             for (const uint32_t s : states)
                 for (const auto& c : rules_[r][s].calls) begins[r].push_back(c.rule);
         }
@@ -171,9 +153,6 @@ private:
                     continue;
                 }
                 const uint32_t to = begins[at][next++];
-                if (mark[to] == 1)
-                    return fail("{}: is left-recursive: it can begin with itself; write it with a repetition instead",
-                                names_[std::min<size_t>(to, names_.size() - 1)]);
                 if (mark[to] == 0) {
                     mark[to] = 1;
                     path.emplace_back(to, 0);
@@ -186,7 +165,7 @@ private:
     Result<ByteSet> first_bytes(uint32_t r, uint32_t state, bool& may_end) {
         ByteSet out;
         may_end = false;
-        NIBBLE_TRY(const auto states, without_bytes(r, state));
+        NIBBLE_TRY(const auto states, states_without_bytes(rules_[r], state, nullable_, budget_));
         for (const uint32_t s : states) {
             may_end |= rules_[r][s].accepts;
             for (const auto& e : rules_[r][s].edges)
@@ -318,7 +297,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStru
 
 bool Grammar::matches(std::string_view text) const {
     GrammarStacks stacks(*automaton_, limits_.max_stack, limits_.max_live);
-    return stacks.step(text) && stacks.may_end();
+    return std::ranges::all_of(text, [&](char c) { return stacks.step({&c, 1}); }) && stacks.may_end();
 }
 
 }  // namespace nibble

@@ -14,7 +14,7 @@ struct GrammarLimits {
     size_t max_states = 150'000;   // of all automata together
     size_t max_work = 20'000'000;  // elementary steps of making them
     int max_stack = 256;           // rules that an answer may nest
-    size_t max_live = 256;         // readings of an answer at a time
+    size_t max_live = 1024;        // states that readings of an answer are in at a time
 };
 
 }  // namespace nibble

@@ -43,7 +43,7 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
     const auto nothing = [](uint32_t) {};
     for (const StackTop& top : stacks_.tops()) {
         const auto mask = tokens_->mask_of(top.state);
-        if (stacks_.entry(top.below).depth + mask->depth > uint32_t(grammar.limits().max_stack)) {
+        if (stacks_.depth(top.below) + mask->depth > uint32_t(grammar.limits().max_stack)) {
             // Near the deepest nesting that is allowed, what fits depends on the stack.
             TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
             walk.start_at(top);
@@ -77,8 +77,9 @@ std::string GrammarMatcher::forced(size_t most) const {
                 if (e.first != e.last || (only >= 0 && only != e.first)) return out;
                 only = e.first;
             }
-        if (only < 0 || !stacks.step(uint8_t(only))) return out;
-        out += char(only);
+        const char next = char(only);
+        if (only < 0 || !stacks.step({&next, 1})) return out;
+        out += next;
     }
     return out;
 }

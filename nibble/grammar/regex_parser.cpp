@@ -75,7 +75,7 @@ private:
             case '[':
                 return bracket();
             case '.':
-                return expression::set(class_of_dot().narrow, spelling_);
+                return expression::set(every_line_ ? CodeSet::all() : class_of_dot().narrow, spelling_);
             case '^':
                 return anchor(text_begin);
             case '$':
@@ -98,10 +98,15 @@ private:
 
     Result<ExprPtr> group(int depth) {
         const size_t open = start_;
+        const bool outer = every_line_;
         if (take("?")) {
-            if (take("=") || take("!")) return here("look-ahead is not supported");
-            if (take("<=") || take("<!")) return here("look-behind is not supported");
-            if (take("P<") || take("<")) {
+            if (take("s:")) {
+                every_line_ = true;
+            } else if (take("=") || take("!")) {
+                return here("look-ahead is not supported");
+            } else if (take("<=") || take("<!")) {
+                return here("look-behind is not supported");
+            } else if (take("P<") || take("<")) {
                 const size_t end = pattern_.find('>', at_);
                 if (end == pattern_.npos) return here("the name of a group has no '>'");
                 at_ = end + 1;
@@ -110,6 +115,7 @@ private:
             }
         }
         NIBBLE_TRY(auto inner, alternatives(depth + 1));
+        every_line_ = outer;
         start_ = open;
         if (!take(")")) return here("'(' without ')'");
         return inner;
@@ -292,6 +298,7 @@ private:
     int max_depth_;
     size_t at_ = 0, start_ = 0;  // start_: of what an error names
     bool anchored_ = false;
+    bool every_line_ = false;  // "." matches line ends: inside of (?s: )
 };
 
 // Whether `item` is the anchor, and what is left of an expression without it at its beginning or end.

@@ -2,7 +2,8 @@
 // can follow.
 //
 // Taken: characters, '.', classes [a-z] [^a-z], \d \w \s and their negations, \p{L} and other general categories, the
-// escapes \n \r \t \f \v \a \0 \xHH \uHHHH \u{H} \cX, groups ( ) (?: ) (?<name> ), alternatives, the quantifiers
+// escapes \n \r \t \f \v \a \0 \xHH \uHHHH \u{H} \cX, groups ( ) (?: ) (?<name> ) and (?s: ), alternatives, the
+// quantifiers
 // * + ? {n} {n,} {n,m} (also lazy: greed changes which match is found, not which texts match), the anchors ^ $ \A \z \Z
 // anywhere. Refused by name: back-references, look-around, \b and \B, flags, atomic groups and possessive quantifiers.
 #pragma once

@@ -76,25 +76,20 @@ void StateMask::add_to(std::span<uint32_t> allowed, const GrammarVocabulary& voc
 TokenWalk::TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits)
     : automaton_(automaton),
       stacks_(stacks),
-      base_(stacks ? uint32_t(stacks->entries()) : 1),
+      base_(stacks ? uint32_t(stacks->nodes()) : 0),
       max_depth_(uint32_t(limits.max_stack)),
       max_live_(limits.max_live) {
-    static const StackEntry bottom;
-    if (!stacks) {
-        entries_.push_back(bottom);
-        base_ = 0;
-    }
+    if (!stacks) entries_.emplace_back();
     levels_.push_back({0, 0, entries_.size()});
 }
 
 uint32_t TokenWalk::push(uint32_t state, uint32_t below) {
-    const uint32_t depth = entry(below).depth + 1;
-    deepest_ = std::max(deepest_, depth);
-    for (size_t i = levels_.back().entries; i < entries_.size(); ++i)  // those of this byte
-        if (entries_[i].state == state && entries_[i].below == below) return base_ + uint32_t(i);
-    work_ += entries_.size() - levels_.back().entries;
-    entries_.push_back({state, below, depth});
-    return base_ + uint32_t(entries_.size() - 1);
+    const uint32_t own = depth(below) + 1;
+    deepest_ = std::max(deepest_, own);
+    ++work_;
+    const auto [node, fresh] = pushed_.insert({state, below}, base_ + uint32_t(entries_.size()));
+    if (fresh) entries_.push_back({{state, below}, own});
+    return node;
 }
 
 void TokenWalk::start_at(StackTop top) {
@@ -103,29 +98,36 @@ void TokenWalk::start_at(StackTop top) {
 }
 
 void TokenWalk::start_behind(uint32_t below) {
-    Settling<TokenWalk> settling{automaton_, *this, tops_, 0, max_live_};
-    const StackEntry from = entry(below);
-    settling.settle({from.state, from.below});
+    bool ended = false;
+    const std::vector<StackTop> starts(links(below).begin(), links(below).end());
+    for (const StackTop start : starts) settle(start, 0, ended);
     levels_[0] = {0, tops_.size(), entries_.size()};
+}
+
+void TokenWalk::settle(StackTop from, size_t first, bool& ended) {
+    pending_.assign(1, from);
+    while (!pending_.empty()) {
+        const StackTop at = pending_.back();
+        pending_.pop_back();
+        ++work_;
+        if (!seen_.insert(at, 0).second) continue;
+        if (automaton_.has_edges(at.state) && tops_.size() - first < max_live_) tops_.push_back(at);
+        if (!automaton_.simple(at.state)) follow_state(automaton_, *this, at, ended, pending_);
+    }
 }
 
 bool TokenWalk::enter(uint8_t byte, bool& ended) {
     const Level from = levels_.back();
     const size_t first = tops_.size();
-    Settling<TokenWalk> settling{automaton_, *this, tops_, first, max_live_};
-    std::swap(settling.pending, pending_);
-    std::swap(settling.seen, seen_);
-    settling.seen.clear();
-    for (size_t i = from.first; i < from.last; ++i) {
+    seen_.clear();
+    pushed_.clear();
+    ++work_;
+    for (size_t i = from.first; i < from.last && !spent(); ++i) {
         const StackTop top = tops_[i];
         if (const uint32_t to = automaton_.next(top.state, byte); to != PushdownAutomaton::none)
-            settling.settle({to, top.below});
+            settle({to, top.below}, first, ended);
     }
-    std::swap(settling.pending, pending_);
-    std::swap(settling.seen, seen_);
-    work_ += settling.work + 1;
-    ended = settling.ended;
-    if (settling.too_many || spent() || (tops_.size() == first && !ended)) {
+    if (spent() || (tops_.size() == first && !ended)) {
         tops_.resize(first);
         entries_.resize(from.entries);
         return false;

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -32,10 +34,38 @@ size_t plain_run(const PushdownAutomaton& automaton, uint32_t state, size_t most
 StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocabulary& vocabulary, uint32_t state,
                           const GrammarLimits& limits);
 
+// Numbers of keys: a list while there are few, else a table.
+class SmallIndex {
+public:
+    // The key's value, and whether it is new and got `value`.
+    std::pair<uint32_t, bool> insert(StackTop key, uint32_t value) {
+        if (list_.size() < most_listed) {
+            for (const auto& [known, found] : list_)
+                if (known == key) return {found, false};
+            list_.emplace_back(key, value);
+            return {value, true};
+        }
+        if (table_.empty())
+            for (const auto& [known, found] : list_) table_.emplace(number_of(known), found);
+        const auto [it, fresh] = table_.try_emplace(number_of(key), value);
+        return {it->second, fresh};
+    }
+    void clear() {
+        list_.clear();
+        table_.clear();
+    }
+
+private:
+    static constexpr size_t most_listed = 24;
+    static uint64_t number_of(StackTop key) { return uint64_t(key.state) << 32 | key.below; }
+    std::vector<std::pair<StackTop, uint32_t>> list_;
+    std::unordered_map<uint64_t, uint32_t> table_;
+};
+
 // Walks a tree with the readings of a text and calls allow(tokens) for nodes that a reading reaches.
 class TokenWalk {
 public:
-    // `stacks`: whose entries `below` of the first tops refer to; null: there is only the bottom.
+    // `stacks`: whose nodes `below` of the first tops refer to; null: there is only the bottom.
     TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits);
 
     // Readings before the first byte: `top` itself; or what follows the end of the rule above `below`.
@@ -64,18 +94,28 @@ public:
         while (levels_.size() > 1) leave();
     }
 
-    const StackEntry& entry(uint32_t index) const {
-        return index < base_ ? stacks_->entry(index) : entries_[index - base_];
+    // Nodes: those of the stacks, then own ones, each of a single stack above another node.
+    uint32_t depth(uint32_t node) const { return node < base_ ? stacks_->depth(node) : entries_[node - base_].depth; }
+    bool ends(uint32_t node) const { return node < base_ ? stacks_->ends(node) : !stacks_ && node == stack_bottom; }
+    std::span<const StackTop> links(uint32_t node) const {
+        if (node < base_) return stacks_->links(node);
+        return {&entries_[node - base_].link, ends(node) ? 0u : 1u};
     }
     uint32_t push(uint32_t state, uint32_t below);
-    bool deep(uint32_t below) const { return entry(below).depth >= max_depth_; }
+    bool deep(uint32_t below) const { return depth(below) >= max_depth_; }
     uint32_t deepest() const { return deepest_; }
 
 private:
+    struct Entry {
+        StackTop link;
+        uint32_t depth = 0;
+    };
     struct Level {
         size_t first = 0, last = 0;  // of tops_
         size_t entries = 0;
     };
+    // Adds to the tops what `from` becomes without a byte, as far as max_live_ tops allow.
+    void settle(StackTop from, size_t first, bool& ended);
     bool enter(uint8_t byte, bool& ended);
     void leave();
     // A walk that takes too long ends early: the tokens that it did not see are not allowed.
@@ -85,10 +125,11 @@ private:
     const GrammarStacks* stacks_;
     uint32_t base_, max_depth_, deepest_ = 0;
     size_t max_live_, work_ = 0;
-    std::vector<StackEntry> entries_;
+    std::vector<Entry> entries_;
     std::vector<StackTop> tops_;
     std::vector<Level> levels_;
-    std::vector<StackTop> pending_, seen_;
+    std::vector<StackTop> pending_;
+    SmallIndex seen_, pushed_;  // of this byte
 };
 
 }  // namespace nibble
