@@ -37,7 +37,8 @@ void AnswerScanner::push(std::string_view text, std::vector<AnswerPart>& parts) 
     }
 }
 
-void AnswerScanner::finish(std::vector<AnswerPart>& parts) {
+void AnswerScanner::finish(std::vector<AnswerPart>& parts, bool cut_off) {
+    cut_off_ = cut_off;
     while (advance(parts, true)) {
     }
 }
@@ -64,7 +65,8 @@ bool AnswerScanner::advance(std::vector<AnswerPart>& parts, bool last) {
             if (at == std::string::npos && !last) return false;
             constexpr std::string_view python = "<|python_tag|>";
             const std::string_view text = at == std::string::npos ? "" : std::string_view(pending_).substr(at);
-            if (!last && text.size() < python.size() && python.starts_with(text)) return false;
+            if ((!last || (cut_off_ && !text.empty())) && text.size() < python.size() && python.starts_with(text))
+                return false;
             state_ = text.starts_with('{') || text.starts_with(python) ? State::calls : State::content;
             return true;
         }
@@ -109,8 +111,11 @@ bool AnswerScanner::talk(std::vector<AnswerPart>& parts, bool last) {
     size_t give = text.size();
     if (begin != std::string::npos) {
         give = without_end(text);
-    } else if (!last && !tag.empty()) {
-        give = without_end(text.substr(0, give - tag_begins(text, tag)));
+    } else if (const size_t held = tag_begins(text, tag); !last && !tag.empty()) {
+        give = without_end(text.substr(0, give - held));
+    } else if (cut_off_ && held > 0) {
+        give = without_end(text.substr(0, give - held));
+        pending_.resize(give);
     }
     if (give > 0) {
         parts.push_back({.kind = AnswerPart::Kind::content, .text = std::string(text.substr(0, give))});
@@ -132,23 +137,27 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
         calls_before_ = calls_;
     }
     std::vector<AnswerPart> said;
-    const ToolCallReader::Outcome outcome = reader_->read(pending_, last, said);
+    ToolCallReader::Outcome outcome = reader_->read(pending_, last && !cut_off_, said);
+    const bool broken_off = last && cut_off_ && outcome == ToolCallReader::Outcome::more;
+    const bool dropped = broken_off && begins_call();
+    if (broken_off) outcome = reader_->read(pending_, true, said);
     for (AnswerPart& part : said) {
         part.index += calls_before_;
         if (part.kind == AnswerPart::Kind::tool_begin) {
-            if (part.id.empty()) part.id = id_of(part.index);
+            part.id = id_of(part.index);
             ++calls_;
         }
         parts.push_back(std::move(part));
     }
     if (outcome == ToolCallReader::Outcome::more) return false;
+    if (dropped) pending_.clear();
     reader_.reset();
     state_ = State::content;
     if (outcome == ToolCallReader::Outcome::over) {
         // White space around calls is no content.
         said_ = false;
         format_.thinking = true;
-    } else if (const size_t tag = format_.tools->begin.size(); tag > 0) {
+    } else if (const size_t tag = format_.tools->begin.size(); tag > 0 && !dropped) {
         parts.push_back({.kind = AnswerPart::Kind::content, .text = pending_.substr(0, tag)});
         pending_.erase(0, tag);
         said_ = true;
@@ -156,12 +165,26 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     return true;
 }
 
+// Whether pending_, which more text could make a call, is the beginning of one. Without an opening tag, an object is
+// one if its first key can be "name".
+bool AnswerScanner::begins_call() const {
+    if (!format_.tools->begin.empty() || calls_ > 0 || pending_.find("<|python_tag|>") != std::string::npos)
+        return true;
+    std::string text;
+    for (const char c : pending_)
+        if (blank.find(c) == blank.npos) text += c;
+    constexpr std::string_view begin = "{\"name\"";
+    return begin.starts_with(text) || text.starts_with(begin);
+}
+
 std::string AnswerScanner::id_of(size_t index) const {
     uint64_t h = 0xCBF29CE484222325u ^ index;  // FNV-1a
     for (const char c : format_.id_seed) h = (h ^ uint8_t(c)) * 0x100000001B3u;
-    h = (h ^ (h >> 31)) * 0x9E3779B97F4A7C15u;
     std::string out = format_.short_ids ? "" : "call_";
-    for (int i = 0; i < 9; ++i, h /= 36) out += "0123456789abcdefghijklmnopqrstuvwxyz"[h % 36];
+    for (int i = 0; i < (format_.short_ids ? 9 : 24); ++i) {
+        h = (h ^ (h >> 31)) * 0x9E3779B97F4A7C15u;
+        out += "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[(h >> 32) % 62];
+    }
     return out;
 }
 
@@ -176,9 +199,9 @@ std::vector<AnswerPart> AnswerParser::push(std::string_view text) {
     return noted(std::move(parts));
 }
 
-std::vector<AnswerPart> AnswerParser::finish() {
+std::vector<AnswerPart> AnswerParser::finish(bool cut_off) {
     std::vector<AnswerPart> parts;
-    scanner_->finish(parts);
+    scanner_->finish(parts, cut_off);
     return noted(std::move(parts));
 }
 

@@ -47,8 +47,9 @@ public:
 
     std::vector<AnswerPart> push(std::string_view text);
     // The rest. What began like a tool call and is none is content. A call that the answer broke off keeps the
-    // arguments that it has.
-    std::vector<AnswerPart> finish();
+    // arguments that it has. `cut_off`: the token limit ended the answer; the beginning of a call whose name is not
+    // complete is then dropped.
+    std::vector<AnswerPart> finish(bool cut_off = false);
 
     const ParsedAnswer& answer() const { return answer_; }  // so far
     // Whether the answer ends with tool calls: finish_reason "tool_calls".

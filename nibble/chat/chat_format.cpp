@@ -5,6 +5,7 @@
 #include "chat/control_tokens.h"
 
 #include <algorithm>
+#include <random>
 
 namespace nibble {
 namespace {
@@ -34,17 +35,35 @@ std::string_view without_end_blanks(std::string_view text) {
     return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
+std::string random_seed() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
 bool is_special_text(const Tokenizer& tokenizer, std::string_view text) {
     const auto id = tokenizer.id_of(text);
     return id && tokenizer.is_special(*id);
 }
 
-// Cuts everything behind the content of the last message.
-Status cut_behind(const std::string& content, Rendering& rendering) {
-    const size_t at = content.empty() ? std::string::npos : rendering.text.rfind(content);
+// A text that neither the data nor the template holds. It stands at the end of the last message while the template
+// runs, as in transformers, and shows where that message ends. Its last character is a space: a template that removes
+// it removes spaces at the end of messages.
+std::string final_mark(const Json& data, std::string_view source) {
+    const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string mark;
+    for (int i = 0; mark.empty() || text.find(mark) != text.npos || source.find(mark) != source.npos; ++i)
+        mark = fmt::format("continued-final-message-{}", i);
+    return mark + " ";
+}
+
+// Cuts the mark and everything after it.
+Status cut_at(const std::string& mark, Rendering& rendering) {
+    const size_t at = rendering.text.rfind(mark.substr(0, mark.size() - 1));
     if (at == std::string::npos)
         return fail("continue_final_message: the chat template does not write the last message's content as it is");
-    rendering.text.resize(at + content.size());
+    const bool trims = rendering.text.compare(at, mark.size(), mark) != 0;
+    rendering.text.resize(at);
+    if (trims) rendering.text.resize(without_end_blanks(rendering.text).size());
     std::erase_if(rendering.data, [&](const TextRange& range) { return range.begin >= rendering.text.size(); });
     if (!rendering.data.empty()) rendering.data.back().end = std::min(rendering.data.back().end, rendering.text.size());
     return Ok{};
@@ -114,11 +133,13 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     else if (!request.template_variables.is_null())
         return fail("chat_template_kwargs: is not an object");
     if (uses_tools(request)) data["tools"] = request.tools;
-    const std::string last = messages.back()["content"].get<std::string>();
+    std::string mark;
     if (request.continue_final_message) {
         if (request.generation_prompt) return fail("continue_final_message: does not go with add_generation_prompt");
         if (messages.back()["role"] != "assistant")
             return fail("continue_final_message: messages[{}] is not the assistant's", messages.size() - 1);
+        mark = final_mark({data, messages, variables_}, chat->source());
+        messages.back()["content"].get_ref<std::string&>() += mark;
     }
     data["messages"] = std::move(messages);
     data["add_generation_prompt"] = request.generation_prompt;
@@ -130,7 +151,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     Meter meter({.steps = limits.max_steps, .bytes = limits.max_made_bytes, .deadline = request.deadline});
     NIBBLE_TRY(Rendering rendering,
                chat->render(variables_, data, now, meter).within(own ? "chat_template" : "chat template"));
-    if (request.continue_final_message) NIBBLE_CHECK(cut_behind(last, rendering));
+    if (request.continue_final_message) NIBBLE_CHECK(cut_at(mark, rendering));
 
     ChatPrompt out{.text = std::move(rendering.text), .data = std::move(rendering.data)};
     EncodeOptions options;
@@ -147,7 +168,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
 
 Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
     const ChatRequest& request, const ChatPrompt& prompt, std::shared_ptr<const GrammarVocabulary> vocabulary,
-    std::shared_ptr<const GrammarTokens> answer) const {
+    std::shared_ptr<const GrammarTokens> answer, int64_t max_tokens) const {
     std::shared_ptr<const GrammarTokens> grammar = std::move(answer);
     if (request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named) {
         if (grammar) return fail("tool_choice: does not go with another constraint of the answer");
@@ -160,9 +181,9 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
         if (tools.empty()) return fail("tool_choice: there are no tools");
         const bool parallel = request.parallel_tool_calls && request.tool_choice == ToolChoice::required;
         const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();
-        NIBBLE_TRY(
-            const auto structure,
-            Grammar::from_structure(tool_structure(*format, tools, parallel, source, tokenizer_)).within("tools"));
+        NIBBLE_TRY(const auto structure,
+                   Grammar::from_structure(tool_structure(*format, tools, parallel, source, tokenizer_), answer_schema)
+                       .within("tools"));
         grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
     }
     std::optional<ReasoningGate> gate;
@@ -174,6 +195,7 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
         gate->begin = format->begin;
         gate->end = format->end;
         gate->budget = request.reasoning_budget;
+        if (grammar) gate->budget = std::min(gate->budget.value_or(INT64_MAX), max_tokens / 2);
         NIBBLE_TRY(const auto ids, tokenizer_.encode(format->end));
         gate->end_tokens.assign(ids.begin(), ids.end());
     }
@@ -192,7 +214,7 @@ AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& pr
     if (uses_tools(request)) {
         format.tools = find_tool_format(tools_);
         format.tool_list = request.tools;
-        format.id_seed = prompt.text;
+        format.id_seed = random_seed();
         format.short_ids = tools_ == "mistral";
     }
     return AnswerParser(std::make_unique<AnswerScanner>(std::move(format)));

@@ -85,11 +85,13 @@ public:
     Result<ChatPrompt> prompt(const ChatRequest& request) const;
 
     // What the answer is held to: a tool call where tool_choice demands one, else `answer` (of response_format; may be
-    // null), both behind the reasoning; and the budget of the reasoning. Null: the answer is free. Errors: both are
-    // wanted, a tool's parameters that no grammar can hold, a format of tool calls that is not known.
-    Result<std::shared_ptr<const AnswerConstraint>> constraint(
-        const ChatRequest& request, const ChatPrompt& prompt, std::shared_ptr<const GrammarVocabulary> vocabulary,
-        std::shared_ptr<const GrammarTokens> answer = nullptr) const;
+    // null), both behind the reasoning; and the budget of the reasoning. Null: the answer is free. Before an answer
+    // that is held to a grammar, the reasoning takes at most half of `max_tokens`. Errors: both are wanted, a tool's
+    // parameters that no grammar can hold, a format of tool calls that is not known.
+    Result<std::shared_ptr<const AnswerConstraint>> constraint(const ChatRequest& request, const ChatPrompt& prompt,
+                                                               std::shared_ptr<const GrammarVocabulary> vocabulary,
+                                                               std::shared_ptr<const GrammarTokens> answer = nullptr,
+                                                               int64_t max_tokens = INT64_MAX) const;
 
     AnswerParser parser(const ChatRequest& request, const ChatPrompt& prompt) const;
     // Whether the engine has to print control tokens, so that the parser sees them (Request::skip_special = false).

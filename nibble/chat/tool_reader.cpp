@@ -8,8 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view spaces = " \t\r\n", python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]",
-                           mistral_id = "[CALL_ID]";
+constexpr std::string_view spaces = " \t\r\n", python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]";
 
 std::string_view trimmed(std::string_view text) {
     const size_t first = text.find_first_not_of(spaces);
@@ -42,14 +41,13 @@ std::string unquoted(std::string_view json) {
 
 std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// {"name", "arguments" or "parameters", "id"} in any order, arguments as an object or as its text.
+// {"name", "arguments" or "parameters"} in any order, arguments as an object or as its text.
 std::optional<ToolCall> whole_call(std::string_view text) {
     const auto parsed = parse_json(text);
     if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
     const auto name = parsed->find("name");
     if (name == parsed->end() || !name->is_string()) return std::nullopt;
     ToolCall call{.name = name->get<std::string>(), .arguments = "{}"};
-    if (const auto id = parsed->find("id"); id != parsed->end() && id->is_string()) call.id = id->get<std::string>();
     for (const char* key : {"arguments", "parameters"}) {
         const auto value = parsed->find(key);
         if (value == parsed->end() || value->is_null()) continue;
@@ -167,7 +165,7 @@ ToolCallReader::Step ToolCallReader::head_of(Style style, size_t at) {
     scanned_ = at;
     member_ = Member::key;
     whole_ = false;
-    key_.clear(), name_.clear(), id_.clear();
+    key_.clear(), name_.clear();
     return go(Place::head, at);
 }
 
@@ -223,7 +221,7 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
         if (!quoted && walk_.depth() == 1 && !blank) {
             if (member_ == Member::value) {
                 if (holds_arguments(key_) && !whole_) {
-                    if (c == '{' && !name_.empty()) return begin_arguments(name_, id_, scanned_);
+                    if (c == '{' && !name_.empty()) return begin_arguments(name_, scanned_);
                     whole_ = true;
                 }
                 member_ = Member::comma;
@@ -238,7 +236,7 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
         if (walk_.ended()) {
             const auto call = whole_call(text.substr(at_, scanned_ + 1 - at_));
             if (!call) return ended();
-            begin(call->name, call->id);
+            begin(call->name);
             say(call->arguments);
             end();
             return go(Place::between, scanned_ + 1);
@@ -250,12 +248,10 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
             member_ = Member::colon;
         } else if (key_ == "name") {
             name_ = std::move(string);
-        } else if (key_ == "id") {
-            id_ = std::move(string);
         }
     }
     if (!last) return Step::more;
-    return name_.empty() ? ended() : broken(text, name_, id_);
+    return name_.empty() ? ended() : broken(text, name_);
 }
 
 // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
@@ -269,12 +265,8 @@ ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last
     };
     if (!std::ranges::all_of(name, of_names)) return ended();
     if (brace == rest.npos && !last) return Step::more;
-    if (name.empty()) return ended();
-    std::string_view id = rest.substr(0, brace);
-    const size_t tag = id.find(mistral_id);
-    id = tag == id.npos ? std::string_view() : id.substr(tag + mistral_id.size());
-    id = trimmed(id.substr(0, id.find('[')));
-    return brace == rest.npos ? broken(text, name, id) : begin_arguments(name, id, at_ + brace);
+    if (name.empty() || rest.find_first_of("[{") == rest.npos) return ended();  // no name, or part of one
+    return brace == rest.npos ? broken(text, name) : begin_arguments(name, at_ + brace);
 }
 
 // f<sep>{...}, or function<sep>f and a block of JSON
@@ -284,37 +276,37 @@ ToolCallReader::Step ToolCallReader::deepseek_head(std::string_view text, bool l
     if (separator == text.npos) return last ? ended() : Step::more;
     std::string_view name = trimmed(text.substr(at_, separator - at_));
     size_t brace = behind_spaces(text, separator + deepseek_separator.size());
-    if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name, "");
+    if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     if (text[brace] != '{') {
         const size_t from = brace, block = text.find(fence, from);
         if (block == text.npos) return last ? ended() : Step::more;
         name = trimmed(text.substr(from, block - from));
         brace = behind_spaces(text, block + fence.size());
-        if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name, "");
+        if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     }
-    return name.empty() || text[brace] != '{' ? ended() : begin_arguments(name, "", brace);
+    return name.empty() || text[brace] != '{' ? ended() : begin_arguments(name, brace);
 }
 
 ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool last) {
     const size_t close = text.find('>', at_);
     if (close == text.npos) return last ? ended() : Step::more;
     name_ = trimmed(text.substr(at_, close - at_));
-    begin(name_, "");
+    begin(name_);
     say("{");
     reading_ = tagged_parameters(parameters_of(tools_, name_));
     given_.clear();
     return go(Place::parameters, close + 1);
 }
 
-ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, std::string_view id, size_t at) {
-    begin(name, id);
+ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, size_t at) {
+    begin(name);
     walk_ = {};
     return go(Place::arguments, at);
 }
 
 // The answer ends between the name and the arguments.
-ToolCallReader::Step ToolCallReader::broken(std::string_view text, std::string_view name, std::string_view id) {
-    begin(name, id);
+ToolCallReader::Step ToolCallReader::broken(std::string_view text, std::string_view name) {
+    begin(name);
     end();
     at_ = text.size();
     return Step::over;
@@ -443,9 +435,8 @@ void ToolCallReader::say_value(std::string text) {
     given_.insert(key_);
 }
 
-void ToolCallReader::begin(std::string_view name, std::string_view id) {
-    parts_->push_back(
-        {.kind = AnswerPart::Kind::tool_begin, .index = calls_++, .id = std::string(id), .name = std::string(name)});
+void ToolCallReader::begin(std::string_view name) {
+    parts_->push_back({.kind = AnswerPart::Kind::tool_begin, .index = calls_++, .name = std::string(name)});
 }
 
 void ToolCallReader::say(std::string arguments) {

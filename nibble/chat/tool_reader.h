@@ -40,7 +40,7 @@ public:
     // Gives the parts that `text` adds, and takes from its front what is done with. `text` begins with the format's
     // opening tag, and in later calls with what the one before left and what came behind it. `last`: no more comes; a
     // call that is not complete keeps the arguments that it has, and the outcome is not `more`.
-    // Calls are counted from 0. One has no id here where the model wrote none before the arguments.
+    // Calls are counted from 0. They have no ids here; what a model writes as an id may repeat.
     Outcome read(std::string& text, bool last, std::vector<AnswerPart>& parts);
 
 private:
@@ -65,12 +65,12 @@ private:
 
     Step go(Place place, size_t at);
     Step head_of(Style style, size_t at);
-    Step begin_arguments(std::string_view name, std::string_view id, size_t at);
-    Step broken(std::string_view text, std::string_view name, std::string_view id);
+    Step begin_arguments(std::string_view name, size_t at);
+    Step broken(std::string_view text, std::string_view name);
     Step ended() const { return calls_ > 0 ? Step::over : Step::none; }
     std::string_view closing() const;  // the tag that ends a call, wherever it stands outside of a string
 
-    void begin(std::string_view name, std::string_view id);
+    void begin(std::string_view name);
     void say(std::string arguments);
     void say_value(std::string text);
     void end();
@@ -90,7 +90,7 @@ private:
     size_t scanned_ = 0;  // how far the text is walked
     size_t string_ = 0;   // where its last string begins
     bool whole_ = false;  // the call is read when its object is complete
-    std::string key_, name_, id_;
+    std::string key_, name_;
 
     // Of tagged parameters.
     TaggedObject reading_;

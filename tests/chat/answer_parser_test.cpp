@@ -149,7 +149,8 @@ TEST(AnswerParser, MistralCalls) {
     const auto answer = parsed(format, {"[TOOL_CALLS]f{}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}"});
     ASSERT_EQ(answer.tool_calls.size(), 2u);
     EXPECT_EQ(answer.tool_calls[0].id.size(), 9u);
-    EXPECT_EQ(answer.tool_calls[1].id, "123456789");
+    EXPECT_EQ(answer.tool_calls[1].id.size(), 9u);
+    EXPECT_NE(answer.tool_calls[1].id, "123456789");  // a model may write one id twice
 }
 
 TEST(AnswerParser, NemotronCalls) {
@@ -267,7 +268,51 @@ TEST(AnswerParser, CutsOfRandomAnswers) {
     }
 }
 
-TEST(AnswerParser, IdsDifferByCallAndConversation) {
+// The token limit may end an answer at every byte of a call: before the name is complete, nothing is content; behind
+// it, the call has the arguments that there are. What an answer that ended by itself holds stays content.
+TEST(AnswerParser, ACallThatIsCutOffIsNoContent) {
+    const std::pair<const char*, const char*> calls[] = {
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"},
+        {"hermes", "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>"},
+        {"llama3", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}"},
+        {"llama3", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}"},
+        {"mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]"},
+        {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}"},
+        {"nemotron",
+         "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]</TOOLCALL>"},
+        {"deepseek_v3",
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": "
+         "1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"}};
+    for (const auto& [name, text] : calls)
+        for (const std::string lead : {"", "Well. "}) {
+            if (std::string_view(name) == "llama3" && !lead.empty()) continue;
+            const std::string whole = lead + text;
+            for (size_t end = lead.size(); end <= whole.size(); ++end)
+                for (const bool at_once : {true, false}) {
+                    AnswerParser parser(std::make_unique<AnswerScanner>(format_of(name, false)));
+                    std::string content;
+                    const auto keep = [&](const std::vector<AnswerPart>& parts) {
+                        for (const AnswerPart& part : parts)
+                            if (part.kind == AnswerPart::Kind::content) content += part.text;
+                    };
+                    if (at_once)
+                        keep(parser.push(std::string_view(whole).substr(0, end)));
+                    else
+                        for (size_t i = 0; i < end; ++i) keep(parser.push(std::string_view(whole).substr(i, 1)));
+                    keep(parser.finish(true));
+                    ASSERT_EQ(content, end == lead.size() ? lead : lead.substr(0, lead.empty() ? 0 : 5))
+                        << whole.substr(0, end);
+                }
+        }
+    for (const char* text : {"a <", "<tool_call>", "<tool_call>\n{\"na"})
+        expect_answer(format_of("hermes", false), text, fmt::format("R[] C[{}]", text));
+    AnswerParser object(std::make_unique<AnswerScanner>(format_of("llama3", false)));
+    object.push("{\"answer\": \"f");
+    object.finish(true);
+    EXPECT_EQ(object.answer().content, "{\"answer\": \"f");
+}
+
+TEST(AnswerParser, IdsDifferByCallAndAnswer) {
     AnswerFormat format = format_of("hermes");
     const std::string_view text = "<tool_call>{\"name\": \"f\"}</tool_call><tool_call>{\"name\": \"f\"}</tool_call>";
     const auto one = parsed(format, {text}), again = parsed(format, {text});

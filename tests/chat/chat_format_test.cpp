@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 using namespace nibble;
 using namespace nibble::test;
@@ -92,6 +93,84 @@ TEST(ChatFormat, TheLastMessageMayGoOn) {
     EXPECT_EQ(prompt->data.back().end, prompt->text.size());
     request.messages.push_back({{"role", "user"}, {"content", "x"}});
     EXPECT_NE(prompt_error(request).find("messages[2] is not the assistant's"), std::string::npos);
+}
+
+// The prompt ends with the last message, whatever it says and however the template writes it.
+TEST(ChatFormat, TheLastMessageEndsWhereItsTextEnds) {
+    const std::string_view templates[] = {
+        qwen_like, "{% for m in messages %}[{{ m.role }}]: {{ m.content | trim }}[/END]\n{% endfor %}bye",
+        "{% for m in messages %}{% if m.role == 'assistant' and not loop.last %}A{{ m.content.split('</think>')[-1] }}"
+        "{% else %}<{{ m.content }}>{% endif %}{% endfor %}",
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + '<' + m['content'] + '>' %}"
+        "{% endfor %}{{ ns.t }}{% if messages[-1].role == 'assistant' %}mask{% endif %}"};
+    const std::string texts[] = {"<",
+                                 ">",
+                                 "mask",
+                                 "",
+                                 "assistant",
+                                 "<mask>",
+                                 "q",
+                                 "I thi",
+                                 "a\nb",
+                                 "{{ m }}",
+                                 "\"quoted\"",
+                                 "日本 😀",
+                                 "[/END]",
+                                 "bye",
+                                 "<s>user\n",
+                                 "I thi",
+                                 "</think>x",
+                                 "continued-final-message-0",
+                                 "continued-final-message-0 continued-final-message-1",
+                                 "[",
+                                 "n",
+                                 "\t|"};
+    for (const std::string_view source : templates) {
+        const ChatFormat format = format_with(std::string(source));
+        for (const std::string& text : texts)
+            for (const bool parts : {false, true}) {
+                ChatRequest request = request_of(R"([{"role":"user","content":"q < mask > bye"}])");
+                request.messages.push_back({{"role", "assistant"}, {"content", text}});
+                request.generation_prompt = false;
+                const auto whole = format.prompt(request);
+                request.continue_final_message = true;
+                if (parts) request.messages[1]["content"] = Json::array({{{"type", "text"}, {"text", text}}});
+                const auto prompt = format.prompt(request);
+                ASSERT_TRUE(prompt.ok()) << text << prompt.error().message();
+                std::string kept = text;
+                if (source == templates[1]) {  // trims
+                    kept.erase(0, std::min(kept.find_first_not_of("\t\n"), kept.size()));
+                    kept.resize(kept.find_last_not_of("\t\n") + 1);
+                }
+                EXPECT_TRUE(prompt->text.ends_with(kept)) << prompt->text;
+                EXPECT_TRUE(whole->text.starts_with(prompt->text)) << whole->text << " | " << prompt->text;
+                EXPECT_EQ(prompt->text.find("continued-final-message-2"), std::string::npos);
+                for (const TextRange& range : prompt->data) EXPECT_LE(range.end, prompt->text.size());
+            }
+    }
+    // A template that trims trims the last message, too.
+    ChatRequest request = request_of(R"([{"role":"assistant","content":"hello  "}])");
+    request.generation_prompt = false;
+    request.continue_final_message = true;
+    const auto trimmed = format_with(std::string(templates[1])).prompt(request);
+    ASSERT_TRUE(trimmed.ok());
+    EXPECT_EQ(trimmed->text, "[assistant]: hello");
+    EXPECT_EQ(format_with(qwen_like).prompt(request)->text, "<s>assistant\nhello  ");
+}
+
+TEST(ChatFormat, IdsOfCallsNeverRepeat) {
+    const ChatFormat format = format_with(std::string(qwen_like));
+    ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
+    request.tools = json_of(weather);
+    const auto prompt = format.prompt(request);
+    ASSERT_TRUE(prompt.ok());
+    std::set<std::string> ids;
+    for (int i = 0; i < 200; ++i) {
+        AnswerParser parser = format.parser(request, *prompt);
+        for (int call = 0; call < 3; ++call) parser.push("<tool_call>{\"name\": \"time\"}</tool_call>");
+        for (const ToolCall& call : parser.answer().tool_calls) ids.insert(call.id);
+    }
+    EXPECT_EQ(ids.size(), 600u);
 }
 
 TEST(ChatFormat, ErrorsNameThePlace) {
@@ -217,6 +296,40 @@ TEST(ChatFormat, DataNeverBecomesControlTokens) {
     EXPECT_EQ(specials(attack), plain);
     attack.control_tokens_in_data = true;
     EXPECT_GT(specials(attack), plain);
+}
+
+// Half of the tokens are left for an answer that is held to a grammar, whatever the request's own budget is.
+TEST(ChatFormat, ReasoningLeavesRoomForAnAnswerThatIsHeld) {
+    const ChatFormat format = format_with(qwen_like);
+    ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
+    request.template_variables = {{"enable_thinking", true}};
+    const auto prompt = format.prompt(request);
+    ASSERT_TRUE(prompt.ok());
+    const auto vocabulary = GrammarVocabulary::of(format.tokenizer(), {}, format.tokenizer().vocab_size());
+    ASSERT_TRUE(vocabulary.ok());
+    const auto grammar = Grammar::from_regex("[xy]{3}");
+    ASSERT_TRUE(grammar.ok());
+    const auto held = std::make_shared<const GrammarTokens>(*grammar, *vocabulary);
+    const auto thought = [&](int64_t most, std::optional<int64_t> budget, std::shared_ptr<const GrammarTokens> answer) {
+        request.reasoning_budget = budget;
+        const auto made = format.constraint(request, *prompt, *vocabulary, std::move(answer), most);
+        EXPECT_TRUE(made.ok() && *made);
+        AnswerConstraint constraint = **made;
+        std::vector<uint32_t> mask((*vocabulary)->words());
+        const auto a = format.tokenizer().encode("a")->at(0);
+        int64_t n = 0;
+        for (; n < most; ++n) {
+            constraint.mask(mask);
+            if ((mask[a / 32] >> (a % 32) & 1) == 0) break;
+            constraint.accept(int32_t(a));
+        }
+        return n;
+    };
+    EXPECT_EQ(thought(40, {}, held), 20);
+    EXPECT_EQ(thought(41, 7, held), 7);
+    EXPECT_EQ(thought(40, 30, held), 20);
+    EXPECT_EQ(thought(1, {}, held), 0);
+    EXPECT_EQ(thought(40, 30, nullptr), 30);
 }
 
 TEST(ChatFormat, ReasoningFollowsThePrompt) {
