@@ -277,10 +277,10 @@ TEST(HostileCheckpoint, rows_outside_a_tensor_are_refused) {
     EXPECT_FALSE(in->read_plain(99, 0, 1, plain).ok());
 }
 
-TEST(HostileCheckpoint, a_link_out_of_the_folder_is_refused_and_one_inside_is_followed) {
+TEST(HostileCheckpoint, links_to_files_are_followed_wherever_they_lead) {
     TempDir dir;
     fs::create_directory(dir / "model");
-    write_file(dir / "secret", "no");
+    write_file(dir / "words", "some");
     write_file(dir / "model/config.json", "{}");
     write_file(dir / "model/tokenizer.json", "yes");
     write_safetensors(dir / "model/model.safetensors", {filled("a", DType::bf16, {2})});
@@ -289,8 +289,13 @@ TEST(HostileCheckpoint, a_link_out_of_the_folder_is_refused_and_one_inside_is_fo
     const auto files = value_of(in->side_files());
     ASSERT_EQ(files.size(), 2u);
     EXPECT_EQ(files[0].name, "other.json");
-    fs::create_symlink(dir / "secret", dir / "model/vocab.txt");
-    EXPECT_NE(message_of(in->side_files()).find("vocab.txt"), std::string::npos);
+    fs::create_symlink(dir / "words", dir / "model/vocab.txt");
+    const auto more = value_of(in->side_files());
+    ASSERT_EQ(more.size(), 3u);
+    EXPECT_EQ(more[2].name, "vocab.txt");
+    EXPECT_EQ(read_file(more[2].copy_from), "some");
+    fs::create_symlink(dir / "missing", dir / "model/merges.txt");
+    EXPECT_NE(message_of(in->side_files()).find("merges.txt"), std::string::npos);
 }
 
 TEST(HostileCheckpoint, links_into_the_blobs_of_the_hub_cache_are_followed) {
