@@ -210,6 +210,17 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
         ->allow_extra_args(false);
 }
 
+Result<std::vector<std::string>> configured_sampling(const Checkpoint& checkpoint) {
+    NIBBLE_TRY(const Json config, generation_config(checkpoint));
+    std::vector<std::string> out;
+    for (const char* name : {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+        if (const auto value = config.find(name); value != config.end() && value->is_number()) out.emplace_back(name);
+    const auto sample = config.find("do_sample");
+    if (sample != config.end() && *sample == false && !config.contains("temperature"))
+        out.insert(out.begin(), "temperature");
+    return out;
+}
+
 Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text,
                                 const SamplingDefaults& otherwise) {
     NIBBLE_TRY(const Json config, generation_config(*engine.checkpoint).within(engine.path.string()));

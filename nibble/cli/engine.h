@@ -62,6 +62,8 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 struct SamplingDefaults {
     float temperature = 0.7f, top_p = 0.95f;
 };
+// The sampling parameters that generation_config.json gives.
+Result<std::vector<std::string>> configured_sampling(const Checkpoint& checkpoint);
 Result<Request> sampled_request(const SamplingFlags& flags, const LoadedModel& engine, const ModelText& text,
                                 const SamplingDefaults& otherwise = {});
 

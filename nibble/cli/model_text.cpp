@@ -35,17 +35,18 @@ Result<ModelText> from_gguf(const fs::path& path) {
     NIBBLE_TRY(auto tokenizer, Tokenizer::from_json(parts.tokenizer_json).within(path.string()));
     NIBBLE_TRY(const Json config, parse_json(parts.tokenizer_config_json).within(path.string()));
     NIBBLE_TRY(auto chat, ChatTemplate::from_tokenizer_config(config).within(path.string()));
-    return ModelText{std::move(tokenizer), std::move(chat), special_tokens(config)};
+    return ModelText{std::move(tokenizer), std::move(chat), config, special_tokens(config)};
 }
 
 Result<ModelText> from_folder(const fs::path& path) {
     NIBBLE_TRY(auto tokenizer, Tokenizer::from_folder(path));
-    ModelText text{std::move(tokenizer), std::nullopt, Json::object()};
+    ModelText text{std::move(tokenizer), std::nullopt, Json::object(), Json::object()};
     const fs::path config_file = path / "tokenizer_config.json", template_file = path / "chat_template.jinja";
     if (fs::exists(config_file)) {
         NIBBLE_TRY(const Json config, read_json_file(config_file, {.python_constants = true}));
         NIBBLE_TRY(text.chat, ChatTemplate::from_tokenizer_config(config).within(config_file.string()));
         text.variables = special_tokens(config);
+        text.config = config;
     }
     if (fs::exists(template_file)) {
         NIBBLE_TRY(auto chat, ChatTemplate::open(template_file));

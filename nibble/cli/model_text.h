@@ -13,6 +13,7 @@ namespace nibble {
 struct ModelText {
     Tokenizer tokenizer;
     std::optional<ChatTemplate> chat;  // most base models have none
+    Json config = Json::object();      // tokenizer_config.json, or what a GGUF file says of it
     Json variables = Json::object();   // of every rendering: bos_token, eos_token ... as tokenizer_config.json says
 };
 

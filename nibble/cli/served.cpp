@@ -20,6 +20,29 @@ std::string license_of(const std::filesystem::path& path) {
     return {};
 }
 
+// A token of tokenizer_config.json that is written as an object becomes its text.
+Json with_plain_tokens(const Json& json) {
+    if (json.is_object() && json.contains("content") && json["content"].is_string()) return json["content"];
+    Json out = json;
+    if (out.is_structured())
+        for (Json& item : out) item = with_plain_tokens(item);
+    return out;
+}
+
+// What GET /tokenizer_info says, in vLLM's form: tokenizer_config.json without paths, and the chat template.
+Json tokenizer_info(const ModelText& text, std::span<const int32_t> eos) {
+    Json info = text.config.is_object() ? with_plain_tokens(text.config) : Json::object();
+    for (const char* path : {"vocab_file", "merges_file", "tokenizer_file", "name_or_path", "special_tokens_map_file"})
+        info.erase(path);
+    if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "PreTrainedTokenizerFast";
+    const auto has = info.find("eos_token");
+    if ((has == info.end() || has->is_null()) && !eos.empty())
+        if (const auto token = text.tokenizer.token(static_cast<TokenId>(eos[0]))) info["eos_token"] = *token;
+    info.erase("chat_template");
+    if (text.chat) info["chat_template"] = text.chat->source();
+    return info;
+}
+
 Result<KernelTable> kernels_of(const LoadedModel& loaded, const EngineFlags& flags) {
     if (const auto* on_device = dynamic_cast<const DeviceModel*>(loaded.model.get())) return on_device->kernels(1);
     return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), flags.compute, flags.weights_only);
@@ -61,6 +84,8 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     NIBBLE_TRY(Json facts, facts_of(loaded, *engine, config.engine, seconds));
     std::vector<std::string> names = config.names;
     if (names.empty()) names.push_back(nibble::name_of(config.path));
+    Json info = tokenizer_info(text, like.eos);
+    NIBBLE_TRY(auto configured, configured_sampling(*loaded.checkpoint));
     std::shared_ptr<const ChatTemplate> chat;  // null: only requests that bring their own are conversations
     if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
     NIBBLE_TRY(auto format, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
@@ -72,6 +97,8 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
                        .format = std::make_shared<const ChatFormat>(std::move(format)),
                        .control_in_data = config.parse_special,
                        .like = std::move(like),
+                       .configured_sampling = std::move(configured),
+                       .tokenizer_info = std::move(info),
                        .created = std::time(nullptr),
                        .license = license_of(config.path),
                        .facts = std::move(facts)};

@@ -7,6 +7,20 @@ namespace {
 
 using GrammarMaker = std::function<Result<std::shared_ptr<const Grammar>>()>;
 
+// Fields that hold a constraint, and its kind among vLLM's.
+constexpr std::pair<std::string_view, std::string_view> constraint_fields[]{
+    {"guided_json", "json"},       {"guided_regex", "regex"}, {"guided_choice", "choice"},  // vLLM, NIM
+    {"guided_grammar", "grammar"}, {"regex", "regex"},        {"ebnf", "grammar"},
+    {"json_schema", "json"},  // SGLang, llama.cpp
+    {"grammar", "grammar"}};
+
+// Options of vLLM's structured_outputs that choose a backend, or ask for what happens here anyway.
+bool changes_nothing(std::string_view option, const Json& value) {
+    if (option == "disable_fallback" || option == "disable_additional_properties" || option.starts_with("_backend"))
+        return true;
+    return option == "disable_any_whitespace" && value == false;
+}
+
 Status hold(BodyFields& fields, std::string_view name, GrammarCache* grammars, GrammarTokensPtr& grammar,
             const std::string& key, const GrammarMaker& make) {
     if (grammar) return fields.bad(name, "is the second constraint of the answer; give one");
@@ -21,7 +35,7 @@ Status hold_to_schema(BodyFields& fields, std::string_view name, const Json& sch
                       GrammarTokensPtr& grammar) {
     return hold(fields, name, grammars, grammar,
                 "schema " + schema.dump(-1, ' ', false, Json::error_handler_t::replace),
-                [&] { return Grammar::from_json_schema(schema); });
+                [&] { return Grammar::from_json_schema(schema, answer_schema); });
 }
 
 // One of vLLM's ways to ask; `name` is the field that errors blame.
@@ -95,11 +109,12 @@ Status read_answer_grammar(BodyFields& fields, GrammarCache* grammars, GrammarTo
     if (const Json* outputs = fields.find("structured_outputs")) {
         if (!outputs->is_object()) return fields.bad("structured_outputs", "is not an object");
         for (const auto& [kind, value] : outputs->items())
-            if (!value.is_null()) NIBBLE_CHECK(hold_as(fields, "structured_outputs", kind, value, grammars, grammar));
+            if (!value.is_null() && !changes_nothing(kind, value))
+                NIBBLE_CHECK(hold_as(fields, "structured_outputs", kind, value, grammars, grammar));
     }
-    for (const std::string name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-        if (const Json* value = fields.find(name))
-            NIBBLE_CHECK(hold_as(fields, name, name.substr(7), *value, grammars, grammar));
+    for (const auto& [name, kind] : constraint_fields)
+        if (const Json* value = fields.find(name); value && *value != "")
+            NIBBLE_CHECK(hold_as(fields, name, kind, *value, grammars, grammar));
     return Ok{};
 }
 

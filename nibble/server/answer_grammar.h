@@ -1,4 +1,5 @@
-// What a request wants its answers held to: response_format of OpenAI, structured_outputs and guided_* of vLLM.
+// What a request wants its answers held to: response_format of OpenAI, structured_outputs and guided_* of vLLM, regex,
+// ebnf and json_schema of SGLang, grammar and json_schema of llama.cpp.
 #pragma once
 
 #include "grammar/matcher.h"

@@ -23,6 +23,10 @@ std::string whole_characters(std::string_view bytes) {
     return out;
 }
 
+int64_t characters_in(std::string_view text) {
+    return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
 std::string bytes_of_token(const ServedModel& model, int32_t id) {
     const auto token = static_cast<TokenId>(id);
     std::string bytes = model.tokenizer.token_bytes(token);
@@ -116,7 +120,7 @@ void LegacyLogprobs::add(const ServedModel& model, const GeneratedToken& token, 
     const std::string text = token_text(model, token.id, as_ids);
     tokens_.push_back(text);
     offsets_.push_back(offset_);
-    offset_ += static_cast<int64_t>(text.size());
+    offset_ += characters_in(decoder_.push(static_cast<TokenId>(token.id)));
     if (first_of_prompt) {
         logprobs_.push_back(nullptr);
         top_.push_back(nullptr);
@@ -131,6 +135,8 @@ void LegacyLogprobs::add(const ServedModel& model, const GeneratedToken& token, 
     if (!likely.contains(text)) likely[text] = json_logprob(token.logprob);
     top_.push_back(top > 0 ? std::move(likely) : Json(nullptr));
 }
+
+void LegacyLogprobs::end_prompt() { offset_ += characters_in(decoder_.finish()); }
 
 Json LegacyLogprobs::take() {
     const auto moved = [](Json& list) { return std::exchange(list, Json::array()); };

@@ -23,16 +23,22 @@ Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as
 // given where the token is among the likeliest that were asked for.
 Json prompt_logprobs_json(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
 
-// Log-probabilities of completions: four lists.
+// Log-probabilities of completions: four lists. The offset of a token is the number of characters (code points) that
+// are complete in the choice's text before it: a token that continues a character has the place of that character.
 class LegacyLogprobs {
 public:
+    LegacyLogprobs(const ServedModel& model, bool skip_special) : decoder_(model.tokenizer, skip_special) {}
+
     // top < 0: none.
     void add(const ServedModel& model, const GeneratedToken& token, int32_t top, bool as_ids, bool first_of_prompt);
+    // An echoed prompt is complete: its text and the answer's are decoded apart.
+    void end_prompt();
     // What was added since the last call.
     Json take();
 
 private:
     Json tokens_ = Json::array(), logprobs_ = Json::array(), top_ = Json::array(), offsets_ = Json::array();
+    StreamDecoder decoder_;
     int64_t offset_ = 0;
 };
 

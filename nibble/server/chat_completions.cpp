@@ -1,5 +1,6 @@
 // POST /v1/chat/completions.
 #include "server/chat_turn.h"
+#include "server/neutral_fields.h"
 #include "server/openai_writer.h"
 #include "server/routes.h"
 
@@ -21,10 +22,6 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(read_sampling(fields, model, request));
     GrammarTokensPtr grammar;
     NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
-    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok()) {
-        fields.blame(wish.turn.asked.tools.is_null() ? "response_format" : "tools");
-        return held.error();
-    }
     NIBBLE_TRY(wish.form, read_form(fields, request));
     NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
     int32_t top = 0;
@@ -40,6 +37,10 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     NIBBLE_CHECK(fields.read_in("max_completion_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     if (request.min_tokens > request.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
+    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok()) {
+        fields.blame(wish.turn.asked.tools.is_null() ? "response_format" : "tools");
+        return held.error();
+    }
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
 }
@@ -77,7 +78,8 @@ public:
         std::vector<AnswerPart> parts = one.reader.push(e.text);
         const bool ends = e.finish != FinishReason::none;
         if (ends)
-            for (AnswerPart& part : one.reader.finish()) parts.push_back(std::move(part));
+            for (AnswerPart& part : one.reader.finish(e.finish == FinishReason::length))
+                parts.push_back(std::move(part));
         for (const GeneratedToken& t : e.tokens) {
             if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
             if (form_.token_ids) one.ids.push_back(t.id);
@@ -212,8 +214,9 @@ private:
 }  // namespace
 
 void answer_chat(ExchangePtr exchange, ModelPtr model) {
-    const Json body = std::move(exchange->body);
+    Json body = std::move(exchange->body);
     BodyFields fields(body, exchange->deadline);
+    if (const Status read = unfold_nvext(fields, body); !read.ok()) return exchange->fail(fields.told(read.error()));
     auto wish = read_chat(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
         exchange->fail(fields.told(wish.error()));

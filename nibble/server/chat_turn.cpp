@@ -37,7 +37,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
     asked.messages = *messages;
-    for (const char* name : {"functions", "function_call", "modalities", "audio", "web_search_options", "documents"}) {
+    for (const char* name : {"functions", "function_call", "modalities", "audio", "web_search_options"}) {
         const Json* value = fields.find(name);
         const bool neutral =
             !value || *value == "none" || (value->is_array() && value->empty()) || *value == Json::array({"text"});
@@ -72,12 +72,13 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
 
 Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,
                    Request& request) {
+    const int64_t room = std::min(request.max_tokens, model.context() - std::ssize(turn.prompt.tokens));
     if (turn.format->needs_control_tokens(turn.asked)) request.skip_special = false;
     const bool demanded = turn.asked.tool_choice == ToolChoice::required || turn.asked.tool_choice == ToolChoice::named;
     if (!grammar && !demanded && !turn.asked.reasoning_budget) return Ok{};
     if (!model.grammars) return fail("the model's tokens cannot be held to a grammar");
-    NIBBLE_TRY(const auto constraint,
-               turn.format->constraint(turn.asked, turn.prompt, model.grammars->vocabulary(), std::move(grammar)));
+    NIBBLE_TRY(const auto constraint, turn.format->constraint(turn.asked, turn.prompt, model.grammars->vocabulary(),
+                                                              std::move(grammar), room));
     if (constraint) request.constraint = token_constraint(*constraint);
     return Ok{};
 }

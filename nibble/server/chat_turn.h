@@ -26,7 +26,7 @@ Status read_template_word(BodyFields& fields, const char* name, const char* vari
 // From the fields of a chat's body: messages, tools, the template's variables.
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model);
 // Holds the answer to `grammar` (may be null), to a tool call where one is demanded, and to the budget of reasoning;
-// and lets the engine print the control tokens that the reader needs.
+// and lets the engine print the control tokens that the reader needs. Precondition: request.max_tokens is set.
 Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,
                    Request& request);
 

@@ -1,5 +1,6 @@
 // POST /v1/completions.
 #include "serve/answer_constraint.h"
+#include "server/neutral_fields.h"
 #include "server/openai_writer.h"
 #include "server/routes.h"
 
@@ -59,7 +60,6 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     NIBBLE_TRY(wish.form, read_form(fields, like));
     NIBBLE_CHECK(fields.read("echo", wish.echo));
     NIBBLE_CHECK(fields.read_in("logprobs", wish.logprobs, 0, most_logprobs));
-    NIBBLE_CHECK(fields.only("suffix", ""));
     like.max_tokens = 16;
     NIBBLE_CHECK(fields.read_in("max_tokens", like.max_tokens, int64_t{0}, int64_t{1} << 40));
     wish.no_answer = like.max_tokens == 0;
@@ -90,7 +90,7 @@ public:
           echo_(wish.echo),
           no_answer_(wish.no_answer),
           per_part_(wish.parts[0].choices) {
-        choices_.resize(wish.parts.size() * size_t(per_part_));
+        choices_.assign(wish.parts.size() * size_t(per_part_), One(*model_, wish.parts[0].skip_special));
         for (const Request& part : wish.parts) prompt_tokens_ += std::ssize(part.prompt);
         if (form_.token_ids)
             for (const Request& part : wish.parts) prompts_.push_back(part.prompt);
@@ -112,6 +112,7 @@ public:
                 one.prompt_scored = true;
                 for (size_t i = 0; i < scores->second.size(); ++i)
                     one.logprobs.add(*model_, scores->second[i], logprobs_, form_.as_ids, i == 0);
+                one.logprobs.end_prompt();
             }
         }
         if (!no_answer_) {
@@ -154,6 +155,7 @@ public:
 
 private:
     struct One {
+        One(const ServedModel& model, bool skip_special) : logprobs(model, skip_special) {}
         std::string text;
         LegacyLogprobs logprobs;
         std::vector<int32_t> ids;
@@ -190,8 +192,9 @@ private:
 }  // namespace
 
 void answer_completions(ExchangePtr exchange, ModelPtr model) {
-    const Json body = std::move(exchange->body);
+    Json body = std::move(exchange->body);
     BodyFields fields(body, exchange->deadline);
+    if (const Status read = unfold_nvext(fields, body); !read.ok()) return exchange->fail(fields.told(read.error()));
     auto wish = read_completion(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
         exchange->fail(fields.told(wish.error()));

@@ -6,8 +6,24 @@
 #include <fmt/format.h>
 #include <sha2.h>
 
+#include <cmath>
+
 namespace nibble {
 namespace {
+
+// The parameters of a request that says nothing.
+Json default_sampling(const ServedModel& model) {
+    const SamplingParams& s = model.like.sampling;
+    Json json{{"temperature", s.temperature},
+              {"top_p", s.top_p},
+              {"top_k", s.top_k},
+              {"min_p", s.min_p},
+              {"repetition_penalty", s.repetition_penalty}};
+    for (Json& value : json)  // 0.7 instead of 0.699999988079071
+        if (value.is_number_float()) value = std::round(value.get<double>() * 1e6) / 1e6;
+    json["from_generation_config"] = model.configured_sampling;
+    return json;
+}
 
 Json models_json(const ServedModel& model) {
     Json list = Json::array();
@@ -31,6 +47,7 @@ Json models_json(const ServedModel& model) {
                         {"root", model.root},
                         {"parent", nullptr},
                         {"max_model_len", model.context()},
+                        {"default_sampling_params", default_sampling(model)},
                         {"permission", Json::array({std::move(permission)})}});
     }
     return {{"object", "list"}, {"data", std::move(list)}};
@@ -122,6 +139,9 @@ void answer_metrics(ExchangePtr exchange, ModelPtr model) {
                                 .body = metrics_text(exchange->core, model.get())});
 }
 
+void answer_tokenizer_info(ExchangePtr exchange, ModelPtr model) {
+    tell_of(exchange, model, [](const ServedModel& served) { return served.tokenizer_info; });
+}
 void answer_models(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, models_json); }
 void answer_metadata(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, metadata_json); }
 void answer_manifest(ExchangePtr exchange, ModelPtr model) { tell_of(exchange, model, manifest_json); }

@@ -147,11 +147,12 @@ void LiveRequest::work() {
             writer_->fail({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});
             return;
         }
+        cut_off_ |= e.finish == FinishReason::length;
         writer_->event(e);
     }
     if (!last) return;
     over_ = true;
-    note("complete");
+    note(finish_name(cut_off_ ? FinishReason::length : FinishReason::stop));
     writer_->finish(total);
 }
 

@@ -58,7 +58,8 @@ private:
     size_t open_ = 0;  // parts
     bool admitted_ = false, scheduled_ = false, gone_ = false;
 
-    bool begun_ = false, over_ = false;  // the HTTP server's thread's
+    // The HTTP server's thread's. cut_off_: the token limit ended a choice.
+    bool begun_ = false, over_ = false, cut_off_ = false;
 };
 
 }  // namespace nibble

@@ -56,7 +56,7 @@ public:
     void event(const HeardEvent& e) override {
         std::vector<AnswerPart> parts = reader_.push(e.text);
         if (e.finish != FinishReason::none) {
-            for (AnswerPart& part : reader_.finish()) parts.push_back(std::move(part));
+            for (AnswerPart& part : reader_.finish(e.finish == FinishReason::length)) parts.push_back(std::move(part));
             end_ = e;
         }
         for (const AnswerPart& part : parts) add(part);

@@ -33,15 +33,26 @@ bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
 
 // What probes, scrapers and the page itself ask without a key.
 bool open_to_all(std::string_view path) {
-    return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize") ||
+    return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize" || path == "/tokenizer_info") ||
            path.starts_with("/v1/health/") || path == "/v1/metrics";
 }
 
 // Whether reading the request may cost far more than its bytes: it brings a program for the template engine, or a
 // language to compile.
 bool brings_work(const Json& body) {
-    static constexpr std::array names{"chat_template", "response_format", "structured_outputs", "guided_json",
-                                      "guided_regex",  "guided_choice",   "guided_grammar",     "text"};
+    static constexpr std::array names{"chat_template",
+                                      "response_format",
+                                      "structured_outputs",
+                                      "guided_json",
+                                      "guided_regex",
+                                      "guided_choice",
+                                      "guided_grammar",
+                                      "regex",
+                                      "ebnf",
+                                      "json_schema",
+                                      "grammar",
+                                      "nvext",
+                                      "text"};
     const auto set = [&](const char* name) {
         const auto found = body.find(name);
         return found != body.end() && !found->is_null();

@@ -1,6 +1,7 @@
 #include "server/parameters.h"
 
 #include "serve/sampler.h"
+#include "server/neutral_fields.h"
 
 #include <fmt/format.h>
 
@@ -183,6 +184,7 @@ Status read_stream(BodyFields& fields, StreamOptions& stream) {
 }
 
 Status read_the_rest(BodyFields& fields) {
+    NIBBLE_CHECK(read_neutral_fields(fields));
     fields.ignore({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
                    "prompt_cache_retention", "request_id", "cache_prompt", "id_slot"});
     return fields.all_read();

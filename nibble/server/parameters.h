@@ -18,7 +18,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
 // "prediction": what the answer may largely say; guesses look there, too. The answer is the same without.
 Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request);
 Status read_stream(BodyFields& fields, StreamOptions& stream);
-// Fields that tell the server nothing: "user" and the like; and OpenAI's that are not supported.
+// Fields that tell the server nothing: "user" and the like; and those of neutral_fields.h.
 Status read_the_rest(BodyFields& fields);
 // Error: the prompt does not fit, in the words and with the code that clients look for. Blames the field.
 Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& model, std::span<const int32_t> prompt);

@@ -39,8 +39,6 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     }
     NIBBLE_CHECK(fields.only("background", false));
     NIBBLE_CHECK(fields.only("truncation", "disabled"));
-    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
-        return fields.bad(wish.turn.asked.tools.is_null() ? "text" : "tools", held.error().message());
     NIBBLE_CHECK(read_sampling(fields, model, request));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
@@ -48,6 +46,8 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     NIBBLE_CHECK(check_fits(fields, "input", model, request.prompt));
     request.max_tokens = model.context() - std::ssize(request.prompt);
     NIBBLE_CHECK(fields.read_in("max_output_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
+    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
+        return fields.bad(wish.turn.asked.tools.is_null() ? "text" : "tools", held.error().message());
     const auto repeat = [&](const char* name) {
         const Json* value = fields.find(name);
         wish.echo[name] = value ? *value : Json(nullptr);
@@ -82,7 +82,7 @@ public:
     void event(const HeardEvent& e) override {
         std::vector<AnswerPart> parts = reader_.push(e.text);
         if (e.finish != FinishReason::none) {
-            for (AnswerPart& one : reader_.finish()) parts.push_back(std::move(one));
+            for (AnswerPart& one : reader_.finish(e.finish == FinishReason::length)) parts.push_back(std::move(one));
             cut_ = e.finish == FinishReason::length;
         }
         for (const AnswerPart& one : parts) add(one);

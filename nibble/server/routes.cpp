@@ -21,6 +21,7 @@ std::span<const Route> all_routes() {
         Route{"/v1/completions/render", post, answer_render_completion},
         Route{"/tokenize", post, answer_tokenize},
         Route{"/detokenize", post, answer_detokenize},
+        Route{"/tokenizer_info", get, answer_tokenizer_info},
         Route{"/", get, answer_page},
         Route{"/index.html", get, answer_page},
         Route{"/v1/models", get, answer_models},

@@ -45,6 +45,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model);
 void answer_responses(ExchangePtr exchange, ModelPtr model);
 void answer_render_chat(ExchangePtr exchange, ModelPtr model);
 void answer_render_completion(ExchangePtr exchange, ModelPtr model);
+void answer_tokenizer_info(ExchangePtr exchange, ModelPtr model);
 void answer_tokenize(ExchangePtr exchange, ModelPtr model);
 void answer_detokenize(ExchangePtr exchange, ModelPtr model);
 

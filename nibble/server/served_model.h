@@ -22,9 +22,11 @@ struct ServedModel {
     bool control_in_data = false;              // the common behaviour: control tokens count in messages, too
     std::shared_ptr<GrammarCache> grammars;    // null: answers cannot be held to a grammar
     Request like;                              // sampling parameters and end tokens where a request says nothing
-    int64_t created = 0;                       // seconds since 1970
-    std::string license;                       // text; empty: none came with the model
-    Json facts = Json::object();               // formats by layer, kernels, memory: what the server chose
+    std::vector<std::string> configured_sampling;  // parameters of `like` that generation_config.json gives
+    Json tokenizer_info = Json::object();          // GET /tokenizer_info
+    int64_t created = 0;                           // seconds since 1970
+    std::string license;                           // text; empty: none came with the model
+    Json facts = Json::object();                   // formats by layer, kernels, memory: what the server chose
 
     // Makes `grammars`. Error: the tokenizer's, of which the model then has none.
     Status prepare_grammars() {
