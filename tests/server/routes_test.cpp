@@ -94,6 +94,7 @@ const std::map<std::string, Example, std::less<>>& examples() {
         {"/v1/chat/completions/render", {.body = {{"messages", messages}}, .shape = prompt}},
         {"/v1/completions/render", {.body = {{"prompt", "a"}}, .shape = prompt}},
         {"/tokenize", {.body = {{"prompt", "a"}}, .shape = {{"tokens", {0}}, {"count", 0}, {"max_model_len", 0}}}},
+        {"/tokenizer_info", {.shape = {{"eos_token", "<mask>"}}}},
         {"/detokenize", {.body = {{"tokens", {70, 71}}}, .shape = {{"prompt", ""}}}},
         {"/", page},
         {"/index.html", page},

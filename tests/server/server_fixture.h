@@ -56,6 +56,7 @@ public:
                           .tokenizer = *chat.tokenizer,
                           .format = std::make_shared<const ChatFormat>(*std::move(format)),
                           .like = std::move(like),
+                          .tokenizer_info = {{"eos_token", "<mask>"}},
                           .created = 1,
                           .license = license_};
         const Status grammars = model.prepare_grammars();
