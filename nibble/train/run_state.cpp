@@ -3,6 +3,7 @@
 #include "base/json_fields.h"
 #include "base/map_faults.h"
 #include "io/atomic_file.h"
+#include "io/journal.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
@@ -19,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t run_state_version = 1;
-constexpr std::string_view run_state_key = "nibble_run";
+// Version 1 (until commit 8d459c62) has no hash of the header.
+constexpr int64_t run_state_version = 2, version_without_header_hash = 1;
+constexpr std::string_view run_state_key = "nibble_run", header_hash_key = "nibble_header_hash";
 
 struct StatePart {
     std::string name;
@@ -48,10 +50,27 @@ uint64_t hash_of_tensor(std::string_view name, Bytes bytes) {
     return XXH3_64bits_withSeed(bytes.data(), bytes.size(), XXH3_64bits(name.data(), name.size()));
 }
 
+// The hash of a file's bytes before its data, in which the digits of this hash count as zeros. The key is found as
+// text: inside another string of the JSON its quotes would be escaped.
+std::string hash_of_header(std::string header) {
+    const std::string key = fmt::format("\"{}\":\"", header_hash_key);
+    if (const size_t at = header.find(key); at != header.npos)
+        for (size_t i = at + key.size(); i < header.size() && header[i] != '"'; ++i) header[i] = '0';
+    return hash_text(header);
+}
+
+Result<SafetensorsLayout> layout_of(const std::vector<TensorSpec>& specs, const std::string& about) {
+    SafetensorsLayout::Metadata metadata{{std::string(run_state_key), about},
+                                         {std::string(header_hash_key), hash_text("")}};
+    NIBBLE_TRY(const auto draft, SafetensorsLayout::make(specs, metadata));
+    metadata[std::string(header_hash_key)] = hash_of_header(draft.header());
+    return SafetensorsLayout::make(specs, metadata);
+}
+
 Status write_parts(const fs::path& file, const std::vector<StatePart>& parts, const std::string& about) {
     std::vector<TensorSpec> specs;
     for (const StatePart& part : parts) specs.push_back({part.name, part.dtype, part.shape});
-    NIBBLE_TRY(auto layout, SafetensorsLayout::make(std::move(specs), {{std::string(run_state_key), about}}));
+    NIBBLE_TRY(auto layout, layout_of(specs, about));
     NIBBLE_TRY(auto writer, SafetensorsFileWriter::create(file, std::move(layout)));
     for (size_t i = 0; i < parts.size(); ++i) NIBBLE_CHECK(writer.write(i, 0, parts[i].bytes));
     return writer.finish();
@@ -64,6 +83,19 @@ struct StoredRun {
     std::vector<double> norms;
 };
 
+constexpr std::string_view older_one = "remove it to go on from an older one";
+
+// Names, shapes, step counters and all else that is stored with the tensors are as they were written.
+Status check_header(const SafetensorsFile& file) {
+    const auto stored = file.metadata().find(std::string(header_hash_key));
+    if (stored == file.metadata().end()) return Ok{};  // then stored_run() accepts version 1 alone
+    const Bytes whole = file.map()->bytes();
+    const Bytes header = whole.first(whole.size() - static_cast<size_t>(file.data_bytes()));
+    const std::string found = hash_of_header({reinterpret_cast<const char*>(header.data()), header.size()});
+    if (found == stored->second) return Ok{};
+    return fail("is damaged: the hash of its header is {}, it says {}; {}", found, stored->second, older_one);
+}
+
 Result<StoredRun> stored_run(const SafetensorsFile& file) {
     const auto found = file.metadata().find(std::string(run_state_key));
     if (found == file.metadata().end()) return fail("is no checkpoint of a training run");
@@ -71,7 +103,11 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     int64_t version = 0;
     StoredRun run;
     NIBBLE_CHECK(json_get(json, "version", version));
-    if (version != run_state_version) return fail("'version': {}, {} is read", version, run_state_version);
+    const bool hashed = file.metadata().contains(std::string(header_hash_key));
+    const int64_t expected = hashed ? run_state_version : version_without_header_hash;
+    if (version != expected)
+        return fail("is damaged or of another version of nibble: 'version' {}, expected {}; {}", version, expected,
+                    older_one);
     NIBBLE_CHECK(json_get(json, "step", run.place.step));
     NIBBLE_TRY(const Json* source, json_object(json, "source"));
     run.place.source = *source;
@@ -109,9 +145,18 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     for (const TensorRecord& record : file.tensors()) hash += hash_of_tensor(record.name, record.data);
     NIBBLE_CHECK(check_maps());
     if (const std::string found = fmt::format("{:016x}", hash); found != expected)
-        return fail("is damaged: the hash of its tensors is {}, it says {}; remove it to go on from an older one",
-                    found, expected);
+        return fail("is damaged: the hash of its tensors is {}, it says {}; {}", found, expected, older_one);
     return Ok{};
+}
+
+// Until commit 8d459c62 every run had its steps in its identity; now those have it whose bits depend on them.
+std::string without_needless_steps(const std::string& there, const std::string& now) {
+    const auto a = parse_json(there), b = parse_json(now);
+    if (!a.ok() || !b.ok() || !a->contains("config") || !b->contains("config")) return there;
+    if (!(*a)["config"].contains("steps") || (*b)["config"].contains("steps")) return there;
+    Json same = *a;
+    same["config"].erase("steps");
+    return same.dump();
 }
 
 // "config/steps: 6 there, 7 now"
@@ -133,11 +178,17 @@ std::string identity_differences(const std::string& there, const std::string& no
 }
 
 // `identity` null: of any run, without what its recipe keeps.
-Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* identity, TrainEngine& trainer) {
+Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* identity, std::string_view another_run,
+                           TrainEngine& trainer) {
+    NIBBLE_CHECK(check_header(file));
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
-    if (identity && run.place.identity != *identity)
-        return fail("belongs to another run: {}", identity_differences(run.place.identity, *identity));
+    if (identity) {
+        const std::string there = without_needless_steps(run.place.identity, *identity);
+        if (there != *identity)
+            return fail("belongs to another run: {}{}{}", identity_differences(there, *identity),
+                        another_run.empty() ? "" : "; ", another_run);
+    }
     const Parameters& parameters = trainer.parameters();
     size_t expected = 2 * parameters.count() + 1;
     for (size_t id = 0; id < parameters.count(); ++id) expected += trainer.state_layout(id).second;
@@ -212,16 +263,17 @@ Status write_state(const fs::path& file, const RunState& state) {
     return done;
 }
 
-Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer) {
+Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer,
+                            std::string_view another_run) {
     const auto opened = SafetensorsFile::open(file);
-    if (!opened.ok()) return fail("{}; remove it to go on from an older one", opened.error().message());
+    if (!opened.ok()) return fail("{}; {}", opened.error().message(), older_one);
     const SafetensorsFile& stored = *opened;
-    return read_into(stored, &identity, trainer).within(file.string());
+    return read_into(stored, &identity, another_run, trainer).within(file.string());
 }
 
 Result<RunPlace> read_fork(const fs::path& file, TrainEngine& trainer) {
     NIBBLE_TRY(const auto stored, SafetensorsFile::open(file));
-    return read_into(stored, nullptr, trainer).within(file.string());
+    return read_into(stored, nullptr, "", trainer).within(file.string());
 }
 
 }  // namespace nibble

@@ -4,7 +4,8 @@
 //
 // One safetensors file per checkpoint: "master.NAME" and "recipe" in F32, "m.NAME" and (where the optimizer has
 // one) "v.NAME" in F32 or BF16; everything else is
-// JSON under "nibble_run" in its metadata, a hash of all tensors included. A file gets its name when it is whole and on
+// JSON under "nibble_run" in its metadata, a hash of all tensors included. "nibble_header_hash" in the metadata is the
+// hash of the file's header, so that every byte of the file is checked. A file gets its name when it is whole and on
 // the device.
 #pragma once
 
@@ -44,8 +45,9 @@ Status write_state(const std::filesystem::path& file, const RunState& state);
 
 // Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
 // of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where
-// both are JSON objects).
-Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, TrainEngine& trainer);
+// both are JSON objects, and `another_run` ends the error: what the user can do then).
+Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, TrainEngine& trainer,
+                            std::string_view another_run = {});
 // The same from a run of any identity; what a recipe keeps is left as the trainer has it.
 Result<RunPlace> read_fork(const std::filesystem::path& file, TrainEngine& trainer);
 

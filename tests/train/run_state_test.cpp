@@ -1,11 +1,14 @@
 // What a run leaves on disk: from any checkpoint training goes on to the same bits.
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "support/files.h"
 #include "train/run_checkpoints.h"
 #include "train/run_log.h"
 #include "train/small_trainer.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <limits>
@@ -167,6 +170,79 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     // A model's file is none of a run.
     test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
     refused("is no checkpoint of a training run");
+}
+
+// The length of the header, every byte of the header (names, shapes, step counters, the hash itself, padding) and bytes
+// of the data: no change of one of them is taken for the state that was written.
+TEST_F(RunStateTest, AChangeOfAnyByteIsRefused) {
+    const auto trainer = test::small_trainer(pool, {});
+    make_step(*trainer, 1);
+    const fs::path file = dir / "a.safetensors";
+    const std::string identity = R"({"config": {"seed": 1}})";
+    const RunPlace place{.step = 9, .source = {{"row", 18}}, .identity = identity};
+    ASSERT_TRUE(write_state(file, *copy_state(*trainer, place)).ok());
+    const std::string good = test::read_file(file);
+    ASSERT_TRUE(read_state(file, identity, *trainer).ok());
+    uint64_t header = 0;
+    std::memcpy(&header, good.data(), sizeof header);
+    header += sizeof header;
+    ASSERT_LT(header, good.size());
+    ASSERT_NE(good.find("\\\"step\\\":9"), std::string::npos);
+    std::vector<size_t> places;
+    for (size_t at = 0; at < header; ++at) places.push_back(at);
+    for (size_t at = header; at < good.size(); at += good.size() / 200) places.push_back(at);
+    places.push_back(good.size() - 1);
+    const int fd = ::open(file.c_str(), O_WRONLY);
+    ASSERT_GE(fd, 0);
+    for (const size_t at : places) {
+        // The lowest bit, letters' case, a digit or a version less, white space of another kind.
+        for (const int bits : {0x01, 0x20, 0x03, 0x29, 0x80}) {
+            const char changed = static_cast<char>(good[at] ^ bits);
+            ASSERT_EQ(::pwrite(fd, &changed, 1, static_cast<off_t>(at)), 1);
+            const auto read = read_state(file, identity, *trainer);
+            ASSERT_FALSE(read.ok()) << "byte " << at << " of " << good.size() << " xor " << bits;
+            EXPECT_TRUE(read.error().message().starts_with(file.string())) << read.error().message();
+            const auto forked = read_fork(file, *trainer);
+            EXPECT_FALSE(forked.ok()) << "fork: byte " << at << " xor " << bits;
+        }
+        ASSERT_EQ(::pwrite(fd, &good[at], 1, static_cast<off_t>(at)), 1);
+    }
+    ::close(fd);
+    EXPECT_TRUE(read_state(file, identity, *trainer).ok());
+}
+
+// Checkpoints of earlier versions: version 1 has no hash of the header, and steps in every identity.
+TEST_F(RunStateTest, CheckpointsOfVersionOneAreRead) {
+    const auto trainer = test::small_trainer(pool, {});
+    make_step(*trainer, 1);
+    const fs::path file = dir / "a.safetensors";
+    const std::string there = R"({"config": {"seed": 1, "steps": 6}, "data": ""})";
+    ASSERT_TRUE(write_state(file, *copy_state(*trainer, {.step = 1, .identity = there})).ok());
+    const auto stored = SafetensorsFile::open(file);
+    ASSERT_TRUE(stored.ok());
+    std::string about = stored->metadata().at("nibble_run");
+    const size_t version = about.find("\"version\":2");
+    ASSERT_NE(version, std::string::npos);
+    about.replace(version, 11, "\"version\":1");
+    const auto write_as = [&](const std::string& name, const SafetensorsLayout::Metadata& metadata) {
+        std::vector<TensorSpec> specs;
+        for (const TensorRecord& t : stored->tensors()) specs.push_back({t.name, t.dtype, t.shape});
+        auto writer = SafetensorsFileWriter::create(dir / name, *SafetensorsLayout::make(specs, metadata));
+        ASSERT_TRUE(writer.ok());
+        for (size_t i = 0; i < specs.size(); ++i) ASSERT_TRUE(writer->write(i, 0, stored->tensors()[i].data).ok());
+        ASSERT_TRUE(writer->finish().ok());
+    };
+    write_as("old", {{"nibble_run", about}});
+    EXPECT_TRUE(read_state(dir / "old", there, *trainer).ok());
+    EXPECT_TRUE(read_state(dir / "old", R"({"config":{"seed":1},"data":""})", *trainer).ok());
+    const auto other = read_state(dir / "old", R"({"config":{"seed":1,"steps":8},"data":""})", *trainer, "do this");
+    ASSERT_FALSE(other.ok());
+    EXPECT_NE(other.error().message().find("config/steps: 6 there, 8 now; do this"), std::string::npos)
+        << other.error().message();
+    write_as("mixed", {{"nibble_run", about}, {"nibble_header_hash", stored->metadata().at("nibble_header_hash")}});
+    EXPECT_FALSE(read_state(dir / "mixed", there, *trainer).ok());
+    write_as("without", {{"nibble_run", stored->metadata().at("nibble_run")}});
+    EXPECT_FALSE(read_state(dir / "without", there, *trainer).ok());
 }
 
 TEST_F(RunStateTest, CheckpointsAreKeptByNumberAndInterval) {
