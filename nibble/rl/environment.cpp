@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include <poll.h>
 
@@ -11,6 +12,15 @@ namespace nibble {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Unlike a number that counts up, it is known to nobody who has not read the request. Programs in languages whose
+// numbers are doubles return it unchanged.
+int64_t unguessable_id() {
+    static_assert(sizeof(std::random_device::result_type) >= 4);
+    thread_local std::random_device source;
+    const uint64_t high = source() & 0x1FFFFF, low = source() & 0xFFFFFFFF;
+    return static_cast<int64_t>(high << 32 | low);
+}
 
 Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
     NIBBLE_TRY(const Json json, parse_json(line));
@@ -88,7 +98,12 @@ private:
                 replies[index].failure = started.error().message();
                 return false;
             }
-        seat.id = next_id_++;
+        if (seat.process->has_spoken()) {
+            seat.process.reset();
+            replies[index].failure = "the environment wrote a line before it was asked";
+            return false;
+        }
+        seat.id = unguessable_id();
         // Invalid UTF-8 of a model becomes replacement characters.
         seat.line = Json{{"id", seat.id},        {"prompt", request.prompt}, {"expected", request.expected},
                          {"text", request.text}, {"turn", request.turn},     {"state", request.state}}
@@ -115,7 +130,9 @@ private:
 
     // True: the request is over.
     bool go_on(Seat& seat, std::vector<EnvironmentReply>& replies) {
+        const bool asked = seat.rest.empty();  // a reply to a part of a request is none
         Result<bool> whole = seat.process->receive(program_.most_reply_bytes);
+        if (whole && *whole && !asked) whole = fail("the environment replied before it had its request");
         if (const Status sent = seat.process->send(seat.rest); !sent && whole && !*whole) whole = sent.error();
         if (whole && !*whole) {
             if (Clock::now() < seat.deadline) return false;
@@ -138,7 +155,6 @@ private:
 
     EnvironmentProgram program_;
     std::vector<Seat> seats_;
-    int64_t next_id_ = 0;
 };
 
 }  // namespace

@@ -102,6 +102,11 @@ Result<bool> EnvironmentProcess::receive(int64_t most_bytes) {
     return true;
 }
 
+bool EnvironmentProcess::has_spoken() const {
+    char one = 0;
+    return !received_.empty() || ::recv(socket_, &one, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 std::string EnvironmentProcess::take_line() {
     const size_t end = received_.find('\n');
     std::string line = received_.substr(0, end);

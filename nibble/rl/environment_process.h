@@ -23,6 +23,7 @@ public:
     // Both work as far as they can without waiting; an error means that the process is of no more use.
     Status send(std::string_view& rest);       // removes from `rest` what was sent
     Result<bool> receive(int64_t most_bytes);  // true: a whole line is there
+    bool has_spoken() const;                   // bytes are there that receive() or take_line() would return
     std::string take_line();                   // without its end; precondition: a whole line is there
 
 private:

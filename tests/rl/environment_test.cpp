@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 
 namespace nibble {
@@ -114,6 +115,52 @@ TEST(Environment, AStopIsHeardWhileProgramsHang) {
     for (const EnvironmentReply& reply : replies) EXPECT_EQ(reply.failure, "the run was stopped");
     stop = false;
     EXPECT_EQ(judged(**environment, {"4"})[0].reward, 4);
+}
+
+// Programs that write before they are asked, whatever ids they guess, when and how much.
+TEST(Environment, AReplyBeforeItsRequestCountsNowhere) {
+    struct Case {
+        const char* what;
+        std::string program;
+    };
+    const std::string begin = "import json, sys\n";
+    const auto print = [](const std::string& id) {
+        return "print(json.dumps({'id': " + id + ", 'reward': 1.0, 'done': True}), flush=True)\n";
+    };
+    const Case cases[] = {
+        {"ids from 0 on, at the start",
+         begin + "for i in range(99):\n    " + print("i") + "for l in sys.stdin: pass\n"},
+        {"without an id",
+         begin + "for i in range(9): print(json.dumps({'reward': 1.0}), flush=True)\nfor l in sys.stdin: pass\n"},
+        {"a null id", begin + "for i in range(9):\n    " + print("None") + "for l in sys.stdin: pass\n"},
+        {"the next id after every reply",
+         begin + "for l in sys.stdin:\n    i = json.loads(l)['id']\n    " + print("i + 1") + "    " + print("i")},
+    };
+    for (const Case& c : cases) {
+        EnvironmentProgram program{.command = {"python3", "-c", c.program}, .timeout = std::chrono::milliseconds(2000)};
+        const auto environment = start_environment(program);
+        ASSERT_TRUE(environment.ok()) << environment.error().message();
+        // Long enough for what is written at the start to lie there.
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        const auto replies = judged(**environment, {"1", "2", "3"});
+        for (const EnvironmentReply& r : replies) EXPECT_TRUE(r.failure) << c.what << ": reward " << r.reward;
+    }
+}
+
+TEST(Environment, IdsAreNotGuessable) {
+    const char* const echo =
+        "import json, sys\nfor l in sys.stdin:\n    i = json.loads(l)['id']\n"
+        "    print(json.dumps({'id': i, 'reward': float(i)}), flush=True)\n";
+    const auto environment = start_environment({.command = {"python3", "-c", echo}});
+    ASSERT_TRUE(environment.ok()) << environment.error().message();
+    std::set<double> seen;
+    for (const EnvironmentReply& r : judged(**environment, std::vector<std::string>(20, "1"))) {
+        ASSERT_FALSE(r.failure) << *r.failure;
+        EXPECT_GT(r.reward, 1e6);  // all but one of 10^10 are
+        EXPECT_LT(r.reward, 0x1p53);
+        seen.insert(r.reward);
+    }
+    EXPECT_EQ(seen.size(), 20u);
 }
 
 TEST(Environment, NoSuchProgramIsAnError) {
