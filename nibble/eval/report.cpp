@@ -24,15 +24,14 @@ std::string left(std::string text, size_t width) {
 
 }  // namespace
 
-std::optional<Estimate> recovery(const EvalReport& report, size_t subject, size_t task, size_t metric) {
+std::optional<Estimate> relative_score(const EvalReport& report, size_t subject, size_t task, size_t metric) {
     if (report.reference < 0 || static_cast<size_t>(report.reference) == subject) return std::nullopt;
     const SubjectResult& reference = report.subjects[static_cast<size_t>(report.reference)];
     if (task >= reference.tasks.size() || metric >= reference.tasks[task].metrics.size()) return std::nullopt;
     const Metric& mine = report.subjects[subject].tasks[task].metrics[metric];
     const Metric& theirs = reference.tasks[task].metrics[metric];
     if (!mine.compares || mine.name != theirs.name) return std::nullopt;
-    Estimate a = mine.estimate, b = theirs.estimate;
-    if (mine.kind == Metric::Kind::perplexity) std::swap(a, b);
+    const Estimate &a = mine.estimate, &b = theirs.estimate;
     if (!(b.value > 0)) return std::nullopt;
     const double ratio = a.value / b.value;
     return Estimate{ratio, std::hypot(a.error / b.value, ratio * b.error / b.value)};
@@ -47,7 +46,10 @@ std::string metric_text(const Metric& m) {
     return error > 0 ? fmt::format("{} ± {}", number(value), number(error)) : number(value);
 }
 
-std::string recovery_text(const Estimate& r) { return fmt::format("{:.1f} %", 100 * r.value); }
+std::string relative_text(const Metric& metric, const Estimate& relative) {
+    if (metric.kind == Metric::Kind::perplexity) return fmt::format("{:.4f} times the reference's", relative.value);
+    return fmt::format("{:.1f} % of the reference", 100 * relative.value);
+}
 
 Json to_json(const EvalReport& report) {
     Json subjects = Json::array();
@@ -60,7 +62,8 @@ Json to_json(const EvalReport& report) {
             for (size_t m = 0; m < task.metrics.size(); ++m) {
                 const Estimate& e = task.metrics[m].estimate;
                 Json& metric = metrics[task.metrics[m].name] = {{"value", e.value}, {"standard_error", e.error}};
-                if (const auto r = recovery(report, s, t, m)) metric["recovery"] = r->value;
+                const char* key = task.metrics[m].kind == Metric::Kind::perplexity ? "ratio" : "recovery";
+                if (const auto r = relative_score(report, s, t, m)) metric[key] = r->value;
             }
             Json details = task.details;
             details.erase("samples");
@@ -92,7 +95,7 @@ std::string report_text(const EvalReport& report) {
                 const Metric& metric = task.metrics[m];
                 out += fmt::format("  {}{}{}", left(m == 0 ? task.task : "", 18), left(metric.name, 32),
                                    left(metric_text(metric), 24));
-                if (const auto r = recovery(report, s, t, m)) out += recovery_text(*r) + " of the reference";
+                if (const auto r = relative_score(report, s, t, m)) out += relative_text(metric, *r);
                 while (out.ends_with(' ')) out.pop_back();
                 out += '\n';
             }

@@ -23,14 +23,15 @@ struct EvalReport {
     int reference = -1;  // index of the subject others are measured against; -1: none
 };
 
-// Score of a metric relative to the reference's, 1 = as good; perplexities the other way round. Nothing for metrics
-// that do not compare, the reference itself, or a reference that scored 0. The error assumes independent scores: it is
-// an upper bound, as both models answer the same items.
-std::optional<Estimate> recovery(const EvalReport& report, size_t subject, size_t task, size_t metric);
+// Score of a metric divided by the reference's: 1 is as good. A share is better above 1, a perplexity is worse above 1.
+// Nothing for metrics that do not compare, the reference itself, or a reference that scored 0. The error assumes
+// independent scores: it is an upper bound, as both models answer the same items.
+std::optional<Estimate> relative_score(const EvalReport& report, size_t subject, size_t task, size_t metric);
 
 // "12.34 ± 0.05", shares as percent.
 std::string metric_text(const Metric& metric);
-std::string recovery_text(const Estimate& recovery);  // "99.1 %"
+// Of a relative score: "99.1 % of the reference", and of perplexities "1.0243 times the reference's".
+std::string relative_text(const Metric& metric, const Estimate& relative);
 
 // Without the items' own data (samples).
 Json to_json(const EvalReport& report);

@@ -52,7 +52,7 @@ std::string checkpoints(const EvalReport& r) {
                        table("sortable", {"<name", "size", "bits per weight", "<settings", "time", "<path"}, rows));
 }
 
-// A row per metric, a column per checkpoint, what was recovered below the number.
+// A row per metric, a column per checkpoint, the relative score below the number.
 std::string scores(const EvalReport& r) {
     std::vector<std::string> heads{"<task", "<metric"};
     for (const SubjectResult& s : r.subjects) heads.push_back(s.name);
@@ -66,21 +66,23 @@ std::string scores(const EvalReport& r) {
                     rows += cell("");
                     continue;
                 }
-                const auto back = recovery(r, s, t, m);
-                rows += fmt::format(
-                    "<td data-v=\"{:.9g}\">{}{}</td>", metrics[m].estimate.value, escape_html(metric_text(metrics[m])),
-                    back ? fmt::format("<br><span class=\"soft\">{}</span>", recovery_text(*back)) : "");
+                const auto relative = relative_score(r, s, t, m);
+                rows += fmt::format("<td data-v=\"{:.9g}\">{}{}</td>", metrics[m].estimate.value,
+                                    escape_html(metric_text(metrics[m])),
+                                    relative ? fmt::format("<br><span class=\"soft\">{}</span>",
+                                                           escape_html(relative_text(metrics[m], *relative)))
+                                             : "");
             }
             rows += "</tr>\n";
         }
     return fmt::format("<section><h2>Scores</h2>\n<p class=\"note\">± one standard error. {}</p>\n{}</section>\n",
-                       r.reference >= 0 ? "Below a score: the share of the reference's score that is left "
-                                          "(of perplexities: reference's over this one's)."
+                       r.reference >= 0 ? "Below a score: the score divided by the reference's. A perplexity is worse "
+                                          "above 1, another score is worse below 100 %."
                                         : "",
                        table({}, heads, rows));
 }
 
-std::string recoveries(const EvalReport& r) {
+std::string relative_scores(const EvalReport& r) {
     if (r.reference < 0) return {};
     std::string figures;
     for (size_t t = 0; t < tasks_of(r).size(); ++t)
@@ -89,23 +91,25 @@ std::string recoveries(const EvalReport& r) {
             double high = 1;
             for (size_t s = 0; s < r.subjects.size(); ++s) {
                 const bool itself = int(s) == r.reference;
-                const auto back = itself ? std::optional<Estimate>({1, 0}) : recovery(r, s, t, m);
-                if (!back) continue;
-                high = std::max(high, back->value);
-                chart.bars.push_back({double(s) + 0.15, double(s) + 0.85, back->value,
-                                      fmt::format("{}: {}", r.subjects[s].name, recovery_text(*back)), int(s)});
+                const auto relative = itself ? std::optional<Estimate>({1, 0}) : relative_score(r, s, t, m);
+                if (!relative) continue;
+                high = std::max(high, relative->value);
+                chart.bars.push_back(
+                    {double(s) + 0.15, double(s) + 0.85, relative->value,
+                     fmt::format("{}: {}", r.subjects[s].name, relative_text(tasks_of(r)[t].metrics[m], *relative)),
+                     int(s)});
                 chart.x_ticks.push_back({double(s) + 0.5, fmt::format("{}", s + 1)});  // names do not fit
             }
             if (chart.bars.size() < 2) continue;
             const std::string &task = tasks_of(r)[t].task, &metric = tasks_of(r)[t].metrics[m].name;
             const std::string name = task == metric ? task : fmt::format("{}, {}", task, metric);
-            chart.title = "Share of the reference's score: " + name;
+            chart.title = "Score divided by the reference's: " + name;
             chart.y_high = high * 1.06;
             figures += fmt::format("<figure><figcaption>{}</figcaption>{}</figure>\n", escape_html(name), draw(chart));
         }
     if (figures.empty()) return {};
     return fmt::format(
-        "<section><h2>What is left of the reference's score</h2>\n{}<div class=\"panels "
+        "<section><h2>Scores divided by the reference's</h2>\n{}<div class=\"panels "
         "large\">{}</div></section>\n",
         legend(r), figures);
 }
@@ -157,7 +161,7 @@ std::string settings(const EvalReport& r) {
 std::string render_html(const EvalReport& r) {
     if (r.subjects.empty()) return document("nibble evaluation", "<p>No checkpoints.</p>");
     return document("nibble evaluation",
-                    header(r) + checkpoints(r) + scores(r) + recoveries(r) + divergences(r) + settings(r));
+                    header(r) + checkpoints(r) + scores(r) + relative_scores(r) + divergences(r) + settings(r));
 }
 
 }  // namespace nibble

@@ -43,7 +43,7 @@ struct Metric {
     std::string name;  // "accuracy"
     Estimate estimate;
     Kind kind = Kind::share;  // shares are 0 ... 1
-    bool compares = false;    // a score of the model alone: what "recovery" is computed from
+    bool compares = false;    // a score of the model alone: relative_score() divides it by the reference's
 };
 
 struct TaskResult {

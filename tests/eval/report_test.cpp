@@ -24,27 +24,29 @@ EvalReport sample() {
     return report;
 }
 
-TEST(EvalReport, RecoveryIsTheShareOfTheReferencesScore) {
+TEST(EvalReport, ARelativeScoreIsTheScoreDividedByTheReferences) {
     const EvalReport report = sample();
-    EXPECT_DOUBLE_EQ(recovery(report, 0, 0, 0)->value, 0.8);  // perplexities the other way round
-    EXPECT_DOUBLE_EQ(recovery(report, 0, 1, 0)->value, 0.9);
-    EXPECT_NEAR(recovery(report, 0, 1, 0)->error, std::hypot(0.1, 0.09), 1e-12);
-    EXPECT_FALSE(recovery(report, 0, 0, 1));
-    EXPECT_FALSE(recovery(report, 1, 0, 0));
+    EXPECT_DOUBLE_EQ(relative_score(report, 0, 0, 0)->value, 1.25);  // a perplexity above the reference's is worse
+    EXPECT_NEAR(relative_score(report, 0, 0, 0)->error, std::hypot(0.025, 1.25 * 0.025), 1e-12);
+    EXPECT_DOUBLE_EQ(relative_score(report, 0, 1, 0)->value, 0.9);
+    EXPECT_NEAR(relative_score(report, 0, 1, 0)->error, std::hypot(0.1, 0.09), 1e-12);
+    EXPECT_FALSE(relative_score(report, 0, 0, 1));
+    EXPECT_FALSE(relative_score(report, 1, 0, 0));
     EvalReport alone = report;
     alone.reference = -1;
-    EXPECT_FALSE(recovery(alone, 0, 0, 0));
+    EXPECT_FALSE(relative_score(alone, 0, 0, 0));
 }
 
 TEST(EvalReport, Text) {
-    EXPECT_EQ(report_text(sample()),
-              "<four> & bits: 1.00 kB, 4.50 bits per weight\n"
-              "  perplexity        perplexity                      12.500 ± 0.25000        80.0 % of the reference\n"
-              "                    KL mean                         0.04000 ± 0.00100\n"
-              "  lambada           accuracy                        45.00 ± 5.00 %          90.0 % of the reference\n"
-              "\nreference (reference): 1.00 kB, 4.50 bits per weight\n"
-              "  perplexity        perplexity                      10.000 ± 0.25000\n"
-              "  lambada           accuracy                        50.00 ± 5.00 %\n");
+    EXPECT_EQ(
+        report_text(sample()),
+        "<four> & bits: 1.00 kB, 4.50 bits per weight\n"
+        "  perplexity        perplexity                      12.500 ± 0.25000        1.2500 times the reference's\n"
+        "                    KL mean                         0.04000 ± 0.00100\n"
+        "  lambada           accuracy                        45.00 ± 5.00 %          90.0 % of the reference\n"
+        "\nreference (reference): 1.00 kB, 4.50 bits per weight\n"
+        "  perplexity        perplexity                      10.000 ± 0.25000\n"
+        "  lambada           accuracy                        50.00 ± 5.00 %\n");
 }
 
 TEST(EvalReport, JsonHasEveryNumber) {
@@ -52,6 +54,8 @@ TEST(EvalReport, JsonHasEveryNumber) {
     const Json& first = json["checkpoints"][0];
     EXPECT_EQ(first["tasks"][0]["metrics"]["perplexity"]["value"], 12.5);
     EXPECT_EQ(first["tasks"][1]["metrics"]["accuracy"]["recovery"], 0.9);
+    EXPECT_EQ(first["tasks"][0]["metrics"]["perplexity"]["ratio"], 1.25);
+    EXPECT_FALSE(first["tasks"][0]["metrics"]["perplexity"].contains("recovery"));
     EXPECT_EQ(json["reference"], "reference");
 }
 
@@ -60,7 +64,7 @@ TEST(EvalReport, ThePageIsWellFormedEscapedAndTheSameTwice) {
     EXPECT_EQ(test::check_markup(page).error, "");
     EXPECT_TRUE(test::is_utf8(page));
     EXPECT_EQ(page.find("<four>"), std::string::npos);
-    EXPECT_NE(page.find("80.0 %"), std::string::npos);
+    EXPECT_NE(page.find("1.2500 times"), std::string::npos);
     EXPECT_NE(page.find("Divergence from the reference"), std::string::npos);
     EXPECT_EQ(page, render_html(sample()));
     EXPECT_EQ(test::check_markup(render_html({})).error, "");
