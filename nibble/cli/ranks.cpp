@@ -41,9 +41,12 @@ Result<fs::path> meeting_folder() {
 Result<pid_t> start_rank(const RankPlace& place, int rank) {
     std::vector<std::string> arguments = own_arguments(), variables;
     for (char** v = environ; *v; ++v)
-        if (!std::string_view(*v).starts_with("NIBBLE_RANK")) variables.push_back(*v);
-    variables.push_back(fmt::format("NIBBLE_RANK={}", rank));
-    variables.push_back(fmt::format("NIBBLE_RANKS={}", place.size));
+        if (!std::string_view(*v).starts_with("NIBBLE_RANK") && !std::string_view(*v).starts_with("NIBBLE_LOCAL_RANK"))
+            variables.push_back(*v);
+    for (const char* local : {"", "LOCAL_"}) {  // one machine has them all
+        variables.push_back(fmt::format("NIBBLE_{}RANK={}", local, rank));
+        variables.push_back(fmt::format("NIBBLE_{}RANKS={}", local, place.size));
+    }
     variables.push_back("NIBBLE_ADDRESS=" + place.address);
     variables.push_back(std::string(started_here) + "=1");
     const auto pointers = [](std::vector<std::string>& list) {

@@ -18,23 +18,22 @@ namespace nibble {
 
 using RankBytes = std::vector<std::byte>;
 
-// Where a process stands among the ranks, and where they meet: rank 0 listens at `address` ("unix:/path" or
+// The place of a process among the ranks, and where they meet: rank 0 listens at `address` ("unix:/path" or
 // "host:port"), the others connect to it.
 struct RankPlace {
     int rank = 0, size = 1;
     std::string address;
+    // The number of this process among those of its machine, and how many those are, where the launcher says it.
+    std::optional<int> local_rank, local_size;
     bool alone() const { return size == 1; }
 };
 
 // From the environment: NIBBLE_RANK, NIBBLE_RANKS and NIBBLE_ADDRESS, or the ranks that mpirun (OMPI_COMM_WORLD_RANK,
-// PMI_RANK), srun (SLURM_PROCID) or torchrun (RANK) gave. Without NIBBLE_ADDRESS: MASTER_ADDR and MASTER_PORT. None of
-// them: alone. Errors: a rank that is no number or not below the size, several ranks without an address.
+// PMI_RANK), torchrun (RANK) or srun (SLURM_PROCID of a step) gave; local numbers come from the same launcher. Without
+// NIBBLE_ADDRESS: MASTER_ADDR and MASTER_PORT. None of them: alone. Slurm's variables count in a step (SLURM_STEP_ID)
+// only, because a batch script has them too and is one process. Errors: a rank that is no number or not below the
+// size, several ranks without an address.
 Result<RankPlace> rank_place();
-
-// The number of this process among those of its machine, and how many those are, where the starter told it
-// (OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID, LOCAL_RANK ...).
-std::optional<int> local_rank();
-std::optional<int> local_ranks();
 
 // Equal in processes that share a machine's memory: its host name and the number of its boot. (Containers of one
 // machine have host names of their own, and limits of their own.)

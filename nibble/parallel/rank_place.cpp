@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <string_view>
 
 namespace nibble {
@@ -25,48 +28,84 @@ Result<int> number_of(const char* name) {
     return value;
 }
 
+std::optional<int> number_if_set(const char* name) {
+    if (variable(name).empty()) return {};
+    const auto number = number_of(name);
+    return number.ok() ? std::optional(*number) : std::nullopt;
+}
+
+// Names of variables; "": it has none.
+struct Launcher {
+    const char *rank, *size, *local_rank, *local_size;
+    bool in_slurm_step = false;  // counts in a step only
+};
+
+// The first one that gives rank and size counts: launchers that start others leave their variables set.
+constexpr Launcher launchers[] = {
+    {"NIBBLE_RANK", "NIBBLE_RANKS", "NIBBLE_LOCAL_RANK", "NIBBLE_LOCAL_RANKS"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", true},
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", true},
+};
+
+bool in_slurm_step() { return !variable("SLURM_STEP_ID").empty(); }
+
+// Slurm's list of tasks per node, "2(x2),1": two, two and one. Nothing where it is no such list or too short.
+std::optional<int> slurm_tasks_on(std::string_view list, int node) {
+    while (!list.empty()) {
+        const std::string_view item = list.substr(0, list.find(','));
+        int tasks = 0, nodes = 1;
+        const char* const end = item.data() + item.size();
+        auto read = std::from_chars(item.data(), end, tasks);
+        if (read.ec != std::errc()) return {};
+        if (read.ptr != end) {
+            if (!std::string_view(read.ptr, end).starts_with("(x")) return {};
+            read = std::from_chars(read.ptr + 2, end, nodes);
+            if (read.ec != std::errc() || std::string_view(read.ptr, end) != ")") return {};
+        }
+        if (node < nodes) return tasks;
+        node -= nodes;
+        list.remove_prefix(std::min(list.size(), item.size() + 1));
+    }
+    return {};
+}
+
+// srun --mpi=pmi2 gives PMI's ranks and Slurm's local ones. SLURM_NTASKS_PER_NODE is the job's, and there only if asked
+// for.
+void read_local(const Launcher& launcher, RankPlace& place) {
+    place.local_rank = number_if_set(launcher.local_rank);
+    place.local_size = number_if_set(launcher.local_size);
+    const bool by_slurm = launcher.in_slurm_step || std::string_view(launcher.rank) == "PMI_RANK";
+    if (!by_slurm || !in_slurm_step()) return;
+    if (!place.local_rank) place.local_rank = number_if_set("SLURM_LOCALID");
+    const int node = number_if_set("SLURM_NODEID").value_or(0);
+    if (!place.local_size) place.local_size = slurm_tasks_on(variable("SLURM_STEP_TASKS_PER_NODE"), node);
+    if (!place.local_size) place.local_size = number_if_set("SLURM_NTASKS_PER_NODE");
+}
+
 }  // namespace
 
 Result<RankPlace> rank_place() {
-    // Slurm sets its variables in every step of a job, a single process included.
-    constexpr std::pair<const char*, const char*> pairs[] = {{"NIBBLE_RANK", "NIBBLE_RANKS"},
-                                                             {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                                             {"PMI_RANK", "PMI_SIZE"},
-                                                             {"RANK", "WORLD_SIZE"},
-                                                             {"SLURM_PROCID", "SLURM_NTASKS"}};
     RankPlace place;
-    for (const auto& [rank, size] : pairs) {
-        if (variable(rank).empty() || variable(size).empty()) continue;
-        NIBBLE_TRY(place.rank, number_of(rank));
-        NIBBLE_TRY(place.size, number_of(size));
-        if (place.rank >= place.size) return fail("{}={} is not below {}={}", rank, place.rank, size, place.size);
-        break;
-    }
+    const auto given = [](const Launcher& l) {
+        return !variable(l.rank).empty() && !variable(l.size).empty() && (!l.in_slurm_step || in_slurm_step());
+    };
+    const auto launcher = std::ranges::find_if(launchers, given);
+    if (launcher == std::end(launchers)) return place;
+    NIBBLE_TRY(place.rank, number_of(launcher->rank));
+    NIBBLE_TRY(place.size, number_of(launcher->size));
+    if (place.rank >= place.size)
+        return fail("{}={} is not below {}={}", launcher->rank, place.rank, launcher->size, place.size);
     if (place.alone()) return place;
+    read_local(*launcher, place);
     place.address = variable("NIBBLE_ADDRESS");
     if (place.address.empty() && !variable("MASTER_ADDR").empty() && !variable("MASTER_PORT").empty())
         place.address = fmt::format("{}:{}", variable("MASTER_ADDR"), variable("MASTER_PORT"));
     if (place.address.empty())
         return fail("{} ranks need a place to meet: NIBBLE_ADDRESS=HOST:PORT of rank 0's machine", place.size);
     return place;
-}
-
-namespace {
-
-std::optional<int> first_number(std::initializer_list<const char*> names) {
-    for (const char* name : names)
-        if (!variable(name).empty())
-            if (const auto number = number_of(name); number.ok()) return *number;
-    return {};
-}
-
-}  // namespace
-
-std::optional<int> local_rank() {
-    return first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"});
-}
-std::optional<int> local_ranks() {
-    return first_number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE"});
 }
 
 std::string machine_name() {

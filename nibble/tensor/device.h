@@ -25,6 +25,7 @@ struct DeviceInfo {
     int multiprocessors = 0;
     int64_t memory_bytes = 0;  // of the card
     int64_t l2_bytes = 0;
+    std::string uuid;  // of the card, 32 hexadecimal digits: the same in all processes
 };
 
 // Every GPU the driver shows. Error: no driver, no usable GPU, no CUDA in this build.

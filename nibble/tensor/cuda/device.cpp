@@ -9,13 +9,16 @@ namespace {
 Result<DeviceInfo> device_info(int index) {
     cudaDeviceProp p{};
     NIBBLE_CUDA_CALL(cudaGetDeviceProperties, &p, index);
+    std::string uuid;
+    for (const char byte : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
     return DeviceInfo{index,
                       p.name,
                       p.major,
                       p.minor,
                       p.multiProcessorCount,
                       static_cast<int64_t>(p.totalGlobalMem),
-                      static_cast<int64_t>(p.l2CacheSize)};
+                      static_cast<int64_t>(p.l2CacheSize),
+                      std::move(uuid)};
 }
 
 }  // namespace
