@@ -18,8 +18,8 @@ constexpr uint64_t validation_role = 0x76616C6964617465;  // "validate"
 
 std::string place_of(const RawDocument& document, const std::vector<fs::path>& files) {
     const std::string file = files[document.source].string();
-    if (document.json) return fmt::format("{}: line {}", file, document.number);
-    return document.number == 1 ? file : fmt::format("{}: document {}", file, document.number);
+    if (!document.row && document.number == 1) return file;
+    return fmt::format("{}: {} {}", file, document.unit, document.number);
 }
 
 class DataBuilder {
@@ -103,6 +103,11 @@ private:
                 "none of {} documents was drawn for validation by --val {} and --seed {}; change one of them, or take "
                 "the end of every text (--val-by tails)",
                 documents_, options_.validation, options_.seed);
+        if (manifest_.train.learned() == 0)
+            return fail(
+                "no token would be learned: none of the {} documents to train on has an answer of the assistant that "
+                "the loss counts; --loss all learns everything",
+                manifest_.train.documents());
         manifest_.vocabulary = vocabulary_hash(*text_.tokenizer);
         manifest_.vocab = static_cast<int64_t>(text_.tokenizer->vocab_size());
         manifest_.end_token = text_.end_token;

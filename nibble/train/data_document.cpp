@@ -2,14 +2,41 @@
 
 #include "base/utf8.h"
 #include "text/corpus.h"
+#include "train/data_rows.h"
+
+#include <algorithm>
 
 namespace nibble {
 namespace {
 
+void end_document(std::vector<TokenId>& ids, const DocumentText& how) {
+    if (how.end_token && (ids.empty() || ids.back() != *how.end_token)) ids.push_back(*how.end_token);
+}
+
 Result<TokenDocument> plain_document(std::string_view text, const DocumentText& how) {
     TokenDocument out;
     NIBBLE_TRY(out.ids, how.tokenizer->encode(text, {.add_special = true, .parse_special = false}));
-    if (how.end_token && (out.ids.empty() || out.ids.back() != *how.end_token)) out.ids.push_back(*how.end_token);
+    end_document(out.ids, how);
+    return out;
+}
+
+// Prompt and completion have their own tokens, as when the prompt is given and the completion generated. The end token
+// is part of the completion.
+Result<TokenDocument> completion_document(const DataRow& row, const DocumentText& how) {
+    TokenDocument out;
+    const EncodeOptions plain{.parse_special = false};
+    NIBBLE_TRY(const auto marked, how.tokenizer->encode(row.prompt, {.add_special = true, .parse_special = false}));
+    NIBBLE_TRY(const auto prompt, how.tokenizer->encode(row.prompt, plain));
+    NIBBLE_TRY(const auto completion, how.tokenizer->encode(row.text, plain));
+    const auto found = std::ranges::search(marked, prompt);  // what the tokenizer puts after a text comes at the end
+    out.ids.assign(marked.begin(), found.end());
+    const size_t from = out.ids.size();
+    out.ids.insert(out.ids.end(), completion.begin(), completion.end());
+    out.ids.insert(out.ids.end(), found.end(), marked.end());
+    end_document(out.ids, how);
+    if (how.loss == LossOn::all) return out;
+    out.learned.assign(out.ids.size(), true);
+    std::fill_n(out.learned.begin(), from, false);
     return out;
 }
 
@@ -20,34 +47,34 @@ Json beginning_of(const Json& messages, size_t count) {
 }
 
 // Renders the first `count` messages of a conversation.
-Result<Rendering> render_messages(const Json& line, size_t count, bool prompt, const DocumentText& how) {
+Result<Rendering> render_messages(const DataRow& row, size_t count, bool prompt, const DocumentText& how) {
     Json own = how.variables, data = Json::object();
     own["add_generation_prompt"] = prompt;
-    data["messages"] = beginning_of(line["messages"], count);
-    if (const auto tools = line.find("tools"); tools != line.end()) data["tools"] = *tools;
+    data["messages"] = beginning_of(row.messages, count);
+    if (!row.tools.is_null()) data["tools"] = row.tools;
     return how.chat->render(own, data, how.now).within("chat template");
 }
 
 // Bytes of the whole rendering that the assistant is to learn: from the end of the prompt that asks for a message to
 // the end of the message, without the white space behind it.
-Result<TextRanges> learned_bytes(const Json& line, const std::string& whole, const DocumentText& how) {
-    const Json& messages = line["messages"];
+Result<TextRanges> learned_bytes(const DataRow& row, const std::string& whole, const DocumentText& how) {
+    const Json& messages = row.messages;
     TextRanges ranges;
     size_t last = messages.size();
     while (last > 0 && messages[last - 1]["role"] != "assistant") --last;
     for (size_t i = how.loss == LossOn::last && last > 0 ? last - 1 : 0; i < last; ++i) {
-        if (messages[i]["role"] != "assistant") continue;
+        if (messages[i]["role"] != "assistant" || row.unlearned[i]) continue;
         const auto differs = [&](std::string_view what) {
             return fail(
                 "the chat template renders {} message {} otherwise when the conversation goes on, so the loss "
                 "has no place; --loss last takes the last message only, --loss all takes everything",
                 what, i + 1);
         };
-        NIBBLE_TRY(const Rendering before, render_messages(line, i, true, how));
+        NIBBLE_TRY(const Rendering before, render_messages(row, i, true, how));
         if (!whole.starts_with(before.text)) return differs("what comes before");
         size_t end = whole.size();
         if (i + 1 < messages.size()) {
-            NIBBLE_TRY(const Rendering after, render_messages(line, i + 1, false, how));
+            NIBBLE_TRY(const Rendering after, render_messages(row, i + 1, false, how));
             if (!whole.starts_with(after.text)) return differs("the assistant's");
             end = after.text.size();
         }
@@ -96,14 +123,14 @@ Result<std::vector<bool>> tokens_in(const TextRanges& ranges, const std::vector<
     return inside;
 }
 
-Result<TokenDocument> conversation(const Json& line, const DocumentText& how) {
+Result<TokenDocument> conversation(const DataRow& row, const DocumentText& how) {
     if (!how.chat) return fail("'messages' need a chat template, and the tokenizer's folder has none");
-    NIBBLE_CHECK(check_messages(line["messages"]));
-    NIBBLE_TRY(const Rendering whole, render_messages(line, line["messages"].size(), false, how));
+    NIBBLE_CHECK(check_messages(row.messages));
+    NIBBLE_TRY(const Rendering whole, render_messages(row, row.messages.size(), false, how));
     TokenDocument out;
     NIBBLE_TRY(out.ids, how.tokenizer->encode(whole.text, {.data = &whole.data}));
     if (how.loss == LossOn::all) return out;
-    NIBBLE_TRY(const TextRanges ranges, learned_bytes(line, whole.text, how));
+    NIBBLE_TRY(const TextRanges ranges, learned_bytes(row, whole.text, how));
     NIBBLE_TRY(out.learned, tokens_in(ranges, out.ids, whole.text, *how.tokenizer));
     return out;
 }
@@ -112,16 +139,11 @@ Result<TokenDocument> conversation(const Json& line, const DocumentText& how) {
 
 Result<TokenDocument> tokenize_document(const RawDocument& document, const DocumentText& how) {
     NIBBLE_CHECK(check_utf8(document.text()));
-    if (!document.json) return plain_document(document.text(), how);
-    NIBBLE_TRY(const Json line, parse_json(document.text()));
-    if (!line.is_object()) return fail("expected an object with 'text' or 'messages'");
-    if (const auto text = line.find("text"); text != line.end()) {
-        if (!text->is_string()) return fail("'text' is not a string");
-        if (line.contains("messages")) return fail("has both 'text' and 'messages'");
-        return plain_document(text->get_ref<const std::string&>(), how);
-    }
-    if (!line.contains("messages")) return fail("has neither 'text' nor 'messages'");
-    return conversation(line, how);
+    if (!document.row) return plain_document(document.text(), how);
+    NIBBLE_TRY(const Json json, parse_json(document.text()));
+    NIBBLE_TRY(const DataRow row, data_row(json));
+    if (row.is_chat()) return conversation(row, how);
+    return row.prompt.empty() ? plain_document(row.text, how) : completion_document(row, how);
 }
 
 }  // namespace nibble

@@ -21,6 +21,9 @@ Result<DataManifest> open_manifest(const fs::path& folder, int64_t vocab, std::s
 
 Result<std::unique_ptr<BatchSource>> open_split(const fs::path& folder, const DataManifest& manifest, bool validation,
                                                 const LoaderOptions& options) {
+    if ((validation ? manifest.validation : manifest.train).learned() == 0)
+        return fail("{}: {}: no token of it is learned; see --loss of 'nibble data build'", folder.string(),
+                    validation ? "validation" : "train");
     NIBBLE_TRY(TokenSet set, TokenSet::open(folder, manifest, validation));
     NIBBLE_TRY(auto loader, DataLoader::create(std::make_shared<TokenSet>(std::move(set)), options)
                                 .within(fmt::format("{}: {}", folder.string(), validation ? "validation" : "train")));

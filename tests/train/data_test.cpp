@@ -287,7 +287,9 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
         const std::string message = fails(input);
         EXPECT_TRUE(message.starts_with(input.string()) && message.ends_with(end)) << message;
     };
-    ends(write("a.jsonl", "{\"text\": \"x\"}\n{\"txt\": \"y\"}\n"), ": line 2: has neither 'text' nor 'messages'");
+    ends(write("a.jsonl", "{\"text\": \"x\"}\n{\"txt\": \"y\"}\n"),
+         ": line 2: has the keys txt; a row has 'text', 'messages', 'conversations', 'prompt' and 'completion', "
+         "'instruction' and 'output', or 'question' and 'answer'");
     ends(write("a.jsonl", "{\"text\": \"x\", \"messages\": []}\n"), ": line 1: has both 'text' and 'messages'");
     ends(write("b.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\""), "");
     ends(write("c.txt", "abc\xff"), ": byte 3 is not UTF-8");
