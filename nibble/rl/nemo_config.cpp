@@ -1,17 +1,14 @@
 #include "rl/nemo_config.h"
 
-#include "base/mapped_file.h"
 #include "io/yaml.h"
 #include "rl/nemo_keys.h"
+#include "rl/nemo_yaml.h"
 #include "rl/rl_config.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
 #include <map>
 #include <optional>
 
@@ -19,140 +16,6 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-void override_with(YamlNode& base, const YamlNode& over) {
-    for (const YamlEntry& entry : over.entries) {
-        const auto old = std::ranges::find(base.entries, entry.key, &YamlEntry::key);
-        if (old == base.entries.end())
-            base.entries.push_back(entry);
-        else if (old->value.is_map() && entry.value.is_map())
-            override_with(old->value, entry.value);
-        else
-            old->value = entry.value;
-    }
-}
-
-// The recipe over the files that its `defaults` name, which lie beside it. over: those that led here.
-Result<YamlNode> read_recipe(const fs::path& file, const std::vector<fs::path>& over) {
-    if (std::ranges::count(over, file.lexically_normal()) > 0)
-        return fail("{}: is among its own 'defaults'", file.string());
-    if (over.size() > 8) return fail("{}: 'defaults' more than 8 files deep", file.string());
-    std::vector<fs::path> with = over;
-    with.push_back(file.lexically_normal());
-    NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
-    NIBBLE_TRY(const auto documents, parse_yaml(text, file.string()));
-    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a recipe is one map of keys", file.string());
-    YamlNode recipe = documents[0], merged = recipe;
-    merged.entries.clear();
-    if (const YamlNode* parents = recipe.find("defaults")) {
-        for (const YamlNode& parent : parents->is_list() ? parents->items : std::vector<YamlNode>{*parents}) {
-            NIBBLE_TRY(const std::string name, as_text(parent, "defaults"));
-            NIBBLE_TRY(const YamlNode base,
-                       read_recipe(file.parent_path() / name, with).within(parent.where() + ": defaults"));
-            override_with(merged, base);
-        }
-        std::erase_if(recipe.entries, [](const YamlEntry& e) { return e.key == "defaults"; });
-    }
-    override_with(merged, recipe);
-    return merged;
-}
-
-const YamlNode* at(const YamlNode& root, std::string_view path) {
-    const YamlNode* node = &root;
-    while (node && !path.empty()) {
-        const size_t dot = std::min(path.find('.'), path.size());
-        node = node->is_map() ? node->find(path.substr(0, dot)) : nullptr;
-        path.remove_prefix(std::min(dot + 1, path.size()));
-    }
-    return node;
-}
-
-// Of "x, y"; nothing where one of them is no number or their product no finite one.
-std::optional<std::string> product_of(std::string_view factors) {
-    const size_t comma = factors.find(',');
-    if (comma == factors.npos) return std::nullopt;
-    double product = 1;
-    for (std::string_view one : {factors.substr(0, comma), factors.substr(comma + 1)}) {
-        while (one.starts_with(' ')) one.remove_prefix(1);
-        while (one.ends_with(' ')) one.remove_suffix(1);
-        double value = 0;
-        const auto [end, error] = std::from_chars(one.data(), one.data() + one.size(), value);
-        if (error != std::errc{} || end != one.data() + one.size()) return std::nullopt;
-        product *= value;
-    }
-    if (!(std::abs(product) < 0x1p53)) return std::nullopt;  // what is larger is no longer exact
-    return product == std::trunc(product) ? fmt::format("{}", static_cast<int64_t>(product))
-                                          : fmt::format("{}", product);
-}
-
-// Puts ${a.b} and ${mul:x, y} in, innermost first. What cannot be put in stays and is refused where it is used.
-void put_in(std::string& text, const YamlNode& root, int depth) {
-    for (int left = 64; left > 0; --left) {
-        const size_t start = text.rfind("${"), end = text.find('}', start);
-        if (start == text.npos || end == text.npos) return;
-        const std::string inner = text.substr(start + 2, end - start - 2);
-        std::string value;
-        if (inner.starts_with("mul:")) {
-            const auto product = product_of(std::string_view(inner).substr(4));
-            if (!product) return;
-            value = *product;
-        } else {
-            const YamlNode* node = at(root, inner);
-            if (!node || node->is_map() || node->is_list() || depth > 8) return;
-            value = node->is_null() ? "null" : node->text;
-            put_in(value, root, depth + 1);
-            if (value.find("${") != value.npos) return;
-        }
-        text.replace(start, end - start + 1, value);
-    }
-}
-
-enum class Quotes : uint8_t { none, yaml };
-
-// The value as YAML, or without quotes, as it is compared.
-std::string text_of(const YamlNode& node, const YamlNode& root, Quotes quotes) {
-    if (node.is_null()) return "null";
-    if (node.is_list() || node.is_map()) {
-        std::string out;
-        for (const YamlNode& item : node.items) out += (out.empty() ? "" : ", ") + text_of(item, root, quotes);
-        for (const YamlEntry& e : node.entries)
-            out += (out.empty() ? "" : ", ") + e.key + ": " + text_of(e.value, root, quotes);
-        return node.is_list() ? "[" + out + "]" : "{" + out + "}";
-    }
-    std::string text = node.text;
-    put_in(text, root, 0);
-    if (quotes == Quotes::none) return text;
-    const bool plain = !text.empty() && text.find_first_not_of(
-                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                            "0123456789._/+-") == text.npos;
-    // What ${a.b} puts in has the type that it has there.
-    return (node.quoted && text == node.text) || !plain ? Json(text).dump() : text;
-}
-
-// ${.a} is ${b.a} in the map b, ${..a} what stands beside b.
-void make_absolute(YamlNode& node, const std::string& path) {
-    for (YamlEntry& e : node.entries) {
-        std::string& text = e.value.text;
-        for (size_t at = text.find("${."); at != text.npos; at = text.find("${.", at + 1)) {
-            const size_t name = std::min(text.find_first_not_of('.', at + 2), text.size());
-            std::string group = path;
-            for (size_t up = name - at - 3; up > 0; --up)
-                group.erase(group.rfind('.') == group.npos ? 0 : group.rfind('.'));
-            text.replace(at + 2, name - at - 2, group.empty() ? "" : group + ".");
-        }
-        make_absolute(e.value, path.empty() ? e.key : path + "." + e.key);
-    }
-}
-
-// As numbers where both are some, as words otherwise; True is true.
-bool is_same(std::string a, std::string b) {
-    char *end_a = nullptr, *end_b = nullptr;
-    const double x = std::strtod(a.c_str(), &end_a), y = std::strtod(b.c_str(), &end_b);
-    if (!a.empty() && !b.empty() && *end_a == 0 && *end_b == 0) return x == y;
-    for (std::string* word : {&a, &b})
-        if (*word == "True" || *word == "False") word->front() += 'a' - 'A';
-    return a == b;
-}
 
 struct Leaf {
     std::string key;
@@ -174,7 +37,7 @@ public:
     }
 
     Result<NemoTranslation> run() {
-        const YamlNode* model = at(root_, "policy.model_name");
+        const YamlNode* model = nemo_node(root_, "policy.model_name");
         if (!model) return fail("{}: 'policy.model_name' is missing", file_);
         use("policy.model_name");
         settings_ = {{"policy.model_name", yaml_of(*model)}};
@@ -186,7 +49,7 @@ public:
         estimator();
         same_as("grpo.val_num_generations_per_prompt", "grpo.num_val_generations_per_prompt");
         same_as("checkpointing.checkpoint_dir", "output");
-        if (is_same(value("checkpointing.enabled"), "false"))
+        if (same_nemo_value(value("checkpointing.enabled"), "false"))
             set("checkpointing.enabled", "false", "checkpointing.enabled");
         // The rest has the same name on both sides. What needs another key is tried again behind it.
         for (int round = 0; round < 3; ++round)
@@ -234,10 +97,10 @@ private:
 
     // "" where the recipe has no such key.
     std::string value(std::string_view key) const {
-        const YamlNode* node = at(root_, key);
-        return node ? text_of(*node, root_, Quotes::none) : "";
+        const YamlNode* node = nemo_node(root_, key);
+        return node ? nemo_text(*node, root_, NemoQuotes::none) : "";
     }
-    std::string yaml_of(const YamlNode& node) const { return text_of(node, root_, Quotes::yaml); }
+    std::string yaml_of(const YamlNode& node) const { return nemo_text(node, root_, NemoQuotes::yaml); }
     void use(std::string_view key) {
         for (Leaf& leaf : leaves_)
             if (leaf.key == key) leaf.used = true;
@@ -260,13 +123,13 @@ private:
         return true;
     }
     void same_as(std::string_view from, const std::string& key) {
-        if (const YamlNode* node = at(root_, from); node && !node->is_null()) set(key, yaml_of(*node), from);
+        if (const YamlNode* node = nemo_node(root_, from); node && !node->is_null()) set(key, yaml_of(*node), from);
     }
     void try_leaf(Leaf& leaf) {
         if (leaf.node->is_null()) return;
         if (const auto found = settings_.find(leaf.key); found == settings_.end())
             set(leaf.key, yaml_of(*leaf.node), leaf.key);
-        else if (is_same(found->second, yaml_of(*leaf.node)))
+        else if (same_nemo_value(found->second, yaml_of(*leaf.node)))
             use(leaf.key);
         else
             refused_[leaf.key] = "another key of the recipe decides: " + found->second;
@@ -292,7 +155,7 @@ private:
             result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
             return;
         }
-        settings_["data.train"] = yaml_of(*at(root_, "data.train.data_path"));
+        settings_["data.train"] = yaml_of(*nemo_node(root_, "data.train.data_path"));
         use("data.train.data_path");
         for (const std::string key : {"input_key", "output_key"})
             for (const char* group : {"data.train.", "data.default."})
@@ -300,7 +163,7 @@ private:
         // Both files have the same keys here.
         const auto same = [&](const std::string& key) {
             const auto own = settings_.find("data." + key);
-            const YamlNode* theirs = at(root_, "data.validation." + key);
+            const YamlNode* theirs = nemo_node(root_, "data.validation." + key);
             if (theirs && (own == settings_.end() || yaml_of(*theirs) != own->second)) return false;
             use("data.validation." + key);
             return true;
@@ -323,8 +186,8 @@ private:
     }
     // Whether rollouts round scales to powers of two; none: weights and inputs differ.
     std::optional<bool> rollout_powers() const {
-        const bool weights = is_same(value(vllm_ + "pow2_weight_scaling_factors"), "true"),
-                   inputs = is_same(value(vllm_ + "pow2_activation_scaling_factors"), "true");
+        const bool weights = same_nemo_value(value(vllm_ + "pow2_weight_scaling_factors"), "true"),
+                   inputs = same_nemo_value(value(vllm_ + "pow2_activation_scaling_factors"), "true");
         return weights == inputs ? std::optional(weights) : std::nullopt;
     }
     void use_powers() {
@@ -335,12 +198,12 @@ private:
     // Rollouts of updates in another precision.
     void generation_precision() {
         const std::string rollouts = value(vllm_ + "precision");
-        const std::string updates = at(root_, "policy.precision") ? value("policy.precision") : "bfloat16";
+        const std::string updates = nemo_node(root_, "policy.precision") ? value("policy.precision") : "bfloat16";
         const bool own_updates = settings_.contains("policy.precision") && settings_["policy.precision"][0] == '{';
         if (!own_updates && rollouts == updates) return use(vllm_ + "precision");
         if (rollouts == "bfloat16") return static_cast<void>(set(ours_ + "precision", rollouts, vllm_ + "precision"));
         if (rollouts != "fp8") return;
-        const bool mx = is_same(value(vllm_ + "is_mx"), "true");
+        const bool mx = same_nemo_value(value(vllm_ + "is_mx"), "true");
         const std::optional<bool> powers = rollout_powers();
         std::string text = mx ? "recipe: mxfp8" : "recipe: fp8_block";
         text += bf16_layers();
@@ -350,10 +213,41 @@ private:
         if (mx || powers) use_powers();
     }
 
+    // NVFP4 by Model Optimizer: a recipe for the policy, which rollouts share as fake-quantized layers (their own
+    // quant_cfg) or in stored codes (real_quant). Without either, rollouts are in the precision of the model.
+    bool quantized() {
+        const std::string updates = "policy.quant_cfg", rollouts = ours_ + "quant_cfg", real = ours_ + "real_quant";
+        const std::string of_updates = value(updates), of_rollouts = value(rollouts);
+        const auto known = [&](const std::string& key, const std::string& name) -> std::string {
+            if (name.empty() || name == "null") return "";
+            const std::string text = nemo_quant_precision(name);
+            if (text.empty()) refused_[key] = "is none of the NVFP4 recipes that are known here";
+            return text;
+        };
+        const std::string precision = known(updates, of_updates), generation = known(rollouts, of_rollouts);
+        if (precision.empty() && generation.empty()) return false;
+        if (precision.empty()) {
+            same_as("policy.precision", "policy.precision");
+            set(ours_ + "precision", generation, rollouts);
+            return true;
+        }
+        if (!set("policy.precision", precision, updates)) return false;
+        use("policy.precision");
+        const bool stored = same_nemo_value(value(real), "true");
+        if (stored || of_rollouts == of_updates) {
+            for (const std::string& key : {real, rollouts, vllm_ + "precision"}) use(key);
+            return true;
+        }
+        set(ours_ + "precision", generation.empty() ? "bfloat16" : generation,
+            generation.empty() ? vllm_ + "precision" : rollouts);
+        return true;
+    }
+
     void precision() {
+        if (quantized()) return;
         const std::string cfg = "policy.megatron_cfg.fp8_cfg.";
-        const bool fp8 =
-            is_same(value("policy.megatron_cfg.enabled"), "true") && is_same(value(cfg + "enabled"), "true");
+        const bool fp8 = same_nemo_value(value("policy.megatron_cfg.enabled"), "true") &&
+                         same_nemo_value(value(cfg + "enabled"), "true");
         const std::string recipe = fp8 ? value(cfg + "fp8_recipe") : "";
         std::string text = recipe == "blockwise" ? "recipe: fp8_block" : recipe == "mxfp8" ? "recipe: mxfp8" : "";
         if (text.empty()) {
@@ -365,7 +259,7 @@ private:
             return generation_precision();
         }
         const bool mx = recipe == "mxfp8";
-        const bool both = value(vllm_ + "precision") == "fp8" && is_same(value(vllm_ + "is_mx"), "true") == mx;
+        const bool both = value(vllm_ + "precision") == "fp8" && same_nemo_value(value(vllm_ + "is_mx"), "true") == mx;
         if (both) text += bf16_layers();
         // TransformerEngine rounds scales to powers of two unless it is told not to.
         const std::string scales = "policy.megatron_cfg.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES";
@@ -374,7 +268,7 @@ private:
         if (!set("policy.precision", "{" + text + "}", cfg + "fp8_recipe")) return;
         for (const std::string& key : {cfg + "enabled", scales, std::string("policy.precision")}) use(key);
         if (value(cfg + "fp8") == "e4m3") use(cfg + "fp8");
-        if (is_same(value(cfg + "fp8_param"), "false")) use(cfg + "fp8_param");
+        if (same_nemo_value(value(cfg + "fp8_param"), "false")) use(cfg + "fp8_param");
         if (!both) return generation_precision();
         use(vllm_ + "precision");
         if (rollout_powers() == powers || mx) use_powers();
@@ -393,7 +287,7 @@ private:
     // Where a recipe has an estimator, NeMo RL learns from the estimator's own switches, true by default, whatever
     // grpo's of the same names say. Recipes without one are of the time when grpo's were the only ones.
     void estimator() {
-        if (!at(root_, "grpo.adv_estimator")) return;
+        if (!nemo_node(root_, "grpo.adv_estimator")) return;
         for (const std::string key : {"use_leave_one_out_baseline", "normalize_rewards"}) {
             const std::string own = "grpo.adv_estimator." + key, text = value(own);
             set("grpo." + key, text.empty() ? "true" : text, own);
@@ -401,7 +295,7 @@ private:
     }
 
     void optimizer() {
-        const bool megatron = is_same(value("policy.megatron_cfg.enabled"), "true");
+        const bool megatron = same_nemo_value(value("policy.megatron_cfg.enabled"), "true");
         const std::string from = megatron ? "policy.megatron_cfg.optimizer." : "policy.optimizer.kwargs.";
         const std::string to = "policy.optimizer.";
         same_as(from + "lr", to + "lr");
@@ -412,17 +306,50 @@ private:
             same_as(from + "adam_beta2", to + "adam_beta2");
             same_as(from + "clip_grad", "policy.max_grad_norm");
             same_as("policy.megatron_cfg.scheduler.lr_warmup_iters", to + "lr_warmup_iters");
-        } else if (const YamlNode* betas = at(root_, from + "betas"); betas && betas->items.size() == 2) {
+        } else {
+            linear_warmup();
+        }
+        if (megatron) return;
+        if (const YamlNode* betas = nemo_node(root_, from + "betas"); betas && betas->items.size() == 2) {
             set(to + "adam_beta1", yaml_of(betas->items[0]), from + "betas");
             set(to + "adam_beta2", yaml_of(betas->items[1]), from + "betas");
         }
+    }
+
+    // torch's schedulers in a row: LinearLR, then ConstantLR from a milestone on.
+    void linear_warmup() {
+        const YamlNode* list = nemo_node(root_, "policy.scheduler");
+        if (!list || !list->is_list()) return;
+        std::string start, steps;
+        bool constant = true;
+        for (const YamlNode& item : list->items) {
+            const YamlNode* name = item.find("name");
+            if (!name) continue;  // the milestones
+            const YamlNode* arguments = item.find("kwargs");
+            if (name->text.ends_with("LinearLR") && steps.empty()) {
+                const auto of = [&](const char* key) {
+                    const YamlNode* node = arguments ? arguments->find(key) : nullptr;
+                    return node ? nemo_text(*node, root_, NemoQuotes::none) : std::string();
+                };
+                start = of("start_factor"), steps = of("total_iters");
+                const std::string end = of("end_factor");
+                constant = constant && (end.empty() || same_nemo_value(end, "1"));
+            } else {
+                constant = constant && name->text.ends_with("ConstantLR");
+            }
+        }
+        if (steps.empty() || !constant || !set("policy.optimizer.lr_warmup_iters", steps, "policy.scheduler")) return;
+        result_.defaults.push_back(
+            fmt::format("policy.optimizer.lr_warmup_iters: LinearLR rises from {} of the rate in {} steps, ours from "
+                        "1/{} of it",
+                        start.empty() ? "1/3" : start, steps, steps));
     }
 
     // NeMo RL's usual limit is the whole sequence: what the length leaves.
     void generation_length() {
         const std::string from = "policy.generation.max_new_tokens", length = "policy.max_total_sequence_length";
         same_as(length, length);
-        if (!value(from).empty() && is_same(value(from), value(length))) return use(from);
+        if (!value(from).empty() && same_nemo_value(value(from), value(length))) return use(from);
         same_as(from, from);
     }
 
@@ -431,7 +358,7 @@ private:
         const std::string start = "loss_fn.truncated_importance_sampling_";
         Settings next = settings_;
         for (const char* end : {"type", "ratio", "ratio_min"})
-            if (const YamlNode* node = at(root_, start + end); node && !node->is_null())
+            if (const YamlNode* node = nemo_node(root_, start + end); node && !node->is_null())
                 next[start + end] = yaml_of(*node);
         if (next == settings_ || !refusal(next).ok()) return;
         settings_ = std::move(next);
@@ -443,7 +370,7 @@ private:
              {std::tuple{"grpo.val_period", "10", "0"}, std::tuple{"checkpointing.save_period", "10", "0"},
               std::tuple{"checkpointing.keep_top_k", "3", "2"},
               std::tuple{"policy.train_global_batch_size", "512", "all answers of a step"}}) {
-            if (settings_.contains(key) || at(root_, key)) continue;
+            if (settings_.contains(key) || nemo_node(root_, key)) continue;
             const bool written = set(key, theirs, key);
             result_.defaults.push_back(fmt::format("{}: not in the recipe; NeMo RL's default {} {}, ours is {}", key,
                                                    theirs, written ? "is written" : "cannot be taken", ours));
@@ -458,13 +385,13 @@ private:
     bool is_idle(const std::string& key) const {
         for (const char* group : {"policy.megatron_cfg", "policy.megatron_cfg.fp8_cfg", "policy.megatron_cfg.peft",
                                   "policy.dtensor_cfg.lora_cfg", "policy.draft", "data_plane", "grpo.async_grpo"})
-            if (is_under(key, group) && is_same(value(std::string(group) + ".enabled"), "false")) return true;
-        const bool megatron = is_same(value(megatron_ + "enabled"), "true");
+            if (is_under(key, group) && same_nemo_value(value(std::string(group) + ".enabled"), "false")) return true;
+        const bool megatron = same_nemo_value(value(megatron_ + "enabled"), "true");
         if (megatron && (is_under(key, "policy.optimizer") || is_under(key, "policy.scheduler"))) return true;
         if (key == megatron_ + "optimizer.sgd_momentum") return value(megatron_ + "optimizer.optimizer") == "adam";
         if (key == megatron_ + "optimizer.min_lr" || key == megatron_ + "scheduler.lr_decay_iters")
             return value(megatron_ + "scheduler.lr_decay_style") == "constant";
-        if (key.starts_with(megatron_ + "mtp_")) return is_same(value(megatron_ + "mtp_num_layers"), "0");
+        if (key.starts_with(megatron_ + "mtp_")) return same_nemo_value(value(megatron_ + "mtp_num_layers"), "0");
         if (value(vllm_ + "precision") == "fp8") return false;
         for (const char* fp8 : {"num_first_layers_in_bf16", "num_last_layers_in_bf16", "pow2_weight_scaling_factors",
                                 "pow2_activation_scaling_factors", "quantization_ignored_layer_kws", "is_mx"})
@@ -479,12 +406,12 @@ private:
         if (is_idle(leaf.key)) return true;
         const std::optional<NemoKey> entry = find_nemo_key(leaf.key);
         if (!entry || entry->key != leaf.key || entry->same.empty()) return false;
-        const std::string own = text_of(*leaf.node, root_, Quotes::none);
+        const std::string own = nemo_text(*leaf.node, root_, NemoQuotes::none);
         std::string_view left = entry->same;
         while (!left.empty()) {
             const size_t bar = std::min(left.find(" | "), left.size());
             const std::string same(left.substr(0, bar));
-            if (is_same(own, same.starts_with('=') ? value(same.substr(1)) : same)) return true;
+            if (same_nemo_value(own, same.starts_with('=') ? value(same.substr(1)) : same)) return true;
             left.remove_prefix(std::min(bar + 3, left.size()));
         }
         return false;
@@ -528,8 +455,8 @@ private:
 }  // namespace
 
 Result<NemoTranslation> translate_nemo_recipe(const fs::path& file) {
-    NIBBLE_TRY(YamlNode root, read_recipe(file, {}));
-    make_absolute(root, "");
+    NIBBLE_TRY(YamlNode root, read_nemo_recipe(file));
+    make_nemo_absolute(root, "");
     return Translation(root, file.string()).run();
 }
 

@@ -1,5 +1,8 @@
 #include "rl/nemo_keys.h"
 
+#include <algorithm>
+#include <cctype>
+
 namespace nibble {
 namespace {
 
@@ -62,6 +65,13 @@ constexpr NemoKey known[] = {
     {"policy.optimizer.kwargs", "", "AdamW has no such switch here"},
     {"policy.optimizer.kwargs.amsgrad", "false", "AdamW has no such switch here"},
     {"policy.scheduler", "null", rate},
+    {"policy.quant_calib_data", "", "scales of inputs come from the run's own first prompts"},
+    {"policy.quant_calib_size", "", "scales of inputs come from the run's own first prompts"},
+    {"policy.quant_batch_size", "", "scales of inputs come from the run's own first prompts"},
+    {"policy.quant_sequence_length", "", "scales of inputs come from the run's own first prompts"},
+    {"policy.quant_cfg", "null"},
+    {"policy.generation.quant_cfg", "null"},
+    {"policy.generation.real_quant", "false"},
     {"policy.dtensor_cfg.lora_cfg", "null | {}", all_learn},
 
     {"policy.megatron_cfg", "", "Megatron's; one process trains here"},
@@ -145,6 +155,7 @@ constexpr std::string_view elsewhere[] = {
     "policy.dynamic_batching",
     "policy.sequence_packing",
     "policy.make_sequence_length_divisible_by",
+    "policy.disable_modelopt_layer_spec",
     "policy.generation.backend",
     "policy.generation.colocated",
     "policy.generation.vllm_kwargs",
@@ -211,6 +222,38 @@ constexpr std::string_view elsewhere[] = {
 };
 
 }  // namespace
+
+std::string nemo_quant_precision(std::string_view quant_cfg) {
+    struct Known {
+        std::string_view name, precision;
+    };
+    // Recipes of experts, MLPs or a Nemotron's supported paths leave attention in BF16.
+    constexpr std::string_view w4a4 = "{recipe: nvfp4_w4a4}", w4a4_mlp = "{recipe: nvfp4_w4a4, scope: mlp}",
+                               w4a16 = "{recipe: nvfp4_w4a16}", w4a16_mlp = "{recipe: nvfp4_w4a16, scope: mlp}";
+    constexpr Known recipes[] = {{"nvfp4_default", w4a4},
+                                 {"nvfp4", w4a4},
+                                 {"nvfp4_w4a4", w4a4},
+                                 {"nvfp4_mlp_only", w4a4_mlp},
+                                 {"nvfp4_experts", w4a4_mlp},
+                                 {"nvfp4_experts_only", w4a4_mlp},
+                                 {"nano3_nvfp4_default", w4a4_mlp},
+                                 {"w4a16_nvfp4", w4a16},
+                                 {"nvfp4_a16", w4a16},
+                                 {"nvfp4_w4a16", w4a16},
+                                 {"nvfp4_weight_only", w4a16},
+                                 {"nvfp4_weightonly", w4a16},
+                                 {"nvfp4_mlp_weight_only", w4a16_mlp},
+                                 {"nvfp4_a16_mlp_only", w4a16_mlp},
+                                 {"nvfp4_a16_experts", w4a16_mlp},
+                                 {"nano3_nvfp4_weightonly", w4a16_mlp}};
+    std::string name(quant_cfg.substr(quant_cfg.rfind('/') + 1));
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const std::string_view ending : {".yaml", ".yml", "_cfg"})
+        if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+    for (const Known& known : recipes)
+        if (known.name == name) return std::string(known.precision);
+    return {};
+}
 
 bool is_under(std::string_view key, std::string_view group) {
     return key == group || (key.starts_with(group) && key[group.size()] == '.');

@@ -19,6 +19,10 @@ struct NemoKey {
 std::optional<NemoKey> find_nemo_key(std::string_view key);
 
 // Whether the key is the group or in it.
+// A precision of policies (YAML) for Model Optimizer's NVFP4 recipes, by their names or by the names of NeMo RL's files
+// (examples/modelopt/quant_configs); "": another one.
+std::string nemo_quant_precision(std::string_view quant_cfg);
+
 bool is_under(std::string_view key, std::string_view group);
 
 }  // namespace nibble

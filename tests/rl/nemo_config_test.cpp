@@ -75,6 +75,84 @@ Translated translated(const TempDir& dir, std::string_view recipe) {
     return {config.ok() ? *config : RlConfig{}, *text};
 }
 
+// Model Optimizer's recipes by their names and by NeMo RL's files, on both sides or on one.
+TEST(NemoConfig, QuantizedRecipesKeepTheirPrecision) {
+    struct Case {
+        const char *policy, *generation;
+        bool weights_only, stored_inputs, mlp;
+        std::optional<TrainRecipe> rollouts;  // of another precision than the updates
+    };
+    const Case cases[] = {
+        {"quant_cfg: NVFP4_DEFAULT_CFG", "quant_cfg: NVFP4_DEFAULT_CFG", false, true, false, {}},
+        {"quant_cfg: NVFP4_DEFAULT_CFG", "real_quant: true", false, true, false, {}},
+        {"quant_cfg: W4A16_NVFP4_CFG", "real_quant: true", true, false, false, {}},
+        {"quant_cfg: NVFP4_MLP_WEIGHT_ONLY_CFG", "quant_cfg: NVFP4_MLP_WEIGHT_ONLY_CFG", true, false, true, {}},
+        {"quant_cfg: examples/modelopt/quant_configs/nvfp4_a16.yaml",
+         "quant_cfg: examples/modelopt/quant_configs/nvfp4_a16.yaml",
+         true,
+         false,
+         false,
+         {}},
+        {"quant_cfg: /absolute/nvfp4_a16_mlp_only.yaml", "real_quant: true", true, false, true, {}},
+        {"quant_cfg: examples/modelopt/quant_configs/nvfp4_experts.yaml", "real_quant: true", false, true, true, {}},
+        {"quant_cfg: examples/modelopt/quant_configs/nano3_nvfp4_weightonly.yaml",
+         "real_quant: true",
+         true,
+         false,
+         true,
+         {}},
+        {"quant_cfg: NVFP4_DEFAULT_CFG", "real_quant: false", false, true, false, TrainRecipe::bf16},
+        {"train_micro_batch_size: 4", "quant_cfg: W4A16_NVFP4_CFG", false, false, false, TrainRecipe::nvfp4},
+    };
+    for (const Case& c : cases) {
+        TempDir dir;
+        const Translated t = translated(
+            dir, fmt::format("defaults: grpo_math_1B.yaml\npolicy:\n  {}\n  quant_calib_size: 512\n  generation:\n    "
+                             "{}\n",
+                             c.policy, c.generation));
+        const TrainPrecision& p = t.config.precision;
+        EXPECT_EQ(p.recipe, c.weights_only || c.stored_inputs ? TrainRecipe::nvfp4 : TrainRecipe::bf16) << c.policy;
+        EXPECT_EQ(p.weights_only, c.weights_only) << c.policy;
+        EXPECT_EQ(p.stored_inputs, c.stored_inputs) << c.policy;
+        EXPECT_EQ(p.scope == TrainScope::mlp, c.mlp) << c.policy;
+        ASSERT_EQ(t.config.generation.precision.has_value(), c.rollouts.has_value()) << c.policy << c.generation;
+        if (c.rollouts) {
+            EXPECT_EQ(t.config.generation.precision->recipe, *c.rollouts);
+        }
+        for (const char* mapped : {"policy.quant_cfg", "policy.generation.quant_cfg", "policy.generation.real_quant"})
+            EXPECT_FALSE(t.lists(mapped)) << c.policy << " " << mapped;
+        EXPECT_TRUE(t.says("policy.quant_calib_size", "the run's own first prompts"));
+    }
+    TempDir dir;
+    const Translated other =
+        translated(dir, "defaults: grpo_math_1B.yaml\npolicy: {quant_cfg: INT8_SMOOTHQUANT_CFG}\n");
+    EXPECT_TRUE(other.says("policy.quant_cfg", "none of the NVFP4 recipes"));
+    EXPECT_EQ(other.config.precision.recipe, TrainRecipe::bf16);
+}
+
+TEST(NemoConfig, ALinearWarmUpIsKept) {
+    TempDir dir;
+    const Translated t = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+policy:
+  scheduler:
+    - {name: torch.optim.lr_scheduler.LinearLR, kwargs: {start_factor: 0.1, end_factor: 1.0, total_iters: 50}}
+    - {name: torch.optim.lr_scheduler.ConstantLR, kwargs: {factor: 1.0, total_iters: 10000000000}}
+    - {milestones: [50]}
+)");
+    EXPECT_EQ(t.config.warmup, 50);
+    EXPECT_FALSE(t.lists("policy.scheduler"));
+    EXPECT_TRUE(std::ranges::any_of(t.text.defaults, [](const std::string& line) {
+        return line.find("lr_warmup_iters: LinearLR rises from 0.1") != line.npos;
+    }));
+    const Translated decays = translated(dir, R"(
+defaults: grpo_math_1B.yaml
+policy: {scheduler: [{name: torch.optim.lr_scheduler.CosineAnnealingLR, kwargs: {T_max: 100}}]}
+)");
+    EXPECT_EQ(decays.config.warmup, 0);
+    EXPECT_TRUE(decays.lists("policy.scheduler"));
+}
+
 TEST(NemoConfig, FilesOfJsonLinesAreDataHere) {
     TempDir dir;
     const auto recipe = [](std::string_view data) {
