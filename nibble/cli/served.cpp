@@ -73,6 +73,9 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     const auto start = std::chrono::steady_clock::now();
     NIBBLE_TRY(ModelText text, open_model_text(config.path));
     NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
+    if (const int64_t most = loaded.model->config().context; most > 0 && config.context > most)
+        return fail("--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
+                    config.context, most);
     // What neither the request nor generation_config.json says is as OpenAI has it.
     NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));

@@ -45,6 +45,14 @@ Result<sockaddr_un> unix_address(const std::string& path) {
 
 Error system_error(const HttpAddress& address) { return fail("{}: {}", to_text(address), std::strerror(errno)); }
 
+Error listen_error(const HttpAddress& address) {
+    const char* const next_step = errno == EADDRINUSE      ? "; another program listens there: choose another port"
+                                  : errno == EACCES        ? "; choose a port above 1023"
+                                  : errno == EADDRNOTAVAIL ? "; this machine has no such address"
+                                                           : "";
+    return fail("{}: {}{}", to_text(address), std::strerror(errno), next_step);
+}
+
 Result<int> listen_unix(const HttpAddress& address) {
     NIBBLE_TRY(const sockaddr_un name, unix_address(address.unix_path));
     const auto* generic = reinterpret_cast<const sockaddr*>(&name);
@@ -139,7 +147,7 @@ Result<int> listen_at(HttpAddress& address) {
         const int on = 1;
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (::bind(fd, one->ai_addr, one->ai_addrlen) != 0 || ::listen(fd, 4096) != 0) {
-            error = system_error(address);
+            error = listen_error(address);
             ::close(fd);
             continue;
         }

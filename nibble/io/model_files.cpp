@@ -1,5 +1,6 @@
 #include "io/model_files.h"
 
+#include "base/model_place.h"
 #include "io/json_events.h"
 #include "io/shard_index.h"
 
@@ -90,7 +91,7 @@ Result<ModelFiles> ModelFiles::open(const fs::path& path) {
         NIBBLE_CHECK(model.open_shards(path.parent_path(), {path.filename().string()}));
         return model;
     }
-    if (!fs::is_directory(path, error)) return fail("{}: no such folder or file", path.string());
+    if (!fs::is_directory(path, error)) return no_such_model(path);
 
     NIBBLE_TRY(const auto index_file, choose_index(path));
     NIBBLE_TRY(auto files, names_ending(path, ".safetensors"));
@@ -108,7 +109,7 @@ Result<ModelFiles> ModelFiles::open(const fs::path& path) {
         return model;
     }
     if (single) files = {std::string(single_name)};
-    if (files.empty()) return fail("{}: no weights: neither *.safetensors nor an index", path.string());
+    if (files.empty()) return no_safetensors(path);
     NIBBLE_CHECK(model.open_shards(path, std::move(files)));
     return model;
 }

@@ -1,5 +1,7 @@
 #include "io/yaml.h"
 
+#include "base/nearest.h"
+
 #include <fmt/ranges.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
@@ -115,8 +117,7 @@ private:
 
     void open(YamlNode node, const std::string& tag, YAML::anchor_t anchor) {
         check_tag(node, tag);
-        if (open_.size() >= max_yaml_depth)
-            refuse("{}: nested deeper than {} levels", node.where(), max_yaml_depth);
+        if (open_.size() >= max_yaml_depth) refuse("{}: nested deeper than {} levels", node.where(), max_yaml_depth);
         if (is_open_map() && !open_.back().key) refuse("{}: a key must be a word or a number", node.where());
         open_.push_back({std::move(node), anchor, std::nullopt});
     }
@@ -250,10 +251,12 @@ Result<std::string> as_lines(const YamlNode& node, std::string_view what) {
 
 Status check_keys(const YamlNode& map, std::string_view what, std::initializer_list<std::string_view> known) {
     if (!map.is_map()) return fail("{}: {} must be a mapping, not {}", map.where(), what, shown(map));
-    for (const YamlEntry& entry : map.entries)
-        if (std::find(known.begin(), known.end(), entry.key) == known.end())
-            return fail("{}: {} has no key '{}'; it has: {}", entry.value.where(), what, entry.key,
-                        fmt::join(known, ", "));
+    for (const YamlEntry& entry : map.entries) {
+        if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
+        const std::string meant = did_you_mean(entry.key, std::vector<std::string>(known.begin(), known.end()));
+        return fail("{}: {} has no key '{}'{}; it has: {}", entry.value.where(), what, entry.key, meant,
+                    fmt::join(known, ", "));
+    }
     return Ok{};
 }
 

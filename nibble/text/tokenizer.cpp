@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include "base/model_place.h"
 #include "base/mapped_file.h"
 #include "text/substring.h"
 #include "text/tokenizer_data.h"
@@ -244,6 +245,7 @@ std::vector<TokenId> Tokenizer::added_tokens() const {
 
 Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& path) {
     std::error_code error;
+    if (!std::filesystem::exists(path, error)) return no_such_model(path);
     std::filesystem::path file = path;
     if (std::filesystem::is_directory(path, error)) {
         file = path / "tokenizer.json";
