@@ -11,7 +11,9 @@
 namespace nibble {
 
 inline void put_bytes(RankBytes& out, std::span<const std::byte> bytes) {
-    out.insert(out.end(), bytes.begin(), bytes.end());
+    const size_t end = out.size();
+    out.resize(end + bytes.size());
+    if (!bytes.empty()) std::memcpy(out.data() + end, bytes.data(), bytes.size());
 }
 inline void put_number(RankBytes& out, int64_t number) { put_bytes(out, std::as_bytes(std::span(&number, 1))); }
 template <class T>

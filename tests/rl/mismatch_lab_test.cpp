@@ -161,7 +161,9 @@ TEST(MismatchLab, AnotherLengthOfSplitsShows) {
         const TrainerOptions options{.precision = {.recipe = TrainRecipe::fp32}, .cache = cache};
         const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
         for (const auto& t : {trainer.get(), other.get()})
-            if (t->calibrates()) ASSERT_TRUE(calibrate_lab(*t, small_lab()).ok());
+            if (t->calibrates()) {
+                ASSERT_TRUE(calibrate_lab(*t, small_lab()).ok());
+            }
         const auto generator = *other->serving();
         EXPECT_EQ(measure_mismatch(*trainer, generator, small_lab())->mismatches(), 0);
         generator->workspace().attention = &attention_in_half_splits();

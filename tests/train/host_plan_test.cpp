@@ -127,7 +127,9 @@ TEST_F(HostPlan, CountsTheProcessesOfAMachine) {
         });
         for (const std::string& error : errors) {
             EXPECT_EQ(error.empty(), spare == 0) << error;
-            if (spare < 0) EXPECT_THAT(error, HasSubstr("2 processes of this machine need"));
+            if (spare < 0) {
+                EXPECT_THAT(error, HasSubstr("2 processes of this machine need"));
+            }
         }
     }
     // States are divided, and rank 0 alone copies them.
