@@ -1,6 +1,7 @@
 #include "checkpoint/work_folder.h"
 
 #include "base/map_faults.h"
+#include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
 #include "io/file_descriptor.h"
 #include "io/journal.h"
@@ -8,7 +9,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,19 +36,6 @@ Status check_output_is_free(const fs::path& out) {
     if (!fs::exists(status)) return Ok{};
     if (fs::is_directory(status) && fs::is_empty(out, error) && !error) return Ok{};
     return fail("{}: exists already; remove it or choose another output", out.string());
-}
-
-Status check_free_space(const fs::path& out, int64_t bytes_needed) {
-    fs::path existing = fs::absolute(out).parent_path();
-    std::error_code error;
-    while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
-    struct statvfs info {};
-    if (::statvfs(existing.c_str(), &info) != 0)
-        return fail("{}: cannot look at its file system: {}", existing.string(), std::strerror(errno));
-    const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-    if (static_cast<double>(bytes_needed) <= available) return Ok{};
-    return fail("{}: needs {}, but only {} are free on its file system; free some or choose another output",
-                out.string(), size_text(bytes_needed), size_text(static_cast<int64_t>(available)));
 }
 
 // The journal stays: see take_journal_out().
@@ -157,7 +144,7 @@ Status WorkFolder::tidy() {
 Status WorkFolder::make_empty(int64_t bytes_needed) {
     std::error_code error;
     if (fs::is_directory(path_, error)) discard();
-    NIBBLE_CHECK(check_free_space(out_, bytes_needed));
+    NIBBLE_CHECK(check_output_place(out_, bytes_needed));
     error.clear();
     if (!fs::create_directory(path_, error))
         return fail("{}: cannot create: {}", path_.string(), error ? error.message() : "exists already");
@@ -178,12 +165,11 @@ Result<WorkFolder> WorkFolder::named(const fs::path& out) {
 Status WorkFolder::look(ExportMode mode, int64_t bytes_needed) const {
     NIBBLE_CHECK(check_output_is_free(out_));
     std::error_code ignored;
-    const bool begun = fs::is_directory(path_, ignored);
-    if (mode == ExportMode::resume)
-        return begun ? Status(Ok{}) : fail("{}: nothing to resume: there is no such folder", path_.string());
-    if (begun && holds_work())
-        return fail("{}: is left from an interrupted job; resume it or remove the folder", path_.string());
-    return begun ? Status(Ok{}) : check_free_space(out_, bytes_needed);
+    if (!fs::is_directory(path_, ignored)) return check_output_place(out_, bytes_needed);
+    if (mode == ExportMode::create && holds_work())
+        return fail("{}: is left from an interrupted job; resume it with --resume or remove the folder",
+                    path_.string());
+    return Ok{};
 }
 
 Status WorkFolder::check(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
@@ -208,8 +194,8 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     if (error) return fail("{}: cannot make its folder: {}", work.path_.string(), error.message());
     NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
     NIBBLE_CHECK(work.tidy());
-    // A process died before it had made a file: there was something to resume, and it begins again.
-    if (work.lock_.left() && !fs::is_directory(work.path_, error)) mode = ExportMode::create;
+    // Nothing to resume: schedulers repeat the command of a job that was killed before it had made a file.
+    if (!fs::is_directory(work.path_, error)) mode = ExportMode::create;
     NIBBLE_CHECK(work.look(mode, bytes_needed));  // another process may have finished in between
     if (mode == ExportMode::resume) {
         remove_abandoned_files(work.path_);

@@ -47,8 +47,8 @@ public:
 
     // create: OUT must not exist (an empty folder is fine) and OUT.partial must hold no finished work; what a process
     // left there that died before it finished any is removed. Checks that `bytes_needed` are free, then makes the
-    // folder and its parents. resume: OUT.partial must exist. Both take the lock, OUT.partial.lock; an error says who
-    // holds it.
+    // folder and its parents. resume: what OUT.partial holds stays; without such a folder it is create. Both take the
+    // lock, OUT.partial.lock; an error says who holds it.
     static Result<WorkFolder> open(const std::filesystem::path& out, ExportMode mode, int64_t bytes_needed);
 
     const std::filesystem::path& path() const { return path_; }

@@ -1,6 +1,7 @@
 #include "cli/bench_serve.h"
 
 #include "base/json_fields.h"
+#include "checkpoint/output_place.h"
 #include "cli/input_text.h"
 #include "cli/options.h"
 #include "cli/served.h"
@@ -155,6 +156,7 @@ Result<std::vector<std::string>> read_prompt_texts(const std::string& path) {
 }
 
 Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
+    if (!config.page.empty()) NIBBLE_CHECK(check_output_file(config.page));
     LoadPlan plan = config.plan;
     plan.api_key = config.key;
     if (config.goal_ttft_ms > 0) plan.ttft_goal = config.goal_ttft_ms / 1e3;

@@ -1,5 +1,6 @@
 // `nibble eval MODEL...`: what checkpoints can do, and what is left of a reference.
 #include "base/json_fields.h"
+#include "checkpoint/output_place.h"
 #include "cli/engine.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
@@ -231,6 +232,8 @@ Status write_files(const EvalReport& report, const std::string& folder) {
 }
 
 Result<Outcome> run_eval(const EvalConfig& config) {
+    if (!config.out.empty()) NIBBLE_CHECK(check_output_folder(config.out, 0));
+    if (!config.reference_cache.empty()) NIBBLE_CHECK(check_output_file(config.reference_cache));
     Console console(config.json || config.engine.quiet);
     const JobHooks hooks = console.hooks();
     Evaluation evaluation(config);

@@ -1,4 +1,5 @@
 // `nibble logits MODEL --ids FILE -o OUT`: the logits of given tokens, to compare with other systems.
+#include "checkpoint/output_place.h"
 #include "cli/engine.h"
 #include "cli/options.h"
 #include "io/atomic_file.h"
@@ -50,6 +51,7 @@ Result<Outcome> run_logits(const LogitsConfig& config) {
     std::error_code ignored;
     if (fs::exists(fs::symlink_status(config.out, ignored)))
         return fail("{}: exists already; remove it or choose another output", config.out);
+    NIBBLE_CHECK(check_output_file(config.out));
     ThreadPool pool(config.engine.threads);
     NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool));
     const LanguageModel& model = *engine.model;

@@ -163,6 +163,24 @@ bool resumes_export(const QuantizeConfig& config) {
            (fs::exists(fs::path(calibration).replace_extension(".partial")) || !fs::exists(calibration));
 }
 
+// Whether the output is there and its manifest has this very command: a scheduler repeated a job that had ended.
+bool made_by_this_command(const QuantizeConfig& config) {
+    const fs::path manifest = fs::path(config.out) / manifest_name;
+    std::error_code ignored;
+    if (!config.resume || !fs::is_regular_file(manifest, ignored)) return false;
+    const auto json = read_json_file(manifest);
+    return json.ok() && json->is_object() && json->value("command", Json()) == Json(config.command_line);
+}
+
+// Schedulers repeat the command of a killed job, which may have made nothing yet.
+void say_where_it_begins(const QuantizeConfig& config) {
+    fs::path partial = config.out;
+    if (!partial.has_filename()) partial = partial.parent_path();
+    partial += ".partial";
+    if (!config.resume || config.quiet || fs::exists(partial) || fs::exists(calibration_folder(config))) return;
+    say(fmt::format("nibble: {}: nothing to resume, the job starts from the beginning", config.out));
+}
+
 Json settings_of(const QuantizeConfig& config) {
     Json settings{{"dialect", config.format},
                   {"recipe", config.recipe},
@@ -241,6 +259,10 @@ double seconds_since(QuantizeClock::time_point begin) {
 
 Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     const auto begin = QuantizeClock::now();
+    if (made_by_this_command(config)) {
+        if (!config.quiet) say(fmt::format("nibble: {}: this command has made it already", config.out));
+        return Outcome{};
+    }
     double calibration_seconds = 0;
     Console console(config.quiet || config.json);
     const JobHooks hooks = console.hooks();
@@ -264,6 +286,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         fmt::print("{}", config.json ? json_line(to_json(plan)) : to_text(plan));
         return Outcome{};
     }
+    say_where_it_begins(config);
     for (const std::string& warning : plan.warnings) hooks.warn(warning);
     Calibrated calibrated{.settings = settings_of(config)};
     if (!config.calib.file.empty()) {

@@ -6,15 +6,16 @@
 #include "cli/options.h"
 #include "cli/rank_device.h"
 #include "cli/ranks.h"
+#include "cli/rl_from_nemo.h"
 #include "cli/rl_mismatch.h"
 #include "cli/rl_report.h"
+#include "cli/run_output.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
-#include "io/atomic_file.h"
 #include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
-#include "rl/nemo_config.h"
 #include "rl/policy_export.h"
+#include "rl/prompt_place.h"
 #include "rl/question_rows.h"
 #include "rl/rl_host_plan.h"
 #include "rl/rl_log.h"
@@ -53,18 +54,6 @@ Result<RlConfig> rl_config(const RlFlags& flags) {
     if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
     return c;
 }
-
-// The place of a run in its prompts and rollouts, as checkpoints keep places.
-class PromptPlace : public BatchSource {
-public:
-    explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
-    Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
-    Json place() const override { return policy_.place(); }
-    Status set_place(const Json& place) override { return policy_.set_place(place); }
-
-private:
-    PolicyTrainer& policy_;
-};
 
 // Trainer, task and what both need, in the order of their lives.
 struct RlJob {
@@ -279,7 +268,9 @@ Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, cons
     identity["policy"]["weights"] = job.weights;  // the KL term compares with the model of the begin
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
+                            .steps = c.steps,
                             .identity = identity.dump(),
+                            .another_run = "choose another output",
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"command", flags.command_line},
                                       {"parameters", job.trainer->parameters().elements()},
@@ -304,7 +295,7 @@ Status check_policy_export(const RlConfig& c, RlJob& job) {
     if (format != c.export_format)
         return fail("export.format: {}; the forward products of rollouts are {}", format_name(c.export_format),
                     format_name(format));
-    return job.ranks.first() ? RunFolder::check_codes(c.output, codes_of(c)) : Status(Ok{});
+    return job.ranks.first() ? RunFolder::check_codes(c.output, codes_of(c), c.resume) : Status(Ok{});
 }
 
 Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
@@ -314,7 +305,7 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
     if (c.export_format != Format::none) {
         NIBBLE_TRY(const auto codes, policy_codes(*job.trainer, job.generator.get(), c.steps, job.pool));
-        NIBBLE_CHECK(RunFolder::clear_codes(codes_of(c), c.resume));
+        NIBBLE_CHECK(RunFolder::clear_export(codes_of(c), c.resume));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->dialect(), .out = codes_of(c), .manifest = to_text(manifest)}, job.pool, {}));
         if (speaks)
@@ -322,6 +313,7 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
                        serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4");
     }
     NIBBLE_TRY(const auto policy, job.trainer->trained());
+    NIBBLE_CHECK(RunFolder::clear_export(out, c.resume));
     NIBBLE_CHECK(convert(*policy, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
     if (speaks) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
@@ -340,10 +332,24 @@ void note_step(const RlFlags& flags, const RlStep& step, const std::optional<RlV
     std::fflush(stdout);
 }
 
+// A run that was stopped during a validation makes it up.
+Status validate_again(const RlConfig& c, RlJob& job, RunFolder* folder, int64_t done) {
+    const bool was_due = c.validation_every > 0 && done > 0 && done % c.validation_every == 0;
+    std::optional<Json> line = folder && was_due ? folder->line_without("validation_reward") : std::nullopt;
+    NIBBLE_TRY(const bool owed, job.trainer->any(line.has_value()));
+    if (!owed) return Ok{};
+    NIBBLE_TRY(const RlValidation validation, job.policy->validate());
+    if (validation.stopped || !line) return Ok{};
+    add_validation(validation, *line);
+    folder->amend(*line);
+    return Ok{};
+}
+
 // Steps [done, c.steps); fewer where the user or the limit of time says so. done: behind every step that was learned,
 // after an error too. folder: of rank 0, null in the others.
 Status run_steps(const RlConfig& c, const RlFlags& flags, RlJob& job, RunFolder* folder, int64_t& done,
                  PromptPlace& place, const JobHooks& hooks, RunDeadline deadline, RlShares& shares) {
+    NIBBLE_CHECK(validate_again(c, job, folder, done));
     while (done < c.steps) {
         NIBBLE_TRY(const bool stops, job.trainer->any(hooks.should_stop()));
         if (stops) return Ok{};
@@ -427,15 +433,17 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
         NIBBLE_TRY(folder, RunFolder::open(options, *job.trainer, place));
     }
     NIBBLE_TRY(const int64_t first, begin_together(ranks, folder.get(), options, *job.trainer, place));
-    if (first > config.steps)
-        return fail("grpo.max_num_steps {}: {} has made {} already", config.steps, config.output.string(), first);
+    NIBBLE_TRY(const bool ended,
+               ended_earlier(folder.get(), config.output / "model", first, config.steps, *job.trainer));
+    if (ended && speaks) print_ended_earlier(config.output / "model", config.steps);
+    if (ended) return Outcome{};
     if (speaks) {
         fmt::print("{} parameters, {} prompts x {} answers a step, precision {}\n", job.parameters->elements(),
                    config.prompts, config.generations, train_precision_name(config.precision));
         print_rl_formats(config, *job.trainer);
         if (!job.memory.empty()) fmt::print("  memory: {}\n", job.memory);
         if (ranks.group()) fmt::print("  {} ranks, prompts and rows dealt to them\n", ranks.size());
-        if (first > 0) fmt::print("goes on behind {} steps\n", first);
+        print_where_it_begins(config.output, config.resume, first);
     }
     int64_t done = first;
     RlShares shares;
@@ -470,27 +478,20 @@ Result<Outcome> run_rl(RlFlags flags) {
     NIBBLE_TRY(const RankPlace place, rank_place());
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
     NIBBLE_TRY(RlConfig config, rl_config(flags));
-    if (place.rank == 0) NIBBLE_CHECK(RunFolder::check_model(config.output));
+    if (place.rank == 0) {
+        NIBBLE_TRY(const auto model, Checkpoint::open(config.model));
+        NIBBLE_CHECK(RunFolder::check_result(config.output, config.output / "model", config.resume,
+                                             planned_run_bytes(*model, config.saving),
+                                             "go on to more steps with --resume, or choose another output"));
+    }
     NIBBLE_CHECK(check_rl_ranks(config, place.alone() ? flags.ranks : place.size, device.cuda));
     // The answers of a rank may take much longer than those of the others.
     NIBBLE_TRY(const JobRanks ranks,
                JobRanks::join(flags.ranks, {.identity = job_of(config), .patience = std::chrono::hours(2)}));
+    NIBBLE_CHECK(check_own_devices(device, ranks.group()));
     auto outcome = run_job(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));
-}
-
-Result<Outcome> run_from_nemo(const RlFlags& flags) {
-    if (!flags.output.empty() && fs::exists(fs::symlink_status(flags.output)))
-        return fail("{}: exists already; choose another output", flags.output);
-    NIBBLE_TRY(const NemoTranslation translation, translate_nemo_recipe(flags.nemo));
-    if (flags.output.empty())
-        fmt::print("{}", translation.yaml);
-    else
-        NIBBLE_CHECK(write_file_atomically(flags.output, translation.yaml));
-    for (const std::string& line : translation.dropped) fmt::print(stderr, "not mapped: {}\n", line);
-    for (const std::string& line : translation.defaults) fmt::print(stderr, "default: {}\n", line);
-    return Outcome{};
 }
 
 }  // namespace
@@ -570,7 +571,7 @@ void add_rl(CLI::App& app, RunCommand& run) {
         "Examples:\n  nibble rl rl.yaml -o runs/sums\n  nibble rl --mismatch SmolLM2-135M --recipe nvfp4_row_scaled");
     command->callback([flags, command, config, lab, shape, nemo, &run] {
         if (nemo->count() > 0) {
-            run = [flags] { return run_from_nemo(*flags); };
+            run = [flags] { return run_from_nemo(flags->nemo, flags->output); };
             return;
         }
         if (config->count() + shape->count() == 0)

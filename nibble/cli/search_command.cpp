@@ -1,5 +1,6 @@
 // `nibble search SRC --bits 4.8 -o recipe.yaml`: which linears deserve more bits. Scores every group in every format,
 // chooses, and writes the recipe that `nibble quantize` runs, with the scores and the sweep beside it.
+#include "checkpoint/output_place.h"
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/engine.h"
@@ -194,7 +195,8 @@ private:
 };
 
 // Looked at before the work, not after it. A search that was killed while it wrote them goes on.
-Status refuse_existing_outputs(const SearchConfig& config) {
+Status check_outputs(const SearchConfig& config) {
+    NIBBLE_CHECK(check_output_file(config.out));
     std::error_code ignored;
     if (fs::exists(work_folder(config.out), ignored)) return Ok{};
     for (const fs::path& path : {fs::path(config.out), beside(config.out, ".json"), beside(config.out, ".html")})
@@ -204,7 +206,7 @@ Status refuse_existing_outputs(const SearchConfig& config) {
 }
 
 Result<Outcome> run_search(const SearchConfig& config) {
-    NIBBLE_CHECK(refuse_existing_outputs(config));
+    NIBBLE_CHECK(check_outputs(config));
     Console console(config.quiet || config.json);
     const JobHooks hooks = console.hooks();
     SearchRun search(config, hooks);

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/output_place.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
 #include "cli/command.h"
@@ -10,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/rank_device.h"
 #include "cli/ranks.h"
+#include "cli/run_output.h"
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "cli/train_report.h"
@@ -17,7 +19,6 @@
 #include "cli/version.h"
 #include "io/atomic_file.h"
 #include "io/journal.h"
-#include "page/numbers.h"
 #include "train/data_manifest.h"
 #include "train/data_open.h"
 #include "train/data_source.h"
@@ -33,11 +34,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <set>
 
 namespace nibble {
@@ -142,8 +139,8 @@ Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs:
     DocumentReader reader({file}, "");
     NIBBLE_TRY(const auto document, reader.next());
     if (!document) return fail("{}: has no text", file.string());
-    if (document->json)
-        return fail("{}: is of documents; 'nibble data build' makes a data.folder of it", file.string());
+    if (document->row)
+        return fail("{}: holds rows, not a text; 'nibble data build' makes a data.folder of it", file.string());
     const std::string_view text = document->text();
     NIBBLE_CHECK(check_utf8(text).within(file.string()));
     NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
@@ -201,38 +198,8 @@ Result<std::shared_ptr<const Model>> load_teacher(const TrainConfig& c, const Tr
     return std::make_shared<const Model>(std::move(model));
 }
 
-Json step_json(const StepReport& r, double memory_gib) {
-    Json json{{"step", r.step},
-              {"loss", r.result.loss},
-              {"gradient_norm", r.result.gradient_norm},
-              {"learning_rate", r.result.learning_rate},
-              {"tokens", r.result.tokens},
-              {"total_weights", r.result.weight},
-              {"seconds", r.seconds},
-              {"tokens_per_second", static_cast<double>(r.result.tokens) / r.seconds},
-              {"tflops", r.flops / r.seconds * 1e-12},
-              {"memory_gib", memory_gib}};
-    if (r.validation) json["validation"] = *r.validation;
-    for (const UnitQuality& unit : r.quality) json["quality"].push_back(to_json(unit));
-    if (r.result.skipped) json["skipped"] = true;
-    if (r.result.outlier) json["outlier"] = true;
-    return json;
-}
-
-void print_step(const StepReport& r, double memory_gib) {
-    fmt::print(
-        "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
-        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}{}\n",
-        r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
-        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
-        r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
-        r.result.outlier       ? ", skipped: outlier"
-        : !r.result.skipped    ? ""
-        : r.result.weight == 0 ? ", skipped: no token is learned"
-                               : ", skipped: not finite",
-        r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
-    std::fflush(stdout);
-}
+// What the run leaves at its end.
+fs::path result_of(const TrainConfig& c) { return c.output / (c.lora.rank > 0 && !c.lora.merge ? "adapter" : "model"); }
 
 fs::path codes_folder(const TrainConfig& c) { return c.output / fmt::format("model-{}", format_name(c.export_format)); }
 
@@ -242,7 +209,7 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     if (format != c.export_format)
         return fail("export.format: {}; the last forward products of this recipe are {}", format_name(c.export_format),
                     format_name(format));
-    return RunFolder::check_codes(c.output, codes_folder(c));
+    return RunFolder::check_codes(c.output, codes_folder(c), c.resume);
 }
 
 Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& trainer, ThreadPool& pool) {
@@ -250,7 +217,7 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
     if (c.export_format != Format::none) {
-        NIBBLE_CHECK(RunFolder::clear_codes(codes_folder(c), c.resume));
+        NIBBLE_CHECK(RunFolder::clear_export(codes_folder(c), c.resume));
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(
             convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
@@ -261,7 +228,9 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
         NIBBLE_CHECK(write_peft_adapter(c.output / "adapter", trainer.parameters(), c.lora, c.model));
         if (!silent) fmt::print("{}: the adapters, as PEFT reads them\n", (c.output / "adapter").string());
     }
-    const fs::path out = c.output / "model";
+    const fs::path out = result_of(c);
+    if (c.lora.rank > 0 && !c.lora.merge) return Ok{};
+    NIBBLE_CHECK(RunFolder::clear_export(out, c.resume));
     NIBBLE_CHECK(convert(*model, {.out = out, .manifest = to_text(manifest)}, pool, {}));
     if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
@@ -270,24 +239,28 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
 // Before anything is computed: the file is written last.
 Status check_profile(const std::string& file, int64_t steps) {
     if (file.empty()) return Ok{};
-    std::error_code ignored;
-    const fs::path folder = fs::path(file).has_parent_path() ? fs::path(file).parent_path() : ".";
-    if (!fs::is_directory(folder, ignored)) return fail("--profile {}: {} is no folder", file, folder.string());
-    if (::access(folder.c_str(), W_OK) != 0) return fail("--profile {}: {}", file, std::strerror(errno));
-    if (fs::is_directory(file, ignored)) return fail("--profile {}: is a folder", file);
+    NIBBLE_CHECK(check_output_file(file).within("--profile"));
     if (steps < 5) return fail("--profile looks at the third to fifth step; this run makes {}", steps);
     return Ok{};
 }
 
-Status check_output(const TrainConfig& c) {
+Status check_output(const TrainConfig& c, const std::string& where) {
+    if (!c.output.empty()) {
+        const std::string next =
+            fmt::format("{}begin a new run from it with 'fork: {}', or choose another output",
+                        depends_on_length(c) ? "" : "go on to more steps with --resume, ", c.output.string());
+        NIBBLE_TRY(const auto model, open_model(c));
+        return RunFolder::check_result(c.output, result_of(c), c.resume,
+                                       planned_run_bytes(*model, c.saving, c.lora.rank > 0), next);
+    }
     const char* needs = c.resume                          ? "resume"
                         : !c.fork.empty()                 ? "fork"
                         : c.saving.every > 0              ? "saving.every"
                         : c.export_format != Format::none ? "export.format"
                                                           : nullptr;
-    if (c.output.empty() && needs) return fail("{}: needs an output folder: 'output', or -o DIR", needs);
-    if (c.output.empty()) return Ok{};
-    return RunFolder::check_model(c.output);
+    if (needs) return fail("{}: needs an output folder: 'output', or -o DIR", needs);
+    if (c.data.synthetic) return Ok{};  // a measurement
+    return fail("{}: 'output' is missing, so the trained model would be lost; add it, or give -o DIR", where);
 }
 
 // What runs that differ by their seed alone have in common.
@@ -300,12 +273,16 @@ std::string group_of(const TrainConfig& c, const std::string& data) {
 Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
                                         const TrainEngine& trainer, const JobHooks& hooks) {
     NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
-    Json identity{{"config", config}, {"data", sources.hash}};
+    Json identity{{"config", resume_identity(c)}, {"data", sources.hash}};
     if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
+                            .steps = c.steps,
                             .identity = identity.dump(),
                             .fork = c.fork,
+                            .another_run = fmt::format("to begin a new run from its state, give another output and "
+                                                       "'fork: {}'",
+                                                       c.output.string()),
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"group", group_of(c, sources.hash)},
                                       {"command", flags.command_line},
@@ -429,35 +406,43 @@ Result<Outcome> train(const TrainConfig& config, const TrainFlags& flags, const 
         }
         NIBBLE_CHECK(begin_as_first(ranks, folder.get(), options, *trainer, *sources.train, first_step));
     }
-    if (first_step > config.steps && config.resume)
-        return fail("steps {}: {} has made {} already", config.steps, config.output.string(), first_step);
-    if (first_step >= config.steps && !config.fork.empty() && !config.resume)
-        return fail("fork: {} has made {} steps already, this run ends behind {}", config.fork.string(), first_step,
-                    config.steps);
+    NIBBLE_TRY(const bool ended, ended_earlier(folder.get(), result_of(config), first_step, config.steps, *trainer));
+    if (ended && speaks) print_ended_earlier(result_of(config), config.steps);
+    if (ended) return Outcome{};
     NIBBLE_CHECK(check_profile(flags.profile, config.steps - first_step));
     if (speaks) print_start(config, *trainer, memory);
     if (speaks && ranks.group()) fmt::print("  {} ranks, the rows of a step dealt to them\n", ranks.size());
-    if (speaks && first_step > 0) fmt::print("goes on behind {} steps\n", first_step);
+    if (speaks) print_where_it_begins(config.output, config.resume, first_step);
     int64_t skipped = 0;
-    const RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
-                             if (!ranks.first()) return Ok{};
-                             skipped += r.result.skipped;
-                             if (folder)
-                                 folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
-                             if (flags.json)
-                                 fmt::print("{}", json_line(step_json(r, trainer->memory_gib())));
-                             else if (!flags.quiet)
-                                 print_step(r, trainer->memory_gib());
-                             return Ok{};
-                         },
-                         .stop_requested = console.hooks().stop_requested,
-                         .first_step = first_step,
-                         .trace = traced};
+    double learned = 0;  // weight of all labels
+    RunHooks hooks{.on_step = [&](const StepReport& r) -> Status {
+                       if (!ranks.first()) return Ok{};
+                       skipped += r.result.skipped;
+                       learned += r.result.weight;
+                       if (folder) folder->after_step(step_json(r, trainer->memory_gib()), *trainer, *sources.train);
+                       if (flags.json)
+                           fmt::print("{}", json_line(step_json(r, trainer->memory_gib())));
+                       else if (!flags.quiet)
+                           print_step(r, trainer->memory_gib());
+                       return Ok{};
+                   },
+                   .stop_requested = console.hooks().stop_requested,
+                   .first_step = first_step,
+                   .trace = traced};
+    const bool was_due = config.validation.every > 0 && first_step > 0 && first_step % config.validation.every == 0;
+    if (const auto line = folder && was_due ? folder->line_without("validation") : std::nullopt)
+        hooks.on_owed_validation = [&, line = *line](double loss) mutable -> Status {
+            line["validation"] = loss;
+            folder->amend(line);
+            return Ok{};
+        };
     NIBBLE_TRY(const int64_t done, run_training(config, *trainer, *sources.train, sources.validation.get(), hooks));
     if (skipped > 0 && speaks)
         fmt::print("{} step{} left out: not finite, outliers, or without a token that is learned\n", skipped,
                    skipped == 1 ? " was" : "s were");
     if (folder) NIBBLE_CHECK(folder->finish(done, *trainer, *sources.train));
+    if (ranks.first() && done == config.steps && done > first_step && learned == 0)
+        return fail("no token was learned in {} steps: no row had a label that the loss counts", done - first_step);
     if (ranks.first() && done == config.steps && !config.output.empty())
         NIBBLE_CHECK(write_model(config, flags, *trainer, pool));
     NIBBLE_CHECK(trainer->sync());
@@ -483,12 +468,14 @@ Result<Outcome> run_train(TrainFlags flags) {
                     config.sharding == Sharding::all ? "shard: all" : "order: free");
     if (device.cuda) NIBBLE_CHECK(check_device_precision(config.precision));
     if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
-    if (place.rank == 0 && !flags.check_forward) NIBBLE_CHECK(check_output(config));
+    if (place.rank == 0 && !flags.check_forward)
+        NIBBLE_CHECK(check_output(config, flags.config.empty() ? "--shape" : flags.config));
     NIBBLE_CHECK(check_profile(flags.profile, config.steps));
     const std::string among = fmt::format("\nparallel {} {}", config.sharding == Sharding::all ? "all" : "states",
                                           config.order == GradientOrder::free ? "free" : "tree");
     NIBBLE_TRY(const JobRanks ranks,
                JobRanks::join(flags.ranks, {.identity = version_text() + "\n" + train_identity(config) + among}));
+    NIBBLE_CHECK(check_own_devices(device, ranks.group()));
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
     return std::move(outcome).within(fmt::format("rank {}", ranks.rank()));

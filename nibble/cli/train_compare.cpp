@@ -1,5 +1,6 @@
 #include "cli/train_compare.h"
 
+#include "checkpoint/output_place.h"
 #include "base/utf8.h"
 #include "cli/options.h"
 #include "io/atomic_file.h"
@@ -48,6 +49,7 @@ void print_comparison(const std::vector<RunHistory>& runs) {
 }  // namespace
 
 Status compare_runs(const std::vector<std::string>& paths, const std::string& page, bool json) {
+    if (!page.empty()) NIBBLE_CHECK(check_output_file(page));
     std::vector<RunHistory> runs;
     for (const std::string& path : paths) {
         NIBBLE_TRY(runs.emplace_back(), read_run_history(path));

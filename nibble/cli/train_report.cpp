@@ -1,6 +1,7 @@
 #include "cli/train_report.h"
 
 #include "cli/options.h"
+#include "page/numbers.h"
 #include "train/check_forward.h"
 #include "train/train_flops.h"
 #include "train/train_rules.h"
@@ -90,6 +91,39 @@ Result<Outcome> report_forward(bool json, bool quiet, TrainEngine& trainer, Batc
         fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
                    train_precision_name(config.precision));
     return Outcome{.findings = check.promised && check.mismatches() > 0};
+}
+
+Json step_json(const StepReport& r, double memory_gib) {
+    Json json{{"step", r.step},
+              {"loss", r.result.loss},
+              {"gradient_norm", r.result.gradient_norm},
+              {"learning_rate", r.result.learning_rate},
+              {"tokens", r.result.tokens},
+              {"total_weights", r.result.weight},
+              {"seconds", r.seconds},
+              {"tokens_per_second", static_cast<double>(r.result.tokens) / r.seconds},
+              {"tflops", r.flops / r.seconds * 1e-12},
+              {"memory_gib", memory_gib}};
+    if (r.validation) json["validation"] = *r.validation;
+    for (const UnitQuality& unit : r.quality) json["quality"].push_back(to_json(unit));
+    if (r.result.skipped) json["skipped"] = true;
+    if (r.result.outlier) json["outlier"] = true;
+    return json;
+}
+
+void print_step(const StepReport& r, double memory_gib) {
+    fmt::print(
+        "completed step: {}, seconds: {:.3f}, TFLOP/s/device: {:.3f}, Tokens/s/device: {:.3f}, "
+        "total_weights: {:g}, loss: {:.3f}, gradient_norm: {:.3f}, learning_rate: {:.3e}, memory_gib: {:.2f}{}{}{}\n",
+        r.step, r.seconds, r.flops / r.seconds * 1e-12, static_cast<double>(r.result.tokens) / r.seconds,
+        r.result.weight, r.result.loss, r.result.gradient_norm, r.result.learning_rate, memory_gib,
+        r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
+        r.result.outlier       ? ", skipped: outlier"
+        : !r.result.skipped    ? ""
+        : r.result.weight == 0 ? ", skipped: no token is learned"
+                               : ", skipped: not finite",
+        r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
+    std::fflush(stdout);
 }
 
 }  // namespace nibble

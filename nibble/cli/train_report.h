@@ -5,11 +5,15 @@
 #include "train/batch_source.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
+#include "train/train_run.h"
 
 namespace nibble {
 
 // Layers that are treated alike are one line: "layers 0-11 q_proj: forward NVFP4 1x16 x NVFP4 16x16; ...".
 void print_train_table(const TrainEngine& trainer);
+// A step in the log, and as a line on the screen in MaxText's words.
+Json step_json(const StepReport& report, double memory_gib);
+void print_step(const StepReport& report, double memory_gib);
 // What tensor cores for FP4 would change (train_flops.h), of the first part of the steps; nothing without FP4 operands.
 void print_fp4_savings(const TrainEngine& trainer, const TrainConfig& config);
 

@@ -53,6 +53,15 @@ std::string validation_text(const RlValidation& v) {
 
 }  // namespace
 
+void add_validation(const RlValidation& v, Json& line) {
+    line["validation_reward"] = v.reward;
+    line["validation_prompts"] = v.prompts;
+    line["validation_answers"] = v.answers;
+    line["avg_at_k"] = v.avg_at_k;
+    line["pass_at_k"] = v.pass_at_k;
+    line["cons_at_k"] = v.cons_at_k;
+}
+
 Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, double seconds) {
     const PolicyMetrics& m = s.metrics;
     Json line{{"step", s.step},
@@ -110,13 +119,7 @@ Json to_json(const RlStep& s, const std::optional<RlValidation>& validation, dou
     }
     if (s.update.skipped) line["skipped"] = true;
     if (!s.failure_reasons.empty()) line["failure_reasons"] = s.failure_reasons;
-    if (!validation) return line;
-    line["validation_reward"] = validation->reward;
-    line["validation_prompts"] = validation->prompts;
-    line["validation_answers"] = validation->answers;
-    line["avg_at_k"] = validation->avg_at_k;
-    line["pass_at_k"] = validation->pass_at_k;
-    line["cons_at_k"] = validation->cons_at_k;
+    if (validation) add_validation(*validation, line);
     return line;
 }
 

@@ -11,6 +11,8 @@ namespace nibble {
 
 // NeMo RL's names where it has the number: means over the tokens in the loss. `seconds`: of the whole step.
 Json to_json(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
+// What the line of a validated step has in addition.
+void add_validation(const RlValidation& validation, Json& line);
 std::string step_text(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
 
 // Of a run: the shares of steps that handing weights over and renewing scales took.

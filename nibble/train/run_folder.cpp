@@ -1,5 +1,6 @@
 #include "train/run_folder.h"
 
+#include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
 #include "io/journal.h"
 
@@ -53,33 +54,51 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     std::unique_ptr<RunFolder> run(new RunFolder(options));
     NIBBLE_TRY(run->lock_, WorkFolder::Lock::take(options.folder));
     if (!options.resume && fs::exists(options.folder / run_log_name, error))
-        return fail("{}: holds a run already; resume it, remove it or choose another output", options.folder.string());
+        return fail("{}: holds a run already; resume it with --resume, remove it or choose another output",
+                    options.folder.string());
     NIBBLE_TRY(run->checkpoints_, RunCheckpoints::open(options.folder / checkpoints_name, options.saving));
     NIBBLE_CHECK(run->restore(trainer, data));
     NIBBLE_CHECK(run->open_files());
     return run;
 }
 
-Status RunFolder::check_model(const fs::path& folder) {
-    const fs::path model = folder / "model";
+// The configuration is written last, or the folder gets its name last.
+bool RunFolder::has_result(const fs::path& result) {
     std::error_code ignored;
-    const bool whole = fs::exists(model / "config.json", ignored);
-    if (whole) NIBBLE_CHECK(WorkFolder::Lock::take(folder));  // of a process that was killed behind its last step
-    Status done = WorkFolder::check(model, ExportMode::create, 0);
-    if (done.ok() || !whole || !fs::exists(folder / run_log_name, ignored)) return done;
-    return fail("{}: exists already, this run is complete; remove it to go on to more steps with --resume",
-                model.string());
+    return fs::exists(result / "config.json", ignored) || fs::exists(result / "adapter_config.json", ignored);
 }
 
-Status RunFolder::check_codes(const fs::path& folder, const fs::path& codes) {
-    if (fs::exists(folder / run_log_name) && !fs::exists(folder / "model")) return Ok{};
+Status RunFolder::check_result(const fs::path& folder, const fs::path& result, bool resume, int64_t bytes_needed,
+                               std::string_view next_step) {
+    NIBBLE_CHECK(check_output_folder(folder, bytes_needed));
+    std::error_code ignored;
+    const bool run = fs::exists(folder / run_log_name, ignored);
+    if (run && has_result(result)) {
+        NIBBLE_CHECK(WorkFolder::Lock::take(folder));
+        if (!resume) return fail("{}: holds a finished run; {}", folder.string(), next_step);
+        NIBBLE_TRY(const auto checkpoints, list_checkpoints(folder / checkpoints_name));
+        if (!checkpoints.empty()) return Ok{};
+        return fail("{}: holds a finished run that kept no checkpoint; choose another output", folder.string());
+    }
+    const bool begun_adapter = run && fs::exists(result / "adapter_model.safetensors", ignored);
+    return begun_adapter ? Status(Ok{}) : WorkFolder::check(result, ExportMode::create, 0);
+}
+
+Status RunFolder::check_codes(const fs::path& folder, const fs::path& codes, bool resume) {
+    if (fs::exists(folder / run_log_name) && (resume || !has_result(folder / "model"))) return Ok{};
     return WorkFolder::check(codes, ExportMode::create, 0);
 }
 
-Status RunFolder::clear_codes(const fs::path& codes, bool resumed) {
+// Renamed first: a process that is killed here leaves the whole old folder or none of that name.
+Status RunFolder::clear_export(const fs::path& out, bool resumed) {
+    if (!resumed) return Ok{};
+    fs::path replaced = out;
+    replaced += ".replaced";
     std::error_code failed;
-    if (resumed) fs::remove_all(codes, failed);
-    if (failed) return fail("{}: {}", codes.string(), failed.message());
+    fs::remove_all(replaced, failed);
+    if (!failed && fs::exists(out)) fs::rename(out, replaced, failed);
+    if (!failed) fs::remove_all(replaced, failed);
+    if (failed) return fail("{}: {}", out.string(), failed.message());
     return Ok{};
 }
 
@@ -90,8 +109,11 @@ Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
         return fork(trainer, data);
     }
     const fs::path& file = found.back().file;
-    NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer));
+    NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer, options_.another_run));
     NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
+    if (options_.steps > 0 && place.step > options_.steps)
+        return fail("{}: has made {} steps already, this run is to make {}; give more steps", options_.folder.string(),
+                    place.step, options_.steps);
     first_step_ = saved_ = place.step;
     began_with_ = file;
     return checkpoints_->remove_old();  // a killed process may not have come to it
@@ -121,6 +143,9 @@ Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
         file = found.back().file;
     }
     NIBBLE_TRY(const RunPlace place, read_fork(file, trainer).within("fork"));
+    if (options_.steps > 0 && place.step >= options_.steps)
+        return fail("fork: {}: has made {} steps already, this run is to make {}; give more steps", file.string(),
+                    place.step, options_.steps);
     NIBBLE_CHECK(data.set_place(place.source).within("fork: " + file.string()));
     first_step_ = place.step;
     began_with_ = file;
@@ -134,6 +159,9 @@ Status RunFolder::open_files() {
     about["identity"] = hash_text(options_.identity);
     NIBBLE_TRY(RunLog log, RunLog::resume(options_.folder / run_log_name, {{"run", about}}, first_step_ - 1));
     log_.emplace(std::move(log));
+    NIBBLE_TRY(const auto lines, read_run_log(options_.folder / run_log_name));
+    if (const auto step = number_of(lines.back(), "step"); step && *step == static_cast<double>(first_step_ - 1))
+        last_line_ = lines.back();
     // A file for each process; TensorBoard shows those of a folder as one run.
     NIBBLE_TRY(EventFile events, EventFile::create(options_.folder / events_name, fmt::format("{:08}", first_step_),
                                                    seconds_since_1970()));
@@ -154,6 +182,17 @@ void RunFolder::note(const Json& line) {
     const std::vector<EventScalar> scalars = scalars_of(line, options_.view);
     const Status done = events_->add(seconds_since_1970(), last_step_, scalars);
     if (!done.ok()) warn(done.error());
+}
+
+std::optional<Json> RunFolder::line_without(std::string_view key) const {
+    return last_line_ && !last_line_->contains(key) ? last_line_ : std::nullopt;
+}
+
+void RunFolder::amend(const Json& line) {
+    last_step_ = first_step_ - 1;
+    if (const Status done = log_->replace_last(line); !done.ok()) return warn(done.error());
+    const std::vector<EventScalar> scalars = scalars_of(line, options_.view);
+    if (const Status done = events_->add(seconds_since_1970(), last_step_, scalars); !done.ok()) warn(done.error());
 }
 
 void RunFolder::save(int64_t steps, TrainEngine& trainer, BatchSource& data) {

@@ -31,9 +31,12 @@ RunView train_view();
 
 struct RunFolderOptions {
     std::filesystem::path folder;
-    bool resume = false;          // false: the folder must not hold a run
-    std::string identity;         // of RunPlace
-    std::filesystem::path fork;   // a checkpoint, or another run's folder: its newest; where this one has none yet
+    bool resume = false;         // false: the folder must not hold a run
+    int64_t steps = 0;           // that the run makes; 0: not known, and no number of made steps is too many
+    std::string identity;        // of RunPlace
+    std::filesystem::path fork;  // a checkpoint, or another run's folder: its newest; where this one has none yet
+    // What the user can do where the folder's checkpoint is of another run; ends that error.
+    std::string another_run;
     Json about = Json::object();  // of the log's first line; "name" and "group" for pages
     TrainSaving saving;
     RunView view = train_view();
@@ -49,14 +52,19 @@ public:
     static Result<std::unique_ptr<RunFolder>> open(const RunFolderOptions& options, TrainEngine& trainer,
                                                    BatchSource& data);
 
-    // Whether model/ in `folder` can be written at the end. Errors: it is there already; another process writes it.
-    static Status check_model(const std::filesystem::path& folder);
-    // The same of `codes`, the folder of a run's quantized export, which is written at the end, before model/. Where
-    // `folder` holds a run without model/, `codes` may be what a killed process left: open() says whether the run goes
-    // on. Error: it is there already.
-    static Status check_codes(const std::filesystem::path& folder, const std::filesystem::path& codes);
-    // Before they are written: what such a process left is removed if the run goes on, and nothing else ever is.
-    static Status clear_codes(const std::filesystem::path& codes, bool resumed);
+    // Whether `result`, a folder in `folder`, can be written at the end, with room for `bytes_needed` in all. resume: a
+    // finished run with checkpoints goes on, and its result is replaced at the end. Errors: it is there already
+    // (`next_step`: what the user can do then); another process writes it; a place that cannot be written.
+    static Status check_result(const std::filesystem::path& folder, const std::filesystem::path& result, bool resume,
+                               int64_t bytes_needed, std::string_view next_step);
+    // The same of `codes`, the folder of a run's quantized export, which is written at the end, before the model. Where
+    // `folder` holds an unfinished run, `codes` may be what a killed process left: open() says whether the run goes on.
+    static Status check_codes(const std::filesystem::path& folder, const std::filesystem::path& codes, bool resume);
+    // Before a model or codes are written: what an earlier process wrote there is removed if the run goes on, and
+    // nothing else ever is.
+    static Status clear_export(const std::filesystem::path& out, bool resumed);
+    // Whether `result` (a model's folder, or an adapter's) is what a run left at its end.
+    static bool has_result(const std::filesystem::path& result);
 
     // Steps that the checkpoint, or the run it was forked from, had made.
     int64_t first_step() const { return first_step_; }
@@ -65,6 +73,10 @@ public:
     bool forked() const { return forked_; }  // that file is another run's
     bool saves() const { return options_.saving.keep > 0; }
 
+    // The line of the step before first_step(), where the log has it and it lacks `key`: a run that was stopped then
+    // owes it, and adds it by amend().
+    std::optional<Json> line_without(std::string_view key) const;
+    void amend(const Json& line);
     // After a step: notes it, saves where it is due. `line`: at least what run_history.h reads.
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
     // Beside the log, before the step's checkpoint: written whole or not at all; that it could not be is told by
@@ -92,6 +104,7 @@ private:
     std::optional<EventFile> events_;
     std::filesystem::path began_with_;
     bool forked_ = false;
+    std::optional<Json> last_line_;  // of the log that is continued
     int64_t first_step_ = 0, saved_ = -1, last_step_ = 0;
     std::string warned_;  // last
     std::chrono::steady_clock::time_point page_written_;

@@ -71,6 +71,16 @@ RunLog::~RunLog() {
     if (fd_ >= 0) ::close(fd_);
 }
 
+Status RunLog::replace_last(const Json& line) {
+    NIBBLE_TRY(const std::string text, read_text_file(file_, size_t{4} << 30));
+    const size_t end = text.empty() ? text.npos : text.rfind('\n', text.size() - 2);
+    if (end == text.npos) return fail("{}: has no line to replace", file_.string());
+    if (::ftruncate(fd_, static_cast<off_t>(end + 1)) != 0)
+        return fail("{}: cannot be shortened: {}", file_.string(), std::strerror(errno));
+    size_ = static_cast<int64_t>(end + 1);
+    return add(line);
+}
+
 Status RunLog::add(const Json& line) {
     const std::string text = line_text(line);
     const ssize_t written = ::write(fd_, text.data(), text.size());

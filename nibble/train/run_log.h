@@ -23,6 +23,8 @@ public:
 
     // One line, written at once. Error: it could not be written whole; the file is as before then.
     Status add(const Json& line);
+    // Writes `line` in place of the last one, which is not the first.
+    Status replace_last(const Json& line);
 
     const std::filesystem::path& file() const { return file_; }
 

@@ -178,10 +178,11 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
         NIBBLE_TRY(c.precision, read_train_precision(node, key));
         return Ok{};
     });
-    top.map("lora", {"rank", "alpha", "targets"}, [&](YamlFields& m) {
+    top.map("lora", {"rank", "alpha", "targets", "merge"}, [&](YamlFields& m) {
         c.lora.rank = 16;
         m.count("rank", 1, c.lora.rank);
         m.number("alpha", 1e-6, 1e6, c.lora.alpha);
+        m.flag("merge", c.lora.merge);
         m.read("targets", [&](const YamlNode& node, const std::string& key) -> Status {
             if (!node.is_list() || node.items.empty()) return fail("{}: {} must be a list of names", node.where(), key);
             for (const YamlNode& item : node.items) {
@@ -237,7 +238,9 @@ Result<TrainConfig> read_train_config(const std::filesystem::path& file) {
     return parse_train_config(text, file.string());
 }
 
-std::string train_identity(const TrainConfig& c) {
+namespace {
+
+Json identity_json(const TrainConfig& c) {
     Json json{{"model", c.model.string()},
               {"random_start", c.random_start},
               {"shape", c.shape},
@@ -278,7 +281,22 @@ std::string train_identity(const TrainConfig& c) {
     if (!c.teacher.folder.empty())
         json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
     if (c.lora.rank > 0) json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};
-    return json.dump();
+    return json;
+}
+
+}  // namespace
+
+std::string train_identity(const TrainConfig& c) { return identity_json(c).dump(); }
+
+bool depends_on_length(const TrainConfig& c) {
+    const bool late_part = c.precision.late_forward && c.precision.late_step < 0;
+    return c.schedule.kind != ScheduleKind::constant || late_part;
+}
+
+Json resume_identity(const TrainConfig& c) {
+    Json json = identity_json(c);
+    if (!depends_on_length(c)) json.erase("steps");
+    return json;
 }
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/json.h"
 #include "formats/format.h"
 #include "train/device/memory_plan.h"
 #include "train/train_precision.h"
@@ -76,6 +77,7 @@ struct TrainLora {
     int64_t rank = 0;
     double alpha = 0;                  // 0: the rank
     std::vector<std::string> targets;  // last names of linears: "q_proj"; empty: all linears of blocks
+    bool merge = true;                 // false: the run leaves the adapters alone, without a model
 };
 
 struct TrainConfig {
@@ -112,7 +114,13 @@ Result<TrainConfig> read_train_config(const std::filesystem::path& file);
 Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name);
 // What cannot go together; the error begins with `where`.
 Status check(const TrainConfig& config, const std::string& where);
-// What of a config decides the bits of a run, as JSON: goes into checkpoints and is compared on resume.
+// What of a config decides the bits of a run, as JSON.
 std::string train_identity(const TrainConfig& config);
+// Whether the bits of a step depend on how many steps the run makes: by the schedule, or by a precision of the last
+// part.
+bool depends_on_length(const TrainConfig& config);
+// The part of train_identity() that a resumed run must have in common with its checkpoint: `steps` only where the bits
+// depend on it.
+Json resume_identity(const TrainConfig& config);
 
 }  // namespace nibble

@@ -12,8 +12,10 @@
 #include "train/train_batch.h"
 #include "train/trained_codes.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,6 +73,8 @@ public:
     virtual Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
     // The weighted mean of -log p, with a teacher too.
     Result<double> evaluate(std::span<const TrainBatch> batches);
+    // Nothing where `stop` is true before the last batch, in any rank.
+    Result<std::optional<double>> evaluate(std::span<const TrainBatch> batches, const std::atomic<bool>* stop);
 
     virtual const ModelConfig& config() const = 0;
     // Floating-point operations of a token forward and back (train_flops.h).

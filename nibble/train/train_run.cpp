@@ -8,6 +8,13 @@
 namespace nibble {
 namespace {
 
+// Chats may have no token of the assistant in any row of a step.
+bool learns(const TrainBatch& batch) {
+    for (size_t i = 0; i < batch.labels.size(); ++i)
+        if (batch.labels[i] >= 0 && (batch.weights.empty() || batch.weights[i] > 0)) return true;
+    return false;
+}
+
 Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, BatchSource& source) {
     const Json place = source.place();
     std::vector<TrainBatch> batches;
@@ -16,14 +23,9 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
         batches.push_back(std::move(batch));
     }
     NIBBLE_CHECK(source.set_place(place));
+    if (std::ranges::none_of(batches, learns))
+        return fail("validation: no token of its {} rows is learned", config.validation.batches * config.batch);
     return batches;
-}
-
-// Chats may have no token of the assistant in any row of a step.
-bool learns(const TrainBatch& batch) {
-    for (size_t i = 0; i < batch.labels.size(); ++i)
-        if (batch.labels[i] >= 0 && (batch.weights.empty() || batch.weights[i] > 0)) return true;
-    return false;
 }
 
 // Of the steps that are left, by the median of the last ones.
@@ -52,6 +54,11 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
     }
     const double flops = trainer.flops(config.sequence);
     const int64_t looks = config.quality.every.value_or(trainer.usual_look());
+    NIBBLE_TRY(const bool owes, trainer.any(validation && hooks.on_owed_validation != nullptr));
+    if (owes) {
+        NIBBLE_TRY(const auto loss, trainer.evaluate(held_out, hooks.stop_requested));
+        if (loss && hooks.on_owed_validation) NIBBLE_CHECK(hooks.on_owed_validation(*loss));
+    }
     TimeLeft time_left;
     for (int64_t step = hooks.first_step; step < config.steps; ++step) {
         if (hooks.trace) hooks.trace->record(step >= hooks.first_step + 2 && step < hooks.first_step + 5);
@@ -79,7 +86,7 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         report.seconds_left = time_left.after(report.seconds, config.steps - step - 1);
         const bool due = last || (every > 0 && (step + 1) % every == 0);
         if (validation && due) {
-            NIBBLE_TRY(report.validation, trainer.evaluate(held_out));
+            NIBBLE_TRY(report.validation, trainer.evaluate(held_out, hooks.stop_requested));
         }
         if (hooks.on_step) {
             NIBBLE_CHECK(hooks.on_step(report));

@@ -26,6 +26,8 @@ struct RunHooks {
     std::function<Status(const StepReport&)> on_step;   // after the update
     const std::atomic<bool>* stop_requested = nullptr;  // looked at between steps
     int64_t first_step = 0;                             // of a run that goes on
+    // Set where the step before `first_step` was to be validated and was stopped before: takes the loss.
+    std::function<Status(double)> on_owed_validation;
     Trace* trace = nullptr;  // records steps [first_step + 2, first_step + 5): those before warm up
 };
 

@@ -98,10 +98,18 @@ TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
     check(out->finish());
 }
 
-TEST(ExportLifecycle, resume_refuses_another_list_of_tensors_and_a_missing_folder) {
+TEST(ExportLifecycle, resume_without_a_folder_starts_from_the_beginning) {
     TempDir dir;
-    EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::resume)).find("nothing to resume"),
-              std::string::npos);
+    auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::resume));
+    EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors"));
+    out.reset();
+    auto again = value_of(open_export(small_spec(dir / "out"), ExportMode::resume));  // no unit is finished
+    check(again->finish());
+    EXPECT_TRUE(fs::exists(dir / "out/model.safetensors"));
+}
+
+TEST(ExportLifecycle, resume_refuses_another_list_of_tensors) {
+    TempDir dir;
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     note_a_unit(dir / "out.partial");
     auto other = small_spec(dir / "out");

@@ -80,24 +80,11 @@ class Runner:
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
 
     def finish(self, job, folder, what):
-        """Starts the job until it is done, as its own messages say, or had been done by the disturbed run."""
-        more, said = [], []
-        for _ in range(3):
-            done = self.run(job, folder, more)
-            if done.returncode == 0:
-                return
-            said.append(done.stderr.strip())
-            if done.returncode < 0:
-                sys.exit(f"{what}: started again it ended with signal {-done.returncode}: {said}")
-            if "resume it" in done.stderr and job.may_resume and not more:
-                more = ["--resume"]
-            elif "nothing to resume" in done.stderr and more:
-                more = []
-            elif "exists already" in done.stderr:
-                return  # killed behind the last step: whether it is whole is compared below
-            else:
-                break
-        sys.exit(f"{what}: a dead end: {said}")
+        """Repeats the command, with --resume where the job has it, as a scheduler does. It may have been done already."""
+        done = self.run(job, folder, ["--resume"] if job.may_resume else [])
+        if done.returncode == 0 or "exists already" in done.stderr:
+            return  # killed after the last step: whether it is whole is compared below
+        sys.exit(f"{what}: started again it ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def sample(count, wanted, rng):

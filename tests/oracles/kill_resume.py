@@ -83,8 +83,8 @@ def main():
                 subprocess.run(command(whole), check=True)
                 duration = time.time() - begin
             while not os.path.exists(out):
-                more = ["--resume"] if os.path.exists(out + ".partial") or os.path.exists(out + ".calibration") else []
-                job = subprocess.Popen(command(out, *more, threads=rng.choice((1, 2, 3))), stderr=subprocess.PIPE, text=True)
+                begun = os.path.exists(out + ".partial") or os.path.exists(out + ".calibration")
+                job = subprocess.Popen(command(out, "--resume", threads=rng.choice((1, 2, 3))), stderr=subprocess.PIPE, text=True)
                 try:
                     job.wait(timeout=rng.uniform(0, 1.2 * duration))
                 except subprocess.TimeoutExpired:
@@ -92,9 +92,8 @@ def main():
                     kills += 1
                 error = job.communicate()[1]
                 if job.returncode not in (0, -signal.SIGKILL):
-                    if not more or "nothing to resume" not in error:
-                        sys.exit(f"round {number}: exit {job.returncode}: {error}")
-                resumed += job.returncode == 0 and bool(more)
+                    sys.exit(f"round {number}: exit {job.returncode}: {error}")
+                resumed += job.returncode == 0 and begun
             if content(out) != content(whole):
                 a_, b_ = content(out), content(whole)
                 sys.exit(f"round {number}: differs: {sorted(k for k in a_.keys() | b_.keys() if a_.get(k) != b_.get(k))}")

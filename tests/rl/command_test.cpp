@@ -68,7 +68,6 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
         EXPECT_NE(events.find(tag), std::string::npos) << tag;
     // Two steps, then one more: the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
-    std::filesystem::remove_all(dir / "parts/model");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "out.txt"), "");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
@@ -76,7 +75,8 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     // What a run must not do.
     std::filesystem::remove_all(dir / "parts/model");
     EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 2"), 0);
-    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: grpo.max_num_steps 2: parts has made 3 already\n");
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: parts: has made 3 steps already, this run is to make 2; give more steps\n");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --quiet"), 0) << read_file(dir / "out.txt");  // nothing but the model
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
     std::string stops = read_file(dir / "rl.yaml");
@@ -121,8 +121,7 @@ checkpointing: {{enabled: false}}
     EXPECT_EQ(read_run_log(dir / "run/train.jsonl")->size(), 3u);
     EXPECT_NE(rl(dir, "rl.yaml -o run --resume"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"),
-              "nibble: run/model: exists already, this run is complete; remove it to go on to more steps with "
-              "--resume\n");
+              "nibble: run: holds a finished run that kept no checkpoint; choose another output\n");
     EXPECT_NE(rl(dir, "rl.yaml -o other --gpu-memory 0.5"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: --gpu-memory: belongs to --device cuda\n");
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));

@@ -55,7 +55,7 @@ TEST(TrainCommand, FlagsComeBeforeTheRules) {
     ASSERT_EQ(train_command(dir, "base.yaml -o base --steps 2"), 0) << read_file(dir / "out.txt");
     write_file(dir / "fork.yaml", like + "steps: 3\nfork: base\n");
     ASSERT_EQ(train_command(dir, "fork.yaml -o forked"), 0) << read_file(dir / "out.txt");
-    EXPECT_NE(read_file(dir / "out.txt").find("goes on behind 2 steps"), std::string::npos);
+    EXPECT_NE(read_file(dir / "out.txt").find("goes on after 2 steps"), std::string::npos);
     write_file(dir / "less.yaml", "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\n");
     ASSERT_EQ(train_command(dir, "less.yaml -o less --steps 2"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "less/model");
@@ -94,8 +94,8 @@ TEST(TrainCommand, AProfileThatCannotBeIsRefusedBeforeTheFirstStep) {
                "model: start\nrandom_start: true\noutput: run\nsteps: 5\nbatch: 1\nsequence: 8\n"
                "data: {synthetic: true}\n");
     for (const auto& [options, said] :
-         {std::pair{"--profile no/such/folder.json", "--profile no/such/folder.json: no/such is no folder"},
-          {"--profile start", "--profile start: is a folder"},
+         {std::pair{"--profile no/such/folder.json", "--profile: no/such/folder.json: there is no folder "},
+          {"--profile start", "--profile: start: is a folder"},
           {"--profile p.json --steps 4", "--profile looks at the third to fifth step; this run makes 4"},
           {"--profile p.json --check-forward", "--check-forward excludes --profile"}}) {
         ASSERT_NE(train_command(dir, fmt::format("train.yaml {}", options)), 0);

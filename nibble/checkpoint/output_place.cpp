@@ -1,0 +1,71 @@
+#include "checkpoint/output_place.h"
+
+#include "checkpoint/work_folder.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Makes a folder in it: permissions alone do not tell that a file system is read-only or has no room for names.
+Status check_writable(const fs::path& folder, const fs::path& out) {
+    std::string probe = (folder / ".nibble-probe-XXXXXX").string();
+    if (!::mkdtemp(probe.data()))
+        return fail("{}: cannot be written: {}: {}", out.string(), folder.string(), std::strerror(errno));
+    ::rmdir(probe.c_str());
+    return Ok{};
+}
+
+Status check_room(const fs::path& folder, const fs::path& out, int64_t bytes_needed) {
+    struct statvfs info {};
+    if (::statvfs(folder.c_str(), &info) != 0)
+        return fail("{}: cannot look at its file system: {}", folder.string(), std::strerror(errno));
+    const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+    if (static_cast<double>(bytes_needed) <= available) return Ok{};
+    return fail("{}: needs {}, but only {} are free on its file system; free some or choose another output",
+                out.string(), size_text(bytes_needed), size_text(static_cast<int64_t>(available)));
+}
+
+// The nearest folder above `path`, or `path` itself, that is there.
+fs::path existing_part(fs::path path) {
+    std::error_code ignored;
+    while (!fs::exists(fs::symlink_status(path, ignored)) && path.has_relative_path()) path = path.parent_path();
+    return path;
+}
+
+Status check_from(const fs::path& start, const fs::path& out, int64_t bytes_needed) {
+    const fs::path folder = existing_part(start);
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored))
+        return fail("{}: cannot be written: {} is no folder; choose another output", out.string(), folder.string());
+    NIBBLE_CHECK(check_writable(folder, out));
+    return check_room(folder, out, bytes_needed);
+}
+
+}  // namespace
+
+Status check_output_place(const fs::path& out, int64_t bytes_needed) {
+    return check_from(fs::absolute(out).lexically_normal().parent_path(), out, bytes_needed);
+}
+
+Status check_output_folder(const fs::path& folder, int64_t bytes_needed) {
+    return check_from(fs::absolute(folder).lexically_normal(), folder, bytes_needed);
+}
+
+Status check_output_file(const fs::path& file) {
+    const fs::path folder = fs::absolute(file).lexically_normal().parent_path();
+    std::error_code ignored;
+    if (fs::is_directory(file, ignored)) return fail("{}: is a folder; give the name of a file", file.string());
+    if (!fs::exists(folder, ignored))
+        return fail("{}: there is no folder {}; make it or choose another output", file.string(), folder.string());
+    return check_from(folder, file, 0);
+}
+
+}  // namespace nibble

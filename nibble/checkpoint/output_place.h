@@ -1,0 +1,21 @@
+// The place of an output, checked before the work that fills it.
+#pragma once
+
+#include "base/error.h"
+
+#include <filesystem>
+
+namespace nibble {
+
+// Whether a file or folder of this name can be made, its missing parents included, and has room for `bytes_needed`.
+// Errors name the folder: no permission, a file in the place of a folder, a full disk. Leaves nothing behind.
+Status check_output_place(const std::filesystem::path& out, int64_t bytes_needed);
+
+// Whether files can be made in `folder`, which may exist.
+Status check_output_folder(const std::filesystem::path& folder, int64_t bytes_needed);
+
+// Whether a file can be written: its folder exists and can be written, and no folder has its name. An older file is
+// replaced.
+Status check_output_file(const std::filesystem::path& file);
+
+}  // namespace nibble

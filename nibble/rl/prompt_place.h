@@ -1,0 +1,21 @@
+// The place of a reinforcement learning run, as folders of runs keep the place of their data.
+#pragma once
+
+#include "rl/policy_trainer.h"
+#include "train/batch_source.h"
+
+namespace nibble {
+
+// The place of a run in its prompts and rollouts, as checkpoints keep places.
+class PromptPlace : public BatchSource {
+public:
+    explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
+    Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
+    Json place() const override { return policy_.place(); }
+    Status set_place(const Json& place) override { return policy_.set_place(place); }
+
+private:
+    PolicyTrainer& policy_;
+};
+
+}  // namespace nibble
