@@ -88,7 +88,9 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
                           "tokens of {}\n",
                           test_data("chat").string()));
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
-    EXPECT_NE(read_file(dir / "out.txt").find("exists already"), std::string::npos);
+    EXPECT_NE(read_file(dir / "out.txt")
+                  .find("whole: holds a finished run; go on to more steps with --resume, or choose another output"),
+              std::string::npos);
     EXPECT_NE(rl(dir, "rl.yaml"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
 }
