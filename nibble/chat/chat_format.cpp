@@ -148,9 +148,13 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
         const std::time_t seconds = std::time(nullptr);
         localtime_r(&seconds, &now.emplace());
     }
-    Meter meter({.steps = limits.max_steps, .bytes = limits.max_made_bytes, .deadline = request.deadline});
-    NIBBLE_TRY(Rendering rendering,
-               chat->render(variables_, data, now, meter).within(own ? "chat_template" : "chat template"));
+    const auto render = [&] {
+        Meter meter({.steps = limits.max_steps, .bytes = limits.max_made_bytes, .deadline = request.deadline});
+        return chat->render(variables_, data, now, meter).within(own ? "chat_template" : "chat template");
+    };
+    Result<Rendering> rendered = render();
+    if (!rendered.ok() && wrap_text_arguments(data["messages"])) rendered = render();
+    NIBBLE_TRY(Rendering rendering, std::move(rendered));
     if (request.continue_final_message) NIBBLE_CHECK(cut_at(mark, rendering));
 
     ChatPrompt out{.text = std::move(rendering.text), .data = std::move(rendering.data)};
@@ -180,9 +184,11 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
                 tools.push_back(tool);
         if (tools.empty()) return fail("tool_choice: there are no tools");
         const bool parallel = request.parallel_tool_calls && request.tool_choice == ToolChoice::required;
+        const size_t most = std::min<size_t>(parallel ? 16 : 1, std::max<size_t>(request.most_calls, 1));
         const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();
         NIBBLE_TRY(const auto structure,
-                   Grammar::from_structure(tool_structure(*format, tools, parallel, source, tokenizer_), answer_schema)
+                   Grammar::from_structure(
+                       tool_structure(*format, tools, most, source, tokenizer_, request.input_grammars), answer_schema)
                        .within("tools"));
         grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
     }

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "chat/answer_parser.h"
 #include "chat/constraint.h"
+#include "chat/tool_format.h"
 #include "text/chat_template.h"
 #include "text/text_range.h"
 #include "text/tokenizer.h"
@@ -39,6 +40,8 @@ struct ChatRequest {
     ToolChoice tool_choice = ToolChoice::automatic;
     std::string tool_name;  // of ToolChoice::named
     bool parallel_tool_calls = true;
+    size_t most_calls = SIZE_MAX;             // of tools in an answer that has to call one
+    InputGrammars input_grammars;             // of tools that take a text
     Json template_variables;                  // null, or an object: "enable_thinking" and what else the template knows
     std::string chat_template;                // instead of the model's; empty: the model's
     bool generation_prompt = true;            // the beginning of an answer stands at the end

@@ -10,8 +10,10 @@
 namespace nibble {
 namespace {
 
+constexpr size_t most_name = 128;  // Anthropic's limit; the name of a namespace and the name in it fit, too
+
 bool good_name(const std::string& name) {
-    return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return !name.empty() && name.size() <= most_name && std::all_of(name.begin(), name.end(), [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
                c == '.';
     });
@@ -31,17 +33,19 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
         const Json* type = part.is_object() ? at_key(part, "type") : nullptr;
         if (!type || !type->is_string()) return fail("{}[{}]: has no type", where, i);
         const auto& name = type->get_ref<const std::string&>();
-        if (name != "text" && name != "input_text" && name != "output_text")
+        if (name != "text" && name != "input_text" && name != "output_text" && name != "refusal")
             return fail("{}[{}]: the type '{}' is not supported; only text is", where, i, name);
-        const Json* text = at_key(part, "text");
-        if (!text || !text->is_string()) return fail("{}[{}].text: is not a text", where, i);
+        const char* const member = name == "refusal" ? "refusal" : "text";
+        const Json* text = at_key(part, member);
+        if (!text || !text->is_string()) return fail("{}[{}].{}: is not a text", where, i, member);
         if (i > 0) out += '\n';
         out += text->get_ref<const std::string&>();
     }
     return out;
 }
 
-// Arguments come as a text of JSON; templates want what it says.
+// Arguments come as a text of JSON; templates want the object that it says. A text that says none stays a text: models
+// write such calls (max_tokens cuts them, or the JSON is wrong), and a conversation with one of them has to go on.
 Status read_calls(Json& calls, const std::string& where) {
     if (!calls.is_array()) return fail("{}: is not a list of calls", where);
     for (size_t i = 0; i < calls.size(); ++i) {
@@ -57,12 +61,27 @@ Status read_calls(Json& calls, const std::string& where) {
         } else if (arguments->is_string()) {
             const auto& text = arguments->get_ref<const std::string&>();
             auto parsed = text.empty() ? Result<Json>(Json::object()) : parse_json(text);
-            if (!parsed.ok()) return fail("{}.function.arguments: {}", here, parsed.error().message());
-            *arguments = *std::move(parsed);
+            if (parsed.ok() && parsed->is_object()) *arguments = *std::move(parsed);
+        } else if (!arguments->is_object()) {
+            return fail("{}.function.arguments: is neither a text nor an object", here);
         }
-        if (!function["arguments"].is_object()) return fail("{}.function.arguments: is not an object", here);
     }
     return Ok{};
+}
+
+// The deprecated words for calls and results, in today's: function_call is a list of one call, and a message of
+// `function` is the result of the call before it.
+void modernize(Json& message, std::string& call_id, size_t number) {
+    const Json* old = at_key(message, "function_call");
+    if (message["role"] == "assistant" && old && !at_key(message, "tool_calls")) {
+        call_id = fmt::format("call_{}", number);
+        message["tool_calls"] = Json::array({{{"id", call_id}, {"type", "function"}, {"function", *old}}});
+        message.erase("function_call");
+    }
+    if (message["role"] == "function") {
+        message["role"] = "tool";
+        if (!at_key(message, "tool_call_id")) message["tool_call_id"] = call_id;
+    }
 }
 
 }  // namespace
@@ -70,16 +89,19 @@ Status read_calls(Json& calls, const std::string& where) {
 Result<Json> checked_messages(const Json& messages, bool keep_developer) {
     if (!messages.is_array() || messages.empty()) return fail("messages: is not a list with at least one message");
     Json out = Json::array();
+    std::string call_id;  // of the last deprecated call
     for (size_t i = 0; i < messages.size(); ++i) {
         const std::string where = fmt::format("messages[{}]", i);
         if (!messages[i].is_object()) return fail("{}: is not an object", where);
         Json message = messages[i];
-        const auto role = message.find("role");
+        auto role = message.find("role");
         if (role == message.end() || !role->is_string()) return fail("{}.role: is not a text", where);
         static const std::set<std::string> roles{"system", "developer", "user", "assistant", "tool", "function"};
         if (!roles.contains(role->get<std::string>()))
             return fail("{}.role: '{}' is none of system, developer, user, assistant, tool, function", where,
                         role->get<std::string>());
+        modernize(message, call_id, i);
+        role = message.find("role");
         const bool assistant = *role == "assistant";
         if (*role == "developer" && !keep_developer) *role = "system";
         const Json* called = assistant ? at_key(message, "tool_calls") : nullptr;
@@ -100,6 +122,20 @@ Result<Json> checked_messages(const Json& messages, bool keep_developer) {
     return out;
 }
 
+bool wrap_text_arguments(Json& messages) {
+    bool any = false;
+    for (Json& message : messages) {
+        const auto calls = message.find("tool_calls");
+        if (calls == message.end()) continue;
+        for (Json& call : *calls)
+            if (Json& arguments = call["function"]["arguments"]; arguments.is_string()) {
+                arguments = {{"arguments", std::move(arguments)}};
+                any = true;
+            }
+    }
+    return any;
+}
+
 Status check_tools(const Json& tools) {
     if (tools.is_null()) return Ok{};
     if (!tools.is_array()) return fail("tools: is not a list");
@@ -114,7 +150,7 @@ Status check_tools(const Json& tools) {
         if (!function || !function->is_object()) return fail("{}.function: is not an object", where);
         const Json* name = at_key(*function, "name");
         if (!name || !name->is_string() || !good_name(name->get<std::string>()))
-            return fail("{}.function.name: is not 1 to 64 letters, digits, '_', '-' or '.'", where);
+            return fail("{}.function.name: is not 1 to {} letters, digits, '_', '-' or '.'", where, most_name);
         if (!names.insert(name->get<std::string>()).second)
             return fail("{}.function.name: '{}' is there already", where, name->get<std::string>());
         if (const Json* description = at_key(*function, "description"); description && !description->is_string())

@@ -45,23 +45,65 @@ TaggedObject tagged_parameters(const Json& parameters) {
 
 namespace {
 
+// Whether a schema says anything of an object's members. `properties` and `required` say nothing where they are empty.
+bool says_members(const Json& schema) {
+    static constexpr std::array keywords{"properties",
+                                         "required",
+                                         "patternProperties",
+                                         "additionalProperties",
+                                         "unevaluatedProperties",
+                                         "propertyNames",
+                                         "minProperties",
+                                         "maxProperties",
+                                         "dependentSchemas",
+                                         "dependentRequired",
+                                         "dependencies",
+                                         "$ref",
+                                         "$dynamicRef",
+                                         "allOf",
+                                         "anyOf",
+                                         "oneOf",
+                                         "not",
+                                         "if",
+                                         "enum",
+                                         "const"};
+    return std::ranges::any_of(keywords, [&](const char* keyword) {
+        const auto found = schema.find(keyword);
+        if (found == schema.end() || found->is_null()) return false;
+        const bool lists = std::string_view(keyword) == "properties" || std::string_view(keyword) == "required";
+        return !(lists && found->empty());
+    });
+}
+
 // Arguments are an object, also where the schema is left out, {}, or properties without a type: JSON Schema would let
-// any value pass there.
+// any value pass there. A function whose schema says nothing of members takes no arguments.
 Json object_schema(Json parameters) {
     if (!parameters.is_object()) parameters = Json::object();
     const bool says = std::ranges::any_of(std::array{"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const"},
                                           [&](const char* keyword) { return parameters.contains(keyword); });
     if (!says) parameters["type"] = "object";
     parameters.erase("nullable");
+    if (parameters.contains("type") && parameters["type"] == "object" && !says_members(parameters))
+        parameters["additionalProperties"] = false;
     return parameters;
+}
+
+// The object of one text that a grammar holds, as JSON or between tags.
+GrammarPiece input_piece(const std::string& grammar, bool tags) {
+    const std::string name = input_parameter;
+    if (tags)
+        return {.ebnf = grammar,
+                .before = fmt::format("{}{}>\n", parameter_begin, name),
+                .after = fmt::format("\n{}\n", parameter_close)};
+    return {.ebnf = grammar, .spelling = Spelling::json, .before = "{\"" + name + "\": \"", .after = "\"}"};
 }
 
 }  // namespace
 
-GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,
-                                const Tokenizer& tokenizer) {
+GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
+                                const Tokenizer& tokenizer, const InputGrammars& grammars) {
     GrammarStructure out;
-    out.most = parallel ? 16 : 1;
+    out.most = most;
     const auto text = [&](std::string_view written) {
         const auto id = tokenizer.id_of(written);
         return GrammarPiece{.text = std::string(written), .control = id && tokenizer.is_special(*id)};
@@ -72,16 +114,18 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, boo
         const Json& function = tool["function"];
         const std::string name = function["name"].get<std::string>();
         const Json parameters = object_schema(function.value("parameters", Json()));
-        const GrammarPiece schema{.schema = std::make_shared<const Json>(parameters)};
+        const bool tags = format.name == "hermes" && tagged;
+        const auto input = grammars.find(name);
+        GrammarPiece schema{.schema = std::make_shared<const Json>(parameters)};
+        if (tags) schema.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
+        if (input != grammars.end()) schema = input_piece(input->second, tags);
         const auto object = [&](const char* key) {
             return std::vector<GrammarPiece>{text("{\"name\": " + Json(name).dump() + ", \"" + key + "\": "), schema,
                                              text("}")};
         };
         std::vector<GrammarPiece> call;
-        if (format.name == "hermes" && tagged) {
-            GrammarPiece tags = schema;
-            tags.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
-            call = {text("<tool_call>"), text(fmt::format("\n{}{}>\n", function_begin, name)), tags,
+        if (tags) {
+            call = {text("<tool_call>"), text(fmt::format("\n{}{}>\n", function_begin, name)), schema,
                     text(fmt::format("{}\n", function_close)), text("</tool_call>")};
         } else if (format.name == "hermes") {
             call = object("arguments");

@@ -5,6 +5,7 @@
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,13 @@ inline constexpr std::string_view parameter_begin = "<parameter=", parameter_clo
 // in the schema speaks of it.
 TaggedObject tagged_parameters(const Json& parameters);
 
-// An answer that is calls of `tools` and nothing else. `source`: of the chat template, which tells variants apart.
-GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, bool parallel, std::string_view source,
-                                const Tokenizer& tokenizer);
+// Functions that take one text, as the parameter `input`: a grammar in Lark that the text is held to, by name.
+using InputGrammars = std::map<std::string, std::string, std::less<>>;
+inline constexpr const char* input_parameter = "input";
+
+// An answer that is calls of `tools`, at least one and `most` at most, and nothing else. `source`: of the chat
+// template, which tells variants apart.
+GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
+                                const Tokenizer& tokenizer, const InputGrammars& grammars = {});
 
 }  // namespace nibble

@@ -37,6 +37,8 @@ std::string_view common_terminal(std::string_view name) {
         {"WS_INLINE", "[ \\t]+"},
         {"WS", "[ \\t\\f\\r\\n]+"},
         {"NEWLINE", "(\\r?\\n)+"},
+        {"CR", "\\r"},
+        {"LF", "\\n"},
     };
     for (const auto& [key, pattern] : terminals)
         if (key == name) return pattern;

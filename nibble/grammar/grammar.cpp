@@ -3,6 +3,7 @@
 #include "grammar/automaton.h"
 #include "grammar/dfa.h"
 #include "grammar/ebnf_parser.h"
+#include "grammar/ebnf_rule.h"
 #include "grammar/json_schema.h"
 #include "grammar/left_recursion.h"
 #include "grammar/regex_parser.h"
@@ -271,6 +272,9 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStru
             ExprPtr item;
             if (piece.schema) {
                 NIBBLE_TRY(item, schema_rules(*piece.schema, options, budget, rules, names, piece.tagged.get()));
+            } else if (!piece.ebnf.empty()) {
+                NIBBLE_TRY(item, ebnf_rule(piece.ebnf, piece.spelling, budget, rules, names));
+                item = expression::sequence({expression::text(piece.before), item, expression::text(piece.after)});
             } else {
                 item = expression::text(piece.control ? expression::control_text(piece.text) : piece.text);
             }

@@ -60,6 +60,9 @@ struct GrammarPiece {
     bool control = false;                        // `text` is a control token's
     std::shared_ptr<const Json> schema;          // a document of this schema instead of a text
     std::shared_ptr<const TaggedObject> tagged;  // how the document, an object, is written; null: as JSON
+    std::string ebnf;                            // a text of this grammar instead, between `before` and `after`
+    Spelling spelling = Spelling::plain;         // of that text
+    std::string before, after;
 };
 struct GrammarStructure {
     std::vector<GrammarPiece> before;

@@ -23,7 +23,7 @@ Result<std::shared_ptr<const Grammar>> tagged_grammar(const Json& parameters) {
     const auto tokenizer = Tokenizer::from_folder(test_data("chat"));
     EXPECT_TRUE(tokenizer.ok());
     return Grammar::from_structure(
-        tool_structure(*find_tool_format("hermes"), tagged_tools(parameters), false, "<function=", *tokenizer));
+        tool_structure(*find_tool_format("hermes"), tagged_tools(parameters), 1, "<function=", *tokenizer));
 }
 
 using TaggedPairs = std::vector<std::pair<std::string, std::string>>;
