@@ -185,6 +185,7 @@ EngineStats Engine::stats() const {
     const std::lock_guard lock(state_->mutex);
     EngineStats stats = state_->published;
     stats.waiting = state_->waiting;
+    stats.deferred = std::min(stats.deferred, stats.waiting);
     return stats;
 }
 
@@ -339,6 +340,7 @@ Flight Engine::State::depart(std::span<Choice* const> step) {
         if (c->job->started) continue;
         c->job->started = flight.start;
         counts.prompt_tokens += c->job->report.prompt_tokens;
+        counts.cached_prompt_tokens += c->job->report.cached_tokens;
     }
     return flight;
 }
@@ -466,6 +468,8 @@ void Engine::State::count_finished(Job& job, EngineClock::time_point now) {
     h.request_max_num_generation_tokens.add(static_cast<double>(job.longest));
     h.request_params_max_tokens.add(static_cast<double>(job.request.max_tokens));
     h.request_params_n.add(job.request.choices);
+    h.request_num_preemptions.add(static_cast<double>(r.preemptions));
+    h.request_prefill_kv_computed_tokens.add(static_cast<double>(r.prompt_tokens - r.cached_tokens));
 }
 
 void Engine::State::tell(Choice& choice) {
@@ -533,6 +537,7 @@ void Engine::State::publish(bool more) {
     counts.cached_pages = scheduler->cache().idle_pages();
     counts.used_pages = scheduler->pool().pages() - scheduler->pool().free_pages() - counts.cached_pages;
     counts.prefix_evictions = scheduler->cache().evictions();
+    counts.block_times = scheduler->cache().block_times();
     const std::lock_guard lock(mutex);
     waiting = scheduler->waiting();
     for (const auto& job : arrived) waiting += job->open;

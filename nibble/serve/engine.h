@@ -59,6 +59,7 @@ inline constexpr int32_t most_choices = 128;
 // Counters since the engine was made, and gauges of now.
 struct EngineStats {
     int64_t running = 0, waiting = 0;  // choices
+    int64_t deferred = 0;              // of those that wait: for a beginning of their prompt that another computes
     int64_t pages = 0, used_pages = 0,
             cached_pages = 0;  // used: by running answers; cached: idle ones of the prefix cache
     int64_t steps = 0, step_rows = 0;
@@ -67,6 +68,7 @@ struct EngineStats {
     int64_t host_rows = 0;         // whose logits came to the host from a device that chooses tokens
     double prompt_step_seconds = 0, answer_step_seconds = 0;  // of steps with rows of a prompt, and of all others
     int64_t prompt_tokens = 0, generated_tokens = 0;          // prompt tokens: of admitted requests, cached ones too
+    int64_t cached_prompt_tokens = 0;                         // of prompt_tokens: taken from the prefix cache
     int64_t prefix_queries = 0, prefix_hits = 0;              // tokens asked for and found
     int64_t prefix_evictions = 0;                             // pages of 64 tokens, of all blocks together
     int64_t preemptions = 0;
@@ -75,6 +77,7 @@ struct EngineStats {
     int64_t failed_drafts = 0;                       // steps behind which nothing could be guessed: out of memory, NaNs
     int64_t finished_stop = 0, finished_length = 0, finished_cancelled = 0, finished_deadline = 0, finished_error = 0;
     EngineHistograms histograms;
+    BlockTimes block_times;
     double cache_share() const { return pages > 0 ? double(used_pages) / double(pages) : 0; }
 };
 

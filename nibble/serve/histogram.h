@@ -48,7 +48,17 @@ inline constexpr double tokens[] = {1,    2,    5,     10,    20,    50,     100
                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 inline constexpr double step[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 inline constexpr double choices[] = {1, 2, 5, 10, 20};
+inline constexpr double preemptions[] = {1, 2, 3, 4, 5, 10, 20};
+inline constexpr double residency[] = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
+                                       5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 }  // namespace histogram_bounds
+
+// Seconds in the life of the prefix cache's blocks of 64 tokens.
+struct BlockTimes {
+    MetricHistogram lifetime{histogram_bounds::residency};           // from computed to evicted
+    MetricHistogram idle_before_evict{histogram_bounds::residency};  // from the last use to evicted
+    MetricHistogram reuse_gap{histogram_bounds::residency};          // between two uses
+};
 
 // Seconds, and tokens. Each stands for vllm:<name>, with _seconds where it is a time.
 struct EngineHistograms {
@@ -65,7 +75,9 @@ struct EngineHistograms {
     MetricHistogram request_max_num_generation_tokens{histogram_bounds::tokens};  // of the longest choice
     MetricHistogram request_params_max_tokens{histogram_bounds::tokens};
     MetricHistogram request_params_n{histogram_bounds::choices};
-    MetricHistogram iteration_tokens{histogram_bounds::step};  // rows of a step
+    MetricHistogram request_num_preemptions{histogram_bounds::preemptions};
+    MetricHistogram request_prefill_kv_computed_tokens{histogram_bounds::tokens};  // of the prompt, not from the cache
+    MetricHistogram iteration_tokens{histogram_bounds::step};                      // rows of a step
 };
 
 }  // namespace nibble

@@ -125,7 +125,11 @@ Result<PrefixCache::Found> PrefixCache::begin(std::span<const int32_t> prompt, c
     found.path.cache_ = this;
     found.path.tiles_ = tiles;
     found.path.last_ = tiles > 0 ? path[static_cast<size_t>(tiles - 1)] : root.get();
-    for (int64_t i = 0; i < tiles; ++i) hold(*path[static_cast<size_t>(i)]);
+    const auto now = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < tiles; ++i) {
+        hold(*path[static_cast<size_t>(i)]);
+        note_use(*path[static_cast<size_t>(i)], now);
+    }
     hold(*root);
     // Tiles of the tree that cannot be used are computed again and stay as they are; new ones behind them are promised.
     if (tiles == std::ssize(path)) {
@@ -141,6 +145,12 @@ Result<PrefixCache::Found> PrefixCache::begin(std::span<const int32_t> prompt, c
 void PrefixCache::finish(Tile& tile, const Sequence& sequence, int64_t number) {
     tile.pages = sequence.share(number);
     tile.ready = true;
+    tile.born = tile.used = std::chrono::steady_clock::now();
+}
+
+void PrefixCache::note_use(Tile& tile, std::chrono::steady_clock::time_point now) {
+    times_.reuse_gap.add(std::chrono::duration<double>(now - tile.used).count());
+    tile.used = now;
 }
 
 void PrefixCache::extend(Path& path, std::span<const int32_t> tokens, const Sequence& sequence) {
@@ -197,6 +207,9 @@ bool PrefixCache::evict() {
     const int64_t pages = tile.pages.count();
     idle_pages_ -= pages;
     evictions_ += pages;
+    const auto now = std::chrono::steady_clock::now();
+    times_.lifetime.add(std::chrono::duration<double>(now - tile.born).count());
+    times_.idle_before_evict.add(std::chrono::duration<double>(now - tile.used).count());
     erase(tile);
     return true;
 }

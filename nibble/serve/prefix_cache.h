@@ -9,7 +9,9 @@
 #pragma once
 
 #include "model/sequence.h"
+#include "serve/histogram.h"
 
+#include <chrono>
 #include <list>
 #include <map>
 #include <memory>
@@ -71,6 +73,7 @@ public:
     bool evict();
     int64_t idle_pages() const { return idle_pages_; }
     int64_t evictions() const { return evictions_; }  // pages given back
+    const BlockTimes& block_times() const { return times_; }
 
 private:
     Tile* child(Tile& parent, std::span<const int32_t> tokens) const;
@@ -81,6 +84,7 @@ private:
     void forget_states(Tile& tile);
     void release(Path& path);
     void finish(Tile& tile, const Sequence& sequence, int64_t number);
+    void note_use(Tile& tile, std::chrono::steady_clock::time_point now);
 
     const KvPool* pool_;
     int64_t most_states_;
@@ -88,6 +92,7 @@ private:
     std::list<Tile*> idle_;         // the least recently used last
     std::list<Tile*> with_states_;  // the same
     int64_t idle_pages_ = 0, evictions_ = 0;
+    BlockTimes times_;
 };
 
 // A tile of the tree.
@@ -100,6 +105,7 @@ struct PrefixCache::Tile {
     StateCopy states;
     bool has_states = false;
     int64_t holders = 0;
+    std::chrono::steady_clock::time_point born, used;
     std::list<Tile*>::iterator idle, stateful;
 };
 

@@ -210,6 +210,7 @@ Scheduler::Joins Scheduler::admit(Choice& choice, int64_t& spoken_for) {
 
 void Scheduler::admit_waiting(int64_t rows) {
     int64_t spoken_for = 0;
+    stats_.deferred = 0;
     for (const auto& c : running_)
         if (!c->decodes()) spoken_for += c->sequence->missing_pages(c->left());
     std::vector<Choice*> first;  // of those that wait
@@ -223,6 +224,7 @@ void Scheduler::admit_waiting(int64_t rows) {
         const Joins joins = admit(*choice, spoken_for);
         if (joins == Joins::no_room) break;
         if (joins == Joins::now) rows -= std::min(rows, choice->left());
+        if (joins == Joins::later) ++stats_.deferred;
     }
 }
 

@@ -51,6 +51,12 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     };
     gauge("vllm:num_requests_running", "Answers that run.", double(s.running));
     gauge("vllm:num_requests_waiting", "Answers that wait.", double(s.waiting));
+    page.begin(
+        "vllm:num_requests_waiting_by_reason", "gauge",
+        "Answers that wait, by reason: for capacity, or deferred until another answer has computed the beginning "
+        "of their prompt.");
+    page.line("vllm:num_requests_waiting_by_reason", double(s.waiting - s.deferred), "reason=\"capacity\"");
+    page.line("vllm:num_requests_waiting_by_reason", double(s.deferred), "reason=\"deferred\"");
     gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages that running answers use; 1 is all.",
           s.cache_share());
     gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", s.cache_share());
@@ -68,6 +74,15 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     counter("vllm:prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.", s.prefix_hits);
     counter("vllm:num_preemptions_total", "Answers that were pushed out and computed again.", s.preemptions);
     counter("vllm:prompt_tokens_total", "Tokens of prompts.", s.prompt_tokens);
+    page.begin("vllm:prompt_tokens_by_source_total", "counter", "Tokens of prompts by where they came from.");
+    const auto by_source = [&](const char* source, int64_t count) {
+        page.line("vllm:prompt_tokens_by_source_total", double(count), fmt::format("source=\"{}\"", source));
+    };
+    by_source("local_compute", s.prompt_tokens - s.cached_prompt_tokens);
+    by_source("local_cache_hit", s.cached_prompt_tokens);
+    by_source("external_kv_transfer", 0);
+    counter("vllm:prompt_tokens_cached_total", "Tokens of prompts that came from the prefix cache.",
+            s.cached_prompt_tokens);
     counter("vllm:generation_tokens_total", "Tokens of answers.", s.generated_tokens);
     page.begin("vllm:request_success_total", "counter", "Answers by how they ended.");
     page.line("vllm:request_success_total", double(s.finished_stop), "finished_reason=\"stop\"");
@@ -102,7 +117,15 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
               h.request_max_num_generation_tokens);
     histogram("vllm:request_params_n", "The parameter n.", h.request_params_n);
     histogram("vllm:request_params_max_tokens", "The parameter max_tokens.", h.request_params_max_tokens);
+    histogram("vllm:request_num_preemptions", "How often a request was preempted.", h.request_num_preemptions);
+    histogram("vllm:request_prefill_kv_computed_tokens", "Tokens of prompts that did not come from the prefix cache.",
+              h.request_prefill_kv_computed_tokens);
     histogram("vllm:iteration_tokens_total", "Rows of a step.", h.iteration_tokens);
+    const BlockTimes& b = s.block_times;
+    histogram("vllm:kv_block_lifetime_seconds", "From a cached block's computation to its eviction.", b.lifetime);
+    histogram("vllm:kv_block_idle_before_evict_seconds", "From a cached block's last use to its eviction.",
+              b.idle_before_evict);
+    histogram("vllm:kv_block_reuse_gap_seconds", "Between two uses of a cached block.", b.reuse_gap);
     counter("nibble:spec_decode_failed_steps_total", "Steps behind which nothing could be guessed.", s.failed_drafts);
     counter("nibble:engine_steps_total", "Steps of the engine.", s.steps);
     counter("nibble:engine_step_rows_total", "Rows of all steps.", s.step_rows);
