@@ -23,7 +23,7 @@ struct ServeConfig {
     uint16_t port = 8000;
     double drain_seconds = 30, most_seconds = 0;
     int64_t connections = 8192;
-    std::string most_body = "32MB";
+    std::string most_body = "32MB", stored = "64MB";
     bool ignore_unknown = false, log_prompts = false;
 };
 
@@ -56,6 +56,11 @@ void tell_choices(const Json& facts) {
     for (const std::string& line : folded_kernels_lines(facts["layers"])) say("nibble:   " + line);
 }
 
+Result<int64_t> size_or_none(std::string_view word) {
+    if (word == "0") return 0;
+    return parse_size(word);
+}
+
 Result<Outcome> run_serve(const ServeConfig& config) {
     ServerOptions options;
     options.address = {.host = config.host, .port = config.port, .unix_path = config.unix_path};
@@ -67,6 +72,7 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     options.cors_origin = config.cors_origin;
     options.ignore_unknown = config.ignore_unknown;
     options.log_prompts = config.log_prompts;
+    NIBBLE_TRY(options.stored_bytes, size_or_none(config.stored).within("--stored-responses"));
     options.most_seconds = config.most_seconds;
     if (!config.model.engine.quiet) options.log = say;
     ThreadPool pool(config.model.engine.threads);  // outlives the engine
@@ -102,10 +108,9 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_option("--unix", config->unix_path, "a unix socket in place of host and port")
         ->excludes(host)
         ->excludes(port);
-    command
-        ->add_option("--served-model-name", config->model.names,
-                     "what clients call the model, may be given several times; default: the path's last part")
-        ->allow_extra_args(false);
+    command->add_option("--served-model-name", config->model.names,
+                        "names of the model for clients, one or more; answers have the first; default: the path's last "
+                        "part");
     command->add_option("--api-key", config->keys, "a key that clients must give; may be given several times")
         ->allow_extra_args(false);
     command->add_option("--api-key-file", config->key_file, "a file with a key a line");
@@ -127,6 +132,11 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command->add_option("--max-body", config->most_body, "of a request: 32MB, 512K, or bytes")
         ->check(read_by(parse_size))
+        ->capture_default_str();
+    command
+        ->add_option("--stored-responses", config->stored,
+                     "memory for answers of /v1/responses that later requests go on from; 0: none is stored")
+        ->check(read_by(size_or_none))
         ->capture_default_str();
     command->add_option("--request-timeout", config->most_seconds, "seconds of a request at most; 0: no limit")
         ->check(CLI::Range(0.0, 1e9));

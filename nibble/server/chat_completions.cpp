@@ -50,6 +50,7 @@ public:
     ChatWriter(ExchangePtr exchange, ModelPtr model, const ChatWish& wish)
         : OpenAiWriter(std::move(exchange), std::move(model), wish.form, "chatcmpl-"),
           logprobs_(wish.logprobs),
+          functions_(wish.turn.functions),
           predicted_(!wish.request.expected.empty()) {
         prompt_tokens_ = std::ssize(wish.request.prompt);
         if (form_.token_ids) prompt_ = wish.request.prompt;
@@ -80,6 +81,7 @@ public:
         if (ends)
             for (AnswerPart& part : one.reader.finish(e.finish == FinishReason::length))
                 parts.push_back(std::move(part));
+        std::erase_if(parts, [&](const AnswerPart& part) { return is_extra(part); });
         for (const GeneratedToken& t : e.tokens) {
             if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
             if (form_.token_ids) one.ids.push_back(t.id);
@@ -143,7 +145,11 @@ private:
         return json;
     }
 
-    static Json delta_of(const AnswerPart& part) {
+    Json delta_of(const AnswerPart& part) const {
+        if (functions_ && part.kind == AnswerPart::Kind::tool_begin)
+            return {{"function_call", {{"name", part.name}, {"arguments", ""}}}};
+        if (functions_ && part.kind == AnswerPart::Kind::tool_arguments)
+            return {{"function_call", {{"arguments", part.text}}}};
         switch (part.kind) {
             case AnswerPart::Kind::reasoning:
                 return {{"reasoning_content", part.text}};
@@ -185,8 +191,13 @@ private:
         }
     }
 
-    static std::string_view reason_of(const One& one, const HeardEvent& e) {
-        return e.finish == FinishReason::stop && one.reader.called_tools() ? "tool_calls" : finish_reason(e);
+    std::string_view reason_of(const One& one, const HeardEvent& e) const {
+        if (e.finish != FinishReason::stop || !one.reader.called_tools()) return finish_reason(e);
+        return functions_ ? "function_call" : "tool_calls";
+    }
+    // A deprecated function_call is one call; further ones have no place in the answer.
+    bool is_extra(const AnswerPart& part) const {
+        return functions_ && part.index > 0 && part.kind >= AnswerPart::Kind::tool_begin;
     }
 
     Json choice_json(size_t i) {
@@ -195,7 +206,10 @@ private:
         Json message{{"role", "assistant"}};
         message["content"] = called && one.content.empty() ? Json(nullptr) : Json(one.content);
         if (!one.reasoning.empty()) message["reasoning_content"] = one.reasoning;
-        if (called) message["tool_calls"] = one.calls;
+        if (called && functions_)
+            message["function_call"] = one.calls[0]["function"];
+        else if (called)
+            message["tool_calls"] = one.calls;
         Json json{{"index", i},
                   {"message", std::move(message)},
                   {"logprobs", logprobs_ ? Json{{"content", one.logprobs}} : Json(nullptr)},
@@ -205,7 +219,7 @@ private:
         return json;
     }
 
-    bool logprobs_, predicted_;
+    bool logprobs_, functions_, predicted_;
     std::vector<int32_t> prompt_;
     std::vector<One> choices_;
     std::vector<GeneratedToken> prompt_scores_;

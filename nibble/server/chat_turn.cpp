@@ -1,5 +1,6 @@
 #include "server/chat_turn.h"
 
+#include "chat/chat_request.h"
 #include "serve/answer_constraint.h"
 
 namespace nibble {
@@ -32,23 +33,51 @@ Status read_template_word(BodyFields& fields, const char* name, const char* vari
     return Ok{};
 }
 
+namespace {
+
+// The deprecated `functions` and `function_call` as tools, of which one is called at most. True: the request has them.
+Result<bool> read_functions(BodyFields& fields, ChatRequest& asked) {
+    const Json* functions = fields.find("functions");
+    const Json* choice = fields.find("function_call");
+    if (functions && !functions->is_array()) return fields.bad("functions", "is not a list");
+    if (!functions || functions->empty()) {
+        if (choice && *choice != "none" && *choice != "auto")
+            return fields.bad("function_call", "names a function, but 'functions' has none");
+        return false;
+    }
+    if (const Json* tools = fields.find("tools"); tools && *tools != Json::array())
+        return fields.bad("functions", "and 'tools' exclude one another");
+    asked.tools = Json::array();
+    for (const Json& function : *functions) asked.tools.push_back({{"type", "function"}, {"function", function}});
+    if (const Status valid = check_tools(asked.tools); !valid.ok())
+        return fields.bad("functions", valid.error().message());
+    Json word = choice ? *choice : Json(nullptr);
+    if (word.is_object()) word = {{"type", "function"}, {"function", word}};
+    if (const Status read = read_tool_choice(word, asked); !read.ok())
+        return fields.bad("function_call", "is none of 'none', 'auto' and {\"name\"} with the name of a function");
+    asked.parallel_tool_calls = false;
+    return true;
+}
+
+}  // namespace
+
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     ChatRequest asked;
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
     asked.messages = *messages;
-    for (const char* name : {"functions", "function_call", "modalities", "audio", "web_search_options"}) {
+    for (const char* name : {"modalities", "audio", "web_search_options"}) {
         const Json* value = fields.find(name);
-        const bool neutral =
-            !value || *value == "none" || (value->is_array() && value->empty()) || *value == Json::array({"text"});
+        const bool neutral = !value || (value->is_array() && value->empty()) || *value == Json::array({"text"});
         if (!neutral) return fields.bad(name, "is not supported");
     }
     if (const Json* tools = fields.find("tools")) asked.tools = *tools;
     if (const Json* choice = fields.find("tool_choice"))
         if (const Status read = read_tool_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
-    NIBBLE_CHECK(check_tool_format(fields, model, asked));
     NIBBLE_CHECK(fields.read("parallel_tool_calls", asked.parallel_tool_calls));
+    NIBBLE_TRY(const bool functions, read_functions(fields, asked));
+    NIBBLE_CHECK(check_tool_format(fields, model, asked));
     NIBBLE_CHECK(fields.read("chat_template", asked.chat_template));
     if (const Json* more = fields.find("chat_template_kwargs")) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
@@ -67,7 +96,9 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
             return fields.bad("thinking_token_budget", "is not supported: the model's chat template does not reason");
         asked.reasoning_budget = budget;
     }
-    return make_chat_turn(fields, "messages", model, std::move(asked));
+    NIBBLE_TRY(ChatTurn turn, make_chat_turn(fields, "messages", model, std::move(asked)));
+    turn.functions = functions;
+    return turn;
 }
 
 Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,

@@ -11,6 +11,7 @@ struct ChatTurn {
     std::shared_ptr<const ChatFormat> format;
     ChatRequest asked;
     ChatPrompt prompt;
+    bool functions = false;  // asked for in the deprecated field, so the answer has one function_call
 
     AnswerParser reader() const { return format->parser(asked, prompt); }
 };

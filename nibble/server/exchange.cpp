@@ -19,6 +19,27 @@ bool fit_for_an_id(std::string_view text) {
     });
 }
 
+// A traceparent of W3C's Trace Context, version-trace-parent-flags in lower-case hexadecimal digits; empty: there is
+// none, there are several, or it is not valid. Versions after 00 may have more fields.
+std::string traceparent_of(const HttpHeaders& headers) {
+    const auto named = [](const auto& header) { return header.first == "traceparent"; };
+    if (std::ranges::count_if(headers, named) != 1) return {};
+    const std::string& text = std::ranges::find_if(headers, named)->second;
+    constexpr std::string_view form = "hh-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
+    if (text.size() < form.size() || text.size() > 512) return {};
+    for (size_t i = 0; i < form.size(); ++i) {
+        const bool hex = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+        if (form[i] == '-' ? text[i] != '-' : !hex) return {};
+    }
+    const std::string_view version = std::string_view(text).substr(0, 2),
+                           more = std::string_view(text).substr(form.size());
+    const auto is_zero = [&](size_t at, size_t size) { return text.find_first_not_of('0', at) >= at + size; };
+    if (version == "ff" || is_zero(3, 32) || is_zero(36, 16)) return {};
+    if (version == "00" ? !more.empty() : !more.empty() && more[0] != '-') return {};
+    const auto printable_ascii = [](char c) { return c > ' ' && c < 0x7F; };
+    return std::ranges::all_of(more, printable_ascii) ? text : std::string();
+}
+
 std::string time_text(std::chrono::system_clock::time_point time) {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
     return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
@@ -62,6 +83,14 @@ void IntakeQueue::loop() {
     }
 }
 
+void ServerCore::note_once(const std::string& message) {
+    {
+        const std::lock_guard lock(mutex);
+        if (!noted.insert(message).second || !options.log) return;
+    }
+    options.log(body_text({{"time", time_text(std::chrono::system_clock::now())}, {"note", message}}));
+}
+
 int64_t unix_seconds() {
     return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
         .count();
@@ -76,14 +105,16 @@ HttpExchange::HttpExchange(ServerCore& c, HttpRequest r, std::shared_ptr<HttpAns
     : core(c), request(std::move(r)), answer(std::move(a)) {
     const std::string_view given = request.header("x-request-id");
     id = fit_for_an_id(given) ? std::string(given) : random_id();
+    trace = traceparent_of(request.headers);
 }
 
 void HttpExchange::add_headers(HttpResponse& response) const {
     response.headers.emplace_back("X-Request-Id", id);
+    if (!trace.empty()) response.headers.emplace_back("Traceparent", trace);
     if (core.options.cors_origin.empty()) return;
     response.headers.emplace_back("Access-Control-Allow-Origin", core.options.cors_origin);
     if (core.options.cors_origin != "*") response.headers.emplace_back("Vary", "Origin");
-    response.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
+    response.headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Traceparent");
 }
 
 void HttpExchange::send(const Json& json) { send(json_response(json)); }
@@ -125,6 +156,7 @@ void HttpExchange::log(int status) {
               {"path", printable(request.path, 200)},
               {"status", status},
               {"seconds", std::round(seconds * 1e6) / 1e6}};
+    if (!trace.empty()) line["traceparent"] = trace;
     for (const auto& [key, value] : notes.items()) line[key] = value;
     core.options.log(body_text(line));
 }

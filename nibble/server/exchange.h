@@ -3,12 +3,14 @@
 
 #include "server/api_error.h"
 #include "server/model_server.h"
+#include "server/response_store.h"
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -41,6 +43,9 @@ struct ServerCore {
     HttpServer* http = nullptr;
     std::atomic<bool> draining{false};
     ServerCounts counts;
+    ResponseStore responses;
+    // Writes a line to the log, unless it was written before.
+    void note_once(const std::string& message);
     std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
 
     std::shared_ptr<const ServedModel> model() const {
@@ -49,6 +54,7 @@ struct ServerCore {
     }
     mutable std::mutex mutex;
     std::shared_ptr<const ServedModel> served;  // null: it is being loaded
+    std::set<std::string> noted;                // by note_once()
 };
 
 int64_t unix_seconds();
@@ -63,7 +69,8 @@ public:
     ServerCore& core;
     HttpRequest request;
     std::shared_ptr<HttpAnswer> answer;
-    std::string id;  // the client's X-Request-Id, or one of our own
+    std::string id;     // the client's X-Request-Id, or one of our own
+    std::string trace;  // the client's traceparent; empty: there is none that is valid
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
     Json notes = Json::object();  // for the log
     Json body;                    // an object, of routes that take one; who reads it takes it

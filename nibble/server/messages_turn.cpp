@@ -21,13 +21,14 @@ Result<std::string> block_texts(const Json& content, const std::string& place) {
     return text;
 }
 
+// An input that is a text is what a client kept of a call that was cut off.
 Result<Json> call_of(const Json& block, const std::string& place) {
+    const Json input = block.value("input", Json());
     if (!block.value("id", Json()).is_string() || !block.value("name", Json()).is_string() ||
-        !block.value("input", Json()).is_object())
+        !(input.is_object() || input.is_string()))
         return fail("{}: a tool_use has id, name and an object 'input'", place);
-    return Json{{"id", block["id"]},
-                {"type", "function"},
-                {"function", {{"name", block["name"]}, {"arguments", block["input"]}}}};
+    return Json{
+        {"id", block["id"]}, {"type", "function"}, {"function", {{"name", block["name"]}, {"arguments", input}}}};
 }
 
 // One message of theirs is one or more of ours: results of tools have a role of their own.

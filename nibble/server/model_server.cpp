@@ -79,14 +79,14 @@ void answer_preflight(HttpExchange& exchange) {
         const std::string_view origin = exchange.request.header("origin");
         const std::string_view wanted = exchange.request.header("access-control-request-headers");
         const bool echoes = (allowed == "*" || origin == allowed) && is_header_list(wanted);
-        response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
         response.headers.emplace_back(
             "Access-Control-Allow-Headers",
             echoes ? std::string(wanted) : "Authorization, Content-Type, X-Api-Key, X-Request-Id, Anthropic-Version");
         response.headers.emplace_back("Vary", "Access-Control-Request-Headers");
         response.headers.emplace_back("Access-Control-Max-Age", "86400");
     }
-    response.headers.emplace_back("Allow", "GET, POST, OPTIONS");
+    response.headers.emplace_back("Allow", "GET, POST, DELETE, OPTIONS");
     exchange.send(std::move(response));
 }
 

@@ -29,6 +29,7 @@ struct ServerOptions {
     std::string cors_origin;            // of browsers' pages that may ask ("*": all); empty: none
     bool ignore_unknown = false;        // a parameter that no route knows is ignored, as vLLM does, not an error
     bool log_prompts = false;
+    int64_t stored_bytes = 64 << 20;                   // of answers of /v1/responses that are kept; 0: none is
     std::chrono::milliseconds keep_alive{15'000};      // a stream without a byte for so long gets a comment
     double most_seconds = 0;                           // of a request; 0: no limit
     std::function<void(const std::string& line)> log;  // JSON, a line a request; may be empty; called by any thread

@@ -1,6 +1,7 @@
 #include "server/parameters.h"
 
 #include "serve/sampler.h"
+#include "server/exchange.h"
 #include "server/neutral_fields.h"
 
 #include <fmt/format.h>

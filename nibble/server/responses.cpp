@@ -1,62 +1,95 @@
-// POST /v1/responses: OpenAI's newer API: texts and functions. Nothing is stored: previous_response_id is an error.
+// POST /v1/responses: OpenAI's newer API: texts, functions and custom tools. docs/serving.md has a table of its fields.
 #include "server/answer_json.h"
+#include "server/input_reader.h"
 #include "server/parameters.h"
+#include "server/pending_tokens.h"
 #include "server/routes.h"
 #include "server/tool_turn.h"
+
+#include "base/utf8.h"
+
+#include <array>
+#include <charconv>
 
 namespace nibble {
 namespace {
 
 struct ResponseWish {
-    ChatTurn turn;
+    ResponsesTurn turn;
     Request request;
     Json echo = Json::object();  // fields of the request that the answer repeats
-    bool stream = false;
+    bool stream = false, store = true, logprobs = false;
 };
 
-Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
+// Whether the answer's log-probabilities are asked for. What else may be included is of tools that the server does not
+// run, of pictures, or of encrypted reasoning, and there is none of it.
+Status read_include(BodyFields& fields, bool& logprobs) {
+    static constexpr std::array known{"file_search_call.results",       "web_search_call.results",
+                                      "web_search_call.action.sources", "message.input_image.image_url",
+                                      "code_interpreter_call.outputs",  "computer_call_output.output.image_url",
+                                      "reasoning.encrypted_content",    "message.output_text.logprobs"};
+    const Json* list = fields.find("include");
+    if (!list) return Ok{};
+    if (!list->is_array()) return fields.bad("include", "is not a list");
+    for (const Json& what : *list) {
+        if (std::ranges::none_of(known, [&](const char* name) { return what == name; }))
+            return fields.bad("include", fmt::format("{} is not supported",
+                                                     what.dump(-1, ' ', false, Json::error_handler_t::replace)));
+        logprobs |= what == "message.output_text.logprobs";
+    }
+    return Ok{};
+}
+
+// What the answer repeats of the request, or says of fields that were left out.
+Json echo_of(BodyFields& fields, const ResponseWish& wish, bool stored) {
+    Json echo = Json::object();
+    for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id",
+                             "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"}) {
+        const Json* value = fields.find(name);
+        echo[name] = value ? *value : Json(nullptr);
+    }
+    for (const char* name : {"tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation",
+                             "top_logprobs", "background"})
+        if (const Json* value = fields.find(name)) echo[name] = *value;
+    if (fields.has("service_tier")) echo["service_tier"] = "default";
+    echo["temperature"] = wish.request.sampling.temperature;
+    echo["top_p"] = wish.request.sampling.top_p;
+    echo["store"] = stored;
+    return echo;
+}
+
+Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model, ServerCore& core) {
     ResponseWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    for (const char* name : {"previous_response_id", "conversation", "prompt", "max_tool_calls"})
-        if (fields.has(name)) return fields.bad(name, "is not supported");
-    if (const Json* list = fields.find("include")) {
-        if (!list->is_array()) return fields.bad("include", "is not a list");
-        for (const Json& what : *list)  // reasoning is left out of the answer: there is none to encrypt
-            if (what != "reasoning.encrypted_content")
-                return fields.bad("include", fmt::format("{} is not supported",
-                                                         what.dump(-1, ' ', false, Json::error_handler_t::replace)));
-    }
-    if (const Json* top = fields.find("top_logprobs"); top && *top != 0)
-        return fields.bad("top_logprobs", "is not supported here; /v1/chat/completions has log-probabilities");
-    NIBBLE_TRY(wish.turn, read_responses_turn(fields, model));
-    GrammarTokensPtr grammar;
-    if (const Json* text = fields.find("text")) {
-        if (text->contains("format") && !(*text)["format"].is_null()) {
-            NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), grammar));
-            wish.echo["text"] = *text;
-        }
-    }
+    for (const char* name : {"conversation", "prompt", "context_management", "moderation", "background_options"})
+        if (const Json* value = fields.find(name); value && !value->empty())
+            return fields.bad(name, "is not supported");
     NIBBLE_CHECK(fields.only("background", false));
-    NIBBLE_CHECK(fields.only("truncation", "disabled"));
+    NIBBLE_CHECK(read_include(fields, wish.logprobs));
+    int32_t top = 0;
+    NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 20));
+    wish.logprobs |= top > 0;
+    if (wish.logprobs) request.top_logprobs = top;
+    NIBBLE_TRY(wish.turn, read_responses_turn(fields, model, core.responses, core.options.limits.body_bytes));
+    const ChatTurn& chat = wish.turn.chat;
+    GrammarTokensPtr grammar;
+    if (const Json* text = fields.find("text"); text && text->contains("format") && !(*text)["format"].is_null())
+        NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), grammar));
     NIBBLE_CHECK(read_sampling(fields, model, request));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
-    request.prompt = wish.turn.prompt.tokens;
+    NIBBLE_CHECK(fields.read("store", wish.store));
+    wish.store = wish.store && core.options.stored_bytes > 0;
+    request.prompt = chat.prompt.tokens;
     NIBBLE_CHECK(check_fits(fields, "input", model, request.prompt));
     request.max_tokens = model.context() - std::ssize(request.prompt);
     NIBBLE_CHECK(fields.read_in("max_output_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
-    if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok())
-        return fields.bad(wish.turn.asked.tools.is_null() ? "text" : "tools", held.error().message());
-    const auto repeat = [&](const char* name) {
-        const Json* value = fields.find(name);
-        wish.echo[name] = value ? *value : Json(nullptr);
-    };
-    for (const char* name : {"instructions", "max_output_tokens", "metadata"}) repeat(name);
-    for (const char* name : {"tools", "tool_choice", "parallel_tool_calls"})
-        if (const Json* value = fields.find(name)) wish.echo[name] = *value;
-    fields.ignore({"stream_options"});
-    if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
+    if (const Status held = hold_answer(chat, model, std::move(grammar), request); !held.ok())
+        return fields.bad(chat.asked.tools.is_null() ? "text" : "tools", held.error().message());
+    wish.echo = echo_of(fields, wish, wish.store);
+    fields.ignore({"stream_options", "prompt_cache_options", "client_metadata", "image"});
+    if (!core.options.ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
 }
 
@@ -66,11 +99,14 @@ public:
         : exchange_(std::move(exchange)),
           model_(std::move(model)),
           out_(exchange_),
+          turn_(wish.turn),
           echo_(wish.echo),
-          sampling_(wish.request.sampling),
           stream_(wish.stream),
+          store_(wish.store),
+          logprobs_(wish.logprobs),
           created_(unix_seconds()),
-          reader_(wish.turn.reader()) {}
+          id_(random_id()),
+          reader_(wish.turn.chat.reader()) {}
 
     void begin() override {
         if (!stream_) return;
@@ -80,6 +116,13 @@ public:
     }
 
     void event(const HeardEvent& e) override {
+        if (logprobs_)
+            for (const GeneratedToken& token : e.tokens) {
+                Json logprob = chat_logprob(*model_, token, false);
+                std::string bytes;
+                for (const Json& byte : logprob["bytes"]) bytes += static_cast<char>(byte.get<int>());
+                pending_.push(std::move(bytes), std::move(logprob));
+            }
         std::vector<AnswerPart> parts = reader_.push(e.text);
         if (e.finish != FinishReason::none) {
             for (AnswerPart& one : reader_.finish(e.finish == FinishReason::length)) parts.push_back(std::move(one));
@@ -93,6 +136,9 @@ public:
         if (items_.empty()) open(message_item());
         close(status);
         Json json = response(status, &total);
+        if (store_)
+            exchange_->core.responses.keep(json["id"], turn_.previous, turn_.input, json,
+                                           exchange_->core.options.stored_bytes);
         json["timings"] = timings_json(total);
         if (!stream_) {
             exchange_->send(json);
@@ -122,39 +168,57 @@ private:
         out_.event(name, json);
     }
     void add(const AnswerPart& one) {
+        if (one.kind >= AnswerPart::Kind::tool_begin && one.index >= turn_.most_calls) return;
         switch (one.kind) {
             case AnswerPart::Kind::reasoning:
+                if (logprobs_) pending_.take(one.text);
                 break;
-            case AnswerPart::Kind::content:
-                if (!open_ || items_.back()["type"] != "message") open(message_item());
+            case AnswerPart::Kind::content: {
+                if (!open_ || type() != "message") open(message_item());
                 text_ += one.text;
-                if (stream_)
-                    say("response.output_text.delta", place({{"delta", one.text}, {"logprobs", Json::array()}}));
+                Json logprobs = logprobs_ ? pending_.take(one.text) : Json::array();
+                if (stream_) say("response.output_text.delta", place({{"delta", one.text}, {"logprobs", logprobs}}));
+                for (Json& logprob : logprobs) said_logprobs_.push_back(std::move(logprob));
                 break;
+            }
             case AnswerPart::Kind::tool_begin:
-                open({{"id", fmt::format("fc_{}_{}", exchange_->id, one.index)},
-                      {"type", "function_call"},
-                      {"status", "in_progress"},
-                      {"call_id", one.id},
-                      {"name", one.name},
-                      {"arguments", ""}});
+                open(call_item(one));
                 break;
-            case AnswerPart::Kind::tool_arguments:
-                text_ += one.text;
-                if (stream_) say("response.function_call_arguments.delta", place({{"delta", one.text}}));
+            case AnswerPart::Kind::tool_arguments: {
+                pending_.clear();
+                const bool custom = type() == "custom_tool_call";
+                const std::string piece = custom ? input_.push(one.text) : one.text;
+                if (piece.empty()) break;
+                text_ += piece;
+                if (stream_)
+                    say(custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta",
+                        place({{"delta", piece}}));
                 break;
+            }
             case AnswerPart::Kind::tool_end:
+                pending_.clear();
                 close("completed");
                 break;
         }
     }
+    std::string type() const { return items_.back()["type"]; }
+    Json call_item(const AnswerPart& one) {
+        const ClientTool tool = turn_.tools.called(one.name);
+        input_ = {};
+        Json item{{"id", fmt::format("{}_{}_{}", tool.custom ? "ctc" : "fc", id_, one.index)},
+                  {"type", tool.custom ? "custom_tool_call" : "function_call"},
+                  {"status", "in_progress"},
+                  {"call_id", one.id}};
+        tool.name_in(item);
+        item[tool.custom ? "input" : "arguments"] = "";
+        return item;
+    }
     Json message_item() const {
-        return {
-            {"id", items_.empty() ? "msg_" + exchange_->id : fmt::format("msg_{}_{}", exchange_->id, items_.size())},
-            {"type", "message"},
-            {"role", "assistant"},
-            {"status", "in_progress"},
-            {"content", Json::array()}};
+        return {{"id", items_.empty() ? "msg_" + id_ : fmt::format("msg_{}_{}", id_, items_.size())},
+                {"type", "message"},
+                {"role", "assistant"},
+                {"status", "in_progress"},
+                {"content", Json::array()}};
     }
     // The next item of the output; the one before is complete.
     void open(Json item) {
@@ -163,20 +227,23 @@ private:
         open_ = true;
         if (!stream_) return;
         say("response.output_item.added", {{"output_index", items_.size() - 1}, {"item", items_.back()}});
-        if (items_.back()["type"] == "message") say("response.content_part.added", place({{"part", part("")}}));
+        if (type() == "message") say("response.content_part.added", place({{"part", part("", Json::array())}}));
     }
     void close(std::string_view status) {
         if (!open_) return;
         open_ = false;
         Json& item = items_.back();
         item["status"] = status;
-        const bool message = item["type"] == "message";
-        if (message) {
-            item["content"] = Json::array({part(text_)});
+        if (type() == "message") {
+            const Json whole = part(text_, std::exchange(said_logprobs_, Json::array()));
+            item["content"] = Json::array({whole});
             if (stream_) {
-                say("response.output_text.done", place({{"text", text_}, {"logprobs", Json::array()}}));
-                say("response.content_part.done", place({{"part", part(text_)}}));
+                say("response.output_text.done", place({{"text", text_}, {"logprobs", whole["logprobs"]}}));
+                say("response.content_part.done", place({{"part", whole}}));
             }
+        } else if (type() == "custom_tool_call") {
+            item["input"] = text_;
+            if (stream_) say("response.custom_tool_call_input.done", place({{"input", text_}}));
         } else {
             item["arguments"] = text_;
             if (stream_)
@@ -188,15 +255,16 @@ private:
     // In the item that is open.
     Json place(Json more) const {
         Json json{{"item_id", items_.back()["id"]}, {"output_index", items_.size() - 1}};
-        if (items_.back()["type"] == "message") json["content_index"] = 0;
+        if (type() == "message") json["content_index"] = 0;
         json.update(more);
         return json;
     }
-    static Json part(const std::string& text) {
-        return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    static Json part(const std::string& text, Json logprobs) {
+        return {
+            {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
     }
     Json response(std::string_view status, const RequestReport* total) const {
-        Json json{{"id", "resp_" + exchange_->id},
+        Json json{{"id", "resp_" + id_},
                   {"object", "response"},
                   {"created_at", created_},
                   {"status", status},
@@ -207,35 +275,38 @@ private:
                   {"parallel_tool_calls", true},
                   {"tool_choice", "auto"},
                   {"tools", Json::array()},
-                  {"temperature", sampling_.temperature},
-                  {"top_p", sampling_.top_p},
                   {"text", {{"format", {{"type", "text"}}}}},
-                  {"previous_response_id", nullptr},
-                  {"store", false},
                   {"truncation", "disabled"},
+                  {"top_logprobs", 0},
+                  {"background", false},
                   {"usage", nullptr}};
         json.update(echo_);
         if (cut_) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
         if (total)
-            json["usage"] = {{"input_tokens", total->prompt_tokens},
-                             {"input_tokens_details", {{"cached_tokens", total->cached_tokens}}},
-                             {"output_tokens", total->generated_tokens},
-                             {"output_tokens_details", {{"reasoning_tokens", 0}}},
-                             {"total_tokens", total->prompt_tokens + total->generated_tokens}};
+            json["usage"] = {
+                {"input_tokens", total->prompt_tokens},
+                {"input_tokens_details", {{"cached_tokens", total->cached_tokens}, {"cache_write_tokens", 0}}},
+                {"output_tokens", total->generated_tokens},
+                {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                {"total_tokens", total->prompt_tokens + total->generated_tokens}};
         return json;
     }
 
     ExchangePtr exchange_;
     ModelPtr model_;
     SseOut out_;
+    ResponsesTurn turn_;
     Json echo_;
-    SamplingParams sampling_;
-    bool stream_, cut_ = false;
+    bool stream_, store_, logprobs_, cut_ = false;
     int64_t created_, sequence_ = 0;
+    std::string id_;  // of the answer and its items: nobody else guesses it, whatever the client calls its request
     AnswerParser reader_;
     std::vector<Json> items_;  // of the output
     bool open_ = false;        // the last one goes on
     std::string text_;         // of it
+    InputReader input_;        // of a custom tool's call
+    PendingTokens pending_;
+    Json said_logprobs_ = Json::array();  // of the open message
 };
 
 }  // namespace
@@ -243,13 +314,74 @@ private:
 void answer_responses(ExchangePtr exchange, ModelPtr model) {
     const Json body = std::move(exchange->body);
     BodyFields fields(body, exchange->deadline);
-    auto wish = read_response(fields, *model, exchange->core.options.ignore_unknown);
+    auto wish = read_response(fields, *model, exchange->core);
     if (!wish.ok()) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    for (const std::string& type : wish->turn.tools.left_out())
+        exchange->core.note_once(
+            fmt::format("tools of type {} are left out of prompts: the server does not run them", type));
     auto writer = std::make_unique<ResponseWriter>(exchange, model, *wish);
     std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+}
+
+namespace {
+
+// GET /v1/responses/ID/input_items.
+void list_input(HttpExchange& exchange, const StoredResponse& stored) {
+    const HttpRequest& asked = exchange.request;
+    const std::string order(asked.query_value("order")), after(asked.query_value("after"));
+    int64_t limit = 20;
+    if (const std::string_view text = asked.query_value("limit"); !text.empty()) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+        if (error != std::errc() || end != text.data() + text.size() || limit < 1 || limit > 100)
+            return exchange.fail({.message = "'limit': is not in [1, 100]", .param = "limit"});
+    }
+    if (!order.empty() && order != "asc" && order != "desc")
+        return exchange.fail({.message = "'order': is neither asc nor desc", .param = "order"});
+    Json all = stored.input();
+    if (order != "asc") std::reverse(all.begin(), all.end());
+    auto from = all.begin();
+    if (!after.empty()) {
+        const auto is_it = [&](const Json& item) { return item.value("id", Json()) == after; };
+        const auto found = std::find_if(all.begin(), all.end(), is_it);
+        if (found == all.end()) return exchange.fail({.message = "'after': there is no such item", .param = "after"});
+        from = found + 1;
+    }
+    const auto to = from + std::min<std::ptrdiff_t>(limit, all.end() - from);
+    Json data = Json::array();
+    for (auto at = from; at != to; ++at) data.push_back(*at);
+    const auto id = [&](size_t i) { return data.empty() ? Json(nullptr) : data[i]["id"]; };
+    exchange.send(Json{{"object", "list"},
+                       {"first_id", id(0)},
+                       {"last_id", id(data.empty() ? 0 : data.size() - 1)},
+                       {"has_more", to != all.end()},
+                       {"data", data}});
+}
+
+}  // namespace
+
+void answer_stored_response(ExchangePtr exchange, ModelPtr) {
+    std::string id = exchange->request.path.substr(std::string_view("/v1/responses/").size());
+    constexpr std::string_view items = "/input_items";
+    const bool lists = id.ends_with(items);
+    if (lists) id.resize(id.size() - items.size());
+    const bool deletes = exchange->request.method == "DELETE";
+    ResponseStore& store = exchange->core.responses;
+    const StoredPtr stored = deletes && lists ? nullptr : store.find(id);
+    if (!stored)
+        return exchange->fail({.status = 404,
+                               .message = fmt::format("Response with id '{}' not found.", printable(id, 100)),
+                               .code = "response_not_found"});
+    if (deletes) {
+        store.forget(id);
+        return exchange->send(Json{{"id", id}, {"object", "response"}, {"deleted", true}});
+    }
+    if (lists) return list_input(*exchange, *stored);
+    if (exchange->request.query_value("stream") == "true")
+        return exchange->fail({.message = "'stream': a stored response is sent whole", .param = "stream"});
+    exchange->send(HttpResponse{.headers = {{"Content-Type", "application/json"}}, .body = stored->response()});
 }
 
 }  // namespace nibble

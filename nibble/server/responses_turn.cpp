@@ -1,29 +1,44 @@
 // POST /v1/responses: its input in the words of chat completions.
+#include "server/exchange.h"
 #include "server/tool_turn.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace nibble {
 namespace {
 
-bool has_text(const Json& item, const char* name) { return item.value(name, Json()).is_string(); }
+std::string text_under(const Json& item, const char* name) {
+    const auto found = item.find(name);
+    return found != item.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+bool has_text(const Json& item, const char* name) {
+    const auto found = item.find(name);
+    return found != item.end() && found->is_string();
+}
 
 // Calls that follow each other, and the answer's text before them, are one message.
-Status add_call(const Json& item, Json& messages) {
-    if (!has_text(item, "call_id") || !has_text(item, "name") || !has_text(item, "arguments"))
-        return fail("a function_call has call_id, name and arguments");
+Status add_call(const Json& item, const char* content, Json& messages) {
+    if (!has_text(item, "call_id") || !has_text(item, "name") || !has_text(item, content))
+        return fail("a {} has call_id, name and {}", item["type"].get<std::string>(), content);
     if (messages.empty() || messages.back().value("role", Json()) != "assistant")
         messages.push_back({{"role", "assistant"}, {"content", nullptr}});
     Json& message = messages.back();
     if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
-    message["tool_calls"].push_back({{"id", item["call_id"]},
-                                     {"type", "function"},
-                                     {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    const bool custom = item["type"] == "custom_tool_call";
+    message["tool_calls"].push_back(
+        {{"id", item["call_id"]},
+         {"type", "function"},
+         {"function",
+          {{"name", ClientTools::prompt_name(text_under(item, "namespace"), item["name"])},
+           {"arguments", custom ? Json{{input_parameter, item[content]}} : item[content]}}}});
     return Ok{};
 }
 
 Status add_output(const Json& item, Json& messages) {
-    if (!has_text(item, "call_id")) return fail("a function_call_output has a call_id");
+    const std::string type = item["type"];
+    if (!has_text(item, "call_id")) return fail("a {} has a call_id", type);
     const Json output = item.value("output", Json());
     std::string text;
     if (output.is_string()) {
@@ -42,12 +57,13 @@ Status add_output(const Json& item, Json& messages) {
 }
 
 Status add_item(const Json& item, Json& messages) {
-    if (!item.is_object()) return fail("is no object");
-    const Json type = item.value("type", Json("message"));
-    if (type == "function_call") return add_call(item, messages);
-    if (type == "function_call_output") return add_output(item, messages);
+    const Json& type = item["type"];
+    if (type == "function_call") return add_call(item, "arguments", messages);
+    if (type == "custom_tool_call") return add_call(item, "input", messages);
+    if (type == "function_call_output" || type == "custom_tool_call_output") return add_output(item, messages);
     if (type == "reasoning") return Ok{};  // of earlier turns, which templates do not repeat
-    if (type != "message") return fail("type {} is not supported", type.dump());
+    if (type != "message")
+        return fail("type {} is not supported", type.dump(-1, ' ', false, Json::error_handler_t::replace));
     Json message = Json::object();
     for (const char* name : {"role", "content"})
         if (item.contains(name)) message[name] = item[name];
@@ -55,93 +71,234 @@ Status add_item(const Json& item, Json& messages) {
     return Ok{};
 }
 
-Result<Json> messages_of_input(BodyFields& fields) {
+// The items of the request itself, as they are stored: each with a type and an id, references as what they refer to.
+Result<Json> items_of_input(BodyFields& fields, ResponseStore& store) {
+    const Json* input = fields.find("input");
+    if (!input) return fields.bad("input", "is missing");
+    Json items = Json::array();
+    if (input->is_string()) {
+        items.push_back({{"id", "msg_" + random_id()},
+                         {"type", "message"},
+                         {"role", "user"},
+                         {"content", Json::array({{{"type", "input_text"}, {"text", *input}}})}});
+        return items;
+    }
+    if (!input->is_array()) return fields.bad("input", "is neither a text nor a list");
+    for (size_t i = 0; i < input->size(); ++i) {
+        Json item = (*input)[i];
+        if (!item.is_object()) return fields.bad("input", fmt::format("[{}]: is no object", i));
+        if (!has_text(item, "type")) item["type"] = "message";
+        if (item["type"] == "item_reference") {
+            auto stored = store.item(text_under(item, "id"));
+            if (!stored) return fields.bad("input", fmt::format("[{}]: no stored item has this id", i));
+            item = *std::move(stored);
+        }
+        if (!has_text(item, "id")) item["id"] = (item["type"] == "message" ? "msg_" : "item_") + random_id();
+        items.push_back(std::move(item));
+    }
+    return items;
+}
+
+// Instructions and the developer's words in front are one message: many templates take one system message, at the
+// beginning.
+void join_system(Json& messages) {
+    size_t count = 0;
+    const auto is_system = [](const Json& message) {
+        const Json role = message.value("role", Json());
+        return role == "system" || role == "developer";
+    };
+    while (count < messages.size() && is_system(messages[count])) ++count;
+    if (count < 2) return;
+    Json parts = Json::array();
+    for (size_t i = 0; i < count; ++i) {
+        const Json content = messages[i].value("content", Json());
+        if (content.is_array())
+            parts.insert(parts.end(), content.begin(), content.end());
+        else
+            parts.push_back({{"type", "input_text"}, {"text", content}});
+    }
+    messages[0] = {{"role", "system"}, {"content", std::move(parts)}};
+    messages.erase(messages.begin() + 1, messages.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+Result<Json> messages_of(BodyFields& fields, const Json& earlier, const Json& own) {
     Json messages = Json::array();
     std::string instructions;
     NIBBLE_CHECK(fields.read("instructions", instructions));
     if (!instructions.empty()) messages.push_back({{"role", "system"}, {"content", instructions}});
-    const Json* input = fields.find("input");
-    if (!input) return fields.bad("input", "is missing");
-    if (input->is_string()) {
-        messages.push_back({{"role", "user"}, {"content", *input}});
-        return messages;
-    }
-    if (!input->is_array()) return fields.bad("input", "is neither a text nor a list");
-    for (size_t i = 0; i < input->size(); ++i)
-        if (const Status added = add_item((*input)[i], messages); !added.ok())
+    for (const Json& item : earlier)
+        if (const Status added = add_item(item, messages); !added.ok())
+            return fields.bad("previous_response_id", added.error().message());
+    for (size_t i = 0; i < own.size(); ++i)
+        if (const Status added = add_item(own[i], messages); !added.ok())
             return fields.bad("input", fmt::format("[{}]: {}", i, added.error().message()));
+    join_system(messages);
     return messages;
 }
 
-Result<Json> tools_of_list(const Json& given) {
-    if (!given.is_array()) return fail("is not a list");
-    Json tools = Json::array();
-    for (size_t i = 0; i < given.size(); ++i) {
-        const Json& tool = given[i];
-        if (!tool.is_object() || tool.value("type", Json()) != "function")
-            return fail("[{}].type {} is not supported: tools are functions of the client", i,
-                        tool.is_object() ? tool.value("type", Json()).dump() : "");
-        if (!has_text(tool, "name")) return fail("[{}].name is missing", i);
-        Json function{{"name", tool["name"]}};
-        for (const char* name : {"description", "parameters"})
-            if (const Json value = tool.value(name, Json()); !value.is_null()) function[name] = value;
-        tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+// tool_choice in the words of chat completions, with the prompt's names.
+Result<Json> choice_of(const Json& given, const ClientTools& tools) {
+    const auto nested = [](const std::string& name) {
+        return Json{{"type", "function"}, {"function", {{"name", name}}}};
+    };
+    if (!given.is_object()) return given;
+    const std::string type = text_under(given, "type");
+    if (is_hosted_tool(type)) return fail("the server does not run tools of type {}", type);
+    if (type == "function" || type == "custom") {
+        const std::string name = tools.prompt_name(given);
+        if (name.empty()) return fail("there is no tool '{}'", text_under(given, "name"));
+        return nested(name);
     }
-    return tools;
+    if (type != "allowed_tools") return given;
+    Json allowed = given;
+    const Json list = given.value("tools", Json());
+    if (list.is_array()) {
+        allowed["tools"] = Json::array();
+        for (const Json& tool : list) {
+            if (tool.is_object() && is_hosted_tool(text_under(tool, "type"))) continue;
+            for (const std::string& name : tools.prompt_names(tool)) {
+                if (name.empty())
+                    return fail("there is no tool '{}'", tool.is_object() ? text_under(tool, "name") : "");
+                allowed["tools"].push_back(nested(name));
+            }
+        }
+    }
+    return Json{{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
 }
 
-// A word for the chat template out of the object that this API keeps it in. `beside`: what else may stand there.
+// A word for the chat template out of the object that this API keeps it in. `others`: what else may stand there.
 Status read_word(BodyFields& fields, const char* field, const char* name, const char* variable, ChatRequest& asked,
-                 const std::function<Status(BodyFields&)>& beside) {
+                 const std::function<Status(BodyFields&)>& others) {
     const Json* object = fields.find(field);
     if (!object) return Ok{};
     if (!object->is_object()) return fields.bad(field, "is not an object");
     BodyFields inner(*object);
     const auto read = [&]() -> Status {
         NIBBLE_CHECK(read_template_word(inner, name, variable, asked));
-        NIBBLE_CHECK(beside(inner));
+        NIBBLE_CHECK(others(inner));
         return inner.all_read();
     };
     if (const Status done = read(); !done.ok()) return fields.bad(field, done.error().message());
     return Ok{};
 }
 
-}  // namespace
-
-Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& model) {
-    ChatRequest asked;
-    NIBBLE_TRY(asked.messages, messages_of_input(fields));
+Status read_tools(BodyFields& fields, const ServedModel& model, ResponsesTurn& turn, ChatRequest& asked) {
     if (const Json* tools = fields.find("tools")) {
-        auto ours = tools_of_list(*tools);
+        auto ours = ClientTools::read(*tools);
         if (!ours.ok()) return fields.bad("tools", ours.error().message());
-        if (!ours->empty()) asked.tools = *std::move(ours);
+        turn.tools = *std::move(ours);
+        if (!turn.tools.functions().empty()) asked.tools = turn.tools.functions();
+        asked.input_grammars = turn.tools.grammars();
     }
     if (const Json* given = fields.find("tool_choice")) {
-        // Its objects are flat where those of /v1/chat/completions have a level more.
-        const auto nested = [](const Json& function) {
-            return Json{{"type", "function"}, {"function", {{"name", function.value("name", Json())}}}};
-        };
-        Json choice = *given;
-        if (choice.is_object() && choice.value("type", Json()) == "function") choice = nested(choice);
-        if (choice.is_object() && choice.value("type", Json()) == "allowed_tools") {
-            Json allowed = choice;
-            if (allowed.contains("tools") && allowed["tools"].is_array())
-                for (Json& tool : allowed["tools"])
-                    if (tool.is_object() && tool.value("type", Json()) == "function") tool = nested(tool);
-            choice = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
-        }
-        if (const Status read = read_tool_choice(choice, asked); !read.ok())
+        const auto choice = choice_of(*given, turn.tools);
+        if (!choice.ok()) return fields.bad("tool_choice", choice.error().message());
+        if (const Status read = read_tool_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
     }
     NIBBLE_CHECK(fields.read("parallel_tool_calls", asked.parallel_tool_calls));
-    NIBBLE_CHECK(check_tool_format(fields, model, asked));
-    NIBBLE_CHECK(read_word(fields, "reasoning", "effort", "reasoning_effort", asked,
-                           [](BodyFields& more) { return more.only("summary", "auto"); }));
+    if (fields.has("max_tool_calls")) {
+        int64_t most = 0;
+        NIBBLE_CHECK(fields.read_in("max_tool_calls", most, int64_t{1}, int64_t{1} << 30));
+        turn.most_calls = asked.most_calls = static_cast<size_t>(most);
+    }
+    return check_tool_format(fields, model, asked);
+}
+
+// truncation "auto": where the prompt leaves no room, the oldest messages go until it leaves `room` tokens. Whole turns
+// go first. In the last turn its question stays, and the oldest calls go with their results.
+Result<ChatTurn> fitting_turn(BodyFields& fields, const ServedModel& model, const ChatRequest& asked, int64_t room) {
+    const auto made = [&](const ChatRequest& request) { return make_chat_turn(fields, "input", model, request); };
+    NIBBLE_TRY(ChatTurn whole, made(asked));
+    if (std::ssize(whole.prompt.tokens) < model.context()) return whole;
+    const Json& messages = asked.messages;
+    const auto role = [&](size_t i) { return text_under(messages[i], "role"); };
+    size_t first = 0, question = messages.size();  // behind the system message; the last turn's beginning
+    while (first < messages.size() && (role(first) == "system" || role(first) == "developer")) ++first;
+    for (size_t i = messages.size(); i-- > first && question == messages.size();)
+        if (role(i) == "user") question = i;
+    struct Cut {
+        size_t keep_from, question;
+    };
+    std::vector<Cut> cuts;  // each leaves less than the one before
+    for (size_t i = first + 1; i < messages.size(); ++i)
+        if (role(i) == "user" || (i > question && role(i) != "tool")) cuts.push_back({i, question});
+    std::optional<ChatTurn> best;
+    for (size_t low = 0, high = cuts.size(); low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        const Cut cut = cuts[middle];
+        ChatRequest request = asked;
+        request.messages = Json::array();
+        for (size_t i = 0; i < messages.size(); ++i)
+            if (i < first || i >= cut.keep_from || (i == cut.question && cut.keep_from > cut.question))
+                request.messages.push_back(messages[i]);
+        NIBBLE_TRY(ChatTurn turn, made(request));
+        if (std::ssize(turn.prompt.tokens) + room <= model.context()) {
+            best = std::move(turn);
+            high = middle;
+        } else {
+            if (!best && middle + 1 == cuts.size() && std::ssize(turn.prompt.tokens) < model.context())
+                best = std::move(turn);  // less room than was asked for
+            low = middle + 1;
+        }
+    }
+    return best ? *std::move(best) : std::move(whole);
+}
+
+}  // namespace
+
+Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel& model, ResponseStore& store,
+                                          size_t most_bytes) {
+    ResponsesTurn turn;
+    ChatRequest asked;
+    Json earlier = Json::array();
+    if (fields.has("previous_response_id")) {
+        std::string id;
+        NIBBLE_CHECK(fields.read("previous_response_id", id));
+        turn.previous = store.find(id);
+        if (!turn.previous) {
+            fields.blame("previous_response_id", "previous_response_not_found");
+            return fail("Previous response with id '{}' not found: it was not stored, or was forgotten for newer ones.",
+                        id.substr(0, 100));
+        }
+        auto items = turn.previous->conversation(most_bytes);
+        if (!items.ok()) return fields.bad("previous_response_id", items.error().message());
+        earlier = *std::move(items);
+    }
+    NIBBLE_TRY(turn.input, items_of_input(fields, store));
+    NIBBLE_TRY(asked.messages, messages_of(fields, earlier, turn.input));
+    NIBBLE_CHECK(read_tools(fields, model, turn, asked));
+    if (const Json* more = fields.find("chat_template_kwargs")) {
+        if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
+        asked.template_variables = *more;
+    }
+    NIBBLE_CHECK(read_word(fields, "reasoning", "effort", "reasoning_effort", asked, [](BodyFields& more) -> Status {
+        for (const char* summary : {"summary", "generate_summary"}) {  // none is made
+            std::string kind = "auto";
+            NIBBLE_CHECK(more.read(summary, kind));
+            if (kind != "auto" && kind != "concise" && kind != "detailed" && kind != "none")
+                return more.bad(summary, "is none of auto, concise, detailed");
+        }
+        more.ignore({"context"});
+        return more.only("mode", "standard");
+    }));
     NIBBLE_CHECK(read_word(fields, "text", "verbosity", "verbosity", asked, [](BodyFields& more) -> Status {
         more.ignore({"format"});  // read_response_format()
         return Ok{};
     }));
-    return make_chat_turn(fields, "input", model, std::move(asked));
+    std::string truncation = "disabled";
+    NIBBLE_CHECK(fields.read("truncation", truncation));
+    if (truncation != "disabled" && truncation != "auto")
+        return fields.bad("truncation", "is neither auto nor disabled");
+    if (truncation == "disabled") {
+        NIBBLE_TRY(turn.chat, make_chat_turn(fields, "input", model, std::move(asked)));
+        return turn;
+    }
+    int64_t room = model.context() / 4;
+    NIBBLE_CHECK(fields.read("max_output_tokens", room));
+    room = std::clamp<int64_t>(room, 1, std::max<int64_t>(model.context() / 2, 1));
+    NIBBLE_TRY(turn.chat, fitting_turn(fields, model, asked, room));
+    return turn;
 }
 
 }  // namespace nibble

@@ -17,6 +17,7 @@ std::span<const Route> all_routes() {
         Route{"/v1/messages", post, answer_messages},
         Route{"/v1/messages/count_tokens", post, answer_count_tokens},
         Route{"/v1/responses", post, answer_responses},
+        Route{"/v1/responses/*", get_or_delete, answer_stored_response},
         Route{"/v1/chat/completions/render", post, answer_render_chat},
         Route{"/v1/completions/render", post, answer_render_completion},
         Route{"/tokenize", post, answer_tokenize},
@@ -61,7 +62,8 @@ bool Route::has_path(std::string_view asked) const {
 }
 
 bool Route::takes(std::string_view method) const {
-    if (method == "POST") return methods != RouteMethods::get;
+    if (method == "POST") return methods == RouteMethods::post || methods == RouteMethods::get_or_post;
+    if (method == "DELETE") return methods == RouteMethods::get_or_delete;
     return methods != RouteMethods::post && (method == "GET" || method == "HEAD");
 }
 
@@ -71,6 +73,8 @@ std::string_view Route::allow() const {
             return "GET, HEAD, OPTIONS";
         case RouteMethods::post:
             return "POST, OPTIONS";
+        case RouteMethods::get_or_delete:
+            return "GET, HEAD, DELETE, OPTIONS";
         default:
             return "GET, HEAD, POST, OPTIONS";
     }

@@ -8,8 +8,8 @@
 namespace nibble {
 
 // get: tells; on the HTTP server's thread, whether the model is there or not. post: takes a body; on a thread of the
-// intake, once the model is there. get_or_post: as get, for probes that post.
-enum class RouteMethods : uint8_t { get, post, get_or_post };
+// intake, once the model is there. get_or_post: as get, for probes that post. get_or_delete: as get.
+enum class RouteMethods : uint8_t { get, post, get_or_post, get_or_delete };
 
 struct Route {
     std::string_view path;  // "/*" at its end: whatever follows the slash
@@ -43,6 +43,7 @@ void answer_chat(ExchangePtr exchange, ModelPtr model);
 void answer_messages(ExchangePtr exchange, ModelPtr model);
 void answer_count_tokens(ExchangePtr exchange, ModelPtr model);
 void answer_responses(ExchangePtr exchange, ModelPtr model);
+void answer_stored_response(ExchangePtr exchange, ModelPtr model);
 void answer_render_chat(ExchangePtr exchange, ModelPtr model);
 void answer_render_completion(ExchangePtr exchange, ModelPtr model);
 void answer_tokenizer_info(ExchangePtr exchange, ModelPtr model);

@@ -4,6 +4,8 @@
 
 #include "server/body_fields.h"
 #include "server/chat_turn.h"
+#include "server/client_tools.h"
+#include "server/response_store.h"
 
 namespace nibble {
 
@@ -14,7 +16,16 @@ struct MessagesTurn {
 
 // The request of POST /v1/messages, without sampling.
 Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
-// The request of POST /v1/responses, likewise.
-Result<ChatTurn> read_responses_turn(BodyFields& fields, const ServedModel& model);
+
+struct ResponsesTurn {
+    ChatTurn chat;
+    ClientTools tools;
+    Json input;          // the request's own items, each with a type and an id
+    StoredPtr previous;  // the answer that the conversation goes on from; null: none
+    size_t most_calls = SIZE_MAX;
+};
+// The request of POST /v1/responses, likewise. most_bytes: of the conversation before, as JSON.
+Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel& model, ResponseStore& store,
+                                          size_t most_bytes);
 
 }  // namespace nibble

@@ -31,14 +31,14 @@ SECONDS = 300.0
 
 
 class Server:
-    def __init__(self, program, model=os.path.join(HERE, "..", "data", "chat")):
+    def __init__(self, program, model=os.path.join(HERE, "..", "data", "chat"), names=("tiny",)):
         self.lines = []
         self.keys = tempfile.NamedTemporaryFile("w")
         self.keys.write("# who may ask\r\n\n  key-of-a-file \r\n\tother\n")
         self.keys.flush()
         self.process = subprocess.Popen(
             [program, "serve", model, "--port", "0", "--api-key", KEY, "--api-key-file", self.keys.name, "--kv-memory", "64MB",
-             "--served-model-name", "tiny"],
+             "--served-model-name", *names],
             stderr=subprocess.PIPE, text=True)
         found = threading.Event()
         self.url = None
@@ -70,8 +70,18 @@ def one(client, **more):
 
 def test_models(client, _):
     models = client.models.list().data
-    assert [m.id for m in models] == ["tiny"]
+    assert models[0].id == "tiny"
     assert client.models.retrieve("tiny").id == "tiny"
+
+
+def test_names(client, _):
+    assert [m.id for m in client.models.list().data] == ["tiny", "second", "third"]
+    for name in ("second", "third"):
+        assert client.models.retrieve(name).id == name
+        assert one(client, model=name).model == "tiny"
+        assert client.responses.create(model=name, input="hello", max_output_tokens=2).model == "tiny"
+        assert client.completions.create(model=name, prompt="hello", max_tokens=2).model == "tiny"
+    expect(openai.NotFoundError, lambda: one(client, model="fourth"))
 
 
 def test_chat(client, _):
@@ -269,7 +279,7 @@ def test_anthropic_thinking(_, server):
 
 
 def main():
-    server = Server(sys.argv[1])
+    server = Server(sys.argv[1], names=("tiny", "second", "third"))
     client = openai.OpenAI(base_url=server.url + "/v1", api_key=KEY, timeout=SECONDS, max_retries=0)
     failed = 0
     for name, test in list(globals().items()):

@@ -134,9 +134,9 @@ def test_responses(url):
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
     only = client.responses.create(**{**ask, "tools": two, "tool_choice": allowed})
     assert [item.arguments for item in only.output if item.type == "function_call"] == [call.arguments], only
-    for wrong, where in (({"tools": [{"type": "web_search"}]}, "[0].type"),
+    for wrong, where in (({"tools": [{"type": "magic"}]}, "[0].type"),
                          ({"tool_choice": {"type": "function", "name": "other"}}, "no tool 'other'"),
-                         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]}}, "no tool ''"),
+                         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]}}, "is empty"),
                          ({"input": [{"type": "function_call", "name": "f"}]}, "[0]"),
                          ({"input": [{"type": "computer_call"}]}, "[0]")):
         said = str(expect(openai.BadRequestError, lambda: client.responses.create(**{**ask, **wrong})))

@@ -91,6 +91,7 @@ const std::map<std::string, Example, std::less<>>& examples() {
                {"output",
                 {{{"type", "message"}, {"role", "assistant"}, {"content", {{{"type", "output_text"}, {"text", ""}}}}}}},
                {"usage", {{"input_tokens", 0}, {"output_tokens", 0}, {"total_tokens", 0}}}}}},
+        {"/v1/responses/*", {.shape = {{"id", ""}, {"object", "response"}, {"output", {{{"type", "message"}}}}}}},
         {"/v1/chat/completions/render", {.body = {{"messages", messages}}, .shape = prompt}},
         {"/v1/completions/render", {.body = {{"prompt", "a"}}, .shape = prompt}},
         {"/tokenize", {.body = {{"prompt", "a"}}, .shape = {{"tokens", {0}}, {"count", 0}, {"max_model_len", 0}}}},
@@ -132,6 +133,8 @@ protected:
         ServerSetup setup;
         setup.license = "do what you like";
         server_ = std::make_unique<TestServer>(std::move(setup));
+        const Json stored = server_->ask("/v1/responses", {{"input", "hello"}, {"max_output_tokens", 2}});
+        stored_ = "/v1/responses/" + stored["id"].get<std::string>();
     }
     static void TearDownTestSuite() { server_.reset(); }
 
@@ -142,6 +145,7 @@ protected:
         return found == examples().end() ? none : found->second;
     }
     static std::string path(const Route& route) {
+        if (route.path == "/v1/responses/*") return stored_;
         return example(route).path.empty() ? std::string(route.path) : example(route).path;
     }
     static HttpResponse ask(const std::string& method, const std::string& path, const std::string& body = {}) {
@@ -159,6 +163,7 @@ protected:
     }
 
     static inline std::unique_ptr<TestServer> server_;
+    static inline std::string stored_;  // the path of a stored response
 };
 
 TEST_F(Routes, ShapesTellAnswersApart) {
@@ -231,7 +236,8 @@ TEST_F(Routes, OtherPathsAreUnknown) {
             for (const char* more : {"x", "/nowhere"})
                 for (const char* method : {"GET", "POST", "DELETE"}) {
                     const std::string other = std::string(route.path) + more;
-                    if (other == "/v1/models/nowhere" && method != std::string("GET")) continue;  // of /v1/models/*
+                    if (other == "/v1/models/nowhere" && method != std::string("GET")) continue;      // of /v1/models/*
+                    if (other == "/v1/responses/nowhere" && method == std::string("POST")) continue;  // the same
                     expect_error(ask(method, other, "{}"), 404, other);
                 }
     expect_error(ask("GET", "/v1/models/other"), 404, "/v1/models/other");
@@ -250,6 +256,7 @@ TEST_F(Routes, AreThoseOfTheDocumentation) {
     }
     for (const Route& route : all_routes()) known.emplace(route.path);
     if (named.erase("/v1/models/NAME")) named.insert("/v1/models/*");
+    if (named.erase("/v1/responses/ID") && named.erase("/v1/responses/ID/input_items")) named.insert("/v1/responses/*");
     EXPECT_EQ(named, known);
 }
 

@@ -222,7 +222,7 @@ TEST(Server, TemplatesHearOfEffortAndVerbosity) {
         EXPECT_EQ(s.ask(route, body, 400)["error"]["param"], param) << body;
     };
     wrong("/v1/chat/completions", {{"messages", messages}, {"verbosity", 1}}, "verbosity");
-    wrong("/v1/responses", {{"input", "hi"}, {"reasoning", {{"summary", "detailed"}}}}, "reasoning");
+    wrong("/v1/responses", {{"input", "hi"}, {"reasoning", {{"summary", "long"}}}}, "reasoning");
     wrong("/v1/responses", {{"input", "hi"}, {"reasoning", "high"}}, "reasoning");
     wrong("/v1/responses", {{"input", "hi"}, {"text", {{"verbosity", 2}}}}, "text");
     wrong("/v1/responses", {{"input", "hi"}, {"text", {{"colour", "red"}}}}, "text");
