@@ -80,22 +80,22 @@ GENERATORS = {
                              "--constraint kind=max_requests,count=8 --tokenizer kind=hf_auto,model={model} "
                              "--data kind=synthetic_text,prompt_tokens=40,output_tokens=8 --output kind=json,path={work}/out.json "
                              "--disable-console-interactive"),
-    "evalscope": ("evalscope[perf]", "{bin}/evalscope perf --url {url}/v1/chat/completions --model tiny --api openai --parallel 2 --number 8 "
+    "evalscope": ("evalscope[perf]==1.14.1", "{bin}/evalscope perf --url {url}/v1/chat/completions --model tiny --api openai --parallel 2 --number 8 "
                                      "--dataset random --tokenizer-path {model} --min-prompt-length 20 --max-prompt-length 40 --max-tokens 8 "
                                      "--outputs-dir {work}"),
-    "inference-perf": ("inference-perf", "{bin}/inference-perf --config_file {work}/config.yml"),
+    "inference-perf": ("inference-perf==0.7.0", "{bin}/inference-perf --config_file {work}/config.yml"),
 }
 INFERENCE_PERF = """
 load:
   type: constant
-  stages: [{rate: 4, duration: 2}]
-api: {type: chat, streaming: true}
+  stages: [{rate: 4, duration: 3}]
+api: {type: completion, streaming: true}
 server: {type: vllm, model_name: tiny, base_url: %(url)s, ignore_eos: true}
 tokenizer: {pretrained_model_name_or_path: %(model)s}
 data:
   type: random
-  input_distribution: {min: 20, max: 40, mean: 30, std_dev: 5, total_count: 8}
-  output_distribution: {min: 4, max: 8, mean: 6, std_dev: 1, total_count: 8}
+  input_distribution: {min: 20, max: 40, mean: 30, std_dev: 5, total_count: 16}
+  output_distribution: {min: 4, max: 8, mean: 6, std_dev: 1, total_count: 16}
 storage: {local_storage: {path: %(work)s}}
 """
 
