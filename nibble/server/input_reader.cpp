@@ -1,13 +1,15 @@
 #include "server/input_reader.h"
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {
 
 constexpr std::string_view blanks = " \t\r\n";
 
-// Bytes of a JSON string's inside that can be read without what follows: no half of an escape or of a surrogate pair.
+// Bytes of a JSON string's inside that can be read without what follows: no half of a character, an escape or a
+// surrogate pair.
 // `ends`: the closing quote stands behind them.
 size_t readable(std::string_view text, bool& ends) {
     ends = false;
@@ -17,7 +19,9 @@ size_t readable(std::string_view text, bool& ends) {
             return at;
         }
         if (text[at] != '\\') {
-            ++at;
+            const Utf8Step step = utf8_step(text, at);
+            if (step.cut) return at;
+            at += step.size;
             continue;
         }
         if (at + 1 >= text.size()) return at;

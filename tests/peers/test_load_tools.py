@@ -39,10 +39,11 @@ def free_port():
 
 
 class Server:
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, log=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process = subprocess.Popen([program, "serve", folder, "--port", str(self.port), "--kv-memory", "64MB", "--served-model-name", "tiny", "--quiet"])
+        self.process = subprocess.Popen([program, "serve", folder, "--port", str(self.port), "--kv-memory", "64MB", "--served-model-name", "tiny",
+                                         *([] if log else ["--quiet"])], stderr=log)
         wait_for(self.url + "/health")
 
     def stop(self):

@@ -217,8 +217,8 @@ TEST(ServerGrammar, ResponsesSayWhatTheyDoNotGive) {
     };
     s.ask(route, with("include", {"reasoning.encrypted_content"}));
     s.ask(route, with("top_logprobs", 0));
-    EXPECT_EQ(s.ask(route, with("include", {"message.output_text.logprobs"}), 400)["error"]["param"], "include");
-    EXPECT_EQ(s.ask(route, with("top_logprobs", 2), 400)["error"]["param"], "top_logprobs");
+    EXPECT_EQ(s.ask(route, with("include", {"message.secrets"}), 400)["error"]["param"], "include");
+    EXPECT_EQ(s.ask(route, with("top_logprobs", 21), 400)["error"]["param"], "top_logprobs");
     const auto events = s.events(route, with("stream", true), false);
     EXPECT_EQ(events.back().second["response"]["timings"]["predicted_n"], 4) << events.back().second;
 }
