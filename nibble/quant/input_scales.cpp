@@ -158,6 +158,19 @@ Result<ActivationScales> resolve_activation_scales(const Plan& plan, const Scale
     return scales;
 }
 
+ActivationScales placeholder_scales(const Plan& plan) {
+    ActivationScales scales;
+    for (const PlanEntry& e : plan.entries) {
+        const bool stored = e.spec.format != Format::none && stores_input_scale(e.activation);
+        scales.input.push_back(stored ? std::optional(1.0f) : std::nullopt);
+    }
+    if (stored_kv(plan.kv))
+        for (const std::string& layer : plan.kv_layers)
+            for (const char letter : {'k', 'v'})
+                scales.kv.emplace_back(fmt::format("{}.{}_proj.{}_scale", layer, letter, letter), 1.0f);
+    return scales;
+}
+
 std::vector<ExportTensor> export_tensors(const Checkpoint& source, const Plan& plan, const ActivationScales& scales) {
     std::vector<ExportTensor> out;
     out.reserve(plan.entries.size() + scales.kv.size());

@@ -33,6 +33,9 @@ struct ActivationScales {
 // first few scales that nobody provides; `table` may be null.
 Result<ActivationScales> resolve_activation_scales(const Plan& plan, const ScaleTable* table);
 
+// Scales of 1 wherever the plan stores one: enough to lay an export out.
+ActivationScales placeholder_scales(const Plan& plan);
+
 // What the export will hold: one tensor per plan entry at the same index, then the KV scales. Tensors that stay as they
 // are in a quantized source keep their format.
 std::vector<ExportTensor> export_tensors(const Checkpoint& source, const Plan& plan, const ActivationScales& scales);

@@ -1,27 +1,53 @@
 #include "quant/resolve.h"
 
+#include "checkpoint/fnmatch.h"
+#include "checkpoint/modules.h"
 #include "checkpoint/text_config.h"
-#include "quant/fnmatch.h"
-#include "quant/modules.h"
+#include "quant/left_alone.h"
 #include "quant/numerics.h"
 #include "quant/panels.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 namespace nibble {
 namespace {
 
-// One quantizer of the model, as the rules leave it.
-struct Quantizer {
-    std::string name;  // "model.layers.0.mlp.up_proj.weight_quantizer"
-    std::string_view parent_class;
+// What the rules make of one quantizer.
+struct QuantizerState {
     bool enabled = true;               // Model Optimizer's default: on, INT8
     const Rule* configured = nullptr;  // the last matching rule with a cfg
     const Rule* decided = nullptr;     // the last matching rule
+
+    void follow(const Rule& rule) {
+        enabled = rule.enable;
+        decided = &rule;
+        if (!rule.cfg.empty()) configured = &rule;
+    }
 };
+
+// One quantizer of the model, as the rules leave it.
+struct Quantizer : QuantizerState {
+    std::string name;  // "model.layers.0.mlp.up_proj.weight_quantizer"
+    std::string_view parent_class;
+    QuantizerState own;  // without the imported lists of what to leave alone
+};
+
+// A rule of an imported list of what to leave alone. Such lists are written for all architectures.
+bool is_general(const Rule& rule) {
+    return rule.imported && !rule.enable && rule.cfg.empty() && (rule.pattern != "*" || !rule.parent_class.empty());
+}
+
+Quantizer make_quantizer(std::string name, std::string_view parent_class, bool enabled) {
+    Quantizer q;
+    q.name = std::move(name);
+    q.parent_class = parent_class;
+    q.enabled = q.own.enabled = enabled;
+    return q;
+}
 
 constexpr size_t per_module = 3, per_attention = 5;
 constexpr std::string_view module_quantizers[per_module] = {".weight_quantizer", ".input_quantizer",
@@ -76,12 +102,16 @@ public:
         NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
         list_quantizers();
         NIBBLE_CHECK(apply_rules());
+        keep_partners_together();
         warn_unknown_layers();
         for (size_t i = 0; i < tensors_.size(); ++i) NIBBLE_CHECK(add_entry(i));
+        NIBBLE_CHECK(left_.refused());
+        NIBBLE_CHECK(check_partners());
         NIBBLE_CHECK(prune_groups());
         NIBBLE_CHECK(resolve_kv());
         list_needs();
         note_casts();
+        for (std::string& line : left_.notes()) note(std::move(line));
         if (options_.strict && !plan_.warnings.empty()) return fail("{} (--strict)", plan_.warnings.front());
         plan_.warnings.insert(plan_.warnings.end(), notes_.begin(), notes_.end());
         return std::move(plan_);
@@ -95,12 +125,18 @@ private:
             if (!m.has_quantizers()) continue;
             first_[i] = quantizers_.size();
             for (size_t k = 0; k < per_module; ++k)
-                quantizers_.push_back({m.name + std::string(module_quantizers[k]), m.parent_class, on_by_default(k)});
+                quantizers_.push_back(
+                    make_quantizer(m.name + std::string(module_quantizers[k]), m.parent_class, on_by_default(k)));
         }
         first_attention_ = quantizers_.size();
         for (const std::string& name : model_.attention)
             for (std::string_view suffix : attention_quantizers)
-                quantizers_.push_back({name + std::string(suffix), {}, false});
+                quantizers_.push_back(make_quantizer(name + std::string(suffix), {}, false));
+    }
+
+    // Each line once.
+    void note(std::string line) {
+        if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(std::move(line));
     }
 
     // Layers that config.json does not count are copied as they are, like those for multi-token prediction.
@@ -125,9 +161,8 @@ private:
             if (!rule.parent_class.empty() && rule.parent_class != q.parent_class) continue;
             if (!matches(q)) continue;
             matched = true;
-            q.enabled = rule.enable;
-            q.decided = &rule;
-            if (!rule.cfg.empty()) q.configured = &rule;
+            q.follow(rule);
+            if (!is_general(rule)) q.own.follow(rule);
         }
         return matched;
     }
@@ -140,12 +175,36 @@ private:
             // A rule made for models with fused experts, whose quantizers have names of their own.
             if (!matched && rule.pattern.find("expert") != std::string::npos)
                 matched = apply(rule, [&](const Quantizer& q) { return matches_fused_name(pattern, q.name); });
-            // Lists of what to leave alone cover every architecture; only what the recipe itself names is missed.
+            // Only what the recipe itself names is missed.
             const bool general = rule.imported && !rule.enable && rule.cfg.empty();
             if (!matched && !general)
                 plan_.warnings.push_back(fmt::format("{} matches nothing in this checkpoint", rule_name(rule)));
         }
         return Ok{};
+    }
+
+    // A list for all architectures may name one member of an engine's matrix by accident ('*block_sparse_moe.gate*' is
+    // meant for routers and matches gate_proj). Then it does not apply to that member.
+    void keep_partners_together() {
+        for (const std::vector<size_t>& members : fused_groups(model_.modules)) {
+            const auto weight = [&](size_t i) -> Quantizer& { return quantizers_[first_[i]]; };
+            const auto left = [&](size_t i) {
+                const Quantizer& q = weight(i);
+                return !q.enabled && q.own.enabled && q.decided && is_general(*q.decided);
+            };
+            if (std::ranges::none_of(members, [&](size_t i) { return weight(i).enabled; })) continue;
+            for (const size_t i : members) {
+                if (!left(i)) continue;
+                note(
+                    fmt::format("{} does not apply to '{}': its partners are quantized, and engines run them "
+                                "as one matrix",
+                                rule_name(*weight(i).decided), module_kind_name(model_.modules[i].name)));
+                for (size_t k = 0; k < per_module; ++k) {
+                    Quantizer& q = quantizers_[first_[i] + k];
+                    static_cast<QuantizerState&>(q) = q.own;
+                }
+            }
+        }
     }
 
     std::string rule_name(const Rule& rule) const {
@@ -193,6 +252,15 @@ private:
             e.reason = "router";
             return Ok{};
         }
+        if (m.kind == ModuleKind::conv || m.kind == ModuleKind::matrix) {
+            const bool wanted = weight.enabled && weight.decided;
+            if (wanted) left_.keep(m);
+            // Model Optimizer lists a convolution as excluded only if its quantizer is off.
+            if (m.kind == ModuleKind::conv) e.listed_module = !wanted;
+            if (m.kind == ModuleKind::conv)
+                e.reason = weight.decided && !wanted ? rule_name(*weight.decided) : "convolution: stays as it is";
+            return Ok{};
+        }
         if (output.enabled)
             return fail("{} enables '{}': quantized outputs are not supported", rule_name(*output.decided),
                         output.name);
@@ -205,10 +273,11 @@ private:
         }
         NIBBLE_TRY(e.spec, meaning(weight, weight_spec));
         e.reason = rule_name(*weight.decided);
-        if (m.kind == ModuleKind::conv || m.kind == ModuleKind::fused_experts)
-            return fail(
-                "{} quantizes '{}', {}: not supported; add a rule {{quantizer_name: '{}*', enable: false}} after it",
-                e.reason, e.tensor, m.kind == ModuleKind::conv ? "a convolution" : whole_stack(m), m.name);
+        if (m.kind == ModuleKind::fused_experts) {
+            e.spec = {};
+            left_.refuse(m, whole_stack(m), e.reason);
+            return Ok{};
+        }
         if (m.kind == ModuleKind::embedding && !model_.tied_heads.empty())
             return fail("{} quantizes '{}', which the output head shares: not supported", e.reason, e.tensor);
         NIBBLE_CHECK(apply_search(search_, e.spec).within(e.reason));
@@ -234,11 +303,39 @@ private:
 
     void note_casts() {
         for (const auto& [dtypes, count] : cast_)
-            notes_.push_back(fmt::format(
+            note(fmt::format(
                 "{} quantized {} stored in {}, config.json declares {}: their codes are those of {} values, "
                 "which is what loaders make of them",
                 count, count == 1 ? "matrix is" : "matrices are", dtype_name(dtypes.first),
                 dtype_torch_name(dtypes.second), dtype_name(dtypes.second)));
+    }
+
+    // Engines run these as one matrix. Model Optimizer refuses to export different formats as well.
+    Status check_partners() const {
+        for (const std::vector<size_t>& members : fused_groups(model_.modules)) {
+            const auto scheme = [&](size_t i) {
+                const PlanEntry& e = plan_.entries[i];
+                const bool kept = e.spec.format == Format::none;  // as the source has it
+                return std::pair(kept ? tensors_[i].format : e.spec.format,
+                                 kept ? tensors_[i].activation : e.activation);
+            };
+            const auto text = [&](size_t i) {
+                const auto [format, activation] = scheme(i);
+                const std::string name(format == Format::none ? dtype_name(plan_.entries[i].dtype)
+                                                              : format_name(format));
+                const bool inputs = activation != ActivationFormat::none;
+                return fmt::format("'{}' ({}{}; {})", plan_.entries[i].tensor, name,
+                                   inputs ? fmt::format(", inputs {}", activation_name(activation)) : "",
+                                   plan_.entries[i].reason);
+            };
+            for (const size_t i : members)
+                if (scheme(i) != scheme(members[0]))
+                    return fail(
+                        "{} and {} run as one matrix and need one format: a rule or --ignore that names one of them "
+                        "must name all",
+                        text(members[0]), text(i));
+        }
+        return Ok{};
     }
 
     static std::string whole_stack(const Module& m) {
@@ -281,53 +378,56 @@ private:
 
     Status check_fit(const Module& m, PlanEntry& e) {
         e.listed_module = false;
-        if (!format_fits(e.spec.format, e.cols()))
-            return fail(
-                "'{}': {} inputs are no whole blocks of {} ({}, {}); add a rule {{quantizer_name: '{}.*', enable: "
-                "false}} at the "
-                "end of quant_cfg",
-                e.tensor, e.cols(), format_layout(e.spec.format).block, format_name(e.spec.format), e.reason, m.name);
+        if (!format_fits(e.spec.format, e.cols())) {
+            left_.refuse(m,
+                         fmt::format("{} inputs are no whole blocks of {} ({})", e.cols(),
+                                     format_layout(e.spec.format).block, format_name(e.spec.format)),
+                         e.reason);
+            return Ok{};
+        }
         const ModuleGroups groups = groups_of(m);
         const bool nvfp4 = e.spec.format == Format::nvfp4 || e.spec.format == Format::nvfp4_bs32;
         // compat: Model Optimizer sees gate and up of one expert as one matrix, so they share what a matrix has one of.
         const bool one_matrix = options_.compat && m.routed_expert && !groups.search.empty();
-        if (nvfp4) e.scale_group = groups.fused;
+        if (nvfp4) e.scale_group = groups.scale;
         if (e.spec.static_scales || (nvfp4 && one_matrix)) e.search_group = groups.search;
         if (e.spec.format == Format::fp8 && one_matrix) e.scale_group = e.search_group = groups.search;
         // compat: the scale of a matrix of one tile has no dimensions, so Model Optimizer unifies it like a tensor's,
         // if the first of the group is such a matrix (prune_groups).
         const bool one_tile =
             options_.compat && e.spec.format == Format::fp8_block128 && e.rows() <= 128 && e.cols() <= 128;
-        if (one_tile) e.scale_group = groups.fused;
-        if (e.spec.format == Format::fp8_block128 && !groups.fused.empty()) {
+        if (one_tile) e.scale_group = groups.scale;
+        if (e.spec.format == Format::fp8_block128 && !groups.scale.empty()) {
             const int order = order_in_group(m);
-            const auto [at, fresh] = tile_leaders_.try_emplace(groups.fused, order, one_tile);
+            const auto [at, fresh] = tile_leaders_.try_emplace(groups.scale, order, one_tile);
             if (!fresh && order < at->second.first) at->second = {order, one_tile};
         }
         if (e.spec.format == Format::fp8_block128 && one_matrix && e.rows() % 128 != 0 && !one_tile && !warned_tiles_) {
             warned_tiles_ = true;
-            notes_.push_back(fmt::format(
+            note(fmt::format(
                 "'{}': {} rows are no whole tiles of 128; Model Optimizer tiles gate and up of an expert as one "
                 "matrix there, nibble each alone",
                 e.tensor, e.rows()));
         }
-        if (stores_input_scale(e.activation)) e.input_group = options_.compat ? groups.input : groups.fused;
-        // Engines run these as one matrix. Model Optimizer refuses to export different formats as well.
-        if (!groups.fused.empty()) {
-            const auto [at, fresh] = fused_.try_emplace(groups.fused, plan_.entries.size());
-            if (!fresh) {
-                const PlanEntry& other = plan_.entries[at->second];
-                if (other.spec.format != e.spec.format || other.activation != e.activation)
-                    return fail("'{}' ({}, {}) and '{}' ({}, {}) run as one matrix and need one format", other.tensor,
-                                format_name(other.spec.format), other.reason, e.tensor, format_name(e.spec.format),
-                                e.reason);
-            }
-        }
+        if (stores_input_scale(e.activation)) e.input_group = options_.compat ? groups.input : groups.scale;
         return Ok{};
+    }
+
+    // Where linears that see the same inputs have different formats, each matrix of an engine has its own scale.
+    void split_mixed_groups(std::string PlanEntry::*key, auto kind) {
+        std::unordered_map<std::string, std::set<int>> kinds;
+        for (const PlanEntry& e : plan_.entries)
+            if (!(e.*key).empty()) kinds[e.*key].insert(static_cast<int>(kind(e)));
+        for (size_t i = 0; i < plan_.entries.size(); ++i) {
+            PlanEntry& e = plan_.entries[i];
+            if (!(e.*key).empty() && kinds[e.*key].size() > 1) e.*key = groups_of(model_.modules[i]).fused;
+        }
     }
 
     // A group of one is no group, and of tiles none whose first member has several.
     Status prune_groups() {
+        split_mixed_groups(&PlanEntry::scale_group, [](const PlanEntry& e) { return e.spec.format; });
+        split_mixed_groups(&PlanEntry::input_group, [](const PlanEntry& e) { return e.activation; });
         for (PlanEntry& e : plan_.entries)
             if (e.spec.format == Format::fp8_block128)
                 if (const auto leader = tile_leaders_.find(e.scale_group);
@@ -364,17 +464,22 @@ private:
             if (!first) first = q;
             plan_.kv_layers.push_back(model_.attention[a]);
         }
-        const bool calibrated = plan_.kv == KvFormat::fp8 || plan_.kv == KvFormat::nvfp4;
-        if (options_.weights_only && calibrated) {
-            notes_.push_back(
-                fmt::format("weights only: the KV cache stays BF16 instead of {} (--kv fp8_cast needs no calibration)",
-                            kv_name(plan_.kv)));
+        // Stored scales of some layers only: readers take the missing ones for a damaged file.
+        if (first && stores_scales(plan_.kv) && !options_.weights_only)
+            for (const std::string& layer : model_.attention)
+                if (std::ranges::find(plan_.kv_layers, layer) == plan_.kv_layers.end())
+                    return fail("the KV cache of '{}' is {} ({}), that of '{}' stays as it is: all layers have one",
+                                plan_.kv_layers.front(), kv_name(plan_.kv), rule_name(*first->decided), layer);
+        if (options_.weights_only && stores_scales(plan_.kv)) {
+            note(fmt::format("weights only: the KV cache stays BF16 instead of {} (--kv fp8_cast needs no calibration)",
+                             kv_name(plan_.kv)));
             plan_.kv = KvFormat::none;
             plan_.kv_layers.clear();
         }
         return Ok{};
     }
 
+    static bool stores_scales(KvFormat kv) { return kv == KvFormat::fp8 || kv == KvFormat::nvfp4; }
     bool known(const std::string& name) const { return options_.scales && options_.scales->contains(name); }
 
     void list_needs() {
@@ -392,7 +497,7 @@ private:
         for (const PlanEntry& e : plan_.entries)
             if (stores_input_scale(e.activation) && !e.constant_input_amax && !known(e.module + ".input_scale"))
                 inputs.push_back(e.module);
-        if (plan_.kv == KvFormat::fp8 || plan_.kv == KvFormat::nvfp4)
+        if (stores_scales(plan_.kv))
             for (const std::string& layer : plan_.kv_layers)
                 if (!known(layer + ".k_proj.k_scale") || !known(layer + ".v_proj.v_scale")) caches.push_back(layer);
         if (!solved.empty())
@@ -419,11 +524,11 @@ private:
     std::vector<Quantizer> quantizers_;
     std::vector<size_t> first_;  // per tensor, of its three quantizers
     size_t first_attention_ = 0;
-    std::unordered_map<std::string, size_t> fused_;
     std::unordered_map<std::string, std::pair<int, bool>>
         tile_leaders_;  // fused group -> first member: order, one tile
     bool warned_tiles_ = false;
     std::map<std::pair<DType, DType>, int64_t> cast_;  // stored and declared dtype -> matrices
+    LeftAlone left_;
     std::vector<std::string> notes_;  // warnings about what was asked for on purpose, or is no mistake of the recipe
     Plan plan_;
 };

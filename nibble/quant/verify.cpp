@@ -2,8 +2,8 @@
 
 #include "base/json_append.h"
 #include "base/json_fields.h"
+#include "checkpoint/modules.h"
 #include "checkpoint/stored_parts.h"
-#include "quant/modules.h"
 #include "quant/verify_tensor.h"
 
 #include <unordered_set>
@@ -33,13 +33,7 @@ void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFind
                       std::vector<Finding>& findings) {
     const auto list = checkpoint.tensors();
     const ModelModules model = find_modules(list, checkpoint.config());
-    std::map<std::string, std::vector<size_t>> groups;
-    for (size_t i = 0; i < list.size(); ++i) {
-        if (model.modules[i].kind != ModuleKind::linear) continue;
-        const std::string key = groups_of(model.modules[i]).fused;
-        if (!key.empty()) groups[key].push_back(i);
-    }
-    for (const auto& [key, members] : groups) {
+    for (const std::vector<size_t>& members : fused_groups(model.modules)) {
         const CheckpointTensor& first = list[members[0]];
         bool formats = false, scales = false, inputs = false;
         std::vector<std::string> names;
@@ -57,6 +51,50 @@ void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFind
         else if (scales && nvfp4)
             findings.push_back({who, "run as one matrix but have different tensor scales (weight_scale_2)"});
         if (!formats && inputs) findings.push_back({who, "see the same input but have different input scales"});
+    }
+}
+
+// The matrix, as a loader would look for quantized parts of it unless a list names its module.
+bool loaders_ask(const Module& module, Dialect dialect) {
+    if (module.kind != ModuleKind::linear && module.kind != ModuleKind::router &&
+        module.kind != ModuleKind::fused_experts)
+        return false;
+    // Loaders of Model Optimizer's checkpoints never look for quantized vision towers.
+    return dialect == Dialect::compressed_tensors || (dialect == Dialect::modelopt && !beside_the_text(module.name));
+}
+
+// The lists of excluded modules against the tensors, one line for a kind of module.
+void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
+    const auto list = checkpoint.tensors();
+    const Dialect dialect = checkpoint.dialect();
+    if (dialect != Dialect::modelopt && dialect != Dialect::compressed_tensors) return;
+    const std::string_view lists =
+        dialect == Dialect::modelopt ? "ignore of config.json, exclude_modules of hf_quant_config.json" : "ignore";
+    struct Kind {
+        std::string first;
+        int64_t count = 0;
+        bool quantized = false;
+    };
+    std::map<std::string, Kind> kinds;
+    const std::vector<Module> modules = find_modules(list, checkpoint.config()).modules;
+    for (size_t i = 0; i < list.size(); ++i) {
+        const bool quantized = list[i].quantized();
+        if (quantized != list[i].listed_module || (!quantized && !loaders_ask(modules[i], dialect))) continue;
+        const std::string key = fmt::format("{} {}", module_kind_name(list[i].name), quantized ? "quantized" : "plain");
+        Kind& kind = kinds.try_emplace(key, list[i].name, 0, quantized).first->second;
+        ++kind.count;
+    }
+    for (const auto& [name, kind] : kinds) {
+        const std::string more = kind.count > 1 ? fmt::format(" ({} of its kind)", kind.count) : "";
+        findings.push_back(
+            {kind.first + more,
+             kind.quantized
+                 ? fmt::format("is quantized, but a list of excluded modules names it ({}): loaders that follow the "
+                               "list take its codes for weights",
+                               lists)
+                 : fmt::format("is not quantized, and a list of excluded modules does not name it ({}): loaders look "
+                               "for quantized weights there; `nibble convert` writes a complete list",
+                               lists)});
     }
 }
 
@@ -161,6 +199,7 @@ Result<VerifyReport> verify(const Checkpoint& checkpoint, const VerifyOptions& o
     }
     find_missing(checkpoint, options, report.findings);
     compare_partners(checkpoint, context.tensors, report.findings);
+    check_lists(checkpoint, report.findings);
     check_kv(checkpoint, report.findings);
     NIBBLE_CHECK(bad_kv_values(checkpoint, report.findings));
     report.seconds = meter.seconds();

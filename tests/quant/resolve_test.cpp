@@ -76,12 +76,13 @@ TEST(Resolve, the_last_matching_rule_wins_and_a_cfg_replaces_everything) {
 }
 
 TEST(Resolve, enable_without_cfg_keeps_the_attributes) {
-    const auto plan = plan_of({on("*mlp*weight_quantizer", nvfp4), off("*mlp.up_proj*"), off("*mlp.gate_proj*"),
-                               "{quantizer_name: '*up_proj.weight_quantizer', enable: true}"});
+    const auto plan = plan_of({on("*mlp*weight_quantizer", nvfp4), off("*down_proj*"),
+                               "{quantizer_name: '*layers.0.mlp.down_proj.weight_quantizer', enable: true}"});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
-    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.up_proj").spec.format, Format::nvfp4);
-    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.up_proj").reason, "rule 5 '*up_proj.weight_quantizer' (r.yaml:7)");
-    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.gate_proj").spec.format, Format::none);
+    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.down_proj").spec.format, Format::nvfp4);
+    EXPECT_EQ(entry(*plan, "model.layers.0.mlp.down_proj").reason,
+              "rule 4 '*layers.0.mlp.down_proj.weight_quantizer' (r.yaml:6)");
+    EXPECT_EQ(entry(*plan, "model.layers.1.mlp.shared_experts.down_proj").spec.format, Format::none);
     EXPECT_EQ(error_of({"{quantizer_name: '*o_proj.weight*', enable: true}"}),
               "rule 2 '*o_proj.weight*' (r.yaml:4) enables 'model.layers.0.self_attn.o_proj.weight_quantizer' without "
               "a cfg: the default, INT8, is not supported");
@@ -286,9 +287,10 @@ TEST(Resolve, what_no_engine_runs_is_refused_by_name) {
               "'model.layers.0.self_attn.o_proj.weight': weights in nvfp4 with inputs in fp8 (rule 3 '*o_proj.input*' "
               "(r.yaml:5)) is not supported");
     EXPECT_EQ(error_of({on("*q_proj.weight*", nvfp4), on("*k_proj.weight*", fp8)}),
-              "'model.layers.0.self_attn.q_proj.weight' (nvfp4, rule 2 '*q_proj.weight*' (r.yaml:4)) and "
-              "'model.layers.0.self_attn.k_proj.weight' (fp8, rule 3 "
-              "'*k_proj.weight*' (r.yaml:5)) run as one matrix and need one format");
+              "'model.layers.0.self_attn.q_proj.weight' (nvfp4; rule 2 '*q_proj.weight*' (r.yaml:4)) and "
+              "'model.layers.0.self_attn.k_proj.weight' (fp8; rule 3 "
+              "'*k_proj.weight*' (r.yaml:5)) run as one matrix and need one format: a rule or --ignore that names one "
+              "of them must name all");
     EXPECT_EQ(error_of({on("*o_proj.output*", fp8)}),
               "rule 2 '*o_proj.output*' (r.yaml:4) enables 'model.layers.0.self_attn.o_proj.output_quantizer': "
               "quantized outputs are not supported");
@@ -320,9 +322,9 @@ TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
     const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
-              "'model.layers.1.self_attn.o_proj.weight': 100 inputs are no whole blocks of 16 (nvfp4, rule 2 "
-              "'*weight_quantizer' (r.yaml:4)); add a "
-              "rule {quantizer_name: 'model.layers.1.self_attn.o_proj.*', enable: false} at the end of quant_cfg");
+              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
+              "'model.layers.*.self_attn.o_proj' (1): 100 inputs are no whole blocks of 16 (nvfp4). To leave it as it "
+              "is, add --ignore 'model.layers.*.self_attn.o_proj'");
     EXPECT_TRUE(
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.1.self_attn.o_proj.*")}, {}, "max", model).ok());
 }
@@ -343,20 +345,20 @@ TEST(Resolve, routers_copied_layers_and_strangers_stay_as_they_are_and_say_why) 
     EXPECT_EQ(why("model.layers.1.mlp.gate"), "none true router");
     EXPECT_EQ(why("model.layers.2.mlp.up_proj"), "none true multi-token prediction layer: copied");
     EXPECT_EQ(why("mtp.0.mlp.up_proj"), "none true multi-token prediction layer: copied");
-    EXPECT_EQ(why("model.layers.0.strange.thing"), "none false not known as the weight of a linear");
+    EXPECT_EQ(why("model.layers.0.strange.thing"), "none true not known as the weight of a linear");
     EXPECT_EQ(why("model.layers.0.mlp.lut"), "none false I32: not a weight");
     EXPECT_EQ(why("model.layers.0.input_layernorm"), "none false norm");
 }
 
-TEST(Resolve, experts_in_one_tensor_and_convolutions_are_refused_with_the_rule_to_add) {
+TEST(Resolve, experts_in_one_tensor_are_refused_with_the_flag_to_add) {
     auto model = small_model();
     model.tensors.push_back(tensor("model.layers.0.mlp.experts.gate_up_proj", {4, 128, 128}));
     auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
-              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes 'model.layers.0.mlp.experts.gate_up_proj', experts in "
-              "one tensor: not supported; add a rule "
-              "{quantizer_name: 'model.layers.0.mlp.experts.gate_up_proj*', enable: false} after it");
+              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
+              "'model.layers.*.mlp.experts.gate_up_proj' (1): experts in one tensor. To leave it as it is, add "
+              "--ignore 'model.layers.*.mlp.experts.gate_up_proj'");
     EXPECT_TRUE(
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.0.mlp.experts.gate_up_proj*")}, {}, "max", model)
             .ok());
@@ -370,9 +372,9 @@ TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_t
     const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
-              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes 'model.layers.0.mlp.experts.down_proj', experts in one "
-              "tensor (gpt_oss: experts with biases are not supported): not supported; add a rule "
-              "{quantizer_name: 'model.layers.0.mlp.experts.down_proj*', enable: false} after it");
+              "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
+              "'model.layers.*.mlp.experts.down_proj' (1): experts in one tensor (gpt_oss: experts with biases are not "
+              "supported). To leave it as it is, add --ignore 'model.layers.*.mlp.experts.down_proj'");
     const auto attention = plan_of({on("*self_attn*weight_quantizer", nvfp4)}, {}, "max", model);
     ASSERT_TRUE(attention.ok()) << attention.error().message();
     EXPECT_EQ(attention->entries[attention->entries.size() - 2].reason, "rule 1 '*' (r.yaml:3)");

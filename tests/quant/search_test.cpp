@@ -93,8 +93,8 @@ TEST(SearchSpace, formats_cost_what_model_optimizer_says) {
 TEST(SearchSpace, groups_are_what_takes_one_format) {
     const SearchSpace space = space_of(hybrid());
     EXPECT_EQ(names_of(space),
-              (std::vector<std::string>{"model.layers.0.self_attn.{q,kv}", "model.layers.0.self_attn.o_proj",
-                                        "model.layers.1.self_attn.{q,kv}", "model.layers.1.self_attn.o_proj",
+              (std::vector<std::string>{"model.layers.0.self_attn.{q,k,v}", "model.layers.0.self_attn.o_proj",
+                                        "model.layers.1.self_attn.{q,k,v}", "model.layers.1.self_attn.o_proj",
                                         "model.layers.0.mlp.{gate,up}", "model.layers.0.mlp.down_proj",
                                         "model.layers.1.mlp.experts", "model.layers.1.mlp.shared_expert",
                                         "model.layers.1.mlp.shared_expert_gate", "lm_head"}));
@@ -141,9 +141,9 @@ TEST(SearchSpace, keep_fixes_groups_and_the_last_match_counts) {
         return g.candidates.size() == 1 ? space.formats[g.candidates[0]].name : "a choice";
     };
     EXPECT_EQ(only("lm_head"), "mxfp8");
-    EXPECT_EQ(only("model.layers.0.self_attn.{q,kv}"), "none");
+    EXPECT_EQ(only("model.layers.0.self_attn.{q,k,v}"), "none");
     EXPECT_EQ(only("model.layers.0.self_attn.o_proj"), "fp8");
-    EXPECT_EQ(only("model.layers.1.self_attn.{q,kv}"), "fp8");
+    EXPECT_EQ(only("model.layers.1.self_attn.{q,k,v}"), "fp8");
     EXPECT_EQ(only("model.layers.0.mlp.down_proj"), "a choice");
     EXPECT_EQ(group(space, "model.layers.0.mlp.down_proj").candidates.size(), 3u);  // mxfp8 is for lm_head only
 

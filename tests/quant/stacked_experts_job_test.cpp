@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Stored {
+struct FolderTensor {
     DType dtype = DType::bf16;
     std::vector<int64_t> shape;
     std::vector<std::byte> bytes;
-    bool operator==(const Stored&) const = default;
+    bool operator==(const FolderTensor&) const = default;
 };
-using Folder = std::map<std::string, Stored>;
+using Folder = std::map<std::string, FolderTensor>;
 
 Result<Folder> read_model_folder(const fs::path& path) {
     NIBBLE_TRY(const auto files, ModelFiles::open(path));
@@ -46,8 +46,8 @@ Status write_model_folder(const fs::path& path, const Folder& folder, const fs::
 }
 
 // [a, b] -> [b, a], two bytes each.
-Stored transposed(const Stored& m) {
-    Stored out{m.dtype, {m.shape[1], m.shape[0]}, std::vector<std::byte>(m.bytes.size())};
+FolderTensor transposed(const FolderTensor& m) {
+    FolderTensor out{m.dtype, {m.shape[1], m.shape[0]}, std::vector<std::byte>(m.bytes.size())};
     for (int64_t r = 0; r < m.shape[0]; ++r)
         for (int64_t c = 0; c < m.shape[1]; ++c)
             for (int64_t byte = 0; byte < 2; ++byte)
@@ -61,16 +61,16 @@ Folder stacked(Folder in, bool transpose) {
         const std::string experts = fmt::format("model.layers.{}.mlp.experts", layer);
         if (!in.contains(experts + ".0.gate_proj.weight")) return in;
         for (const bool down : {false, true}) {
-            Stored stack;
+            FolderTensor stack;
             int64_t count = 0;
             for (; in.contains(fmt::format("{}.{}.{}.weight", experts, count, down ? "down_proj" : "up_proj"));
                  ++count) {
                 const auto take = [&](const char* projection) {
                     return in.extract(fmt::format("{}.{}.{}.weight", experts, count, projection)).mapped();
                 };
-                Stored m = take(down ? "down_proj" : "gate_proj");
+                FolderTensor m = take(down ? "down_proj" : "gate_proj");
                 if (!down) {
-                    const Stored up = take("up_proj");
+                    const FolderTensor up = take("up_proj");
                     m.shape[0] += up.shape[0];
                     m.bytes.insert(m.bytes.end(), up.bytes.begin(), up.bytes.end());
                 }

@@ -1,4 +1,4 @@
-#include "quant/fnmatch.h"
+#include "checkpoint/fnmatch.h"
 
 #include "support/files.h"
 

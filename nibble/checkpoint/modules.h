@@ -1,5 +1,5 @@
-// From a checkpoint's tensors to the modules a recipe speaks about: which tensors are weights of linears, what the
-// others are and why they stay as they are, who is fused with whom.
+// Classifies a checkpoint's tensors into the modules that recipes and lists of excluded modules name: which tensors are
+// weights of linears, what the others are and why they stay as they are, and which linears engines fuse.
 //
 // Names are those of the checkpoint (one matrix per expert). Model Optimizer 0.47 under transformers 5 sees a layer's
 // experts as fused 3-D tensors instead; where that changes stored bytes, the groups below say so ("compat").
@@ -17,9 +17,10 @@ namespace nibble {
 enum class ModuleKind : uint8_t {
     linear,         // nn.Linear: weight [out, in]
     embedding,      // nn.Embedding
-    conv,           // nn.Conv1d/2d/3d: carries quantizers, but nibble keeps it as it is
+    conv,           // nn.Conv1d/2d/3d: carries quantizers, but stays as it is, as in Model Optimizer
+    matrix,         // 2-D weight that is not known as a linear's: stays as it is
     router,         // gate of a mixture of experts: never quantized, listed as excluded
-    fused_experts,  // matrices in one 3-D tensor that the checkpoint could not split
+    fused_experts,  // matrices of all experts in one 3-D tensor that the checkpoint could not split
     carried,        // norms, biases, state-space parameters, copied layers ...: no quantizers
 };
 
@@ -45,12 +46,33 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 
 // Keys of the groups a linear belongs to, empty for a linear that stands alone. Members have equal keys.
 struct ModuleGroups {
-    std::string fused;  // linears an engine runs as one: q/k/v, gate/up, MLA's and linear attention's input projections
-    std::string search;  // the subset that shares its maximum in a search: q/k/v, gate/up, w1/w3
-    std::string
-        input;  // linears that see the same inputs, hence one input_scale; all routed experts of a layer (compat)
+    // Linears that an engine runs as one matrix, so they need one format and one scale of each kind: q/k/v, gate/up,
+    // w1/w3, q_a/kv_a of latent attention, in_proj_qkv/z and in_proj_b/a of gated delta nets.
+    std::string fused;
+    std::string search;  // q/k/v, gate/up, w1/w3: they share the maximum inside a search
+    // The fused groups that see the same inputs: Model Optimizer gives them one tensor scale.
+    std::string scale;
+    std::string input;  // they share input_scale: `scale`, and all routed experts of a layer (compat)
 };
 ModuleGroups groups_of(const Module& module);
+
+// The fused groups with at least two members, as indices into `modules`, in the order of their first members.
+std::vector<std::vector<size_t>> fused_groups(std::span<const Module> modules);
+
+// A row of the table that groups_of() reads.
+struct FusedGroup {
+    std::vector<std::string_view> members;
+    std::string_view engine_name;   // name of the one module that engines make of them; empty: they keep the members'
+    std::string_view fused, scale;  // as in ModuleGroups, without the parent; fused is empty for one that stands alone
+    bool searched = false;
+};
+std::span<const FusedGroup> fused_group_table();
+
+// Whether the name is of a vision or audio tower, or of what joins one to the text model.
+bool beside_the_text(std::string_view name);
+
+// "model.layers.*.conv.conv" of "model.layers.3.conv.conv": one name for the same module of all layers and experts.
+std::string module_kind_name(std::string_view name);
 
 // Place of a linear among those of its fused group in the order in which a model runs them: 0 for q, gate, w1,
 // in_proj_qkv.

@@ -1,4 +1,4 @@
-#include "quant/modules.h"
+#include "checkpoint/modules.h"
 
 #include "checkpoint/text_config.h"
 
@@ -69,11 +69,13 @@ bool is_linear_leaf(std::string_view leaf) {
                          "wkv",
                          "wkv_a",
                          "wkv_b",
-                         "wo_a",
                          "wo_b",
                          "gate",
                          "up",
-                         "down"});
+                         "down",
+                         "per_layer_input_gate",
+                         "output_gate",
+                         "wgate"});
 }
 
 bool is_embedding_leaf(std::string_view leaf) {
@@ -90,7 +92,7 @@ class Classifier {
 public:
     Classifier(std::span<const CheckpointTensor> tensors, const Json& config)
         : transposed_(one_of(text_field(config, "model_type"), {"gpt2", "openai-gpt", "imagegpt"})),
-          own_embedding_(text_field(config, "model_type").starts_with("gemma3")),
+          own_embedding_(text_field(config, "model_type").starts_with("gemma")),
           prediction_(config) {
         for (const CheckpointTensor& t : tensors)
             if (const size_t at = t.name.find(".experts."); at != std::string::npos)
@@ -108,8 +110,7 @@ public:
             m.listed = tensor.shape.size() == 2 && is_linear_leaf(leaf);
         } else if (!is_plain_float(tensor.dtype)) {
             m.why = fmt::format("{}: not a weight", dtype_name(tensor.dtype));
-        } else if (tensor.shape.size() == 3 &&
-                   (leaf == "experts" || parent.ends_with("experts") || stacked_linears(tensor, leaf))) {
+        } else if (tensor.shape.size() == 3 && is_stack(tensor)) {
             m.kind = ModuleKind::fused_experts;
             m.why = tensor.whole;
             m.listed = true;
@@ -122,7 +123,6 @@ public:
             constexpr std::array classes = {"nn.Conv1d", "nn.Conv2d", "nn.Conv3d"};
             m.kind = ModuleKind::conv;
             m.parent_class = tensor.shape.size() <= 5 ? classes[tensor.shape.size() - 3] : "";
-            m.listed = true;
         } else if (tensor.shape.size() < 2) {
             m.why = contains(leaf, "norm") || leaf.starts_with("ln") ? "norm" : "vector";
         } else {
@@ -132,9 +132,13 @@ public:
     }
 
 private:
-    // "moe.up_proj.weight" [experts, out, in]. Kernels of convolutions are narrower.
-    static bool stacked_linears(const CheckpointTensor& t, std::string_view leaf) {
-        return is_linear_leaf(leaf) && t.name.ends_with(dot_weight) && t.shape.back() >= 32;
+    // Whether a 3-D tensor holds one matrix per expert: "moe.up_proj.weight" [experts, out, in], "experts_w1.weight".
+    // Kernels of convolutions say so in their name, have one channel per group ([channels, 1, taps]) or few taps.
+    static bool is_stack(const CheckpointTensor& t) {
+        constexpr int64_t most_taps = 31;
+        if (contains(t.name, "conv")) return false;
+        if (contains(t.name, "expert")) return true;
+        return t.name.ends_with(dot_weight) && t.shape[1] > 1 && (contains(t.name, "moe.") || t.shape[2] > most_taps);
     }
 
     // shared_expert_gate is an ordinary linear in transformers, the router itself a class without quantizers.
@@ -149,6 +153,8 @@ private:
             m.kind = ModuleKind::embedding;
             m.parent_class = "nn.Embedding";
             m.listed = !own_embedding_;
+        } else if (leaf == "wo_a") {
+            m.why = "product in groups: no linear layer";  // DeepSeek V4
         } else if (transposed_ && leaf.starts_with("c_")) {
             m.why = "stored as [in, out]: this architecture is not supported";
         } else if (is_linear_leaf(leaf)) {
@@ -156,7 +162,9 @@ private:
             m.parent_class = "nn.Linear";
             m.listed = true;
         } else {
+            m.kind = ModuleKind::matrix;
             m.why = "not known as the weight of a linear";
+            m.listed = true;
         }
     }
 
@@ -211,20 +219,33 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
     return model;
 }
 
+std::span<const FusedGroup> fused_group_table() {
+    // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) see the same inputs, but are two matrices.
+    static const std::array<FusedGroup, 8> table{{
+        {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
+        {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},
+        {{"w1", "w3"}, "", "w1,w3", "w1,w3", true},
+        {{"q_a_proj", "kv_a_proj_with_mqa"}, "fused_qkv_a_proj", "q_a,kv_a", "q,kv"},
+        {{"in_proj_qkv", "in_proj_z"}, "in_proj_qkvz", "qkv,z", "in_proj"},
+        {{"in_proj_b", "in_proj_a"}, "in_proj_ba", "b,a", "in_proj"},
+        {{"in_proj_qkvz"}, "", "", "in_proj"},
+        {{"in_proj_ba"}, "", "", "in_proj"},
+    }};
+    return table;
+}
+
 ModuleGroups groups_of(const Module& module) {
     ModuleGroups groups;
     if (module.kind != ModuleKind::linear) return groups;
     const auto [parent, leaf] = split_leaf(module.name);
     const auto key = [parent = parent](std::string_view what) { return fmt::format("{}.{{{}}}", parent, what); };
-    if (one_of(leaf, {"q_proj", "k_proj", "v_proj"})) groups.search = key("q,k,v");
-    if (one_of(leaf, {"gate_proj", "up_proj"})) groups.search = key("gate,up");
-    if (one_of(leaf, {"w1", "w3"})) groups.search = key("w1,w3");
-    groups.fused = groups.search;
-    // Whatever projects the hidden state in one attention block: q, k, v, or with latent attention q or q_a, and kv_a.
-    if (one_of(leaf, {"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"})) groups.fused = key("q,kv");
-    if (one_of(leaf, {"in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "in_proj_qkvz", "in_proj_ba"}))
-        groups.fused = key("in_proj");
-    groups.input = groups.fused;
+    for (const FusedGroup& row : fused_group_table()) {
+        if (std::ranges::find(row.members, leaf) == row.members.end()) continue;
+        if (!row.fused.empty()) groups.fused = key(row.fused);
+        groups.scale = key(row.scale);
+        if (row.searched) groups.search = groups.fused;
+    }
+    groups.input = groups.scale;
     if (module.routed_expert) {
         const size_t at = module.name.find(".experts.") + 8;
         const std::string_view experts = std::string_view(module.name).substr(0, at);
@@ -232,6 +253,37 @@ ModuleGroups groups_of(const Module& module) {
         groups.input = fmt::format("{}.*.{{{}}}", experts, gated ? leaf.starts_with('w') ? "w1,w3" : "gate,up" : leaf);
     }
     return groups;
+}
+
+std::vector<std::vector<size_t>> fused_groups(std::span<const Module> modules) {
+    std::unordered_map<std::string, size_t> index;
+    std::vector<std::vector<size_t>> groups;
+    for (size_t i = 0; i < modules.size(); ++i) {
+        std::string key = groups_of(modules[i]).fused;
+        if (key.empty()) continue;
+        const auto [at, fresh] = index.try_emplace(std::move(key), groups.size());
+        if (fresh) groups.emplace_back();
+        groups[at->second].push_back(i);
+    }
+    std::erase_if(groups, [](const auto& members) { return members.size() < 2; });
+    return groups;
+}
+
+bool beside_the_text(std::string_view name) {
+    return is_vision(name) || contains(name, "multi_modal_projector") || contains(name, "mm_projector") ||
+           contains(name, "patch_merge_mlp") || contains(name, "vit_large_projector");
+}
+
+std::string module_kind_name(std::string_view name) {
+    std::string kind;
+    while (!name.empty()) {
+        const size_t dot = std::min(name.find('.'), name.size());
+        const std::string_view part = name.substr(0, dot);
+        kind += kind.empty() ? "" : ".";
+        kind += part.find_first_not_of("0123456789") == part.npos ? "*" : part;
+        name.remove_prefix(std::min(dot + 1, name.size()));
+    }
+    return kind;
 }
 
 int order_in_group(const Module& module) {
