@@ -1,11 +1,11 @@
 #include "checkpoint/compressed_tensors_config.h"
 
 #include "checkpoint/config_json.h"
+#include "checkpoint/exclude_modules.h"
 #include "io/json_events.h"
 
 #include <algorithm>
 #include <array>
-#include <regex>
 
 namespace nibble {
 namespace {
@@ -151,31 +151,14 @@ Result<CompressedTensorsScheme> parse_group(const Json& group, const Json& outer
 
 // ---- Targets -------------------------------------------------------------------------------------------------------
 
-struct ModuleTargets::Patterns {
-    std::vector<std::regex> list;
-};
-
-ModuleTargets::ModuleTargets() = default;
-ModuleTargets::ModuleTargets(ModuleTargets&&) noexcept = default;
-ModuleTargets& ModuleTargets::operator=(ModuleTargets&&) noexcept = default;
-ModuleTargets::~ModuleTargets() = default;
-
 Result<ModuleTargets> ModuleTargets::make(const std::vector<std::string>& targets) {
-    constexpr size_t pattern_limit = 1024;  // bytes
-    auto flags = std::regex::ECMAScript | std::regex::optimize;
-#ifdef __GLIBCXX__
-    flags |= std::regex_constants::__polynomial;  // no backtracking: a hostile pattern cannot hang the reader
-#endif
+    constexpr std::string_view mark = "re:";
     ModuleTargets result;
-    result.patterns_ = std::make_unique<Patterns>();
     for (const std::string& target : targets) {
-        if (target.starts_with("re:")) {
-            if (target.size() > pattern_limit) return fail("pattern {}: is too long", show_name(target));
-            try {
-                result.patterns_->list.emplace_back(target.substr(3), flags);
-            } catch (const std::regex_error& e) {
-                return fail("pattern {}: {}", show_name(target), e.what());
-            }
+        if (target.starts_with(mark)) {
+            auto pattern = PythonRegex::compile(std::string_view(target).substr(mark.size()));
+            if (!pattern.ok()) return fail("pattern {}: {}", show_name(target), pattern.error().message());
+            result.patterns_.push_back(*std::move(pattern));
         } else if (target == "Linear") {
             result.linear_ = true;
         } else {
@@ -186,19 +169,21 @@ Result<ModuleTargets> ModuleTargets::make(const std::vector<std::string>& target
     return result;
 }
 
-ModuleTargets::Kind ModuleTargets::match(std::string_view module) const {
+Result<ModuleTargets::Kind> ModuleTargets::match(std::string_view module) const {
     if (std::ranges::binary_search(names_, module)) return by_name;
-    if (patterns_) {
-        for (const std::regex& pattern : patterns_->list) {
-            constexpr auto from_start = std::regex_constants::match_continuous;
-            try {
-                if (std::regex_search(module.begin(), module.end(), pattern, from_start)) return by_pattern;
-            } catch (
-                const std::regex_error&) {  // too complex: treated as no match, which then is an error of the caller
-            }
-        }
+    for (const PythonRegex& pattern : patterns_) {
+        NIBBLE_TRY(const bool matched, pattern.match(module));
+        if (matched) return by_pattern;
     }
     return linear_ ? by_class : not_meant;
+}
+
+Result<bool> ModuleTargets::means(std::string_view module) const {
+    for (const std::string& name : loader_names(module)) {
+        NIBBLE_TRY(const Kind kind, match(name));
+        if (kind != not_meant) return true;
+    }
+    return false;
 }
 
 }  // namespace nibble

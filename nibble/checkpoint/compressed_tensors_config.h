@@ -3,8 +3,8 @@
 #pragma once
 
 #include "checkpoint/stored_parts.h"
+#include "text/python_regex.h"
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,26 +21,25 @@ Result<CompressedTensorsScheme> parse_group(const Json& group, const Json& outer
 // The value of "format" for a scheme; empty when compressed-tensors has none for it.
 std::string_view compressed_tensors_format(Scheme scheme);
 
-// Which modules a list of targets means: exact names, "re:" patterns matched from the start of the name (Python's
-// re.match), and the class "Linear", which is every quantized module here.
+// Which modules a list of targets or of exceptions means: exact names, "re:" patterns matched from the start of the
+// name (Python's re.match), and the class "Linear", which is every quantized module here.
 class ModuleTargets {
 public:
+    // Error: a pattern that Python refuses or that cannot be run as Python runs it.
     static Result<ModuleTargets> make(const std::vector<std::string>& targets);
-    ModuleTargets();
-    ModuleTargets(ModuleTargets&&) noexcept;
-    ModuleTargets& operator=(ModuleTargets&&) noexcept;
-    ~ModuleTargets();
 
-    // How the module is meant; compressed-tensors prefers the smaller number when groups compete.
+    // How the module is meant; compressed-tensors prefers the smaller number when groups compete. Error: a pattern that
+    // takes too many steps.
     enum Kind { by_name = 0, by_pattern = 1, by_class = 2, not_meant = 3 };
-    Kind match(std::string_view module) const;
+    Result<Kind> match(std::string_view module) const;
+    // Whether the list means the module under any name that a loader looks for (loader_names).
+    Result<bool> means(std::string_view module) const;
     const std::vector<std::string>& names() const { return names_; }
     bool has_class() const { return linear_; }
 
 private:
-    struct Patterns;
     std::vector<std::string> names_;  // sorted
-    std::unique_ptr<Patterns> patterns_;
+    std::vector<PythonRegex> patterns_;
     bool linear_ = false;
 };
 

@@ -72,12 +72,13 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
 
     const auto modules = catalog.quantized_modules();
     for (const std::string& module : modules) {
-        if (ignored.match(module) < ModuleTargets::by_class)
+        NIBBLE_TRY(const auto exception, ignored.match(module).within(where + ": ignore"));
+        if (exception < ModuleTargets::by_class)
             return fail("{}: ignore: names {}, which is quantized", where, show_name(module));
         const Group* group = nullptr;
         auto best = ModuleTargets::not_meant;
         for (const Group& g : groups) {
-            const auto kind = g.targets.match(module);
+            NIBBLE_TRY(const auto kind, g.targets.match(module).within(where));
             if (kind >= best) continue;
             best = kind;
             group = &g;
@@ -95,11 +96,27 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
                     "known",
                     where, show_name(g.name), show_name(name));
     NIBBLE_CHECK(catalog.take_kv_scales(kv));
-    // Without a class among the targets, every module they do not mean is an exception.
-    const bool by_name = std::ranges::none_of(groups, [](const Group& g) { return g.targets.has_class(); });
-    auto shared = std::make_shared<ModuleTargets>(std::move(ignored));
-    return ListedModule([by_name, shared](std::string_view module) {
-        return by_name || shared->match(module) != ModuleTargets::not_meant;
+    // A module that no group means stays unquantized without being listed.
+    const auto asked = [](const std::vector<Group>& all, std::string_view module) -> Result<bool> {
+        for (const Group& g : all) {
+            NIBBLE_TRY(const auto kind, g.targets.match(module));
+            if (kind != ModuleTargets::not_meant) return true;
+        }
+        return false;
+    };
+    // Patterns that take too many steps are found here, for names of the files; below they mean nothing.
+    for (const std::string_view module : catalog.modules()) {
+        NIBBLE_CHECK(ignored.means(module).within(where + ": ignore"));
+        NIBBLE_CHECK(asked(groups, module).within(where));
+    }
+    struct Lists {
+        std::vector<Group> groups;
+        ModuleTargets ignored;
+    };
+    const auto lists = std::make_shared<const Lists>(std::move(groups), std::move(ignored));
+    return ListedModule([lists, asked](std::string_view module) {
+        const auto wanted = asked(lists->groups, module), named = lists->ignored.means(module);
+        return (wanted.ok() && !*wanted) || (named.ok() && *named);
     });
 }
 

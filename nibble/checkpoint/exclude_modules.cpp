@@ -1,5 +1,7 @@
 #include "checkpoint/exclude_modules.h"
 
+#include "checkpoint/modules.h"
+
 #include <algorithm>
 
 namespace nibble {
@@ -40,18 +42,54 @@ std::vector<std::string> compress_exclude_modules(std::span<const std::string> u
     return out;
 }
 
+std::vector<std::string> loader_names(std::string_view module) {
+    std::vector<std::string> names{std::string(module)};
+    const auto add = [&](std::string name) {
+        if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    };
+    const size_t dot = module.rfind('.');
+    const std::string parent(dot == module.npos ? "" : module.substr(0, dot + 1));
+    const std::string_view leaf = dot == module.npos ? module : module.substr(dot + 1);
+    for (const FusedGroup& group : fused_group_table())
+        if (!group.engine_name.empty() && std::ranges::find(group.members, leaf) != group.members.end())
+            add(parent + std::string(group.engine_name));
+    if (leaf == "gate") add(parent + "router");
+    if (leaf == "router") add(parent + "gate");
+    constexpr std::string_view experts = ".experts.";
+    if (const size_t at = module.find(experts); at != module.npos)
+        add(std::string(module.substr(0, at + experts.size() - 1)));
+    constexpr std::string_view root = "model.";
+    constexpr std::pair<std::string_view, std::string_view> roots[]{{"model.language_model.", "language_model.model."},
+                                                                    {"language_model.model.", "model.language_model."}};
+    for (size_t i = 0, own = names.size(); i < own; ++i) {
+        const std::string name = names[i];
+        for (const auto& [from, to] : roots)
+            if (name.starts_with(from)) add(std::string(to) + name.substr(from.size()));
+        add(name.starts_with(root) ? name.substr(root.size()) : std::string(root) + name);
+    }
+    return names;
+}
+
 ModulePatterns::ModulePatterns(std::span<const std::string> patterns) {
     for (const std::string& p : patterns) {
-        if (p.ends_with('*'))
+        const size_t first = p.find_first_of("*?[");
+        if (first == p.npos)
+            exact_.insert(p);
+        else if (first + 1 == p.size() && p.back() == '*')
             prefixes_.push_back(p.substr(0, p.size() - 1));
         else
-            exact_.insert(p);
+            wildcards_.emplace_back(p);
     }
 }
 
 bool ModulePatterns::matches(std::string_view module) const {
     return exact_.contains(module) ||
-           std::ranges::any_of(prefixes_, [&](const std::string& p) { return module.starts_with(p); });
+           std::ranges::any_of(prefixes_, [&](const std::string& p) { return module.starts_with(p); }) ||
+           std::ranges::any_of(wildcards_, [&](const NamePattern& p) { return p.matches(module); });
+}
+
+bool ModulePatterns::names(std::string_view module) const {
+    return std::ranges::any_of(loader_names(module), [&](const std::string& name) { return matches(name); });
 }
 
 }  // namespace nibble

@@ -9,6 +9,10 @@ Result<std::unique_ptr<Export>> open_export(ExportSpec spec, ExportMode mode) {
                                          : open_hf_export(std::move(spec), mode);
 }
 
+Status check_export(const ExportSpec& spec) {
+    return spec.dialect == Dialect::gguf ? check_gguf_export(spec) : check_hf_export(spec);
+}
+
 std::string export_note(const ExportSpec& spec) {
     const auto is = [&](std::string_view name) {
         return std::ranges::any_of(spec.side_files, [&](const auto& file) { return file.name == name; });

@@ -23,7 +23,7 @@ struct ExportTensor {
     Format format = Format::none;
     ActivationFormat activation = ActivationFormat::none;
     bool input_scale = false;    // an input_scale is stored (written later by write_scalars)
-    bool listed_module = false;  // unquantized linear or router: goes to exclude_modules / ignore
+    bool listed_module = false;  // goes to exclude_modules / ignore although its name does not ask for it
 };
 
 struct ExportSpec {
@@ -71,6 +71,9 @@ public:
 // Errors before anything is written: a tensor the dialect cannot express, an output that exists, too little disk space.
 Result<std::unique_ptr<Export>> open_export(ExportSpec spec, ExportMode mode);
 
+// Checks all that needs no file: whether the dialect holds these tensors under these names, shapes and formats.
+Status check_export(const ExportSpec& spec);
+
 // What users should know of an export that can be written and lacks something; empty: nothing.
 std::string export_note(const ExportSpec& spec);
 
@@ -79,5 +82,7 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::pa
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file, ScaleReading scales);
 Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode);
 Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mode);
+Status check_hf_export(const ExportSpec& spec);
+Status check_gguf_export(const ExportSpec& spec);
 
 }  // namespace nibble

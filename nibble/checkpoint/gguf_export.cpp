@@ -206,24 +206,43 @@ Result<int64_t> vocabulary_of(const GgufExportLayout& layout) {
     return fail("the model has no embedding matrix, so it cannot be written as GGUF");
 }
 
-}  // namespace
+// Everything of the file that follows from the list of tensors.
+struct GgufPlan {
+    GgufExportLayout layout;
+    GgufLayout file;
+    std::vector<float> divisors;  // of the last tensor, when there are any
+};
 
-Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mode) {
-    std::error_code error;
-    if (spec.out.extension() != ".gguf") return fail("{}: the name of a GGUF file ends in .gguf", spec.out.string());
-    if (fs::is_directory(spec.out, error)) return fail("{}: is a folder; choose another output", spec.out.string());
-
+Result<GgufPlan> plan_gguf_file(const ExportSpec& spec) {
     NIBBLE_TRY(const std::string architecture, gguf_architecture_of(spec));
     NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, architecture));
     NIBBLE_TRY(const int64_t vocabulary, vocabulary_of(layout));
     GgufHeader header;
     NIBBLE_CHECK(add_gguf_hyper_parameters(spec, architecture, layout, header));
     NIBBLE_CHECK(add_gguf_tokenizer(spec, vocabulary, header));
-    NIBBLE_TRY(const std::vector<float> divisors, gguf_rope_divisors(spec));
+    NIBBLE_TRY(std::vector<float> divisors, gguf_rope_divisors(spec));
     if (!divisors.empty())
         layout.tensors.push_back({"rope_freqs.weight", GgmlType::f32, {static_cast<int64_t>(divisors.size())}});
+    NIBBLE_TRY(auto file, GgufLayout::make(header.metadata, layout.tensors));
+    return GgufPlan{std::move(layout), std::move(file), std::move(divisors)};
+}
 
-    NIBBLE_TRY(auto file_layout, GgufLayout::make(header.metadata, layout.tensors));
+}  // namespace
+
+Status check_gguf_export(const ExportSpec& spec) {
+    NIBBLE_CHECK(plan_gguf_file(spec));
+    return Ok{};
+}
+
+Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mode) {
+    std::error_code error;
+    if (spec.out.extension() != ".gguf") return fail("{}: the name of a GGUF file ends in .gguf", spec.out.string());
+    if (fs::is_directory(spec.out, error)) return fail("{}: is a folder; choose another output", spec.out.string());
+
+    NIBBLE_TRY(auto plan, plan_gguf_file(spec));
+    GgufExportLayout& layout = plan.layout;
+    const GgufLayout& file_layout = plan.file;
+    const std::vector<float>& divisors = plan.divisors;
     NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, file_layout.file_bytes()));
     const fs::path path = work.path() / gguf_work_file;
     const auto fill = [&]() -> Result<GgufFileWriter> {

@@ -61,6 +61,15 @@ std::vector<std::string> Catalog::quantized_modules() const {
     return modules;
 }
 
+std::vector<std::string_view> Catalog::modules() const {
+    std::vector<std::string_view> modules;
+    for (const ModelTensor& t : files_.tensors()) {
+        const std::string_view module = parent_name(t.record->name);
+        if (modules.empty() || modules.back() != module) modules.push_back(module);
+    }
+    return modules;
+}
+
 Result<const ModelTensor*> Catalog::take_part(std::string_view module, const StoredPart& part, std::string_view says) {
     const std::string name = join(module, part.suffix);
     const ModelTensor* t = files_.find(name);

@@ -34,6 +34,9 @@ public:
     // file order.
     std::vector<std::string> quantized_modules() const;
 
+    // The modules of all tensors, in file order.
+    std::vector<std::string_view> modules() const;
+
     // Takes the parts of one quantized linear. Error: a part is missing, has another dtype or shape than the scheme
     // asks, or a scalar is not a positive number (ScaleReading::checked). `says` names the place of the scheme for
     // messages: "quant_algo NVFP4".

@@ -76,6 +76,8 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
     }
     NIBBLE_CHECK(catalog.take_plain(listed, config));
     NIBBLE_TRY(auto entries, catalog.finish());
+    for (CatalogEntry& e : entries)
+        if (e.tensor.quantized()) e.tensor.listed_module = listed(module_of_weight(e.tensor.name));
     return HfContents{dialect, std::move(config), catalog.kv(), std::move(entries)};
 }
 

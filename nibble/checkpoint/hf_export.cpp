@@ -195,6 +195,11 @@ int64_t side_file_bytes(const ExportSpec& spec) {
 
 }  // namespace
 
+Status check_hf_export(const ExportSpec& spec) {
+    NIBBLE_CHECK(make_hf_layout(spec));
+    return Ok{};
+}
+
 Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode) {
     NIBBLE_TRY(auto layout, make_hf_layout(spec));
 

@@ -2,6 +2,7 @@
 
 #include "checkpoint/config_json.h"
 #include "checkpoint/modelopt_config.h"
+#include "checkpoint/modules.h"
 #include "checkpoint/side_files.h"
 #include "io/json_events.h"
 
@@ -92,12 +93,16 @@ bool HfLayout::has_scalars(size_t i) const {
 }
 
 std::vector<std::string> unquantized_modules(const ExportSpec& spec) {
+    std::vector<CheckpointTensor> tensors;
+    for (const ExportTensor& t : spec.tensors) tensors.push_back({.name = t.name, .shape = t.shape, .dtype = t.dtype});
+    const ModelModules model = find_modules(tensors, spec.config);
     std::vector<std::string> names;
     std::string embeddings;
     bool head = false;
-    for (const ExportTensor& t : spec.tensors) {
+    for (size_t i = 0; i < spec.tensors.size(); ++i) {
+        const ExportTensor& t = spec.tensors[i];
         const std::string module(module_of_weight(t.name));
-        if (t.listed_module && t.format == Format::none) {
+        if ((t.listed_module || model.modules[i].listed) && t.format == Format::none) {
             // A stack of experts is a parameter of the module that engines ask about.
             const std::string listed(module.empty() ? parent_name(t.name) : module);
             if (names.empty() || names.back() != listed) names.push_back(listed);

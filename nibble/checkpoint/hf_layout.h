@@ -29,8 +29,9 @@ struct HfLayout {
 // the folder or overwrite what the export writes.
 Result<HfLayout> make_hf_layout(const ExportSpec& spec);
 
-// What exclude_modules and ignore are made of: unquantized linears and routers, and an lm_head that is tied to the
-// embeddings, a linear without a tensor of its own.
+// Lists the modules of exclude_modules and ignore: every unquantized matrix that an engine could take for a quantized
+// one (checkpoint/modules.h), whatever the source's list says; what the source lists beyond that; and an lm_head that is
+// tied to the embeddings, a linear without a tensor of its own.
 std::vector<std::string> unquantized_modules(const ExportSpec& spec);
 
 int64_t rows_of(const ExportTensor& tensor);

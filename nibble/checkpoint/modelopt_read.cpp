@@ -65,14 +65,17 @@ Status check_agreement(const ModeloptConfig& a, const ModeloptConfig& b) {
 
 Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_quant_config, Catalog& catalog) {
     ModeloptConfig config;
+    std::vector<ModulePatterns> lists;  // of each document: loaders read one of them
     std::string where = "config.json";
     if (config_section) {
         NIBBLE_TRY(config, parse_modelopt_section(*config_section).within(where));
+        lists.emplace_back(config.exclude);
     }
     if (hf_quant_config) {
         const std::string file = "hf_quant_config.json";
         NIBBLE_TRY(auto second, parse_hf_quant_config(*hf_quant_config).within(file));
         if (config_section) NIBBLE_CHECK(check_agreement(config, second));
+        lists.emplace_back(second.exclude);
         // Only this one always has the group size.
         if (!config_section || (config.algo && second.algo)) {
             config.algo = second.algo;
@@ -96,9 +99,12 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
     }
     if (config.mixed) NIBBLE_CHECK(layers.all_used().within(where));
     NIBBLE_CHECK(catalog.take_kv_scales(config.kv));
-    // A list of quantized layers implies that all others are exceptions.
-    const bool by_layer = config.mixed && config.exclude.empty();
-    return ListedModule([by_layer, excluded](std::string_view m) { return by_layer || excluded.matches(m); });
+    // A module that quantized_layers does not name stays unquantized without being listed.
+    const auto table = std::make_shared<LayerTable>(std::move(layers));
+    return ListedModule([mixed = config.mixed, lists, table](std::string_view module) {
+        return (mixed && !table->find(module)) ||
+               std::ranges::all_of(lists, [&](const ModulePatterns& list) { return list.names(module); });
+    });
 }
 
 }  // namespace nibble

@@ -252,6 +252,21 @@ Status refuse_quantized_source(const QuantizeConfig& config, const Checkpoint& s
         config.source, already);
 }
 
+Result<ExportSpec> export_spec(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
+                               const ActivationScales& scales) {
+    NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
+    NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
+    NIBBLE_TRY(auto side_files, source.side_files());
+    return ExportSpec{.dialect = dialect,
+                      .out = config.out,
+                      .tensors = export_tensors(source, plan, scales),
+                      .kv = plan.kv,
+                      .config = source.config(),
+                      .side_files = std::move(side_files),
+                      .max_shard_bytes = max_shard_bytes,
+                      .manifest = {}};
+}
+
 using QuantizeClock = std::chrono::steady_clock;
 double seconds_since(QuantizeClock::time_point begin) {
     return std::chrono::duration<double>(QuantizeClock::now() - begin).count();
@@ -267,7 +282,6 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     Console console(config.quiet || config.json);
     const JobHooks hooks = console.hooks();
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
-    NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
     NIBBLE_TRY(const auto* const kernels, select_quantize_kernels(config.kernels));
     NIBBLE_TRY(const auto device, parse_device(config.device));
     if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
@@ -281,6 +295,9 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
     }
     NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    // Everything that follows from names, shapes and formats is checked before the first tensor is read.
+    NIBBLE_TRY(const ExportSpec planned, export_spec(config, *source, plan, placeholder_scales(plan)));
+    NIBBLE_CHECK(check_export(planned));
     if (!config.calib.file.empty()) say_what_stays(device, plan, hooks);
     if (config.dry_run) {
         fmt::print("{}", config.json ? json_line(to_json(plan)) : to_text(plan));
@@ -313,15 +330,8 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                             .settings = job.settings,
                             .recipe = plan.recipe,
                             .tensors = to_json(expected_formats(plan))};
-    NIBBLE_TRY(auto side_files, source->side_files());
-    ExportSpec spec{.dialect = dialect,
-                    .out = config.out,
-                    .tensors = export_tensors(*source, plan, scales),
-                    .kv = plan.kv,
-                    .config = source->config(),
-                    .side_files = std::move(side_files),
-                    .max_shard_bytes = max_shard_bytes,
-                    .manifest = to_text(manifest)};
+    NIBBLE_TRY(ExportSpec spec, export_spec(config, *source, plan, scales));
+    spec.manifest = to_text(manifest);
     if (const std::string note = export_note(spec); !note.empty()) {
         hooks.warn(note);
         plan.warnings.push_back(note);

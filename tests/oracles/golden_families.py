@@ -1,0 +1,92 @@
+"""Every golden family under Model Optimizer's presets: a job whose dry run passes does not fail, `nibble verify` finds nothing in what it writes,
+and tensors and lists of excluded modules equal Model Optimizer's export.
+
+    golden_families.py NIBBLE [FAMILY...]
+
+Needs the golden data beside the clone (../shared/golden/families); exit status 77 without it."""
+import hashlib
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "golden" / "families"
+RECIPES = {"NVFP4_DEFAULT_CFG": ("nvfp4", True), "FP8_DEFAULT_CFG": ("fp8", True), "W4A16_NVFP4_CFG": ("w4a16_nvfp4", False),
+           "NVFP4_FOUR_OVER_SIX_CFG": ("nvfp4_four_over_six", True)}
+# Bytes differ: why.
+DIFFERENT = {
+    "cohere2": "Model Optimizer shares scales over attention and MLP", "deepseek_v32": "it shares scales with the indexer",
+    "glm_moe_dsa": "it shares scales with the indexer", "deepseek_v4": "it shares scales with compressor and indexer",
+    "kimi_linear": "it exports transformers' names", "llama4_text": "it keeps stacks of experts", "gpt_oss": "it quantizes stacks of experts",
+    "granitemoehybrid": "it splits stacks of experts", "step3p7": "it splits stacks of experts", "hunyuan_v1_moe": "its routers are F32",
+    "lfm2_moe": "its expert_bias is F32", "minimax_m3": "it leaves patch_merge_mlp alone",
+}
+LISTS = {"phimoe": "transformers' name of the router", "deepseek_v4": "the head is named 'head'", "gpt_oss": "", "granitemoehybrid": "",
+         "step3p7": "", "kimi_linear": "", "llama4_text": "", "minimax_m3": "its vision tower has transformers' name"}
+
+
+def tensors_of(folder):
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, t in json.loads(data[8 : 8 + length]).items():
+            if name != "__metadata__":
+                begin, end = (8 + length + o for o in t["data_offsets"])
+                found[name] = (t["dtype"], t["shape"], hashlib.sha256(data[begin:end]).hexdigest())
+    return found
+
+
+def check(nibble, family, golden, out, failures):
+    recipe, inputs = RECIPES[golden.stem.split("--")[1]]
+    document = json.loads(golden.read_text())
+    command = [nibble, "quantize", GOLDEN / family, "-o", out, "--recipe", recipe, "--arithmetic", "true"]
+    scales = {t["name"]: float.fromhex(t["hex"]) for t in document["tensors"] if t["name"].endswith(".input_scale")}
+    if inputs and family not in DIFFERENT:
+        out.with_suffix(".json").write_text(json.dumps(scales))
+        command += ["--input-scales", out.with_suffix(".json")]
+    elif inputs:
+        command += ["--weights-only"] if recipe != "fp8" else ["--weights-only", "--format", "compressed-tensors"]
+    dry = subprocess.run([*map(str, command), "--dry-run"], capture_output=True, text=True)
+    real = subprocess.run([*map(str, command), "--quiet"], capture_output=True, text=True)
+    where = f"{family} {recipe}"
+    if dry.returncode != real.returncode:
+        failures.append(f"{where}: the dry run ends with {dry.returncode}, the job with {real.returncode}: {real.stderr.strip()[-400:]}")
+    if real.returncode:
+        if family not in DIFFERENT:
+            failures.append(f"{where}: {real.stderr.strip()[-400:]}")
+        return
+    verify = subprocess.run([nibble, "verify", str(out)], capture_output=True, text=True)
+    if verify.returncode:
+        failures.append(f"{where}: verify: {verify.stdout[:400]}")
+    want = {t["name"]: (t["dtype"], t["shape"], t["sha256"]) for t in document["tensors"]}
+    if family not in DIFFERENT and (have := tensors_of(out)) != want:
+        failures.append(f"{where}: tensors differ: {[n for n in sorted(want | have) if want.get(n) != have.get(n)][:5]}")
+    if family not in LISTS and (out / "hf_quant_config.json").exists():
+        have = json.loads((out / "hf_quant_config.json").read_text())["quantization"]["exclude_modules"]
+        want = document["hf_quant_config"]["quantization"]["exclude_modules"]
+        if have != want:
+            failures.append(f"{where}: lists differ: {sorted(set(have) ^ set(want))}")
+
+
+def main():
+    if not GOLDEN.is_dir():
+        print(f"{GOLDEN} is not there")
+        return 77
+    nibble, families = sys.argv[1], sys.argv[2:] or sorted(p.name for p in GOLDEN.iterdir())
+    failures, jobs = [], 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for family in families:
+            for golden in sorted((GOLDEN / family).glob("modelopt--*.json")):
+                check(nibble, family, golden, pathlib.Path(scratch) / f"{family}-{golden.stem}", failures)
+                jobs += 1
+    for failure in failures:
+        print(failure)
+    print(f"{jobs} jobs, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
