@@ -41,14 +41,18 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
         for (const uint32_t t : tokens) allowed[t / 32] |= 1u << (t % 32);
     };
     const auto nothing = [](uint32_t) {};
+    WalkCost cost;
     for (const StackTop& top : stacks_.tops()) {
+        if (cost.enough() && std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; })) return;
         const auto mask = tokens_->mask_of(top.state);
+        cost.add(mask->cost);  // also where it was known: the mask does not depend on other requests
         if (stacks_.depth(top.below) + mask->depth > uint32_t(grammar.limits().max_stack)) {
             // Near the deepest nesting that is allowed, what fits depends on the stack.
             TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
             walk.start_at(top);
             walk.run(vocabulary.others(), allow, nothing);
             walk.run(vocabulary.plain(), allow, nothing);
+            cost.add(walk.cost());
             continue;
         }
         mask->add_to(allowed, vocabulary);
@@ -56,6 +60,7 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
         TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
         walk.start_behind(top.below);
         walk.run(mask->rest, allow, nothing);
+        cost.add(walk.cost());
     }
 }
 

@@ -5,8 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_nodes = 4096;       // that stay; collect() runs where there are more
-constexpr size_t most_kept_nodes = 2048;  // that the tops may need
+constexpr size_t most_nodes = 512;       // that stay; collect() runs where there are more
+constexpr size_t most_kept_nodes = 256;  // that the tops may need
 
 uint64_t key_of(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
 
@@ -106,6 +106,7 @@ bool GrammarStacks::step(std::string_view bytes) {
         if (!step_once(uint8_t(c))) {
             tops_ = std::move(tops);
             may_end_ = may_end;
+            if (nodes_.size() > 2 * most_nodes) collect();
             return false;
         }
     prune();
@@ -144,9 +145,13 @@ void GrammarStacks::prune() {
             top.below = without_deep(top.below, max_depth_, known);
     if (nodes_.size() <= most_nodes) return;
     collect();
-    if (nodes_.size() <= most_kept_nodes) return;
-    for (StackTop& top : tops_) top.below = shortest(top.below);
-    collect();
+    for (uint32_t most = max_depth_ / 4; nodes_.size() > most_kept_nodes && most > 0; most /= 4) {
+        known.clear();
+        for (StackTop& top : tops_)
+            top.below =
+                nodes_[top.below].least_depth < most ? without_deep(top.below, most, known) : shortest(top.below);
+        collect();
+    }
 }
 
 // Keeps only nodes that the tops need.

@@ -110,6 +110,7 @@ void TokenWalk::settle(StackTop from, size_t first, bool& ended) {
         const StackTop at = pending_.back();
         pending_.pop_back();
         ++work_;
+        if (seen_.size() > 8 * max_live_) return;
         if (!seen_.insert(at, 0).second) continue;
         if (automaton_.has_edges(at.state) && tops_.size() - first < max_live_) tops_.push_back(at);
         if (!automaton_.simple(at.state)) follow_state(automaton_, *this, at, ended, pending_);
@@ -122,6 +123,8 @@ bool TokenWalk::enter(uint8_t byte, bool& ended) {
     seen_.clear();
     pushed_.clear();
     ++work_;
+    ++bytes_;
+    limit_readings();
     for (size_t i = from.first; i < from.last && !spent(); ++i) {
         const StackTop top = tops_[i];
         if (const uint32_t to = automaton_.next(top.state, byte); to != PushdownAutomaton::none)
@@ -176,6 +179,7 @@ StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocab
     over(vocabulary.others());
     if (!all_plain && !closed) over(vocabulary.plain());
     out.depth = walk.deepest();
+    out.cost = walk.cost();
 
     std::vector<std::pair<std::string, uint32_t>> texts;
     for (const auto& [token, from] : rests) {

@@ -14,6 +14,19 @@
 
 namespace nibble {
 
+// What a walk took. `coarse`: it followed only few readings, because the grammar is so ambiguous.
+struct WalkCost {
+    size_t steps = 0;
+    bool coarse = false;
+
+    void add(const WalkCost& other) {
+        steps += other.steps;
+        coarse |= other.coarse;
+    }
+    // Of all walks for one mask: enough, where the grammar is so ambiguous.
+    bool enough() const { return coarse && steps > 10'000'000; }
+};
+
 struct StateMask {
     size_t plain = 0;             // plain tokens with at most so many characters are allowed
     std::vector<uint32_t> few;    // tokens that are allowed, beside those; or
@@ -22,7 +35,8 @@ struct StateMask {
     // says so.
     TokenTree rest;
     uint32_t depth = 0;  // entries that the tokens push at most
-    size_t bytes = 0;    // memory
+    WalkCost cost;
+    size_t bytes = 0;  // memory
 
     void add_to(std::span<uint32_t> allowed, const GrammarVocabulary& vocabulary) const;
 };
@@ -50,6 +64,7 @@ public:
         const auto [it, fresh] = table_.try_emplace(number_of(key), value);
         return {it->second, fresh};
     }
+    size_t size() const { return table_.empty() ? list_.size() : table_.size(); }
     void clear() {
         list_.clear();
         table_.clear();
@@ -104,6 +119,7 @@ public:
     uint32_t push(uint32_t state, uint32_t below);
     bool deep(uint32_t below) const { return depth(below) >= max_depth_; }
     uint32_t deepest() const { return deepest_; }
+    WalkCost cost() const { return {work_, max_live_ == few_live}; }
 
 private:
     struct Entry {
@@ -118,13 +134,19 @@ private:
     void settle(StackTop from, size_t first, bool& ended);
     bool enter(uint8_t byte, bool& ended);
     void leave();
+    // Where bytes take long because they have many readings, few readings are followed from then on: all tokens that
+    // are found stay allowed, others may be missing.
+    void limit_readings() {
+        if (work_ > 100'000 && work_ > 100 * bytes_) max_live_ = few_live;
+    }
     // A walk that takes too long ends early: the tokens that it did not see are not allowed.
     bool spent() const { return work_ > 20'000'000; }
 
     const PushdownAutomaton& automaton_;
     const GrammarStacks* stacks_;
     uint32_t base_, max_depth_, deepest_ = 0;
-    size_t max_live_, work_ = 0;
+    static constexpr size_t few_live = 8;
+    size_t max_live_, work_ = 0, bytes_ = 0;
     std::vector<Entry> entries_;
     std::vector<StackTop> tops_;
     std::vector<Level> levels_;
