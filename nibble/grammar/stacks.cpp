@@ -74,9 +74,8 @@ void GrammarStacks::settle(std::vector<StackTop> pending) {
     }
     std::unordered_map<uint32_t, uint32_t> place;  // of a state in tops_
     std::vector<StackTop> next;
-    while (!pending.empty()) {
-        const StackTop at = pending.back();
-        pending.pop_back();
+    for (size_t i = 0; i < pending.size(); ++i) {  // in this order, few states are met again with more stacks
+        const StackTop at = pending[i];
         const auto [it, fresh] = place.try_emplace(at.state, uint32_t(tops_.size()));
         if (fresh) {
             tops_.push_back(at);
