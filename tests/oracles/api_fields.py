@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,6 +35,7 @@ class Server:
                 break
         else:
             raise SystemExit("the server did not start")
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()  # a full pipe would stop the server
 
     def ask(self, path, body=None):
         request = urllib.request.Request(self.url + path, json.dumps(body).encode() if body is not None else None)
