@@ -13,7 +13,7 @@ using Rule = std::vector<Dfa::State>;
 class Components {
 public:
     explicit Components(const std::vector<std::vector<uint32_t>>& next)
-        : next_(next), of(next.size(), none), low_(next.size(), none), order_(next.size(), none) {
+        : of(next.size(), none), next_(next), low_(next.size(), none), order_(next.size(), none) {
         for (uint32_t node = 0; node < next.size(); ++node)
             if (order_[node] == none) visit(node);
     }
@@ -23,15 +23,12 @@ public:
         return members[of[node]].size() > 1 || std::ranges::find(next_[node], node) != next_[node].end();
     }
 
-private:
-    static constexpr uint32_t none = UINT32_MAX;
-    const std::vector<std::vector<uint32_t>>& next_;
-
-public:
     std::vector<uint32_t> of;  // component of a node
     std::vector<std::vector<uint32_t>> members;
 
 private:
+    static constexpr uint32_t none = UINT32_MAX;
+
     void visit(uint32_t root) {
         std::vector<std::pair<uint32_t, size_t>> path{{root, 0}};
         enter(root);
@@ -64,6 +61,7 @@ private:
         stack_.push_back(node);
     }
 
+    const std::vector<std::vector<uint32_t>>& next_;
     std::vector<uint32_t> low_, order_, stack_;
     uint32_t count_ = 0;
 };
