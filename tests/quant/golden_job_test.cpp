@@ -36,7 +36,7 @@ std::vector<std::string> differences(const fs::path& out, const Json& golden) {
         const ModelTensor* ours = files->find(t["name"].get<std::string>());
         if (!ours || ours->record->shape != t["shape"].get<std::vector<int64_t>>() ||
             dtype_name(ours->record->dtype) != t["dtype"].get<std::string>() ||
-            sha256(ours->record->data) != t["sha256"])
+            sha256(ours->record->data) != t["sha256"].get<std::string>())
             differing.push_back(t["name"]);
     }
     return differing;

@@ -163,7 +163,7 @@ TEST(Server, ChatIsTheTemplateAndTheEngine) {
     EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
     for (int i = 0; i < 2; ++i) {
         EXPECT_EQ(text[i], want.text);
-        EXPECT_EQ(finish[i], choice["finish_reason"]);
+        EXPECT_EQ(finish[i], choice["finish_reason"].get<std::string>());
     }
     EXPECT_TRUE(events.back().contains("timings"));
 }
