@@ -43,7 +43,7 @@ protected:
 // Schedules whose rates do not depend on the number of steps go on; the others name a way, which works.
 TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
     for (const auto& [schedule, goes_on] : {std::pair{"{kind: constant}", true},
-                                            {"{kind: constant, warmup: 2}", true},
+                                            {"{kind: cosine, warmup: 2, final_fraction: 1}", true},
                                             {"{kind: cosine}", false},
                                             {"{kind: linear, warmup: 1}", false},
                                             {"{kind: wsd, decay_fraction: 0.25}", false}}) {
