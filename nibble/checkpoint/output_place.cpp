@@ -2,6 +2,7 @@
 
 #include "checkpoint/work_folder.h"
 
+#include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -14,13 +15,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes a folder in it: permissions alone do not tell that a file system is read-only or has no room for names.
+// Makes a file without a name in it: permissions alone do not tell that a file system is read-only. Where there are no
+// such files (network file systems), a folder.
 Status check_writable(const fs::path& folder, const fs::path& out) {
-    std::string probe = (folder / ".nibble-probe-XXXXXX").string();
-    if (!::mkdtemp(probe.data()))
-        return fail("{}: cannot be written: {}: {}", out.string(), folder.string(), std::strerror(errno));
-    ::rmdir(probe.c_str());
-    return Ok{};
+    const int file = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (file >= 0) {
+        ::close(file);
+        return Ok{};
+    }
+    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) {
+        std::string probe = (folder / ".nibble-probe-XXXXXX").string();
+        if (::mkdtemp(probe.data())) {
+            ::rmdir(probe.c_str());
+            return Ok{};
+        }
+    }
+    return fail("{}: cannot be written: {}: {}", out.string(), folder.string(), std::strerror(errno));
 }
 
 Status check_room(const fs::path& folder, const fs::path& out, int64_t bytes_needed) {

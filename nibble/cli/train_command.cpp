@@ -6,6 +6,7 @@
 #include "checkpoint/output_place.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
+#include "checkpoint/source_files.h"
 #include "cli/command.h"
 #include "cli/model_text.h"
 #include "cli/options.h"
@@ -275,6 +276,14 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
     NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
     Json identity{{"config", resume_identity(c)}, {"data", sources.hash}};
     if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
+    // Weights that a step reads and no checkpoint of the run holds.
+    const std::pair<const char*, fs::path> frozen[] = {{"base", c.lora.rank > 0 ? c.model : fs::path()},
+                                                       {"teacher", c.teacher.folder}};
+    for (const auto& [name, folder] : frozen) {
+        if (folder.empty()) continue;
+        NIBBLE_TRY(const auto weights, Checkpoint::open(folder));
+        NIBBLE_TRY(identity[name], source_hash(*weights));
+    }
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .steps = c.steps,

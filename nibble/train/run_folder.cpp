@@ -75,6 +75,8 @@ Status RunFolder::check_result(const fs::path& folder, const fs::path& result, b
     const bool run = fs::exists(folder / run_log_name, ignored);
     if (run && has_result(result)) {
         NIBBLE_CHECK(WorkFolder::Lock::take(folder));
+        // Removes the lock that a process left which was killed after it had published the result.
+        static_cast<void>(WorkFolder::check(result, ExportMode::create, 0).ok());
         if (!resume) return fail("{}: holds a finished run; {}", folder.string(), next_step);
         NIBBLE_TRY(const auto checkpoints, list_checkpoints(folder / checkpoints_name));
         if (!checkpoints.empty()) return Ok{};

@@ -149,14 +149,16 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     return Ok{};
 }
 
-// Until commit 8d459c62 every run had its steps in its identity; now those have it whose bits depend on them.
-std::string without_needless_steps(const std::string& there, const std::string& now) {
+// Until commit 8d459c62 every run had its steps in its identity; now those have it whose bits depend on them. The
+// hashes of frozen weights ("base", "teacher") were not there.
+std::string in_todays_form(const std::string& there, const std::string& now) {
     const auto a = parse_json(there), b = parse_json(now);
     if (!a.ok() || !b.ok() || !a->contains("config") || !b->contains("config")) return there;
-    if (!(*a)["config"].contains("steps") || (*b)["config"].contains("steps")) return there;
     Json same = *a;
-    same["config"].erase("steps");
-    return same.dump();
+    if (!(*b)["config"].contains("steps") && same["config"].is_object()) same["config"].erase("steps");
+    for (const char* key : {"base", "teacher"})
+        if (b->contains(key) && !same.contains(key)) same[key] = (*b)[key];
+    return same == *a ? there : same == *b ? now : same.dump();
 }
 
 // "config/steps: 6 there, 7 now"
@@ -184,7 +186,7 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* ident
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
     if (identity) {
-        const std::string there = without_needless_steps(run.place.identity, *identity);
+        const std::string there = in_todays_form(run.place.identity, *identity);
         if (there != *identity)
             return fail("belongs to another run: {}{}{}", identity_differences(there, *identity),
                         another_run.empty() ? "" : "; ", another_run);

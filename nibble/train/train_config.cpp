@@ -289,8 +289,11 @@ Json identity_json(const TrainConfig& c) {
 std::string train_identity(const TrainConfig& c) { return identity_json(c).dump(); }
 
 bool depends_on_length(const TrainConfig& c) {
+    const TrainSchedule& s = c.schedule;
+    const bool flat = s.kind == ScheduleKind::constant || s.final_fraction == 1 ||
+                      (s.kind == ScheduleKind::wsd && s.decay_fraction == 0);
     const bool late_part = c.precision.late_forward && c.precision.late_step < 0;
-    return c.schedule.kind != ScheduleKind::constant || late_part;
+    return !flat || late_part;
 }
 
 Json resume_identity(const TrainConfig& c) {

@@ -2,6 +2,7 @@
 #include "support/files.h"
 #include "train/data_build.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace nibble {
@@ -51,6 +52,23 @@ TEST_F(DataFolderTest, GivesRowsOfBothSplits) {
     const auto both = open_data_folder(other, 272);
     ASSERT_TRUE(both.ok() && both->validation);
     EXPECT_NE(both->hash, opened->hash);
+}
+
+// Folders of earlier versions may have been made of conversations without an answer.
+TEST_F(DataFolderTest, RefusesASplitInWhichNothingIsLearned) {
+    const auto folder = build("a", text, 0.25);
+    const auto manifest = read_json_file(folder / "data.json");
+    ASSERT_TRUE(manifest.ok());
+    for (const char* split : {"train", "validation"}) {
+        Json none = *manifest;
+        for (Json& shard : none[split]) shard["learned"] = 0;
+        test::write_file(folder / "data.json", none.dump());
+        const auto opened = open_data_folder({.sequence = 16, .data = {.folder = folder}}, 272);
+        ASSERT_FALSE(opened.ok()) << split;
+        EXPECT_EQ(opened.error().message(),
+                  fmt::format("{}: {}: no token of it is learned; see --loss of 'nibble data build'", folder.string(),
+                              split));
+    }
 }
 
 TEST_F(DataFolderTest, RefusesWhatDoesNotFit) {

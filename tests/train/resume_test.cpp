@@ -43,7 +43,7 @@ protected:
 // Schedules whose rates do not depend on the number of steps go on; the others name a way, which works.
 TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
     for (const auto& [schedule, goes_on] : {std::pair{"{kind: constant}", true},
-                                            {"{kind: constant, warmup: 2}", true},
+                                            {"{kind: cosine, warmup: 2, final_fraction: 1}", true},
                                             {"{kind: cosine}", false},
                                             {"{kind: linear, warmup: 1}", false},
                                             {"{kind: wsd, decay_fraction: 0.25}", false}}) {
@@ -63,7 +63,8 @@ TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
             EXPECT_EQ(model("run"), model("whole")) << schedule;
             EXPECT_NE(model("run"), four);
             EXPECT_FALSE(fs::exists(dir / "run/model.replaced"));
-            expect_part(train("c.yaml -o run --resume --steps 5", false), "run: has made 6 steps already, this run is to make 5; give more steps");
+            expect_part(train("c.yaml -o run --resume --steps 5", false),
+                        "run: has made 6 steps already, this run is to make 5; give more steps");
             continue;
         }
         expect_part(
@@ -96,6 +97,24 @@ TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndSaysSo) {
     expect_part(train("c.yaml -o log", false), "holds a run already; resume it with --resume");
     expect_part(train("c.yaml -o log --resume"), "nothing to resume");
     EXPECT_EQ(model("log"), model("whole"));
+}
+
+// Frozen weights are in no checkpoint of the run: others would lead to another model.
+TEST_F(TrainResume, OtherFrozenWeightsAreAnotherRun) {
+    config("base.yaml", "steps: 1\n");
+    train("base.yaml -o first");
+    train("base.yaml -o second --steps 2");
+    const std::string like = "output: run\nbatch: 1\nsequence: 8\nsteps: 2\ndata: {synthetic: true}\n";
+    for (const auto& [key, more] : {std::pair{"base", "model: base\nlora: {rank: 2, merge: false}\n"},
+                                    {"teacher", "model: start\nrandom_start: true\nteacher: base\n"}}) {
+        for (const char* folder : {"base", "run"}) fs::remove_all(dir / folder);
+        fs::copy(dir / "first/model", dir / "base", fs::copy_options::recursive);
+        write_file(dir / "frozen.yaml", like + more);
+        train("frozen.yaml");
+        fs::remove_all(dir / "base");
+        fs::copy(dir / "second/model", dir / "base", fs::copy_options::recursive);
+        expect_part(train("frozen.yaml --resume", false), fmt::format("belongs to another run: {}: ", key));
+    }
 }
 
 TEST_F(TrainResume, WithoutADamagedCheckpointItGoesOnFromAnOlderOne) {
