@@ -98,6 +98,10 @@ void say_what_stays(const DeviceChoice& device, const Plan& plan, const JobHooks
 
 // What calibration finds joins what --input-scales gave, which wins.
 Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
+void warn_of_gaps(const std::vector<CalibrationGap>& gaps, const JobHooks& hooks) {
+    for (const CalibrationGap& gap : gaps) hooks.warn(gap.text);
+}
+
                                     const Json& settings, const DeviceChoice& device, ThreadPool& pool,
                                     const JobHooks& hooks, std::optional<ScaleTable>& table) {
     NIBBLE_TRY(const auto range, parse_range_rule(config.calib.range));
@@ -123,6 +127,7 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
     for (const std::string& warning : seen.warnings) hooks.warn(warning);
     return seen;
 }
+    warn_of_gaps(seen.gaps, hooks);
 
 Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan, ThreadPool& pool,
                           const JobHooks& hooks) {
@@ -132,6 +137,7 @@ Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source
     for (const std::string& warning : found.warnings) hooks.warn(warning);
     return found;
 }
+    warn_of_gaps(found.gaps, hooks);
 
 // A recipe that looks at activations cannot be run on weights alone: say which numbers are missing and what to do.
 Status refuse_missing_activations(const Plan& plan) {
@@ -202,6 +208,7 @@ struct Calibrated {
     std::vector<LayerOutputError> output_errors;
     Json settings;
     CalibrationFolder folder;
+    std::vector<CalibrationGap> gaps;
 };
 
 // The plan and the table become those of the calibrated job.
@@ -230,6 +237,7 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
         std::ranges::move(scales.warnings, std::back_inserter(plan.warnings));
     }
     if (!needs_calibration(plan)) return out;
+        out.gaps = std::move(scales.gaps);
     // Its numbers are a GPU's: sums in another order.
     if (device.cuda && calibrates_on_device(plan)) out.settings["calibration_device"] = "cuda";
     std::vector<std::string> warnings = plan.warnings;
@@ -239,6 +247,7 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
     out.output_errors = std::move(seen.output_errors);
     NIBBLE_TRY(plan, resolve());
     plan.warnings = std::move(warnings);
+    std::ranges::move(seen.gaps, std::back_inserter(out.gaps));
     return out;
 }
 
@@ -348,6 +357,9 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     // Verified in the work folder: a checkpoint that fails never gets its final name.
     NIBBLE_TRY(const auto written, Checkpoint::open(out->checkpoint_path()));
     const ExpectedFormats expected = expected_formats(plan);
+    warn_of_gaps(report.gaps, hooks);  // what shows in the tensors; calibration has told its own
+    report.gaps.insert(report.gaps.begin(), std::make_move_iterator(calibrated.gaps.begin()),
+                       std::make_move_iterator(calibrated.gaps.end()));
     NIBBLE_TRY(
         const auto checked,
         verify(*written, {.kernels = kernels, .source = source, .expected = &expected, .computed = &report.tensors},

@@ -283,6 +283,7 @@ private:
         if (m.kind == ModuleKind::embedding && !model_.tied_heads.empty())
             return fail("{} quantizes '{}', which the output head shares: not supported", e.reason, e.tensor);
         NIBBLE_CHECK(apply_search(search_, e.spec).within(e.reason));
+        e.spec.search.maximum_when_blind = !options_.compat && e.spec.search.kind != Search::Kind::max;
         if (e.spec.normalization != 448.0f && e.spec.search.kind == Search::Kind::max) warn_idle_headroom(e.reason);
         if (m.kind == ModuleKind::linear) {
             NIBBLE_TRY(e.solver, solver_for(search_, e.spec).within(e.reason));
