@@ -149,6 +149,14 @@ Status refuse_missing_activations(const Plan& plan) {
                 others ? fmt::format(" (and {} more)", others) : "");
 }
 
+// Presets for other architectures (experts only, say) match nothing in some models.
+Status refuse_empty_plan(const QuantizeConfig& config, const Plan& plan) {
+    if (std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; }))
+        return Ok{};
+    return fail("{}: recipe {} quantizes nothing of this model: its rules match none of the linears; choose another",
+                config.source, config.recipe);
+}
+
 // Two threads a core on a GPU: one reads or writes while the other waits for its panel.
 int thread_count(const QuantizeConfig& config, const DeviceChoice& device) {
     return config.threads > 0 || !device.cuda ? config.threads : 2 * usable_cores();
@@ -306,6 +314,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
     }
     NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    if (dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(config, plan));
     // Everything that follows from names, shapes and formats is checked before the first tensor is read.
     NIBBLE_TRY(const ExportSpec planned, export_spec(config, *source, plan, placeholder_scales(plan)));
     NIBBLE_CHECK(check_export(planned));
