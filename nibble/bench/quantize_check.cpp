@@ -4,6 +4,7 @@
 #include "bench/quantize_data.h"
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
+#include "formats/mx.h"
 #include "formats/stochastic.h"
 #include "formats/swizzle.h"
 #include "kernels/quantize_cuda.h"
@@ -102,6 +103,21 @@ void groups(const Matrix& x, QuantMatrix& q) {
         q.float_scales[size_t(begin / 128)] = scale;
         for (int64_t i = begin; i < begin + 128; ++i)
             q.codes[size_t(i)] = fp8_code(round_to_bf16(element(x, i)), scale);
+    }
+}
+
+// Rows of blocks of 32 by formats/mx.h's rule of inputs.
+void mxfp4_inputs(const Matrix& x, QuantMatrix& q) {
+    for (int64_t begin = 0; begin < x.rows * x.cols; begin += mx_block) {
+        float amax = 0;
+        for (int64_t i = begin; i < begin + mx_block; ++i) amax = std::max(amax, magnitude(element(x, i)));
+        const uint8_t scale = mxfp4_input_scale(amax);
+        q.block_scales[size_t(begin / mx_block)] = scale;
+        const auto code = [&](int64_t i) {
+            return mxfp4_input_code(round_to_bf16(element(x, i)), mx_inverse_scale(scale));
+        };
+        for (int64_t i = begin; i < begin + mx_block; i += 2)
+            q.codes[size_t(i / 2)] = static_cast<uint8_t>(code(i) | code(i + 1) << 4);
     }
 }
 
@@ -254,6 +270,8 @@ Result<CheckResult> Checker::activations(cuda::Activations kind, std::string nam
             if (kind == Activations::fp8_group128) {
                 q.float_scales.resize(size_t(rows * cols / 128));
                 groups(x, q);
+            } else if (kind == Activations::mxfp4) {  // inputs have a rule of their own
+                mxfp4_inputs(x, q);
             } else {  // scales of activations are plain quotients
                 ref_.quantize(x.view(), {.format = format, .arithmetic = Arithmetic::true_division}, {}, q.span(),
                               stats);

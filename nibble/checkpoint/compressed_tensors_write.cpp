@@ -1,6 +1,7 @@
-// compressed-tensors' quantization_config for a list of tensors. Keys and order are those of version 0.20, without
-// scale_dtype and zp_dtype: they are newer than many readers, which refuse unknown keys, and say nothing the format
-// does not.
+// compressed-tensors' quantization_config for a list of tensors. Keys and order are those of version 0.20. scale_dtype
+// and zp_dtype are newer than many readers, which refuse unknown keys, so they are written where something depends on
+// them: without scale_dtype a reader leaves the block scales of inputs unrounded, which are E4M3 in NVFP4 and powers of
+// two in the MX formats.
 #include "checkpoint/compressed_tensors_config.h"
 #include "checkpoint/hf_layout.h"
 #include "io/json_events.h"
@@ -23,6 +24,20 @@ Json args(int bits, std::string_view strategy, Json group_size, Json dynamic) {
     return j;
 }
 
+Json nvfp4_input_args() {
+    Json j = args(4, "tensor_group", 16, "local");
+    j["scale_dtype"] = "torch.float8_e4m3fn";
+    return j;
+}
+
+// Blocks of 32 under E8M0 scales.
+Json mx_args(int bits, bool dynamic) {
+    Json j = args(bits, "group", 32, dynamic);
+    j["scale_dtype"] = "torch.uint8";
+    j["zp_dtype"] = "torch.uint8";
+    return j;
+}
+
 Json weight_args(Format format) {
     switch (format) {
         case Format::nvfp4:
@@ -34,9 +49,9 @@ Json weight_args(Format format) {
         case Format::fp8_block128:
             return args(8, "block", nullptr, false);
         case Format::mxfp4:
-            return args(4, "group", 32, false);
+            return mx_args(4, false);
         case Format::mxfp8:
-            return args(8, "group", 32, false);
+            return mx_args(8, false);
         case Format::nvfp4_bs32:
         case Format::none:
             break;  // compressed_tensors_format() has no name for them
@@ -49,7 +64,7 @@ Json input_args(ActivationFormat activation) {
         case ActivationFormat::none:
             return nullptr;
         case ActivationFormat::nvfp4:
-            return args(4, "tensor_group", 16, "local");
+            return nvfp4_input_args();
         case ActivationFormat::fp8:
             return args(8, "tensor", nullptr, false);
         case ActivationFormat::fp8_token:
@@ -57,9 +72,9 @@ Json input_args(ActivationFormat activation) {
         case ActivationFormat::fp8_group128:
             return args(8, "group", 128, true);
         case ActivationFormat::mxfp4:
-            return args(4, "group", 32, true);
+            return mx_args(4, true);
         case ActivationFormat::mxfp8:
-            return args(8, "group", 32, true);
+            return mx_args(8, true);
     }
     __builtin_unreachable();
 }

@@ -142,6 +142,12 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     job.report.tensors = static_cast<int64_t>(job.spec.tensors.size());
     NIBBLE_TRY(job.spec.side_files, in.side_files());
     if (std::string note = export_note(job.spec); !note.empty()) lines.push_back(std::move(note));
+    if (options.card && options.to != Dialect::gguf) {
+        NIBBLE_TRY(const std::string source_card, take_model_card(job.spec.side_files));
+        ModelCard card = *options.card;
+        note_formats(card, in, job.spec);
+        job.spec.side_files.push_back({std::string(model_card_name), {}, model_card_text(card, source_card)});
+    }
     return job;
 }
 

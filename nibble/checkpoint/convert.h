@@ -7,8 +7,9 @@
 
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "checkpoint/export.h"
+#include "checkpoint/model_card.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct ConvertOptions {
     std::vector<std::string> drop;
     int64_t max_shard_bytes = 5'000'000'000;
     std::string manifest;  // text of nibble.json
+    // README.md of a folder; its metadata and text follow from the source's README, tags and formats are added. None: a
+    // README of the source is copied.
+    std::optional<ModelCard> card;
 };
 
 struct ConvertReport {

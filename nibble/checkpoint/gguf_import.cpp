@@ -3,6 +3,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/export.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/model_card.h"
 #include "io/file_fingerprint.h"
 
 #include <algorithm>
@@ -103,6 +104,7 @@ Result<GgufImportResult> import_gguf(const GgufImportOptions& options, const Job
                     .manifest = options.manifest};
     NIBBLE_TRY(spec.side_files, gguf_side_files(source, options.pre).within(options.file.string()));
     GgufImportResult result{.tokenizer = spec.side_files.size() > 1};
+    if (!options.card.empty()) spec.side_files.push_back({std::string(model_card_name), {}, options.card});
     warn_about_losses(source, result.tokenizer, hooks);
     for (const GgufSourceTensor& t : source.tensors()) {
         spec.tensors.push_back({.name = t.name, .shape = t.shape, .dtype = t.dtype});

@@ -16,6 +16,7 @@ struct GgufImportOptions {
     int threads = 0;       // 0: one per core
     std::string pre;       // replaces tokenizer.ggml.pre when not empty
     std::string manifest;  // text of nibble.json; empty: none
+    std::string card;      // text of README.md; empty: none
 };
 
 struct GgufImportResult {

@@ -14,7 +14,7 @@ namespace nibble {
 namespace {
 
 struct ConvertConfig {
-    std::string source, out, format, max_shard_size = "5GB", command_line;
+    std::string source, out, format, max_shard_size = "5GB", command_line, card_command;
     std::vector<std::string> drop;
     int threads = 0;
     bool json = false, quiet = false;
@@ -34,7 +34,12 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
                                            .out = config.out,
                                            .drop = config.drop,
                                            .max_shard_bytes = max_shard_bytes,
-                                           .manifest = to_text(manifest)},
+                                           .manifest = to_text(manifest),
+                                           .card = ModelCard{.title = hub_name(config.out),
+                                                             .base_model = hub_name(config.source),
+                                                             .keeps_base = true,
+                                                             .facts = {{"made from", hub_name(config.source)}},
+                                                             .command = config.card_command}},
                                           pool, console.hooks()));
     console.end_line();
     if (config.json) {
@@ -79,6 +84,7 @@ void add_convert(CLI::App& app, RunCommand& run) {
         if (format->count() == 0 && !config->out.ends_with(".gguf")) throw CLI::RequiredError("--format");
         config->format = output_format(config->out, config->format);
         config->command_line = command_line_of(*command);
+        config->card_command = command_for_card(*command);
         run = [config] { return run_convert(*config); };
     });
 }

@@ -1,5 +1,6 @@
 // `nibble import FILE.gguf -o DIR`: a GGUF file as a Hugging Face folder in BF16.
 #include "checkpoint/gguf_import.h"
+#include "checkpoint/model_card.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -12,7 +13,7 @@ namespace {
 
 struct ImportConfig {
     GgufImportOptions options;
-    std::string file, out, max_shard_size = "5GB", command_line;
+    std::string file, out, max_shard_size = "5GB", command_line, card_command;
     bool json = false, quiet = false;
 };
 
@@ -22,6 +23,14 @@ Result<Outcome> run_import(ImportConfig config) {
     config.options.file = config.file;
     config.options.out = config.out;
     config.options.manifest = to_text(Manifest{.command_line = config.command_line});
+    const std::string name = hub_name(config.file);
+    config.options.card = model_card_text({.title = hub_name(config.out),
+                                           .base_model = name,
+                                           .library = "transformers",
+                                           .tags = {"nibble"},
+                                           .facts = {{"made from", name}, {"weights", "decoded to BF16"}},
+                                           .command = config.card_command},
+                                          "");
     NIBBLE_TRY(const auto result, import_gguf(config.options, console.hooks()));
     console.end_line();
     if (config.json)
@@ -51,6 +60,7 @@ void add_import(CLI::App& app, RunCommand& run) {
     command->footer("Example:\n  nibble import SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2-bf16");
     command->callback([config, command, &run] {
         config->command_line = command_line_of(*command);
+        config->card_command = command_for_card(*command);
         run = [config] { return run_import(*config); };
     });
 }

@@ -3,6 +3,7 @@
 #include "cli/usage.h"
 #include "tensor/device.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -108,16 +109,32 @@ CLI::Option* add_kernels_flag(CLI::App& command, std::string& kernels, const std
     return command.add_option("--kernels", kernels, what)->check(one_of({"avx512", "avx2", "amx", "ref"}));
 }
 
-std::string command_line_of(const CLI::App& command) {
+namespace {
+
+template <class Leaves>
+std::string command_without(const CLI::App& command, Leaves leaves) {
     std::string text = "nibble " + command.get_name();
     for (const CLI::Option* option : command.get_options()) {
-        if (option->count() == 0) continue;
+        if (option->count() == 0 || leaves(option->get_name(false, false))) continue;
         const bool positional = option->get_positional();
         if (!positional) text += " " + option->get_name(false, false);
         if (option->get_expected_min() == 0 && !positional) continue;  // a flag
         for (const std::string& value : option->results()) text += " " + value;
     }
     return text;
+}
+
+}  // namespace
+
+std::string command_line_of(const CLI::App& command) {
+    return command_without(command, [](const std::string&) { return false; });
+}
+
+std::string command_for_card(const CLI::App& command) {
+    return command_without(command, [](const std::string& name) {
+        constexpr std::string_view speed[] = {"--resume", "--threads", "--kernels", "--quiet", "--json", "--profile"};
+        return std::ranges::find(speed, name) != std::end(speed);
+    });
 }
 
 std::string to_text(const Manifest& m) {

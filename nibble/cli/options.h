@@ -44,6 +44,9 @@ CLI::Option* add_kernels_flag(CLI::App& command, std::string& kernels, const std
 // The command as typed, from CLI11's parsed options: "nibble quantize SRC -o OUT ...".
 std::string command_line_of(const CLI::App& command);
 
+// The same without what changes no byte of the output (--resume, --threads, --quiet ...), for model cards.
+std::string command_for_card(const CLI::App& command);
+
 // nibble.json, which travels with every checkpoint nibble writes: who made it, how, and what the recipe wanted.
 struct Manifest {
     std::string command_line;

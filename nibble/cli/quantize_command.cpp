@@ -14,6 +14,7 @@
 #include "quant/job.h"
 #include "quant/kept_scales.h"
 #include "quant/plan_json.h"
+#include "quant/quantized_card.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
 #include "quant/resolve.h"
@@ -40,6 +41,7 @@ struct QuantizeConfig {
     bool weights_only = false, strict = false, dry_run = false, resume = false, requantize = false, quiet = false,
          json = false;
     std::string command_line;  // as typed, for the manifest and the report
+    std::string card_command;  // for the model card
 };
 
 // --ignore: the module of this name (or the tensor, "....weight") and all modules below it stay as they are.
@@ -96,6 +98,10 @@ void say_what_stays(const DeviceChoice& device, const Plan& plan, const JobHooks
             "nibble_best reads gradients, which only the CPU computes: calibration runs there, whatever --device says");
 }
 
+void warn_of_gaps(const std::vector<CalibrationGap>& gaps, const JobHooks& hooks) {
+    for (const CalibrationGap& gap : gaps) hooks.warn(gap.text);
+}
+
 // What calibration finds joins what --input-scales gave, which wins.
 Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoint& source, const Plan& plan,
                                     const Json& settings, const DeviceChoice& device, ThreadPool& pool,
@@ -121,6 +127,7 @@ Result<Calibration> run_calibration(const QuantizeConfig& config, const Checkpoi
         table = std::move(scales);
     }
     for (const std::string& warning : seen.warnings) hooks.warn(warning);
+    warn_of_gaps(seen.gaps, hooks);
     return seen;
 }
 
@@ -130,6 +137,7 @@ Result<AwqResult> run_awq(const QuantizeConfig& config, const Checkpoint& source
     NIBBLE_TRY(const auto sequences, calibration_sequences(config.calib, source, hooks));
     NIBBLE_TRY(auto found, awq_search(source, plan, sequences, calibration_options(config, range), pool, hooks));
     for (const std::string& warning : found.warnings) hooks.warn(warning);
+    warn_of_gaps(found.gaps, hooks);
     return found;
 }
 
@@ -139,6 +147,14 @@ Status refuse_missing_activations(const Plan& plan) {
     const size_t others = plan.needs_activations.size() - 1;
     return fail("the recipe needs activations: {}{}", plan.needs_activations.front(),
                 others ? fmt::format(" (and {} more)", others) : "");
+}
+
+// Presets for other architectures (experts only, say) match nothing in some models.
+Status refuse_empty_plan(const QuantizeConfig& config, const Plan& plan) {
+    if (std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; }))
+        return Ok{};
+    return fail("{}: recipe {} quantizes nothing of this model: its rules match none of the linears; choose another",
+                config.source, config.recipe);
 }
 
 // Two threads a core on a GPU: one reads or writes while the other waits for its panel.
@@ -200,6 +216,7 @@ struct Calibrated {
     std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales; null: the source itself
     std::unique_ptr<StatisticsStore> statistics;
     std::vector<LayerOutputError> output_errors;
+    std::vector<CalibrationGap> gaps;
     Json settings;
     CalibrationFolder folder;
 };
@@ -228,6 +245,7 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
         NIBBLE_TRY(out.folded, fold_checkpoint(source, std::move(scales.folds)));
         NIBBLE_TRY(plan, resolve());
         std::ranges::move(scales.warnings, std::back_inserter(plan.warnings));
+        out.gaps = std::move(scales.gaps);
     }
     if (!needs_calibration(plan)) return out;
     // Its numbers are a GPU's: sums in another order.
@@ -237,6 +255,7 @@ Result<Calibrated> calibrate(const QuantizeConfig& config, const Checkpoint& sou
                                           hooks, table));
     out.statistics = std::move(seen.statistics);
     out.output_errors = std::move(seen.output_errors);
+    std::ranges::move(seen.gaps, std::back_inserter(out.gaps));
     NIBBLE_TRY(plan, resolve());
     plan.warnings = std::move(warnings);
     return out;
@@ -295,6 +314,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
         NIBBLE_TRY(table, read_scale_table(config.input_scales));
     }
     NIBBLE_TRY(auto plan, make_plan(config, *source, table ? &*table : nullptr));
+    if (dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(config, plan));
     // Everything that follows from names, shapes and formats is checked before the first tensor is read.
     NIBBLE_TRY(const ExportSpec planned, export_spec(config, *source, plan, placeholder_scales(plan)));
     NIBBLE_CHECK(check_export(planned));
@@ -332,6 +352,10 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
                             .tensors = to_json(expected_formats(plan))};
     NIBBLE_TRY(ExportSpec spec, export_spec(config, *source, plan, scales));
     spec.manifest = to_text(manifest);
+    std::string source_card;
+    if (dialect != Dialect::gguf) {
+        NIBBLE_TRY(source_card, take_model_card(spec.side_files));
+    }
     if (const std::string note = export_note(spec); !note.empty()) {
         hooks.warn(note);
         plan.warnings.push_back(note);
@@ -342,6 +366,9 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     report.timing.command = config.command_line;
     report.timing.output = config.out;
     report.output_errors = std::move(calibrated.output_errors);
+    warn_of_gaps(report.gaps, hooks);  // what shows in the tensors; calibration has told its own
+    report.gaps.insert(report.gaps.begin(), std::make_move_iterator(calibrated.gaps.begin()),
+                       std::make_move_iterator(calibrated.gaps.end()));
     report.timing.calibration_seconds = calibration_seconds;
     NIBBLE_CHECK(keep_exact_scales(dialect, to_text(manifest), *out, report));
 
@@ -362,6 +389,11 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
 
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.json", to_json_text(report)));
     NIBBLE_CHECK(write_file_atomically(out->work_dir() / "nibble-report.html", render_html(report)));
+    if (dialect != Dialect::gguf) {
+        const ModelCard card =
+            quantized_card(report, dialect, hub_name(config.out), hub_name(config.source), config.card_command);
+        NIBBLE_CHECK(write_file_atomically(out->work_dir() / model_card_name, model_card_text(card, source_card)));
+    }
     NIBBLE_CHECK(calibrated.folder.mark_done());
     NIBBLE_CHECK(out->finish());
     calibrated.folder.remove();
@@ -436,6 +468,7 @@ void add_quantize(CLI::App& app, RunCommand& run) {
         config->format = output_format(config->out, config->format);
         check_calibration_flags(*command, config->calib);
         config->command_line = command_line_of(*command);
+        config->card_command = command_for_card(*command);
         run = [config] { return run_quantize_command(*config); };
     });
 }

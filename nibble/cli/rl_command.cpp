@@ -11,6 +11,7 @@
 #include "cli/rl_report.h"
 #include "cli/run_output.h"
 #include "cli/terminal.h"
+#include "cli/trained_card.h"
 #include "cli/version.h"
 #include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
@@ -38,7 +39,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RlFlags {
-    std::string config, nemo, device = "cpu", kernels, output, command_line;
+    std::string config, nemo, device = "cpu", kernels, output, command_line, card_command;
     std::optional<int64_t> steps;
     bool resume = false, quiet = false, json = false, mismatch = false;
     int threads = 0, ranks = 0, gpus = 0;
@@ -303,18 +304,29 @@ Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const bool speaks = !flags.quiet && !flags.json;
     NIBBLE_TRY(Json settings, parse_json(c.identity));
     const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
+    const TrainedCard card{.output = c.output,
+                           .base = c.model,
+                           .how = "reinforcement learning",
+                           .precision = std::string(train_precision_name(c.precision)),
+                           .steps = c.steps,
+                           .command = flags.card_command};
     if (c.export_format != Format::none) {
         NIBBLE_TRY(const auto codes, policy_codes(*job.trainer, job.generator.get(), c.steps, job.pool));
         NIBBLE_CHECK(RunFolder::clear_export(codes_of(c), c.resume));
-        NIBBLE_CHECK(
-            convert(*codes, {.to = codes->dialect(), .out = codes_of(c), .manifest = to_text(manifest)}, job.pool, {}));
+        NIBBLE_CHECK(convert(*codes,
+                             {.to = codes->dialect(),
+                              .out = codes_of(c),
+                              .manifest = to_text(manifest),
+                              .card = trained_card(card, true)},
+                             job.pool, {}));
         if (speaks)
             fmt::print("{}: the policy in the codes of its rollouts{}\n", codes_of(c).string(),
                        serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4");
     }
     NIBBLE_TRY(const auto policy, job.trainer->trained());
     NIBBLE_CHECK(RunFolder::clear_export(out, c.resume));
-    NIBBLE_CHECK(convert(*policy, {.out = out, .manifest = to_text(manifest)}, job.pool, {}));
+    NIBBLE_CHECK(
+        convert(*policy, {.out = out, .manifest = to_text(manifest), .card = trained_card(card, false)}, job.pool, {}));
     if (speaks) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
@@ -577,6 +589,7 @@ void add_rl(CLI::App& app, RunCommand& run) {
         if (config->count() + shape->count() == 0)
             throw CLI::RequiredError(lab->count() > 0 ? "MODEL or --shape" : "config");
         flags->command_line = command_line_of(*command);
+        flags->card_command = command_for_card(*command);
         if (lab->count() > 0) {
             flags->lab.model = flags->config;
             flags->lab.ranks = flags->gpus > 0 ? flags->gpus : flags->ranks;

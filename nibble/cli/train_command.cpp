@@ -16,6 +16,7 @@
 #include "cli/terminal.h"
 #include "cli/train_compare.h"
 #include "cli/train_report.h"
+#include "cli/trained_card.h"
 #include "cli/usage.h"
 #include "cli/version.h"
 #include "io/atomic_file.h"
@@ -44,7 +45,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainFlags {
-    std::string config, shape, precision, device = "cpu", kernels, output, command_line, profile, shard, order;
+    std::string config, shape, precision, device = "cpu", kernels, output, command_line, card_command, profile, shard,
+                                          order;
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
@@ -217,11 +219,21 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     const bool silent = flags.quiet || flags.json;
     const Manifest manifest{.command_line = flags.command_line,
                             .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
+    const TrainedCard card{.output = c.output,
+                           .base = c.shape.empty() && !c.random_start ? c.model : fs::path{},
+                           .how = "training",
+                           .precision = std::string(train_precision_name(c.precision)),
+                           .steps = c.steps,
+                           .command = flags.card_command};
     if (c.export_format != Format::none) {
         NIBBLE_CHECK(RunFolder::clear_export(codes_folder(c), c.resume));
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
-        NIBBLE_CHECK(
-            convert(*codes, {.to = codes->target(), .out = codes_folder(c), .manifest = to_text(manifest)}, pool, {}));
+        NIBBLE_CHECK(convert(*codes,
+                             {.to = codes->target(),
+                              .out = codes_folder(c),
+                              .manifest = to_text(manifest),
+                              .card = trained_card(card, true)},
+                             pool, {}));
         if (!silent) fmt::print("{}: the trained model in the codes of its last step\n", codes_folder(c).string());
     }
     NIBBLE_TRY(const auto model, trainer.trained());  // parameters() has the newest numbers from here on
@@ -232,7 +244,8 @@ Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& t
     const fs::path out = result_of(c);
     if (c.lora.rank > 0 && !c.lora.merge) return Ok{};
     NIBBLE_CHECK(RunFolder::clear_export(out, c.resume));
-    NIBBLE_CHECK(convert(*model, {.out = out, .manifest = to_text(manifest)}, pool, {}));
+    NIBBLE_CHECK(
+        convert(*model, {.out = out, .manifest = to_text(manifest), .card = trained_card(card, false)}, pool, {}));
     if (!silent) fmt::print("{}: the trained model\n", out.string());
     return Ok{};
 }
@@ -563,6 +576,7 @@ void add_train(CLI::App& app, RunCommand& run) {
             for (const char* other : {"--resume", "--profile"})
                 if (command->count(other) > 0) throw CLI::ExcludesError("--check-forward", other);
         flags->command_line = command_line_of(*command);
+        flags->card_command = command_for_card(*command);
         if (compare->count() > 0) {
             run = [flags]() -> Result<Outcome> {
                 NIBBLE_CHECK(compare_runs(flags->compare, flags->output, flags->json));

@@ -1,8 +1,9 @@
 // MX formats (OCP Microscaling 1.0): blocks of 32 along the input dimension, one E8M0 exponent per block, no tensor
 // scale.
 //   MXFP4: E2M1 codes, MXFP8: E4M3 codes; value = element * 2^(byte - 127).
-// The exponent is the smallest e with amax <= max_element * 2^e, so nothing clips (Model Optimizer's rule; OCP's own
-// example floors instead and clips up to 2x). Computed on the bits: no logarithm.
+// The exponent of weights and of MXFP8 inputs is the smallest e with amax <= max_element * 2^e, so that nothing clips
+// (the rule of Model Optimizer and of Blackwell's conversion instruction; the OCP specification allows any rule, and
+// its own example rounds amax down to a power of two, which clips up to 2x). Computed on the bits: no logarithm.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -24,6 +25,11 @@ NIBBLE_HD constexpr uint8_t mxfp8_scale(float amax) {
     return mx_exponent_byte(amax, 8, 0x600000u);
 }  // 448 = 1.75 * 2^8
 
+// MXFP4 inputs have a rule of their own: only compressed-tensors files have such inputs, and compressed-tensors (which
+// transformers runs) and vLLM's emulation agree on it. amax counts as the next power of two from 1.75 * 2^n on, and its
+// power of two lies on 4: the largest element is in [3.5, 7) and saturates at 6. Ties go to even.
+NIBBLE_HD constexpr uint8_t mxfp4_input_scale(float amax) { return mx_exponent_byte(amax, 2, 0x5FFFFFu); }
+
 // 2^(127 - byte), the exact inverse of the block scale; byte 0 needs 2^127, byte 254 needs 2^-127 (subnormal).
 NIBBLE_HD constexpr float mx_inverse_scale(uint8_t byte) {
     return byte >= 254 ? float_from_bits(0x00400000u) : float_from_bits(uint32_t(254 - byte) << 23);
@@ -31,6 +37,9 @@ NIBBLE_HD constexpr float mx_inverse_scale(uint8_t byte) {
 
 NIBBLE_HD constexpr uint8_t mxfp4_code(float w, float inverse_scale) {
     return e2m1_from_float_ties_down(w * inverse_scale);
+}
+NIBBLE_HD constexpr uint8_t mxfp4_input_code(float x, float inverse_scale) {
+    return e2m1_from_float(x * inverse_scale);
 }
 NIBBLE_HD constexpr uint8_t mxfp8_code(float w, float inverse_scale) {
     return e4m3_from_float_saturating(w * inverse_scale);

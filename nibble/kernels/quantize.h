@@ -25,6 +25,11 @@ namespace nibble {
 struct Search {
     enum class Kind : uint8_t { max, multipliers, sweep } kind = Kind::max;
     float start = 1.0f, stop = 1.0f, step = 1.0f;
+    // Where all candidates lose alike (their squares vanish in FP32, no input ever reached the block) a search is
+    // blind. The first candidate wins then, as in Model Optimizer, whatever it does to the weights; true: the caller
+    // asks for what a search without statistics chooses, and where that is blind as well, for the maximum. Kernels do
+    // not read it.
+    bool maximum_when_blind = false;
     bool operator==(const Search&) const = default;
 };
 

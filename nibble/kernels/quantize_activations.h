@@ -6,7 +6,8 @@
 //   fp8           e4m3(x / input_scale), saturating
 //   fp8_token     scale fp8_scale(row's amax), true division; codes fp8_code(x, scale)
 //   fp8_group128  the same per 128 values (the last group may be shorter)
-//   mxfp8, mxfp4  scale per 32 and codes of formats/mx.h
+//   mxfp8         mxfp8_scale per 32; codes mxfp8_code, as weights
+//   mxfp4         mxfp4_input_scale per 32; codes mxfp4_input_code
 #pragma once
 
 #include "formats/format.h"

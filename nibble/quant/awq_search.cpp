@@ -115,15 +115,16 @@ public:
             meter.add(tokens, layer);
         }
         meter.finish();
+        if (!unscaled_.empty()) out_.gaps.push_back(make_gap(GapKind::unscaled, std::move(unscaled_)));
         return std::move(out_);
     }
 
 private:
     Status solve(const AwqGroup& g, const InputSample& sample) {
         const PlanEntry& first = plan_.entries[g.members[0]];
-        if (sample.count() == 0) {
-            out_.warnings.push_back(
-                fmt::format("awq_lite: {} saw no token and stays unscaled", plan_.entries[g.readers[0]].module));
+        const std::vector<float> mean = sample.mean_magnitude();
+        if (std::ranges::none_of(mean, [](float x) { return x > 0; })) {
+            unscaled_.push_back(plan_.entries[g.readers[0]].module);
             return Ok{};
         }
         PanelScratch scratch;
@@ -131,7 +132,6 @@ private:
                                      const size_t i = g.members[m];
                                      return read_weights(source_, i, 0, plan_.entries[i].rows(), *quantize_, scratch);
                                  }};
-        const std::vector<float> mean = sample.mean_magnitude();
         WeightSpec spec{Format::nvfp4};
         spec.arithmetic = first.spec.arithmetic;
         spec.weights = first.spec.weights;
@@ -159,6 +159,7 @@ private:
     ThreadPool& pool_;
     const QuantizeKernels* quantize_ = nullptr;
     const SolverKernels* solver_ = nullptr;
+    std::vector<std::string> unscaled_;
     AwqResult out_;
 };
 

@@ -27,6 +27,7 @@ struct AwqResult {
     Folds folds;
     std::vector<AwqChoice> choices;
     std::vector<std::string> warnings;  // what stays unscaled, and why
+    std::vector<CalibrationGap> gaps;   // groups whose inputs are zero or never came; they stay unscaled as well
     Json summary() const;  // groups, how many are scaled, what is left of their error, a hash of the scales
 };
 

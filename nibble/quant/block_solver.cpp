@@ -94,16 +94,18 @@ Status BlockSolver::solve() {
         QuantMatrix out(task.entry->spec.format, task.entry->rows(), task.entry->cols());
         out.tensor_scale = task.tensor_scale;
         QuantStats stats;
-        status = solve_weight(*weight, task.entry->spec, task.amax, task.entry->solver, *task.statistics, kernels_,
-                              *pool_, out.span(), stats)
-                     .within(task.entry->tensor);
-        if (status.ok())
-            errors[static_cast<size_t>(i)] =
-                measure_output_error(task.entry->module, *weight, task.entry->spec, task.amax, *task.statistics,
-                                     out.view(), kernels_.quantize);
-        const LayerOutputError& e = errors[static_cast<size_t>(i)];
+        const auto gaps = solve_weight(*weight, task.entry->spec, task.amax, task.entry->solver, *task.statistics,
+                                       kernels_, *pool_, out.span(), stats)
+                              .within(task.entry->tensor);
+        if (!gaps.ok()) {
+            status = gaps.error();
+            return;
+        }
+        LayerOutputError& e = errors[static_cast<size_t>(i)];
+        e = measure_output_error(task.entry->module, *weight, task.entry->spec, task.amax, *task.statistics, out.view(),
+                                 kernels_.quantize);
         solutions[static_cast<size_t>(i)] = {
-            std::move(out), stats.raised_blocks, {e.rows, e.energy, e.before, e.after}};
+            std::move(out), stats.raised_blocks, {e.rows, e.energy, e.before, e.after}, *gaps};
     });
     for (size_t i = 0; i < tasks.size(); ++i) {
         NIBBLE_CHECK(std::move(done[i]));

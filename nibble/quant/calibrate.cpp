@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 namespace nibble {
 namespace {
@@ -164,8 +165,22 @@ private:
     std::optional<ScratchMemory> stream_;
 };
 
-// Experts that no token reached take the largest range of their peers, as Model Optimizer does.
-void fill_experts(Calibration& seen, int64_t few) {
+// Modules by kind of what calibration lacks, in the order of kinds.
+class GapLists {
+public:
+    void note(GapKind kind, const std::string& module) { modules_[kind].insert(module); }
+    std::vector<CalibrationGap> gaps() const {
+        std::vector<CalibrationGap> all;
+        for (const auto& [kind, modules] : modules_) all.push_back(make_gap(kind, {modules.begin(), modules.end()}));
+        return all;
+    }
+
+private:
+    std::map<GapKind, std::set<std::string>> modules_;
+};
+
+// Experts that no token reached, or zeros alone, take the largest range of their peers, as Model Optimizer does.
+void fill_experts(Calibration& seen, int64_t few, GapLists& gaps) {
     std::map<std::string, std::vector<std::pair<const std::string*, Range*>>> families;
     for (auto& [module, range] : seen.inputs)
         if (std::string family = expert_family(module); !family.empty())
@@ -173,24 +188,27 @@ void fill_experts(Calibration& seen, int64_t few) {
     for (auto& [family, experts] : families) {
         const auto widest = std::ranges::max_element(
             experts, {}, [](const auto& expert) { return expert.second->rows() ? expert.second->amax() : -1.0f; });
+        const Range& largest = *widest->second;
+        if (largest.rows() == 0) continue;
         for (auto& [module, range] : experts) {
             const int64_t tokens = range->rows();
-            if (tokens >= few) continue;
-            seen.warnings.push_back(fmt::format("{} saw {} tokens{}", *module, tokens,
-                                                tokens == 0 ? ", its range is that of its peers" : ""));
-            if (tokens == 0) *range = *widest->second;
+            if (tokens < few) gaps.note(tokens == 0 ? GapKind::unseen_experts : GapKind::few_tokens, *module);
+            const bool zero = tokens > 0 && range->amax() == 0 && largest.amax() > 0;
+            if (zero) gaps.note(GapKind::zero_expert_inputs, *module);
+            if (tokens == 0 || zero) *range = largest;
         }
     }
 }
 
-Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std::string_view what) {
+Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std::string_view what, GapKind zero,
+                    GapLists& gaps) {
     for (const auto& [name, range] : ranges) {
         if (range.rows() == 0)
             return fail(
                 "{}: calibration never ran it, so its {} are unknown; exclude it, or give its scale with "
                 "--input-scales",
                 name, what);
-        if (!(range.amax() > 0)) return fail("{}: {} are zero over the whole calibration text", name, what);
+        if (!(range.amax() > 0)) gaps.note(zero, name);
     }
     return Ok{};
 }
@@ -198,7 +216,7 @@ Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std
 // Solvers' linears that no pass ran: experts without a token are solved without statistics, others are errors.
 // Those that only went forward keep their uniform moments.
 Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const SolverKernels& kernels, ThreadPool& pool,
-                       BlockSolver& solver, Calibration& seen) {
+                       BlockSolver& solver, GapLists& gaps) {
     for (const PlanEntry& entry : plan.entries) {
         if (!entry.solver || solver.holds(entry.module)) continue;
         if (const int64_t tokens = uniform.tokens(entry.module)) {
@@ -214,7 +232,7 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
         if (expert_family(entry.module).empty())
             return fail("{}: calibration never ran it, so {} has no statistics; exclude it", entry.module,
                         to_string(entry.solver));
-        seen.warnings.push_back(fmt::format("{} saw no token and is quantized without statistics", entry.module));
+        gaps.note(GapKind::unseen_experts, entry.module);
         solver.add(entry.module, {});
     }
     return solver.solve();
@@ -352,11 +370,12 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         NIBBLE_CHECK(run.forward(eye, solves && !quantized ? &solver : nullptr, head).within(origin));
         NIBBLE_CHECK(note_ranges());
     }
+    GapLists gaps;
     const auto finish_ranges = [&]() -> Status {
-        fill_experts(seen, options.expert_tokens);
-        NIBBLE_CHECK(check_ranges(seen.inputs, "inputs"));
-        NIBBLE_CHECK(check_ranges(seen.keys, "keys"));
-        return check_ranges(seen.values, "values");
+        fill_experts(seen, options.expert_tokens, gaps);
+        NIBBLE_CHECK(check_ranges(seen.inputs, "inputs", GapKind::zero_inputs, gaps));
+        NIBBLE_CHECK(check_ranges(seen.keys, "keys", GapKind::zero_cache, gaps));
+        return check_ranges(seen.values, "values", GapKind::zero_cache, gaps);
     };
     if (quantized) {
         NIBBLE_CHECK(finish_ranges());
@@ -381,13 +400,14 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         NIBBLE_CHECK(run.backward(there, and_back, solver, bytes, note_ranges).within(origin));
     }
     if (solves) {
-        NIBBLE_CHECK(fill_statistics(plan, uniform, *kernels, pool, solver, seen));
+        NIBBLE_CHECK(fill_statistics(plan, uniform, *kernels, pool, solver, gaps));
         seen.output_errors = seen.statistics->output_errors();
         seen.statistics->keep_no_more();
     } else {
         seen.statistics = nullptr;
     }
     if (!quantized) NIBBLE_CHECK(finish_ranges());
+    seen.gaps = gaps.gaps();
     seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return seen;
 }

@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "model/cpu/block.h"
+#include "quant/calibration_gaps.h"
 #include "quant/input_scales.h"
 #include "quant/output_error.h"
 #include "quant/plan.h"
@@ -55,9 +56,10 @@ struct Calibration {
     int64_t tokens = 0;
     std::map<std::string, Range, std::less<>> inputs;        // by module: "model.layers.0.mlp.up_proj"
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
-    std::vector<std::string> warnings;                       // experts that saw few tokens, ranges taken from peers
-    std::unique_ptr<StatisticsStore> statistics;             // null when the plan has no solver
-    std::vector<LayerOutputError> output_errors;             // of linears that were solved, by module
+    std::vector<std::string> warnings;
+    std::vector<CalibrationGap> gaps;             // ranges that are missing or zero, experts without tokens
+    std::unique_ptr<StatisticsStore> statistics;  // null when the plan has no solver
+    std::vector<LayerOutputError> output_errors;  // of linears that were solved, by module
     double seconds = 0;
     bool on_device = false;  // text went forward on CalibrationOptions::device
 };
@@ -68,13 +70,14 @@ bool needs_calibration(const Plan& plan);
 bool calibrates_on_device(const Plan& plan);
 
 // `sequences`: token ids, none empty. Errors: an architecture or tensor the engine cannot run, an id outside the
-// vocabulary, NaN in an activation (names layer, operator and token), a linear of the plan that no forward pass runs, a
-// range that is zero everywhere.
+// vocabulary, NaN in an activation (names layer, operator and token), a linear of the plan that no forward pass runs.
+// Zero ranges, experts without tokens and second moments without an inverse are no errors (calibration_gaps.h).
 Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
                               std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,
                               ThreadPool& pool, const JobHooks& hooks);
 
-// The scales as `plan` stores them: amax/2688 or amax/448 by the entry's activation format; amax/448 for K and V.
+// The scales as `plan` stores them: amax/2688 or amax/448 by the entry's activation format; amax/448 for K and V. Where
+// the maximum is zero, it is that of the format (6 for NVFP4, 448 for FP8, K and V), as in Model Optimizer's export.
 ScaleTable scale_table(const Calibration& calibration, const Plan& plan, Arithmetic arithmetic);
 
 }  // namespace nibble

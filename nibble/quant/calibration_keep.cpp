@@ -84,6 +84,10 @@ Status CalibrationKeep::recall(const std::function<Status(const std::string&, So
             continue;
         e = {(*outputs)[0].get<int64_t>(), (*outputs)[1].get<double>(), (*outputs)[2].get<double>(),
              (*outputs)[3].get<double>()};
+        SolveGaps& g = solution.gaps;
+        if (!json_get(*line, "blind_blocks", g.blind_blocks).ok() ||
+            !json_get(*line, "no_feedback", g.no_feedback).ok() || !json_get(*line, "too_small", g.too_small).ok())
+            continue;
         take_bytes(bytes, m);
         end_ = std::max(end_, end);
         NIBBLE_CHECK(take(entry.module, std::move(solution)));
@@ -99,7 +103,10 @@ Status CalibrationKeep::note(const std::string& module, const Solution& solution
                                                             {"checksum", checksum_of(bytes)},
                                                             {"tensor_scale", solution.matrix.tensor_scale},
                                                             {"raised_blocks", solution.raised_blocks},
-                                                            {"outputs", {e.rows, e.energy, e.before, e.after}}}));
+                                                            {"outputs", {e.rows, e.energy, e.before, e.after}},
+                                                            {"blind_blocks", solution.gaps.blind_blocks},
+                                                            {"no_feedback", solution.gaps.no_feedback},
+                                                            {"too_small", solution.gaps.too_small}}));
     end_ += std::ssize(bytes);
     return Ok{};
 }

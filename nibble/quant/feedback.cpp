@@ -3,6 +3,7 @@
 #include "quant/cholesky.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace nibble {
@@ -72,16 +73,27 @@ Status factor(const Gram& gram, const std::vector<double>& diagonal, const Solve
     return Ok{};
 }
 
+// Errors are not spread, and what counts is the diagonal; entries without a usable value count as 1.
+void by_the_diagonal(const std::vector<double>& diagonal, Feedback& f) {
+    f.answers = false;
+    f.weight.resize(diagonal.size());
+    for (size_t i = 0; i < diagonal.size(); ++i) {
+        const auto root = static_cast<float>(std::sqrt(diagonal[static_cast<size_t>(f.order[i])]));
+        f.weight[i] = root > 0 && std::isfinite(root) ? root : 1.0f;
+    }
+    f.spread.assign(diagonal.size() * diagonal.size(), 0.0f);
+}
+
 }  // namespace
 
-Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
-                               ThreadPool& pool) {
+Feedback make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
+                       ThreadPool& pool) {
     const std::vector<double> diagonal = damped_diagonal(gram, options.damping);
     Feedback f;
     f.n = gram.size();
     f.order = importance_order(diagonal, options.block);
     if (factor<float>(gram, diagonal, kernels, pool, f).ok()) return f;
-    NIBBLE_CHECK(factor<double>(gram, diagonal, kernels, pool, f));
+    if (!factor<double>(gram, diagonal, kernels, pool, f).ok()) by_the_diagonal(diagonal, f);
     return f;
 }
 

@@ -20,6 +20,7 @@ struct Feedback {
     std::vector<int32_t> order;  // position -> index
     std::vector<float> weight;   // 1 / U[i, i]
     std::vector<float> spread;   // [n, n]: U[i, j] / U[i, i] above the diagonal, zero elsewhere
+    bool answers = true;         // false: the matrix has no such factor; weights are those of its diagonal, no spread
 
     const float* row(int64_t i) const { return spread.data() + i * n; }
 };
@@ -28,8 +29,9 @@ struct Feedback {
 // them 1.
 std::vector<double> damped_diagonal(const Gram& gram, double damping);
 
-// In FP32; a matrix that is not positive definite there (little damping) in FP64.
-Result<Feedback> make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
-                               ThreadPool& pool);
+// In FP32; a matrix that is not positive definite there (little damping) in FP64, and where it is not either, by its
+// diagonal alone.
+Feedback make_feedback(const Gram& gram, const FeedbackOptions& options, const SolverKernels& kernels,
+                       ThreadPool& pool);
 
 }  // namespace nibble

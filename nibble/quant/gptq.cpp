@@ -19,9 +19,10 @@ float block_amax(const float* w) {
     return amax;
 }
 
-// Upper factor U of the inverse of the damped Hessian, H^-1 = U^T U, in FP32.
-Result<std::vector<float>> gptq_factor(const MatrixView& weight, std::span<const float> hessian, float damping,
-                                       const SolverKernels& kernels, ThreadPool& pool) {
+// Upper factor U of the inverse of the damped Hessian, H^-1 = U^T U, in FP32; empty where the damped Hessian is not
+// positive definite.
+std::vector<float> gptq_factor(const MatrixView& weight, std::span<const float> hessian, float damping,
+                               const SolverKernels& kernels, ThreadPool& pool) {
     const int64_t n = weight.cols;
     std::vector<char> dead(static_cast<size_t>(n), 1);
     for (int64_t r = 0; r < weight.rows; ++r)
@@ -37,8 +38,15 @@ Result<std::vector<float>> gptq_factor(const MatrixView& weight, std::span<const
     }
     mean /= static_cast<double>(std::max<int64_t>(n, 1));
     for (int64_t i = 0; i < n; ++i) h[static_cast<size_t>(i * n + i)] += double{damping} * mean;
-    NIBBLE_TRY(const std::vector<double> u, inverse_factor(h, n, kernels, pool));
-    return std::vector<float>(u.begin(), u.end());
+    const auto u = inverse_factor(h, n, kernels, pool);
+    return u.ok() ? std::vector<float>(u->begin(), u->end()) : std::vector<float>();
+}
+
+// Nothing is answered: each column is rounded alone.
+std::vector<float> no_feedback(int64_t n) {
+    std::vector<float> u(static_cast<size_t>(n * n));
+    for (int64_t i = 0; i < n; ++i) u[static_cast<size_t>(i * n + i)] = 1.0f;
+    return u;
 }
 
 class Gptq {
@@ -133,9 +141,9 @@ private:
 
 }  // namespace
 
-Status quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
-                     const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels, ThreadPool& pool,
-                     const QuantSpan& out) {
+Result<SolveGaps> quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
+                                const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels,
+                                ThreadPool& pool, const QuantSpan& out) {
     const int64_t n = weight.cols;
     if (spec.format != Format::nvfp4 || spec.search.kind != Search::Kind::max)
         return fail("gptq quantizes to nvfp4 with the maximum's scales, not {}", to_string(spec));
@@ -143,12 +151,14 @@ Status quantize_gptq(const MatrixView& weight, std::span<const float> hessian, c
     if (static_cast<int64_t>(hessian.size()) != n * n)
         return fail("a Hessian of {} entries for {} columns", hessian.size(), n);
     if (options.group < 1) return fail("gptq's block_size must be positive, not {}", options.group);
-    NIBBLE_TRY(const std::vector<float> u, gptq_factor(weight, hessian, options.damping, kernels, pool));
+    std::vector<float> u = gptq_factor(weight, hessian, options.damping, kernels, pool);
+    const SolveGaps gaps{.no_feedback = u.empty()};
+    if (gaps.no_feedback) u = no_feedback(n);
     const Gptq solver(weight, u, spec, amax, options.group, kernels, out);
     pool.parallel_for((weight.rows + rows_together - 1) / rows_together, [&](int64_t p) {
         solver.run(p * rows_together, std::min(rows_together, weight.rows - p * rows_together));
     });
-    return Ok{};
+    return gaps;
 }
 
 }  // namespace nibble

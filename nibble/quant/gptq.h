@@ -13,10 +13,10 @@
 namespace nibble {
 
 // spec: nvfp4, search max. hessian: [K, K], 2/n sum x x^T or any multiple of it, undamped. Columns of the weight that
-// are all zero leave H. Where the damped H is not positive definite Model Optimizer warns and rounds without feedback;
-// here that is an error.
-Status quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
-                     const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels, ThreadPool& pool,
-                     const QuantSpan& out);
+// are all zero leave H. Where the damped H is not positive definite (all inputs were zero, or no damping and fewer
+// tokens than columns) every column is rounded without feedback, as Model Optimizer does; the result says so.
+Result<SolveGaps> quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
+                                const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels,
+                                ThreadPool& pool, const QuantSpan& out);
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 #include "formats/nvfp4.h"
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 namespace nibble {
@@ -125,8 +126,10 @@ void unify(const Plan& plan, ActivationScales& scales) {
 }  // namespace
 
 float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic) {
-    const float divisor = format == ActivationFormat::nvfp4 ? e2m1_max * e4m3_max : e4m3_max;
-    return div_const(amax, divisor, arithmetic);
+    const bool nvfp4 = format == ActivationFormat::nvfp4;
+    if (amax == 0) amax = nvfp4 ? e2m1_max : e4m3_max;
+    const float scale = div_const(amax, nvfp4 ? e2m1_max * e4m3_max : e4m3_max, arithmetic);
+    return scale > 0 ? scale : std::numeric_limits<float>::min();  // of a maximum below any scale
 }
 
 Result<ScaleTable> read_scale_table(const std::filesystem::path& path) {

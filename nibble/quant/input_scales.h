@@ -17,7 +17,8 @@ struct ScaleTable {
     std::map<std::string, float, std::less<>> values;
 };
 
-// What is stored for inputs (or, with `fp8`, keys and values) of this maximum.
+// What is stored for inputs (or, with `fp8`, keys and values) of this maximum. Inputs that were never anything but zero
+// count as if they reached the format's largest value, as in Model Optimizer's export: 1/448 for NVFP4, 1 for FP8.
 float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic);
 
 // A .json file {name: number}, or a folder or GGUF file with an export whose scales are taken over.

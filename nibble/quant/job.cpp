@@ -51,6 +51,7 @@ QuantReport make_report(JobContext& job, const ThreadPool& pool) {
                        .warnings = plan.warnings,
                        .tensors = std::move(job.reports)};
     for (const std::string& warning : job.options.scales.warnings) report.warnings.push_back(warning);
+    report.gaps = gaps_of_tensors(plan, report.tensors);
     const double seconds = job.meter.seconds();
     report.timing = {.seconds = seconds,
                      .bytes_read = job.bytes_read,

@@ -33,11 +33,35 @@ Candidates sweep_candidates(const WeightSpec& spec, float g) {
     return c;
 }
 
+// The candidate of least loss d^T h d, the first of equals.
+struct Choice {
+    size_t candidate = 0;
+    bool blind = true;  // no candidate loses anything, and weights of zero would not either
+};
+
+Choice least_loss(const float* x, const float* h, const Candidates& c, const SolverKernels& kernels) {
+    Choice choice;
+    float least = std::numeric_limits<float>::infinity(), loss[16];
+    for (size_t group = 0; group < c.groups(); ++group) {
+        kernels.block_losses(x, h, c.scale.data() + group * 16, loss);
+        for (size_t i = 0; i < 16 && group * 16 + i < c.amax.size(); ++i) {
+            if (loss[i] != 0.0f) choice.blind = false;
+            if (loss[i] < least) least = loss[i], choice.candidate = group * 16 + i;
+        }
+    }
+    if (choice.blind) {
+        constexpr float zeros[16] = {};
+        kernels.block_losses(x, h, zeros, loss);
+        choice.blind = loss[0] == 0.0f;
+    }
+    return choice;
+}
+
 }  // namespace
 
-Status quantize_local_hessian(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
-                              const TensorAmax& amax, const SolverKernels& kernels, ThreadPool& pool,
-                              const QuantSpan& out, QuantStats& stats) {
+Result<SolveGaps> quantize_local_hessian(const MatrixView& weight, std::span<const float> hessian,
+                                         const WeightSpec& spec, const TensorAmax& amax, const SolverKernels& kernels,
+                                         ThreadPool& pool, const QuantSpan& out, QuantStats& stats) {
     const int64_t per_row = weight.cols / hessian_block;
     if (spec.format != Format::nvfp4 || !spec.static_scales || spec.search.kind == Search::Kind::max)
         return fail("local_hessian chooses static nvfp4 scales by sweep or multipliers, not {}", to_string(spec));
@@ -51,7 +75,7 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
     const Candidates swept = sweep ? sweep_candidates(spec, amax.search) : Candidates{};
     const std::vector<float> multipliers = search_multipliers(spec.search);
     const FakeScale fake = nvfp4_fake_scale(amax.search, spec.normalization, spec.arithmetic);
-    std::atomic<int64_t> raised{0};
+    std::atomic<int64_t> raised{0}, blind{0};
     pool.parallel_for(weight.rows, [&](int64_t r) {
         Candidates own;
         for (int64_t b = 0; b < per_row; ++b) {
@@ -70,16 +94,15 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
             }
             const Candidates& c = sweep ? swept : own;
             const float* h = hessian.empty() ? identity : hessian.data() + b * hessian_block * hessian_block;
-            size_t best = 0;
-            float least = std::numeric_limits<float>::infinity();
-            for (size_t group = 0; group < c.groups(); ++group) {
-                float loss[16];
-                kernels.block_losses(x, h, c.scale.data() + group * 16, loss);
-                for (size_t i = 0; i < 16 && group * 16 + i < c.amax.size(); ++i)
-                    if (loss[i] < least) least = loss[i], best = group * 16 + i;
-            }
-            if (!sweep && multipliers[best] > 1.0f) ++raised;
-            const uint8_t scale = nvfp4_static_scale(c.amax[best], amax.store, spec.normalization, spec.arithmetic);
+            Choice choice = least_loss(x, h, c, kernels);
+            const bool guessed = choice.blind && largest > 0.0f;
+            blind += guessed;
+            const bool again = guessed && spec.search.maximum_when_blind;
+            if (again && h != identity) choice = least_loss(x, identity, c, kernels);
+            const bool by_maximum = again && choice.blind;
+            if (!by_maximum && !sweep && multipliers[choice.candidate] > 1.0f) ++raised;
+            const uint8_t scale = nvfp4_static_scale(by_maximum ? largest : c.amax[choice.candidate], amax.store,
+                                                     spec.normalization, spec.arithmetic);
             const float decode_scale = nvfp4_decode_scale(scale, out.tensor_scale);
             out.block_scales[r * per_row + b] = scale;
             uint8_t* codes = out.codes + (r * per_row + b) * (hessian_block / 2);
@@ -92,7 +115,7 @@ Status quantize_local_hessian(const MatrixView& weight, std::span<const float> h
         }
     });
     stats.raised_blocks += raised;
-    return Ok{};
+    return SolveGaps{.blind_blocks = blind};
 }
 
 }  // namespace nibble

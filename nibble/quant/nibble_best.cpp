@@ -190,23 +190,24 @@ private:
 
 }  // namespace
 
-Status nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
-                   const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
-                   const QuantSpan& out) {
+Result<SolveGaps> nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
+                              const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
+                              const QuantSpan& out) {
     if (weight.cols % block) return fail("{} columns are not whole blocks of 16", weight.cols);
     if (h.size() != weight.cols) return fail("statistics of {} inputs for {} columns", h.size(), weight.cols);
     if (g && g->size() != weight.rows) return fail("statistics of {} outputs for {} rows", g->size(), weight.rows);
-    if (!(out.tensor_scale > 1e-30f)) return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
+    if (!nibble_best_holds(out.tensor_scale))
+        return fail("weights with a tensor scale of {} are too small", out.tensor_scale);
     const int64_t ordered = options.order_blocks ? block : 0;
-    NIBBLE_TRY(const Feedback columns, make_feedback(h, {options.damping, ordered}, kernels, pool));
+    const Feedback columns = make_feedback(h, {options.damping, ordered}, kernels, pool);
     DescentMatrix descent;
     if (options.sweeps > 0) descent = descent_matrix(h, columns, options.damping, pool);
     const auto solve = [&](const Feedback* rows) {
         Solver(weight, weights, columns, rows, &descent, options.sweeps, kernels, out).solve(pool);
-        return Ok{};
+        return SolveGaps{.no_feedback = !columns.answers || (rows && !rows->answers)};
     };
     if (!g || !options.row_feedback) return solve(nullptr);
-    NIBBLE_TRY(const Feedback rows, make_feedback(*g, {options.row_damping, ordered ? 1 : 0}, kernels, pool));
+    const Feedback rows = make_feedback(*g, {options.row_damping, ordered ? 1 : 0}, kernels, pool);
     return solve(&rows);
 }
 

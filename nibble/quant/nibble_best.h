@@ -32,10 +32,14 @@ namespace nibble {
 
 // mix and token_weights are about how h was accumulated and not read here.
 // weight: [N, K], finite, K a multiple of 16; `weights`: the dtype that codes are made from, as WeightSpec::weights. h:
-// [K, K]; g: [N, N] or null. out: nvfp4, its tensor_scale set by the caller (shared by a fusion group). Errors: a
-// matrix that is not positive definite, a tensor scale so small that its reciprocal overflows.
-Status nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
-                   const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
-                   const QuantSpan& out);
+// [K, K]; g: [N, N] or null. out: nvfp4, its tensor_scale set by the caller (shared by a fusion group); one that
+// nibble_best_holds() refuses is an error. Matrices that are not positive definite after damping count by their
+// diagonal, without feedback; the result says so.
+Result<SolveGaps> nibble_best(const MatrixView& weight, DType weights, const Gram& h, const Gram* g,
+                              const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
+                              const QuantSpan& out);
+
+// Whether the reciprocals of block scales are finite under this tensor scale.
+inline bool nibble_best_holds(float tensor_scale) { return tensor_scale > 1e-30f; }
 
 }  // namespace nibble

@@ -123,6 +123,27 @@ Result<std::vector<LayerOutputError>> outputs_from(const Json& json) {
     return errors;
 }
 
+Json gaps_json(const std::vector<CalibrationGap>& gaps) {
+    Json list = Json::array();
+    for (const CalibrationGap& g : gaps)
+        list.push_back({{"kind", gap_name(g.kind)}, {"count", g.count}, {"text", g.text}, {"modules", g.modules}});
+    return list;
+}
+
+Result<std::vector<CalibrationGap>> gaps_from(const Json& json) {
+    std::vector<CalibrationGap> gaps;
+    if (!json.contains("gaps")) return gaps;  // reports of earlier versions
+    NIBBLE_TRY(const Json* list, json_array(json, "gaps"));
+    for (const Json& g : *list) {
+        CalibrationGap& gap = gaps.emplace_back();
+        NIBBLE_CHECK(named(g, "kind", gap.kind, gap_from_name));
+        NIBBLE_CHECK(json_get(g, "count", gap.count));
+        NIBBLE_CHECK(json_get(g, "text", gap.text));
+        NIBBLE_CHECK(json_get(g, "modules", gap.modules));
+    }
+    return gaps;
+}
+
 Json without_tensors(const QuantReport& r) {
     Json kv_scales = Json::object();
     for (const auto& [name, value] : r.kv_scales) kv_scales[name] = value;
@@ -134,6 +155,7 @@ Json without_tensors(const QuantReport& r) {
                 {"kv_scales", std::move(kv_scales)},
                 {"weights_only", r.weights_only},
                 {"warnings", r.warnings},
+                {"gaps", gaps_json(r.gaps)},
                 {"totals", totals_json(r.totals())},
                 {"layer_outputs", outputs_json(r.output_errors)},
                 {"plan", r.plan},
@@ -169,6 +191,8 @@ double TensorReport::sqnr_db() const { return sqnr(squared_weight, squared_error
 double TensorReport::raised_share() const {
     return ratio(static_cast<double>(raised_blocks), static_cast<double>(blocks));
 }
+
+bool loses_most(const TensorReport& t, double limit_db) { return t.squared_weight > 0 && !(t.sqnr_db() >= limit_db); }
 
 void TensorReport::add(const QuantStats& stats) {
     blocks = stats.blocks;
@@ -239,6 +263,10 @@ Json to_json(const TensorReport& t) {
         json["search_multiplier"] = t.search_multiplier;
         json["tensor_scale"] = t.tensor_scale;
         json["content_hash"] = t.content_hash;
+        if (t.blind_search) json["blind_search"] = true;
+        if (t.gaps.blind_blocks > 0) json["blind_blocks"] = t.gaps.blind_blocks;
+        if (t.gaps.no_feedback) json["no_feedback"] = true;
+        if (t.gaps.too_small) json["too_small"] = true;
     }
     if (t.input_scale) json["input_scale"] = *t.input_scale;
     return json;
@@ -272,6 +300,13 @@ Result<TensorReport> tensor_report_from_json(const Json& json) {
         NIBBLE_CHECK(json_get(json, "search_multiplier", t.search_multiplier));
         NIBBLE_CHECK(json_get(json, "tensor_scale", t.tensor_scale));
         NIBBLE_CHECK(json_get(json, "content_hash", t.content_hash));
+        const auto rare = [&](std::string_view key, auto& out) {
+            return json.contains(key) ? json_get(json, key, out) : Status(Ok{});
+        };
+        NIBBLE_CHECK(rare("blind_search", t.blind_search));
+        NIBBLE_CHECK(rare("blind_blocks", t.gaps.blind_blocks));
+        NIBBLE_CHECK(rare("no_feedback", t.gaps.no_feedback));
+        NIBBLE_CHECK(rare("too_small", t.gaps.too_small));
     }
     if (json.contains("input_scale")) NIBBLE_CHECK(json_get(json, "input_scale", t.input_scale.emplace()));
     return t;
@@ -313,6 +348,7 @@ Result<QuantReport> quant_report_from_json(const Json& json) {
     }
     NIBBLE_CHECK(json_get(json, "weights_only", r.weights_only));
     NIBBLE_CHECK(json_get(json, "warnings", r.warnings));
+    NIBBLE_TRY(r.gaps, gaps_from(json));
     NIBBLE_TRY(const Json* tensors, json_array(json, "tensors"));
     for (const Json& t : *tensors) {
         NIBBLE_TRY(auto tensor, tensor_report_from_json(t).within(fmt::format("tensors[{}]", r.tensors.size())));

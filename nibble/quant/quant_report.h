@@ -6,7 +6,9 @@
 #include "base/json.h"
 #include "formats/format.h"
 #include "kernels/quantize.h"
+#include "quant/calibration_gaps.h"
 #include "quant/output_error.h"
+#include "quant/weight_solver.h"
 
 #include <cstdint>
 #include <optional>
@@ -53,6 +55,8 @@ struct TensorReport {
 
     float amax = 0;                    // largest |weight| of this tensor
     float search_multiplier = 1;       // chosen by a search over the whole tensor
+    bool blind_search = false;         // its candidates all lose alike: squares of the weights vanish in FP32
+    SolveGaps gaps;                    // what its solver had nothing to go by for
     float tensor_scale = 1;            // as stored
     uint64_t content_hash = 0;         // of codes and scales (quant/content_hash.h)
     std::optional<float> input_scale;  // as stored
@@ -65,6 +69,10 @@ struct TensorReport {
     void add(const QuantStats& stats);  // copies the losses in
     bool operator==(const TensorReport&) const = default;
 };
+
+// Whether less is left of the weights than this SQNR; not for weights that are all zero.
+inline constexpr double most_lost_db = 5;
+bool loses_most(const TensorReport& tensor, double limit_db = most_lost_db);
 
 // Sums over tensors. bits_per_element counts all stored bytes.
 struct ReportTotals {
@@ -106,6 +114,7 @@ struct QuantReport {
     std::vector<std::pair<std::string, float>> kv_scales;  // "...k_proj.k_scale", as stored
     bool weights_only = false;                             // activation quantizers were dropped on purpose
     std::vector<std::string> warnings;
+    std::vector<CalibrationGap> gaps;   // of calibration and of searches, a kind each
     std::vector<TensorReport> tensors;  // in the source's order
     // Of the linears that calibration solved in this run, by module (a resumed run has those that it solved itself).
     std::vector<LayerOutputError> output_errors;

@@ -31,6 +31,7 @@ struct Member {
     std::vector<double> losses{};     // per multiplier
     std::vector<float> multipliers{};
     MemberScale scale{};
+    SolveGaps gaps{};                  // of its solver
     std::vector<KeptPanel> kept{};     // per panel, between its stages
     std::vector<uint64_t> contents{};  // content hash per panel
     uint64_t checksum = 0;             // stored now, or expected while rechecking
@@ -200,12 +201,23 @@ private:
         return Ok{};
     }
 
+    // A search over blocks of these weights sees no difference between its candidates: no square in it is a normal
+    // FP32 number.
+    static bool is_blind(const Member& member) {
+        constexpr float vanishes = 0x1p-63f;
+        const float g = member.scale.amax.search;
+        return member.entry.spec.static_scales && member.entry.spec.search.kind != Search::Kind::max && g > 0 &&
+               g < vanishes;
+    }
+
     Status quantize(Member& member, int64_t panel, int worker) {
         const auto p = static_cast<size_t>(panel);
         NIBBLE_TRY(const MatrixView view, place(member, panel, worker));
+        WeightSpec spec = member.entry.spec;
+        if (spec.search.maximum_when_blind && is_blind(member)) spec.search = {};
         NIBBLE_TRY(const QuantizedPanel done,
-                   computed(job_.workers[worker].quantize(view, member.entry.spec, member.scale.amax,
-                                                          member.scale.tensor_scale, !member.needs_amax)));
+                   computed(job_.workers[worker].quantize(view, spec, member.scale.amax, member.scale.tensor_scale,
+                                                          !member.needs_amax)));
         member.kept[p] = {};
         if (!member.needs_amax) {
             NIBBLE_CHECK(note_scan(member, panel, done.scan, worker));
@@ -224,8 +236,8 @@ private:
         const WeightSpec& spec = member.entry.spec;
         QuantSpan out = reshape(scratch.out, spec.format, whole.rows, whole.cols);
         out.tensor_scale = member.scale.tensor_scale;
-        NIBBLE_CHECK(solve_weight(whole, spec, member.scale.amax, member.entry.solver, *statistics,
-                                  {job_.solver, job_.kernels}, job_.pool, out, member.stats.front()));
+        NIBBLE_TRY(member.gaps, solve_weight(whole, spec, member.scale.amax, member.entry.solver, *statistics,
+                                             {job_.solver, job_.kernels}, job_.pool, out, member.stats.front()));
         for (int64_t panel = 0; panel < member.panels.count(); ++panel) {
             const int64_t begin = member.panels.begin(panel), count = member.panels.size(panel);
             const QuantSpan part = out.panel(begin, count);
@@ -330,6 +342,8 @@ private:
                 for (const uint64_t content : member.contents) report.content_hash += content;
                 report.amax = member.scale.own_amax;
                 report.search_multiplier = member.scale.multiplier;
+                report.blind_search = is_blind(member) || (member.scale.blind && member.scale.own_amax > 0);
+                report.gaps = member.gaps;
             }
             report.tensor_scale = member.scale.tensor_scale;
             lines.push_back({{"index", member.index}, {"checksum", member.checksum}, {"report", to_json(report)}});

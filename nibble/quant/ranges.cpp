@@ -57,7 +57,8 @@ float Range::percentile_amax() const {
     int64_t below = 0;
     for (size_t b = 0; b + 1 < buckets; ++b) {
         below += counts_[b];
-        if (static_cast<double>(below) >= wanted) return std::min(largest_, lower_edge(b + 1));
+        if (static_cast<double>(below) < wanted) continue;
+        return b == 0 ? largest_ : std::min(largest_, lower_edge(b + 1));  // zeros alone say nothing about a scale
     }
     return largest_;
 }

@@ -49,6 +49,7 @@ struct Rule {
     bool enable = true;
     std::string where;      // "file.yaml:12"
     bool imported = false;  // from a file other than the recipe itself (a unit)
+    bool builtin = false;   // from a file of nibble's own; such files name the modules of every architecture
 };
 
 // One entry of `algorithm`. Methods nibble cannot run yet are kept, and refused when they are resolved.

@@ -203,6 +203,12 @@ std::optional<RecipeFile> find_builtin(std::string_view path) {
     return std::nullopt;
 }
 
+bool is_builtin(std::string_view name) {
+    constexpr std::string_view tree = "recipes/";
+    return name.starts_with(tree) && std::ranges::find(recipes_embedded(), name.substr(tree.size()),
+                                                       &EmbeddedFile::path) != recipes_embedded().end();
+}
+
 Result<std::optional<RecipeFile>> find_on_disk(const fs::path& path) {
     for (std::string_view suffix : suffixes) {
         const fs::path candidate = path.string() + std::string(suffix);

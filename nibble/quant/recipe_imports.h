@@ -24,6 +24,8 @@ struct RecipeFile {
 
 // One of the built-in tree; .yaml and .yml are tried.
 std::optional<RecipeFile> find_builtin(std::string_view path);
+// Whether `name` is a RecipeFile::name of the built-in tree.
+bool is_builtin(std::string_view name);
 // The same in the file system; nothing when there is no such file.
 Result<std::optional<RecipeFile>> find_on_disk(const std::filesystem::path& path);
 

@@ -1,5 +1,7 @@
 #include "quant/recipe_parse.h"
 
+#include "quant/recipe_imports.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -92,6 +94,7 @@ Result<Rule> parse_rule(const YamlNode& node, std::string_view root) {
     Rule rule;
     rule.where = node.where();
     rule.imported = node.file && *node.file != root;
+    rule.builtin = node.file && is_builtin(*node.file);
     const YamlNode* name = node.find("quantizer_name");
     if (!name) return fail("{}: a rule needs 'quantizer_name'", node.where());
     NIBBLE_TRY(rule.pattern, as_text(*name, "quantizer_name"));

@@ -134,6 +134,7 @@ std::string render_html(const QuantReport& r) {
     page += carried_section(r);
     page += plan_section(r);
     page += warnings_section(r);
+    page += gaps_section(r);
     page += run_section(r);
     return document(fmt::format("{} – nibble report", report_name(r)), page);
 }

@@ -17,6 +17,7 @@ std::string worst_section(const QuantReport& report);
 std::string carried_section(const QuantReport& report);
 std::string plan_section(const QuantReport& report);
 std::string warnings_section(const QuantReport& report);
+std::string gaps_section(const QuantReport& report);
 std::string run_section(const QuantReport& report);
 
 // CSS class of a format's colour.

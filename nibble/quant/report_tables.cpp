@@ -173,6 +173,16 @@ std::string warnings_section(const QuantReport& report) {
     return fmt::format("<section id=\"warnings\"><h2>Warnings</h2>\n<ul class=\"warnings\">{}</ul></section>\n", items);
 }
 
+std::string gaps_section(const QuantReport& report) {
+    if (report.gaps.empty()) return {};
+    std::string items;
+    for (const CalibrationGap& g : report.gaps) items += fmt::format("<li>{}</li>\n", escape_html(g.text));
+    return fmt::format(
+        "<section id=\"gaps\"><h2>Where calibration had nothing to go by</h2>\n<ul class=\"warnings\">{}</ul></section>"
+        "\n",
+        items);
+}
+
 std::string run_section(const QuantReport& r) {
     const ReportTiming& t = r.timing;
     std::string list = entry("source", r.source) + entry("recipe", r.recipe);

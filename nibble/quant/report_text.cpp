@@ -133,6 +133,7 @@ std::string report_text(const QuantReport& r) {
     out +=
         r.timing.verified.empty() ? "  not verified\n" : fmt::format("  verified: {}\n", printable(r.timing.verified));
     for (const std::string& w : r.warnings) out += fmt::format("  warning: {}\n", printable(w));
+    for (const CalibrationGap& g : r.gaps) out += fmt::format("  calibration: {}\n", printable(g.text));
     return out;
 }
 

@@ -96,7 +96,8 @@ public:
         plan_.weights_only = options_.weights_only;
         plan_.tied_heads = model_.tied_heads;
         if (!options_.kv.empty()) {
-            NIBBLE_TRY(const auto kv, load_kv_rules(options_.kv));
+            NIBBLE_TRY(auto kv, load_kv_rules(options_.kv));
+            for (Rule& rule : kv) rule.builtin = false;  // the user asked for them
             rules_.insert(rules_.end(), kv.begin(), kv.end());
         }
         NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
@@ -175,8 +176,9 @@ private:
             // A rule made for models with fused experts, whose quantizers have names of their own.
             if (!matched && rule.pattern.find("expert") != std::string::npos)
                 matched = apply(rule, [&](const Quantizer& q) { return matches_fused_name(pattern, q.name); });
-            // Only what the recipe itself names is missed.
-            const bool general = rule.imported && !rule.enable && rule.cfg.empty();
+            // Built-in files and lists of what to leave alone cover every architecture; only what the user's recipe
+            // names itself is missed.
+            const bool general = rule.builtin || (rule.imported && !rule.enable && rule.cfg.empty());
             if (!matched && !general)
                 plan_.warnings.push_back(fmt::format("{} matches nothing in this checkpoint", rule_name(rule)));
         }
@@ -281,6 +283,7 @@ private:
         if (m.kind == ModuleKind::embedding && !model_.tied_heads.empty())
             return fail("{} quantizes '{}', which the output head shares: not supported", e.reason, e.tensor);
         NIBBLE_CHECK(apply_search(search_, e.spec).within(e.reason));
+        e.spec.search.maximum_when_blind = !options_.compat && e.spec.search.kind != Search::Kind::max;
         if (e.spec.normalization != 448.0f && e.spec.search.kind == Search::Kind::max) warn_idle_headroom(e.reason);
         if (m.kind == ModuleKind::linear) {
             NIBBLE_TRY(e.solver, solver_for(search_, e.spec).within(e.reason));

@@ -21,7 +21,7 @@ Status check_statistics(const MatrixView& weight, const StatisticsNeeds& needs, 
     return Ok{};
 }
 
-Status copy_solution(const Solution& from, const QuantSpan& out, QuantStats& stats) {
+Result<SolveGaps> copy_solution(const Solution& from, const QuantSpan& out, QuantStats& stats) {
     const QuantMatrix& m = from.matrix;
     if (m.format != out.format || m.rows != out.rows || m.cols != out.cols || m.tensor_scale != out.tensor_scale)
         return fail("solved as {} x {} with a tensor scale of {}, wanted as {} x {} with {}", m.rows, m.cols,
@@ -29,7 +29,7 @@ Status copy_solution(const Solution& from, const QuantSpan& out, QuantStats& sta
     std::ranges::copy(m.codes, out.codes);
     std::ranges::copy(m.block_scales, out.block_scales);
     stats.raised_blocks += from.raised_blocks;
-    return Ok{};
+    return from.gaps;
 }
 
 // 2/n of the sum, as Model Optimizer accumulates it.
@@ -77,25 +77,26 @@ StatisticsNeeds needed_statistics(const WeightSolver& solver) {
             .outputs = best && solver.best.row_feedback};
 }
 
-Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
-                    const WeightSolver& solver, const LinearStatistics& statistics, const SolveKernels& kernels,
-                    ThreadPool& pool, const QuantSpan& out, QuantStats& stats) {
+Result<SolveGaps> solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
+                               const WeightSolver& solver, const LinearStatistics& statistics,
+                               const SolveKernels& kernels, ThreadPool& pool, const QuantSpan& out, QuantStats& stats) {
+    const auto by_the_maximum = [&](SolveGaps gaps = {}) {
+        kernels.quantize.quantize(weight, spec, amax, out, stats);
+        return gaps;
+    };
     if (statistics.solution) return copy_solution(*statistics.solution, out, stats);
     NIBBLE_CHECK(check_statistics(weight, needed_statistics(solver), statistics));
     switch (solver.kind) {
         case WeightSolver::Kind::none:
-            kernels.quantize.quantize(weight, spec, amax, out, stats);
-            return Ok{};
+            return by_the_maximum();
         case WeightSolver::Kind::local_hessian:
             return quantize_local_hessian(weight, statistics.local, spec, amax, kernels.solver, pool, out, stats);
         case WeightSolver::Kind::gptq:
-            if (statistics.tokens == 0) {
-                kernels.quantize.quantize(weight, spec, amax, out, stats);
-                return Ok{};
-            }
+            if (statistics.tokens == 0) return by_the_maximum();
             return quantize_gptq(weight, mean_hessian(*statistics.inputs), spec, amax, solver.gptq, kernels.solver,
                                  pool, out);
         case WeightSolver::Kind::nibble_best:
+            if (!nibble_best_holds(out.tensor_scale)) return by_the_maximum({.too_small = true});
             if (statistics.tokens == 0) {
                 Gram none(weight.cols, kernels.solver);
                 none.finish(pool);
@@ -105,7 +106,7 @@ Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const Tens
                                statistics.outputs ? &*statistics.outputs : nullptr, solver.best, kernels.solver, pool,
                                out);
     }
-    return Ok{};
+    return SolveGaps{};
 }
 
 Result<std::vector<SolvedMember>> solve_group(std::span<const SolveMember> members, const WeightSpec& spec,

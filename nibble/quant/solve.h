@@ -27,6 +27,7 @@ struct Solution {
     QuantMatrix matrix;
     int64_t raised_blocks = 0;
     SolvedOutputError output_error = {};
+    SolveGaps gaps = {};
 };
 
 struct LinearStatistics {
@@ -54,16 +55,17 @@ struct SolveKernels {
 
 // weight: all rows, BF16 or F32, finite. spec: nvfp4; its search is read by local_hessian only. amax: as for
 // QuantizeKernels::quantize. out: nvfp4 [N, K], tensor_scale set by the caller (shared by a fusion group) to
-// tensor_scale(spec, amax). Adds to stats.raised_blocks only.
+// tensor_scale(spec, amax). Adds to stats.raised_blocks only. Statistics that say nothing are no error: what was done
+// instead is returned.
 //
 // With statistics.solution, that is copied; its tensor scale must be out's.
 // A linear that saw no token is quantized without feedback: local_hessian by plain squared error, gptq with the
 // maximum's scales (both as Model Optimizer), nibble_best by squared error among its candidates.
-// Errors: statistics that are missing or of other shapes, a Hessian that is not positive definite after damping.
+// Errors: statistics that are missing or of other shapes.
 // Any pool gives the same bits; called from inside parallel_for it runs on the calling thread.
-Status solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
-                    const WeightSolver& solver, const LinearStatistics& statistics, const SolveKernels& kernels,
-                    ThreadPool& pool, const QuantSpan& out, QuantStats& stats);
+Result<SolveGaps> solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
+                               const WeightSolver& solver, const LinearStatistics& statistics,
+                               const SolveKernels& kernels, ThreadPool& pool, const QuantSpan& out, QuantStats& stats);
 
 // Members of a fusion group (q/k/v, gate/up): one tensor scale from their largest maximum.
 struct SolveMember {

@@ -43,8 +43,12 @@ void set_stored_scales(std::span<MemberScale> members) {
         for_group(members, m, &PlanEntry::search_group, [&](const MemberScale& x) {
             for (size_t i = 0; i < std::min(losses.size(), x.losses.size()); ++i) losses[i] += x.losses[i];
         });
-        const auto least = std::min_element(losses.begin(), losses.end()) - losses.begin();
-        m.multiplier = search_multipliers(m.entry->spec.search)[static_cast<size_t>(least)];
+        const Search& search = m.entry->spec.search;
+        const auto [least, most] = std::ranges::minmax_element(losses);
+        m.blind = *least == *most && losses.size() > 1;
+        m.multiplier = m.blind && search.maximum_when_blind
+                           ? 1.0f
+                           : search_multipliers(search)[static_cast<size_t>(least - losses.begin())];
     }
     for (MemberScale& m : members) {
         if (m.entry->spec.format == Format::fp8_block128 && m.entry->scale_group.empty()) continue;  // tiles are local

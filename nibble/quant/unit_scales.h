@@ -19,6 +19,7 @@ struct MemberScale {
     float own_amax = 0;              // of the weights
     std::span<const double> losses;  // per multiplier of the search, when searches_tensor
     float multiplier = 1;            // out: chosen
+    bool blind = false;              // out: all multipliers lose alike
     TensorAmax amax;                 // out
     float tensor_scale = 1;          // out
 };

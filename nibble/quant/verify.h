@@ -51,7 +51,8 @@ struct VerifyOptions {
     // What the job that wrote the checkpoint computed, by name: codes and scales must be those; the losses are then the
     // job's, not measured again.
     const std::vector<TensorReport>* computed = nullptr;
-    double suspicious_sqnr_db = 5;  // a loss below this is a finding: a wrong scale rather than rounding
+    // A loss below this is a finding, a wrong scale rather than rounding; not where the codes are the computed ones.
+    double suspicious_sqnr_db = most_lost_db;
 };
 
 // Reads every byte; a checkpoint opened with ScaleReading::raw shows all its scales. Errors: files that cannot be read,

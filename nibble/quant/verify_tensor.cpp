@@ -280,8 +280,7 @@ private:
             report.method = tensor_.stored_type;
             report.add(all.stats);
         }
-        if (report.quantized() && !(report.sqnr_db() >= context_.options.suspicious_sqnr_db) &&
-            report.squared_weight > 0)
+        if (!computed_ && report.quantized() && loses_most(report, context_.options.suspicious_sqnr_db))
             texts_.push_back(
                 fmt::format("decodes to other weights than the source's: SQNR {:.1f} dB", report.sqnr_db()));
         result.texts = std::move(texts_);

@@ -35,6 +35,14 @@ struct WeightSolver {
     explicit operator bool() const { return kind != Kind::none; }
 };
 
+// What a solver had nothing to go by for.
+struct SolveGaps {
+    int64_t blind_blocks = 0;  // local_hessian: blocks whose candidates all lose alike, though their weights are not 0
+    bool no_feedback = false;  // gptq, nibble_best: H is not positive definite after damping; errors are not answered
+    bool too_small = false;    // nibble_best: the tensor scale has no reciprocal in FP32; rounded by the maximum
+    bool operator==(const SolveGaps&) const = default;
+};
+
 std::string_view solver_name(WeightSolver::Kind kind);  // as recipes spell it; "none"
 // "", "local_hessian", "gptq damping 0.01, block 128", ...
 std::string to_string(const WeightSolver& solver);

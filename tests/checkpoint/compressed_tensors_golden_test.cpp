@@ -137,7 +137,7 @@ TEST(CompressedTensorsGolden, the_way_to_model_optimizer_and_back_keeps_every_bi
     }
 }
 
-TEST(CompressedTensorsGolden, the_section_is_the_librarys_less_the_newer_dtype_keys) {
+TEST(CompressedTensorsGolden, the_section_is_the_librarys_and_weights_have_the_newer_dtype_keys_in_mx_formats_alone) {
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
         TempDir dir;
@@ -148,7 +148,11 @@ TEST(CompressedTensorsGolden, the_section_is_the_librarys_less_the_newer_dtype_k
         auto out = value_of(open_export(std::move(spec), ExportMode::create));
         const Json written = value_of(read_json_file(dir / "out.partial/config.json"))["quantization_config"];
         Json golden = value_of(read_json_file(test_data("checkpoint") / name / "config.json"))["quantization_config"];
-        golden["config_groups"]["group_0"]["weights"].erase("scale_dtype");
+        Json& weights = golden["config_groups"]["group_0"]["weights"];
+        if (weights.value("scale_dtype", "") == "torch.uint8")
+            weights["zp_dtype"] = "torch.uint8";  // as in the library's presets; its writer leaves it out
+        else
+            weights.erase("scale_dtype");
         EXPECT_EQ(written.dump(1), golden.dump(1));
     }
 }

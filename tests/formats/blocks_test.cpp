@@ -86,6 +86,22 @@ TEST(Mx, ExponentIsTheSmallestThatFits) {
             }
         }
     }
+    // Inputs in MXFP4: a maximum of 1.75 * 2^n and more counts as 2^(n + 1), and powers of two lie on 4.
+    for (uint32_t i = 0x80; i < 0x7F80; ++i) {
+        const float a = bf16_to_float(uint16_t(i));
+        const double quotient = double(a) * double(mx_inverse_scale(mxfp4_input_scale(a)));
+        if (mxfp4_input_scale(a) > 0) {
+            ASSERT_GE(quotient, 3.5) << a;
+        }
+        ASSERT_LT(quotient, 7.0) << a;
+    }
+    EXPECT_EQ(mxfp4_input_scale(4), 127);
+    EXPECT_EQ(mxfp4_input_scale(6.96875f), 127);
+    EXPECT_EQ(mxfp4_input_scale(7), 128);
+    EXPECT_EQ(mxfp4_input_scale(0), 0);
+    const std::pair<float, uint8_t> codes[] = {{0.0f, 0},  {-0.0f, 0}, {0.25f, 0}, {-0.25f, 8}, {0.75f, 2},
+                                               {1.75f, 4}, {3.5f, 6},  {5.0f, 6},  {6.9f, 7},   {-6.9f, 15}};
+    for (const auto& [x, code] : codes) EXPECT_EQ(mxfp4_input_code(x, 1), code) << x;
     EXPECT_EQ(mxfp8_scale(1), 119);
     EXPECT_EQ(mxfp8_scale(.5f), 118);
     EXPECT_EQ(mxfp8_scale(2), 120);

@@ -1,5 +1,7 @@
 // Inputs are quantized as weights are where the rules are the same ones, and by the formulas of formats/ elsewhere.
+#include "base/json.h"
 #include "kernels/products.h"
+#include "support/files.h"
 
 namespace nibble {
 namespace {
@@ -22,7 +24,6 @@ TEST(Activations, AreQuantizedAsWeightsOfTheSameRules) {
     const auto& weights = quantize_kernels().back();
     const std::pair<ActivationFormat, Format> same[] = {{ActivationFormat::nvfp4, Format::nvfp4},
                                                         {ActivationFormat::mxfp8, Format::mxfp8},
-                                                        {ActivationFormat::mxfp4, Format::mxfp4},
                                                         {ActivationFormat::fp8_token, Format::fp8_row}};
     for (const auto& input : test::designed_inputs())
         for (DType dtype : {DType::bf16, DType::f32})
@@ -51,6 +52,41 @@ TEST(Activations, AreQuantizedAsWeightsOfTheSameRules) {
                     EXPECT_TRUE(std::equal(c.float_scales.begin(), c.float_scales.end(), row.float_scales)) << where;
                 }
             }
+}
+
+// tests/oracles/mx_inputs_peer.py: blocks of 32 and what compressed-tensors makes of them.
+TEST(Activations, MxInputsAreThoseOfCompressedTensors) {
+    const auto json = read_json_file(test::test_data("mx_inputs.json"));
+    ASSERT_TRUE(json.ok()) << json.error().message();
+    const auto bits = [&](const char* key) { return (*json)[key].get<std::vector<uint16_t>>(); };
+    const std::vector<uint16_t> inputs = bits("inputs"), mxfp4 = bits("MXFP4"), mxfp8 = bits("MXFP8");
+    ASSERT_GE(inputs.size(), 70u * 32);
+    int other_scale = 0;
+    for (size_t at = 0; at < inputs.size(); at += 32) {
+        float x[32], amax = 0;
+        for (size_t k = 0; k < 32; ++k) {
+            x[k] = bf16_to_float(inputs[at + k]);
+            amax = std::max(amax, magnitude(x[k]));
+        }
+        for (const bool fp4 : {true, false}) {
+            const auto format = fp4 ? ActivationFormat::mxfp4 : ActivationFormat::mxfp8;
+            const Codes c = quantized(matmul_kernels().back(), x, 32, format, 1);
+            // Its MXFP8 scale is twice ours where the maximum is 448 times a power of two: 448 fits both.
+            const bool differs = !fp4 && (float_bits(amax) & 0x7FFFFF) == 0x600000;
+            other_scale += differs;
+            for (size_t k = 0; k < 32; ++k) {
+                const uint8_t code = fp4 ? c.codes[k / 2] >> (k % 2 * 4) & 15 : c.codes[k];
+                const float value =
+                    (fp4 ? e2m1_to_float(code) : e4m3_to_float(code)) * e8m0_to_float(c.block_scales[0]);
+                const float want = bf16_to_float((fp4 ? mxfp4 : mxfp8)[at + k]);
+                if (differs)
+                    EXPECT_NEAR(value, want, 0x1p-9f * amax) << at + k;
+                else
+                    EXPECT_EQ(value, want) << activation_name(format) << " " << at + k << ": " << x[k];
+            }
+        }
+    }
+    EXPECT_GT(other_scale, 0);
 }
 
 TEST(Activations, AGroupOf128IsATokenOf128) {

@@ -104,12 +104,12 @@ TEST(AwqLite, ThreadsDoNotShow) {
     EXPECT_EQ(one->scale, three->scale);
 }
 
-TEST(AwqLite, ALinearThatSawNoTokenIsAnError) {
+TEST(AwqLite, InputsThatAreZeroAreAnErrorThatSaysSo) {
     Case c(1);
     std::fill(c.mean.begin(), c.mean.end(), 0.0f);
     const auto found = c.run();
     ASSERT_FALSE(found.ok());
-    EXPECT_EQ(found.error().message(), "no token reached this linear: awq_lite has nothing to go by");
+    EXPECT_EQ(found.error().message(), "the inputs are zero: awq_lite has nothing to go by");
 }
 
 }  // namespace

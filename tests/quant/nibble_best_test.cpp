@@ -170,12 +170,19 @@ TEST(Feedback, AMatrixBeyondFp32IsFactoredInFp64) {
     ThreadPool pool(1);
     const double near = 1.0 - 1e-12;
     const Gram gram = Gram::of(std::vector<double>{1, near, near, 1}, 2, 2, 2);
-    const auto f = make_feedback(gram, {}, solver_kernels().back(), pool);
-    ASSERT_TRUE(f.ok()) << f.error().message();
-    EXPECT_NEAR(f->spread[1], -near, 1e-6);  // x_1 answers x_0's error with its opposite
-    EXPECT_NEAR(f->weight[0] / std::sqrt(1 - near * near), 1.0, 1e-3);
-    const Gram worse = Gram::of(std::vector<double>{1, 2, 2, 1}, 2, 2, 2);
-    EXPECT_FALSE(make_feedback(worse, {}, solver_kernels().back(), pool).ok());
+    const Feedback f = make_feedback(gram, {}, solver_kernels().back(), pool);
+    EXPECT_TRUE(f.answers);
+    EXPECT_NEAR(f.spread[1], -near, 1e-6);  // x_1 answers x_0's error with its opposite
+    EXPECT_NEAR(f.weight[0] / std::sqrt(1 - near * near), 1.0, 1e-3);
+}
+
+TEST(Feedback, AMatrixThatIsNotPositiveDefiniteCountsByItsDiagonal) {
+    ThreadPool pool(1);
+    const Gram worse = Gram::of(std::vector<double>{4, 9, 9, 4}, 2, 2, 2);
+    const Feedback f = make_feedback(worse, {}, solver_kernels().back(), pool);
+    EXPECT_FALSE(f.answers);
+    EXPECT_EQ(f.weight, (std::vector<float>{2, 2}));
+    EXPECT_EQ(f.spread, std::vector<float>(4, 0.0f));
 }
 
 TEST(Feedback, HasTheSameBitsOnEveryEntryAndForAnyThreadCount) {
@@ -186,9 +193,9 @@ TEST(Feedback, HasTheSameBitsOnEveryEntryAndForAnyThreadCount) {
     for (const SolverKernels& kernels : solver_kernels()) {
         if (!kernels.supported()) continue;
         const auto got = make_feedback(h, {0.03, 16}, kernels, three);
-        EXPECT_EQ(got->order, want->order);
-        EXPECT_EQ(std::memcmp(got->spread.data(), want->spread.data(), want->spread.size() * 4), 0) << kernels.name;
-        EXPECT_EQ(got->weight, want->weight);
+        EXPECT_EQ(got.order, want.order);
+        EXPECT_EQ(std::memcmp(got.spread.data(), want.spread.data(), want.spread.size() * 4), 0) << kernels.name;
+        EXPECT_EQ(got.weight, want.weight);
     }
 }
 

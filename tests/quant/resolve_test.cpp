@@ -123,6 +123,43 @@ TEST(Resolve, rules_that_match_nothing_are_warnings_and_strict_errors) {
         << "the imported list of what to leave alone is for every architecture";
 }
 
+// Dense, mixtures, latent attention, hybrids.
+class PresetsOnPlainModels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PresetsOnPlainModels, GiveNoWarningsAndPassStrict) {
+    const auto model = test::read_model(test::test_data("golden/models") / GetParam());
+    for (const std::string& preset : preset_names())
+        for (const char* kv : {"", "fp8", "nvfp4_cast", "none"}) {
+            const auto plan = resolve(*load_recipe(preset), model.tensors, model.config, {.strict = true, .kv = kv});
+            ASSERT_TRUE(plan.ok()) << preset << ": " << plan.error().message();
+            EXPECT_TRUE(plan->warnings.empty()) << preset << " " << kv << ": " << plan->warnings.front();
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, PresetsOnPlainModels,
+                         ::testing::Values("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3",
+                                           "nemotron_h"));
+
+// Rules of built-in files are exempt wherever they come from, the rules beside them are not.
+TEST(Resolve, a_users_rule_that_matches_nothing_warns_beside_imported_units) {
+    test::TempDir dir;
+    test::write_file(dir / "r.yaml",
+                     "imports: {off: configs/ptq/units/base_disable_all, experts: configs/ptq/units/experts_nvfp4, "
+                     "more: more}\nquant_cfg:\n  - $import: off\n  - $import: experts\n  - $import: more\n"
+                     "  - {quantizer_name: '*mlp_proj*', enable: false}\n");
+    test::write_file(dir / "more.yaml",
+                     "# modelopt-schema: list\n- {quantizer_name: '*o_porj*', cfg: {num_bits: e4m3}}\n");
+    const auto recipe = load_recipe((dir / "r.yaml").string());
+    ASSERT_TRUE(recipe.ok()) << recipe.error().message();
+    test::TensorList dense = small_model();
+    std::erase_if(dense.tensors, [](const CheckpointTensor& t) { return t.name.find("layers.1.") != t.name.npos; });
+    const auto plan = resolve(*recipe, dense.tensors, dense.config);
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    ASSERT_EQ(plan->warnings.size(), 2u) << plan->warnings.front();
+    EXPECT_NE(plan->warnings[0].find("'*o_porj*'"), std::string::npos);
+    EXPECT_NE(plan->warnings[1].find("'*mlp_proj*'"), std::string::npos);
+}
+
 TEST(Resolve, weights_only_nvfp4_is_w4a16_nvfp4) {
     const auto model = small_model();
     const auto a = resolve(*load_recipe("nvfp4"), model.tensors, model.config,
@@ -228,8 +265,8 @@ TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTraining) {
     auto model = small_model();
     for (const char* p : {"up", "down", "in", "out"})
         model.tensors.push_back(tensor(fmt::format("backbone.layers.1.mixer.{}_proj.weight", p), {128, 128}));
-    const auto plan = resolve(*load_recipe("general/ptq/nibble_nvfp4"), model.tensors, model.config,
-                              {.weights_only = true});
+    const auto plan =
+        resolve(*load_recipe("general/ptq/nibble_nvfp4"), model.tensors, model.config, {.weights_only = true});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
     for (const PlanEntry& e : plan->entries) {
         const auto in = [&](std::string_view part) { return e.module.find(part) != std::string::npos; };

@@ -65,7 +65,7 @@ void compare(const std::filesystem::path& root, const std::string& config, const
             const MatrixView weight = weight_of(*model, module);
             QuantMatrix q(Format::nvfp4, weight.rows, weight.cols);
             q.tensor_scale = tensor_scale(spec, amax);
-            const Status status = quantize(weight, floats(*hessian), amax, q.span());
+            const auto status = quantize(weight, floats(*hessian), amax, q.span());
             ASSERT_TRUE(status.ok()) << status.error().message();
             EXPECT_EQ(q.tensor_scale, floats(*golden->find(module + ".weight_scale_2"))[0]);
             const int64_t row = module == tie.module ? tie.row : -1;

@@ -94,7 +94,7 @@ void quantize_row(const RowKernels& rows, const float* x, int64_t cols, Activati
         case ActivationFormat::mxfp8:
             return rows.f32.mxfp8(x, cols / mx_block, out.codes, out.block_scales);
         case ActivationFormat::mxfp4:
-            return rows.f32.mxfp4(x, cols / mx_block, out.codes, out.block_scales);
+            return rows.mxfp4_inputs(x, cols / mx_block, out.codes, out.block_scales);
     }
 }
 

@@ -76,6 +76,7 @@ struct WeightRows {
 
 struct RowKernels {
     WeightRows bf16, f32, f32_kept;  // f32: codes from weights rounded to BF16; f32_kept: as they are
+    void (*mxfp4_inputs)(const void* x, int64_t blocks, uint8_t* codes, uint8_t* scales);  // as f32
     void (*decode_e2m1)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
     void (*decode_e4m3)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
 };

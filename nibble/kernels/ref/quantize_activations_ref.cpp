@@ -58,11 +58,11 @@ void quantize_row(const float* x, int64_t cols, ActivationFormat format, float i
             for (int64_t b = 0; b < cols / mx_block; ++b) {
                 const int64_t at = b * mx_block;
                 const float amax = row_amax(x + at, mx_block);
-                out.block_scales[b] = fp4 ? mxfp4_scale(amax) : mxfp8_scale(amax);
+                out.block_scales[b] = fp4 ? mxfp4_input_scale(amax) : mxfp8_scale(amax);
                 const float inverse = mx_inverse_scale(out.block_scales[b]);
                 for (int64_t i = at; i < at + mx_block; ++i) {
                     if (fp4)
-                        put_nibble(out.codes, i, mxfp4_code(round_to_bf16(x[i]), inverse));
+                        put_nibble(out.codes, i, mxfp4_input_code(round_to_bf16(x[i]), inverse));
                     else
                         out.codes[i] = mxfp8_code(round_to_bf16(x[i]), inverse);
                 }

@@ -174,9 +174,46 @@ TEST_F(DeviceCalibrationTest, ExpertsCountTheirTokensAndFewAreNamedAsOnTheCpu) {
     ASSERT_TRUE(cpu.ok()) << cpu.error().message();
     ASSERT_TRUE(device.ok()) << device.error().message();
     expect_close(device->inputs, cpu->inputs, 8 + 24);
-    EXPECT_FALSE(cpu->warnings.empty());
-    EXPECT_EQ(device->warnings, cpu->warnings);
+    ASSERT_FALSE(cpu->gaps.empty());
+    EXPECT_EQ(cpu->gaps[0].kind, GapKind::few_tokens);
+    EXPECT_EQ(device->gaps, cpu->gaps);
     EXPECT_LT(device->inputs.at("model.layers.0.mlp.experts.0.up_proj").rows(), device->tokens);
+}
+
+// A norm of zeros: the inputs of q, k and v, and with them all keys and values, are zero; inputs of o are, too.
+TEST_F(DeviceCalibrationTest, ZeroStatisticsStopNothingAndAreTheGapsOfTheCpu) {
+    const auto source = small_mixture();
+    source->scale("model.layers.0.input_layernorm.weight", 0.0f);
+    for (const std::string_view recipe : {"nvfp4", "fp8", "nvfp4_gptq", "w4a16_nvfp4_local_hessian"}) {
+        SCOPED_TRACE(recipe);
+        const Plan plan = plan_of(*source, recipe, "fp8");
+        auto cpu = run(*source, plan, false), device = run(*source, plan, true);
+        ASSERT_TRUE(cpu.ok()) << cpu.error().message();
+        ASSERT_TRUE(device.ok()) << device.error().message();
+        EXPECT_EQ(device->gaps, cpu->gaps);
+        const auto with = [&](GapKind kind) {
+            const auto found = std::ranges::find(device->gaps, kind, &CalibrationGap::kind);
+            return found == device->gaps.end() ? std::vector<std::string>{} : found->modules;
+        };
+        EXPECT_EQ(with(GapKind::zero_cache), std::vector<std::string>{"model.layers.0.self_attn"});
+        if (recipe != "w4a16_nvfp4_local_hessian") {
+            EXPECT_EQ(with(GapKind::zero_inputs).size(), 4u) << "q, k, v and o";
+        }
+        const ScaleTable scales = scale_table(*device, plan, Arithmetic::true_division);
+        EXPECT_EQ(scales.values.at("model.layers.0.self_attn.k_proj.k_scale"), 1.0f);
+        if (recipe == "fp8") EXPECT_EQ(scales.values.at("model.layers.0.self_attn.q_proj.input_scale"), 1.0f);
+        if (recipe == "nvfp4") EXPECT_EQ(scales.values.at("model.layers.0.self_attn.q_proj.input_scale"), 1.0f / 448);
+        for (auto* seen : {&*cpu, &*device}) {
+            if (!seen->statistics) continue;
+            for (const PlanEntry& entry : plan.entries) {
+                if (!entry.solver || !entry.module.starts_with("model.layers.0.self_attn")) continue;
+                const SolveGaps& gaps = (*seen->statistics->statistics(entry))->solution->gaps;
+                EXPECT_EQ(gaps.no_feedback, recipe == "nvfp4_gptq") << entry.module;
+                EXPECT_EQ(gaps.blind_blocks, recipe == "nvfp4_gptq" ? 0 : entry.rows() * entry.cols() / 16)
+                    << entry.module;
+            }
+        }
+    }
 }
 
 TEST_F(DeviceCalibrationTest, EveryExpertSeesEveryTokenWhereThatIsWanted) {

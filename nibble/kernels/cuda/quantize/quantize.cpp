@@ -102,7 +102,8 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
             break;
         case Format::mxfp8:
         case Format::mxfp4:
-            code = launch_mx(in, spec.format == Format::mxfp4, out.codes, {out.block_scales, false}, s);
+            code = launch_mx(in, spec.format == Format::mxfp4 ? MxRule::mxfp4 : MxRule::mxfp8, out.codes,
+                             {out.block_scales, false}, s);
             break;
         case Format::nvfp4_bs32:
             code = launch_nvfp4_dynamic(in, nvfp4, 32, s);
@@ -184,7 +185,8 @@ Status quantize_activations(const MatrixView& x, Activations kind, const float* 
             break;
         case Activations::mxfp4:
         case Activations::mxfp8:
-            code = launch_mx(in, kind == Activations::mxfp4, out.codes, target, s);
+            code =
+                launch_mx(in, kind == Activations::mxfp4 ? MxRule::mxfp4_inputs : MxRule::mxfp8, out.codes, target, s);
             break;
         case Activations::fp8_token:
             code = launch_fp8_rows(in, fp8, {}, s);

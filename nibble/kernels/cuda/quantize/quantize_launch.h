@@ -93,7 +93,9 @@ cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8Args& args, cudaStr
 // One scale per 128 consecutive inputs, [rows, cols / 128].
 cudaError_t launch_fp8_groups(const Input& in, const Fp8Args& args, cudaStream_t stream);
 
-cudaError_t launch_mx(const Input& in, bool fp4, uint8_t* codes, const ScaleTarget& target, cudaStream_t stream);
+// The rules of formats/mx.h: MXFP8 has one for weights and inputs.
+enum class MxRule : uint8_t { mxfp4, mxfp4_inputs, mxfp8 };
+cudaError_t launch_mx(const Input& in, MxRule rule, uint8_t* codes, const ScaleTarget& target, cudaStream_t stream);
 
 // values [rows, cols] in BF16 or FP32 from any format; arguments as in QuantView.
 struct DecodeArgs {

@@ -15,7 +15,7 @@ __device__ __noinline__ uint2 exact_mxfp4_codes(const uint8_t* at, float inverse
     return {static_cast<uint32_t>(packed), static_cast<uint32_t>(packed >> 32)};
 }
 
-template <class In, bool Fp4>
+template <class In, MxRule R>
 struct Mx {
     using Input = In;
     static constexpr int per_thread = usual_per_thread<In>, min_blocks = usual_min_blocks;
@@ -31,10 +31,19 @@ struct Mx {
         const float own = w.amax();
         const float amax = fmaxf(own, __shfl_xor_sync(0xFFFFFFFFu, own, 1));
         if (!valid) return;
-        const uint8_t scale = Fp4 ? mxfp4_scale(amax) : mxfp8_scale(amax);
+        const uint8_t scale = R == MxRule::mxfp4          ? mxfp4_scale(amax)
+                              : R == MxRule::mxfp4_inputs ? mxfp4_input_scale(amax)
+                                                          : mxfp8_scale(amax);
         const float inverse = mx_inverse_scale(scale);
         w.round(kept);
-        if constexpr (Fp4) {
+        if constexpr (R == MxRule::mxfp4_inputs) {
+            uint32_t half[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h)  // quotients are below 7, or 7 where rounding to BF16 went up
+                half[h] = e2m1_pack8([&](int i) { return fminf(w.magnitude(8 * h + i) * inverse, e2m1_max); }) |
+                          w.negative_nibbles(h, e8m0_to_float(scale));
+            __stcs(reinterpret_cast<uint2*>(codes) + index, uint2{half[0], half[1]});
+        } else if constexpr (R == MxRule::mxfp4) {
             uint2 packed;
             if (scale <= 127 + 16 && !(is_f32<In> && kept)) {
                 // BF16 times a power of two has eight significant bits: shrunk by 2^-20, a tie goes down and nothing
@@ -60,18 +69,26 @@ struct Mx {
     __device__ void end(const State&) const {}
 };
 
-template <bool Fp4>
+template <MxRule R>
 cudaError_t launch(const Input& in, uint8_t* codes, const ScaleTarget& target, cudaStream_t stream) {
     const ScaleStore store{target.scales, static_cast<uint32_t>(in.cols / mx_block), target.swizzled};
     const int64_t chunks = in.elements() / chunk;
-    if (in.f32) return launch_chunks(in.data, chunks, Mx<F32, Fp4>{codes, store, in.kept}, stream);
-    return launch_chunks(in.data, chunks, Mx<Bf16, Fp4>{codes, store, false}, stream);
+    if (in.f32) return launch_chunks(in.data, chunks, Mx<F32, R>{codes, store, in.kept}, stream);
+    return launch_chunks(in.data, chunks, Mx<Bf16, R>{codes, store, false}, stream);
 }
 
 }  // namespace
 
-cudaError_t launch_mx(const Input& in, bool fp4, uint8_t* codes, const ScaleTarget& target, cudaStream_t stream) {
-    return fp4 ? launch<true>(in, codes, target, stream) : launch<false>(in, codes, target, stream);
+cudaError_t launch_mx(const Input& in, MxRule rule, uint8_t* codes, const ScaleTarget& target, cudaStream_t stream) {
+    switch (rule) {
+        case MxRule::mxfp4:
+            return launch<MxRule::mxfp4>(in, codes, target, stream);
+        case MxRule::mxfp4_inputs:
+            return launch<MxRule::mxfp4_inputs>(in, codes, target, stream);
+        case MxRule::mxfp8:
+            return launch<MxRule::mxfp8>(in, codes, target, stream);
+    }
+    return cudaErrorInvalidValue;
 }
 
 }  // namespace nibble::cuda

@@ -167,10 +167,10 @@ __global__ void __launch_bounds__(threads) inputs_kernel(const __grid_constant__
         } else {
             constexpr bool fp4 = F == ActivationFormat::mxfp4;
             const float amax = e.amax<4>();
-            const uint8_t scale = fp4 ? mxfp4_scale(amax) : mxfp8_scale(amax);
+            const uint8_t scale = fp4 ? mxfp4_input_scale(amax) : mxfp8_scale(amax);
             const float inverse = mx_inverse_scale(scale), value = e8m0_to_float(scale);
             for (float& v : e.x)
-                v = (fp4 ? e2m1_to_float(mxfp4_code(v, inverse)) : e4m3_to_float(mxfp8_code(v, inverse))) * value;
+                v = (fp4 ? e2m1_to_float(mxfp4_input_code(v, inverse)) : e4m3_to_float(mxfp8_code(v, inverse))) * value;
         }
         e.store(a, token, i);
     }

@@ -1,0 +1,108 @@
+#include "quant/calibration_gaps.h"
+
+#include "quant/plan.h"
+#include "quant/quant_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace nibble {
+namespace {
+
+struct GapRow {
+    GapKind kind;
+    std::string_view name, what, instead, plain;  // plain: instead, with Search::maximum_when_blind; empty: the same
+};
+
+constexpr std::array gap_rows{
+    GapRow{GapKind::unseen_experts, "unseen_experts", "no token reached these experts",
+           "input scales are the largest of their peers', and solvers work without statistics", ""},
+    GapRow{GapKind::few_tokens, "few_tokens", "few tokens reached these experts", "their statistics are rough", ""},
+    GapRow{GapKind::zero_inputs, "zero_inputs", "inputs are zero over the whole calibration text",
+           "input_scale is 1/448 for NVFP4 and 1 for FP8, as Model Optimizer writes it", ""},
+    GapRow{GapKind::zero_expert_inputs, "zero_expert_inputs",
+           "inputs of these experts are zero over the whole calibration text",
+           "input scales are the largest of their peers'", ""},
+    GapRow{GapKind::zero_cache, "zero_cache", "keys or values are zero over the whole calibration text",
+           "k_scale or v_scale is 1", ""},
+    GapRow{GapKind::unscaled, "unscaled", "awq_lite has nothing to go by, because the inputs are zero or never came",
+           "the weights stay unscaled", ""},
+    GapRow{GapKind::no_feedback, "no_feedback",
+           "the second moments are not positive definite (inputs that are zero, or no damping)",
+           "weights are rounded without feedback, as in Model Optimizer", ""},
+    GapRow{GapKind::blind_blocks, "blind_blocks", "the inputs of these blocks are zero over the whole calibration text",
+           "local_hessian takes the smallest scale as Model Optimizer does, which makes the weights zero "
+           "(--compat none keeps them)",
+           "the scale is that of the least squared error of the weights"},
+    GapRow{GapKind::blind_search, "blind_search",
+           "the weights are so small that the search over scales sees no difference",
+           "the first candidate is taken as in Model Optimizer, which loses the weights (--compat none keeps them)",
+           "the scale is that of the maximum"},
+    GapRow{GapKind::too_small, "too_small", "the weights are too small for nibble_best",
+           "they are rounded by the maximum", ""},
+    GapRow{GapKind::lost_weights, "lost_weights", "little is left of the weights (SQNR below 5 dB)",
+           "they are written as the recipe says (--ignore leaves a module as it is)", ""},
+};
+
+const GapRow& row_of(GapKind kind) { return *std::ranges::find(gap_rows, kind, &GapRow::kind); }
+
+// Whether a search that sees no difference takes something else than the maximum.
+bool loses_when_blind(const Search& search) {
+    return search.kind == Search::Kind::sweep ||
+           (search.kind == Search::Kind::multipliers && search_multipliers(search).front() != 1.0f);
+}
+
+}  // namespace
+
+std::string_view gap_name(GapKind kind) { return row_of(kind).name; }
+
+std::optional<GapKind> gap_from_name(std::string_view name) {
+    const auto found = std::ranges::find(gap_rows, name, &GapRow::name);
+    return found == gap_rows.end() ? std::nullopt : std::optional(found->kind);
+}
+
+CalibrationGap make_gap(GapKind kind, std::vector<std::string> modules, int64_t count, bool plain) {
+    const GapRow& row = row_of(kind);
+    const bool blocks = kind == GapKind::blind_blocks;
+    CalibrationGap gap{kind, blocks ? count : std::ssize(modules), std::move(modules), {}};
+    const std::string many =
+        blocks ? fmt::format("{} blocks of {} tensor{}", count, gap.modules.size(), gap.modules.size() == 1 ? "" : "s")
+               : fmt::format("{} module{}", gap.count, gap.count == 1 ? "" : "s");
+    gap.text = fmt::format("{} (first: {}): {}; {}", many, gap.modules.front(), row.what,
+                           plain && !row.plain.empty() ? row.plain : row.instead);
+    return gap;
+}
+
+std::vector<CalibrationGap> gaps_of_tensors(const Plan& plan, std::span<const TensorReport> tensors) {
+    std::vector<std::string> no_feedback, blind_blocks, blind_search, too_small, lost;
+    int64_t blocks = 0;
+    bool plain = false;
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+        const PlanEntry& entry = plan.entries[i];
+        const TensorReport& t = tensors[i];
+        plain |= entry.spec.search.maximum_when_blind;
+        if (t.gaps.no_feedback) no_feedback.push_back(entry.module);
+        if (t.gaps.too_small) too_small.push_back(entry.module);
+        if (t.blind_search && loses_when_blind(entry.spec.search)) {
+            blind_search.push_back(entry.module);
+        } else if (t.gaps.blind_blocks > 0) {
+            blind_blocks.push_back(entry.module);
+            blocks += t.gaps.blind_blocks;
+        }
+        if (t.quantized() && loses_most(t)) lost.push_back(entry.module);
+    }
+    std::vector<CalibrationGap> gaps;
+    const auto add = [&](GapKind kind, std::vector<std::string>& modules) {
+        if (!modules.empty()) gaps.push_back(make_gap(kind, std::move(modules), blocks, plain));
+    };
+    add(GapKind::no_feedback, no_feedback);
+    add(GapKind::blind_blocks, blind_blocks);
+    add(GapKind::blind_search, blind_search);
+    add(GapKind::too_small, too_small);
+    add(GapKind::lost_weights, lost);
+    return gaps;
+}
+
+}  // namespace nibble
