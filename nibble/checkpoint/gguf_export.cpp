@@ -1,4 +1,5 @@
 // Writes GGUF files: the header and every offset first, then the values in any order.
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
@@ -215,6 +216,7 @@ struct GgufPlan {
 
 Result<GgufPlan> plan_gguf_file(const ExportSpec& spec) {
     NIBBLE_TRY(const std::string architecture, gguf_architecture_of(spec));
+    NIBBLE_TRY(spec.config, canonical_config(spec.config));
     NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, architecture));
     NIBBLE_TRY(const int64_t vocabulary, vocabulary_of(layout));
     GgufHeader header;
