@@ -12,7 +12,7 @@ namespace nibble {
 namespace {
 
 // The text whose tokens identify a tokenizer.
-constexpr std::string_view probe =
+constexpr std::string_view probe_text =
     "\n \n\n \n\n\n \t \t\t \t\n  \n   \n    \n     \n🚀 (normal) 😶\u200d🌫️ (multiple emojis concatenated) ✅ "
     "🦙🦙 3 33 333 "
     "3333 33333 333333 3333333 33333333 3.3 3..3 3...3 កាន់តែពិសេសអាច😁 ?我想在apple工作1314151天～ ------======= нещо на "
@@ -117,7 +117,7 @@ constexpr std::array known_tokenizers{
 std::optional<std::string> known_gguf_tokenizer(std::string_view tokenizer_json) {
     const auto tokenizer = Tokenizer::from_json(tokenizer_json);
     if (!tokenizer.ok()) return std::nullopt;  // of a kind that is not in the table
-    const auto ids = tokenizer->encode(probe, {.add_special = true});
+    const auto ids = tokenizer->encode(probe_text, {.add_special = true});
     if (!ids.ok()) return std::nullopt;
     const std::string hash = sha256_hex(fmt::format("[{}]", fmt::join(*ids, ", ")));
     const auto found = std::ranges::find(known_tokenizers, hash, &KnownTokenizer::hash);
