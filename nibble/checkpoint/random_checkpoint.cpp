@@ -97,9 +97,9 @@ struct Linears {  // how linears of the model are stored
     ActivationFormat activation = ActivationFormat::none;
 };
 
-class Names {
+class RandomNames {
 public:
-    Names(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
+    RandomNames(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
 
     void add(std::string name, std::vector<int64_t> shape, bool linear = false, DType dtype = DType::bf16) {
         CheckpointTensor t{.name = std::move(name), .shape = std::move(shape), .dtype = dtype, .file = "random"};
@@ -211,7 +211,7 @@ private:
     Linears linears_;
 };
 
-void transformer(Names& names, const std::string& family) {
+void transformer(RandomNames& names, const std::string& family) {
     const int64_t hidden = names.at("hidden_size");
     const int64_t dense = family == "deepseek_v3" ? names.at("first_k_dense_replace") : 0;
     names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
@@ -238,7 +238,7 @@ void transformer(Names& names, const std::string& family) {
     names.add("model.norm.weight", {hidden});
 }
 
-void nemotron_layers(Names& names, const std::string& root, const Json& kinds) {
+void nemotron_layers(RandomNames& names, const std::string& root, const Json& kinds) {
     const int64_t hidden = names.at("hidden_size");
     for (size_t i = 0; i < kinds.size(); ++i) {
         const std::string layer = fmt::format("{}.layers.{}", root, i), mixer = layer + ".mixer";
@@ -253,7 +253,7 @@ void nemotron_layers(Names& names, const std::string& root, const Json& kinds) {
     }
 }
 
-void nemotron(Names& names, const Json& kinds) {
+void nemotron(RandomNames& names, const Json& kinds) {
     const int64_t hidden = names.at("hidden_size");
     names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
     nemotron_layers(names, "backbone", kinds);
@@ -261,7 +261,7 @@ void nemotron(Names& names, const Json& kinds) {
 }
 
 // Attention and experts behind one another, as the larger published models have them.
-void nemotron_prediction(Names& names) {
+void nemotron_prediction(RandomNames& names) {
     const int64_t hidden = names.at("hidden_size");
     names.add("mtp.layers.0.eh_proj.weight", {hidden, 2 * hidden});
     for (const char* norm : {"0.enorm", "0.hnorm", "1.final_layernorm"})
@@ -381,7 +381,7 @@ Result<std::unique_ptr<Checkpoint>> make_random(std::string_view name, Json conf
         config["mtp_hybrid_override_pattern"] = "*E";
     }
     NIBBLE_TRY(const Json canonical, canonical_config(config));
-    Names names(canonical, linears);
+    RandomNames names(canonical, linears);
     const std::string family = canonical.value("model_type", "");
     if (family == "nemotron_h")
         nemotron(names, canonical["layers_block_type"]);
@@ -390,7 +390,7 @@ Result<std::unique_ptr<Checkpoint>> make_random(std::string_view name, Json conf
     if (!canonical.value("tie_word_embeddings", false))
         names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
     if (prediction) {
-        Names more(canonical, {});
+        RandomNames more(canonical, {});
         nemotron_prediction(more);
         std::ranges::move(more.tensors, std::back_inserter(names.tensors));
     }
