@@ -3,6 +3,8 @@
 #include "base/mapped_file.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <vector>
 
 namespace nibble {
@@ -10,6 +12,16 @@ namespace {
 
 constexpr size_t most_bytes = size_t{256} << 20;
 constexpr int64_t most_values = int64_t{16} << 20;  // of 16 to 64 bytes each
+
+// The parser of the library reads only JSON's own numbers, so each constant goes through it as another text.
+struct PythonConstant {
+    std::string_view name, stand_in;
+    double value;
+};
+constexpr std::array python_constants{
+    PythonConstant{"Infinity", "0e0070000000001", std::numeric_limits<double>::infinity()},
+    PythonConstant{"-Infinity", "-0e0070000000001", -std::numeric_limits<double>::infinity()},
+    PythonConstant{"NaN", "0e0070000000002", std::numeric_limits<double>::quiet_NaN()}};
 
 // Builds the document and checks what the library does not: depth, duplicate keys, the number of values. The library's
 // own builder looks for every new key among all before it, which is quadratic in an ordered document.
@@ -22,6 +34,9 @@ public:
     bool number_integer(Json::number_integer_t v) { return put(v); }
     bool number_unsigned(Json::number_unsigned_t v) { return put(v); }
     bool number_float(Json::number_float_t v, const std::string& text) {
+        if (options_.python_constants)
+            for (const PythonConstant& constant : python_constants)
+                if (text == constant.stand_in) return put(constant.value);
         return options_.decimals_as_text ? put(text) : put(v);
     }
     bool string(std::string& v) { return put(std::move(v)); }
@@ -95,8 +110,8 @@ private:
     const JsonOptions& options_;
 };
 
-// Puts quotes around bare Infinity, -Infinity and NaN outside strings.
-std::string quote_python_constants(std::string_view text) {
+// Replaces bare Infinity, -Infinity and NaN outside strings by numbers that nobody writes.
+std::string replace_python_constants(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
     bool in_string = false;
@@ -110,12 +125,11 @@ std::string quote_python_constants(std::string_view text) {
             out += text[i++];
             continue;
         }
-        std::string_view token;
-        for (std::string_view t : {"-Infinity", "Infinity", "NaN"})
-            if (text.substr(i).starts_with(t)) token = t;
-        if (!token.empty()) {
-            out += fmt::format("\"{}\"", token);
-            i += token.size();
+        const auto constant = std::ranges::find_if(
+            python_constants, [&](const PythonConstant& p) { return text.substr(i).starts_with(p.name); });
+        if (constant != python_constants.end()) {
+            out += constant->stand_in;
+            i += constant->name.size();
             continue;
         }
         in_string = c == '"';
@@ -134,7 +148,7 @@ Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
     if (const size_t zero = text.find('\0'); zero != text.npos) return fail("invalid JSON: zero byte at {}", zero);
     std::string rewritten;
     if (options.python_constants) {
-        rewritten = quote_python_constants(text);
+        rewritten = replace_python_constants(text);
         text = rewritten;
     }
     Json root;

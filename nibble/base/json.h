@@ -1,6 +1,6 @@
 // JSON as nlohmann::ordered_json, parsed from untrusted text: depth-limited, duplicate keys refused, errors as values
 // with line and column. Model configs written by Python may hold the bare tokens Infinity, -Infinity and NaN, which are
-// not JSON; `python_constants` reads them as the strings "Infinity", "-Infinity" and "NaN".
+// not JSON; `python_constants` reads them as those numbers.
 #pragma once
 
 #include "base/error.h"

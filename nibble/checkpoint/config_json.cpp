@@ -2,38 +2,37 @@
 
 #include "base/mapped_file.h"
 
-#include <algorithm>
-#include <array>
+#include <cmath>
 
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 3> tokens{"-Infinity", "Infinity", "NaN"};
-
-bool is_token(std::string_view text) { return std::ranges::find(tokens, text) != tokens.end(); }
-
-// Calls `visit(begin, end)` for each string literal of the text, quotes excluded. Escapes stay as they are.
-template <class Visit>
-void for_each_string(std::string_view text, Visit visit) {
-    for (size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '"') continue;
-        const size_t begin = ++i;
-        while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
-        visit(begin, std::min(i, text.size()));
+// Appends `value` as the JSON library writes it, but numbers that are not finite as Python's bare tokens.
+void append_json(const Json& value, int indent, int depth, std::string& out) {
+    const auto new_line = [&](int level) { out.append("\n").append(static_cast<size_t>(indent * level), ' '); };
+    if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+        const double number = value.get<double>();
+        out += std::isnan(number) ? "NaN" : number < 0 ? "-Infinity" : "Infinity";
+    } else if (value.is_structured() && !value.empty()) {
+        out += value.is_object() ? '{' : '[';
+        bool first = true;
+        for (const auto& item : value.items()) {
+            if (!first) out += ',';
+            first = false;
+            new_line(depth + 1);
+            if (value.is_object()) out.append(Json(item.key()).dump()).append(": ");
+            append_json(item.value(), indent, depth + 1, out);
+        }
+        new_line(depth);
+        out += value.is_object() ? '}' : ']';
+    } else {
+        out += value.dump();
     }
 }
 
 }  // namespace
 
-Result<Json> parse_config(std::string_view text) {
-    bool quoted_token = false;
-    for_each_string(text, [&](size_t begin, size_t end) { quoted_token |= is_token(text.substr(begin, end - begin)); });
-    if (quoted_token)
-        return fail(
-            "a string is spelled \"Infinity\", \"-Infinity\" or \"NaN\": nibble could not tell it from the bare "
-            "token; write the token without quotes");
-    return parse_json(text, {.python_constants = true});
-}
+Result<Json> parse_config(std::string_view text) { return parse_json(text, {.python_constants = true}); }
 
 Result<Json> read_config(const std::filesystem::path& path) {
     NIBBLE_TRY(const auto text, read_text_file(path));
@@ -43,22 +42,21 @@ Result<Json> read_config(const std::filesystem::path& path) {
 Result<std::string> config_text(const Json& config, int indent) {
     std::string text;
     try {
-        text = config.dump(indent);
+        append_json(config, indent, 0, text);
     } catch (const Json::exception&) {
         return fail("the configuration holds text that is not UTF-8");
     }
-    std::string out;
-    out.reserve(text.size() + 1);
-    size_t copied = 0;
-    for_each_string(text, [&](size_t begin, size_t end) {
-        if (!is_token(std::string_view(text).substr(begin, end - begin))) return;
-        out.append(text, copied, begin - 1 - copied);  // without the quotes
-        out.append(text, begin, end - begin);
-        copied = end + 1;
-    });
-    out.append(text, copied);
-    out += '\n';
-    return out;
+    return text + "\n";
+}
+
+Json tag_special_floats(Json value) {
+    if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+        const double number = value.get<double>();
+        return Json::object({{"__float__", std::isnan(number) ? "NaN" : number < 0 ? "-Infinity" : "Infinity"}});
+    }
+    if (value.is_structured())
+        for (Json& item : value) item = tag_special_floats(std::move(item));
+    return value;
 }
 
 void append_member(Json& object, std::string key, Json value) {
@@ -79,7 +77,7 @@ Result<std::vector<std::string>> read_names(const Json& object, const char* key)
 }
 
 std::string show_value(const Json& value) {
-    return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80);
+    return tag_special_floats(value).dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80);
 }
 
 }  // namespace nibble

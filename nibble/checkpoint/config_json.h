@@ -1,5 +1,5 @@
-// config.json as Python writes it: JSON plus the bare tokens Infinity, -Infinity and NaN, which base/json.h reads as
-// strings of that spelling and the writer below puts back bare.
+// config.json as Python writes it: JSON plus the bare tokens Infinity, -Infinity and NaN. They are read as numbers and
+// written as tokens again.
 #pragma once
 
 #include "base/json.h"
@@ -10,10 +10,12 @@
 
 namespace nibble {
 
-// Error when a quoted string is spelled like one of the tokens: it could not be told apart when written back. (No
-// published configuration has one.)
 Result<Json> parse_config(std::string_view text);
 Result<Json> read_config(const std::filesystem::path& path);
+
+// Numbers that are not finite as {"__float__": "Infinity"}, as transformers 5 writes them: for output that must be
+// JSON.
+Json tag_special_floats(Json value);
 
 // Keys in their order, `indent` spaces, a newline at the end. Error: text that is not UTF-8.
 Result<std::string> config_text(const Json& config, int indent);

@@ -1,4 +1,5 @@
 // Writes GGUF files: the header and every offset first, then the values in any order.
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
@@ -206,15 +207,16 @@ Result<int64_t> vocabulary_of(const GgufExportLayout& layout) {
     return fail("the model has no embedding matrix, so it cannot be written as GGUF");
 }
 
-// Everything of the file that follows from the list of tensors.
+// Everything of the file that follows from the configuration and the list of tensors.
 struct GgufPlan {
     GgufExportLayout layout;
     GgufLayout file;
     std::vector<float> divisors;  // of the last tensor, when there are any
 };
 
-Result<GgufPlan> plan_gguf_file(const ExportSpec& spec) {
+Result<GgufPlan> plan_gguf_file(ExportSpec spec) {
     NIBBLE_TRY(const std::string architecture, gguf_architecture_of(spec));
+    NIBBLE_TRY(spec.config, canonical_config(spec.config));
     NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, architecture));
     NIBBLE_TRY(const int64_t vocabulary, vocabulary_of(layout));
     GgufHeader header;

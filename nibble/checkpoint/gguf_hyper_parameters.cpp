@@ -70,8 +70,7 @@ private:
     const Json& object_;
 };
 
-// The rotation of (full) attention: rope_theta and rope_scaling, or rope_parameters of transformers 5, where Gemma 3
-// has one object per kind of layer.
+// The rotation of (full) attention; Gemma 3 has one object per kind of layer.
 struct Rope {
     Json scaling;  // null: none
     double base = 10000;
@@ -79,35 +78,20 @@ struct Rope {
     std::string type;
 };
 
-Result<Rope> rope_of(const Json& config, double default_base) {
-    const Fields fields(config);
+Result<Rope> rope_of(const Json& config) {
     Rope rope;
-    NIBBLE_TRY(rope.base, fields.number_or("rope_theta", default_base));
-    NIBBLE_TRY(rope.scaling, fields.object_or_null("rope_scaling"));
-    if (rope.scaling.is_null()) {
-        NIBBLE_TRY(rope.scaling, fields.object_or_null("rope_parameters"));
-        if (rope.scaling.contains("full_attention")) {
-            const Json both = rope.scaling;
-            NIBBLE_TRY(rope.scaling, Fields(both).object_or_null("full_attention"));
-            NIBBLE_TRY(const Json local, Fields(both).object_or_null("sliding_attention"));
-            if (local.contains("rope_theta")) {
-                NIBBLE_TRY(rope.local_base, Fields(local).number("rope_theta"));
-            }
-        }
-        if (rope.scaling.is_object()) {
-            NIBBLE_TRY(rope.base, Fields(rope.scaling).number_or("rope_theta", rope.base));
-        }
-    }
-    if (fields.has("rope_local_base_freq")) {
-        NIBBLE_TRY(rope.local_base, fields.number("rope_local_base_freq"));
+    NIBBLE_TRY(rope.scaling, Fields(config).object_or_null("rope_parameters"));
+    if (rope.scaling.contains("full_attention")) {
+        NIBBLE_TRY(rope.local_base, Fields(rope.scaling["sliding_attention"]).number("rope_theta"));
+        rope.scaling = Json(rope.scaling["full_attention"]);
     }
     if (rope.scaling.is_null()) return rope;
+    NIBBLE_TRY(rope.base, Fields(rope.scaling).number("rope_theta"));
     const Fields scaling(rope.scaling);
-    NIBBLE_TRY(const std::string legacy, scaling.text_or("type", "default"));
-    NIBBLE_TRY(rope.type, scaling.text_or("rope_type", legacy));
+    NIBBLE_TRY(rope.type, scaling.text_or("rope_type", "default"));
     NIBBLE_TRY(const double partial, scaling.number_or("partial_rotary_factor", 1));
     if (partial != 1) return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp", partial);
-    if (rope.type == "default") rope.scaling = Json();
+    if (rope.type == "default" || rope.type == "none") rope.scaling = Json();
     return rope;
 }
 
@@ -179,7 +163,7 @@ private:
     }
 
     // What all but the hybrid models have.
-    Status transformer(double default_base) {
+    Status transformer() {
         NIBBLE_CHECK(sizes());
         NIBBLE_CHECK(integer("feed_forward_length", "intermediate_size"));
         NIBBLE_CHECK(integer("attention.head_count_kv",
@@ -191,13 +175,11 @@ private:
             put("attention.value_length", width);
         }
         put("rope.dimension_count", width);
-        return rope(default_base);
+        return rope();
     }
 
-    Status rope(double default_base) {
-        NIBBLE_TRY(const double partial, config_.number_or("partial_rotary_factor", 1));
-        if (partial != 1) return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp", partial);
-        NIBBLE_TRY(const Rope rope, rope_of(spec_.config, default_base));
+    Status rope() {
+        NIBBLE_TRY(const Rope rope, rope_of(spec_.config));
         put("rope.freq_base", static_cast<float>(rope.base));
         if (rope.local_base && arch_ == "gemma3") put("rope.freq_base_swa", static_cast<float>(*rope.local_base));
         if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's is a tensor
@@ -223,7 +205,7 @@ private:
 
     Status llama(const std::string& type) {
         NIBBLE_CHECK(activation_is("hidden_act", "silu"));
-        NIBBLE_CHECK(transformer(10000));
+        NIBBLE_CHECK(transformer());
         if (type == "mistral" && config_.has("sliding_window"))
             NIBBLE_CHECK(integer("attention.sliding_window", "sliding_window"));
         if (type != "mixtral") return Ok{};
@@ -236,7 +218,7 @@ private:
         NIBBLE_CHECK(activation_is("hidden_act", "silu"));
         NIBBLE_TRY(const bool slides, config_.boolean_or("use_sliding_window", false));
         if (slides) return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
-        NIBBLE_CHECK(transformer(10000));
+        NIBBLE_CHECK(transformer());
         if (arch_ != "qwen3moe") return Ok{};
         NIBBLE_TRY(const bool normalized, config_.boolean_or("norm_topk_prob", false));
         if (!normalized)
@@ -245,21 +227,20 @@ private:
                 "false");
         if (const std::string* dense = layer_with(".ffn_up.weight"))
             return fail("{}: llama.cpp's qwen3moe has experts in every layer", *dense);
-        NIBBLE_CHECK(integer("expert_count", "num_experts"));
+        NIBBLE_CHECK(integer("expert_count", "num_local_experts"));
         NIBBLE_CHECK(integer("expert_used_count", "num_experts_per_tok"));
         return integer("expert_feed_forward_length", "moe_intermediate_size");
     }
 
     Status gemma3() {
         NIBBLE_CHECK(activation_is("hidden_activation", "gelu_pytorch_tanh"));
-        NIBBLE_CHECK(transformer(1e6));
+        NIBBLE_CHECK(transformer());
         if (config_.has("attn_logit_softcapping"))
             return fail("config.json: 'attn_logit_softcapping' has no counterpart in llama.cpp's gemma3");
         if (config_.has("final_logit_softcapping"))
             NIBBLE_CHECK(number("final_logit_softcapping", "final_logit_softcapping"));
         NIBBLE_CHECK(gemma3_query_scale());
-        NIBBLE_TRY(const uint32_t pattern, config_.integer_or("sliding_window_pattern", 6));
-        NIBBLE_CHECK(gemma3_layers(pattern));
+        NIBBLE_TRY(const uint32_t pattern, gemma3_period());
         if (pattern == 1 || !config_.has("sliding_window")) return Ok{};
         put("attention.sliding_window_pattern", pattern);
         return integer("attention.sliding_window", "sliding_window");
@@ -277,14 +258,19 @@ private:
         return fail("config.json: 'query_pre_attn_scalar' is {}, llama.cpp computes with {}", scalar, expected);
     }
 
-    Status gemma3_layers(uint32_t pattern) const {
-        const auto types = spec_.config.find("layer_types");
-        if (types == spec_.config.end() || !types->is_array()) return Ok{};
-        for (size_t l = 0; l < types->size(); ++l)
-            if (const bool full = pattern == 1 || (pattern != 0 && (l + 1) % pattern == 0);
-                (*types)[l] != (full ? "full_attention" : "sliding_attention"))
-                return fail("config.json: 'layer_types' does not repeat every {} layers at layer {}", pattern, l);
-        return Ok{};
+    // Every how many layers attention is full: as layer_types lists it, else as sliding_window_pattern says.
+    Result<uint32_t> gemma3_period() const {
+        NIBBLE_TRY(uint32_t period, config_.integer("sliding_window_pattern"));
+        if (!config_.has("layer_types")) return period;
+        const Json& types = spec_.config["layer_types"];
+        if (!types.is_array()) return fail("config.json: 'layer_types' must be a list");
+        const auto first = std::ranges::find(types, Json("full_attention"));
+        const auto leading = static_cast<uint32_t>(first - types.begin());
+        period = first == types.end() ? std::max(period, leading + 1) : leading + 1;
+        for (size_t l = 0; l < types.size(); ++l)
+            if (types[l] != ((l + 1) % period == 0 ? "full_attention" : "sliding_attention"))
+                return fail("config.json: 'layer_types' does not repeat every {} layers at layer {}", period, l);
+        return period;
     }
 
     const std::string* layer_with(std::string_view suffix) const {
@@ -320,9 +306,8 @@ private:
         NIBBLE_TRY(const uint32_t width, config_.integer("head_dim"));
         put("attention.key_length", width);
         put("attention.value_length", width);
-        const char* epsilon = config_.has("layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
-        NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", epsilon));
-        NIBBLE_CHECK(number("attention.layer_norm_epsilon", epsilon));
+        NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"));
+        NIBBLE_CHECK(number("attention.layer_norm_epsilon", "layer_norm_epsilon"));
         put("rope.scaling.finetuned", false);  // no rotation at all
         NIBBLE_CHECK(mamba());
         return arch_ == "nemotron_h" ? Status(Ok{}) : nemotron_experts();
@@ -374,7 +359,7 @@ Status add_gguf_hyper_parameters(const ExportSpec& spec, std::string_view archit
 }
 
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
-    NIBBLE_TRY(const Rope rope, rope_of(spec.config, 10000));
+    NIBBLE_TRY(const Rope rope, rope_of(spec.config));
     if (rope.scaling.is_null() || rope.type != "llama3") return std::vector<float>();
     const Fields scaling(rope.scaling), config(spec.config);
     Llama3Rope llama3;
@@ -383,7 +368,7 @@ Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
     NIBBLE_TRY(llama3.high_freq_factor, scaling.number("high_freq_factor"));
     NIBBLE_TRY(llama3.original_length, scaling.number("original_max_position_embeddings"));
     if (!(llama3.factor > 0 && llama3.low_freq_factor > 0 && llama3.high_freq_factor > llama3.low_freq_factor))
-        return fail("config.json: 'rope_scaling' has factors that are not positive and rising");
+        return fail("config.json: rope_parameters has factors that are not positive and rising");
     NIBBLE_TRY(const uint32_t hidden, config.integer("hidden_size"));
     NIBBLE_TRY(const uint32_t heads, config.integer("num_attention_heads"));
     NIBBLE_TRY(const uint32_t width, config.integer_or("head_dim", hidden / std::max(heads, 1u)));

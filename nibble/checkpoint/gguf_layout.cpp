@@ -177,13 +177,11 @@ private:
     }
 
     Result<int64_t> expert_count() const {
-        for (const char* field : {"num_local_experts", "num_experts"})
-            if (spec_.config.contains(field)) return positive(field);
-        return positive("n_routed_experts");
+        return positive(spec_.config.contains("num_local_experts") ? "num_local_experts" : "n_routed_experts");
     }
 
     Result<int64_t> head_dim(const ExportTensor& t, GgufTransform transform) const {
-        const bool keys = transform == rope_k && spec_.config.contains("num_key_value_heads");
+        const bool keys = transform == rope_k && !spec_.config.value("num_key_value_heads", Json()).is_null();
         NIBBLE_TRY(const int64_t heads, positive(keys ? "num_key_value_heads" : "num_attention_heads"));
         if (t.shape[0] % (2 * heads) != 0)
             return fail("{}: {} rows do not divide into {} heads of even size", show_name(t.name), t.shape[0], heads);

@@ -38,12 +38,15 @@ constexpr std::string_view deepseek3 = R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]
                                        R"(]+|\s+(?!\S)|\s+)";
 
 constexpr std::array rows{
-    Row{.ids = "gpt-2 default", .gpt2 = true},
+    Row{.ids = "gpt-2 default phi-2 gigachat jina-v2-es jina-v2-de a.x-4.0 mellum", .gpt2 = true},
     Row{.ids = "smollm starcoder refact codeshell", .digits = true, .gpt2 = true},
     Row{.ids = "command-r", .digits = true, .gpt2 = true, .nfc = true},
-    Row{.ids = "llama-bpe llama3 llama-v3 falcon3", .patterns = {llama3}, .ignore_merges = true, .add_bos = true},
+    Row{.ids = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+        .patterns = {llama3},
+        .ignore_merges = true,
+        .add_bos = true},
     Row{.ids = "dbrx smaug-bpe", .patterns = {llama3}},
-    Row{.ids = "qwen2 deepseek-r1-qwen", .patterns = {qwen2}, .nfc = true},
+    Row{.ids = "qwen2 deepseek-r1-qwen kormo f2llmv2", .patterns = {qwen2}, .nfc = true},
     Row{.ids = "tekken", .patterns = {tekken}, .ignore_merges = true, .add_bos = true},
     Row{.ids = "gpt-4o llama4", .patterns = {gpt4o}},
     Row{.ids = "deepseek-coder", .patterns = {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", cjk}, .digits = true},

@@ -1,5 +1,6 @@
 #include "base/mapped_file.h"
 #include "checkpoint/gguf_header.h"
+#include "checkpoint/gguf_known_tokenizers.h"
 #include "checkpoint/gguf_pretokenizers.h"
 #include "checkpoint/gguf_vocabulary.h"
 #include "checkpoint/tokenizer_file.h"
@@ -60,8 +61,10 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 
 class TokenizerWriter {
 public:
-    TokenizerWriter(const ExportSpec& spec, const TokenizerFile& file, const Json& config, GgufHeader& out)
-        : spec_(spec), file_(file), config_(config), out_(out) {}
+    // `text`: of tokenizer.json.
+    TokenizerWriter(const ExportSpec& spec, std::string_view text, const TokenizerFile& file, const Json& config,
+                    GgufHeader& out)
+        : spec_(spec), text_(text), file_(file), config_(config), out_(out) {}
 
     Status write(int64_t vocabulary) {
         NIBBLE_CHECK(collect_tokens(static_cast<size_t>(vocabulary)));
@@ -99,11 +102,14 @@ private:
     }
 
     Status byte_level() {
-        const Json normalizer = file_.document.value("normalizer", Json());
-        const Json pre_tokenizer = file_.document.value("pre_tokenizer", Json());
-        NIBBLE_TRY(auto id, gguf_pre_tokenizer_id(normalizer, pre_tokenizer, file_.model("ignore_merges") == true));
+        std::optional<std::string> id = known_gguf_tokenizer(text_);
+        if (!id) {
+            NIBBLE_TRY(id, gguf_pre_tokenizer_id(file_.document.value("normalizer", Json()),
+                                                 file_.document.value("pre_tokenizer", Json()),
+                                                 file_.model("ignore_merges") == true));
+        }
         out_.metadata.add("tokenizer.ggml.model", std::string("gpt2"));
-        out_.metadata.add("tokenizer.ggml.pre", std::move(id));
+        out_.metadata.add("tokenizer.ggml.pre", *std::move(id));
         out_.metadata.add("tokenizer.ggml.add_space_prefix", false);
         return Ok{};
     }
@@ -203,6 +209,7 @@ private:
     }
 
     const ExportSpec& spec_;
+    std::string_view text_;
     const TokenizerFile& file_;
     const Json& config_;
     GgufHeader& out_;
@@ -261,7 +268,7 @@ Status add_gguf_tokenizer(const ExportSpec& spec, int64_t vocabulary, GgufHeader
     NIBBLE_TRY(const auto text, side_file(spec, "tokenizer.json"));
     if (text) {
         NIBBLE_TRY(const auto file, parse_tokenizer_file(*text).within("tokenizer.json"));
-        NIBBLE_CHECK(TokenizerWriter(spec, file, config, out).write(vocabulary).within("tokenizer.json"));
+        NIBBLE_CHECK(TokenizerWriter(spec, *text, file, config, out).write(vocabulary).within("tokenizer.json"));
     } else {
         NIBBLE_TRY(const auto model, side_file(spec, "tokenizer.model"));
         if (!model) return no_vocabulary(spec, out);

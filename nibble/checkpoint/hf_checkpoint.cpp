@@ -4,6 +4,7 @@
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/hf_contents.h"
 #include "checkpoint/side_files.h"
+#include "checkpoint/tied_head.h"
 #include "formats/fp8.h"
 #include "io/json_events.h"
 
@@ -61,7 +62,22 @@ public:
     const Json& config() const override { return config_; }
     KvFormat kv() const override { return kv_; }
     std::span<const CheckpointTensor> tensors() const override { return tensors_; }
+    std::span<const std::string> notes() const override { return notes_; }
     Result<std::vector<SideFile>> side_files() const override { return list_side_files(path_); }
+
+    // A head in the files of a model that is tied: its copy of the embedding goes, another matrix unties the model.
+    Status settle_tied_head() {
+        NIBBLE_TRY(StoredHead head, find_stored_head(*this));
+        if (head.kind == StoredHead::Kind::none) return Ok{};
+        if (head.kind == StoredHead::Kind::different) {
+            untie_head(config_);
+        } else {
+            entries_.erase(entries_.begin() + static_cast<ptrdiff_t>(head.index));
+            tensors_.erase(tensors_.begin() + static_cast<ptrdiff_t>(head.index));
+        }
+        notes_.push_back(std::move(head.note));
+        return Ok{};
+    }
 
     Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
         NIBBLE_CHECK(check_maps());
@@ -169,15 +185,22 @@ private:
     std::vector<CatalogEntry> entries_;
     ScaleReading scales_;
     std::vector<CheckpointTensor> tensors_;
+    std::vector<std::string> notes_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, ScaleReading scales) {
     const fs::path config_path = folder / "config.json", hf_path = folder / "hf_quant_config.json";
+    std::error_code ignored;
+    if (!fs::exists(config_path, ignored) && fs::exists(folder / "params.json", ignored))
+        return fail(
+            "{}: has params.json of Mistral's own layout and no config.json; take the same model's files in Hugging "
+            "Face's layout (config.json, model*.safetensors, tokenizer.json), or make them with transformers' "
+            "convert_mistral_weights_to_hf.py",
+            folder.string());
     NIBBLE_TRY(Json config, read_config(config_path));
     std::optional<Json> hf_quant_config;
-    std::error_code ignored;
     if (fs::exists(hf_path, ignored)) {
         NIBBLE_TRY(hf_quant_config, read_json_file(hf_path));
     }
@@ -186,8 +209,9 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, S
     NIBBLE_TRY(auto contents,
                read_contents(*files, std::move(config), hf_quant_config, scales).within(folder.string()));
     if (contents.dialect == Dialect::compressed_tensors) NIBBLE_CHECK(apply_exact_scales(folder, contents));
-    return std::unique_ptr<Checkpoint>(
-        std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents), scales));
+    auto checkpoint = std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents), scales);
+    NIBBLE_CHECK(checkpoint->settle_tied_head().within(folder.string()));
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint));
 }
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
 #include "checkpoint/hf_contents.h"
 
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/text_config.h"
 #include "io/json_events.h"
 
@@ -47,6 +48,7 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
                                  ScaleReading scales) {
     if (!config.is_object()) return fail("{}: must be an object", config_name);
     NIBBLE_TRY(const auto section, take_section(config).within(config_name));
+    NIBBLE_CHECK(canonical_config(config));  // spellings that contradict one another
     Dialect dialect = hf_quant_config ? Dialect::modelopt : Dialect::plain;
     if (section) {
         NIBBLE_TRY(dialect, dialect_of(*section).within(config_name));

@@ -1,5 +1,7 @@
 #include "checkpoint/random_checkpoint.h"
 
+#include "checkpoint/canonical_config.h"
+
 #include "formats/minifloat.h"
 
 #include <fmt/ranges.h>
@@ -95,9 +97,9 @@ struct Linears {  // how linears of the model are stored
     ActivationFormat activation = ActivationFormat::none;
 };
 
-class Names {
+class RandomNames {
 public:
-    Names(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
+    RandomNames(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
 
     void add(std::string name, std::vector<int64_t> shape, bool linear = false, DType dtype = DType::bf16) {
         CheckpointTensor t{.name = std::move(name), .shape = std::move(shape), .dtype = dtype, .file = "random"};
@@ -110,7 +112,7 @@ public:
         tensors.push_back(std::move(t));
     }
     void attention(const std::string& prefix) {
-        const int64_t dim = head_dim(), q = at("num_attention_heads") * dim, kv = at("num_key_value_heads") * dim;
+        const int64_t dim = head_dim(), q = at("num_attention_heads") * dim, kv = kv_heads() * dim;
         add(prefix + ".q_proj.weight", {q, at("hidden_size")}, true);
         add(prefix + ".k_proj.weight", {kv, at("hidden_size")}, true);
         add(prefix + ".v_proj.weight", {kv, at("hidden_size")}, true);
@@ -149,7 +151,8 @@ public:
         }
     }
     void experts(const std::string& prefix, int64_t count, bool gated) {
-        const int64_t latent = config_.value("moe_latent_size", int64_t{0});
+        const auto narrow = config_.find("moe_latent_size");
+        const int64_t latent = narrow != config_.end() && narrow->is_number() ? narrow->get<int64_t>() : 0;
         add(prefix + ".gate.weight", {count, at("hidden_size")});
         for (int64_t e = 0; e < count; ++e)
             mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated, latent);
@@ -191,6 +194,10 @@ public:
         add(prefix + ".norm.weight", {inner});
     }
     int64_t at(const char* key) const { return config_.at(key).get<int64_t>(); }
+    int64_t kv_heads() const {
+        const auto own = config_.find("num_key_value_heads");
+        return own != config_.end() && own->is_number() ? own->get<int64_t>() : at("num_attention_heads");
+    }
     int64_t head_dim() const {
         const auto own = config_.find("head_dim");
         return own != config_.end() && own->is_number() ? own->get<int64_t>()
@@ -204,7 +211,7 @@ private:
     Linears linears_;
 };
 
-void transformer(Names& names, const std::string& family) {
+void transformer(RandomNames& names, const std::string& family) {
     const int64_t hidden = names.at("hidden_size");
     const int64_t dense = family == "deepseek_v3" ? names.at("first_k_dense_replace") : 0;
     names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
@@ -222,7 +229,7 @@ void transformer(Names& names, const std::string& family) {
         if (family == "mixtral")
             names.mixtral_experts(layer + ".block_sparse_moe");
         else if (family == "qwen3_moe")
-            names.experts(layer + ".mlp", names.at("num_experts"), true);
+            names.experts(layer + ".mlp", names.at("num_local_experts"), true);
         else if (family == "deepseek_v3" && i >= dense)
             names.deepseek(layer + ".mlp");
         else
@@ -231,35 +238,35 @@ void transformer(Names& names, const std::string& family) {
     names.add("model.norm.weight", {hidden});
 }
 
-void nemotron_layers(Names& names, const std::string& root, const std::string& pattern) {
+void nemotron_layers(RandomNames& names, const std::string& root, const Json& kinds) {
     const int64_t hidden = names.at("hidden_size");
-    for (size_t i = 0; i < pattern.size(); ++i) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
         const std::string layer = fmt::format("{}.layers.{}", root, i), mixer = layer + ".mixer";
         names.add(layer + ".norm.weight", {hidden});
-        if (pattern[i] == 'M') names.mamba(mixer);
-        if (pattern[i] == '*') names.attention(mixer);
-        if (pattern[i] == '-') names.dense_mlp(mixer, false);
-        if (pattern[i] != 'E') continue;
+        if (kinds[i] == "linear_attention") names.mamba(mixer);
+        if (kinds[i] == "full_attention") names.attention(mixer);
+        if (kinds[i] == "mlp") names.dense_mlp(mixer, false);
+        if (kinds[i] != "moe") continue;
         names.experts(mixer, names.at("n_routed_experts"), false);
         names.add(mixer + ".gate.e_score_correction_bias", {names.at("n_routed_experts")}, false, DType::f32);
         names.mlp(mixer + ".shared_experts", names.at("moe_shared_expert_intermediate_size"), false);
     }
 }
 
-void nemotron(Names& names, const std::string& pattern) {
+void nemotron(RandomNames& names, const Json& kinds) {
     const int64_t hidden = names.at("hidden_size");
     names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
-    nemotron_layers(names, "backbone", pattern);
+    nemotron_layers(names, "backbone", kinds);
     names.add("backbone.norm_f.weight", {hidden});
 }
 
 // Attention and experts behind one another, as the larger published models have them.
-void nemotron_prediction(Names& names) {
+void nemotron_prediction(RandomNames& names) {
     const int64_t hidden = names.at("hidden_size");
     names.add("mtp.layers.0.eh_proj.weight", {hidden, 2 * hidden});
     for (const char* norm : {"0.enorm", "0.hnorm", "1.final_layernorm"})
         names.add(fmt::format("mtp.layers.{}.weight", norm), {hidden});
-    nemotron_layers(names, "mtp", "*E");
+    nemotron_layers(names, "mtp", {"full_attention", "moe"});
 }
 
 // Every tensor begins somewhere else in one pool of random numbers and goes round in it, so that a value depends on its
@@ -367,26 +374,28 @@ ActivationFormat usual_inputs(Format format) {
     }
 }
 
-std::unique_ptr<Checkpoint> make_random(std::string_view name, Json config, const Linears& linears, bool head,
-                                        bool prediction = false) {
+Result<std::unique_ptr<Checkpoint>> make_random(std::string_view name, Json config, const Linears& linears, bool head,
+                                                bool prediction = false) {
     if (prediction) {
         config["num_nextn_predict_layers"] = 1;
         config["mtp_hybrid_override_pattern"] = "*E";
     }
-    Names names(config, linears);
-    const std::string family = config.value("model_type", "");
+    NIBBLE_TRY(const Json canonical, canonical_config(config));
+    RandomNames names(canonical, linears);
+    const std::string family = canonical.value("model_type", "");
     if (family == "nemotron_h")
-        nemotron(names, config["hybrid_override_pattern"].get<std::string>());
+        nemotron(names, canonical["layers_block_type"]);
     else
         transformer(names, family);
-    if (!config.value("tie_word_embeddings", family == "gemma3_text"))
+    if (!canonical.value("tie_word_embeddings", false))
         names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
     if (prediction) {
-        Names more(config, {});
+        RandomNames more(canonical, {});
         nemotron_prediction(more);
         std::ranges::move(more.tensors, std::back_inserter(names.tensors));
     }
-    return std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors));
+    return std::unique_ptr<Checkpoint>(
+        std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors)));
 }
 
 }  // namespace
@@ -404,31 +413,20 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
     if (std::ranges::find(families, family) == families.end())
         return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
                     fmt::join(families, ", "));
-    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers"};
-    if (family != "nemotron_h")
-        keys.insert(keys.end(), {"num_attention_heads", "num_key_value_heads", "intermediate_size"});
-    if (family == "mixtral") keys.push_back("num_local_experts");
-    if (family == "qwen3_moe") keys.insert(keys.end(), {"num_experts", "moe_intermediate_size"});
+    NIBBLE_TRY(const Json canonical, canonical_config(config));
+    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                  "intermediate_size"};
+    if (family == "mixtral" || family == "qwen3_moe") keys.push_back("num_local_experts");
+    if (family == "qwen3_moe") keys.push_back("moe_intermediate_size");
     if (family == "deepseek_v3")
         keys.insert(keys.end(), {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "kv_lora_rank",
                                  "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"});
-    if (family == "nemotron_h") {
-        const auto found = config.find("hybrid_override_pattern");
-        if (found == config.end() || !found->is_string())
-            return fail("config.json: 'hybrid_override_pattern' must be a string");
-        const auto pattern = found->get<std::string>();
-        const auto any = [&](char letter) { return pattern.find(letter) != std::string::npos; };
-        if (any('*')) keys.insert(keys.end(), {"num_attention_heads", "num_key_value_heads"});
-        if (any('-')) keys.push_back("intermediate_size");
-        if (any('M'))
-            keys.insert(keys.end(), {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"});
-        if (any('E'))
-            keys.insert(keys.end(),
-                        {"moe_intermediate_size", "n_routed_experts", "moe_shared_expert_intermediate_size"});
-    }
+    if (family == "nemotron_h")
+        keys.insert(keys.end(), {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel",
+                                 "moe_intermediate_size", "n_routed_experts", "moe_shared_expert_intermediate_size"});
     for (const char* key : keys) {
-        const auto value = config.find(key);
-        if (value == config.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
+        const auto value = canonical.find(key);
+        if (value == canonical.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
             return fail("config.json: '{}' must be a whole number above 0", key);
     }
     // Of the published weights, not of these (DeepSeek-V3's are FP8).

@@ -1,18 +1,33 @@
 #include "checkpoint/text_config.h"
 
+#include "checkpoint/canonical_config.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace nibble {
 
+namespace {
+
+const Json* value_in(const Json& object, std::span<const char* const> keys) {
+    for (const char* key : keys)
+        if (const auto found = object.find(key); found != object.end()) return &*found;
+    return nullptr;
+}
+
+}  // namespace
+
 const Json* text_value(const Json& config, const char* key) {
     if (!config.is_object()) return nullptr;
-    if (const auto found = config.find(key); found != config.end()) return &*found;
+    const std::vector<const char*> keys = spellings_of(key);
+    if (const Json* value = value_in(config, keys)) return value;
     for (const char* part : {"text_config", "llm_config", "language_config"})
         if (const auto inner = config.find(part); inner != config.end() && inner->is_object())
-            if (const auto found = inner->find(key); found != inner->end()) return &*found;
+            if (const Json* value = value_in(*inner, keys)) return value;
     return nullptr;
 }
 
@@ -25,13 +40,18 @@ int64_t text_integer(const Json& config, const char* key) {
     return value && value->is_number_integer() ? value->get<int64_t>() : 0;
 }
 
+int64_t text_layers(const Json& config) {
+    if (const int64_t said = text_integer(config, "num_hidden_layers")) return said;
+    const Json* kinds = text_value(config, "layers_block_type");
+    if (!kinds) return 0;
+    return static_cast<int64_t>(kinds->is_string() ? kinds->get_ref<const std::string&>().size() : kinds->size());
+}
+
 std::optional<DType> declared_dtype(const Json& config) {
-    for (const char* key : {"torch_dtype", "dtype"}) {
-        const Json* value = text_value(config, key);
-        if (!value || !value->is_string()) continue;
-        const auto dtype = dtype_from_torch_name(value->get_ref<const std::string&>());
-        if (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32) return dtype;
-    }
+    const Json* value = text_value(config, "dtype");
+    if (!value || !value->is_string()) return std::nullopt;
+    const auto dtype = dtype_from_torch_name(value->get_ref<const std::string&>());
+    if (dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32) return dtype;
     return std::nullopt;
 }
 

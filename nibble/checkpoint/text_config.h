@@ -10,13 +10,16 @@
 
 namespace nibble {
 
-// Null when neither place has the key. `config` may be null or no object.
+// The field `key` of transformers 5 in whichever spelling (checkpoint/canonical_config.h) the file has; null when
+// neither place has it. `config` may be null or no object.
 const Json* text_value(const Json& config, const char* key);
 Json* text_value(Json& config, const char* key);
 // 0 when absent or no integer.
 int64_t text_integer(const Json& config, const char* key);
+// num_hidden_layers, or the length of the list of layer kinds; 0 when neither is there.
+int64_t text_layers(const Json& config);
 
-// The dtype of the weights that config.json declares (torch_dtype, or dtype as newer files have it): BF16, F16 or F32.
+// The dtype of the weights that config.json declares: BF16, F16 or F32.
 // Loaders cast to it, whatever the files hold.
 std::optional<DType> declared_dtype(const Json& config);
 
@@ -26,8 +29,7 @@ std::optional<DType> declared_dtype(const Json& config);
 class PredictionLayers {
 public:
     explicit PredictionLayers(const Json& config)
-        : layers_(text_integer(config, "num_hidden_layers")),
-          announced_(text_integer(config, "num_nextn_predict_layers")) {}
+        : layers_(text_layers(config)), announced_(text_integer(config, "num_nextn_predict_layers")) {}
     bool contains(std::string_view tensor) const { return contains(tensor, true); }
     // The same, but layers from num_hidden_layers on only as far as num_nextn_predict_layers announces them: others
     // mean that config.json and the tensors disagree.

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "checkpoint/convert.h"
 #include "cli/command.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
@@ -24,7 +25,7 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
     Console console(config.quiet || config.json);
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format == "bf16" ? "plain" : config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
-    NIBBLE_TRY(const auto source, Checkpoint::open(config.source));
+    NIBBLE_TRY(const auto source, open_checkpoint(config.source));
     NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
     ThreadPool pool(config.threads);
     const Manifest manifest{.command_line = config.command_line,

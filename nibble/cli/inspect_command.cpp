@@ -1,10 +1,13 @@
 // `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble; with --kernels, which kernels
 // of a GPU run it.
 #include "base/utf8.h"
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/config_json.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/inspect_kernels.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/usage.h"
 #include "model/device/model.h"
@@ -41,7 +44,8 @@ std::string architecture_of(const Json& config) {
     return config.value("model_type", std::string("unknown"));
 }
 
-Json inspect_json(const Checkpoint& checkpoint) {
+Result<Json> inspect_json(const Checkpoint& checkpoint) {
+    NIBBLE_TRY(const Json canonical, canonical_config(checkpoint.config()));
     Json tensors = Json::array();
     TypeTotals totals;
     for (const CheckpointTensor& t : checkpoint.tensors()) {
@@ -68,7 +72,8 @@ Json inspect_json(const Checkpoint& checkpoint) {
                   {"elements", totals.elements},
                   {"bytes", totals.bytes},
                   {"bits_per_element", bits_of(totals.bytes, totals.elements)}}},
-                {"config", checkpoint.config()},
+                {"config", tag_special_floats(checkpoint.config())},
+                {"canonical_config", tag_special_floats(canonical)},
                 {"tensors", std::move(tensors)}};
 }
 
@@ -119,13 +124,18 @@ Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectC
 }
 
 Result<Outcome> run_inspect(const InspectConfig& config) {
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.path));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.path));
     const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
     if (config.kernels) {
         NIBBLE_CHECK(show_kernels(checkpoint, config).within(config.path));
         return Outcome{};
     }
-    fmt::print("{}", config.json ? pretty(inspect_json(*checkpoint)) : inspect_text(*checkpoint, config.summary));
+    if (!config.json) {
+        fmt::print("{}", inspect_text(*checkpoint, config.summary));
+        return Outcome{};
+    }
+    NIBBLE_TRY(const Json json, inspect_json(*checkpoint));
+    fmt::print("{}", pretty(json));
     return Outcome{};
 }
 

@@ -3,6 +3,7 @@
 #include "checkpoint/convert.h"
 #include "cli/command.h"
 #include "cli/engine.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/rank_device.h"
 #include "cli/ranks.h"
@@ -209,7 +210,7 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
 Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
                 const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
-    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
+    NIBBLE_TRY(const auto checkpoint, open_checkpoint(c.model));
     NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
     if (model.context > 0 && c.length > model.context)
         return fail("policy.max_total_sequence_length {}: {} has a context of {} tokens", c.length, c.model.string(),

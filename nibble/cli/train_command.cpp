@@ -9,6 +9,7 @@
 #include "checkpoint/source_files.h"
 #include "cli/command.h"
 #include "cli/model_text.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/rank_device.h"
 #include "cli/ranks.h"
@@ -91,7 +92,7 @@ Result<std::unique_ptr<Checkpoint>> open_model(const TrainConfig& c) {
         NIBBLE_TRY(Json config, train_shape(c.shape, c.layers));
         return random_checkpoint(std::move(config));
     }
-    if (!c.random_start) return Checkpoint::open(c.model);
+    if (!c.random_start) return open_checkpoint(c.model);
     NIBBLE_TRY(Json config, config_json(c.model));
     return random_checkpoint(std::move(config)).within(c.model.string());
 }

@@ -1,6 +1,7 @@
 // `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
 #include "base/utf8.h"
 #include "cli/command.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "quant/report_summary.h"
@@ -35,7 +36,7 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
 Result<VerifyReport> verify_opened(const std::string& path, const Checkpoint* source, ThreadPool& pool,
                                    const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
-    NIBBLE_TRY(const auto checkpoint, Checkpoint::open(path, ScaleReading::raw));
+    NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, ScaleReading::raw));
     return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
 }
 

@@ -1,6 +1,7 @@
 #include "train/train_shapes.h"
 
 #include "base/philox.h"
+#include "checkpoint/canonical_config.h"
 #include "checkpoint/random_checkpoint.h"
 
 #include <algorithm>
@@ -96,7 +97,8 @@ Result<Json> train_shape(std::string_view name, int64_t layers) {
 Result<std::shared_ptr<Parameters>> random_start(Json config, DType published, uint64_t seed, ThreadPool& pool) {
     NIBBLE_TRY(const auto checkpoint, random_checkpoint(std::move(config)));
     NIBBLE_TRY(auto parameters, Parameters::copy(*checkpoint, published, pool));
-    const double layers = checkpoint->config()["num_hidden_layers"].get<double>();
+    NIBBLE_TRY(const Json canonical, canonical_config(checkpoint->config()));
+    const double layers = canonical["num_hidden_layers"].get<double>();
     const bool plus_one = checkpoint->config()["model_type"] == "gemma3_text";
     for (size_t id = 0; id < parameters->count(); ++id) {
         const CheckpointTensor& t = parameters->tensors()[id];

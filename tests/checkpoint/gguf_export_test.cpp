@@ -229,6 +229,7 @@ TEST(GgufExport, norms_of_gemma_are_shifted_and_its_rows_and_those_of_qwen_stay)
     config["model_type"] = "gemma3_text";
     config.erase("attention_bias");
     config["sliding_window"] = 32;
+    config["query_pre_attn_scalar"] = config["head_dim"];
     expect_as_the_other_converter(random_model(config, 3));
 }
 

@@ -1,9 +1,11 @@
 // Tokenizers into GGUF: through the importer's tokenizer.json and back.
 #include "checkpoint/gguf_header.h"
+#include "checkpoint/gguf_known_tokenizers.h"
 #include "checkpoint/gguf_pretokenizers.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/tokenizer_file.h"
 #include "folders.h"
+#include "text/gzip.h"
 
 #include <cstring>
 
@@ -224,6 +226,21 @@ TEST(GgufWriteTokenizer, a_chat_template_may_lie_in_its_own_file_or_have_names) 
     EXPECT_EQ(value_of(named.metadata.string("tokenizer.chat_template")), "d");
     EXPECT_EQ(value_of(named.metadata.string("tokenizer.chat_template.rag")), "r");
     EXPECT_EQ(strings(named.metadata, "tokenizer.chat_templates"), std::vector<std::string_view>{"rag"});
+}
+
+// llama.cpp's converter writes "smollm" for SmolLM2's tokenizer, whose pre-tokenizer is GPT-2's, and "qwen2" for
+// Qwen3's.
+TEST(GgufWriteTokenizer, a_published_tokenizer_has_the_name_that_llama_cpp_gives_it) {
+    for (const auto& [folder, name] : {std::pair{"smollm2", "smollm"}, {"qwen3", "qwen2"}}) {
+        const std::string packed = read_file(test_data(fmt::format("golden/tokenizers/{}/tokenizer.json.gz", folder)));
+        const std::string text = value_of(gunzip(packed, 64 << 20)).text;
+        EXPECT_EQ(known_gguf_tokenizer(text), name);
+        const TokenizerFile file = value_of(parse_tokenizer_file(text));
+        const auto size = static_cast<int64_t>(file.vocabulary.size() + file.document["added_tokens"].size());
+        EXPECT_EQ(value_of(written(spec_with(text), size).metadata.string("tokenizer.ggml.pre")), name);
+    }
+    EXPECT_FALSE(known_gguf_tokenizer("{}"));
+    EXPECT_FALSE(known_gguf_tokenizer(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"));
 }
 
 }  // namespace

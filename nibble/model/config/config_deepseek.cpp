@@ -21,7 +21,7 @@ Result<ModelConfig> read_deepseek_v3(ConfigFields& f, const std::string& root) {
     a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(nope + rope)));
     NIBBLE_TRY(a.bias, f.boolean_or("attention_bias", false));
     for (const char* key : {"num_key_value_heads", "head_dim", "qk_head_dim"}) f.ignore(key);  // follow from the others
-    NIBBLE_TRY(a.rope, read_rope(f, rope, t.model.context, 10000.0, &a.scale));
+    NIBBLE_TRY(a.rope, read_rope(f, rope, t.model.context, &a.scale));
     NIBBLE_TRY(a.rope.interleaved, f.boolean_or("rope_interleave", true));
 
     MoeConfig moe;

@@ -23,8 +23,8 @@ struct Trunk {
     ModelConfig model;
     int64_t layers = 0;
 };
-// Sizes, norm epsilon, embedding and head names. `tied`: tie_word_embeddings when config.json does not say.
-Result<Trunk> read_trunk(ConfigFields& fields, const std::string& root, bool tied = false);
+// Sizes, norm epsilon, embedding and head names.
+Result<Trunk> read_trunk(ConfigFields& fields, const std::string& root);
 // heads, kv_heads, head_dim, scale = head_dim^-0.5; the rotary embedding is left to the caller.
 Result<AttentionConfig> read_heads(ConfigFields& fields, int64_t hidden);
 // hidden_act and intermediate_size.

@@ -1,5 +1,7 @@
 #include "model/config/config_fields.h"
 
+#include "checkpoint/config_json.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,72 +10,31 @@ namespace nibble {
 namespace {
 
 // Training, bookkeeping, defaults of generation: fields that published configurations carry and inference ignores.
-constexpr std::array ignorable{"architectures",
-                               "model_type",
-                               "torch_dtype",
-                               "dtype",
-                               "transformers_version",
-                               "use_cache",
-                               "initializer_range",
-                               "attention_dropout",
-                               "hidden_dropout",
-                               "hidden_dropout_prob",
-                               "embd_pdrop",
-                               "resid_pdrop",
-                               "dropout",
-                               "classifier_dropout",
-                               "pad_token_id",
-                               "sep_token_id",
-                               "decoder_start_token_id",
-                               "pretraining_tp",
-                               "_name_or_path",
-                               "name_or_path",
-                               "_attn_implementation",
-                               "_attn_implementation_autoset",
-                               "attn_implementation",
-                               "_commit_hash",
-                               "output_router_logits",
-                               "output_attentions",
-                               "output_hidden_states",
-                               "return_dict",
-                               "router_aux_loss_coef",
-                               "router_jitter_noise",
-                               "aux_loss_alpha",
-                               "seq_aux",
-                               "tokenizer_class",
-                               "auto_map",
-                               "is_llama_config",
-                               "transformers.js_config",
-                               "unsloth_fixed",
-                               "unsloth_version",
-                               "finetuning_task",
-                               "id2label",
-                               "label2id",
-                               "problem_type",
-                               "task_specific_params",
-                               "torchscript",
-                               "use_bfloat16",
-                               "tf_legacy_loss",
-                               "pruned_heads",
-                               "chunk_size_feed_forward",
-                               "cache_implementation",
-                               "do_sample",
-                               "temperature",
-                               "top_k",
-                               "top_p",
-                               "min_length",
-                               "max_length",
-                               "num_beams",
-                               "repetition_penalty",
-                               "num_nextn_predict_layers",
-                               "quantization_config",
-                               "ep_size"};
+constexpr std::array ignorable{
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
+    "attention_dropout", "hidden_dropout", "hidden_dropout_prob", "embd_pdrop", "resid_pdrop", "dropout",
+    "classifier_dropout", "pad_token_id", "sep_token_id", "decoder_start_token_id", "pretraining_tp", "_name_or_path",
+    "name_or_path", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "_commit_hash",
+    "output_router_logits", "output_attentions", "output_hidden_states", "return_dict", "router_aux_loss_coef",
+    "router_jitter_noise", "aux_loss_alpha", "seq_aux", "tokenizer_class", "auto_map", "is_llama_config",
+    "transformers.js_config", "unsloth_fixed", "unsloth_version", "finetuning_task", "id2label", "label2id",
+    "problem_type", "task_specific_params", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads",
+    "chunk_size_feed_forward", "cache_implementation", "do_sample", "temperature", "top_k", "top_p", "min_length",
+    "max_length", "num_beams", "repetition_penalty", "num_nextn_predict_layers", "quantization_config", "ep_size",
+    // Fields of transformers' base class, written with every field by to_json_file.
+    "is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder",
+    "tie_last_hidden_states", "num_labels", "prefix", "experts_implementation", "_experts_implementation",
+    "early_stopping", "num_beam_groups", "diversity_penalty", "typical_p", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens"};
 
 }  // namespace
 
 Error ConfigFields::bad(std::string_view key, std::string_view why) const {
     const auto at = object_->find(std::string(key));
-    std::string value = at == object_->end() ? "absent" : at->dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string value =
+        at == object_->end() ? "absent" : tag_special_floats(*at).dump(-1, ' ', true, Json::error_handler_t::replace);
     if (value.size() > 60) value = value.substr(0, 57) + "...";
     return fail("{}: '{}' is {}: {}", what_, key, value, why);
 }
@@ -96,9 +57,9 @@ Result<int64_t> ConfigFields::integer_or(std::string_view key, int64_t otherwise
     return find(key) ? integer(key, least) : Result<int64_t>(otherwise);
 }
 
-Result<int64_t> ConfigFields::layers(int64_t otherwise) {
+Result<int64_t> ConfigFields::layers() {
     constexpr const char* key = "num_hidden_layers";
-    NIBBLE_TRY(const int64_t n, otherwise > 0 ? integer_or(key, otherwise) : integer(key));
+    NIBBLE_TRY(const int64_t n, integer(key));
     if (n > 4096) return bad(key, "more than 4096 layers are not supported");
     return n;
 }

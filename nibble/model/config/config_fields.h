@@ -1,4 +1,5 @@
-// The fields of a config.json, read once each: what is left unread at the end must be known not to matter.
+// The fields of a canonical configuration (checkpoint/canonical_config.h), read once each: what is left unread at the
+// end must be known not to matter.
 #pragma once
 
 #include "base/error.h"
@@ -25,7 +26,7 @@ public:
     Result<int64_t> integer(std::string_view key, int64_t least = 1);
     Result<int64_t> integer_or(std::string_view key, int64_t otherwise, int64_t least = 1);
     // num_hidden_layers: at most 4096, since loops follow it before any tensor is looked for.
-    Result<int64_t> layers(int64_t otherwise = 0);
+    Result<int64_t> layers();
     // Finite.
     Result<double> number(std::string_view key);
     Result<double> number_or(std::string_view key, double otherwise);

@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, bool tied) {
+Result<Trunk> read_trunk(ConfigFields& f, const std::string& root) {
     Trunk t;
     NIBBLE_TRY(t.model.vocab, f.integer("vocab_size"));
     NIBBLE_TRY(t.model.hidden, f.integer("hidden_size"));
@@ -16,7 +16,7 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, bool tied) {
     NIBBLE_TRY(t.model.context, f.integer("max_position_embeddings"));
     NIBBLE_TRY(const double eps, f.number("rms_norm_eps"));
     t.model.norm_eps = static_cast<float>(eps);
-    NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", tied));
+    NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", false));
     t.model.embedding = root + "embed_tokens.weight";
     t.model.norm = root + "norm.weight";
     // "language_model.model." has its head at "language_model.lm_head".
@@ -103,7 +103,7 @@ Status read_biases(ConfigFields& f, AttentionConfig& attention, MlpConfig& mlp) 
 Status add_qwen_layers(ConfigFields& f, const std::string& root, Dense& d) {
     NIBBLE_TRY(const bool use, f.boolean_or("use_sliding_window", false));
     NIBBLE_TRY(const int64_t window, f.integer_or("sliding_window", 0));
-    NIBBLE_TRY(const int64_t from, f.integer_or("max_window_layers", 28, 0));
+    NIBBLE_TRY(const int64_t from, f.integer_or("max_window_layers", 0, 0));
     NIBBLE_TRY(const auto slides, sliding_layers(f, d.trunk.layers, [&](int64_t l) { return use && l >= from; }));
     for (int64_t l = 0; l < d.trunk.layers; ++l) {
         const bool slide = slides[static_cast<size_t>(l)];
@@ -153,13 +153,13 @@ Result<ModelConfig> read_qwen3_moe(ConfigFields& f, const std::string& root) {
     NIBBLE_CHECK(f.must_be("use_sliding_window", false));
     for (const char* key : {"sliding_window", "max_window_layers"}) f.ignore(key);  // unused without the switch above
     MoeConfig moe;
-    NIBBLE_TRY(const int64_t experts, f.integer_or("num_experts", 128, 0));
+    NIBBLE_TRY(const int64_t experts, f.integer("num_local_experts", 0));
     NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
     NIBBLE_TRY(const int64_t chosen, f.integer("num_experts_per_tok"));
     NIBBLE_TRY(moe.normalize, f.boolean_or("norm_topk_prob", false));
     moe.experts = static_cast<int>(experts), moe.top_k = static_cast<int>(chosen);
     moe.expert.intermediate = static_cast<int>(width);
-    if (experts > 0 && chosen > experts) return f.bad("num_experts_per_tok", "more than num_experts");
+    if (experts > 0 && chosen > experts) return f.bad("num_experts_per_tok", "more than num_local_experts");
     NIBBLE_TRY(const int64_t step, f.integer_or("decoder_sparse_step", 1));
     NIBBLE_TRY(const auto dense, f.integers("mlp_only_layers"));
     for (int64_t l = 0; l < d.trunk.layers; ++l) {
@@ -186,65 +186,38 @@ Result<ModelConfig> read_mixtral(ConfigFields& f, const std::string& root) {
     return std::move(d.trunk.model);
 }
 
-// Defaults are transformers' Gemma3TextConfig: published multimodal configurations leave out what equals them.
 Result<ModelConfig> read_gemma3(ConfigFields& f, const std::string& root) {
-    Trunk t;
-    {
-        NIBBLE_TRY(t.model.vocab, f.integer_or("vocab_size", 262208));
-        NIBBLE_TRY(t.model.hidden, f.integer_or("hidden_size", 2304));
-        NIBBLE_TRY(t.layers, f.layers(26));
-        NIBBLE_TRY(t.model.context, f.integer_or("max_position_embeddings", 131072));
-        NIBBLE_TRY(const double eps, f.number_or("rms_norm_eps", 1e-6));
-        t.model.norm_eps = static_cast<float>(eps);
-        NIBBLE_CHECK(f.must_be("tie_word_embeddings", true));
-    }
-    t.model.embedding = t.model.head = root + "embed_tokens.weight";
-    t.model.norm = root + "norm.weight";
+    NIBBLE_TRY(Trunk t, read_trunk(f, root));
     t.model.norm_plus_one = true;
     const auto root_hidden = static_cast<float>(std::sqrt(static_cast<double>(t.model.hidden)));
     t.model.embedding_scale = round_to_bf16(root_hidden);
-    AttentionConfig a;
-    NIBBLE_TRY(const int64_t heads, f.integer_or("num_attention_heads", 8));
-    NIBBLE_TRY(const int64_t kv_heads, f.integer_or("num_key_value_heads", 4));
-    NIBBLE_TRY(const int64_t head_dim, f.integer_or("head_dim", 256));
-    if (heads % kv_heads != 0) return f.bad("num_key_value_heads", "does not divide num_attention_heads");
-    a.heads = static_cast<int>(heads), a.kv_heads = static_cast<int>(kv_heads), a.head_dim = static_cast<int>(head_dim);
+    NIBBLE_TRY(AttentionConfig a, read_heads(f, t.model.hidden));
     a.qk_norm = true;
     NIBBLE_TRY(a.qkv_bias, f.boolean_or("attention_bias", false));
     a.out_bias = a.qkv_bias;
-    NIBBLE_TRY(const double scalar, f.number_or("query_pre_attn_scalar", 256.0));
+    NIBBLE_TRY(const double scalar, f.number("query_pre_attn_scalar"));
     if (!(scalar > 0)) return f.bad("query_pre_attn_scalar", "expected a positive number");
     a.scale = static_cast<float>(1.0 / std::sqrt(scalar));
     MlpConfig mlp;
     NIBBLE_CHECK(f.must_be("hidden_activation", "gelu_pytorch_tanh"));
-    NIBBLE_CHECK(f.must_be("hidden_act", "gelu_pytorch_tanh"));
     NIBBLE_CHECK(f.must_be("use_bidirectional_attention", false));
     for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
         if (f.has(key)) return f.bad(key, "soft caps are not supported");
-    NIBBLE_TRY(const int64_t intermediate, f.integer_or("intermediate_size", 9216));
+    NIBBLE_TRY(const int64_t intermediate, f.integer("intermediate_size"));
     mlp.intermediate = static_cast<int>(intermediate);
     mlp.activation = Activation::gelu_tanh;
 
-    NIBBLE_TRY(const int64_t window, f.integer_or("sliding_window", 4096));
-    NIBBLE_TRY(int64_t period, f.integer_or("sliding_window_pattern", 6));
-    NIBBLE_TRY(period, f.integer_or("_sliding_window_pattern", period));
+    NIBBLE_TRY(const int64_t window, f.integer_or("sliding_window", 0));
+    NIBBLE_TRY(const int64_t period, f.integer("sliding_window_pattern"));
     NIBBLE_TRY(const auto slides, sliding_layers(f, t.layers, [&](int64_t l) { return (l + 1) % period != 0; }));
-    Rope global, local;
-    local.dims = a.head_dim;
-    if (const Json* parts = f.find("rope_parameters");
-        parts && parts->is_object() && parts->contains("full_attention")) {
-        const char* what = "config.json: rope_parameters";
-        for (const auto& [key, value] : parts->items())
-            if (key != "full_attention" && key != "sliding_attention")
-                return f.bad("rope_parameters", "only full_attention and sliding_attention are supported");
-        NIBBLE_TRY(global, read_rope_object((*parts)["full_attention"], what, head_dim, t.model.context, 1e6));
-        if (parts->contains("sliding_attention")) {
-            NIBBLE_TRY(local, read_rope_object((*parts)["sliding_attention"], what, head_dim, t.model.context, 1e4));
-        }
-    } else {
-        NIBBLE_TRY(global, read_rope(f, head_dim, t.model.context, 1e6));
-        NIBBLE_TRY(local.theta, f.number_or("rope_local_base_freq", 1e4));
-    }
+    const Json* parameters = f.find("rope_parameters");
+    if (!parameters) return fail("config.json: 'rope_parameters' is missing");
+    const auto rope = [&](const char* kind) {
+        return read_rope_object((*parameters)[kind], fmt::format("config.json: rope_parameters.{}", kind), a.head_dim,
+                                t.model.context);
+    };
+    NIBBLE_TRY(const Rope global, rope("full_attention"));
+    NIBBLE_TRY(const Rope local, rope("sliding_attention"));
     for (int64_t l = 0; l < t.layers; ++l) {
         const bool slide = slides[static_cast<size_t>(l)];
         a.window = slide ? window : 0;

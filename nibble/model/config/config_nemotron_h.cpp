@@ -3,54 +3,37 @@
 // time_step_min instead.
 #include "model/config/config_families.h"
 
-#include <algorithm>
-#include <cmath>
+#include <limits>
 
 namespace nibble {
 namespace {
 
-// One letter per layer: M Mamba-2, E experts, * attention, - MLP. `letters` and `names`: the keys of both spellings.
-Result<std::string> read_pattern(ConfigFields& f, const char* letters, const char* names) {
-    NIBBLE_TRY(std::string pattern, f.string_or(letters, ""));
-    NIBBLE_TRY(const auto types, f.strings(names));
-    const char* key = types.empty() ? letters : names;
-    if (!types.empty()) {
-        std::string named;
-        for (const std::string& type : types) {
-            if (type == "mamba" || type == "linear_attention")
-                named += 'M';
-            else if (type == "attention" || type == "full_attention")
-                named += '*';
-            else if (type == "moe")
-                named += 'E';
-            else if (type == "mlp")
-                named += '-';
-            else
-                return f.bad(key, "only mamba, attention, moe and mlp are supported");
-        }
-        if (!pattern.empty() && pattern != named) return f.bad(key, fmt::format("contradicts {}", letters));
-        pattern = named;
+// One letter per layer: M Mamba-2, E experts, * attention, - MLP.
+Result<std::string> read_pattern(ConfigFields& f, const char* key) {
+    NIBBLE_TRY(const auto types, f.strings(key));
+    std::string pattern;
+    for (const std::string& type : types) {
+        if (type == "linear_attention")
+            pattern += 'M';
+        else if (type == "full_attention")
+            pattern += '*';
+        else if (type == "moe")
+            pattern += 'E';
+        else if (type == "mlp")
+            pattern += '-';
+        else
+            return f.bad(key, "only linear_attention, full_attention, moe and mlp are supported");
     }
-    if (pattern.find_first_not_of("ME*-") != std::string::npos) return f.bad(key, "only M, E, * and - are supported");
     return pattern;
-}
-
-// Either of two names; both may be there when they agree.
-Result<int64_t> either(ConfigFields& f, const char* key, const char* alias) {
-    if (!f.has(key) && f.has(alias)) return f.integer(alias);
-    NIBBLE_TRY(const int64_t value, f.integer(key));
-    NIBBLE_TRY(const int64_t other, f.integer_or(alias, value));
-    if (other != value) return f.bad(alias, fmt::format("contradicts {}", key));
-    return value;
 }
 
 Result<MambaConfig> read_mamba(ConfigFields& f) {
     MambaConfig m;
     NIBBLE_TRY(const int64_t heads, f.integer("mamba_num_heads"));
     NIBBLE_TRY(const int64_t head_dim, f.integer("mamba_head_dim"));
-    NIBBLE_TRY(const int64_t groups, either(f, "n_groups", "mamba_n_groups"));
-    NIBBLE_TRY(const int64_t state, either(f, "ssm_state_size", "mamba_d_state"));
-    NIBBLE_TRY(const int64_t conv, either(f, "conv_kernel", "mamba_d_conv"));
+    NIBBLE_TRY(const int64_t groups, f.integer("n_groups"));
+    NIBBLE_TRY(const int64_t state, f.integer("ssm_state_size"));
+    NIBBLE_TRY(const int64_t conv, f.integer("conv_kernel"));
     NIBBLE_TRY(m.conv_bias, f.boolean_or("use_conv_bias", true));
     NIBBLE_TRY(m.projection_bias, f.boolean_or("mamba_proj_bias", false));
     NIBBLE_TRY(const bool bias, f.boolean_or("use_bias", false));
@@ -59,16 +42,17 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
     if (heads % groups != 0) return f.bad("mamba_num_heads", fmt::format("not a multiple of the groups, {}", groups));
     m.heads = static_cast<int>(heads), m.head_dim = static_cast<int>(head_dim), m.groups = static_cast<int>(groups);
     m.state = static_cast<int>(state), m.conv = static_cast<int>(conv);
+    constexpr double infinity = std::numeric_limits<double>::infinity();
     if (const Json* limit = f.find("time_step_limit")) {
-        if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != "Infinity" ||
+        if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != infinity ||
             !((*limit)[0] >= 0.0))
             return f.bad("time_step_limit", "expected [0 or more, Infinity]");
         m.dt_min = (*limit)[0].get<float>();
     }
     // Initialisation, precision of the cache, scheduling (the scan has no chunks): not the function that is computed.
-    for (const char* key : {"chunk_size", "mamba_chunk_size", "time_step_min", "time_step_max", "time_step_floor",
-                            "expand", "mamba_expand", "mamba_ssm_cache_dtype", "use_mamba_kernels",
-                            "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
+    for (const char* key :
+         {"chunk_size", "time_step_min", "time_step_max", "time_step_floor", "expand", "mamba_ssm_cache_dtype",
+          "use_mamba_kernels", "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
         f.ignore(key);
     return m;
 }
@@ -109,27 +93,23 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(model.hidden, f.integer("hidden_size"));
     NIBBLE_TRY(const int64_t layers, f.layers());
     NIBBLE_TRY(model.context, f.integer("max_position_embeddings"));
-    const char* eps_key = f.has("layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
-    NIBBLE_TRY(const double eps, f.number(eps_key));
-    NIBBLE_TRY(const double other_eps, f.number_or("norm_eps", eps));
-    if (other_eps != eps) return f.bad("norm_eps", "contradicts layer_norm_epsilon");
+    NIBBLE_TRY(const double eps, f.number("layer_norm_epsilon"));
     model.norm_eps = static_cast<float>(eps);
     NIBBLE_TRY(const bool tied, f.boolean_or("tie_word_embeddings", false));
     model.embedding = root + "embeddings.weight";
     model.norm = root + "norm_f.weight";
     model.head = tied ? model.embedding : "lm_head.weight";
-    NIBBLE_TRY(const std::string pattern, read_pattern(f, "hybrid_override_pattern", "layers_block_type"));
+    NIBBLE_TRY(const std::string pattern, read_pattern(f, "layers_block_type"));
     if (static_cast<int64_t>(pattern.size()) != layers)
-        return f.bad(f.has("layers_block_type") ? "layers_block_type" : "hybrid_override_pattern",
-                     fmt::format("expected one per layer, {}", layers));
-    NIBBLE_TRY(const std::string predicting, read_pattern(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type"));
+        return f.bad("layers_block_type", fmt::format("expected one per layer, {}", layers));
+    NIBBLE_TRY(const std::string predicting, read_pattern(f, "mtp_layers_block_type"));
     NIBBLE_TRY(const int64_t modules, f.integer_or("num_nextn_predict_layers", predicting.empty() ? 0 : 1, 0));
     const std::string all = modules > 0 ? pattern + predicting : pattern;
     const auto any = [&](char letter) { return all.find(letter) != std::string::npos; };
 
     NIBBLE_CHECK(f.must_be("mlp_hidden_act", "relu2"));
     NIBBLE_CHECK(f.must_be("sliding_window", nullptr));
-    for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_parameters"}) f.ignore(key);
+    for (const char* key : {"rope_theta", "partial_rotary_factor", "rope_scaling", "rope_parameters"}) f.ignore(key);
     AttentionConfig attention;
     if (any('*')) {
         NIBBLE_TRY(attention, read_heads(f, model.hidden));
@@ -144,14 +124,8 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(const int64_t intermediate, f.integer_or("intermediate_size", 0, 0));
     mlp.intermediate = static_cast<int>(intermediate);
     if (any('-') && intermediate == 0) return f.bad("intermediate_size", "needed by the pattern's '-'");
-    MambaConfig mamba;
-    if (any('M') || f.has("mamba_num_heads")) {
-        NIBBLE_TRY(mamba, read_mamba(f));
-    }
-    MoeConfig moe;
-    if (any('E') || f.has("n_routed_experts")) {
-        NIBBLE_TRY(moe, read_moe(f, Activation::relu2));
-    }
+    NIBBLE_TRY(const MambaConfig mamba, read_mamba(f));
+    NIBBLE_TRY(const MoeConfig moe, read_moe(f, Activation::relu2));
     const auto block = [&](const std::string& base, size_t l, char letter) {
         BlockConfig b{.layer = static_cast<int>(l),
                       .prefix = fmt::format("{}layers.{}.mixer", base, l),

@@ -31,18 +31,16 @@ Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
 }  // namespace
 
 Result<Rope> read_rope_object(const Json& object, const std::string& what, int64_t dims, int64_t context,
-                              double default_theta, float* scale) {
+                              float* scale) {
     if (!object.is_object()) return fail("{} is not an object", what);
     if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: they come in pairs", dims);
     ConfigFields f(object, what);
     Rope rope;
     rope.dims = static_cast<int>(dims);
-    NIBBLE_TRY(rope.theta, f.number_or("rope_theta", default_theta));
+    NIBBLE_TRY(rope.theta, f.number("rope_theta"));
     if (!(rope.theta > 1.0)) return f.bad("rope_theta", "expected a number above 1");
     NIBBLE_CHECK(f.must_be("partial_rotary_factor", 1.0));
-    NIBBLE_TRY(std::string type, f.string_or("rope_type", ""));
-    NIBBLE_TRY(const std::string old_type, f.string_or("type", "default"));
-    if (type.empty()) type = old_type;
+    NIBBLE_TRY(const std::string type, f.string_or("rope_type", "default"));
     if (type == "linear") {
         rope.scaling = Rope::Scaling::linear;
         NIBBLE_TRY(rope.factor, f.number("factor"));
@@ -52,7 +50,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
         NIBBLE_TRY(rope.factor, f.number("factor"));
         NIBBLE_TRY(rope.low_freq_factor, f.number("low_freq_factor"));
         NIBBLE_TRY(rope.high_freq_factor, f.number("high_freq_factor"));
-        NIBBLE_TRY(rope.original_context, f.integer("original_max_position_embeddings"));
+        NIBBLE_TRY(rope.original_context, f.integer_or("original_max_position_embeddings", context));
         if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
         if (!(rope.high_freq_factor > rope.low_freq_factor))
             return f.bad("high_freq_factor", "expected more than low_freq_factor");
@@ -65,15 +63,11 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
     return rope;
 }
 
-Result<Rope> read_rope(ConfigFields& fields, int64_t dims, int64_t context, double default_theta, float* scale) {
-    NIBBLE_TRY(const double theta, fields.number_or("rope_theta", default_theta));
-    NIBBLE_CHECK(fields.must_be("partial_rotary_factor", 1.0));
+Result<Rope> read_rope(ConfigFields& fields, int64_t dims, int64_t context, float* scale) {
     NIBBLE_CHECK(fields.must_be("rope_interleaved", false));
     const Json* parameters = fields.find("rope_parameters");
-    const Json* scaling = fields.find("rope_scaling");
-    const Json none = Json::object();
-    const char* what = parameters ? "config.json: rope_parameters" : "config.json: rope_scaling";
-    return read_rope_object(parameters ? *parameters : scaling ? *scaling : none, what, dims, context, theta, scale);
+    if (!parameters) return fail("config.json: 'rope_parameters' is missing");
+    return read_rope_object(*parameters, "config.json: rope_parameters", dims, context, scale);
 }
 
 }  // namespace nibble

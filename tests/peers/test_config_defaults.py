@@ -1,0 +1,51 @@
+"""nibble's defaults of missing fields are those of transformers' configuration classes.
+
+    test_config_defaults.py NIBBLE"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+except ImportError:
+    sys.exit(77)
+
+FAMILIES = "llama mistral mixtral qwen2 qwen3 qwen3_moe gemma3_text deepseek_v3 nemotron_h".split()
+# Of the class, but not of the forward pass; or derived from other fields where nibble needs them.
+NOT_COMPARED = set(
+    """architectures model_type transformers_version output_hidden_states return_dict dtype chunk_size_feed_forward is_encoder_decoder id2label
+    label2id problem_type initializer_range use_cache pad_token_id bos_token_id eos_token_id pretraining_tp attention_dropout output_attentions
+    output_router_logits router_aux_loss_coef router_jitter_noise hidden_dropout num_nextn_predict_layers mtp_layers_block_type time_step_min
+    time_step_max time_step_floor use_mamba_kernels rescale_prenorm_residual residual_in_fp32 num_logits_to_keep mamba_ssm_cache_dtype expand
+    chunk_size moe_shared_expert_overlap _name_or_path mlp_only_layers layer_types head_dim num_key_value_heads qk_head_dim sliding_window
+    sliding_window_pattern _sliding_window_pattern num_hidden_layers""".split())
+
+
+def main():
+    nibble = str(pathlib.Path(sys.argv[1]).resolve())
+    wrong = []
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "config.json").write_text(json.dumps({"model_type": family}))
+            save_file({"model.norm.weight": torch.ones(4, dtype=torch.bfloat16)}, f"{folder}/model.safetensors")
+            done = subprocess.run([nibble, "inspect", folder, "--json"], capture_output=True, text=True, check=True)
+            ours = json.loads(done.stdout)["canonical_config"]
+            transformers.CONFIG_MAPPING[family]().save_pretrained(folder)
+            theirs = json.loads((pathlib.Path(folder) / "config.json").read_text())
+        for key, value in theirs.items():
+            if key not in NOT_COMPARED and value is not None and ours.get(key) != value:
+                wrong.append(f"{family}: {key} is {ours.get(key)}, transformers has {value}")
+        for key in ("num_hidden_layers", "head_dim", "num_key_value_heads", "sliding_window"):
+            if ours.get(key) is not None and theirs.get(key) is not None and ours[key] != theirs[key]:
+                wrong.append(f"{family}: {key} is {ours[key]}, transformers has {theirs[key]}")
+    print("\n".join(wrong) or "every default is the class's")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

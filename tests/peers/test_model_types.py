@@ -1,0 +1,100 @@
+"""Tiny models of a hundred model types, saved by transformers: `nibble inspect`, `verify` and `convert --format bf16` take each of them, and
+the converted tensors are the source's, byte for byte (stacks of experts one by one).
+
+    test_model_types.py NIBBLE [NAME ...]"""
+
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import transformers
+except ImportError:
+    sys.exit(77)
+
+import model_types
+
+transformers.logging.set_verbosity_error()
+torch.set_num_threads(2)
+
+
+def read(folder):
+    """name -> (dtype, shape, bytes) of every safetensors file."""
+    tensors = {}
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        data = path.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        for name, record in json.loads(data[8 : 8 + size]).items():
+            if name != "__metadata__":
+                begin, end = record["data_offsets"]
+                tensors[name] = (record["dtype"], record["shape"], data[8 + size + begin : 8 + size + end])
+    return tensors
+
+
+def matrices(tensor):
+    dtype, (experts, rows, columns), data = tensor
+    array = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(experts, rows, columns)
+    return list(array)
+
+
+def unstacked(name, stack, made):
+    """The experts of one stack, as nibble writes them, equal the stack's slices, straight or transposed, gate before up."""
+    experts, projection = name.rsplit(".", 1)
+    for e, whole in enumerate(matrices(stack)):
+        parts = ["gate_proj", "up_proj"] if projection == "gate_up_proj" else [projection]
+        found = []
+        for part in parts:
+            dtype, shape, data = made.pop(f"{experts}.{e}.{part}.weight")
+            found.append(torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(shape))
+        joined = torch.cat(found)
+        if not (torch.equal(joined, whole) if joined.shape == whole.shape else torch.equal(joined, whole.T)):
+            if not (whole.shape[0] == whole.shape[1] and torch.equal(joined, whole.T)):
+                return f"{name}: expert {e} differs"
+    return None
+
+
+def problem(nibble, name, work):
+    folder, out = work / name, work / f"{name}-bf16"
+    model_types.make(name, folder)
+    for command in (["inspect", folder, "--summary"], ["verify", folder], ["convert", folder, "-o", out, "--format", "bf16", "--quiet"]):
+        done = subprocess.run([nibble, *map(str, command)], capture_output=True, text=True)
+        if done.returncode != 0:
+            return f"{command[0]}: {(done.stdout + done.stderr).strip()[-300:]}"
+    source, made = read(folder), read(out)
+    for key, tensor in source.items():
+        if key in made:
+            if made.pop(key) != tensor:
+                return f"{key}: differs"
+        elif len(tensor[1]) == 3 and ".experts." in key + ".":
+            wrong = unstacked(key, tensor, made)
+            if wrong:
+                return wrong
+        else:
+            return f"{key}: lost"
+    if made:
+        return f"new tensors: {sorted(made)[:3]}"
+    if json.loads((folder / "config.json").read_text()) != json.loads((out / "config.json").read_text()):
+        return "config.json differs"
+    return None
+
+
+def main():
+    nibble = str(pathlib.Path(sys.argv[1]).resolve())
+    failures = 0
+    names = sys.argv[2:] or model_types.TYPES
+    with tempfile.TemporaryDirectory() as work:
+        for name in names:
+            wrong = problem(nibble, name, pathlib.Path(work))
+            if wrong:
+                failures += 1
+                print(f"{name}: {wrong}", flush=True)
+    print(f"{len(names) - failures} of {len(names)} model types")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
