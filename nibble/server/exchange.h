@@ -50,8 +50,7 @@ struct ServerCore {
     void note_once(const std::string& message);
     std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
     AnswerMemory memory{0};
-    // Where answers are made of what the engine says: short ones, and those that may take long.
-    IntakeQueue quick{1, std::numeric_limits<size_t>::max()}, heavy{1, std::numeric_limits<size_t>::max()};
+    IntakeQueue heavy{1, std::numeric_limits<size_t>::max()};  // makes answers that take long
 
     std::shared_ptr<const ServedModel> model() const {
         const std::lock_guard lock(mutex);

@@ -23,7 +23,7 @@ bool count_answer(HttpExchange& exchange, const ServedModel& model, const Reques
     for (const auto& prompt : prompts) sizes.push_back(std::ssize(prompt));
     const int64_t bytes = largest_answer(like, sizes, model.context(), form);
     const int64_t most = exchange.core.options.request_bytes;
-    constexpr int64_t mega = 1 << 20, usual = 4 << 20;
+    constexpr int64_t mega = 1 << 20, usual = 16 << 20;
     exchange.heavy = like.top_logprobs >= 0 || like.prompt_logprobs >= 0 || bytes > usual;
     if (bytes > most) {
         exchange.fail({.message = fmt::format("the answer may take {} MB; a request may take {} MB: ask for fewer "
@@ -157,8 +157,11 @@ void LiveRequest::schedule() {
 }
 
 void LiveRequest::post() {
-    IntakeQueue& lane = exchange_->heavy ? exchange_->core.heavy : exchange_->core.quick;
-    lane.post([self = shared_from_this()] { self->work(); });
+    auto work = [self = shared_from_this()] { self->work(); };
+    if (exchange_->heavy)
+        exchange_->core.heavy.post(std::move(work));
+    else
+        exchange_->core.http->post(std::move(work));
 }
 
 // One call at a time; what came meanwhile waits its turn behind other requests.

@@ -1,5 +1,5 @@
 // A request that the engine answers, from the admission to the last byte. Events are taken on the engine's thread,
-// which must not wait, and become JSON on a thread for answers.
+// which must not wait, and become JSON on the HTTP server's, or on a thread of their own where that may take long.
 #pragma once
 
 #include "server/exchange.h"
@@ -22,7 +22,7 @@ struct HeardEvent {
     std::optional<RequestReport> total;  // with the last event of all choices
 };
 
-// Makes an answer of one API of what the engine says. Called on a thread for answers, one call at a time.
+// Makes an answer of one API of what the engine says. One call at a time; on the HTTP server's thread, or another one where the answer is `heavy`.
 class AnswerWriter {
 public:
     virtual ~AnswerWriter() = default;

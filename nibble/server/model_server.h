@@ -6,10 +6,9 @@
 //   server->serve({...});                                    // ready
 //   server->drain(deadline);
 //
-// Threads: one of the HTTP server, which only reads and writes; two that read bodies and make tokens of text, and one
-// for requests that bring a template, a schema or the like, which wait for each other alone; two that make JSON of what
-// the engine says, one of them for long answers and log-probabilities; the engine's own, which only hands its events
-// over.
+// Threads: one of the HTTP server, which also makes JSON of the short things that the engine says; one for long answers
+// and log-probabilities; two that read bodies and make tokens of text, and one for requests that bring a template, a
+// schema or the like, which wait for each other alone; the engine's own, which only hands its events over.
 #pragma once
 
 #include "http/server.h"
