@@ -54,7 +54,7 @@ public:
         // The library's text: "[json.exception...] parse error at line 1, column 2: reason"
         std::string_view what = e.what();
         const size_t cut = what.find("parse error");
-        problem = std::string(cut == std::string_view::npos ? what : what.substr(cut)).substr(0, 300);
+        problem = std::string(cut == std::string_view::npos ? what : what.substr(cut)).substr(0, 240);
         if (problem.empty()) problem = fmt::format("parse error at byte {}", position);
         return false;
     }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 
 namespace nibble {
@@ -30,14 +31,14 @@ std::string* first_failed = nullptr;                  // of a map that is gone b
 struct sigaction before;
 uintptr_t page_size = 4096;
 
-// The file ends somewhere before `at`: the rest of the map becomes zeros.
-bool replace_rest(uintptr_t at) {
+// The file ends somewhere before `at`: its page becomes zeros. (Not the rest of the map: parts of it may be held.)
+bool replace_page(uintptr_t at) {
     const size_t n = used.load(std::memory_order_acquire);
     for (size_t i = 0; i < n; ++i) {
         const uintptr_t begin = watched[i].begin.load(std::memory_order_acquire), end = watched[i].end.load();
         if (begin == 0 || at < begin || at >= end) continue;
         const uintptr_t page = at / page_size * page_size;
-        if (::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+        if (::mmap(reinterpret_cast<void*>(page), page_size, PROT_READ,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
             return false;
         watched[i].failed.store(true);
@@ -49,7 +50,7 @@ bool replace_rest(uintptr_t at) {
 
 void on_bus_error(int number, siginfo_t* info, void* context) {
     const int saved = errno;
-    const bool ours = info->si_code == BUS_ADRERR && replace_rest(reinterpret_cast<uintptr_t>(info->si_addr));
+    const bool ours = info->si_code == BUS_ADRERR && replace_page(reinterpret_cast<uintptr_t>(info->si_addr));
     errno = saved;
     if (ours) return;
     if (before.sa_flags & SA_SIGINFO) {
@@ -97,6 +98,27 @@ void forget_map(const void* address) {
         watched[i].begin.store(0);
         return;
     }
+}
+
+Status hold_pages(std::span<const std::byte> part) {
+    const std::lock_guard lock(mutex);
+    const auto from = reinterpret_cast<uintptr_t>(part.data()), to = from + part.size();
+    for (size_t i = 0; i < used.load() && !part.empty(); ++i) {
+        const uintptr_t map_begin = watched[i].begin.load(), map_end = watched[i].end.load();
+        if (map_begin == 0 || from < map_begin || to > map_end) continue;
+        const uintptr_t begin = from / page_size * page_size;
+        const size_t size = (to - begin + page_size - 1) / page_size * page_size;
+        // Shared memory: what done_with() drops of it comes back.
+        void* const copy = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (copy == MAP_FAILED) return fail("{}: no memory for {} bytes of it", (*paths)[i], size);
+        std::memcpy(copy, reinterpret_cast<const void*>(begin), size);
+        ::mprotect(copy, size, PROT_READ);
+        if (::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(begin)) == MAP_FAILED) {
+            ::munmap(copy, size);
+            return fail("{}: {} bytes of it cannot be held", (*paths)[i], size);
+        }
+    }
+    return Ok{};
 }
 
 Status check_maps() {

@@ -3,6 +3,7 @@
 #include "base/map_faults.h"
 #include "checkpoint/export.h"
 #include "checkpoint/gguf_import.h"
+#include "checkpoint/held_tensors.h"
 #include "formats/ggml_blocks.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ Status unpack_row(GgmlType type, Bytes row, uint8_t* codes, uint8_t* scales) {
     return Ok{};
 }
 
-class GgufCheckpoint : public Checkpoint {
+class GgufCheckpoint : public Checkpoint, public HoldsTensors {
 public:
     GgufCheckpoint(std::filesystem::path path, GgufSource source)
         : path_(std::move(path)), source_(std::move(source)) {}
@@ -105,6 +106,8 @@ public:
         const GgufSourceTensor& t = source_.tensors()[index];
         if (begin + count == t.rows()) source_.file().done_with(t.data());
     }
+
+    Status hold(size_t index) const override { return hold_pages(source_.tensors()[index].data()); }
 
 private:
     Status check(size_t index, int64_t begin, int64_t count, bool quantized) const {

@@ -2,6 +2,7 @@
 #include "base/map_faults.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/exact_scales.h"
+#include "checkpoint/held_tensors.h"
 #include "checkpoint/hf_contents.h"
 #include "checkpoint/side_files.h"
 #include "checkpoint/tied_head.h"
@@ -44,7 +45,7 @@ void widen(const ModelTensor& t, int64_t first, std::span<float> out) {
     }
 }
 
-class HfCheckpoint : public Checkpoint {
+class HfCheckpoint : public Checkpoint, public HoldsTensors {
 public:
     HfCheckpoint(fs::path path, std::unique_ptr<ModelFiles> files, HfContents contents, ScaleReading scales)
         : path_(std::move(path)),
@@ -134,6 +135,13 @@ public:
                                 show_name(part.record->name), first + i, view.float_scales[i]);
         }
         return view;
+    }
+
+    Status hold(size_t index) const override {
+        const CatalogEntry& e = entries_[index];
+        for (const ModelTensor* part : {e.data, e.block_scales, e.float_scales})
+            if (part) NIBBLE_CHECK(hold_pages(part->record->data));
+        return Ok{};
     }
 
     void done_with(size_t index, int64_t begin, int64_t count) const override {

@@ -157,8 +157,10 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& f
     options.prediction = prediction;
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path));
+    NIBBLE_TRY(const JobIdentity files, source_files(*checkpoint));
     LoadedModel engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));
+    NIBBLE_CHECK(check_source_unchanged(*engine.checkpoint, files));
     if (const std::string note = engine.model->note(); !note.empty()) say("nibble: " + note);
     return engine;
 }

@@ -8,6 +8,7 @@
 #include "server/model_server.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -19,11 +20,11 @@ namespace {
 struct ServeConfig {
     ServedFlags model;
     std::string host = "127.0.0.1", unix_path, key_file, cors_origin;
-    std::vector<std::string> keys;
+    std::vector<std::string> keys, allowed_hosts;
     uint16_t port = 8000;
     double drain_seconds = 30, most_seconds = 0;
     int64_t connections = 8192;
-    std::string most_body = "32MB", stored = "64MB";
+    std::string most_body = "32MB", stored = "64MB", request_memory = "256MB", total_memory;
     bool ignore_unknown = false, log_prompts = false;
 };
 
@@ -41,6 +42,13 @@ Result<std::vector<std::string>> api_keys(const ServeConfig& config) {
     for (const std::string& key : keys)
         if (key.empty()) return fail("--api-key: a key is empty");
     return keys;
+}
+
+// Bytes of the machine, or of the container where that has a limit.
+int64_t machine_memory() {
+    int64_t bytes = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE), limit = 0;
+    if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
+    return bytes;
 }
 
 void tell_choices(const Json& facts) {
@@ -68,8 +76,14 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     NIBBLE_TRY(const int64_t body, parse_size(config.most_body).within("--max-body"));
     options.limits.body_bytes = static_cast<size_t>(body);
     options.limits.bodies_bytes = std::max(options.limits.bodies_bytes, 2 * options.limits.body_bytes);
+    NIBBLE_TRY(options.request_bytes, parse_size(config.request_memory).within("--max-request-memory"));
+    options.requests_bytes = std::max(options.requests_bytes, machine_memory() / 8);
+    if (!config.total_memory.empty()) {
+        NIBBLE_TRY(options.requests_bytes, parse_size(config.total_memory).within("--max-total-memory"));
+    }
     NIBBLE_TRY(options.api_keys, api_keys(config));
     options.cors_origin = config.cors_origin;
+    options.allowed_hosts = config.allowed_hosts;
     options.ignore_unknown = config.ignore_unknown;
     options.log_prompts = config.log_prompts;
     NIBBLE_TRY(options.stored_bytes, size_or_none(config.stored).within("--stored-responses"));
@@ -115,6 +129,11 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->allow_extra_args(false);
     command->add_option("--api-key-file", config->key_file, "a file with a key a line");
     command->add_option("--cors-origin", config->cors_origin, "of browsers' pages that may ask, or *; default: none");
+    command
+        ->add_option("--allowed-host", config->allowed_hosts,
+                     "a name that clients may call the server without a key, or *; default: localhost and addresses; "
+                     "may be given several times")
+        ->allow_extra_args(false);
     command->add_option("--max-model-len", config->model.context, "tokens of a prompt and its answer; 0: the model's")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
     command->add_option("--max-num-seqs", config->model.sequences, "answers that run together; 0: 64, on a GPU 1,024")
@@ -138,6 +157,16 @@ void add_serve(CLI::App& app, RunCommand& run) {
                      "memory for answers of /v1/responses that later requests go on from; 0: none is stored")
         ->check(read_by(size_or_none))
         ->capture_default_str();
+    command
+        ->add_option("--max-request-memory", config->request_memory,
+                     "what the largest possible answer of a request may take; more is told 400")
+        ->check(read_by(parse_size))
+        ->capture_default_str();
+    command
+        ->add_option("--max-total-memory", config->total_memory,
+                     "the same of all requests together; more is told 503; default: an eighth of the memory, at least "
+                     "1GB")
+        ->check(read_by(parse_size));
     command->add_option("--request-timeout", config->most_seconds, "seconds of a request at most; 0: no limit")
         ->check(CLI::Range(0.0, 1e9));
     command->add_option("--drain-timeout", config->drain_seconds, "seconds that SIGTERM leaves to what runs")

@@ -1,5 +1,7 @@
 #include "cli/served.h"
 
+#include "base/map_faults.h"
+#include "checkpoint/held_tensors.h"
 #include "cli/inspect_kernels.h"
 #include "model/device/model.h"
 
@@ -67,6 +69,16 @@ Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const Eng
         {"sequences", engine.limits().sequences}, {"kv_bytes", engine.limits().kv_memory}, {"load_seconds", seconds}};
 }
 
+// A model on a CPU has packed its matrices and reads rows of the embedding from the checkpoint's files. In memory they
+// stay what they are while files are overwritten, cut or removed.
+Status hold_weights(const LoadedModel& loaded) {
+    if (loaded.model->chooses()) return Ok{};  // on a device
+    const auto tensors = loaded.checkpoint->tensors();
+    for (size_t i = 0; i < tensors.size(); ++i)
+        if (tensors[i].name == loaded.model->config().embedding) NIBBLE_CHECK(hold_tensor(*loaded.checkpoint, i));
+    return check_maps();
+}
+
 }  // namespace
 
 Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
@@ -76,6 +88,7 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     if (const int64_t most = loaded.model->config().context; most > 0 && config.context > most)
         return fail("--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
                     config.context, most);
+    NIBBLE_CHECK(hold_weights(loaded).within(config.path));
     // What neither the request nor generation_config.json says is as OpenAI has it.
     NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
@@ -94,7 +107,7 @@ Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
     NIBBLE_TRY(auto format, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
                                                {.tools = config.tools, .reasoning = config.reasoning}));
     ServedModel served{.names = std::move(names),
-                       .root = config.path,
+                       .root = nibble::name_of(config.path),  // clients learn no path of this machine
                        .engine = std::move(engine),
                        .tokenizer = std::move(text.tokenizer),
                        .format = std::make_shared<const ChatFormat>(std::move(format)),

@@ -6,13 +6,16 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 namespace nibble {
@@ -53,22 +56,56 @@ Error listen_error(const HttpAddress& address) {
     return fail("{}: {}{}", to_text(address), std::strerror(errno), next_step);
 }
 
+// Servers that start or end at sockets of one folder do so one after the other: between a look at a socket and its
+// removal it stays the same.
+class FolderLock {
+public:
+    explicit FolderLock(const std::filesystem::path& file) {
+        const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+        fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd_ >= 0) ::flock(fd_, LOCK_EX);
+    }
+    FolderLock(const FolderLock&) = delete;
+    FolderLock& operator=(const FolderLock&) = delete;
+    ~FolderLock() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+private:
+    int fd_ = -1;
+};
+
+bool is_socket(const std::string& path) {
+    struct stat info {};
+    return ::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+// A socket that its server left when it was killed refuses connections. (So does a regular file.)
+bool is_dead_socket(const std::string& path, const sockaddr_un& name) {
+    if (!is_socket(path)) return false;
+    const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0) return false;
+    const bool refused = ::connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 &&
+                         errno == ECONNREFUSED;
+    ::close(probe);
+    return refused;
+}
+
 Result<int> listen_unix(const HttpAddress& address) {
     NIBBLE_TRY(const sockaddr_un name, unix_address(address.unix_path));
-    const auto* generic = reinterpret_cast<const sockaddr*>(&name);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return system_error(address);
-    int bound = ::bind(fd, generic, sizeof name);
-    if (bound != 0 && errno == EADDRINUSE) {
-        // A socket that its server left behind when it was killed refuses connections.
-        const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        const bool dead = probe >= 0 && ::connect(probe, generic, sizeof name) != 0 && errno == ECONNREFUSED;
-        if (probe >= 0) ::close(probe);
-        errno = EADDRINUSE;
-        if (dead && ::unlink(address.unix_path.c_str()) == 0) bound = ::bind(fd, generic, sizeof name);
+    const FolderLock lock(address.unix_path);
+    const auto bind = [&] { return ::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0; };
+    bool bound = bind();
+    if (!bound && errno == EADDRINUSE) {
+        if (is_dead_socket(address.unix_path, name) && ::unlink(address.unix_path.c_str()) == 0) bound = bind();
+        if (!bound) errno = EADDRINUSE;
     }
-    if (bound == 0 && ::listen(fd, 4096) == 0) return fd;
-    const Error error = system_error(address);
+    if (bound && ::listen(fd, 4096) == 0) return fd;
+    Error error = system_error(address);
+    if (!bound && errno == EADDRINUSE && !is_socket(address.unix_path))
+        error = fail("{}: is a file and no socket; nothing was removed. Choose another path", to_text(address));
     ::close(fd);
     return error;
 }
@@ -91,6 +128,18 @@ Result<int> finish_connect(int fd, const sockaddr* name, socklen_t size, std::ch
 }
 
 }  // namespace
+
+Result<SocketFile> socket_file(const std::string& path) {
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) != 0) return fail("{}: {}", path, std::strerror(errno));
+    return SocketFile{path, info.st_dev, info.st_ino};
+}
+
+void SocketFile::remove() const {
+    const FolderLock lock(path);
+    const auto now = socket_file(path);
+    if (now.ok() && now->device == device && now->inode == inode) ::unlink(path.c_str());
+}
 
 std::string to_text(const HttpAddress& address) {
     if (!address.unix_path.empty()) return "unix:" + address.unix_path;

@@ -27,8 +27,18 @@ struct HttpUrl {
 Result<HttpUrl> parse_url(std::string_view url);
 
 // A socket that listens, not blocking, close-on-exec; port 0 is replaced by the one that the system chose. The file of
-// a unix socket that nobody listens at is replaced. Error: the system's, with the address.
+// a unix socket that nobody listens at is replaced; any other file stays. Error: the system's, with the address.
 Result<int> listen_at(HttpAddress& address);
+
+// The file of a unix socket as it was when its server began to listen.
+struct SocketFile {
+    std::string path;
+    uint64_t device = 0, inode = 0;
+    // Removes the file, unless another one has taken its place. Call it while the socket still listens: its inode then
+    // belongs to no other file.
+    void remove() const;
+};
+Result<SocketFile> socket_file(const std::string& path);
 // A connected socket, blocking, close-on-exec, without Nagle's delay.
 Result<int> connect_to(const HttpAddress& address, std::chrono::milliseconds patience);
 

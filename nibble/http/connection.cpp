@@ -1,7 +1,13 @@
 #include "http/connection.h"
 
+#include "http/framing.h"
+
 #include <fmt/format.h>
+#include <arpa/inet.h>
+#include <poll.h>
 #include <sys/socket.h>
+
+#include <new>
 
 namespace nibble {
 namespace {
@@ -12,6 +18,8 @@ constexpr size_t read_bytes = 16 << 10;
 // Of bytes behind the request that is being handled; with more, the connection is not read until it is answered.
 constexpr size_t most_unread = 64 << 10;
 constexpr std::chrono::milliseconds linger_time{2000};
+constexpr std::chrono::milliseconds first_look{1000};  // for a peer that has ended its side
+constexpr size_t kept_capacity = 64 << 10;
 
 // The status for what the parser found wrong.
 int status_of(const boost::system::error_code& error) {
@@ -33,6 +41,14 @@ std::string why_of(int status, const boost::system::error_code& error, const Htt
         default:
             return fmt::format("not HTTP: {}", error.message());
     }
+}
+
+// Whoever has an IPv6 address has the whole network of 64 bits.
+std::string peer_group(const std::string& peer) {
+    in6_addr address{};
+    if (peer.find(':') == peer.npos || ::inet_pton(AF_INET6, peer.c_str(), &address) != 1) return peer;
+    if (IN6_IS_ADDR_V4MAPPED(&address)) return peer.substr(peer.rfind(':') + 1);
+    return std::string(reinterpret_cast<const char*>(&address), 8);
 }
 
 HttpResponse error_response(const HttpLimits& limits, int status, std::string_view why) {
@@ -60,7 +76,6 @@ void HttpConnection::new_request() {
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_.limits.header_bytes));
     parser_->body_limit(shared_.limits.body_bytes);
-    parser_->get().body().share = std::make_shared<BodyShare>(shared_.bodies);
     header_seen_ = false;
     answer_complete_ = false;
 }
@@ -72,19 +87,19 @@ void HttpConnection::set_phase(Phase phase, std::chrono::milliseconds patience) 
 }
 
 void HttpConnection::read() {
-    if (reading_ || closed() || unread_.size() >= most_unread) return;
+    if (reading_ || shut_ || closed() || unread_.size() >= most_unread) return;
     reading_ = true;
     socket_.async_read_some(boost::asio::buffer(chunk_),
                             [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
-                                self->on_read(error, bytes);
+                                self->guarded([&] { self->on_read(error, bytes); });
                             });
 }
 
 void HttpConnection::on_read(const boost::system::error_code& error, size_t bytes) {
     reading_ = false;
     if (closed()) return;
+    if (error == boost::asio::error::eof && phase_ == Phase::handling) return on_shut();
     if (error) {
-        // Whoever ends its side while it is owed an answer has lost interest.
         close();
         return;
     }
@@ -95,6 +110,27 @@ void HttpConnection::on_read(const boost::system::error_code& error, size_t byte
     unread_.append(chunk_.data(), bytes);
     process();
     read();
+}
+
+// The peer sends no more. It may have closed its socket, or only its side of it: both look the same here, until
+// something is written.
+void HttpConnection::on_shut() {
+    shut_ = true;
+    look_again_ = first_look;
+    look_at_ = HttpClock::now() + look_again_;
+}
+
+void HttpConnection::look_for_peer(HttpClock::time_point now) {
+    pollfd socket{socket_.native_handle(), 0, 0};
+    if (::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLERR | POLLHUP))) return close();
+    if (writing_ || now < look_at_ || !answer_) return;
+    look_again_ *= 2;
+    look_at_ = now + look_again_;
+    if (answer_->begun()) return answer_->write_idle_piece();
+    if (!interim_) return;
+    wire_ = "HTTP/1.1 100 Continue\r\n\r\n";
+    written_ = 0;
+    write();
 }
 
 void HttpConnection::process() {
@@ -138,6 +174,24 @@ bool HttpConnection::on_header() {
         refuse(505, "the server speaks HTTP/1.1 and HTTP/1.0");
         return false;
     }
+    interim_ = message.version() == 11;
+    request_ = HttpRequest();
+    request_.method = std::string(message.method_string());
+    request_.peer = peer_;
+    for (const auto& field : message)
+        request_.headers.emplace_back(lower_case({field.name_string().data(), field.name_string().size()}),
+                                      std::string(field.value()));
+    if (const auto broken = broken_head(request_.headers, interim_ ? 1 : 0)) {
+        refuse(broken->status, broken->why);
+        return false;
+    }
+    const std::string_view target(message.target().data(), message.target().size());
+    if (!(request_.method == "OPTIONS" && target == "*") && !read_target(target, request_)) {
+        refuse(400, "the request's target is neither an absolute path nor an http address");
+        return false;
+    }
+    if (request_.host.empty()) request_.host = request_.header("host");
+    parser_->get().body().share = shared_.bodies.share(peer_group(peer_));
     if (const auto length = parser_->content_length(); length && *length > shared_.limits.body_bytes) {
         refuse(413, why_of(413, {}, shared_.limits));
         return false;
@@ -158,19 +212,9 @@ bool HttpConnection::on_header() {
 
 void HttpConnection::dispatch() {
     auto message = parser_->release();
-    HttpRequest request;
-    request.method = std::string(message.method_string());
-    request.peer = peer_;
-    for (const auto& field : message)
-        request.headers.emplace_back(lower_case({field.name_string().data(), field.name_string().size()}),
-                                     std::string(field.value()));
+    HttpRequest request = std::exchange(request_, HttpRequest());
     request.body = std::move(message.body().text);
     request.held = std::move(message.body().share);
-    const std::string_view target(message.target().data(), message.target().size());
-    if (!read_target(target, request.path, request.query) && !(request.method == "OPTIONS" && target == "*")) {
-        refuse(400, "the request's target is not an absolute path");
-        return;
-    }
     set_phase(Phase::handling, {});
     answer_ = std::make_shared<PendingAnswer>(shared_from_this(), shared_.io, shared_.limits.unsent_bytes,
                                               message.version() == 11, message.keep_alive() && !shared_.draining,
@@ -212,8 +256,17 @@ void HttpConnection::write() {
     write_deadline_ = HttpClock::now() + shared_.limits.write_time;
     socket_.async_write_some(boost::asio::buffer(wire_.data() + written_, wire_.size() - written_),
                              [self = shared_from_this()](const boost::system::error_code& error, size_t bytes) {
-                                 self->on_written(error, bytes);
+                                 self->guarded([&] { self->on_written(error, bytes); });
                              });
+}
+
+template <class Work>
+void HttpConnection::guarded(const Work& work) {
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        close();
+    }
 }
 
 void HttpConnection::on_written(const boost::system::error_code& error, size_t bytes) {
@@ -230,6 +283,7 @@ void HttpConnection::on_written(const boost::system::error_code& error, size_t b
         return;
     }
     wire_.clear();
+    if (wire_.capacity() > kept_capacity) std::string().swap(wire_);
     pump();
 }
 
@@ -244,6 +298,7 @@ void HttpConnection::finish_answer() {
     new_request();
     set_phase(Phase::idle, shared_.limits.idle_time);
     process();
+    if (shut_ && phase_ != Phase::handling) return close();  // what is not here by now does not come
     read();
 }
 
@@ -252,6 +307,7 @@ void HttpConnection::linger() {
     unread_.clear();
     boost::system::error_code ignored;
     socket_.shutdown(HttpSocket::shutdown_send, ignored);
+    if (shut_) return close();
     read();
 }
 
@@ -262,7 +318,8 @@ void HttpConnection::check(HttpClock::time_point now) {
         close();
         return;
     }
-    if (!deadline_ || now < *deadline_) return;
+    if (shut_) look_for_peer(now);
+    if (closed() || !deadline_ || now < *deadline_) return;
     if (phase_ == Phase::header || phase_ == Phase::body)
         refuse(408, "the request took too long to arrive");
     else

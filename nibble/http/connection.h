@@ -24,7 +24,7 @@ struct HttpShared {
     boost::asio::io_context& io;
     HttpLimits limits;
     HttpHandler handler;
-    BodyBudget bodies;
+    BodyBudgets bodies;
     bool draining = false;
 };
 
@@ -49,10 +49,15 @@ public:
         std::string bytes;
         bool complete = false;
     };
+    bool begun() const {
+        const std::lock_guard lock(mutex_);
+        return begun_;
+    }
     Taken take();
     void peer_left();  // or the connection has no more use for the answer
     void drop();       // nobody is left who could say more
     void tick(HttpClock::time_point now);
+    void write_idle_piece();  // of a stream that has one, at once
     bool keeps_alive() const { return keep_alive_; }
     bool aborted() const {
         const std::lock_guard lock(mutex_);
@@ -63,6 +68,7 @@ public:
 private:
     void put_head(const HttpResponse& response, bool stream);
     void put_piece(std::string_view piece);
+    void put_idle_piece();
     void schedule();
     void pump();
 
@@ -72,7 +78,8 @@ private:
     size_t most_;
     bool chunked_, keep_alive_, head_;  // head_: the request was HEAD, the answer has no body
     bool begun_ = false, complete_ = false, aborted_ = false, gone_ = false, scheduled_ = false;
-    std::string out_;
+    std::string out_, body_;  // body_: follows out_, and is large
+    std::shared_ptr<void> held_;
     std::string idle_piece_;
     std::chrono::milliseconds idle_{0};
     HttpClock::time_point last_write_;
@@ -102,9 +109,14 @@ private:
     void new_request();
     void read();
     void on_read(const boost::system::error_code& error, size_t bytes);
+    void on_shut();
+    void look_for_peer(HttpClock::time_point now);
     void process();
     bool on_header();
     void dispatch();
+    // A handler that runs out of memory ends its connection, not the server.
+    template <class Work>
+    void guarded(const Work& work);
     void write();
     void on_written(const boost::system::error_code& error, size_t bytes);
     void finish_answer();
@@ -117,7 +129,13 @@ private:
     Phase phase_ = Phase::idle;
     std::optional<HttpClock::time_point> deadline_, write_deadline_;
     std::optional<Parser> parser_;
-    bool header_seen_ = false, reading_ = false, writing_ = false, processing_ = false;
+    HttpRequest request_;  // of the header that was read
+    bool header_seen_ = false, reading_ = false, writing_ = false;
+    // The peer has ended its side, but may still read (shutdown). While it is owed an answer it is looked for: a peer
+    // that is gone refuses the interim answer 100, and a stream's idle piece.
+    bool shut_ = false, interim_ = false;  // interim_: of HTTP/1.1
+    HttpClock::time_point look_at_;
+    std::chrono::milliseconds look_again_{0};
     std::string chunk_, unread_;  // chunk_: where the socket reads to
     std::string wire_;            // being written
     size_t written_ = 0;          // of wire_

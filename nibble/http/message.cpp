@@ -30,6 +30,26 @@ bool percent_decoded(std::string_view text, bool plus_is_space, std::string& out
     return true;
 }
 
+// Of registered names and IPv4 addresses.
+bool is_name_character(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
+           c == '_' || c == '~';
+}
+
+// `text`: "" or "?a=b&c".
+bool read_query(std::string_view text, std::vector<std::pair<std::string, std::string>>& query) {
+    for (std::string_view rest = text.substr(std::min<size_t>(1, text.size())); !rest.empty();) {
+        const std::string_view one = rest.substr(0, rest.find('&'));
+        rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+        if (one.empty()) continue;
+        const size_t equals = one.find('=');
+        auto& [name, value] = query.emplace_back();
+        if (!percent_decoded(one.substr(0, equals), true, name)) return false;
+        if (equals != one.npos && !percent_decoded(one.substr(equals + 1), true, value)) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 std::string lower_case(std::string_view text) {
@@ -46,22 +66,52 @@ std::string_view header_of(const HttpHeaders& headers, std::string_view name) {
 
 std::string_view HttpRequest::query_value(std::string_view name) const { return header_of(query, name); }
 
-bool read_target(std::string_view target, std::string& path, std::vector<std::pair<std::string, std::string>>& query) {
-    query.clear();
-    if (target.empty() || target[0] != '/') return false;
-    const size_t mark = target.find('?');
-    if (!percent_decoded(target.substr(0, mark), false, path)) return false;
-    if (mark == target.npos) return true;
-    for (std::string_view rest = target.substr(mark + 1); !rest.empty();) {
-        const std::string_view one = rest.substr(0, rest.find('&'));
-        rest.remove_prefix(std::min(one.size() + 1, rest.size()));
-        if (one.empty()) continue;
-        const size_t equals = one.find('=');
-        auto& [name, value] = query.emplace_back();
-        if (!percent_decoded(one.substr(0, equals), true, name)) return false;
-        if (equals != one.npos && !percent_decoded(one.substr(equals + 1), true, value)) return false;
+bool is_host(std::string_view host) {
+    std::string_view port;
+    if (host.starts_with('[')) {
+        const size_t close = host.find(']');
+        if (close == host.npos || close == 1) return false;
+        for (const char c : host.substr(1, close - 1))
+            if (hex_digit(c) < 0 && c != ':' && c != '.') return false;
+        port = host.substr(close + 1);
+        if (!port.empty() && port[0] != ':') return false;
+    } else {
+        const size_t colon = std::min(host.find(':'), host.size());
+        for (const char c : host.substr(0, colon))
+            if (!is_name_character(c)) return false;
+        if (colon == 0) return host.empty();
+        port = host.substr(colon);
     }
-    return true;
+    return port.size() <= 6 && std::ranges::all_of(port.substr(std::min<size_t>(1, port.size())),
+                                                   [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string host_name(std::string_view host) {
+    if (host.starts_with('[')) return lower_case(host.substr(1, host.find(']') - 1));
+    host = host.substr(0, host.find(':'));
+    if (host.ends_with('.')) host.remove_suffix(1);
+    return lower_case(host);
+}
+
+bool read_target(std::string_view target, HttpRequest& request) {
+    auto& query = request.query;
+    query.clear();
+    std::string_view path = target;
+    for (const std::string_view scheme : {"http://", "https://"}) {
+        if (lower_case(target.substr(0, scheme.size())) != scheme) continue;
+        path.remove_prefix(scheme.size());
+        const size_t end = std::min(path.find_first_of("/?"), path.size());
+        if (end == 0 || !is_host(path.substr(0, end))) return false;
+        request.host = std::string(path.substr(0, end));
+        path.remove_prefix(end);
+        if (path.empty() || path[0] == '?') {
+            request.path = "/";
+            return read_query(path, query);
+        }
+    }
+    if (path.empty() || path[0] != '/' || path.find('#') != path.npos) return false;
+    const size_t mark = std::min(path.find('?'), path.size());
+    return percent_decoded(path.substr(0, mark), false, request.path) && read_query(path.substr(mark), query);
 }
 
 std::string_view status_text(int status) {
@@ -86,6 +136,8 @@ std::string_view status_text(int status) {
             return "Length Required";
         case 413:
             return "Payload Too Large";
+        case 415:
+            return "Unsupported Media Type";
         case 417:
             return "Expectation Failed";
         case 429:

@@ -4,6 +4,11 @@
 #include <boost/asio/post.hpp>
 
 namespace nibble {
+namespace {
+
+constexpr size_t copied_body = 64 << 10;  // longer ones are written from where they lie
+
+}  // namespace
 
 PendingAnswer::PendingAnswer(std::shared_ptr<HttpConnection> connection, boost::asio::io_context& io, size_t most,
                              bool chunked, bool keep_alive, bool head)
@@ -58,7 +63,13 @@ void PendingAnswer::send(HttpResponse response) {
     const std::lock_guard lock(mutex_);
     if (begun_ || aborted_ || gone_) return;
     put_head(response, false);
-    if (!head_ && response.status != 204) out_ += response.body;
+    held_ = std::move(response.held);
+    if (!head_ && response.status != 204) {
+        if (response.body.size() <= copied_body)
+            out_ += response.body;
+        else
+            body_ = std::move(response.body);
+    }
     complete_ = true;
     schedule();
 }
@@ -121,8 +132,9 @@ void PendingAnswer::on_gone(std::function<void()> gone) {
 
 PendingAnswer::Taken PendingAnswer::take() {
     const std::lock_guard lock(mutex_);
-    Taken taken{std::move(out_), complete_};
+    Taken taken{std::move(out_), complete_ && body_.empty()};
     out_.clear();
+    if (taken.bytes.empty() && !body_.empty()) taken = {std::exchange(body_, {}), complete_};
     return taken;
 }
 
@@ -133,7 +145,9 @@ void PendingAnswer::peer_left() {
         if (gone_) return;
         gone_ = true;
         connection_.reset();
-        out_.clear();
+        std::string().swap(out_);
+        std::string().swap(body_);
+        held_.reset();
         gone = std::exchange(on_gone_, {});
         if (complete_) gone = {};
     }
@@ -151,8 +165,18 @@ void PendingAnswer::drop() {
 
 void PendingAnswer::tick(HttpClock::time_point now) {
     const std::lock_guard lock(mutex_);
-    if (idle_.count() <= 0 || !begun_ || complete_ || aborted_ || gone_ || now - last_write_ < idle_) return;
-    last_write_ = now;
+    if (now - last_write_ >= idle_) put_idle_piece();
+}
+
+void PendingAnswer::write_idle_piece() {
+    const std::lock_guard lock(mutex_);
+    put_idle_piece();
+}
+
+// Under the mutex.
+void PendingAnswer::put_idle_piece() {
+    if (idle_.count() <= 0 || !begun_ || complete_ || aborted_ || gone_) return;
+    last_write_ = HttpClock::now();
     if (out_.size() + idle_piece_.size() > most_) return;
     put_piece(idle_piece_);
     schedule();

@@ -13,6 +13,8 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <condition_variable>
+#include <new>
+#include <optional>
 #include <thread>
 #include <unordered_set>
 
@@ -33,6 +35,7 @@ std::string peer_name(const sockaddr_storage& name, socklen_t size) {
 
 struct HttpServer::State {
     HttpAddress at;
+    std::optional<SocketFile> file;  // of a unix socket, while it listens
     boost::asio::io_context io{1};
     HttpShared shared;
     boost::asio::posix::stream_descriptor listener;
@@ -47,10 +50,10 @@ struct HttpServer::State {
 
     State(HttpAddress address, int fd, HttpLimits limits, HttpHandler handler)
         : at(std::move(address)),
-          shared{io, std::move(limits), std::move(handler), std::make_shared<std::atomic<int64_t>>(0)},
+          shared{io, std::move(limits), std::move(handler), BodyBudgets(0)},
           listener(io, fd),
           sweep_timer(io) {
-        *shared.bodies = static_cast<int64_t>(shared.limits.bodies_bytes);
+        shared.bodies = BodyBudgets(shared.limits.bodies_bytes);
     }
 
     void accept() {
@@ -115,9 +118,21 @@ struct HttpServer::State {
         if (std::exchange(accept_stalled, false) && listener.is_open()) accept();
     }
 
+    // Until nothing is left to do. A handler without memory ends its own work alone.
+    void run() {
+        for (bool done = false; !done;) {
+            try {
+                io.run();
+                done = true;
+            } catch (const std::bad_alloc&) {
+            }
+        }
+    }
+
     // On the server's thread.
     void begin_drain() {
         shared.draining = true;
+        if (const auto listened = std::exchange(file, std::nullopt)) listened->remove();
         boost::system::error_code ignored;
         listener.close(ignored);
         for (const auto& connection : connections) connection->begin_drain();
@@ -132,8 +147,11 @@ struct HttpServer::State {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(HttpAddress address, HttpLimits limits, HttpHandler handler) {
     NIBBLE_TRY(const int fd, listen_at(address));
-    return std::unique_ptr<HttpServer>(
-        new HttpServer(std::make_unique<State>(std::move(address), fd, std::move(limits), std::move(handler))));
+    auto state = std::make_unique<State>(std::move(address), fd, std::move(limits), std::move(handler));
+    if (!state->at.unix_path.empty()) {
+        NIBBLE_TRY(state->file, socket_file(state->at.unix_path));
+    }
+    return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -149,8 +167,7 @@ HttpServer::~HttpServer() {
     if (s.thread.joinable())
         s.thread.join();
     else
-        s.io.run();
-    if (!s.at.unix_path.empty()) ::unlink(s.at.unix_path.c_str());
+        s.run();
 }
 
 const HttpAddress& HttpServer::address() const { return state_->at; }
@@ -163,7 +180,7 @@ void HttpServer::start() {
     s.thread = std::thread([&s] {
         s.accept();
         s.sweep();
-        s.io.run();
+        s.run();
     });
 }
 

@@ -27,18 +27,20 @@ int32_t rank_of(int32_t id, std::span<const float> log_probs) {
     return static_cast<int32_t>(1 + before + behind);
 }
 
-Answer::Answer(const Request& request, int32_t choice, const std::optional<Tokenizer>& tokenizer, int64_t context)
-    : request_(&request),
-      prompt_(std::ssize(request.prompt)),
-      most_tokens_(std::min(request.max_tokens, context - prompt_)),
-      tokens_(request.prompt),
-      sampler_(request.sampling, request.sequence + static_cast<uint64_t>(choice), request.prompt),
-      rules_(request),
-      constraint_(request.constraint ? request.constraint->copy() : nullptr),
-      stop_(request.stop) {
-    if (tokenizer) decoder_.emplace(*tokenizer, request.skip_special);
+Answer::Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uint64_t sequence,
+               const std::optional<Tokenizer>& tokenizer, int64_t context)
+    : shared_(&shared),
+      request_(&shared.request),
+      prompt_(std::ssize(prompt)),
+      most_tokens_(std::min(request_->max_tokens, context - prompt_)),
+      tokens_(prompt.begin(), prompt.end()),
+      sampler_(request_->sampling, sequence, prompt),
+      rules_(shared),
+      constraint_(request_->constraint ? request_->constraint->copy() : nullptr),
+      stop_(shared.stop) {
+    if (tokenizer) decoder_.emplace(*tokenizer, request_->skip_special);
     if (decoder_)
-        for (const int32_t id : std::span(request.prompt).last(static_cast<size_t>(request.resumed)))
+        for (const int32_t id : prompt.last(static_cast<size_t>(request_->resumed)))
             news_.text += stop_.push(decoder_->push(static_cast<TokenId>(id)));
     if (constraint_ && constraint_->finished()) finish_ = FinishReason::stop;
 }
@@ -65,7 +67,7 @@ void Answer::accept(GeneratedToken token) {
     sampler_.accept(id);
     tokens_.push_back(id);
     news_.tokens.push_back(std::move(token));
-    if (std::ranges::find(request_->eos, id) != request_->eos.end()) {
+    if (has_bit(shared_->lists.ends, id)) {
         stop_token_ = id;
         return end(FinishReason::stop);
     }
@@ -91,7 +93,7 @@ std::vector<std::vector<uint32_t>> Answer::masks_along(std::span<const int32_t> 
     const auto now = rules_.mask(vocab, said(), constraint_.get());
     out[0].assign(now.begin(), now.end());
     if (draft.empty()) return out;
-    LogitRules rules(*request_);
+    LogitRules rules(*shared_);
     const std::unique_ptr<TokenConstraint> look = constraint_ ? constraint_->copy() : nullptr;
     std::vector<int32_t> answer(said().begin(), said().end());
     for (size_t i = 0; i < draft.size(); ++i) {

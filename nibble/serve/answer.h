@@ -6,15 +6,16 @@
 #include "kernels/elementwise.h"
 #include "serve/logit_rules.h"
 #include "serve/sampler.h"
-#include "serve/stop_strings.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
 
 class Answer {
 public:
-    // `request` is checked and outlives the answer. context: tokens that prompt and answer may have together.
-    Answer(const Request& request, int32_t choice, const std::optional<Tokenizer>& tokenizer, int64_t context);
+    // `shared` is checked and outlives the answer, the prompt is copied. sequence: of the numbers that are drawn.
+    // context: tokens that prompt and answer may have together.
+    Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uint64_t sequence,
+           const std::optional<Tokenizer>& tokenizer, int64_t context);
 
     const std::vector<int32_t>& tokens() const { return tokens_; }  // the prompt's, then the answer's
     int64_t prompt() const { return prompt_; }                      // of them
@@ -64,7 +65,8 @@ public:
 private:
     std::span<const int32_t> said() const { return std::span(tokens_).subspan(static_cast<size_t>(prompt_)); }
 
-    const Request* request_;
+    const SharedRequest* shared_;
+    const Request* request_;  // shared_->request
     int64_t prompt_ = 0, most_tokens_ = 0;
     std::vector<int32_t> tokens_;
     Sampler sampler_;

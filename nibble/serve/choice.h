@@ -15,10 +15,23 @@ namespace nibble {
 
 // A request that was admitted.
 struct Job {
-    Request request;
+    Job(SharedRequestPtr of, std::vector<int32_t> tokens, uint64_t numbers, AnswerSink hears)
+        : shared(std::move(of)),
+          request(shared->request),
+          prompt(std::move(tokens)),
+          sequence(numbers),
+          sink(std::move(hears)),
+          open(request.choices) {}
+    Job(const Job&) = delete;
+    Job& operator=(const Job&) = delete;
+
+    const SharedRequestPtr shared;
+    const Request& request;
+    const std::vector<int32_t> prompt;
+    const uint64_t sequence;
     AnswerSink sink;
     uint64_t handle = 0;  // rises with every request
-    int32_t open = 1;     // choices that have not finished
+    int32_t open;         // choices that have not finished
     bool cancelled = false;
     RequestReport report;
     EngineClock::time_point submitted;
@@ -36,7 +49,9 @@ struct ChoiceOrder {
 
 struct Choice {
     Choice(std::shared_ptr<Job> of, int32_t number, const std::optional<Tokenizer>& tokenizer, int64_t context)
-        : job(std::move(of)), index(number), answer(job->request, number, tokenizer, context) {}
+        : job(std::move(of)),
+          index(number),
+          answer(*job->shared, job->prompt, job->sequence + static_cast<uint64_t>(number), tokenizer, context) {}
 
     ChoiceOrder order() const { return {job->request.priority, job->handle, index}; }
     // Of the text, with the tokens that steps under way will add.

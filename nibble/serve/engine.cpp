@@ -138,7 +138,8 @@ struct Engine::State {
     void count_tokens(Choice& choice, EngineClock::time_point now);
     void count_finished(Job& job, EngineClock::time_point now);
     void tell(Choice& choice);
-    void tell_unforked(const Choice& leader);
+    void count_choice(Job& job, AnswerEvent& event);
+    void tell_unmade(Job& job, int32_t from, FinishReason finish, std::string_view error);
     void tell_finished();
     void publish(bool more);
     void loop();
@@ -190,17 +191,29 @@ EngineStats Engine::stats() const {
 }
 
 Admission Engine::submit(Request request, AnswerSink sink) {
+    std::vector<int32_t> prompt = std::move(request.prompt);
+    request.prompt.clear();
+    const uint64_t sequence = request.sequence;
+    auto shared = share(std::move(request));
+    if (!shared.ok()) return {.refusal = Admission::Refusal::invalid, .message = shared.error().message()};
+    return submit(*std::move(shared), std::move(prompt), sequence, std::move(sink));
+}
+
+Result<SharedRequestPtr> Engine::share(Request parameters) const {
+    const int64_t vocab = state_->model->config().vocab;
+    NIBBLE_CHECK(check_parameters(parameters, vocab));
+    if (!state_->tokenizer && !parameters.stop.empty()) return fail("stop strings need a tokenizer");
+    return std::make_shared<const SharedRequest>(std::move(parameters), vocab);
+}
+
+Admission Engine::submit(SharedRequestPtr shared, std::vector<int32_t> prompt, uint64_t sequence, AnswerSink sink) {
     State& s = *state_;
-    if (const Status valid = check(request, s.model->config().vocab, s.options.context); !valid.ok())
-        return {.refusal = Admission::Refusal::invalid, .message = valid.error().message()};
-    if (!s.tokenizer && !request.stop.empty())
-        return {.refusal = Admission::Refusal::invalid, .message = "stop strings need a tokenizer"};
-    auto job = std::make_shared<Job>();
-    job->request = std::move(request);
-    job->sink = std::move(sink);
-    job->open = job->request.choices;
+    Status valid = check_prompt(prompt, s.model->config().vocab, s.options.context);
+    if (valid.ok()) valid = check_resumed(shared->request, std::ssize(prompt));
+    if (!valid.ok()) return {.refusal = Admission::Refusal::invalid, .message = valid.error().message()};
+    auto job = std::make_shared<Job>(std::move(shared), std::move(prompt), sequence, std::move(sink));
     job->submitted = EngineClock::now();
-    job->report.prompt_tokens = std::ssize(job->request.prompt);
+    job->report.prompt_tokens = std::ssize(job->prompt);
     const std::lock_guard lock(s.mutex);
     if (s.draining) return {.refusal = Admission::Refusal::draining, .message = "the engine takes no more requests"};
     if (s.waiting + job->open > s.options.queue) {
@@ -262,7 +275,12 @@ void Engine::State::loop() {
             if (quit) return;
             if (idle) cancel_all = false;
         }
-        more = step();
+        try {
+            more = step();
+        } catch (const std::bad_alloc&) {  // what runs ends; the server goes on
+            scheduler->each([](Choice& c) { c.answer.end(FinishReason::error, "out of memory"); });
+            more = true;
+        }
     }
 }
 
@@ -304,19 +322,30 @@ void Engine::State::take_arrivals() {
 
 // Choices share the prompt where it has more than the token that each of them feeds itself.
 void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
-    const bool forks = job->open > 1 && job->request.prompt.size() > 1;
-    for (int32_t i = 0; i < (forks ? 1 : job->open); ++i) {
-        auto choice = std::make_unique<Choice>(job, i, tokenizer, options.context);
-        choice->forks = forks;
-        scheduler->wait(std::move(choice));
-    }
+    const int32_t all = job->request.choices;
+    const bool forks = all > 1 && job->prompt.size() > 1;
+    int32_t made = 0;
+    const Status enough = guarded([&]() -> Status {
+        for (; made < (forks ? 1 : all); ++made) {
+            auto choice = std::make_unique<Choice>(job, made, tokenizer, options.context);
+            choice->forks = forks;
+            scheduler->wait(std::move(choice));
+        }
+        return Ok{};
+    });
+    if (!enough.ok()) tell_unmade(*job, made, FinishReason::error, enough.error().message());
 }
 
 void Engine::State::fork(Choice& leader) {
     std::vector<std::unique_ptr<Choice>> children;
-    for (int32_t i = 1; i < leader.job->request.choices; ++i)
-        children.push_back(std::make_unique<Choice>(leader.job, i, tokenizer, options.context));
+    int32_t made = 1;
+    const Status enough = guarded([&]() -> Status {
+        for (; made < leader.job->request.choices; ++made)
+            children.push_back(std::make_unique<Choice>(leader.job, made, tokenizer, options.context));
+        return Ok{};
+    });
     scheduler->fork(leader, std::move(children));
+    if (!enough.ok()) tell_unmade(*leader.job, made, FinishReason::error, enough.error().message());
 }
 
 void Engine::State::end_cancelled_and_late() {
@@ -485,47 +514,52 @@ void Engine::State::tell(Choice& choice) {
         event.stop_token = choice.answer.stop_token();
         event.error = choice.answer.error();
         job.longest = std::max(job.longest, choice.answer.generated());
-        if (--job.open == 0) {
-            count_finished(job, EngineClock::now());
-            event.report = &job.report;
-        }
-        switch (event.finish) {
-            case FinishReason::none:
-                break;
-            case FinishReason::stop:
-                ++counts.finished_stop;
-                break;
-            case FinishReason::length:
-                ++counts.finished_length;
-                break;
-            case FinishReason::cancelled:
-                ++counts.finished_cancelled;
-                break;
-            case FinishReason::deadline:
-                ++counts.finished_deadline;
-                break;
-            case FinishReason::error:
-                ++counts.finished_error;
-                break;
-        }
+        count_choice(job, event);
     }
     if (event.text.empty() && event.tokens.empty() && event.prompt.empty() && event.finish == FinishReason::none)
         return;
     if (job.sink) job.sink(event);
 }
 
-// Choices that were to begin where this one has not come to.
-void Engine::State::tell_unforked(const Choice& leader) {
-    for (int32_t i = 1; i < leader.job->request.choices; ++i) {
-        Choice child(leader.job, i, tokenizer, options.context);
-        child.answer.end(leader.answer.finish(), leader.answer.error());
-        tell(child);
+// A choice has finished, as `event` says; the last one's event holds the report.
+void Engine::State::count_choice(Job& job, AnswerEvent& event) {
+    if (--job.open == 0) {
+        count_finished(job, EngineClock::now());
+        event.report = &job.report;
+    }
+    switch (event.finish) {
+        case FinishReason::none:
+            break;
+        case FinishReason::stop:
+            ++counts.finished_stop;
+            break;
+        case FinishReason::length:
+            ++counts.finished_length;
+            break;
+        case FinishReason::cancelled:
+            ++counts.finished_cancelled;
+            break;
+        case FinishReason::deadline:
+            ++counts.finished_deadline;
+            break;
+        case FinishReason::error:
+            ++counts.finished_error;
+            break;
+    }
+}
+
+// Choices [from, n) were not begun: the one that they were to begin with has not come so far, or memory is missing.
+void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, std::string_view error) {
+    for (int32_t i = from; i < job.request.choices; ++i) {
+        AnswerEvent event{.choice = i, .finish = finish, .error = error};
+        count_choice(job, event);
+        if (job.sink) job.sink(event);
     }
 }
 
 void Engine::State::tell_finished() {
     for (auto& choice : scheduler->take_finished()) {
-        if (choice->forks) tell_unforked(*choice);
+        if (choice->forks) tell_unmade(*choice->job, 1, choice->answer.finish(), choice->answer.error());
         tell(*choice);
         if (choice->steps > 0) leaving.push_back(std::move(choice));
     }

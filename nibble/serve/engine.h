@@ -14,7 +14,7 @@
 
 #include "model/language_model.h"
 #include "serve/histogram.h"
-#include "serve/request.h"
+#include "serve/shared_request.h"
 #include "text/tokenizer.h"
 
 #include <array>
@@ -100,6 +100,9 @@ struct Admission {
 Status check_prompt(std::span<const int32_t> prompt, int64_t vocab, int64_t context);
 // Error: a value out of range or against another, by name; what submit() would refuse as invalid.
 Status check(const Request& request, int64_t vocab, int64_t context);
+// The parts of it: of the parameters alone, and of Request::resumed with a prompt of so many tokens.
+Status check_parameters(const Request& request, int64_t vocab);
+Status check_resumed(const Request& request, int64_t prompt);
 
 class Engine {
 public:
@@ -112,6 +115,10 @@ public:
     Engine& operator=(const Engine&) = delete;
 
     Admission submit(Request request, AnswerSink sink);
+    // The same for many prompts with the same parameters: share() checks and converts them once. Error: what submit()
+    // refuses as invalid.
+    Result<SharedRequestPtr> share(Request parameters) const;
+    Admission submit(SharedRequestPtr shared, std::vector<int32_t> prompt, uint64_t sequence, AnswerSink sink);
     // Within one step; unknown and finished handles are ignored. The sink hears FinishReason::cancelled.
     void cancel(uint64_t handle);
     EngineStats stats() const;

@@ -8,13 +8,11 @@ namespace {
 
 constexpr float never = -INFINITY;
 
-uint32_t bit(int32_t id) { return uint32_t{1} << static_cast<uint32_t>(id) % 32; }
-
 }  // namespace
 
 bool LogitRules::masks(int64_t answer) const {
-    const Request& r = *request_;
-    return r.constraint || !r.allowed.empty() || !r.bad_words.empty() || (answer < r.min_tokens && !r.eos.empty());
+    return request_->constraint || !lists_->allowed.empty() || lists_->bans() ||
+           (answer < request_->min_tokens && !lists_->ends.empty());
 }
 
 std::span<const uint32_t> LogitRules::mask(int64_t vocab, std::span<const int32_t> answer,
@@ -29,26 +27,25 @@ std::span<const uint32_t> LogitRules::mask(int64_t vocab, std::span<const int32_
 }
 
 void LogitRules::fill(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint) {
-    const Request& r = *request_;
-    const auto word = [&](int32_t id) -> uint32_t& { return mask_[static_cast<size_t>(id) / 32]; };
-    mask_.assign(static_cast<size_t>(vocab + 31) / 32, constraint || !r.allowed.empty() ? 0 : ~uint32_t{0});
+    const TokenLists& lists = *lists_;
+    const bool limited = constraint || !lists.allowed.empty();
+    const bool early = std::ssize(answer) < request_->min_tokens;
+    const bool may_end = !early && (!constraint || constraint->may_end());
+    mask_.assign(static_cast<size_t>(vocab + 31) / 32, limited ? 0 : ~uint32_t{0});
     if (constraint) constraint->mask(mask_);
-    if (!r.allowed.empty()) {
-        std::vector<uint32_t> allowed(mask_.size());
-        for (const int32_t id : r.allowed) allowed[static_cast<size_t>(id) / 32] |= bit(id);
-        for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = constraint ? mask_[i] & allowed[i] : allowed[i];
-    }
-    const bool early = std::ssize(answer) < r.min_tokens;
-    if (constraint || !r.allowed.empty() || early)
-        for (const int32_t id : r.eos) {
-            word(id) &= ~bit(id);
-            if (!early && (!constraint || constraint->may_end())) word(id) |= bit(id);
-        }
-    for (const std::vector<int32_t>& bad : r.bad_words) {
-        const auto begins = std::span(bad).first(bad.size() - 1);
-        if (answer.size() >= begins.size() && std::ranges::equal(answer.last(begins.size()), begins))
-            word(bad.back()) &= ~bit(bad.back());
-    }
+    if (!lists.allowed.empty())
+        for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = constraint ? mask_[i] & lists.allowed[i] : lists.allowed[i];
+    if (!lists.ends.empty() && (limited || early))
+        for (size_t i = 0; i < mask_.size(); ++i)
+            mask_[i] = may_end ? mask_[i] | lists.ends[i] : mask_[i] & ~lists.ends[i];
+    if (!lists.banned.empty())
+        for (size_t i = 0; i < mask_.size(); ++i) mask_[i] &= ~lists.banned[i];
+    if (!lists.bad_words.empty() && !answer.empty())
+        for (const TokenLists::BadWord& word :
+             std::ranges::equal_range(lists.bad_words, answer.back(), {},
+                                      [](const TokenLists::BadWord& w) { return w.before.back(); }))
+            if (answer.size() >= word.before.size() && std::ranges::equal(answer.last(word.before.size()), word.before))
+                mask_[static_cast<size_t>(word.last) / 32] &= ~(uint32_t{1} << static_cast<uint32_t>(word.last) % 32);
     if (vocab % 32 != 0) mask_.back() &= (uint32_t{1} << vocab % 32) - 1;
 }
 

@@ -2,14 +2,14 @@
 // allowed, bad words, end tokens before their time, biases. A token that may not follow gets -infinity.
 #pragma once
 
-#include "serve/request.h"
+#include "serve/shared_request.h"
 
 namespace nibble {
 
 class LogitRules {
 public:
     // The request outlives the rules.
-    explicit LogitRules(const Request& request) : request_(&request) {}
+    explicit LogitRules(const SharedRequest& request) : request_(&request.request), lists_(&request.lists) {}
 
     // Whether some token may not follow `answer` tokens.
     bool masks(int64_t answer) const;
@@ -24,6 +24,7 @@ private:
     void fill(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint);
 
     const Request* request_;
+    const TokenLists* lists_;
     std::vector<uint32_t> mask_;
     int64_t masked_ = -1;  // mask_ is of the token behind so many
 };

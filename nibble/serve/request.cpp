@@ -48,6 +48,17 @@ Status check_prompt(std::span<const int32_t> prompt, int64_t vocab, int64_t cont
 
 Status check(const Request& r, int64_t vocab, int64_t context) {
     NIBBLE_CHECK(check_prompt(r.prompt, vocab, context));
+    NIBBLE_CHECK(check_resumed(r, std::ssize(r.prompt)));
+    return check_parameters(r, vocab);
+}
+
+Status check_resumed(const Request& r, int64_t prompt) {
+    if (r.resumed < 0 || r.resumed >= prompt)
+        return fail("resumed {} is not in [0, {}): the tokens of the prompt", r.resumed, prompt);
+    return Ok{};
+}
+
+Status check_parameters(const Request& r, int64_t vocab) {
     NIBBLE_CHECK(check(r.sampling));
     if (r.choices < 1 || r.choices > most_choices) return fail("n {} is not in [1, {}]", r.choices, most_choices);
     if (r.max_tokens < 1) return fail("max_tokens {} is less than 1", r.max_tokens);
@@ -60,8 +71,6 @@ Status check(const Request& r, int64_t vocab, int64_t context) {
     if (r.drafts && (*r.drafts < 0 || *r.drafts > most_drafts))
         return fail("{} drafted tokens are not in [0, {}]", *r.drafts, most_drafts);
     const SamplingParams& s = r.sampling;
-    if (r.resumed < 0 || r.resumed >= std::ssize(r.prompt))
-        return fail("resumed {} is not in [0, {}): the tokens of the prompt", r.resumed, r.prompt.size());
     if (r.resumed > 0 && (s.penalizes() || r.min_tokens > 0 || r.constraint))
         return fail("resumed: not together with penalties, min_tokens or a constraint");
     if (r.sampled_logprobs &&

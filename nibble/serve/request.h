@@ -112,8 +112,8 @@ struct AnswerEvent {
     std::string_view text;                   // what has become certain: whole characters, no part of a stop string
     std::span<const GeneratedToken> tokens;  // new ones, an end token included; their text may come later
     // In the first event of choice 0 where Request::prompt_logprobs is given: one per token of the prompt; the first
-    // has no probability, its logprob is 0 and its top empty.
-    std::span<const GeneratedToken> prompt;
+    // has no probability, its logprob is 0 and its top empty. The sink may move them away.
+    std::span<GeneratedToken> prompt;
     FinishReason finish = FinishReason::none;  // another: the choice's last event
     std::string_view stop;                     // the stop string that ended the choice
     int32_t stop_token = -1;                   // the end token that did

@@ -30,7 +30,7 @@ Batch batch_of(std::span<Choice* const> step) {
 // Log-probabilities of the prompt's tokens behind `start`. row(i): the logits of the i-th token of the step.
 template <class Row>
 void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log_probs, const ElementwiseKernels& k) {
-    const std::vector<int32_t>& prompt = c.job->request.prompt;
+    const std::vector<int32_t>& prompt = c.job->prompt;
     if (start == 0) c.prompt_scores.assign(1, {.id = prompt[0]});
     for (int64_t i = 0; i < c.base && start + i + 1 < std::ssize(prompt); ++i) {
         const std::span<float> logits = row(i);

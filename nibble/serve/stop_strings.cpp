@@ -5,26 +5,37 @@
 
 namespace nibble {
 
-StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
-    std::erase_if(strings_, [](const std::string& s) { return s.empty(); });
+StopPatterns::StopPatterns(const std::vector<std::string>& strings) {
+    for (const std::string& text : strings) {
+        if (text.empty()) continue;
+        One one{text, std::vector<uint32_t>(text.size())};
+        for (size_t i = 1; i < text.size(); ++i)
+            one.borders[i] = static_cast<uint32_t>(one.next(one.borders[i - 1], text[i]));
+        list_.push_back(std::move(one));
+    }
 }
 
 std::string StopStrings::push(std::string_view text) {
     if (found_) return {};
-    held_ += text;
-    std::pair<size_t, size_t> first{std::string::npos, 0};  // end and begin
-    for (const std::string& s : strings_)
-        if (const size_t at = held_.find(s); at != std::string::npos) first = std::min(first, {at + s.size(), at});
-    if (first.first != std::string::npos) {
+    const auto& patterns = patterns_->list();
+    if (patterns.empty()) return std::string(text);
+    size_t hold = 0;  // the longest end of held_ that begins a stop string
+    for (const char byte : text) {
+        held_ += byte;
+        size_t complete = hold = 0;
+        for (size_t i = 0; i < patterns.size(); ++i) {
+            const size_t now = matched_bytes_[i] = patterns[i].next(matched_bytes_[i], byte);
+            hold = std::max(hold, now);
+            if (now == patterns[i].text.size()) complete = std::max(complete, now);
+        }
+        if (complete == 0) continue;
         found_ = true;
-        matched_ = held_.substr(first.second, first.first - first.second);
-        held_.resize(first.second);
+        matched_ = held_.substr(held_.size() - complete);
+        held_.resize(held_.size() - complete);
         return std::exchange(held_, {});
     }
-    size_t hold = 0;  // the longest end of held_ that begins a stop string
-    for (const std::string& s : strings_)
-        for (size_t n = std::min(s.size() - 1, held_.size()); n > hold; --n)
-            if (std::string_view(held_).ends_with(std::string_view(s).substr(0, n))) hold = n;
+    if (text.empty())
+        for (const size_t bytes : matched_bytes_) hold = std::max(hold, bytes);
     std::string safe = held_.substr(0, held_.size() - hold);
     held_.erase(0, safe.size());
     return safe;

@@ -1,16 +1,41 @@
-// Finds the first of several strings in a text that arrives in pieces, and holds back what may still become one.
+// Finds the first of several strings in a text that arrives in pieces, and holds back what may still become one. The work
+// for a byte is bounded by the number of strings (Knuth, Morris and Pratt).
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace nibble {
 
+// The strings, made ready once and shared by all answers of a request. Empty strings are dropped.
+class StopPatterns {
+public:
+    explicit StopPatterns(const std::vector<std::string>& strings);
+
+    struct One {
+        std::string text;
+        std::vector<uint32_t> borders;  // [i]: bytes of the longest beginning that also ends text[0 .. i], but for itself
+        // The bytes of `text` that the input ends with, after one more byte; they were `matched`.
+        size_t next(size_t matched, char byte) const {
+            while (matched > 0 && text[matched] != byte) matched = borders[matched - 1];
+            return matched + (text[matched] == byte);
+        }
+    };
+    const std::vector<One>& list() const { return list_; }
+
+private:
+    std::vector<One> list_;
+};
+
 class StopStrings {
 public:
-    // Empty strings are dropped.
-    explicit StopStrings(std::vector<std::string> strings);
+    explicit StopStrings(std::shared_ptr<const StopPatterns> patterns)
+        : patterns_(std::move(patterns)), matched_bytes_(patterns_->list().size()) {}
+    explicit StopStrings(const std::vector<std::string>& strings)
+        : StopStrings(std::make_shared<const StopPatterns>(strings)) {}
 
     // Text that certainly comes before every stop string; nothing once one was found. The one that is complete first
     // wins, of those the longest: it does not matter how the text was cut.
@@ -21,7 +46,8 @@ public:
     const std::string& matched() const { return matched_; }  // the one found; else empty
 
 private:
-    std::vector<std::string> strings_;
+    std::shared_ptr<const StopPatterns> patterns_;
+    std::vector<size_t> matched_bytes_;  // of every pattern, at the end of held_
     std::string held_, matched_;
     bool found_ = false;
 };

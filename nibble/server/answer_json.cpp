@@ -93,26 +93,46 @@ Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as
     return json;
 }
 
-Json prompt_logprobs_json(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids) {
-    Json out = Json::array();
+std::string prompt_logprobs_text(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids) {
+    std::string out = "[";
     for (size_t i = 0; i < prompt.size(); ++i) {
         if (i == 0) {
-            out.push_back(nullptr);
+            out += "null";
             continue;
         }
-        Json entry = Json::object();
-        const auto add = [&](int32_t id, float logprob, size_t rank) {
-            const std::string key = std::to_string(id);
-            if (entry.contains(key)) return;
-            entry[key] = {
-                {"logprob", json_logprob(logprob)}, {"rank", rank}, {"decoded_token", token_text(model, id, as_ids)}};
-        };
         const GeneratedToken& t = prompt[i];
+        bool first = true;
+        const auto add = [&](int32_t id, float logprob, size_t rank) {
+            const Json entry{
+                {"logprob", json_logprob(logprob)}, {"rank", rank}, {"decoded_token", token_text(model, id, as_ids)}};
+            out += fmt::format("{}\"{}\":{}", first ? "" : ",", id, body_text(entry));
+            first = false;
+        };
+        out += ",{";
         add(t.id, t.logprob, static_cast<size_t>(t.rank));
-        for (size_t k = 0; k < t.top.size(); ++k) add(t.top[k].id, t.top[k].logprob, k + 1);
-        out.push_back(std::move(entry));
+        for (size_t k = 0; k < t.top.size(); ++k)
+            if (t.top[k].id != t.id) add(t.top[k].id, t.top[k].logprob, k + 1);
+        out += '}';
     }
-    return out;
+    return out + "]";
+}
+
+void ObjectText::begin(std::string_view name) {
+    if (text_.size() > 1) text_ += ',';
+    text_ += body_text(Json(name)) + ":";
+}
+
+void ObjectText::add_text(std::string_view name, std::string_view value) {
+    begin(name);
+    text_ += value;
+}
+
+void ObjectText::add(const Json& fields) {
+    for (const auto& [name, value] : fields.items()) add_text(name, body_text(value));
+}
+
+HttpResponse json_text_response(std::string text) {
+    return {.headers = {{"Content-Type", "application/json"}}, .body = std::move(text)};
 }
 
 void LegacyLogprobs::add(const ServedModel& model, const GeneratedToken& token, int32_t top, bool as_ids,

@@ -19,9 +19,35 @@ double json_logprob(float logprob);
 
 // {"token", "logprob", "bytes", "top_logprobs"} of chat.
 Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as_ids);
-// vLLM's: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other. The rank is
-// given where the token is among the likeliest that were asked for.
-Json prompt_logprobs_json(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
+// A list, as text: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other, as vLLM
+// writes it. The rank is given where the token is among the likeliest that were asked for.
+std::string prompt_logprobs_text(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
+
+// An object of JSON that is written as text piece by piece: a long answer is in memory once, and never as values.
+class ObjectText {
+public:
+    // All fields of an object.
+    void add(const Json& fields);
+    // A field whose value is JSON text already.
+    void add_text(std::string_view name, std::string_view value);
+    // A field with a list. item(i): JSON text of element i.
+    template <class Item>
+    void add_list(std::string_view name, size_t count, const Item& item) {
+        begin(name);
+        text_ += '[';
+        for (size_t i = 0; i < count; ++i) {
+            if (i > 0) text_ += ',';
+            text_ += item(i);
+        }
+        text_ += ']';
+    }
+    std::string take() { return std::exchange(text_, "{") + "}"; }
+
+private:
+    void begin(std::string_view name);
+    std::string text_ = "{";
+};
+HttpResponse json_text_response(std::string text);
 
 // Log-probabilities of completions: four lists. The offset of a token is the number of characters (code points) that
 // are complete in the choice's text before it: a token that continues a character has the place of that character.

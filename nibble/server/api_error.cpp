@@ -1,5 +1,7 @@
 #include "server/api_error.h"
 
+#include "base/utf8.h"
+
 #include <cmath>
 
 namespace nibble {
@@ -45,7 +47,10 @@ std::string_view openai_type(int status) {
     }
 }
 
-Json error_json(const ApiError& e, ApiStyle style) {
+Json error_json(const ApiError& whole, ApiStyle style) {
+    ApiError e = whole;
+    e.message = printable(e.message, most_quoted);
+    e.param = printable(e.param, most_quoted);
     if (style == ApiStyle::anthropic)
         return {{"type", "error"}, {"error", {{"type", anthropic_type(e.status)}, {"message", e.message}}}};
     return {{"error",

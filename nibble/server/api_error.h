@@ -21,6 +21,9 @@ struct ApiError {
     std::string allow;         // Allow, where not empty
 };
 
+// A message may quote the request: this much of it is said in answers and in the log.
+inline constexpr size_t most_quoted = 256;
+
 // Of a request whose deadline has passed.
 inline ApiError late_error() { return {.status = 504, .message = "the request took longer than its time"}; }
 

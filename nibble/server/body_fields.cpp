@@ -1,6 +1,7 @@
 #include "server/body_fields.h"
 
 #include "base/nearest.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 
@@ -32,8 +33,8 @@ Status BodyFields::all_read() const {
 }
 
 Error BodyFields::bad(std::string_view name, std::string_view why) const {
-    blamed_ = name;
-    return fail("'{}': {}", name, why);
+    blamed_ = printable(name, 100);
+    return fail("'{}': {}", blamed_, why);
 }
 
 }  // namespace nibble

@@ -12,6 +12,7 @@ struct ChatWish {
     Request request;
     AnswerForm form;
     bool logprobs = false;
+    bool any_length = false;  // max_tokens is not given
 };
 
 Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
@@ -35,6 +36,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(check_fits(fields, "messages", model, request.prompt));
     request.max_tokens = model.context() - std::ssize(request.prompt);
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
+    wish.any_length = !fields.has("max_tokens") && !fields.has("max_completion_tokens");
     NIBBLE_CHECK(fields.read_in("max_completion_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     if (request.min_tokens > request.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
     if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok()) {
@@ -83,7 +85,9 @@ public:
                 parts.push_back(std::move(part));
         std::erase_if(parts, [&](const AnswerPart& part) { return is_extra(part); });
         for (const GeneratedToken& t : e.tokens) {
-            if (logprobs_) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
+            if (logprobs_ && form_.stream.stream) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
+            if (logprobs_ && !form_.stream.stream)
+                (one.scores += one.scores.empty() ? "" : ",") += body_text(chat_logprob(*model_, t, form_.as_ids));
             if (form_.token_ids) one.ids.push_back(t.id);
         }
         if (!form_.stream.stream) {
@@ -114,15 +118,15 @@ public:
 
     void finish(const RequestReport& total) override {
         if (form_.stream.stream) return end_stream("chat.completion.chunk", usage(total));
-        Json json = head("chat.completion");
-        json["choices"] = Json::array();
-        for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(i));
-        json["usage"] = usage(total);
+        ObjectText json;
+        json.add(head("chat.completion"));
+        json.add_list("choices", choices_.size(), [&](size_t i) { return choice_text(i); });
+        json.add({{"usage", usage(total)}});
         if (form_.prompt_logprobs)
-            json["prompt_logprobs"] = prompt_logprobs_json(*model_, prompt_scores_, form_.as_ids);
-        if (form_.token_ids) json["prompt_token_ids"] = prompt_;
-        json["timings"] = timings_json(total);
-        exchange_->send(json);
+            json.add_text("prompt_logprobs", prompt_logprobs_text(*model_, prompt_scores_, form_.as_ids));
+        if (form_.token_ids) json.add({{"prompt_token_ids", prompt_}});
+        json.add({{"timings", timings_json(total)}});
+        exchange_->send(json_text_response(json.take()));
     }
 
 private:
@@ -130,7 +134,9 @@ private:
         explicit One(AnswerParser r) : reader(std::move(r)) {}
         AnswerParser reader;
         std::string content, reasoning;
-        Json calls = Json::array(), logprobs = Json::array();
+        Json calls = Json::array();
+        Json logprobs = Json::array();  // of the next chunk
+        std::string scores;             // the same of a whole answer, as text
         std::vector<int32_t> ids;
         HeardEvent finish;
     };
@@ -200,7 +206,7 @@ private:
         return functions_ && part.index > 0 && part.kind >= AnswerPart::Kind::tool_begin;
     }
 
-    Json choice_json(size_t i) {
+    std::string choice_text(size_t i) {
         One& one = choices_[i];
         const bool called = !one.calls.empty();
         Json message{{"role", "assistant"}};
@@ -210,13 +216,12 @@ private:
             message["function_call"] = one.calls[0]["function"];
         else if (called)
             message["tool_calls"] = one.calls;
-        Json json{{"index", i},
-                  {"message", std::move(message)},
-                  {"logprobs", logprobs_ ? Json{{"content", one.logprobs}} : Json(nullptr)},
-                  {"finish_reason", reason_of(one, one.finish)},
-                  {"stop_reason", stop_reason(*model_, one.finish)}};
-        if (form_.token_ids) json["token_ids"] = one.ids;
-        return json;
+        ObjectText json;
+        json.add({{"index", i}, {"message", std::move(message)}});
+        json.add_text("logprobs", logprobs_ ? "{\"content\":[" + std::exchange(one.scores, {}) + "]}" : "null");
+        json.add({{"finish_reason", reason_of(one, one.finish)}, {"stop_reason", stop_reason(*model_, one.finish)}});
+        if (form_.token_ids) json.add({{"token_ids", one.ids}});
+        return json.take();
     }
 
     bool logprobs_, functions_, predicted_;
@@ -236,8 +241,19 @@ void answer_chat(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    Request& request = wish->request;
+    const AnswerForms form{.whole = !wish->form.stream.stream,
+                           .token_ids = wish->form.token_ids,
+                           .prompt_logprobs = wish->form.prompt_logprobs,
+                           .copied = copied_tools(*exchange, wish->turn)};
+    // An answer of any length is as long as its request's memory allows; one of a given length is refused beyond it.
+    if (wish->any_length)
+        request.max_tokens =
+            std::max(request.min_tokens, most_tokens_within(exchange->core.options.request_bytes, request,
+                                                            std::ssize(request.prompt), model->context(), form));
+    if (!count_answer(*exchange, *model, request, {&request.prompt, 1}, form)) return;
     auto writer = std::make_unique<ChatWriter>(exchange, model, *wish);
-    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit(std::move(wish->request));
 }
 
 }  // namespace nibble

@@ -5,6 +5,11 @@
 
 namespace nibble {
 
+int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn) {
+    constexpr int64_t bytes_per_byte = 16;  // of JSON as values
+    return turn.asked.tools.is_null() ? 0 : bytes_per_byte * static_cast<int64_t>(exchange.body_bytes);
+}
+
 Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
                                 ChatRequest asked) {
     fields.blame(field);

@@ -3,6 +3,7 @@
 
 #include "chat/chat_format.h"
 #include "server/body_fields.h"
+#include "server/exchange.h"
 #include "server/served_model.h"
 
 namespace nibble {
@@ -15,6 +16,9 @@ struct ChatTurn {
 
     AnswerParser reader() const { return format->parser(asked, prompt); }
 };
+
+// What the reader of every choice copies of a turn's tools.
+int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn);
 
 // Error: no chat template, or what ChatFormat::prompt() finds wrong, with its place. It blames the request's own
 // template, its tools, or `field`, which the messages came from.

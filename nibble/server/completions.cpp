@@ -13,7 +13,8 @@ constexpr size_t most_prompts = 2048;
 constexpr int32_t most_logprobs = 100;
 
 struct CompletionWish {
-    std::vector<Request> parts;
+    Request like;
+    std::vector<std::vector<int32_t>> prompts;
     std::vector<std::string> echoes;  // texts of the prompts, where echo asks for them
     AnswerForm form;
     int32_t logprobs = -1;
@@ -51,8 +52,9 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const
 
 Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
     CompletionWish wish;
-    Request like = model.like;
-    NIBBLE_TRY(auto prompts, read_prompts(fields, model));
+    Request& like = wish.like;
+    like = model.like;
+    NIBBLE_TRY(wish.prompts, read_prompts(fields, model));
     NIBBLE_CHECK(read_sampling(fields, model, like));
     GrammarTokensPtr grammar;
     NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
@@ -68,14 +70,12 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     if (like.min_tokens > like.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
     like.top_logprobs = wish.logprobs;
     if (wish.echo && wish.logprobs >= 0) like.prompt_logprobs = std::max(like.prompt_logprobs, wish.logprobs);
-    for (auto& prompt : prompts) {
+    for (auto& prompt : wish.prompts) {
         NIBBLE_CHECK(truncate_prompt(fields, model, prompt));
         NIBBLE_CHECK(check_fits(fields, "prompt", model, prompt));
         if (wish.echo)
             wish.echoes.push_back(model.tokenizer.decode(
                 {reinterpret_cast<const TokenId*>(prompt.data()), prompt.size()}, like.skip_special));
-        Request& part = wish.parts.emplace_back(like);
-        part.prompt = std::move(prompt);
     }
     if (!ignore_unknown) NIBBLE_CHECK(read_the_rest(fields));
     return wish;
@@ -89,11 +89,10 @@ public:
           logprobs_(wish.logprobs),
           echo_(wish.echo),
           no_answer_(wish.no_answer),
-          per_part_(wish.parts[0].choices) {
-        choices_.assign(wish.parts.size() * size_t(per_part_), One(*model_, wish.parts[0].skip_special));
-        for (const Request& part : wish.parts) prompt_tokens_ += std::ssize(part.prompt);
-        if (form_.token_ids)
-            for (const Request& part : wish.parts) prompts_.push_back(part.prompt);
+          per_part_(wish.like.choices) {
+        choices_.assign(wish.prompts.size() * size_t(per_part_), One(*model_, wish.like.skip_special));
+        for (const auto& prompt : wish.prompts) prompt_tokens_ += std::ssize(prompt);
+        if (form_.token_ids) prompts_ = wish.prompts;
     }
 
     void begin() override {
@@ -139,18 +138,22 @@ public:
         RequestReport report = total;
         if (no_answer_) report.generated_tokens = 0;
         if (form_.stream.stream) return end_stream(object_name, usage_json(report));
-        Json json = head(object_name);
-        json["choices"] = Json::array();
-        for (size_t i = 0; i < choices_.size(); ++i) {
-            json["choices"].push_back(
-                choice_json(static_cast<int32_t>(i), std::move(choices_[i].text), &choices_[i].finish));
-            const size_t part = i / size_t(per_part_);
-            if (form_.prompt_logprobs)
-                json["choices"].back()["prompt_logprobs"] = prompt_logprobs_json(*model_, scores_[part], form_.as_ids);
-        }
-        json["usage"] = usage_json(report);
-        json["timings"] = timings_json(report);
-        exchange_->send(json);
+        ObjectText json;
+        json.add(head(object_name));
+        std::string prompt_logprobs;  // of the part that the choice belongs to
+        json.add_list("choices", choices_.size(), [&](size_t i) {
+            One& one = choices_[i];
+            ObjectText choice;
+            choice.add(choice_json(static_cast<int32_t>(i), std::exchange(one.text, {}), &one.finish));
+            if (form_.prompt_logprobs) {
+                if (i % size_t(per_part_) == 0)
+                    prompt_logprobs = prompt_logprobs_text(*model_, scores_[i / size_t(per_part_)], form_.as_ids);
+                choice.add_text("prompt_logprobs", prompt_logprobs);
+            }
+            return choice.take();
+        });
+        json.add({{"usage", usage_json(report)}, {"timings", timings_json(report)}});
+        exchange_->send(json_text_response(json.take()));
     }
 
 private:
@@ -200,8 +203,14 @@ void answer_completions(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    const AnswerForms form{.whole = !wish->form.stream.stream,
+                           .echo = wish->echo,
+                           .token_ids = wish->form.token_ids,
+                           .prompt_logprobs = wish->form.prompt_logprobs};
+    if (!count_answer(*exchange, *model, wish->like, wish->prompts, form)) return;
     auto writer = std::make_unique<CompletionWriter>(exchange, model, *wish);
-    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit(std::move(wish->parts));
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))
+        ->submit(std::move(wish->like), std::move(wish->prompts));
 }
 
 }  // namespace nibble

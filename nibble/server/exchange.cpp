@@ -45,6 +45,22 @@ std::string time_text(std::chrono::system_clock::time_point time) {
     return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
 }
 
+// Whether JSON of this text may have over most_body_values values: each but the first follows a bracket, a comma or a
+// colon. Values take many times the bytes of their text.
+bool has_many_values(std::string_view json) {
+    int64_t values = 1;
+    bool quoted = false;
+    for (size_t i = 0; i < json.size(); ++i) {
+        const char c = json[i];
+        if (c == '"') quoted = !quoted;
+        if (quoted)
+            i += c == '\\';
+        else
+            values += c == '[' || c == '{' || c == ',';
+    }
+    return values > most_body_values;
+}
+
 }  // namespace
 
 IntakeQueue::IntakeQueue(int threads, size_t most) : most_(most) {
@@ -123,6 +139,7 @@ void HttpExchange::send(HttpResponse response) {
     const int status = response.status;
     add_headers(response);
     if (status >= 400) ++core.counts.http_errors;
+    response.held = memory;
     answer->send(std::move(response));
     log(status);
 }
@@ -130,8 +147,8 @@ void HttpExchange::send(HttpResponse response) {
 void HttpExchange::fail(const ApiError& error) {
     // A message may quote the request: then the log has the field, or what kind of error it was.
     const bool quiet = error.status < 500 && !core.options.log_prompts;
-    notes["error"] = !quiet                 ? error.message
-                     : !error.param.empty() ? error.param
+    notes["error"] = !quiet                 ? printable(error.message, most_quoted)
+                     : !error.param.empty() ? printable(error.param, most_quoted)
                      : !error.code.empty()  ? error.code
                                             : openai_type(error.status);
     send(error_response_of(error, style()));
@@ -172,6 +189,11 @@ void set_deadline(HttpExchange& exchange) {
 }
 
 bool read_body(HttpExchange& exchange, const ServedModel& model) {
+    exchange.body_bytes = exchange.request.body.size();
+    if (has_many_values(exchange.request.body)) {
+        exchange.fail({.message = fmt::format("the body has over {} values", most_body_values)});
+        return false;
+    }
     auto parsed = parse_json(exchange.request.body);
     if (!parsed.ok()) {
         exchange.fail({.message = "the body is not JSON: " + parsed.error().message()});

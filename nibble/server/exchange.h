@@ -1,6 +1,7 @@
 // What the routes share: the server's state, and one HTTP request with its way back.
 #pragma once
 
+#include "server/answer_size.h"
 #include "server/api_error.h"
 #include "server/model_server.h"
 #include "server/response_store.h"
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -20,7 +22,7 @@ namespace nibble {
 // Work for a few threads, in order of arrival; what the queue does not hold is refused.
 class IntakeQueue {
 public:
-    explicit IntakeQueue(int threads, size_t most = 4096);
+    explicit IntakeQueue(int threads, size_t most = 4096);  // most: that wait
     ~IntakeQueue();  // drops what was not begun
     bool post(std::function<void()> work);
 
@@ -47,6 +49,8 @@ struct ServerCore {
     // Writes a line to the log, unless it was written before.
     void note_once(const std::string& message);
     std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
+    AnswerMemory memory{0};
+    IntakeQueue heavy{1, std::numeric_limits<size_t>::max()};  // makes answers that take long
 
     std::shared_ptr<const ServedModel> model() const {
         const std::lock_guard lock(mutex);
@@ -74,6 +78,9 @@ public:
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
     Json notes = Json::object();  // for the log
     Json body;                    // an object, of routes that take one; who reads it takes it
+    size_t body_bytes = 0;        // of its text
+    std::shared_ptr<void> memory;  // what is counted for the answer, until it is sent
+    bool heavy = false;            // the answer may take long to make
     // Of the whole request, from its last byte to its answer's: its `timeout` and the server's limit.
     std::optional<std::chrono::steady_clock::time_point> deadline;
 
@@ -95,5 +102,6 @@ using ModelPtr = std::shared_ptr<const ServedModel>;
 // Sets the exchange's body and deadline. False: it is no JSON object, or asks for another model; the client was told.
 bool read_body(HttpExchange& exchange, const ServedModel& model);
 inline constexpr double most_timeout = 1e9;  // seconds
+inline constexpr int64_t most_body_values = int64_t{4} << 20;  // of a body's JSON
 
 }  // namespace nibble

@@ -1,10 +1,10 @@
 // The routes that only tell: models, health, versions, metrics, NIM's metadata.
 #include "base/embedded.h"
+#include "server/digest.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 
 #include <fmt/format.h>
-#include <sha2.h>
 
 #include <cmath>
 
@@ -53,11 +53,6 @@ Json models_json(const ServedModel& model) {
     return {{"object", "list"}, {"data", std::move(list)}};
 }
 
-std::string sha256_hex(const std::string& data) {
-    char digest[SHA256_DIGEST_STRING_LENGTH];
-    return SHA256Data(reinterpret_cast<const uint8_t*>(data.data()), data.size(), digest);
-}
-
 Json metadata_json(const ServedModel& model) {
     Json json{{"version", NIBBLE_VERSION},
               {"repository_override", ""},
@@ -67,7 +62,7 @@ Json metadata_json(const ServedModel& model) {
               {"licenseInfo", Json::object()}};
     if (!model.license.empty())
         json["licenseInfo"] = {{"name", "LICENSE"},
-                               {"path", model.root + "/LICENSE"},
+                               {"path", "LICENSE"},
                                {"sha", sha256_hex(model.license)},
                                {"size", model.license.size()},
                                {"type", "file"}};

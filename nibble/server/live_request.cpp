@@ -1,41 +1,83 @@
 #include "server/live_request.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <new>
+
 namespace nibble {
+
+namespace {
+
+ApiError engine_error(const std::string& message) {
+    if (message == "out of memory") return {.status = 503, .message = message, .retry_seconds = 5};
+    return {.status = 500, .message = message};
+}
+
+}  // namespace
+
+bool count_answer(HttpExchange& exchange, const ServedModel& model, const Request& like,
+                  std::span<const std::vector<int32_t>> prompts, const AnswerForms& form) {
+    std::vector<int64_t> sizes;
+    for (const auto& prompt : prompts) sizes.push_back(std::ssize(prompt));
+    const int64_t bytes = largest_answer(like, sizes, model.context(), form);
+    const int64_t most = exchange.core.options.request_bytes;
+    constexpr int64_t mega = 1 << 20, usual = 16 << 20;
+    exchange.heavy = like.top_logprobs >= 0 || like.prompt_logprobs >= 0 || bytes > usual;
+    if (bytes > most) {
+        exchange.fail({.message = fmt::format("the answer may take {} MB; a request may take {} MB: ask for fewer "
+                                              "prompts, choices, tokens or log-probabilities",
+                                              bytes / mega, most / mega),
+                       .code = "request_too_large"});
+        return false;
+    }
+    exchange.memory = exchange.core.memory.take(bytes);
+    if (exchange.memory) return true;
+    exchange.fail({.status = 503,
+                   .message = "the answers that are being made take all memory that is set apart for them",
+                   .code = "memory_full",
+                   .retry_seconds = 5});
+    return false;
+}
 
 LiveRequest::LiveRequest(ExchangePtr exchange, ModelPtr model, std::unique_ptr<AnswerWriter> writer)
     : exchange_(std::move(exchange)), model_(std::move(model)), writer_(std::move(writer)) {}
 
-void LiveRequest::submit(std::vector<Request> parts) {
+void LiveRequest::submit(Request request) {
+    std::vector<std::vector<int32_t>> prompts;
+    prompts.push_back(std::exchange(request.prompt, {}));
+    submit(std::move(request), std::move(prompts));
+}
+
+void LiveRequest::submit(Request like, std::vector<std::vector<int32_t>> prompts) {
     exchange_->answer->on_gone([weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->cancel();
     });
     {
         const std::lock_guard lock(mutex_);
-        open_ = parts.size();
+        open_ = prompts.size();
     }
     // What can never wait whole is refused before a part of it takes the places of others.
-    int64_t choices_in_all = 0;
-    for (const Request& request : parts) choices_in_all += request.choices;
+    const int64_t choices_in_all = like.choices * std::ssize(prompts);
     if (const int64_t queue = model_->engine->limits().queue; choices_in_all > queue) {
         exchange_->fail(
             {.message = fmt::format("{} answers in one request; the queue holds {}", choices_in_all, queue)});
         return;
     }
-    int32_t first = 0;
-    for (size_t i = 0; i < parts.size(); ++i) {
-        Request& request = parts[i];
-        request.id = exchange_->id;
-        request.sequence = i;
-        request.deadline = exchange_->deadline;
-        const int32_t choices = request.choices;
+    like.id = exchange_->id;
+    like.deadline = exchange_->deadline;
+    auto shared = model_->engine->share(std::move(like));
+    if (!shared.ok()) {
+        exchange_->fail({.message = shared.error().message()});
+        return;
+    }
+    const int32_t choices = (*shared)->request.choices;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+        const auto first = static_cast<int32_t>(i) * choices;
         const Admission admitted = model_->engine->submit(
-            std::move(request),
+            *shared, std::move(prompts[i]), i,
             [self = shared_from_this(), i, first](const AnswerEvent& e) { self->hear(i, first, e); });
-        first += choices;
         if (admitted.accepted()) {
             const std::lock_guard lock(mutex_);
             handles_.push_back(admitted.handle);
@@ -69,15 +111,21 @@ void LiveRequest::cancel() {
 }
 
 void LiveRequest::hear(size_t part, int32_t first_choice, const AnswerEvent& e) {
-    HeardEvent heard{.choice = first_choice + e.choice,
-                     .part = part,
-                     .text = std::string(e.text),
-                     .tokens = {e.tokens.begin(), e.tokens.end()},
-                     .prompt = {e.prompt.begin(), e.prompt.end()},
-                     .finish = e.finish,
-                     .stop = std::string(e.stop),
-                     .stop_token = e.stop_token,
-                     .error = std::string(e.error)};
+    std::optional<HeardEvent> heard;
+    try {
+        heard.emplace(HeardEvent{.choice = first_choice + e.choice,
+                                 .part = part,
+                                 .text = std::string(e.text),
+                                 .tokens = {e.tokens.begin(), e.tokens.end()},
+                                 .prompt = {std::make_move_iterator(e.prompt.begin()),
+                                            std::make_move_iterator(e.prompt.end())},
+                                 .finish = e.finish,
+                                 .stop = std::string(e.stop),
+                                 .stop_token = e.stop_token,
+                                 .error = std::string(e.error)});
+    } catch (const std::bad_alloc&) {
+        heard.reset();
+    }
     const std::lock_guard lock(mutex_);
     if (e.report) {
         const RequestReport& r = *e.report;
@@ -90,31 +138,81 @@ void LiveRequest::hear(size_t part, int32_t first_choice, const AnswerEvent& e) 
         total_.queue_seconds = std::max(total_.queue_seconds, r.queue_seconds);
         total_.prompt_seconds = std::max(total_.prompt_seconds, r.prompt_seconds);
         total_.generate_seconds = std::max(total_.generate_seconds, r.generate_seconds);
-        if (--open_ == 0) heard.total = total_;
+        --open_;
     }
-    inbox_.push_back(std::move(heard));
-    if (admitted_) schedule();
+    try {
+        if (heard && e.report && open_ == 0) heard->total = total_;
+        if (heard && !lost_) inbox_.push_back(*std::move(heard));
+        lost_ |= !heard;
+        if (admitted_) schedule();
+    } catch (const std::bad_alloc&) {
+        lost_ = true;
+    }
 }
 
 // Under the mutex.
 void LiveRequest::schedule() {
-    if (std::exchange(scheduled_, true)) return;
-    exchange_->core.http->post([self = shared_from_this()] { self->work(); });
+    pending_ = true;
+    if (!std::exchange(working_, true)) post();
 }
 
+void LiveRequest::post() {
+    auto work = [self = shared_from_this()] { self->work(); };
+    if (exchange_->heavy)
+        exchange_->core.heavy.post(std::move(work));
+    else
+        exchange_->core.http->post(std::move(work));
+}
+
+// One call at a time; what came meanwhile waits its turn behind other requests.
 void LiveRequest::work() {
-    std::vector<HeardEvent> events;
-    RequestReport total;
-    bool last = false, gone = false;
     {
         const std::lock_guard lock(mutex_);
-        scheduled_ = false;
+        pending_ = false;
+    }
+    try {
+        deal();
+    } catch (const std::bad_alloc&) {
+        run_out();
+    }
+    const std::lock_guard lock(mutex_);
+    if (pending_)
+        post();
+    else
+        working_ = false;
+}
+
+// There is no memory for the answer: it ends, and what it holds is given back.
+void LiveRequest::run_out() {
+    if (std::exchange(over_, true)) return;
+    {
+        const std::lock_guard lock(mutex_);
+        std::vector<HeardEvent>().swap(inbox_);
+        lost_ = true;
+    }
+    cancel();
+    try {
+        writer_->fail({.status = 503, .message = "no memory is left for the answer", .retry_seconds = 5});
+    } catch (const std::bad_alloc&) {
+        exchange_->answer->abort();
+    }
+    writer_.reset();
+}
+
+void LiveRequest::deal() {
+    std::vector<HeardEvent> events;
+    RequestReport total;
+    bool last = false, gone = false, lost = false;
+    {
+        const std::lock_guard lock(mutex_);
+        lost = lost_;
         events.swap(inbox_);
         total = total_;
         last = open_ == 0;
         gone = gone_;
     }
     if (over_) return;
+    if (lost) return run_out();
     const auto note = [&](std::string_view finish) {
         Json& notes = exchange_->notes;
         notes["prompt_tokens"] = total.prompt_tokens;
@@ -137,7 +235,7 @@ void LiveRequest::work() {
             over_ = true;
             const bool late = e.finish == FinishReason::deadline;
             note(finish_name(e.finish));
-            writer_->fail(late ? late_error() : ApiError{.status = 500, .message = e.error});
+            writer_->fail(late ? late_error() : engine_error(e.error));
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }

@@ -1,10 +1,11 @@
 // A request that the engine answers, from the admission to the last byte. Events are taken on the engine's thread,
-// which must not wait, and become JSON on the HTTP server's.
+// which must not wait, and become JSON on the HTTP server's, or on a thread of their own where that may take long.
 #pragma once
 
 #include "server/exchange.h"
 
 #include <optional>
+#include <span>
 
 namespace nibble {
 
@@ -21,7 +22,7 @@ struct HeardEvent {
     std::optional<RequestReport> total;  // with the last event of all choices
 };
 
-// Makes an answer of one API of what the engine says. Called on the HTTP server's thread, one call at a time.
+// Makes an answer of one API of what the engine says. One call at a time; on the HTTP server's thread, or another one where the answer is `heavy`.
 class AnswerWriter {
 public:
     virtual ~AnswerWriter() = default;
@@ -34,17 +35,27 @@ public:
     virtual void fail(const ApiError& error) = 0;
 };
 
+// Counts what the largest possible answer takes, in exchange.memory, before anything of it is made. False: it is too
+// much, and the client was told.
+bool count_answer(HttpExchange& exchange, const ServedModel& model, const Request& like,
+                  std::span<const std::vector<int32_t>> prompts, const AnswerForms& form);
+
 class LiveRequest : public std::enable_shared_from_this<LiveRequest> {
 public:
     LiveRequest(ExchangePtr exchange, ModelPtr model, std::unique_ptr<AnswerWriter> writer);
 
-    // Every request is a part; all or none are admitted. Refusals are told to the client.
-    void submit(std::vector<Request> parts);
+    // Every prompt is a part; all share the parameters, and all or none are admitted. Refusals are told to the client.
+    void submit(Request like, std::vector<std::vector<int32_t>> prompts);
+    // The same for the request's own prompt.
+    void submit(Request request);
 
 private:
     void hear(size_t part, int32_t first_choice, const AnswerEvent& e);
     void schedule();
+    void post();
     void work();
+    void deal();
+    void run_out();
     void cancel();
 
     ExchangePtr exchange_;
@@ -56,10 +67,10 @@ private:
     std::vector<HeardEvent> inbox_;
     RequestReport total_;
     size_t open_ = 0;  // parts
-    bool admitted_ = false, scheduled_ = false, gone_ = false;
+    bool admitted_ = false, pending_ = false, working_ = false, gone_ = false;
+    bool lost_ = false;  // there was no memory for an event
 
-    // The HTTP server's thread's. cut_off_: the token limit ended a choice.
-    bool begun_ = false, over_ = false, cut_off_ = false;
+    bool begun_ = false, over_ = false, cut_off_ = false;  // of work(); cut_off_: the token limit ended a choice
 };
 
 }  // namespace nibble

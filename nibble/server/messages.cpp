@@ -21,7 +21,7 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     if (!fields.has("max_tokens")) return fields.bad("max_tokens", "is missing");
     NIBBLE_CHECK(read_sampling(fields, model, request));
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
-    NIBBLE_CHECK(fields.read("stop_sequences", request.stop));
+    NIBBLE_CHECK(read_stop(fields, "stop_sequences", request));
     if (request.choices != 1) return fields.bad("n", "is not of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
     const ChatTurn& chat = wish.turn.chat;
@@ -195,8 +195,10 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    const AnswerForms form{.whole = !wish->stream, .copied = copied_tools(*exchange, wish->turn.chat)};
+    if (!count_answer(*exchange, *model, wish->request, {&wish->request.prompt, 1}, form)) return;
     auto writer = std::make_unique<MessageWriter>(exchange, model, *wish);
-    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit(std::move(wish->request));
 }
 
 void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {

@@ -1,5 +1,6 @@
 #include "server/model_server.h"
 
+#include "server/access.h"
 #include "server/routes.h"
 
 #include <fmt/format.h>
@@ -10,32 +11,6 @@
 
 namespace nibble {
 namespace {
-
-// Time that does not depend on how much of the key is right.
-bool equal_in_constant_time(std::string_view given, std::string_view key) {
-    size_t different = given.size() ^ key.size();
-    for (size_t i = 0; i < given.size(); ++i)
-        different |= static_cast<unsigned char>(given[i] ^ key[key.empty() ? 0 : i % key.size()]);
-    return different == 0;
-}
-
-bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
-    if (keys.empty()) return true;
-    std::string_view given = request.header("authorization");
-    if (given.starts_with("Bearer ") || given.starts_with("bearer "))
-        given.remove_prefix(7);
-    else
-        given = request.header("x-api-key");
-    bool found = false;
-    for (const std::string& key : keys) found |= equal_in_constant_time(given, key);
-    return found && !given.empty();
-}
-
-// What probes, scrapers and the page itself ask without a key.
-bool open_to_all(std::string_view path) {
-    return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize" || path == "/tokenizer_info") ||
-           path.starts_with("/v1/health/") || path == "/v1/metrics";
-}
 
 // Whether reading the request may cost far more than its bytes: it brings a program for the template engine, or a
 // language to compile.
@@ -104,17 +79,17 @@ struct ModelServer::State {
             answer_preflight(*exchange);
             return;
         }
-        if (!open_to_all(exchange->request.path) && !has_key(exchange->request, core.options.api_keys)) {
-            exchange->fail(
-                {.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"});
+        if (const auto refused = access_error(exchange->request, core.options)) {
+            exchange->fail(*refused);
             return;
         }
         const ModelPtr model = core.model();
         const Route* const found = find_route(*exchange);
         if (!found) return;
-        if (found->methods == RouteMethods::get_or_delete)
-            return take(*intake, exchange,
-                        [exchange, model, answer_it = found->answer] { answer_it(exchange, model); });
+        if (found->methods == RouteMethods::get_or_delete) {  // what is stored may be long
+            take(core.heavy, exchange, [exchange, model, answer_it = found->answer] { answer_it(exchange, model); });
+            return;
+        }
         if (found->methods != RouteMethods::post) {
             found->answer(exchange, model);
             return;
@@ -127,13 +102,20 @@ struct ModelServer::State {
         }
         take(*intake, exchange, [this, exchange, model, answer_it = found->answer] {
             if (!read_body(*exchange, *model)) return;
-            if (!brings_work(exchange->body)) return answer_it(exchange, model);
+            if (!brings_work(exchange->body)) return answer_from(answer_it, exchange, model);
             take(*costly, exchange, [exchange, model, answer_it] {
                 if (exchange->deadline && std::chrono::steady_clock::now() >= *exchange->deadline)
                     return exchange->fail(late_error());
-                answer_it(exchange, model);
+                answer_from(answer_it, exchange, model);
             });
         });
+    }
+
+    // The body has been read when its route returns, and counts no more.
+    static void answer_from(void (*answer_it)(ExchangePtr, ModelPtr), const ExchangePtr& exchange,
+                            const ModelPtr& model) {
+        answer_it(exchange, model);
+        exchange->request.held.reset();
     }
 
     static void take(IntakeQueue& queue, const ExchangePtr& exchange, std::function<void()> work) {
@@ -156,6 +138,7 @@ Result<std::unique_ptr<ModelServer>> ModelServer::listen(ServerOptions options) 
     options.limits.error_body = [](int status, std::string_view why) {
         return error_response_of({.status = status, .message = std::string(why)}, ApiStyle::openai);
     };
+    s->core.memory = AnswerMemory(options.requests_bytes);
     s->core.options = std::move(options);
     NIBBLE_TRY(s->http, HttpServer::listen(s->core.options.address, s->core.options.limits,
                                            [s](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {

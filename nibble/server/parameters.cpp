@@ -1,6 +1,7 @@
 #include "server/parameters.h"
 
 #include "serve/sampler.h"
+#include "server/digest.h"
 #include "server/exchange.h"
 #include "server/neutral_fields.h"
 
@@ -11,6 +12,8 @@
 
 namespace nibble {
 namespace {
+
+constexpr size_t most_stops = 64, most_bad_words = 1024, most_bad_word_bytes = 1024;
 
 uint64_t random_seed() {
     std::random_device device;
@@ -44,20 +47,28 @@ Status read_bias(BodyFields& fields, int64_t vocab, Request& request) {
     return Ok{};
 }
 
-Status read_stop(BodyFields& fields, Request& request) {
-    const Json* stop = fields.find("stop");
-    if (!stop) return Ok{};
-    std::vector<std::string> texts;
-    if (stop->is_string())
-        texts.push_back(stop->get<std::string>());
-    else if (!json_value(*stop, texts))
-        return fields.bad("stop", "is neither a text nor a list of texts");
-    if (texts.size() > 64) return fields.bad("stop", "has over 64 texts");
-    for (const std::string& text : texts) {
-        if (text.empty()) return fields.bad("stop", "a text is empty");
-        if (text.size() > 4096) return fields.bad("stop", "a text is longer than 4096 bytes");
-    }
-    request.stop = std::move(texts);
+// A list of tokens is no longer than the vocabulary, and becomes a mask over it.
+Status read_token_list(BodyFields& fields, std::string_view name, int64_t vocab, std::vector<int32_t>& ids) {
+    const Json* list = fields.find(name);
+    if (list && list->is_array() && std::ssize(*list) > vocab)
+        return fields.bad(name, fmt::format("has over {} tokens, more than the vocabulary", vocab));
+    NIBBLE_CHECK(fields.read(name, ids));
+    return known_ids(fields, name, ids, vocab);
+}
+
+Status read_bad_words(BodyFields& fields, const ServedModel& model, Request& request) {
+    const Json* list = fields.find("bad_words");
+    if (!list) return Ok{};
+    if (list->is_array() && list->size() > most_bad_words)
+        return fields.bad("bad_words", fmt::format("has over {} words", most_bad_words));
+    std::vector<std::string> words;
+    NIBBLE_CHECK(fields.read("bad_words", words));
+    for (const std::string& word : words)
+        if (word.size() > most_bad_word_bytes)
+            return fields.bad("bad_words", fmt::format("a word is longer than {} bytes", most_bad_word_bytes));
+    auto encoded = encode_bad_words(model, words);
+    if (!encoded.ok()) return fields.bad("bad_words", encoded.error().message());
+    request.bad_words = *std::move(encoded);
     return Ok{};
 }
 
@@ -84,6 +95,24 @@ Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& mo
         }
     }
     return out;
+}
+
+Status read_stop(BodyFields& fields, std::string_view name, Request& request) {
+    const Json* stop = fields.find(name);
+    if (!stop) return Ok{};
+    std::vector<std::string> texts;
+    if (stop->is_array() && stop->size() > most_stops)
+        return fields.bad(name, fmt::format("has over {} texts", most_stops));
+    if (stop->is_string())
+        texts.push_back(stop->get<std::string>());
+    else if (!json_value(*stop, texts))
+        return fields.bad(name, "is neither a text nor a list of texts");
+    for (const std::string& text : texts) {
+        if (text.empty()) return fields.bad(name, "a text is empty");
+        if (text.size() > 4096) return fields.bad(name, "a text is longer than 4096 bytes");
+    }
+    request.stop = std::move(texts);
+    return Ok{};
 }
 
 Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request) {
@@ -113,30 +142,25 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     if (best_of != request.choices) return fields.bad("best_of", "is not supported but for the value of n");
     NIBBLE_CHECK(fields.only("use_beam_search", false));
     NIBBLE_CHECK(read_bias(fields, model.vocab(), request));
-    NIBBLE_CHECK(read_stop(fields, request));
+    NIBBLE_CHECK(read_stop(fields, "stop", request));
     bool ignore_eos = false;
     std::vector<int32_t> stop_tokens;
     NIBBLE_CHECK(fields.read("ignore_eos", ignore_eos));
-    NIBBLE_CHECK(fields.read("stop_token_ids", stop_tokens));
-    NIBBLE_CHECK(known_ids(fields, "stop_token_ids", stop_tokens, model.vocab()));
+    NIBBLE_CHECK(read_token_list(fields, "stop_token_ids", model.vocab(), stop_tokens));
     if (ignore_eos) request.eos.clear();
     request.eos.insert(request.eos.end(), stop_tokens.begin(), stop_tokens.end());
     NIBBLE_CHECK(fields.read_in("min_tokens", request.min_tokens, int64_t{0}, int64_t{1} << 40));
     NIBBLE_CHECK(fields.read("include_stop_str_in_output", request.keep_stop));
     NIBBLE_CHECK(fields.read("skip_special_tokens", request.skip_special));
     NIBBLE_CHECK(fields.only("spaces_between_special_tokens", true));
-    NIBBLE_CHECK(fields.read("allowed_token_ids", request.allowed));
-    NIBBLE_CHECK(known_ids(fields, "allowed_token_ids", request.allowed, model.vocab()));
-    if (std::vector<std::string> words; fields.has("bad_words")) {
-        NIBBLE_CHECK(fields.read("bad_words", words));
-        auto encoded = encode_bad_words(model, words);
-        if (!encoded.ok()) return fields.bad("bad_words", encoded.error().message());
-        request.bad_words = *std::move(encoded);
-    }
+    NIBBLE_CHECK(read_token_list(fields, "allowed_token_ids", model.vocab(), request.allowed));
+    NIBBLE_CHECK(read_bad_words(fields, model, request));
     NIBBLE_CHECK(fields.read_in("prompt_logprobs", request.prompt_logprobs, 0, 1000));
     NIBBLE_CHECK(fields.read("priority", request.priority));
     NIBBLE_CHECK(fields.read("cache_salt", request.cache_salt));
     if (fields.has("cache_salt") && request.cache_salt.empty()) return fields.bad("cache_salt", "is empty");
+    // The cache keeps the salt of every prompt; a digest is as good as a long one.
+    if (request.cache_salt.size() > 64) request.cache_salt = "sha256:" + sha256_hex(request.cache_salt);
     double timeout = 0;
     return fields.read_in("timeout", timeout, 0.0, most_timeout);  // HttpExchange::deadline is made of it
 }
@@ -163,6 +187,8 @@ Status read_prediction(BodyFields& fields, const ServedModel& model, Request& re
     if (of(*prediction, "type") != "content") return fields.bad("prediction", "type is not \"content\"");
     auto encoded = model.tokenizer.encode(text, {.add_special = false, .parse_special = false});
     if (!encoded.ok()) return fields.bad("prediction", encoded.error().message());
+    // What follows the context is never said.
+    encoded->resize(std::min(encoded->size(), static_cast<size_t>(model.context())));
     request.expected.assign(encoded->begin(), encoded->end());
     return Ok{};
 }

@@ -15,6 +15,8 @@ struct StreamOptions {
 // What completions and chat have in common. `request` begins as the model's; its prompt, logprobs and max_tokens are
 // the caller's. Without "seed" a random one.
 Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request);
+// Texts that end the answer, in the field `name`: a text or a list.
+Status read_stop(BodyFields& fields, std::string_view name, Request& request);
 // "prediction": what the answer may largely say; guesses look there, too. The answer is the same without.
 Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request);
 Status read_stream(BodyFields& fields, StreamOptions& stream);

@@ -322,8 +322,18 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
     for (const std::string& type : wish->turn.tools.left_out())
         exchange->core.note_once(
             fmt::format("tools of type {} are left out of prompts: the server does not run them", type));
+    constexpr int64_t bytes_per_byte = 48;  // of what the answer repeats: values, and events that hold them
+    const int64_t repeated = bytes_per_byte * std::ssize(body_text(wish->echo));
+    const AnswerForms form{.whole = !wish->stream || wish->logprobs,  // the last event repeats them
+                           .copied = copied_tools(*exchange, wish->turn.chat) + repeated};
+    Request& request = wish->request;
+    if (wish->echo["max_output_tokens"].is_null())
+        request.max_tokens =
+            std::max(request.min_tokens, most_tokens_within(exchange->core.options.request_bytes, request,
+                                                            std::ssize(request.prompt), model->context(), form));
+    if (!count_answer(*exchange, *model, request, {&request.prompt, 1}, form)) return;
     auto writer = std::make_unique<ResponseWriter>(exchange, model, *wish);
-    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit({std::move(wish->request)});
+    std::make_shared<LiveRequest>(exchange, model, std::move(writer))->submit(std::move(wish->request));
 }
 
 namespace {

@@ -15,7 +15,7 @@ namespace nibble {
 
 struct ServedModel {
     std::vector<std::string> names;  // at least one; the first stands in answers
-    std::string root;                // where it came from
+    std::string root;                // the name of the folder or file that it came from
     std::unique_ptr<Engine> engine;
     Tokenizer tokenizer;
     std::shared_ptr<const ChatFormat> format;  // never null; without the model's chat template it knows a request's own

@@ -131,6 +131,9 @@ Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& 
     }
     const bool lines = (packed ? path.stem() : path).extension() == ".jsonl";
     const std::string_view text = without_byte_order_mark(packed ? whole_part(unpacked, lines) : bytes);
+    if (packed && text.empty())
+        return fail("{}: its first line has more than the {} bytes that {} tokens may take", corpus.origin,
+                    unpacked.text.size(), options.tokens);
     NIBBLE_CHECK(check_utf8(text).within(corpus.origin));
     Collector out(corpus, options);
     const Status added =

@@ -14,6 +14,11 @@ using Test = bool (*)(Interpreter&, const Value& input, const Arguments&);
 Filter find_filter(std::string_view name);
 Test find_test(std::string_view name);
 
+// All names, for tests over the whole tables.
+std::vector<std::string_view> filter_names();
+std::vector<std::string_view> test_names();
+std::vector<std::string_view> method_names();  // of strings, lists and dicts
+
 // object.name where it is a method of a string, list or dict, or what `loop` and namespaces hold; nullopt where
 // `object` has no such attribute. Attributes that Python has but the sandbox refuses are undefined values that say so.
 std::optional<Value> python_attribute(Interpreter&, const Value& object, const std::string& name);

@@ -337,7 +337,7 @@ Value f_indent(In in, V v, A a) {
         in.budget.pay_bytes(int64_t(pad.size() + line.size()));
         if (at > 0 && (!line.empty() || flag(b[2]))) out += pad;
         out.add(whole, line);
-        if (stop < end) out += '\n';
+        if (stop < end) out.add(whole, std::string_view(text).substr(stop, 1));
         at = stop + 1;
     }
     return in.string(std::move(out));
@@ -355,19 +355,20 @@ Value f_format(In in, V v, A a) { return in.string(percent_format(in, in.text(v)
 // As transformers sets it: json.dumps(ensure_ascii=False), nothing made safe for HTML.
 Value f_tojson(In in, V v, A a) {
     const Bound b = bind(in, "tojson", a, {"ensure_ascii", "indent", "separators", "sort_keys"});
-    std::optional<std::string> indent;
+    std::optional<Marked> indent;
     if (b[1] && !b[1]->is(Kind::none)) {
         if (b[1]->is(Kind::string))
-            indent = b[1]->text();
+            indent = b[1]->marked();
         else
-            indent = std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[1], 0), 0, 1000)), ' ');
+            indent = Marked::written(
+                std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[1], 0), 0, 1000)), ' '));
     }
-    std::string comma = indent ? "," : ", ", colon = ": ";
+    Marked comma = Marked::written(indent ? "," : ", "), colon = Marked::written(": ");
     if (b[2] && !b[2]->is(Kind::none)) {
         const auto both = iterate(*b[2], in.budget);
         if (both.size() != 2) in.fail("separators must be two strings");
-        comma = in.text(both[0]).text();
-        colon = in.text(both[1]).text();
+        comma = in.text(both[0]);
+        colon = in.text(both[1]);
     }
     return in.string(to_json(v, in.budget, indent ? &*indent : nullptr, comma, colon, flag(b[0]), flag(b[3])));
 }
@@ -420,6 +421,12 @@ const std::map<std::string_view, Filter>& filters() {
 Filter find_filter(std::string_view name) {
     const auto it = filters().find(name);
     return it == filters().end() ? nullptr : it->second;
+}
+
+std::vector<std::string_view> filter_names() {
+    std::vector<std::string_view> names;
+    for (const auto& [name, filter] : filters()) names.push_back(name);
+    return names;
 }
 
 }  // namespace nibble::jinja

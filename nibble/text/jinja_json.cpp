@@ -12,13 +12,13 @@ namespace {
 
 struct Writer {
     Budget& budget;
-    const std::string* indent;
-    std::string_view comma, colon;
+    const Marked* indent;
+    const Marked &comma, &colon;
     bool ascii, sort_keys;
     Marked out;
 
-    void put(std::string_view text) {
-        budget.pay_bytes(int64_t(text.size()));
+    void put(const Marked& text) {
+        budget.pay_bytes(text.cost() - 64);
         out += text;
     }
 
@@ -113,8 +113,8 @@ struct Writer {
 
 }  // namespace
 
-Marked to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
-               std::string_view colon, bool ascii, bool sort_keys) {
+Marked to_json(const Value& value, Budget& budget, const Marked* indent, const Marked& comma, const Marked& colon,
+               bool ascii, bool sort_keys) {
     Writer writer{budget, indent, comma, colon, ascii, sort_keys, {}};
     writer.write(value, 0);
     return std::move(writer.out);

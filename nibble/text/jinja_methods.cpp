@@ -447,7 +447,8 @@ Value f_raise(Interpreter& in, const Arguments& args) {
 }
 
 Value f_strftime(Interpreter& in, const Arguments& args) {
-    const std::string format = text_of(in, bind(in, "strftime_now", args, {"format"})[0], "strftime_now");
+    const Bound b = bind(in, "strftime_now", args, {"format"});
+    const std::string format = text_of(in, b[0], "strftime_now");
     if (!in.clock) in.fail("strftime_now: the caller gave no time");
     if (format.empty()) return Value("");
     const size_t most = format.size() * 8 + 256;  // longer results come back as nothing
@@ -456,7 +457,7 @@ Value f_strftime(Interpreter& in, const Arguments& args) {
     const size_t n = std::strftime(out.data(), out.size(), format.c_str(), in.clock);
     out.resize(n);
     if (!utf8_valid(out)) in.fail("strftime_now: the result is not UTF-8");
-    return Value(Marked::written(std::move(out)));
+    return in.string(b[0]->marked().changed(std::move(out)));  // a format may hold text beside its directives
 }
 
 }  // namespace
@@ -485,6 +486,14 @@ std::optional<Value> python_attribute(Interpreter& in, const Value& object, cons
         default:
             return std::nullopt;
     }
+}
+
+std::vector<std::string_view> method_names() {
+    std::vector<std::string_view> names;
+    for (const auto& method : string_methods) names.push_back(method.name);
+    for (const auto& method : list_methods) names.push_back(method.name);
+    for (const auto& method : dict_methods) names.push_back(method.name);
+    return names;
 }
 
 std::vector<std::pair<std::string, Value>> functions(Interpreter&) {
@@ -518,7 +527,7 @@ Marked percent_format(Interpreter& in, const Marked& whole, const Value& values)
         }
         if (++i >= format.size()) in.fail("incomplete format");
         if (format[i] == '%') {
-            out += '%';
+            out.add(whole, format.substr(i, 1));
             continue;
         }
         std::string spec = "%";
@@ -537,7 +546,10 @@ Marked percent_format(Interpreter& in, const Marked& whole, const Value& values)
         const auto print = [&](const std::string& how, auto number) {
             const int size = std::snprintf(buffer, sizeof buffer, how.c_str(), number);
             if (size < 0 || size >= int(sizeof buffer)) in.fail("a formatted number of over 500 characters");
-            out += buffer;
+            if (whole.data().empty())
+                out += buffer;
+            else
+                out.add_data(buffer);  // a format of the caller chooses the signs and digits
         };
         if (type == 's' || type == 'r') {
             if (spec != "%") in.fail("a width of %s is not supported");

@@ -121,4 +121,10 @@ Test find_test(std::string_view name) {
     return it == tests().end() ? nullptr : it->second;
 }
 
+std::vector<std::string_view> test_names() {
+    std::vector<std::string_view> names;
+    for (const auto& [name, test] : tests()) names.push_back(name);
+    return names;
+}
+
 }  // namespace nibble::jinja

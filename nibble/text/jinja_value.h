@@ -164,7 +164,8 @@ std::vector<Value> iterate(const Value& value, Budget& budget);
 // Python's len(); -1 where there is none.
 int64_t length_of(const Value& value);
 
-Marked to_json(const Value& value, Budget& budget, const std::string* indent, std::string_view comma,
-               std::string_view colon, bool ascii, bool sort_keys);
+// `indent` may be null. Separators and indentation may be data, too.
+Marked to_json(const Value& value, Budget& budget, const Marked* indent, const Marked& comma, const Marked& colon,
+               bool ascii, bool sort_keys);
 
 }  // namespace nibble::jinja

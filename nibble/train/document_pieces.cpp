@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t unpack_step = size_t{1} << 20, most_unpacked = size_t{1} << 30, most_piece = size_t{1} << 30;
+constexpr size_t unpack_step = size_t{1} << 20, most_unpacked = size_t{1} << 30, most_piece = size_t{512} << 20;
 
 using NextPiece = Result<std::optional<DocumentPiece>>;
 
@@ -54,7 +54,7 @@ public:
             buffer_.erase(0, begin_);
             begin_ = 0;
             look = buffer_.size() - std::min(buffer_.size(), delimiter_.empty() ? 0 : delimiter_.size() - 1);
-            if (buffer_.size() > most_piece) return fail("a document has more than 1 GiB");
+            if (buffer_.size() > most_piece) return fail("a document has more than 512 MiB");
             NIBBLE_TRY(const bool more, packed_.read(buffer_, unpack_step));
             if (more) continue;
             if (buffer_.empty()) return std::optional<DocumentPiece>();

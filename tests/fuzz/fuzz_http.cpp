@@ -62,6 +62,7 @@ struct Service {
         require(served.prepare_grammars().ok());
         model = std::make_shared<const ServedModel>(std::move(served));
         core.served = model;
+        core.memory = AnswerMemory(int64_t{1} << 30);
         core.options.limits.error_body = [](int status, std::string_view why) {
             return error_response_of({.status = status, .message = std::string(why)}, ApiStyle::openai);
         };
@@ -108,10 +109,9 @@ void answer_body(size_t route, std::string_view body) {
 void answer_bytes(std::string_view bytes) {
     std::vector<bool> heads;  // of the requests that were handled: whether the answer has no body
     boost::asio::io_context io;
-    HttpShared shared{.io = io, .limits = service().core.options.limits, .handler = {}, .bodies = {}};
+    HttpShared shared{.io = io, .limits = service().core.options.limits, .handler = {}, .bodies = BodyBudgets(96 << 10)};
     shared.limits.body_bytes = 64 << 10;
     shared.limits.header_bytes = 4 << 10;
-    shared.bodies = std::make_shared<std::atomic<int64_t>>(int64_t{96} << 10);
     shared.handler = [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         heads.push_back(request.method == "HEAD");
         const auto exchange = std::make_shared<HttpExchange>(service().core, std::move(request), std::move(answer));

@@ -8,14 +8,39 @@ namespace nibble {
 namespace {
 
 TEST(HttpMessage, ReadsTargets) {
-    std::string path;
-    std::vector<std::pair<std::string, std::string>> query;
-    ASSERT_TRUE(read_target("/a%20b/%C3%A9?x=1+2&y&z=%26", path, query));
-    EXPECT_EQ(path, "/a b/é");
+    HttpRequest r;
+    ASSERT_TRUE(read_target("/a%20b/%C3%A9?x=1+2&y&z=%26", r));
+    EXPECT_EQ(r.path, "/a b/é");
     const std::vector<std::pair<std::string, std::string>> want{{"x", "1 2"}, {"y", ""}, {"z", "&"}};
-    EXPECT_EQ(query, want);
-    for (const char* wrong : {"", "a", "http://x/", "/%", "/%4", "/%zz", "/?%g1", "*"})
-        EXPECT_FALSE(read_target(wrong, path, query)) << wrong;
+    EXPECT_EQ(r.query, want);
+    for (const char* wrong : {"", "a", "http://", "http:///a", "http://u@x/", "ftp://x/", "http://x/#a", "/#a", "/%",
+                              "/%4", "/%zz", "/?%g1", "*", "x:80"})
+        EXPECT_FALSE(read_target(wrong, r)) << wrong;
+    const struct {
+        const char *target, *host, *path;
+        size_t query;
+    } absolute[]{{"http://x/a", "x", "/a", 0},
+                 {"HTTP://x:80", "x:80", "/", 0},
+                 {"https://[::1]:9?q=1", "[::1]:9", "/", 1},
+                 {"http://127.0.0.1:8000/v1/models?a&b", "127.0.0.1:8000", "/v1/models", 2}};
+    for (const auto& [target, host, path, query] : absolute) {
+        HttpRequest one;
+        ASSERT_TRUE(read_target(target, one)) << target;
+        EXPECT_EQ(one.host, host);
+        EXPECT_EQ(one.path, path);
+        EXPECT_EQ(one.query.size(), query);
+    }
+}
+
+TEST(HttpMessage, KnowsHosts) {
+    for (const char* good : {"", "x", "x:80", "a-b.c_d:65535", "127.0.0.1", "[::1]", "[::ffff:1.2.3.4]:8", "x:", "x."})
+        EXPECT_TRUE(is_host(good)) << good;
+    for (const char* wrong : {"a b", "a/b", "u@x", "x:y", "x:1234567", "[::1", "[]", "[x]", "[::1]9", ":80", "a,b",
+                              "x?", "x#", "x\\", "\xc3\xa9"})
+        EXPECT_FALSE(is_host(wrong)) << wrong;
+    EXPECT_EQ(host_name("LocalHost:80"), "localhost");
+    EXPECT_EQ(host_name("[::1]:80"), "::1");
+    EXPECT_EQ(host_name("x.example."), "x.example");
 }
 
 TEST(HttpAddressText, ReadsUrls) {

@@ -6,6 +6,7 @@ resident memory (what the system measured at its end). A signal, "terminate call
 which it was. `make hostile` runs this with a program that is built with AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 import argparse
+import gzip
 import json
 import os
 import re
@@ -179,6 +180,35 @@ def _():
 def _():
     write("lines.jsonl", '{"text": [' + "1," * 20000000 + "1]}\n")
     return ["tokenize", CHAT, "--jsonl", "lines.jsonl"]
+
+
+# ---- Data files ----------------------------------------------------------------------------------------------------
+
+
+def packed(text, times):
+    """gzip that unpacks to `text`, so many times: members follow one another."""
+    return gzip.compress(text, 9) * times
+
+
+LETTERS = b"a" * (16 << 20)
+BUILD = ["data", "build", "-o", "out", "--tokenizer", CHAT]
+CALIBRATE = ["quantize", CHAT, "-o", "out", "--recipe", "nvfp4", "--quiet", "--calib"]
+DATA = {  # file, its bytes, words of the error
+    "a text of 4 GB in 4 MB": ("bomb.txt.gz", lambda: packed(LETTERS, 256), "bomb.txt.gz.*512 MiB"),
+    "a line of 4 GB in 4 MB": ("bomb.jsonl.gz", lambda: packed(LETTERS, 256), "bomb.jsonl.gz.*(256 MiB|bytes)"),
+    "a line that is no JSON": ("lines.jsonl", lambda: b'{"text": "' + LETTERS, "lines.jsonl"),
+    "gzip that is cut": ("cut.txt.gz", lambda: packed(os.urandom(5000), 1)[:3000], "cut.txt.gz"),
+    "gzip that is none": ("none.jsonl.gz", lambda: b"hello", "none.jsonl.gz"),
+    "parquet of somebody": ("rows.parquet", lambda: b"PAR1" + bytes(1000) + b"PAR1", "rows.parquet"),
+}
+for name, (file, content, words) in DATA.items():
+    @case("data build: " + name, 1, words)
+    def _(file=file, content=content):
+        return [*BUILD, write(file, content())]
+    if not file.startswith("bomb.txt"):  # calibration takes the beginning of a text
+        @case("calibration: " + name, 1, words.split(".*")[0])
+        def _(file=file, content=content):
+            return [*CALIBRATE, write(file, content())]
 
 
 # ---- GGUF ----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Load:
     def ask(self, r):
         path, body, choices = body_of(r)
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode()
         connection = self.server.connect()
         try:
             kind = r.random()

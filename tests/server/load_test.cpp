@@ -88,7 +88,7 @@ TEST(ServerLoad, AClientThatLeavesEndsItsRequest) {
         HttpClient c = s.client();
         const Json body{{"prompt", "x"}, {"max_tokens", 1000}, {"ignore_eos", true}, {"stream", streams}, {"n", 64}};
         const std::string text = body.dump();
-        ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+        ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                             std::to_string(text.size()) + "\r\n\r\n" + text)
                         .ok());
         c.close();
@@ -111,7 +111,7 @@ TEST(ServerLoad, AFullQueueSaysWhenToComeBack) {
     const std::string text = R"({"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": true, "stream": true})";
     const auto full = [&] {  // the four may all be answered before the next request is read
         HttpClient c = s.client();
-        EXPECT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+        EXPECT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                             std::to_string(text.size()) + "\r\n\r\n" + text)
                         .ok());
         const HttpResponse r = s.post(completions, R"({"prompt": ["a", "b"], "n": 2, "max_tokens": 2})");
@@ -245,7 +245,7 @@ TEST(ServerLoad, HostileBodiesAreErrors) {
     EXPECT_EQ(s.post(completions, "{\"prompt\": \"" + std::string(4'000'000, 'x') + "\"}").status, 400);
     EXPECT_EQ(s.post("/tokenize", "{\"prompt\": \"" + std::string(500'000, ' ') + "\"}").status, 200);
     HttpClient c = s.client();
-    ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n").ok());
+    ASSERT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n").ok());
     const auto r = c.receive();
     ASSERT_TRUE(r.ok()) << r.error().message();
     EXPECT_EQ(r->status, 413);

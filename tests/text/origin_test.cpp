@@ -1,6 +1,7 @@
 // Where the characters of a rendered prompt come from, and that data never becomes a control token.
 #include "support/files.h"
 #include "text/chat_template.h"
+#include "text/jinja_builtins.h"
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -137,4 +138,103 @@ TEST(Origin, ControlTokensComeOnlyFromWhatTheTemplateWrote) {
         EXPECT_EQ(*ids, *tokenizer.encode(r->text));
         EXPECT_NE(std::find(ids->begin(), ids->end(), TokenId{303}), ids->end());
     }
+}
+
+namespace {
+
+// Data holds the sign ^ everywhere, templates never: a ^ outside of the data ranges is data that lost its mark.
+const Json signed_data{{"s", "^a^"},
+                       {"f", "^%Y^%d%%^%s^"},
+                       {"n", "^\n^ ^"},
+                       {"l", {"^b", "c^", "^"}},
+                       {"d", {{"^k", "^v"}, {"a^", {"^w"}}}},
+                       {"p", {{"^k", "^v"}, {"^x", "^y"}}}};
+
+std::string lost_mark(const std::string& source) {
+    const auto parsed = ChatTemplate::parse(source);
+    if (!parsed.ok()) return "does not parse: " + parsed.error().message();
+    std::tm now{};
+    now.tm_year = 126;
+    now.tm_mday = 1;
+    const auto r = parsed->render(Json::object(), signed_data, now);
+    if (!r.ok()) return {};  // these arguments do not fit
+    size_t at = 0;
+    const auto written = [&](size_t end) {
+        return r->text.substr(at, end - at).find('^') == std::string::npos ? std::string() : "loses a mark: " + r->text;
+    };
+    for (const TextRange& range : r->data) {
+        if (auto why = written(range.begin); !why.empty()) return why;
+        at = range.end;
+    }
+    return written(r->text.size());
+}
+
+// "", "(a)", "(a, b)", "(a, b, c)" over these expressions.
+std::vector<std::string> argument_lists(size_t most) {
+    const std::vector<std::string> values{"s", "f", "l", "2", "'a'"};
+    std::vector<std::string> lists{""}, last{""};
+    for (size_t n = 0; n < most; ++n) {
+        std::vector<std::string> more;
+        for (const std::string& before : last)
+            for (const std::string& value : values) more.push_back(before.empty() ? value : before + ", " + value);
+        lists.insert(lists.end(), more.begin(), more.end());
+        last = std::move(more);
+    }
+    return lists;
+}
+
+size_t all_keep_marks(const std::vector<std::string>& expressions) {
+    size_t bad = 0;
+    for (const std::string& e : expressions)
+        for (const std::string& source : {"{{ " + e + " }}", "{{ (" + e + ")|list|tojson }}", "{{ [" + e + "] }}"}) {
+            const std::string why = lost_mark(source);
+            if (!why.empty() && ++bad <= 5) ADD_FAILURE() << source << " " << why;
+        }
+    return bad;
+}
+
+}  // namespace
+
+TEST(Origin, EveryFilterTestMethodAndFunctionKeepsTheMarkOfDataForAllArguments) {
+    for (const std::string_view name : jinja::filter_names())
+        for (const std::string x : {"s", "f", "n", "l", "d", "p"})
+            for (const std::string& args : argument_lists(3))
+                ASSERT_EQ(all_keep_marks({fmt::format("{}|{}({})", x, name, args)}), 0u);
+    for (const std::string_view name : jinja::method_names())
+        for (const std::string x : {"s", "f", "n", "l", "d", "'-%s-'", "'a'"})
+            for (const std::string& args : argument_lists(2))
+                ASSERT_EQ(all_keep_marks({fmt::format("{}.{}({})", x, name, args)}), 0u);
+    for (const std::string_view name : jinja::test_names())
+        if (name.find_first_of("=<>!") == name.npos && name != "in")
+            for (const std::string x : {"s", "l"})
+                for (const std::string args : {"", "('a')", "(s)"})
+                    ASSERT_EQ(all_keep_marks({fmt::format("{} is {}{}", x, name, args)}), 0u);
+    for (const std::string name : {"range", "dict", "namespace", "strftime_now"})
+        for (const std::string& args : argument_lists(2))
+            ASSERT_EQ(all_keep_marks({fmt::format("{}({})", name, args)}), 0u);
+    for (const std::string op : {"+", "~", "*", "%", "-", "/", "//", "**", "==", "<", "in", "or", "and"})
+        for (const std::string a : {"s", "f", "l", "d", "'a'", "'%s'", "2"})
+            for (const std::string b : {"s", "f", "l", "d", "'a'", "2", "(s, 2)", "(f, s, l)"})
+                ASSERT_EQ(all_keep_marks({fmt::format("({}) {} ({})", a, op, b)}), 0u);
+}
+
+TEST(Origin, NamedArgumentsSlicesAndStatementsKeepTheMarkOfData) {
+    const char* const sources[]{
+        "{{ d|tojson(indent=s) }}", "{{ d|tojson(separators=(s, f)) }}", "{{ d|tojson(indent=2, separators=(f, s)) }}",
+        "{{ d|tojson(ensure_ascii=true, sort_keys=true) }}", "{{ n|indent(width=s, first=true, blank=true) }}",
+        "{{ ('a\n' * 3)|indent(s) }}", "{{ l|join(d=s) }}", "{{ p|join(attribute=0) }}", "{{ strftime_now(f) }}",
+        "{{ strftime_now(format=f + '%Y') }}", "{{ f % ('a',) }}", "{{ (f ~ '%d') % (s, 3) }}", "{{ f|format(s) }}",
+        "{{ s[::-1] }}{{ s[0] }}{{ s[-2:] }}{{ l[::-1] }}", "{{ d[s[0] ~ 'k'] }}{{ d[s[0] + 'q'] }}",
+        "{{ {s: f}|tojson }}{{ {s: f} }}{{ (s, f) }}{{ [s] * 2 }}", "{{ x.y|default(s) }}{{ x|default(s, true) }}",
+        "{% for c in f %}{{ c }}{{ loop.previtem }}{{ loop.nextitem }}{% endfor %}",
+        "{% for k, v in d.items() %}{{ k }}{{ v }}{% else %}{{ s }}{% endfor %}",
+        "{% for x in [l] recursive %}{% if x is string %}{{ x }}{% else %}{{ loop(x) }}{% endif %}{% endfor %}",
+        "{% for x in l if x != s %}{{ loop.cycle(s, f) }}{% endfor %}",
+        "{% set x %}{{ s }}{{ f }}{% endset %}{{ x }}{{ x|upper }}", "{% filter upper %}{{ s }}{% endfilter %}",
+        "{% filter replace('a', f) %}{{ s }}{% endfilter %}", "{% set ns = namespace(a=s) %}{% set ns.b = f %}{{ ns.a ~ ns.b }}",
+        "{% macro m(a, b=s) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(f, s, l, **d) }}{{ m(*l) }}",
+        "{% macro m() %}{{ caller(s) }}{% endmacro %}{% call(x) m() %}{{ x }}{{ f }}{% endcall %}",
+        "{% with x = s %}{{ x }}{% endwith %}", "{{ l|map('replace', 'b', f)|list }}{{ l|map('upper')|join(s) }}",
+        "{{ p|map(attribute=0)|join }}{{ l|select('equalto', s)|list }}{{ l|sum(start=s) }}", "{{ s if s else f }}"};
+    for (const std::string source : sources) EXPECT_EQ(lost_mark(source), "") << source;
 }

@@ -1,0 +1,50 @@
+#include "http/framing.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+std::vector<std::string_view> values_of(const HttpHeaders& headers, std::string_view name) {
+    std::vector<std::string_view> values;
+    for (const auto& [key, value] : headers)
+        if (key == name) values.emplace_back(value);
+    return values;
+}
+
+std::string_view trimmed(std::string_view text) {
+    const size_t first = text.find_first_not_of(" \t");
+    if (first == text.npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+}
+
+// Other codings, then chunked as the only and last one: the body's end is known, the codings are not.
+bool ends_chunked(const std::vector<std::string_view>& codings) {
+    std::string all;
+    for (const std::string_view one : codings) (all += all.empty() ? "" : ",") += lower_case(one);
+    const size_t comma = all.rfind(',');
+    if (comma == all.npos || trimmed(std::string_view(all).substr(comma + 1)) != "chunked") return false;
+    return all.find("chunked") > comma;
+}
+
+}  // namespace
+
+std::optional<BrokenHead> broken_head(const HttpHeaders& headers, int minor) {
+    const auto codings = values_of(headers, "transfer-encoding"), lengths = values_of(headers, "content-length"),
+               hosts = values_of(headers, "host");
+    if (!codings.empty() && minor == 0) return BrokenHead{400, "HTTP/1.0 has no Transfer-Encoding"};
+    if (!codings.empty() && !lengths.empty())
+        return BrokenHead{400, "the request has both Transfer-Encoding and Content-Length"};
+    if (!codings.empty() && (codings.size() > 1 || lower_case(codings[0]) != "chunked"))
+        return BrokenHead{ends_chunked(codings) ? 501 : 400, "the only Transfer-Encoding is 'chunked'"};
+    if (lengths.size() > 1 || (!lengths.empty() && lengths[0].find_first_not_of("0123456789") != lengths[0].npos))
+        return BrokenHead{400, "Content-Length is not one number"};
+    if (hosts.size() > 1 || (hosts.empty() && minor > 0)) return BrokenHead{400, "the request needs one Host header"};
+    if (!hosts.empty() && !is_host(hosts[0])) return BrokenHead{400, "Host is not a name or an address"};
+    for (const std::string_view coding : values_of(headers, "content-encoding"))
+        if (!trimmed(coding).empty() && lower_case(trimmed(coding)) != "identity")
+            return BrokenHead{415, "bodies with a Content-Encoding are not read"};
+    return std::nullopt;
+}
+
+}  // namespace nibble
