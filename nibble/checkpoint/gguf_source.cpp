@@ -11,14 +11,15 @@ namespace {
 
 constexpr std::string_view weight_suffix = ".weight", scale_suffix = ".scale", input_scale_suffix = ".input_scale";
 
-std::string shape_text(std::span<const int64_t> shape) {
+std::string gguf_shape_text(std::span<const int64_t> shape) {
     std::string out = "[";
     for (const int64_t d : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", d);
     return out + "]";
 }
 
 Error wrong_shape(const GgufTensor& tensor, std::string_view expected) {
-    return fail("tensor {} has shape {}, expected {}", gguf_shown(tensor.name), shape_text(tensor.shape), expected);
+    return fail("tensor {} has shape {}, expected {}", gguf_shown(tensor.name), gguf_shape_text(tensor.shape),
+                expected);
 }
 
 // "X" of "X.scale" and of "X.weight.scale", which some third-party writers use.
@@ -152,7 +153,7 @@ Result<std::vector<float>> GgufSource::scales_of(const GgufTensor& tensor, std::
     const auto values = static_cast<int64_t>(found->data.size() / sizeof(float));
     if (found->type != GgmlType::f32 || values != count)
         return fail("tensor {} must be {} F32 values, found shape {} of {}", gguf_shown(found->name), count,
-                    shape_text(found->shape), ggml_type_name(found->type));
+                    gguf_shape_text(found->shape), ggml_type_name(found->type));
     std::vector<float> scales(count);
     std::memcpy(scales.data(), found->data.data(), found->data.size());
     for (const float s : scales)

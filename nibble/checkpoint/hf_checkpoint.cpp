@@ -3,6 +3,7 @@
 #include "checkpoint/config_json.h"
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/hf_contents.h"
+#include "checkpoint/scale_values.h"
 #include "checkpoint/side_files.h"
 #include "formats/fp8.h"
 #include "io/json_events.h"
@@ -32,15 +33,7 @@ Bytes plain_rows(const CatalogEntry& e, int64_t begin, int64_t count) {
 bool aligned(Bytes bytes, size_t alignment) { return reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0; }
 
 void widen(const ModelTensor& t, int64_t first, std::span<float> out) {
-    if (t.record->dtype == DType::f32) {
-        std::memcpy(out.data(), t.record->data.data() + first * 4, out.size_bytes());
-        return;
-    }
-    for (size_t i = 0; i < out.size(); ++i) {
-        uint16_t code;
-        std::memcpy(&code, t.record->data.data() + (static_cast<size_t>(first) + i) * 2, sizeof code);
-        out[i] = bf16_to_float(code);
-    }
+    widen_scales(t.record->dtype, t.record->data.data() + first * dtype_bytes(t.record->dtype), out);
 }
 
 class HfCheckpoint : public Checkpoint {
@@ -52,6 +45,7 @@ public:
           config_(std::move(contents.config)),
           kv_(contents.kv),
           entries_(std::move(contents.entries)),
+          notes_(std::move(contents.notes)),
           scales_(scales) {
         for (const CatalogEntry& e : entries_) tensors_.push_back(e.tensor);
     }
@@ -61,12 +55,14 @@ public:
     const Json& config() const override { return config_; }
     KvFormat kv() const override { return kv_; }
     std::span<const CheckpointTensor> tensors() const override { return tensors_; }
+    std::span<const std::string> notes() const override { return notes_; }
     Result<std::vector<SideFile>> side_files() const override { return list_side_files(path_); }
 
     Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const override {
         NIBBLE_CHECK(check_maps());
         NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, false));
         const CheckpointTensor& t = e->tensor;
+        if (e->grid) return read_grid(*e, begin, count, scratch);
         if (e->data->record->dtype != t.dtype) {  // a KV scale in BF16
             scratch = Matrix(t.dtype, 1, 1);
             widen(*e->data, 0, {reinterpret_cast<float*>(scratch.data.data()), 1});
@@ -126,7 +122,11 @@ public:
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
             if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
         };
-        if (e.stride) {  // each page holds a bit of every row: all go with the last one
+        if (e.grid) {  // their rows may lie anywhere: all pages of an expert go with its last row
+            const int64_t expert = t.shape.size() == 3 ? begin : e.matrix.expert, n = t.shape.size() == 3 ? count : 1;
+            if (t.shape.size() == 3 || begin + count == t.rows())
+                drop(*e.data, row_range(*e.data, expert, n, e.grid->expert_bytes()));
+        } else if (e.stride) {  // each page holds a bit of every row: all go with the last one
             if (begin + count == t.rows()) drop(*e.data, element_range(e, t.rows() + (t.cols() - 1) * e.stride));
         } else if (!t.quantized()) {
             drop(*e.data, plain_rows(e, begin, count));
@@ -150,6 +150,23 @@ private:
         return &entries_[index];
     }
 
+    Result<MatrixView> read_grid(const CatalogEntry& e, int64_t begin, int64_t count, Matrix& scratch) const {
+        const CheckpointTensor& t = e.tensor;
+        const bool raw = scales_ == ScaleReading::raw;
+        scratch = Matrix(t.dtype, count, t.cols());
+        const std::span out(reinterpret_cast<uint16_t*>(scratch.data.data()), scratch.data.size() / 2);
+        const std::string where = fmt::format("{}: {}", t.file, show_name(t.name));
+        if (t.shape.size() == 2) {
+            NIBBLE_CHECK(decode_grid_rows(*e.grid, e.matrix, begin, t.cols(), out, raw).within(where));
+            return scratch.view();
+        }
+        for (int64_t i = 0; i < count; ++i)
+            NIBBLE_CHECK(decode_grid_rows(*e.grid, {begin + i, 0, e.matrix.turned}, 0, t.shape[2],
+                                          out.subspan(size_t(i * t.cols()), size_t(t.cols())), raw)
+                             .within(where));
+        return scratch.view();
+    }
+
     // The one byte of E8M0 and the two of E4M3 that are not numbers, and E4M3 below zero.
     Status check_block_scales(const CatalogEntry& e, const QuantView& view) const {
         const uint8_t limit = format_layout(view.format).e8m0_scales ? 0xFE : e4m3_max_code;
@@ -167,6 +184,7 @@ private:
     Json config_;
     KvFormat kv_;
     std::vector<CatalogEntry> entries_;
+    std::vector<std::string> notes_;
     ScaleReading scales_;
     std::vector<CheckpointTensor> tensors_;
 };

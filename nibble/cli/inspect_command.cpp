@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/inspect_kernels.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/usage.h"
 #include "model/device/model.h"
@@ -68,6 +69,7 @@ Json inspect_json(const Checkpoint& checkpoint) {
                   {"elements", totals.elements},
                   {"bytes", totals.bytes},
                   {"bits_per_element", bits_of(totals.bytes, totals.elements)}}},
+                {"notes", std::vector<std::string>(checkpoint.notes().begin(), checkpoint.notes().end())},
                 {"config", checkpoint.config()},
                 {"tensors", std::move(tensors)}};
 }
@@ -119,7 +121,7 @@ Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectC
 }
 
 Result<Outcome> run_inspect(const InspectConfig& config) {
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.path));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.path));
     const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
     if (config.kernels) {
         NIBBLE_CHECK(show_kernels(checkpoint, config).within(config.path));

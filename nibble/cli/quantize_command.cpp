@@ -5,6 +5,7 @@
 #include "cli/calibration_folder.h"
 #include "cli/calibration_options.h"
 #include "cli/command.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
@@ -286,7 +287,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto device, parse_device(config.device));
     if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, Checkpoint::open(config.source));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.source, config.quiet));
     NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
     NIBBLE_CHECK(refuse_quantized_source(config, *opened));
     const Checkpoint* source = opened.get();

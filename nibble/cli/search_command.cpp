@@ -4,6 +4,7 @@
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/engine.h"
+#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
@@ -56,7 +57,7 @@ public:
 
     Result<SearchReport> run() {
         const auto begin = std::chrono::steady_clock::now();
-        NIBBLE_TRY(source_, Checkpoint::open(config_.source));
+        NIBBLE_TRY(source_, open_checkpoint(config_.source, config_.quiet));
         report_.source = config_.source;
         report_.command = config_.command_line;
         NIBBLE_TRY(report_.space, make_space(config_, *source_));
