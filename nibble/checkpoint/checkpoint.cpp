@@ -13,8 +13,10 @@ std::string_view dialect_name(Dialect dialect) {
             return "modelopt";
         case Dialect::compressed_tensors:
             return "compressed-tensors";
-        case Dialect::fp8_block:
-            return "fp8-block";
+        case Dialect::fp8:
+            return "fp8";
+        case Dialect::mxfp4:
+            return "mxfp4";
         case Dialect::gguf:
             return "gguf";
     }

@@ -1,7 +1,7 @@
 // Any checkpoint nibble can read, seen as canonical tensors under Hugging Face names.
 //
 // A tensor is plain (dtype, shape, bytes) or a quantized matrix (QuantMatrix' canonical form). Dialects (Model
-// Optimizer, compressed-tensors, DeepSeek-style FP8 blocks, GGUF) end here: what they call a scale, which way it
+// Optimizer, compressed-tensors, FP8 as DeepSeek and vLLM have it, GGUF) end here: what they call a scale, which way it
 // multiplies, how they pack nibbles, permute rows and stack experts is known to this folder only. One matrix per expert
 // and unfused q/k/v, always; stacks of experts that cannot be split stay plain 3-D tensors that say why.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace nibble {
 
-enum class Dialect : uint8_t { plain, modelopt, compressed_tensors, fp8_block, gguf };
-std::string_view dialect_name(Dialect dialect);  // "plain", "modelopt", "compressed-tensors", "fp8-block", "gguf"
+enum class Dialect : uint8_t { plain, modelopt, compressed_tensors, fp8, mxfp4, gguf };
+std::string_view dialect_name(Dialect dialect);  // "plain", "modelopt", "compressed-tensors" ...
 
 struct CheckpointTensor {
     std::string name;            // "model.layers.0.mlp.up_proj.weight"
@@ -81,6 +81,10 @@ public:
         std::string content;
     };
     virtual Result<std::vector<SideFile>> side_files() const = 0;
+
+    // What users should know about how the files were read, one line each: a list that contradicts the tensors, scales
+    // that are missing.
+    virtual std::span<const std::string> notes() const { return {}; }
 };
 
 }  // namespace nibble

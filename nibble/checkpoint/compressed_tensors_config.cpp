@@ -2,6 +2,7 @@
 
 #include "checkpoint/config_json.h"
 #include "checkpoint/exclude_modules.h"
+#include "checkpoint/quant_keys.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -19,6 +20,7 @@ struct ArgsRow {
     std::string_view strategy;
     int group_size;  // 0: none
     std::string_view dynamic;
+    bool integer = false;
 };
 
 struct WeightRow {
@@ -37,45 +39,48 @@ struct InputRow {
 };
 constexpr std::array input_rows{
     InputRow{{4, "tensor_group", 16, "\"local\""}, A::nvfp4},
+    InputRow{{4, "tensor_group", 16, "false"}, A::nvfp4},
+    InputRow{{4, "tensor_group", 16, "true"}, A::nvfp4},  // no stored scale: the tensors say so
     InputRow{{8, "tensor", 0, "false"}, A::fp8},
     InputRow{{8, "token", 0, "true"}, A::fp8_token},
+    InputRow{{8, "tensor", 0, "true"}, A::fp8_token},
     InputRow{{8, "group", 128, "true"}, A::fp8_group128},
     InputRow{{4, "group", 32, "true"}, A::mxfp4},
     InputRow{{8, "group", 32, "true"}, A::mxfp8},
 };
 
-constexpr std::array<std::string_view, 12> known_args{
-    "num_bits", "type",        "symmetric", "group_size",      "strategy", "block_structure",
-    "dynamic",  "scale_dtype", "zp_dtype",  "observer_kwargs", "observer", "actorder"};
+// As QuantizationArgs derives it where it is left out.
+std::string_view default_strategy(int64_t group_size) {
+    return group_size == 0 ? "tensor" : group_size < 0 ? "channel" : "group";
+}
 
 Result<ArgsRow> parse_args(const Json& args) {
-    if (!args.is_object()) return fail("must be an object, found {}", show_value(args));
-    for (const auto& [key, value] : args.items())
-        if (std::ranges::find(known_args, key) == known_args.end()) return fail("unknown key {}", show_name(key));
-    const auto value_of = [&](const char* key, Json otherwise) { return args.contains(key) ? args[key] : otherwise; };
-    if (const Json type = value_of("type", "int"); type != "float")
-        return fail("type: {} is not known, only \"float\"", show_value(type));
+    NIBBLE_CHECK(refuse_changing_keys(args, ""));
+    const auto value_of = [&](const char* key, Json otherwise) {
+        return args.contains(key) && !args[key].is_null() ? args[key] : otherwise;
+    };
+    const Json type = value_of("type", "int");
+    if (type != "float" && type != "int") return fail("type: {} is not known, only int and float", show_value(type));
     if (const Json symmetric = value_of("symmetric", true); symmetric != true)
         return fail("symmetric: {} is not known, only true", show_value(symmetric));
-    if (const Json order = value_of("actorder", nullptr); !order.is_null() && order != false)
+    // "weight" and its alias order columns during calibration only; others store a permutation.
+    if (const Json order = value_of("actorder", false); order != false && order != "weight" && order != "static")
         return fail("actorder: {} is not known", show_value(order));
 
-    ArgsRow row{};
-    const Json bits = value_of("num_bits", nullptr), size = value_of("group_size", nullptr);
+    ArgsRow row{.integer = type == "int"};
+    const Json bits = value_of("num_bits", 8), size = value_of("group_size", 0);
     if (!bits.is_number_integer() || (bits != 4 && bits != 8))
         return fail("num_bits: {} is not known", show_value(bits));
     row.bits = bits.get<int>();
-    if (!size.is_null()) {
-        if (!size.is_number_integer() || size < 0 || size > 4096)
-            return fail("group_size: {} is not known", show_value(size));
-        row.group_size = size.get<int>();
-    }
-    const Json strategy = value_of("strategy", nullptr);
+    if (!size.is_number_integer() || size < -1 || size > 4096)
+        return fail("group_size: {} is not known", show_value(size));
+    row.group_size = std::max(size.get<int>(), 0);
+    const Json strategy = value_of("strategy", std::string(default_strategy(size.get<int>())));
     for (std::string_view known : {"tensor", "channel", "group", "block", "token", "tensor_group"})
         if (strategy.is_string() && strategy.get_ref<const std::string&>() == known) row.strategy = known;
     if (row.strategy.empty()) return fail("strategy: {} is not known", show_value(strategy));
     const Json block = value_of("block_structure", nullptr);
-    if (row.strategy == "block" ? block != Json{128, 128} : !block.is_null())
+    if (row.strategy == "block" ? block != Json{128, 128} && block != "128x128" : !block.is_null())
         return fail("block_structure: {} is not known with strategy {}", show_value(block), row.strategy);
     const std::string dynamic = show_value(value_of("dynamic", false));
     for (std::string_view known : {"false", "true", "\"local\""})
@@ -85,12 +90,13 @@ Result<ArgsRow> parse_args(const Json& args) {
 }
 
 bool same(const ArgsRow& a, const ArgsRow& b) {
-    return a.bits == b.bits && a.strategy == b.strategy && a.group_size == b.group_size && a.dynamic == b.dynamic;
+    return a.integer == b.integer && a.bits == b.bits && a.strategy == b.strategy && a.group_size == b.group_size &&
+           a.dynamic == b.dynamic;
 }
 
 std::string describe(const ArgsRow& a) {
-    return fmt::format("num_bits {}, strategy {}, group_size {}, dynamic {}", a.bits, a.strategy, a.group_size,
-                       a.dynamic);
+    return fmt::format("type {}, num_bits {}, strategy {}, group_size {}, dynamic {}", a.integer ? "int" : "float",
+                       a.bits, a.strategy, a.group_size, a.dynamic);
 }
 
 }  // namespace
@@ -117,36 +123,46 @@ std::string_view compressed_tensors_format(Scheme scheme) {
 }
 
 Result<CompressedTensorsScheme> parse_group(const Json& group, const Json& outer_format) {
-    if (!group.is_object()) return fail("must be an object, found {}", show_value(group));
-    for (const auto& [key, value] : group.items()) {
-        constexpr std::string_view known[] = {"targets", "weights", "input_activations", "output_activations",
-                                              "format"};
-        if (std::ranges::find(known, key) == std::end(known)) return fail("unknown key {}", show_name(key));
-    }
-    if (group.contains("output_activations") && !group["output_activations"].is_null())
-        return fail("output_activations: {} is not known, only null", show_value(group["output_activations"]));
-    if (!group.contains("weights") || group["weights"].is_null()) return fail("weights: is missing");
+    NIBBLE_CHECK(refuse_changing_keys(group, ""));
+    const auto part = [&](const char* key) { return group.contains(key) ? group[key] : Json(); };
+    if (part("weights").is_null()) return fail("weights: is missing");
 
-    Scheme scheme;
-    NIBBLE_TRY(const ArgsRow weights, parse_args(group["weights"]).within("weights"));
+    CompressedTensorsScheme result;
+    Scheme& scheme = result.scheme;
+    NIBBLE_TRY(const ArgsRow weights, parse_args(part("weights")).within("weights"));
+    if (weights.integer) {
+        constexpr std::array<std::string_view, 3> strategies{"tensor", "channel", "group"};
+        if (weights.dynamic != "false" || std::ranges::find(strategies, weights.strategy) == strategies.end())
+            return fail("weights: {}: not a format nibble knows", describe(weights));
+        result.integers = IntegerCodes{weights.bits, weights.group_size};
+        result.format = weights.bits == 4 ? "INT4" : "INT8";
+        return result;
+    }
     const auto w = std::ranges::find_if(weight_rows, [&](const WeightRow& r) { return same(r.args, weights); });
     if (w == weight_rows.end()) return fail("weights: {}: not a format nibble knows", describe(weights));
     scheme.format = w->format;
-    if (group.contains("input_activations") && !group["input_activations"].is_null()) {
-        NIBBLE_TRY(const ArgsRow inputs, parse_args(group["input_activations"]).within("input_activations"));
+    if (const Json args = part("input_activations"); !args.is_null()) {
+        NIBBLE_TRY(const ArgsRow inputs, parse_args(args).within("input_activations"));
         const auto i = std::ranges::find_if(input_rows, [&](const InputRow& r) { return same(r.args, inputs); });
         if (i == input_rows.end()) return fail("input_activations: {}: not a format nibble knows", describe(inputs));
         scheme.activation = i->activation;
     }
-    const std::string_view format = compressed_tensors_format(scheme);
-    if (format.empty())
+    if (const Json args = part("output_activations"); !args.is_null()) {
+        NIBBLE_TRY(const ArgsRow outputs, parse_args(args).within("output_activations"));
+        if (!same(outputs, {8, "tensor", 0, "false"}))
+            return fail("output_activations: {}: not a format nibble knows", describe(outputs));
+        result.static_outputs = true;
+    }
+    result.format = compressed_tensors_format(scheme);
+    if (result.format.empty())
         return fail("weights {} with inputs {}: not a combination nibble knows", format_name(scheme.format),
                     activation_name(scheme.activation));
-    const Json said = group.contains("format") && !group["format"].is_null() ? group["format"] : outer_format;
-    const bool naive = said == "naive-quantized" && format == "float-quantized";  // the same layout
-    if (said != std::string(format) && !naive)
-        return fail("format: {}, but these weights and inputs are stored as {}", show_value(said), format);
-    return CompressedTensorsScheme{scheme, format};
+    const Json own = part("format"), said = own.is_null() ? outer_format : own;
+    const bool naive = said == "naive-quantized" && result.format == "float-quantized";  // the same layout
+    const bool each_group = own.is_null() && said == "mixed-precision";
+    if (!said.is_null() && said != std::string(result.format) && !naive && !each_group)
+        return fail("format: {}, but these weights and inputs are stored as {}", show_value(said), result.format);
+    return result;
 }
 
 // ---- Targets -------------------------------------------------------------------------------------------------------

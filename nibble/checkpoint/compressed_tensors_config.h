@@ -5,14 +5,23 @@
 #include "checkpoint/stored_parts.h"
 #include "text/python_regex.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace nibble {
 
+// Weights of integers, for which nibble has no Format: they are decoded as they are read.
+struct IntegerCodes {
+    int bits = 4;       // 4 or 8
+    int64_t group = 0;  // inputs under one scale; 0: a row, or the whole matrix
+};
+
 struct CompressedTensorsScheme {
     Scheme scheme;
-    std::string_view format;  // "nvfp4-pack-quantized"
+    std::optional<IntegerCodes> integers;  // then `scheme` is empty
+    std::string_view format;               // "nvfp4-pack-quantized"
+    bool static_outputs = false;  // FP8 under a stored scale: the KV cache, when the modules are k_proj and v_proj
 };
 
 // The schemes of known presets. Error: anything else, naming the key and its value.

@@ -2,9 +2,12 @@
 #include "checkpoint/compressed_tensors_config.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/hf_catalog.h"
+#include "checkpoint/quant_keys.h"
+#include "checkpoint/scale_values.h"
 #include "io/json_events.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 namespace nibble {
@@ -35,18 +38,6 @@ Result<std::vector<Group>> parse_groups(const Json& section) {
     return parsed;
 }
 
-// Members of the section that ask for work at run time, or say that the weights are not in their final form.
-Status check_section(const Json& section) {
-    for (const char* key : {"sparsity_config", "transform_config"})
-        if (section.contains(key) && !section[key].is_null() && !section[key].empty() &&
-            !(section[key].is_object() && section[key].value("format", Json()) == "dense"))
-            return fail("{}: {} is not known to nibble", key, show_value(section[key]));
-    if (section.contains("quantization_status") && section["quantization_status"] != "compressed")
-        return fail("quantization_status: {}, only \"compressed\" holds quantized weights",
-                    show_value(section["quantization_status"]));
-    return Ok{};
-}
-
 Result<KvFormat> parse_kv(const Json& section) {
     const auto at = section.find("kv_cache_scheme");
     if (at == section.end() || at->is_null()) return KvFormat::none;
@@ -60,21 +51,79 @@ Result<KvFormat> parse_kv(const Json& section) {
     return fail("kv_cache_scheme: {} is not known, only 8-bit float, one static scale per layer", show_value(*at));
 }
 
+// One matrix of integers: weight_packed I32 (each holds 32 / bits codes, the first one lowest, from the least value
+// on), or weight I8; weight_scale; weight_shape, as the last I32 of a row may be filled in part.
+Status take_integers(std::string_view module, const IntegerCodes& integers, std::string_view says, Catalog& catalog) {
+    const ModelTensor* packed = catalog.find(module, "weight_packed");
+    const ModelTensor* codes = packed ? packed : catalog.find(module, "weight");
+    const ModelTensor* scales = catalog.find(module, "weight_scale");
+    const ModelTensor* shape = catalog.find(module, "weight_shape");
+    for (const auto& [part, name] : {std::pair(codes, packed ? "weight_packed" : "weight"), {scales, "weight_scale"}})
+        if (!part) return fail("{}: is missing, and {} needs it", show_name(fmt::format("{}.{}", module, name)), says);
+    const TensorRecord& c = *codes->record;
+    const TensorRecord& s = *scales->record;
+    const auto misfit = [&](const TensorRecord& r) {
+        return fail("{}: {}: {} {} does not fit {} of {} bits", catalog.file_of(*codes), show_name(r.name),
+                    dtype_name(r.dtype), shape_text(r.shape), says, integers.bits);
+    };
+    if (c.shape.size() != 2 || c.data.empty() || c.shape[1] > INT64_MAX / 32 ||
+        (packed ? c.dtype != DType::i32 && c.dtype != DType::u32 : c.dtype != DType::i8))
+        return misfit(c);
+    CodeGrid grid{.codes = c.data,
+                  .bits = packed ? integers.bits : 8,
+                  .values = !packed              ? int8_code_values()
+                            : integers.bits == 4 ? int4_code_values()
+                                                 : uint8_code_values(),
+                  .rows = c.shape[0],
+                  .cols = packed ? c.shape[1] * 32 / integers.bits : c.shape[1],
+                  .row_bytes = c.shape[1] * dtype_bytes(c.dtype),
+                  .scales = s.data,
+                  .scale_dtype = s.dtype};
+    std::vector<const ModelTensor*> parts{codes, scales};
+    if (shape) {
+        const TensorRecord& r = *shape->record;
+        if ((r.dtype != DType::i64 && r.dtype != DType::i32) || r.shape != std::vector<int64_t>{2}) return misfit(r);
+        const auto number = [&](size_t i) {
+            int64_t wide = 0;
+            int32_t narrow = 0;
+            if (r.dtype == DType::i64) return std::memcpy(&wide, r.data.data() + i * 8, 8), wide;
+            return std::memcpy(&narrow, r.data.data() + i * 4, 4), int64_t{narrow};
+        };
+        const int64_t filled = grid.cols;
+        if (number(0) != grid.rows || number(1) > filled || number(1) <= filled - 32 / integers.bits) return misfit(r);
+        grid.cols = number(1);
+        parts.push_back(shape);
+    }
+    std::vector<int64_t> have = s.shape;
+    std::erase(have, 1);
+    const int64_t groups = integers.group ? ceil_div(grid.cols, integers.group) : 1;
+    std::vector<int64_t> want{grid.rows, groups};
+    std::erase(want, 1);
+    const bool per_row = have == want;
+    if (!is_scale_dtype(s.dtype) || (!per_row && (integers.group || !have.empty()))) return misfit(s);
+    grid.scale_rows = per_row ? grid.rows : 1;
+    grid.scale_cols = groups;
+    grid.block_rows = per_row ? 1 : grid.rows;
+    grid.block_cols = integers.group ? integers.group : grid.cols;
+    catalog.take_grid(module, std::move(grid), integers.bits == 4 ? "INT4" : "INT8", parts);
+    return Ok{};
+}
+
 }  // namespace
 
 Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& catalog) {
     const std::string where = "config.json: quantization_config";
-    NIBBLE_CHECK(check_section(quantization).within(where));
+    NIBBLE_CHECK(refuse_changing_keys(quantization, "").within(where));
     NIBBLE_TRY(auto groups, parse_groups(quantization).within(where));
     NIBBLE_TRY(const auto ignore, read_names(quantization, "ignore").within(where));
     NIBBLE_TRY(auto ignored, ModuleTargets::make(ignore).within(where + ": ignore"));
     NIBBLE_TRY(const KvFormat kv, parse_kv(quantization).within(where));
 
+    NIBBLE_CHECK(catalog.take_stacked_codes());
     const auto modules = catalog.quantized_modules();
     for (const std::string& module : modules) {
         NIBBLE_TRY(const auto exception, ignored.match(module).within(where + ": ignore"));
-        if (exception < ModuleTargets::by_class)
-            return fail("{}: ignore: names {}, which is quantized", where, show_name(module));
+        if (exception < ModuleTargets::by_class) catalog.add_excluded(module);
         const Group* group = nullptr;
         auto best = ModuleTargets::not_meant;
         for (const Group& g : groups) {
@@ -85,6 +134,10 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
         }
         if (!group) return fail("{}: no group's targets mean {}, which is quantized", where, show_name(module));
         const std::string says = fmt::format("{} (format {})", show_name(group->name), group->scheme.format);
+        if (group->scheme.integers) {
+            NIBBLE_CHECK(take_integers(module, *group->scheme.integers, says, catalog));
+            continue;
+        }
         NIBBLE_CHECK(catalog.take_quantized(module, group->scheme.scheme, group->scheme.format, says));
     }
     const std::set<std::string_view> quantized(modules.begin(), modules.end());
@@ -95,7 +148,10 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
                     "{}: {}: target {}: no quantized module has this name, and \"Linear\" is the only class "
                     "known",
                     where, show_name(g.name), show_name(name));
-    NIBBLE_CHECK(catalog.take_kv_scales(kv));
+    // Before there was a kv_cache_scheme, the outputs of k_proj and v_proj were quantized.
+    const bool outputs = std::ranges::any_of(groups, [](const Group& g) { return g.scheme.static_outputs; });
+    NIBBLE_CHECK(catalog.take_kv_scales(kv == KvFormat::none && outputs ? std::nullopt : std::optional(kv)));
+    NIBBLE_CHECK(catalog.take_zero_points());
     // A module that no group means stays unquantized without being listed.
     const auto asked = [](const std::vector<Group>& all, std::string_view module) -> Result<bool> {
         for (const Group& g : all) {

@@ -2,6 +2,7 @@
 
 #include "checkpoint/decode.h"
 #include "checkpoint/exact_scales.h"
+#include "checkpoint/gguf_layout.h"
 #include "checkpoint/modelopt_config.h"
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/source_files.h"
@@ -9,6 +10,7 @@
 #include "checkpoint/text_config.h"
 #include "formats/minifloat.h"
 #include "io/json_events.h"
+#include "io/model_files.h"
 
 #include <algorithm>
 #include <array>
@@ -63,9 +65,16 @@ Result<float> tensor_scale_of(const Checkpoint& in, size_t index) {
     return row.tensor_scale;
 }
 
+// Whether the target holds a matrix only as BF16 numbers.
+bool decodes(Dialect to, Format format) {
+    if (format == Format::none) return false;
+    return to == Dialect::plain || (to == Dialect::gguf && !gguf_holds(format));
+}
+
 Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     NIBBLE_TRY(const Drops drops, parse_drops(options.drop));
-    const bool plain = options.to == Dialect::plain;
+    // There is nothing to decide about what these have no place for.
+    const bool no_kv = options.to == Dialect::plain || options.to == Dialect::gguf;
     Job job;
     job.spec = {.dialect = options.to,
                 .out = options.out,
@@ -78,7 +87,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     ExactScales exact;
     for (size_t i = 0; i < in.tensors().size(); ++i) {
         const CheckpointTensor& t = in.tensors()[i];
-        if (is_kv_scale_name(t.name) && drops.kv_scale) {
+        if (is_kv_scale_name(t.name) && (drops.kv_scale || no_kv)) {
             ++kv_scales;
             continue;
         }
@@ -86,8 +95,6 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
             ++predicting;
             continue;
         }
-        if (is_kv_scale_name(t.name) && plain)
-            return fail("{}: a plain checkpoint has no KV cache scales; drop kv_scale", show_name(t.name));
         ExportTensor e{.name = t.name,
                        .shape = t.shape,
                        .dtype = t.dtype,
@@ -95,14 +102,12 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
                        .activation = t.activation,
                        .input_scale = t.input_scale.has_value(),
                        .listed_module = t.listed_module};
-        const bool decode = plain && t.quantized();
-        if (e.input_scale && (drops.input_scale || drops.activation)) {
+        const bool decode = decodes(options.to, t.format);
+        if (e.input_scale && (drops.input_scale || drops.activation || decode)) {
             ++input_scales;
             e.input_scale = false;
             e.activation = ActivationFormat::none;
         }
-        if (e.input_scale && plain)
-            return fail("{}: a plain checkpoint has no input scales; drop input_scale", show_name(t.name));
         if (e.activation != ActivationFormat::none && drops.activation) {
             ++activations;
             e.activation = ActivationFormat::none;
@@ -135,7 +140,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     if (predicting) lines.push_back(fmt::format("dropped {} tensors of layers for multi-token prediction", predicting));
     if (Json* announced = drops.mtp ? text_value(job.spec.config, "num_nextn_predict_layers") : nullptr) *announced = 0;
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));
-    if (in.kv() != KvFormat::none && (plain || drops.kv_scale)) {
+    if (in.kv() != KvFormat::none && (no_kv || drops.kv_scale)) {
         lines.push_back(fmt::format("dropped the KV cache format {}", kv_name(in.kv())));
         job.spec.kv = KvFormat::none;
     }
@@ -155,7 +160,9 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
 
 int64_t panel_rows(const CheckpointTensor& t) {
     const int64_t row = t.quantized() ? code_bytes(t.format, 1, t.cols()) : t.cols() * dtype_bytes(t.dtype);
-    return std::max(panel_step, panel_bytes / std::max<int64_t>(row, 1) / panel_step * panel_step);
+    const int64_t rows = panel_bytes / std::max<int64_t>(row, 1);
+    // A row of a stack is an expert: one is enough.
+    return t.quantized() ? std::max(panel_step, rows / panel_step * panel_step) : std::max<int64_t>(rows, 1);
 }
 
 struct Scratch {
@@ -205,8 +212,9 @@ Status compare_panel(const Checkpoint& in, const Item& item, const Checkpoint& m
         same = same_view(x, y);
     } else if (item.decode) {
         NIBBLE_TRY(const QuantView q, in.read_quant(item.source, row, count, a.quant));
-        NIBBLE_TRY(const MatrixView x, decoded_panel(q, a.decoded));
+        NIBBLE_TRY(MatrixView x, decoded_panel(q, a.decoded));
         NIBBLE_TRY(const MatrixView y, made.read_plain(index, row, count, b.plain));
+        if (rounds_plain(made.dialect())) x = plain_as(x, y.dtype, a.plain);
         same = same_view(x, y);
     } else {
         NIBBLE_TRY(MatrixView x, in.read_plain(item.source, row, count, a.plain));
@@ -246,15 +254,37 @@ Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, co
     return Ok{};
 }
 
+// A stack of experts that was written whole is read back as one matrix per expert, where its layout is known: it is
+// compared as it is stored.
+Status compare_stored(const Checkpoint& in, const Item& item, const ModelFiles& files, int64_t row, int64_t count) {
+    const CheckpointTensor& t = in.tensors()[item.source];
+    Scratch s;
+    NIBBLE_TRY(const MatrixView x, in.read_plain(item.source, row, count, s.plain));
+    const ModelTensor* stored = files.find(t.name);
+    if (!stored || stored->record->dtype != x.dtype || stored->record->shape != t.shape)
+        return fail("{}: is missing when read back", show_name(t.name));
+    if (same_bytes(x.data, stored->record->data.data() + row * x.row_bytes(), x.bytes())) return Ok{};
+    return fail("{}: rows [{}, {}) read back differently than they were written", show_name(t.name), row, row + count);
+}
+
 Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path& written, ThreadPool& pool,
               const JobHooks& hooks) {
     NIBBLE_TRY(const auto made, Checkpoint::open(written));
+    std::optional<ModelFiles> files;  // opened when a stack is compared as it is stored
+    constexpr size_t as_stored = SIZE_MAX;
     std::vector<size_t> index_of(job.items.size());
     std::unordered_map<std::string_view, size_t> by_name;
     for (size_t i = 0; i < made->tensors().size(); ++i) by_name.emplace(made->tensors()[i].name, i);
     for (size_t i = 0; i < job.items.size(); ++i) {
         const ExportTensor& want = job.spec.tensors[i];
         const auto at = by_name.find(want.name);
+        if (at == by_name.end() && !in.tensors()[job.items[i].source].whole.empty()) {
+            if (!files) {
+                NIBBLE_TRY(files, ModelFiles::open(written));
+            }
+            index_of[i] = as_stored;
+            continue;
+        }
         if (at == by_name.end()) return fail("{}: is missing when read back", show_name(want.name));
         const CheckpointTensor& have = made->tensors()[at->second];
         if (have.format != want.format || have.shape != want.shape || have.input_scale.has_value() != want.input_scale)
@@ -268,9 +298,10 @@ Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path&
         if (float_bits(before) != float_bits(after) || float_bits(input_before) != float_bits(input_after))
             return fail("{}: its scalar scales read back differently than they were written", show_name(want.name));
     }
-    if (by_name.size() != job.items.size())
+    if (!files && by_name.size() != job.items.size())
         return fail("{} tensors read back, {} were written", by_name.size(), job.items.size());
     return for_each_panel(in, job, pool, hooks, "verify", [&](size_t i, int64_t row, int64_t count) {
+        if (index_of[i] == as_stored) return compare_stored(in, job.items[i], *files, row, count);
         return compare_panel(in, job.items[i], *made, index_of[i], row, count);
     });
 }

@@ -1,4 +1,6 @@
-// The same codes and scales in another dialect, bit for bit, or everything decoded to BF16. What the target cannot
+// The same codes and scales in another dialect, bit for bit, or everything decoded to BF16. GGUF holds NVFP4 and MXFP4
+// as they are; other formats are decoded to BF16 there. A decoded matrix has no place for input scales, a BF16 folder
+// and a GGUF file have none for a KV cache format: both are left out and reported. Anything else that the target cannot
 // carry is an error that names it and the drop that would allow it.
 //
 //   NIBBLE_TRY(auto in, Checkpoint::open("Qwen3-8B-NVFP4"));

@@ -50,9 +50,9 @@ std::string leave_out(const ExportTensor& t) {
 }
 
 Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, const GgufArchitecture& architecture) {
-    if (t.format != Format::nvfp4 && t.format != Format::mxfp4)
-        return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe, or convert to bf16",
-                    show_name(t.name), format_name(t.format));
+    if (!gguf_holds(t.format))
+        return fail("{}: {} has no type in GGUF (nvfp4 and mxfp4 have): choose another recipe", show_name(t.name),
+                    format_name(t.format));
     if (t.shape.size() != 2 || always_f32(name, 2))
         return fail("{}: must stay unquantized in GGUF; {}", show_name(t.name), leave_out(t));
     const GgmlType type = t.format == Format::nvfp4 ? GgmlType::nvfp4 : GgmlType::mxfp4;

@@ -27,6 +27,9 @@ struct GgufExportLayout {
     std::vector<GgufPlace> places;        // per export tensor
 };
 
+// Whether GGUF has a type for the format.
+constexpr bool gguf_holds(Format format) { return format == Format::nvfp4 || format == Format::mxfp4; }
+
 // The architecture that llama.cpp has for this config.json. Errors: none, or none that nibble can write.
 Result<std::string> gguf_architecture_of(const ExportSpec& spec);
 

@@ -1,5 +1,6 @@
 #include "checkpoint/hf_catalog.h"
 
+#include "checkpoint/scale_values.h"
 #include "formats/minifloat.h"
 #include "io/json_events.h"
 
@@ -27,21 +28,47 @@ bool same_but_ones(std::span<const int64_t> a, std::span<const int64_t> b) {
 bool dtype_fits(const StoredPart& part, DType dtype) {
     switch (part.part) {
         case Part::codes:
-            return dtype == part.dtype;
+            return dtype == part.dtype || (part.dtype == DType::u8 && dtype == DType::i8);
         case Part::block_scales:
             return dtype == part.dtype || (part.dtype == DType::u8 && dtype == DType::f8_e8m0);
         case Part::float_scales:
         case Part::tensor_scale:
-        case Part::input_scale:  // compressed-tensors writes FP8 scales in the model's dtype; widening is exact
-            return dtype == DType::f32 || dtype == DType::bf16;
+        case Part::input_scale:  // exporters write them in the model's dtype, too; widening is exact
+            return is_scale_dtype(dtype);
     }
     __builtin_unreachable();
 }
 
+// Names that multiply, whatever they are called: vLLM and Model Optimizer, DeepSeek and transformers, DeepSeek-V4,
+// Mistral's own format.
+constexpr std::array<std::string_view, 4> scale_names{"weight_scale", "weight_scale_inv", "scale", "qscale_weight"};
+constexpr std::array<std::string_view, 3> input_names{"input_scale", "activation_scale", "qscale_act"};
+
+std::span<const std::string_view> other_names(const StoredPart& part) {
+    if (part.divides) return {};
+    if (std::ranges::find(scale_names, part.suffix) != scale_names.end()) return scale_names;
+    if (std::ranges::find(input_names, part.suffix) != input_names.end()) return input_names;
+    return {};
+}
+
+// Which tensors are scales of the KV cache: a last name, and the module that must hold it.
 struct KvName {
-    std::string_view scale, projection;
+    std::string_view last, holder, scale, projection;
 };
-constexpr std::array kv_names{KvName{"k_scale", "k_proj"}, KvName{"v_scale", "v_proj"}, KvName{"q_scale", "q_proj"}};
+constexpr std::array kv_names{
+    KvName{"k_scale", "", "k_scale", "k_proj"},
+    KvName{"v_scale", "", "v_scale", "v_proj"},
+    KvName{"q_scale", "", "q_scale", "q_proj"},
+    KvName{"output_scale", "k_proj", "k_scale", "k_proj"},  // AutoFP8 and the first compressed-tensors
+    KvName{"output_scale", "v_proj", "v_scale", "v_proj"},
+    KvName{"output_scale", "q_proj", "q_scale", "q_proj"},
+    KvName{"kv_scale", "", "k_scale", "k_proj"},  // one for both, in the first FP8 caches of vLLM
+    KvName{"kv_scale", "", "v_scale", "v_proj"},
+};
+
+bool names_kv_scale(const KvName& kv, std::string_view name) {
+    return last_name(name) == kv.last && (kv.holder.empty() || last_name(parent_name(name)) == kv.holder);
+}
 
 }  // namespace
 
@@ -53,10 +80,11 @@ std::vector<std::string> Catalog::quantized_modules() const {
     for (const ModelTensor& t : files_.tensors()) {
         const std::string& name = t.record->name;
         const std::string_view last = last_name(name), module = parent_name(name);
-        const bool codes = last == "weight" && (t.record->dtype == DType::u8 || t.record->dtype == DType::f8_e4m3);
+        const DType dtype = t.record->dtype;
+        const bool codes = last == "weight" && (dtype == DType::u8 || dtype == DType::i8 || dtype == DType::f8_e4m3);
         const bool part = codes || last == "weight_packed" || last == "weight_scale" || last == "weight_scale_2" ||
                           last == "weight_scale_inv" || last == "weight_global_scale";
-        if (part && !module.empty() && seen.insert(module).second) modules.emplace_back(module);
+        if (part && !taken_.contains(&t) && !module.empty() && seen.insert(module).second) modules.emplace_back(module);
     }
     return modules;
 }
@@ -70,11 +98,21 @@ std::vector<std::string_view> Catalog::modules() const {
     return modules;
 }
 
+const ModelTensor* Catalog::find(std::string_view module, std::string_view suffix) const {
+    return files_.find(join(module, suffix));
+}
+
+const ModelTensor* Catalog::find_part(std::string_view module, const StoredPart& part) const {
+    if (const ModelTensor* t = find(module, part.suffix)) return t;
+    for (std::string_view name : other_names(part))
+        if (const ModelTensor* t = find(module, name)) return t;
+    return nullptr;
+}
+
 Result<const ModelTensor*> Catalog::take_part(std::string_view module, const StoredPart& part, std::string_view says) {
-    const std::string name = join(module, part.suffix);
-    const ModelTensor* t = files_.find(name);
-    if (!t) return fail("{}: is missing, and {} needs it", show_name(name), says);
-    const std::string where = fmt::format("{}: {}", file_of(*t), show_name(name));
+    const ModelTensor* t = find_part(module, part);
+    if (!t) return fail("{}: is missing, and {} needs it", show_name(join(module, part.suffix)), says);
+    const std::string where = fmt::format("{}: {}", file_of(*t), show_name(t->record->name));
     if (!dtype_fits(part, t->record->dtype))
         return fail("{}: dtype {}, but {} needs {}", where, dtype_name(t->record->dtype), says, dtype_name(part.dtype));
     const bool scale = part.part != Part::codes && part.part != Part::block_scales;
@@ -87,19 +125,28 @@ Result<const ModelTensor*> Catalog::take_part(std::string_view module, const Sto
 
 Result<float> Catalog::read_scalar(const ModelTensor& tensor, bool divides) const {
     float x = 0;
-    if (tensor.record->dtype == DType::bf16) {
-        uint16_t code;
-        std::memcpy(&code, tensor.record->data.data(), sizeof code);
-        x = bf16_to_float(code);
-    } else {
-        std::memcpy(&x, tensor.record->data.data(), sizeof x);
-    }
+    widen_scales(tensor.record->dtype, tensor.record->data.data(), {&x, 1});
     const float scale = divides ? 1.0f / x : x;
     if (scales_ == ScaleReading::raw) return scale;
     if (!is_finite(x) || !(x > 0.0f) || !is_finite(scale) || !(scale > 0.0f))
         return fail("{}: {}: value {} is not a usable scale (finite and above zero)", file_of(tensor),
                     show_name(tensor.record->name), x);
     return scale;
+}
+
+Status Catalog::take_input_scale(std::string_view module, const StoredPart& part, std::string_view says,
+                                 CheckpointTensor& tensor) {
+    InputScales& inputs = inputs_[std::string(says)];
+    if (!find_part(module, part)) {
+        if (inputs.missing++ == 0) inputs.first_missing = join(module, part.suffix);
+        tensor.activation = ActivationFormat::none;
+        return Ok{};
+    }
+    ++inputs.stored;
+    NIBBLE_TRY(const ModelTensor* stored, take_part(module, part, says));
+    tensor.stored_bytes += static_cast<int64_t>(stored->record->data.size());
+    NIBBLE_TRY(tensor.input_scale, read_scalar(*stored, part.divides));
+    return Ok{};
 }
 
 Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::string_view stored_type,
@@ -128,7 +175,12 @@ Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::stri
          .activation = scheme.activation,
          .file = file_of(*codes),
          .stored_type = std::string(stored_type)};
-    for (const StoredPart& part : stored_parts(dialect_, scheme, stores_input_scale(scheme.activation), rows, *cols)) {
+    const bool static_inputs = stores_input_scale(scheme.activation);
+    for (const StoredPart& part : stored_parts(dialect_, scheme, static_inputs, rows, *cols)) {
+        if (part.part == Part::input_scale) {
+            NIBBLE_CHECK(take_input_scale(module, part, says, t));
+            continue;
+        }
         NIBBLE_TRY(const ModelTensor* stored, take_part(module, part, says));
         t.stored_bytes += static_cast<int64_t>(stored->record->data.size());
         switch (part.part) {
@@ -145,62 +197,85 @@ Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::stri
                 NIBBLE_TRY(entry.tensor_scale, read_scalar(*stored, part.divides));
                 break;
             }
-            case Part::input_scale: {
-                NIBBLE_TRY(t.input_scale, read_scalar(*stored, part.divides));
+            case Part::input_scale:
                 break;
-            }
         }
     }
+    if (!static_inputs) leave_out_inputs(module);
     entries_.push_back(std::move(entry));
     return Ok{};
 }
 
-Status Catalog::take_kv_scales(KvFormat json_kv) {
+void Catalog::leave_out_inputs(std::string_view module) {
+    for (std::string_view name : {"input_scale", "input_global_scale", "input_scale_ub", "activation_scale"})
+        if (const ModelTensor* t = find(module, name); t && taken_.insert(t).second) ++unused_input_scales_;
+}
+
+void Catalog::add_excluded(std::string_view module) {
+    if (excluded_++ == 0) first_excluded_ = module;
+}
+
+Status Catalog::take_zero_points() {
+    for (const ModelTensor& t : files_.tensors()) {
+        const std::string_view last = last_name(t.record->name);
+        if (last != "weight_zero_point" && last != "input_zero_point" && last != "output_zero_point") continue;
+        if (taken_.contains(&t)) continue;
+        if (!std::ranges::all_of(t.record->data, [](std::byte b) { return b == std::byte{0}; }))
+            return fail("{}: {}: a zero point that is not zero, in a symmetric scheme", file_of(t),
+                        show_name(t.record->name));
+        taken_.insert(&t);
+    }
+    return Ok{};
+}
+
+Status Catalog::take_kv_scales(std::optional<KvFormat> said) {
     bool any = false;
     for (const ModelTensor& t : files_.tensors()) {
         const std::string& name = t.record->name;
-        const auto kv = std::ranges::find(kv_names, last_name(name), &KvName::scale);
-        if (kv == kv_names.end()) continue;
-        const std::string where = fmt::format("{}: {}", file_of(t), show_name(name));
-        if (json_kv == KvFormat::none)
-            return fail("{}: a KV cache scale, but the configuration names no KV cache format", where);
-        if (t.record->dtype != DType::f32 && t.record->dtype != DType::bf16)
-            return fail("{}: dtype {}, a KV cache scale needs F32 or BF16", where, dtype_name(t.record->dtype));
-        if (!same_but_ones(t.record->shape, {}))
-            return fail("{}: shape {}, only one KV cache scale per layer is known", where, shape_text(t.record->shape));
-        NIBBLE_TRY(const float checked, read_scalar(t, false));
-        static_cast<void>(checked);
+        for (const KvName& kv : kv_names) {
+            if (!names_kv_scale(kv, name)) continue;
+            const std::string where = fmt::format("{}: {}", file_of(t), show_name(name));
+            if (said == KvFormat::none)
+                return fail("{}: a KV cache scale, but the configuration names no KV cache format", where);
+            if (!is_scale_dtype(t.record->dtype))
+                return fail("{}: dtype {}, a KV cache scale needs F32 or BF16", where, dtype_name(t.record->dtype));
+            if (!same_but_ones(t.record->shape, {}))
+                return fail("{}: shape {}, only one KV cache scale per layer is known", where,
+                            shape_text(t.record->shape));
+            NIBBLE_TRY(const float checked, read_scalar(t, false));
+            static_cast<void>(checked);
 
-        // compressed-tensors hangs them on the attention module, Model Optimizer on the projection.
-        std::string canonical = name;
-        const std::string_view parent = parent_name(name);
-        if (last_name(parent) != kv->projection) {
-            const std::string projection = join(parent, kv->projection);
-            if (files_.find(join(projection, "weight")) || files_.find(join(projection, "weight_packed")))
-                canonical = join(projection, kv->scale);
+            // compressed-tensors hangs them on the attention module, Model Optimizer on the projection.
+            const std::string_view parent = parent_name(name);
+            std::string canonical = join(parent, kv.scale);
+            if (last_name(parent) != kv.projection) {
+                const std::string projection = join(parent, kv.projection);
+                if (files_.find(join(projection, "weight")) || files_.find(join(projection, "weight_packed")))
+                    canonical = join(projection, kv.scale);
+            }
+            CatalogEntry entry;
+            entry.tensor = {.name = std::move(canonical),
+                            .dtype = DType::f32,
+                            .file = file_of(t),
+                            .stored_bytes = static_cast<int64_t>(t.record->data.size()),
+                            .stored_type = std::string(dtype_name(t.record->dtype))};
+            entry.data = &t;
+            entries_.push_back(std::move(entry));
+            taken_.insert(&t);
+            any = true;
         }
-        CatalogEntry entry;
-        entry.tensor = {.name = std::move(canonical),
-                        .dtype = DType::f32,
-                        .file = file_of(t),
-                        .stored_bytes = static_cast<int64_t>(t.record->data.size()),
-                        .stored_type = std::string(dtype_name(t.record->dtype))};
-        entry.data = &t;
-        entries_.push_back(std::move(entry));
-        taken_.insert(&t);
-        any = true;
     }
-    kv_ = json_kv;
+    kv_ = said.value_or(any ? KvFormat::fp8 : KvFormat::none);
     // The cast formats are those without stored scales: engines assume 1.
-    if (!any && json_kv == KvFormat::fp8) kv_ = KvFormat::fp8_cast;
-    if (!any && json_kv == KvFormat::nvfp4) kv_ = KvFormat::nvfp4_cast;
+    if (!any && kv_ == KvFormat::fp8) kv_ = KvFormat::fp8_cast;
+    if (!any && kv_ == KvFormat::nvfp4) kv_ = KvFormat::nvfp4_cast;
     return Ok{};
 }
 
 void Catalog::add_experts(const ModelTensor& t, const ExpertStack& stack,
                           const std::function<bool(std::string_view module)>& listed) {
     const bool all_listed = listed(stack.experts);
-    for (ExpertMatrix& m : expert_matrices(stack, t)) {
+    for (ExpertMatrix& m : expert_matrices(stack, t.record->shape)) {
         CatalogEntry entry{.data = &t, .first = m.first, .stride = m.stride};
         const bool one_listed = all_listed || listed(module_of_weight(m.name));
         entry.tensor = {.name = std::move(m.name),
@@ -214,8 +289,72 @@ void Catalog::add_experts(const ModelTensor& t, const ExpertStack& stack,
     }
 }
 
+void Catalog::take_grid(std::string_view module, CodeGrid grid, std::string_view stored_type,
+                        std::span<const ModelTensor* const> parts) {
+    CatalogEntry entry{.data = parts.front()};
+    entry.tensor = {.name = join(module, "weight"),
+                    .shape = {grid.rows, grid.cols},
+                    .dtype = DType::bf16,
+                    .listed_module = true,  // as BF16 it is an exception
+                    .file = file_of(*parts.front()),
+                    .stored_type = std::string(stored_type)};
+    for (const ModelTensor* part : parts) {
+        entry.tensor.stored_bytes += static_cast<int64_t>(part->record->data.size());
+        taken_.insert(part);
+    }
+    entry.grid = std::make_shared<const CodeGrid>(std::move(grid));
+    entries_.push_back(std::move(entry));
+    leave_out_inputs(module);
+}
+
+std::vector<std::string> Catalog::stacked_modules() const {
+    std::vector<std::string> modules;
+    for (const CodeStack& stack : stacks_) {
+        const std::string_view module = module_of_weight(stack.name);
+        modules.emplace_back(module.empty() ? std::string_view(stack.name) : module);
+    }
+    return modules;
+}
+
+// `experts`: as what the stack is seen; null when it is none of experts that nibble knows.
+void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
+    const auto shape = stack.shape();
+    CatalogEntry entry{.data = stack.codes};
+    entry.tensor = {.name = stack.name,
+                    .shape = shape,
+                    .dtype = DType::bf16,
+                    .listed_module = true,  // as BF16 it is an exception
+                    .file = file_of(*stack.codes),
+                    .stored_bytes = stack.stored_bytes,
+                    .stored_type = std::string(stack.stored_type)};
+    entry.grid = std::make_shared<const CodeGrid>(std::move(stack.grid));
+    if (!experts || !experts->whole.empty()) {
+        entry.tensor.whole = experts ? experts->whole : "a stack of quantized matrices that nibble does not know";
+        entry.matrix.turned = stack.turned;
+        entries_.push_back(std::move(entry));
+        return;
+    }
+    const auto matrices = expert_matrices(*experts, shape);
+    for (const ExpertMatrix& m : matrices) {
+        entry.tensor.name = m.name;
+        entry.tensor.shape = {m.rows, m.cols};
+        entry.tensor.stored_bytes = stack.stored_bytes / std::ssize(matrices);
+        entry.matrix = {m.expert, m.row, experts->transposed};
+        entries_.push_back(entry);
+    }
+}
+
 Status Catalog::take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config) {
-    const auto stacks = find_expert_stacks(files_, config);
+    std::vector<StackTensor> candidates;
+    for (const ModelTensor& t : files_.tensors())
+        if (!taken_.contains(&t) && is_plain_float(t.record->dtype))
+            candidates.push_back({&t, t.record->name, t.record->shape});
+    for (const CodeStack& s : stacks_) candidates.push_back({s.codes, s.name, s.shape(), true, s.turned});
+    const auto stacks = find_expert_stacks(candidates, files_, config);
+    for (CodeStack& s : stacks_) {
+        const auto at = stacks.find(s.codes);
+        add_code_stack(std::move(s), at == stacks.end() ? nullptr : &at->second);
+    }
     for (const ModelTensor& t : files_.tensors()) {
         if (taken_.contains(&t)) continue;
         const TensorRecord& r = *t.record;
@@ -247,7 +386,34 @@ Status Catalog::take_plain(const std::function<bool(std::string_view module)>& l
     return Ok{};
 }
 
+// What the tensors say about inputs, against the configuration.
+Status Catalog::check_inputs() {
+    for (const auto& [says, inputs] : inputs_) {
+        if (inputs.missing && inputs.stored)
+            return fail("{}: is missing, and {} needs it; {} of {} matrices have theirs",
+                        show_name(inputs.first_missing), says, inputs.stored, inputs.stored + inputs.missing);
+        if (inputs.missing)
+            add_note(fmt::format("no input scale is stored for {} matrices of {}: their inputs stay unquantized",
+                                 inputs.missing, says));
+    }
+    if (unused_input_scales_)
+        add_note(fmt::format("{} stored input scales are left out: the configuration does not use them",
+                             unused_input_scales_));
+    if (stack_input_scales_)
+        add_note(
+            fmt::format("{} stacks of quantized experts are decoded to BF16 as they are read: their input scales are "
+                        "left out",
+                        stack_input_scales_));
+    if (excluded_)
+        add_note(fmt::format("{}{} quantized, and the list of modules that are not names {}: the tensors count",
+                             show_name(first_excluded_),
+                             excluded_ == 1 ? " is" : fmt::format(" and {} other modules are", excluded_ - 1),
+                             excluded_ == 1 ? "it" : "them"));
+    return Ok{};
+}
+
 Result<std::vector<CatalogEntry>> Catalog::finish() {
+    NIBBLE_CHECK(check_inputs());
     std::ranges::stable_sort(entries_, {}, [](const CatalogEntry& e) { return e.data; });  // one array: file order
     std::unordered_set<std::string_view> names;
     for (const CatalogEntry& e : entries_)

@@ -4,11 +4,15 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/code_grid.h"
 #include "checkpoint/stacked_experts.h"
 #include "checkpoint/stored_parts.h"
 #include "io/model_files.h"
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -22,6 +26,8 @@ struct CatalogEntry {
     const ModelTensor* block_scales = nullptr;
     const ModelTensor* float_scales = nullptr;
     float tensor_scale = 1.0f;
+    std::shared_ptr<const CodeGrid> grid;  // plain: decoded from codes; then `first` and `stride` have no meaning
+    GridMatrix matrix{};                   // one matrix of the grid; of a whole stack: its orientation
 };
 
 class Catalog {
@@ -30,6 +36,18 @@ public:
     Catalog(const ModelFiles& files, Dialect dialect, DType decoded, ScaleReading scales = ScaleReading::checked)
         : files_(files), dialect_(dialect), decoded_(decoded), scales_(scales) {}
 
+    // Takes the stacks of quantized experts (stacked_codes.cpp), for take_plain() to add. To be called before
+    // quantized_modules().
+    Status take_stacked_codes();
+
+    // The modules of these stacks: "model.layers.0.mlp.experts.gate_up_proj".
+    std::vector<std::string> stacked_modules() const;
+
+    // Takes one matrix that is decoded as it is read. `parts`: the tensors that it consists of, the codes first. Scales
+    // of its inputs are left out.
+    void take_grid(std::string_view module, CodeGrid grid, std::string_view stored_type,
+                   std::span<const ModelTensor* const> parts);
+
     // Modules that have at least one tensor only quantized linears have ("P.weight_scale", "P.weight_packed" ...), in
     // file order.
     std::vector<std::string> quantized_modules() const;
@@ -37,29 +55,70 @@ public:
     // The modules of all tensors, in file order.
     std::vector<std::string_view> modules() const;
 
+    // The tensor of a module that holds a part, under any published name of it; null when there is none.
+    const ModelTensor* find_part(std::string_view module, const StoredPart& part) const;
+    const ModelTensor* find(std::string_view module, std::string_view suffix) const;
+
     // Takes the parts of one quantized linear. Error: a part is missing, has another dtype or shape than the scheme
     // asks, or a scalar is not a positive number (ScaleReading::checked). `says` names the place of the scheme for
-    // messages: "quant_algo NVFP4".
+    // messages: "quant_algo NVFP4". The tensors decide about input scales: without one the inputs stay unquantized
+    // (finish() refuses that for a part of the matrices of one scheme), and one that the scheme has no use for is left
+    // out. A note reports both.
     Status take_quantized(std::string_view module, Scheme scheme, std::string_view stored_type, std::string_view says);
 
-    // Takes the KV cache scales under their canonical names. `json_kv`: what the configuration says. Error: scales
-    // although it says nothing.
-    Status take_kv_scales(KvFormat json_kv);
+    // Takes the KV cache scales under their canonical names. `said`: what the configuration says; nothing: it has no
+    // place for that, and the tensors decide. Error: scales although it says that there is no format.
+    Status take_kv_scales(std::optional<KvFormat> said);
+
+    // Takes zero points that are zero: they change nothing. Error: one that is not.
+    Status take_zero_points();
+
+    // Counts a quantized module that the list of exceptions names, for a note.
+    void add_excluded(std::string_view module);
 
     // Adds all other tensors as plain ones, stacked experts as one matrix each (stacked_experts.h). `listed` says
     // whether an unquantized module is named in the list of exceptions.
     Status take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config);
 
+    std::string file_of(const ModelTensor& tensor) const { return files_.shard_names()[size_t(tensor.shard)]; }
     KvFormat kv() const { return kv_; }
     // Entries in file order, with the names checked for collisions.
     Result<std::vector<CatalogEntry>> finish();
+    // What users should know about the source, one line each. Complete after finish().
+    const std::vector<std::string>& notes() const { return notes_; }
+    void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
 private:
+    // Matrices of one scheme whose inputs need a stored scale.
+    struct InputScales {
+        int64_t stored = 0, missing = 0;
+        std::string first_missing;
+    };
+
+    // A stack of quantized experts.
+    struct CodeStack {
+        const ModelTensor* codes = nullptr;
+        std::string name;  // of the decoded tensor
+        std::string_view stored_type;
+        CodeGrid grid;
+        int64_t stored_bytes = 0;
+        bool turned = false;  // the decoded tensor is [experts, cols, rows]
+        std::vector<int64_t> shape() const {
+            return {grid.experts, turned ? grid.cols : grid.rows, turned ? grid.rows : grid.cols};
+        }
+    };
+    Status take_blocks(const ModelTensor& blocks, std::string_view stem);
+    Status take_stack(const ModelTensor& codes, std::string_view stem, const ModelTensor& scales);
+    void add_code_stack(CodeStack stack, const ExpertStack* experts);
+
     Result<const ModelTensor*> take_part(std::string_view module, const StoredPart& part, std::string_view says);
+    Status take_input_scale(std::string_view module, const StoredPart& part, std::string_view says,
+                            CheckpointTensor& tensor);
+    void leave_out_inputs(std::string_view module);
+    Status check_inputs();
     void add_experts(const ModelTensor& t, const ExpertStack& stack,
                      const std::function<bool(std::string_view module)>& listed);
     Result<float> read_scalar(const ModelTensor& tensor, bool divides) const;
-    std::string file_of(const ModelTensor& tensor) const { return files_.shard_names()[size_t(tensor.shard)]; }
 
     const ModelFiles& files_;
     Dialect dialect_;
@@ -68,6 +127,11 @@ private:
     KvFormat kv_ = KvFormat::none;
     std::unordered_set<const ModelTensor*> taken_;
     std::vector<CatalogEntry> entries_;
+    std::map<std::string, InputScales, std::less<>> inputs_;  // by what the configuration says
+    std::vector<CodeStack> stacks_;
+    int64_t unused_input_scales_ = 0, stack_input_scales_ = 0, excluded_ = 0;
+    std::string first_excluded_;
+    std::vector<std::string> notes_;
 };
 
 // "[64, 128]"
@@ -78,6 +142,7 @@ std::string shape_text(std::span<const int64_t> shape);
 using ListedModule = std::function<bool(std::string_view module)>;
 Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_quant_config, Catalog& catalog);
 Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& catalog);
-Result<ListedModule> read_fp8_block(const Json& quantization, Catalog& catalog);
+Result<ListedModule> read_fp8(const Json& quantization, Catalog& catalog);
+Result<ListedModule> read_mxfp4(const Json& quantization, Catalog& catalog);
 
 }  // namespace nibble

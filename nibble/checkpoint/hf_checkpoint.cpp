@@ -4,6 +4,7 @@
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/hf_contents.h"
+#include "checkpoint/scale_values.h"
 #include "checkpoint/side_files.h"
 #include "checkpoint/tied_head.h"
 #include "formats/fp8.h"
@@ -34,15 +35,7 @@ Bytes plain_rows(const CatalogEntry& e, int64_t begin, int64_t count) {
 bool aligned(Bytes bytes, size_t alignment) { return reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0; }
 
 void widen(const ModelTensor& t, int64_t first, std::span<float> out) {
-    if (t.record->dtype == DType::f32) {
-        std::memcpy(out.data(), t.record->data.data() + first * 4, out.size_bytes());
-        return;
-    }
-    for (size_t i = 0; i < out.size(); ++i) {
-        uint16_t code;
-        std::memcpy(&code, t.record->data.data() + (static_cast<size_t>(first) + i) * 2, sizeof code);
-        out[i] = bf16_to_float(code);
-    }
+    widen_scales(t.record->dtype, t.record->data.data() + first * dtype_bytes(t.record->dtype), out);
 }
 
 class HfCheckpoint : public Checkpoint, public HoldsTensors {
@@ -54,6 +47,7 @@ public:
           config_(std::move(contents.config)),
           kv_(contents.kv),
           entries_(std::move(contents.entries)),
+          notes_(std::move(contents.notes)),
           scales_(scales) {
         for (const CatalogEntry& e : entries_) tensors_.push_back(e.tensor);
     }
@@ -84,6 +78,7 @@ public:
         NIBBLE_CHECK(check_maps());
         NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, false));
         const CheckpointTensor& t = e->tensor;
+        if (e->grid) return read_grid(*e, begin, count, scratch);
         if (e->data->record->dtype != t.dtype) {  // a KV scale in BF16
             scratch = Matrix(t.dtype, 1, 1);
             widen(*e->data, 0, {reinterpret_cast<float*>(scratch.data.data()), 1});
@@ -150,7 +145,11 @@ public:
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
             if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
         };
-        if (e.stride) {  // each page holds a bit of every row: all go with the last one
+        if (e.grid) {  // their rows may lie anywhere: all pages of an expert go with its last row
+            const int64_t expert = t.shape.size() == 3 ? begin : e.matrix.expert, n = t.shape.size() == 3 ? count : 1;
+            if (t.shape.size() == 3 || begin + count == t.rows())
+                drop(*e.data, row_range(*e.data, expert, n, e.grid->expert_bytes()));
+        } else if (e.stride) {  // each page holds a bit of every row: all go with the last one
             if (begin + count == t.rows()) drop(*e.data, element_range(e, t.rows() + (t.cols() - 1) * e.stride));
         } else if (!t.quantized()) {
             drop(*e.data, plain_rows(e, begin, count));
@@ -174,6 +173,23 @@ private:
         return &entries_[index];
     }
 
+    Result<MatrixView> read_grid(const CatalogEntry& e, int64_t begin, int64_t count, Matrix& scratch) const {
+        const CheckpointTensor& t = e.tensor;
+        const bool raw = scales_ == ScaleReading::raw;
+        scratch = Matrix(t.dtype, count, t.cols());
+        const std::span out(reinterpret_cast<uint16_t*>(scratch.data.data()), scratch.data.size() / 2);
+        const std::string where = fmt::format("{}: {}", t.file, show_name(t.name));
+        if (t.shape.size() == 2) {
+            NIBBLE_CHECK(decode_grid_rows(*e.grid, e.matrix, begin, t.cols(), out, raw).within(where));
+            return scratch.view();
+        }
+        for (int64_t i = 0; i < count; ++i)
+            NIBBLE_CHECK(decode_grid_rows(*e.grid, {begin + i, 0, e.matrix.turned}, 0, t.shape[2],
+                                          out.subspan(size_t(i * t.cols()), size_t(t.cols())), raw)
+                             .within(where));
+        return scratch.view();
+    }
+
     // The one byte of E8M0 and the two of E4M3 that are not numbers, and E4M3 below zero.
     Status check_block_scales(const CatalogEntry& e, const QuantView& view) const {
         const uint8_t limit = format_layout(view.format).e8m0_scales ? 0xFE : e4m3_max_code;
@@ -191,6 +207,7 @@ private:
     Json config_;
     KvFormat kv_;
     std::vector<CatalogEntry> entries_;
+    std::vector<std::string> notes_;
     ScaleReading scales_;
     std::vector<CheckpointTensor> tensors_;
     std::vector<std::string> notes_;

@@ -4,42 +4,73 @@
 #include "checkpoint/text_config.h"
 #include "io/json_events.h"
 
+#include <algorithm>
+#include <array>
+
 namespace nibble {
 namespace {
 
 constexpr std::string_view config_name = "config.json", hf_name = "hf_quant_config.json";
 
-// Removes quantization_config (or its older name) from the configuration and returns it.
-Result<std::optional<Json>> take_section(Json& config) {
+// The quantization_config (or its older name) of one object, removed from it.
+Result<std::optional<Json>> take_section_of(Json& object) {
     std::optional<Json> section;
     for (const char* key : {"quantization_config", "compression_config"}) {
-        if (!config.contains(key)) continue;
-        if (!config[key].is_null()) {
-            if (section) return fail("has both quantization_config and compression_config");
-            if (!config[key].is_object()) return fail("{}: must be an object", key);
-            section = std::move(config[key]);
+        if (!object.contains(key)) continue;
+        if (!object[key].is_null()) {
+            if (section && *section != object[key])
+                return fail("has a quantization_config and another compression_config");
+            if (!object[key].is_object()) return fail("{}: must be an object", key);
+            section = std::move(object[key]);
         }
-        config.erase(key);
+        object.erase(key);
     }
-    for (const auto& [key, value] : config.items())
-        if (value.is_object() && value.contains("quantization_config") && !value["quantization_config"].is_null())
-            return fail("{}: quantization_config: must stand at the top level", show_name(key));
     return section;
 }
+
+// The same of the whole configuration. Multimodal models may have it in their language model's part.
+Result<std::optional<Json>> take_section(Json& config) {
+    NIBBLE_TRY(auto section, take_section_of(config));
+    for (auto& [key, value] : config.items()) {
+        if (!value.is_object()) continue;
+        NIBBLE_TRY(auto inner, take_section_of(value).within(key));
+        if (!inner) continue;
+        if (section && *section != *inner)
+            return fail("{}: quantization_config: is another one than that of the top level", show_name(key));
+        section = std::move(inner);
+    }
+    return section;
+}
+
+struct Method {
+    std::string_view name;
+    Dialect dialect;
+};
+// The names of vLLM and transformers.
+constexpr std::array methods{
+    Method{"modelopt", Dialect::modelopt},
+    Method{"modelopt_fp4", Dialect::modelopt},
+    Method{"modelopt_mxfp8", Dialect::modelopt},
+    Method{"modelopt_mixed", Dialect::modelopt},
+    Method{"compressed-tensors", Dialect::compressed_tensors},
+    Method{"compressed_tensors", Dialect::compressed_tensors},
+    Method{"fp8", Dialect::fp8},
+    Method{"fbgemm_fp8", Dialect::fp8},
+    Method{"mxfp8", Dialect::fp8},
+    Method{"mxfp4", Dialect::mxfp4},
+};
 
 Result<Dialect> dialect_of(const Json& section) {
     const std::string method = section.contains("quant_method") && section["quant_method"].is_string()
                                    ? section["quant_method"].get<std::string>()
                                    : std::string();
-    if (method == "modelopt") return Dialect::modelopt;
-    if (method == "compressed-tensors") return Dialect::compressed_tensors;
-    if (method == "fp8") return Dialect::fp8_block;
-    if (method.empty() && section.contains("quant_algo")) return Dialect::modelopt;
+    if (const auto at = std::ranges::find(methods, method, &Method::name); at != methods.end()) return at->dialect;
+    if (method.empty() && (section.contains("quant_algo") || section.contains("quantization")))
+        return Dialect::modelopt;
     if (method.empty() && section.contains("config_groups")) return Dialect::compressed_tensors;
-    return fail(
-        "quantization_config: unknown quant_method {} (known: modelopt, compressed-tensors, fp8 with "
-        "weight_block_size)",
-        show_name(method));
+    std::string known;
+    for (const Method& m : methods) known += fmt::format("{}{}", known.empty() ? "" : ", ", m.name);
+    return fail("quantization_config: unknown quant_method {} (known: {})", show_name(method), known);
 }
 
 }  // namespace
@@ -71,8 +102,12 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
             NIBBLE_TRY(listed, read_compressed_tensors(*section, catalog));
             break;
         }
-        case Dialect::fp8_block: {
-            NIBBLE_TRY(listed, read_fp8_block(*section, catalog));
+        case Dialect::fp8: {
+            NIBBLE_TRY(listed, read_fp8(*section, catalog));
+            break;
+        }
+        case Dialect::mxfp4: {
+            NIBBLE_TRY(listed, read_mxfp4(*section, catalog));
             break;
         }
     }
@@ -80,7 +115,7 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
     NIBBLE_TRY(auto entries, catalog.finish());
     for (CatalogEntry& e : entries)
         if (e.tensor.quantized()) e.tensor.listed_module = listed(module_of_weight(e.tensor.name));
-    return HfContents{dialect, std::move(config), catalog.kv(), std::move(entries)};
+    return HfContents{dialect, std::move(config), catalog.kv(), std::move(entries), catalog.notes()};
 }
 
 }  // namespace nibble

@@ -13,6 +13,7 @@ struct HfContents {
     Json config;  // without its quantization_config
     KvFormat kv = KvFormat::none;
     std::vector<CatalogEntry> entries;  // in file order
+    std::vector<std::string> notes;     // Checkpoint::notes()
 };
 
 // `files` must outlive the result. Messages name the document, not the folder.

@@ -144,7 +144,8 @@ Status check_tied_head(const ExportSpec& spec) {
 }  // namespace
 
 Result<HfLayout> make_hf_layout(const ExportSpec& spec) {
-    if (spec.dialect == Dialect::fp8_block || spec.dialect == Dialect::gguf)
+    if (spec.dialect != Dialect::plain && spec.dialect != Dialect::modelopt &&
+        spec.dialect != Dialect::compressed_tensors)
         return fail("the dialect {} is not one that a Hugging Face folder is written in", dialect_name(spec.dialect));
     NIBBLE_CHECK(check_kv(spec));
     NIBBLE_CHECK(check_side_files(spec));

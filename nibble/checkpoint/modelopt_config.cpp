@@ -1,6 +1,7 @@
 #include "checkpoint/modelopt_config.h"
 
 #include "checkpoint/config_json.h"
+#include "checkpoint/quant_keys.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -44,13 +45,6 @@ std::string algo_names() {
     return text;
 }
 
-Status only_keys(const Json& object, std::string_view where, std::initializer_list<std::string_view> known) {
-    if (!object.is_object()) return fail("{}: must be an object, found {}", where, show_value(object));
-    for (const auto& [key, value] : object.items())
-        if (std::ranges::find(known, key) == known.end()) return fail("{}: unknown key {}", where, show_name(key));
-    return Ok{};
-}
-
 Result<std::optional<int64_t>> group_size_of(const Json& object) {
     const auto at = object.find("group_size");
     if (at == object.end() || at->is_null()) return std::optional<int64_t>();
@@ -75,11 +69,10 @@ Result<KvFormat> kv_from_name(const Json& value, std::string_view key) {
 // "FP8" is spelled as an object in config.json, any other format as its name.
 Result<KvFormat> kv_from_scheme(const Json& value) {
     if (!value.is_object()) return kv_from_name(value, "kv_cache_scheme");
-    NIBBLE_CHECK(only_keys(value, "kv_cache_scheme", {"dynamic", "num_bits", "type"}));
-    const Json fp8{{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
-    if (nlohmann::json(value) != nlohmann::json(fp8))
-        return fail("kv_cache_scheme: unknown value {}", show_value(value));
-    return KvFormat::fp8;
+    if (value.value("dynamic", Json(false)) == false && value.value("num_bits", Json()) == 8 &&
+        value.value("type", Json()) == "float")
+        return KvFormat::fp8;
+    return fail("kv_cache_scheme: unknown value {}", show_value(value));
 }
 
 Status read_layers(const Json& object, ModeloptConfig& config) {
@@ -88,7 +81,7 @@ Status read_layers(const Json& object, ModeloptConfig& config) {
         return fail("quantized_layers: quant_algo MIXED_PRECISION needs one entry per quantized layer");
     for (const auto& [module, layer] : at->items()) {
         const std::string where = fmt::format("quantized_layers: {}", show_name(module));
-        NIBBLE_CHECK(only_keys(layer, where, {"quant_algo", "group_size"}));
+        NIBBLE_CHECK(refuse_changing_keys(layer, where));
         NIBBLE_TRY(const auto name, algo_name(layer).within(where));
         NIBBLE_TRY(const auto group_size, group_size_of(layer).within(where));
         NIBBLE_TRY(const ModeloptAlgo* algo, modelopt_algo_named(name, group_size).within(where));
@@ -106,24 +99,39 @@ Status read_algo(const Json& object, std::optional<int64_t> group_size, Modelopt
     return Ok{};
 }
 
-// Groups repeat what quant_algo says; only the group size is needed, but a key nobody knows must not be overlooked.
-Result<std::optional<int64_t>> read_groups(const Json& section) {
-    std::optional<int64_t> group_size;
+// Groups repeat what quant_algo says; needed are the group size, and that inputs are left alone (null). A key that
+// changes values must not be overlooked.
+Status read_groups(const Json& section, std::optional<int64_t>& group_size, ModeloptConfig& config) {
     const auto groups = section.find("config_groups");
-    if (groups == section.end() || groups->is_null()) return group_size;
+    if (groups == section.end() || groups->is_null()) return Ok{};
     if (!groups->is_object()) return fail("config_groups: must be an object, found {}", show_value(*groups));
+    bool plain_inputs = !groups->empty();
     for (const auto& [name, group] : groups->items()) {
         const std::string where = fmt::format("config_groups: {}", show_name(name));
-        NIBBLE_CHECK(only_keys(group, where, {"input_activations", "weights", "targets", "quant_algo"}));
+        NIBBLE_CHECK(refuse_changing_keys(group, where));
         for (const char* part : {"input_activations", "weights"}) {
             if (!group.contains(part) || group[part].is_null()) continue;
-            NIBBLE_CHECK(
-                only_keys(group[part], where + ": " + part, {"dynamic", "num_bits", "type", "group_size", "strategy"}));
+            NIBBLE_CHECK(refuse_changing_keys(group[part], where + ": " + part));
         }
+        plain_inputs = plain_inputs && group.contains("input_activations") && group["input_activations"].is_null();
         if (!group.contains("weights") || !group["weights"].is_object()) continue;
-        NIBBLE_TRY(group_size, group_size_of(group["weights"]).within(where));
+        NIBBLE_TRY(const auto size, group_size_of(group["weights"]).within(where));
+        if (size) group_size = size;
     }
-    return group_size;
+    config.plain_inputs = plain_inputs;
+    return Ok{};
+}
+
+// What both documents say in the same words.
+Status read_common(const Json& object, std::optional<int64_t> group_size, ModeloptConfig& config) {
+    NIBBLE_TRY(const auto outer, group_size_of(object));
+    NIBBLE_CHECK(read_algo(object, outer ? outer : group_size, config));
+    if (object.contains("with_input_scale") && object["with_input_scale"] == false) config.plain_inputs = true;
+    if (object.contains("kv_cache_quant_algo")) {
+        NIBBLE_TRY(config.kv, kv_from_name(object["kv_cache_quant_algo"], "kv_cache_quant_algo"));
+    }
+    NIBBLE_TRY(config.exclude, read_names(object, object.contains("ignore") ? "ignore" : "exclude_modules"));
+    return Ok{};
 }
 
 }  // namespace
@@ -152,40 +160,26 @@ Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::opti
 }
 
 Result<ModeloptConfig> parse_modelopt_section(const Json& section) {
-    NIBBLE_CHECK(only_keys(section, "quantization_config",
-                           {"config_groups", "ignore", "quantized_layers", "quant_algo", "kv_cache_scheme", "producer",
-                            "quant_method", "kv_cache_quant_algo", "group_size", "exclude_modules"}));
+    NIBBLE_CHECK(refuse_changing_keys(section, "quantization_config"));
+    // The first exports repeated hf_quant_config.json here.
+    if (section.contains("quantization")) return parse_hf_quant_config(section);
     ModeloptConfig config;
-    NIBBLE_TRY(auto group_size, read_groups(section));
-    NIBBLE_TRY(const auto outer, group_size_of(section));
-    if (outer) group_size = outer;
-    NIBBLE_CHECK(read_algo(section, group_size, config));
+    std::optional<int64_t> group_size;
+    NIBBLE_CHECK(read_groups(section, group_size, config));
+    NIBBLE_CHECK(read_common(section, group_size, config));
     if (section.contains("kv_cache_scheme")) {
         NIBBLE_TRY(config.kv, kv_from_scheme(section["kv_cache_scheme"]));
-    } else if (section.contains("kv_cache_quant_algo")) {
-        NIBBLE_TRY(config.kv, kv_from_name(section["kv_cache_quant_algo"], "kv_cache_quant_algo"));
     }
-    NIBBLE_TRY(config.exclude, read_names(section, section.contains("ignore") ? "ignore" : "exclude_modules"));
     return config;
 }
 
 Result<ModeloptConfig> parse_hf_quant_config(const Json& document) {
-    NIBBLE_CHECK(only_keys(document, "the document", {"producer", "quantization"}));
+    if (!document.is_object()) return fail("the document: must be an object, found {}", show_value(document));
     const auto at = document.find("quantization");
     if (at == document.end()) return fail("quantization: is missing");
-    NIBBLE_CHECK(only_keys(*at, "quantization",
-                           {"quant_algo", "kv_cache_quant_algo", "group_size", "has_zero_point", "pre_quant_scale",
-                            "exclude_modules", "quantized_layers"}));
-    for (const char* flag : {"has_zero_point", "pre_quant_scale"})
-        if (at->contains(flag) && (*at)[flag] != false)
-            return fail("quantization: {} {}: not known to nibble", flag, show_value((*at)[flag]));
+    NIBBLE_CHECK(refuse_changing_keys(*at, "quantization"));
     ModeloptConfig config;
-    NIBBLE_TRY(const auto group_size, group_size_of(*at));
-    NIBBLE_CHECK(read_algo(*at, group_size, config));
-    if (at->contains("kv_cache_quant_algo")) {
-        NIBBLE_TRY(config.kv, kv_from_name((*at)["kv_cache_quant_algo"], "kv_cache_quant_algo"));
-    }
-    NIBBLE_TRY(config.exclude, read_names(*at, "exclude_modules"));
+    NIBBLE_CHECK(read_common(*at, std::nullopt, config));
     return config;
 }
 

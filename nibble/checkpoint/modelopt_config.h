@@ -29,6 +29,7 @@ Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::opti
 struct ModeloptConfig {
     const ModeloptAlgo* algo = nullptr;  // null: MIXED_PRECISION (see layers) or none at all
     bool mixed = false;
+    bool plain_inputs = false;  // says that inputs are not quantized, whatever the name of the algorithm
     KvFormat kv = KvFormat::none;
     std::vector<std::string> exclude;
     std::vector<std::pair<std::string, const ModeloptAlgo*>> layers;  // module, or a prefix of modules

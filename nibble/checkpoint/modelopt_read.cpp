@@ -86,19 +86,25 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
 
     const ModulePatterns excluded(config.exclude);
     LayerTable layers(config);
+    NIBBLE_CHECK(catalog.take_stacked_codes());
+    for (const std::string& stack : catalog.stacked_modules()) {
+        if (config.mixed) layers.find(stack);
+        if (excluded.matches(stack)) catalog.add_excluded(stack);
+    }
     for (const std::string& module : catalog.quantized_modules()) {
         const ModeloptAlgo* algo = config.mixed ? layers.find(module) : config.algo;
         if (!algo)
             return fail("{}: {}: is quantized, but {}", where, show_name(module),
                         config.mixed ? "quantized_layers does not name it" : "there is no quant_algo");
-        if (excluded.matches(module))
-            return fail("{}: {}: is quantized, but named in the list of modules that are not", where,
-                        show_name(module));
+        if (excluded.matches(module)) catalog.add_excluded(module);
         const std::string says = fmt::format("{} (quant_algo {})", where, algo->name);
-        NIBBLE_CHECK(catalog.take_quantized(module, algo->scheme, algo->name, says));
+        Scheme scheme = algo->scheme;
+        if (config.plain_inputs) scheme.activation = ActivationFormat::none;
+        NIBBLE_CHECK(catalog.take_quantized(module, scheme, algo->name, says));
     }
     if (config.mixed) NIBBLE_CHECK(layers.all_used().within(where));
     NIBBLE_CHECK(catalog.take_kv_scales(config.kv));
+    NIBBLE_CHECK(catalog.take_zero_points());
     // A module that quantized_layers does not name stays unquantized without being listed.
     const auto table = std::make_shared<LayerTable>(std::move(layers));
     return ListedModule([mixed = config.mixed, lists, table](std::string_view module) {

@@ -11,9 +11,11 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view dot_weight = ".weight";
-using Names = std::initializer_list<std::string_view>;
+using WordList = std::initializer_list<std::string_view>;
 
-bool one_of(std::string_view text, Names names) { return std::find(names.begin(), names.end(), text) != names.end(); }
+bool one_of(std::string_view text, WordList names) {
+    return std::find(names.begin(), names.end(), text) != names.end();
+}
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 

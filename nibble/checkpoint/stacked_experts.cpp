@@ -21,11 +21,11 @@ constexpr std::array<std::string_view, projections> projection_names{"gate_up_pr
                                                                      "down_proj"};
 
 struct Layer {
-    std::array<const ModelTensor*, projections> tensors{};
+    std::array<const StackTensor*, projections> tensors{};
     bool biased = false;
 };
 
-std::span<const int64_t> shape_of(const ModelTensor& t) { return t.record->shape; }
+std::span<const int64_t> shape_of(const StackTensor& t) { return t.shape; }
 
 std::string_view module_of(std::string_view name) {
     const std::string_view module = module_of_weight(name);
@@ -33,14 +33,14 @@ std::string_view module_of(std::string_view name) {
 }
 
 // By the name of the module that holds them: ordered, so that messages do not depend on hashing.
-std::map<std::string, Layer, std::less<>> find_layers(const ModelFiles& files, const PredictionLayers& prediction) {
+std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTensor> candidates, const ModelFiles& files,
+                                                      const PredictionLayers& prediction) {
     std::map<std::string, Layer, std::less<>> layers;
-    for (const ModelTensor& t : files.tensors()) {
-        const std::string_view module = module_of(t.record->name), parent = parent_name(module);
+    for (const StackTensor& t : candidates) {
+        const std::string_view module = module_of(t.name), parent = parent_name(module);
         const auto named = std::ranges::find(projection_names, last_name(module));
         if (last_name(parent) != "experts" || named == projection_names.end()) continue;
-        if (shape_of(t).size() != 3 || !is_plain_float(t.record->dtype) || prediction.contains(t.record->name))
-            continue;
+        if (shape_of(t).size() != 3 || prediction.contains(t.name)) continue;
         layers[std::string(parent)].tensors[static_cast<size_t>(named - projection_names.begin())] = &t;
     }
     for (auto& [experts, layer] : layers)
@@ -52,11 +52,11 @@ std::map<std::string, Layer, std::less<>> find_layers(const ModelFiles& files, c
 
 // Whether every projection of the layer has the shape it must have: [out, in] from the hidden width, or transposed.
 bool fits(const Layer& layer, bool transposed) {
-    const auto outputs = [&](const ModelTensor& t) { return shape_of(t)[transposed ? 2 : 1]; };
-    const auto inputs = [&](const ModelTensor& t) { return shape_of(t)[transposed ? 1 : 2]; };
+    const auto outputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 2 : 1]; };
+    const auto inputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 1 : 2]; };
     const int64_t hidden = outputs(*layer.tensors[down]), inner = inputs(*layer.tensors[down]);
     for (const Projection p : {gate_up, gate, up}) {
-        const ModelTensor* t = layer.tensors[p];
+        const StackTensor* t = layer.tensors[p];
         if (!t) continue;
         const bool halves = p != gate_up || (outputs(*t) % 2 == 0 && outputs(*t) / 2 == inner);
         if (inputs(*t) != hidden || !halves || (p != gate_up && outputs(*t) != inner)) return false;
@@ -78,26 +78,32 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
             "{}a layer's experts are gate_up_proj and down_proj, or up_proj, down_proj and maybe gate_proj",
             architecture);
     const int64_t experts = shape_of(*layer.tensors[down])[0];
-    for (const ModelTensor* t : layer.tensors) {
+    for (const StackTensor* t : layer.tensors) {
         if (!t) continue;
         if (shape_of(*t)[0] != experts)
             return fmt::format("{}{} experts in one tensor of the layer, {} in another", architecture, shape_of(*t)[0],
                                experts);
-        if (t->record->data.empty()) return fmt::format("{}experts without elements", architecture);
+        if (t->tensor->record->data.empty()) return fmt::format("{}experts without elements", architecture);
     }
     if (experts > max_experts)
         return fmt::format("{}{} experts, at most {} are supported", architecture, experts, max_experts);
-    const bool straight = fits(layer, false);
+    const auto any = [&](bool StackTensor::*flag) {
+        return std::ranges::any_of(layer.tensors, [&](const StackTensor* t) { return t && t->*flag; });
+    };
+    const bool straight = fits(layer, false) && !any(&StackTensor::turned);
     transposed = fits(layer, true);
     if (!straight && !transposed)
         return fmt::format("{}the shapes of the layer's experts do not belong together", architecture);
-    if (straight != transposed) return {};
-    // Without gate_up_proj both readings fit.
-    const auto down_shape = shape_of(*layer.tensors[down]);
-    const int64_t hidden = text_integer(config, "hidden_size");
-    transposed = down_shape[2] == hidden;
-    if ((down_shape[1] == hidden) == transposed)
-        return fmt::format("{}hidden_size {} does not tell inputs from outputs", architecture, hidden);
+    if (straight && transposed) {  // without gate_up_proj both readings fit
+        const auto down_shape = shape_of(*layer.tensors[down]);
+        const int64_t hidden = text_integer(config, "hidden_size");
+        transposed = down_shape[2] == hidden;
+        if ((down_shape[1] == hidden) == transposed)
+            return fmt::format("{}hidden_size {} does not tell inputs from outputs", architecture, hidden);
+    }
+    // Programs that read such stacks have them as one parameter of the module.
+    if (transposed && any(&StackTensor::quantized))
+        return fmt::format("{}quantized experts in a stack [experts, in, out] are not split", architecture);
     return {};
 }
 
@@ -115,23 +121,23 @@ void transpose(const std::byte* from, int64_t stride, Matrix& out) {
 
 }  // namespace
 
-std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(const ModelFiles& files, const Json& config) {
+std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span<const StackTensor> candidates,
+                                                                       const ModelFiles& files, const Json& config) {
     std::unordered_map<const ModelTensor*, ExpertStack> stacks;
-    for (const auto& [experts, layer] : find_layers(files, PredictionLayers(config))) {
+    for (const auto& [experts, layer] : find_layers(candidates, files, PredictionLayers(config))) {
         ExpertStack stack{.experts = experts};
         stack.whole = decide(layer, config, stack.transposed);
         for (size_t p = 0; p < projections; ++p) {
             if (!layer.tensors[p]) continue;
             stack.projections = {projection_names[p]};
             if (p == gate_up) stack.projections = {projection_names[gate], projection_names[up]};
-            stacks.emplace(layer.tensors[p], stack);
+            stacks.emplace(layer.tensors[p]->tensor, stack);
         }
     }
     return stacks;
 }
 
-std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, const ModelTensor& tensor) {
-    const auto shape = shape_of(tensor);
+std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, std::span<const int64_t> shape) {
     const auto parts = static_cast<int64_t>(stack.projections.size());
     const int64_t outputs = shape[stack.transposed ? 2 : 1], inputs = shape[stack.transposed ? 1 : 2];
     const int64_t rows = outputs / parts;
@@ -144,7 +150,9 @@ std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, const ModelT
                  .rows = rows,
                  .cols = inputs,
                  .first = e * outputs * inputs + p * rows * (stack.transposed ? 1 : inputs),
-                 .stride = stack.transposed ? outputs : 0});
+                 .stride = stack.transposed ? outputs : 0,
+                 .expert = e,
+                 .row = p * rows});
     return matrices;
 }
 

@@ -14,6 +14,7 @@
 #include "io/model_files.h"
 #include "tensor/matrix.h"
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,18 +29,30 @@ struct ExpertStack {
     std::string whole;                          // why it cannot be split; empty when it can
 };
 
-// Every stack of the folder, but not those of multi-token prediction layers, which are copied as they are.
-std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(const ModelFiles& files, const Json& config);
+// A tensor that may be a stack: as it is, or as it is decoded.
+struct StackTensor {
+    const ModelTensor* tensor = nullptr;  // where it is stored
+    std::string_view name;
+    std::vector<int64_t> shape;
+    bool quantized = false;  // decoded as it is read: only split where its experts lie as [out, in]
+    bool turned = false;     // quantized, and stored the other way round than `shape` says
+};
+
+// Every stack among the candidates, but not those of multi-token prediction layers, which are copied as they are.
+// `files` are asked for biases.
+std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span<const StackTensor> candidates,
+                                                                       const ModelFiles& files, const Json& config);
 
 struct ExpertMatrix {
     std::string name;
     int64_t rows = 0, cols = 0;
-    int64_t first = 0;   // element of the stack where it begins
-    int64_t stride = 0;  // transposed: elements from one input to the next; else 0, and the rows are adjacent
+    int64_t first = 0;            // element of the stack where it begins
+    int64_t stride = 0;           // transposed: elements from one input to the next; else 0, and the rows are adjacent
+    int64_t expert = 0, row = 0;  // its expert, and the first of that expert's outputs
 };
 
-// Expert by expert. Precondition: `stack.whole` is empty; `tensor` is its tensor.
-std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, const ModelTensor& tensor);
+// Expert by expert. Precondition: `stack.whole` is empty; `shape` is that of its tensor.
+std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, std::span<const int64_t> shape);
 
 // Rows [begin, begin + out.rows) of a transposed matrix: `stored` are the stack's bytes, out.cols the matrix' inputs.
 // Precondition: the dtype has 2, 4 or 8 bytes.

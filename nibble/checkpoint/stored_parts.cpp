@@ -23,7 +23,7 @@ Shape row_shape(Dialect dialect, int64_t rows) { return dialect == Dialect::mode
 std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_scale, int64_t rows, int64_t cols) {
     const bool ct = dialect == Dialect::compressed_tensors;
     const FormatLayout layout = format_layout(scheme.format);
-    const std::string_view scale = dialect == Dialect::fp8_block ? "weight_scale_inv" : "weight_scale";
+    const std::string_view scale = dialect == Dialect::fp8 ? "weight_scale_inv" : "weight_scale";
     const Shape scalar = ct ? Shape{1} : Shape{};
 
     std::vector<StoredPart> parts;
@@ -85,7 +85,7 @@ bool looks_quantized(std::string_view name, DType dtype) {
         default:
             break;
     }
-    constexpr std::array<std::string_view, 22> known{"weight_scale",
+    constexpr std::array<std::string_view, 25> known{"weight_scale",
                                                      "weight_scale_2",
                                                      "weight_scale_inv",
                                                      "weight_packed",
@@ -100,6 +100,9 @@ bool looks_quantized(std::string_view name, DType dtype) {
                                                      "output_zero_point",
                                                      "activation_scale",
                                                      "activation_scale_inv",
+                                                     "qscale_weight",
+                                                     "qscale_act",
+                                                     "input_scale_ub",
                                                      "pre_quant_scale",
                                                      "svdquant_lora_a",
                                                      "svdquant_lora_b",
@@ -110,9 +113,10 @@ bool looks_quantized(std::string_view name, DType dtype) {
     const std::string_view last = last_name(name);
     if (std::ranges::find(known, last) != known.end()) return true;
     // Stacked experts ("experts.gate_up_proj_weight_scale", "experts.gate_up_proj_blocks") and affine KV caches.
-    constexpr std::array<std::string_view, 8> endings{"_weight_scale", "_weight_scale_2", "_weight_scale_inv",
-                                                      "_input_scale",  "_proj_blocks",    "_proj_scales",
-                                                      "_proj.k_bias",  "_proj.v_bias"};
+    constexpr std::array<std::string_view, 11> endings{"_weight_scale",     "_weight_scale_2",    "_weight_scale_inv",
+                                                       "_input_scale",      "_proj_blocks",       "_proj_scales",
+                                                       "_proj.k_bias",      "_proj.v_bias",       "_proj_scale_inv",
+                                                       "_activation_scale", "_input_global_scale"};
     return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 

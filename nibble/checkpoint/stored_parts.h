@@ -1,16 +1,17 @@
 // The tensors that one quantized matrix becomes in a file, per dialect: the one table that reading and writing share.
 //
-//             Model Optimizer            compressed-tensors            fp8-block (DeepSeek)
+//             Model Optimizer            compressed-tensors            fp8 (DeepSeek)
 //   codes     P.weight                   P.weight_packed (4-bit)       P.weight
 //                                        P.weight (8-bit)
-//   scales    P.weight_scale             P.weight_scale                P.weight_scale_inv (multiplies, despite its
-//   name) tensor    P.weight_scale_2  x        P.weight_global_scale  1/x input     P.input_scale     x
-//   P.input_global_scale   1/x    NVFP4
+//   scales    P.weight_scale             P.weight_scale                P.weight_scale_inv (multiplies)
+//   tensor    P.weight_scale_2  x        P.weight_global_scale  1/x
+//   input     P.input_scale     x        P.input_global_scale   1/x    NVFP4
 //             P.input_scale     x        P.input_scale          x      FP8
 //   scalars   []                         [1]
 //   tiles     [a, 1, b, 1], one: []      [a, b]                        [a, b]
 //   rows      [out]                      [out, 1]
 //
+// Readers accept more names, dtypes and shapes than these: hf_catalog.cpp.
 // Sources: Model Optimizer 0.47 (export/quant_utils.py, unified_export_hf.py), compressed-tensors 0.20 (compressors/).
 #pragma once
 

@@ -25,7 +25,7 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
     Console console(config.quiet || config.json);
     NIBBLE_TRY(const auto dialect, parse_dialect(config.format == "bf16" ? "plain" : config.format));
     NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
-    NIBBLE_TRY(const auto source, open_checkpoint(config.source));
+    NIBBLE_TRY(const auto source, open_checkpoint(config.source, config.quiet));
     NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
     ThreadPool pool(config.threads);
     const Manifest manifest{.command_line = config.command_line,
@@ -71,7 +71,11 @@ void add_convert(CLI::App& app, RunCommand& run) {
     CLI::Option* format =
         command->add_option("--format", config->format, "bf16 decodes; may be left out for a .gguf output")
             ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
-    command->add_option("--drop", config->drop, "what the target cannot carry")
+    command
+        ->add_option(
+            "--drop", config->drop,
+            "leave out what the target cannot carry; what a BF16 folder or a GGUF file has no place for is left out by "
+            "itself")
         ->check(one_of({"input_scale", "activation", "kv_scale", "mtp"}));
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);

@@ -156,7 +156,7 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const EngineFlags& f
     NIBBLE_TRY(ModelOptions options, model_options(flags));
     options.prediction = prediction;
     NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device).within("--device"));
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path, flags.quiet));
     NIBBLE_TRY(const JobIdentity files, source_files(*checkpoint));
     LoadedModel engine{path, std::move(checkpoint), nullptr};
     NIBBLE_TRY(engine.model, load_model(engine.checkpoint, options, device, pool).within(path.string()));

@@ -143,7 +143,7 @@ private:
 
     Status fingerprints(const std::vector<std::string>& paths) {
         for (const std::string& path : paths) {
-            NIBBLE_TRY(const auto checkpoint, open_checkpoint(path));
+            NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, true));
             NIBBLE_TRY(fingerprints_.emplace_back(), fingerprint(*checkpoint, config_.engine));
             SubjectResult subject{.path = path, .settings = to_json(config_.engine)};
             int64_t elements = 0;

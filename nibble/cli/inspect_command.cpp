@@ -72,6 +72,7 @@ Result<Json> inspect_json(const Checkpoint& checkpoint) {
                   {"elements", totals.elements},
                   {"bytes", totals.bytes},
                   {"bits_per_element", bits_of(totals.bytes, totals.elements)}}},
+                {"notes", std::vector<std::string>(checkpoint.notes().begin(), checkpoint.notes().end())},
                 {"config", tag_special_floats(checkpoint.config())},
                 {"canonical_config", tag_special_floats(canonical)},
                 {"tensors", std::move(tensors)}};

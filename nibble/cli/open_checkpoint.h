@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-// Checkpoint::open, and its notes as lines to stderr.
-Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path,
+// Checkpoint::open, and its notes as lines to stderr, unless `quiet`.
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path, bool quiet = false,
                                                     ScaleReading scales = ScaleReading::checked);
 
 }  // namespace nibble

@@ -306,7 +306,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     NIBBLE_TRY(const auto device, parse_device(config.device));
     if (device.cuda && !config.dry_run) NIBBLE_CHECK(open_device(device));
 
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.source));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.source, config.quiet));
     NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
     NIBBLE_CHECK(refuse_quantized_source(config, *opened));
     const Checkpoint* source = opened.get();

@@ -57,7 +57,7 @@ public:
 
     Result<SearchReport> run() {
         const auto begin = std::chrono::steady_clock::now();
-        NIBBLE_TRY(source_, open_checkpoint(config_.source));
+        NIBBLE_TRY(source_, open_checkpoint(config_.source, config_.quiet));
         report_.source = config_.source;
         report_.command = config_.command_line;
         NIBBLE_TRY(report_.space, make_space(config_, *source_));

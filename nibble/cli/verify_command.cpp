@@ -33,15 +33,16 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
 }
 
 // An error is the checkpoint's own: others beside it still get their rows.
-Result<VerifyReport> verify_opened(const std::string& path, const Checkpoint* source, ThreadPool& pool,
+Result<VerifyReport> verify_opened(const std::string& path, bool quiet, const Checkpoint* source, ThreadPool& pool,
                                    const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
-    NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, ScaleReading::raw));
+    NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, quiet, ScaleReading::raw));
     return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
 }
 
-VerifyReport verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool, const JobHooks& hooks) {
-    auto report = verify_opened(path, source, pool, hooks);
+VerifyReport verify_one(const std::string& path, bool quiet, const Checkpoint* source, ThreadPool& pool,
+                        const JobHooks& hooks) {
+    auto report = verify_opened(path, quiet, source, pool, hooks);
     if (report.ok()) return *std::move(report);
     return VerifyReport{.path = path, .error = report.error().message()};
 }
@@ -83,7 +84,7 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
     }
     std::vector<VerifyReport> reports;
     for (const std::string& path : config.paths) {
-        reports.push_back(verify_one(path, source.get(), pool, hooks));
+        reports.push_back(verify_one(path, config.quiet, source.get(), pool, hooks));
         if (hooks.should_stop()) return fail("stopped on request; nothing was changed");
     }
     console.end_line();

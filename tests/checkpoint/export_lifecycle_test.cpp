@@ -348,7 +348,7 @@ TEST(ExportLifecycle, what_a_dialect_cannot_hold_is_an_error_before_anything_is_
          },
          "nvfp4_cast"},
         {"quantized tensors in a plain folder", [](ExportSpec& s) { s.dialect = Dialect::plain; }, "plain"},
-        {"DeepSeek's dialect, which is only read", [](ExportSpec& s) { s.dialect = Dialect::fp8_block; }, "fp8-block"},
+        {"DeepSeek's dialect, which is only read", [](ExportSpec& s) { s.dialect = Dialect::fp8; }, "fp8"},
         {"an input scale that was not declared", [](ExportSpec& s) { s.tensors[0].input_scale = false; },
          "input_scale"},
         {"KV scales that are missing", [](ExportSpec& s) { s.kv = KvFormat::fp8; }, "k_scale"},

@@ -96,7 +96,6 @@ TEST(HostileCheckpoint, model_optimizer_tensors) {
         {
             {"no tensor scale", [](Folder& f) { f.tensors.erase(scale_2); }, {scale_2, "missing", "NVFP4"}},
             {"no block scales", [](Folder& f) { f.tensors.erase(scale); }, {scale, "missing"}},
-            {"no input scale", [](Folder& f) { f.tensors.erase(input); }, {input, "missing"}},
             {"no codes", [](Folder& f) { f.tensors.erase(w); }, {w, "missing"}},
             {"block scales of another shape",
              [](Folder& f) {
@@ -135,9 +134,6 @@ TEST(HostileCheckpoint, model_optimizer_tensors) {
             {"leftover bytes",
              [](Folder& f) { f.put(filled("model.other.table", DType::u8, {4})); },
              {"model.other.table", "U8"}},
-            {"a quantized module that is excluded",
-             [](Folder& f) { f.section()["ignore"] = {"model.layers.0*"}; },
-             {"model.layers.0.mlp.up_proj", "not"}},
             {"a KV scale nobody speaks of",
              [](Folder& f) { f.put(raw<float>("model.layers.0.self_attn.k_proj.k_scale", DType::f32, {}, {1.0f})); },
              {"k_scale", "KV cache"}},
@@ -154,8 +150,10 @@ TEST(HostileCheckpoint, model_optimizer_documents) {
             {"AWQ", [](Folder& f) { f.section()["quant_algo"] = "NVFP4_AWQ"; }, {"'NVFP4_AWQ'"}},
             {"an algorithm that is a number", [](Folder& f) { f.section()["quant_algo"] = 4; }, {"quant_algo", "4"}},
             {"no algorithm", [](Folder& f) { f.section().erase("quant_algo"); }, {"quant_algo"}},
-            {"an unknown key", [](Folder& f) { f.section()["surprise"] = 1; }, {"'surprise'"}},
-            {"an unknown key in a group",
+            {"a key that changes values",
+             [](Folder& f) { f.section()["pre_quant_scale"] = true; },
+             {"'pre_quant_scale'"}},
+            {"a key that changes values in a group",
              [](Folder& f) { f.section()["config_groups"]["group_0"]["rotation"] = true; },
              {"group_0", "'rotation'"}},
             {"an unknown group size",
@@ -167,10 +165,9 @@ TEST(HostileCheckpoint, model_optimizer_documents) {
             {"no section at all",
              [](Folder& f) { f.config.erase("quantization_config"); },
              {"up_proj", "configuration"}},
-            {"a section inside text_config",
+            {"another section inside text_config",
              [](Folder& f) {
-                 f.config["text_config"]["quantization_config"] = f.section();
-                 f.config.erase("quantization_config");
+                 f.config["text_config"]["quantization_config"] = Json{{"quant_method", "fp8"}};
              },
              {"text_config", "top level"}},
             {"documents that contradict each other",
@@ -216,11 +213,13 @@ TEST(HostileCheckpoint, compressed_tensors) {
                  f.put(filled(w, DType::bf16, {4, 32}));
              },
              {w, "twice"}},
-            {"an unknown key in a group",
-             [](Folder& f) { f.section()["config_groups"]["group_0"]["extra"] = 1; },
-             {"group_0", "'extra'"}},
-            {"an unknown key in the arguments", [&](Folder& f) { weights(f)["extra"] = 1; }, {"weights", "'extra'"}},
-            {"integers", [&](Folder& f) { weights(f)["type"] = "int"; }, {"type", "int"}},
+            {"a key that changes values in a group",
+             [](Folder& f) { f.section()["config_groups"]["group_0"]["rotation"] = 1; },
+             {"group_0", "'rotation'"}},
+            {"a key that changes values in the arguments",
+             [&](Folder& f) { weights(f)["codebook"] = 1; },
+             {"weights", "'codebook'"}},
+            {"an unknown type", [&](Folder& f) { weights(f)["type"] = "posit"; }, {"type", "posit"}},
             {"three bits", [&](Folder& f) { weights(f)["num_bits"] = 3; }, {"num_bits", "3"}},
             {"blocks of 64", [&](Folder& f) { weights(f)["group_size"] = 64; }, {"group_size 64"}},
             {"asymmetric", [&](Folder& f) { weights(f)["symmetric"] = false; }, {"symmetric"}},
@@ -238,15 +237,16 @@ TEST(HostileCheckpoint, compressed_tensors) {
             {"a pattern that is none",
              [](Folder& f) { f.section()["config_groups"]["group_0"]["targets"] = {"re:(("}; },
              {"'re:(('"}},
-            {"a quantized module that is ignored",
-             [](Folder& f) { f.section()["ignore"] = {"re:.*up_proj"}; },
-             {"ignore", "up_proj"}},
             {"a rotation at run time",
              [](Folder& f) { f.section()["transform_config"]["config_groups"]["R3"] = 1; },
              {"transform_config"}},
             {"weights that are not compressed",
-             [](Folder& f) { f.section()["quantization_status"] = "frozen"; },
-             {"frozen"}},
+             [](Folder& f) {
+                 f.section()["quantization_status"] = "frozen";
+                 f.tensors.erase("model.layers.0.mlp.up_proj.weight_packed");
+                 f.put(filled(w, DType::bf16, {4, 32}));
+             },
+             {"weight_packed", "missing"}},
             {"no groups", [](Folder& f) { f.section().erase("config_groups"); }, {"config_groups"}},
         });
 }
