@@ -62,9 +62,6 @@ public:
     // In file order. Quantized matrices appear once, under their weight's name; their scales do not appear.
     virtual std::span<const CheckpointTensor> tensors() const = 0;
 
-    // What users should know of files that contradict themselves and can be read all the same: one line each.
-    virtual std::span<const std::string> notes() const { return {}; }
-
     // Rows [begin, begin + count) of a plain tensor. Zero-copy where the file allows (then `scratch` stays untouched).
     virtual Result<MatrixView> read_plain(size_t index, int64_t begin, int64_t count, Matrix& scratch) const = 0;
     // Rows of a quantized matrix in canonical form; zero-copy where the file allows. fp8_block128: begin % 128 == 0.

@@ -210,7 +210,6 @@ private:
     std::vector<std::string> notes_;
     ScaleReading scales_;
     std::vector<CheckpointTensor> tensors_;
-    std::vector<std::string> notes_;
 };
 
 }  // namespace

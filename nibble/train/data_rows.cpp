@@ -19,10 +19,10 @@ constexpr std::string_view all_keys[] = {"messages",    "conversations", "conver
                                          "output",      "response",      "answer",       "completion", "context",
                                          "system",      "history",       "tools",        "chosen",     "rejected"};
 
-struct Role {
+struct SpeakerRole {
     std::string_view theirs, ours;
 };
-constexpr Role roles[] = {
+constexpr SpeakerRole roles[] = {
     {"system", "system"},          {"developer", "developer"}, {"user", "user"},         {"human", "user"},
     {"assistant", "assistant"},    {"gpt", "assistant"},       {"chatgpt", "assistant"}, {"model", "assistant"},
     {"bot", "assistant"},          {"tool", "tool"},           {"observation", "tool"},  {"function_response", "tool"},
@@ -66,7 +66,7 @@ Result<Json> message_of(const Json& turn, std::string_view key, size_t number) {
         return message;
     }
     const std::string name = role->get<std::string>();
-    const auto known = std::ranges::find(roles, std::string_view(name), &Role::theirs);
+    const auto known = std::ranges::find(roles, std::string_view(name), &SpeakerRole::theirs);
     if (known == std::end(roles)) return fail("{}: 'from' is '{}', which is no known role", where(), name);
     const auto content = turn.find(content_key);
     if (content == turn.end()) return fail("{}: has no 'value'", where());

@@ -16,7 +16,7 @@ extern char** environ;
 namespace nibble {
 namespace {
 
-constexpr size_t most_row_bytes = size_t{256} << 20;
+constexpr size_t most_line_bytes = size_t{256} << 20;
 
 // A line of JSON a row; an error is a line that begins with "!". Modules are not looked for in the working folder.
 constexpr const char* reader_program = R"py(
@@ -104,7 +104,7 @@ ParquetRows::~ParquetRows() {
 Result<bool> ParquetRows::fill() {
     buffer_.erase(0, begin_);
     begin_ = 0;
-    if (buffer_.size() > most_row_bytes) return fail("a row has more than 256 MiB");
+    if (buffer_.size() > most_line_bytes) return fail("a row has more than 256 MiB");
     const size_t have = buffer_.size(), more = size_t{1} << 16;
     buffer_.resize(have + more);
     ssize_t got = 0;

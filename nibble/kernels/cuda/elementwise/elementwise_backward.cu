@@ -1,6 +1,6 @@
 // The way back through norms and activations.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
-#include "kernels/cuda/elementwise/value_slope.cuh"
+#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/primitives/rows8.cuh"
 
 namespace nibble::cuda {

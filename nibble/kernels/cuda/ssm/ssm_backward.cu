@@ -1,7 +1,7 @@
 // The way back through Mamba-2 around its scans: what lies between the products again, gate and norm, steps,
 // convolution.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
-#include "kernels/cuda/elementwise/value_slope.cuh"
+#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_backward_launch.h"
 
