@@ -112,6 +112,9 @@ struct ModelServer::State {
         const ModelPtr model = core.model();
         const Route* const found = find_route(*exchange);
         if (!found) return;
+        if (found->methods == RouteMethods::get_or_delete)
+            return take(*intake, exchange,
+                        [exchange, model, answer_it = found->answer] { answer_it(exchange, model); });
         if (found->methods != RouteMethods::post) {
             found->answer(exchange, model);
             return;

@@ -12,11 +12,11 @@ Json parsed(const std::string& text) {
 
 }  // namespace
 
-StoredResponse::StoredResponse(StoredPtr previous, const Json& input, const Json& response,
+StoredResponse::StoredResponse(StoredPtr previous, std::string input, std::string response,
                                std::shared_ptr<std::atomic<int64_t>> bytes)
     : previous_(std::move(previous)),
-      input_(body_text(input)),
-      response_(body_text(response)),
+      input_(std::move(input)),
+      response_(std::move(response)),
       bytes_(std::move(bytes)) {
     *bytes_ += static_cast<int64_t>(sizeof(*this) + input_.size() + response_.size());
 }
@@ -57,9 +57,12 @@ void ResponseStore::erase(Place place) {
     entries_.erase(place);
 }
 
-void ResponseStore::keep(const std::string& id, StoredPtr previous, const Json& input, const Json& response,
-                         int64_t most_bytes) {
-    Entry entry{id, std::make_shared<const StoredResponse>(std::move(previous), input, response, bytes_), {}};
+void ResponseStore::keep(StoredPtr previous, std::string input, const Json& response, int64_t most_bytes) {
+    const std::string id = response["id"];
+    Entry entry{
+        id,
+        std::make_shared<const StoredResponse>(std::move(previous), std::move(input), body_text(response), bytes_),
+        {}};
     for (const Json& item : response["output"])
         if (const Json name = item.value("id", Json()); name.is_string()) entry.items.push_back(name);
     const std::lock_guard lock(mutex_);

@@ -22,7 +22,8 @@ using StoredPtr = std::shared_ptr<const StoredResponse>;
 // One answer, with what was asked for it. The conversation before it is a chain, which later answers share.
 class StoredResponse {
 public:
-    StoredResponse(StoredPtr previous, const Json& input, const Json& response,
+    // `input` and `response` as JSON.
+    StoredResponse(StoredPtr previous, std::string input, std::string response,
                    std::shared_ptr<std::atomic<int64_t>> bytes);
     ~StoredResponse();
     StoredResponse(const StoredResponse&) = delete;
@@ -42,8 +43,8 @@ private:
 // Used by several threads.
 class ResponseStore {
 public:
-    // Forgets others until all that is kept has `most_bytes` at most.
-    void keep(const std::string& id, StoredPtr previous, const Json& input, const Json& response, int64_t most_bytes);
+    // Forgets others until all that is kept has `most_bytes` at most. `input`: a list of items, as JSON.
+    void keep(StoredPtr previous, std::string input, const Json& response, int64_t most_bytes);
     // Null: there is none, or it was forgotten.
     StoredPtr find(const std::string& id);
     bool forget(const std::string& id);

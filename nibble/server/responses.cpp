@@ -137,7 +137,7 @@ public:
         close(status);
         Json json = response(status, &total);
         if (store_)
-            exchange_->core.responses.keep(json["id"], turn_.previous, turn_.input, json,
+            exchange_->core.responses.keep(turn_.previous, std::move(turn_.input), json,
                                            exchange_->core.options.stored_bytes);
         json["timings"] = timings_json(total);
         if (!stream_) {

@@ -265,8 +265,9 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         if (!items.ok()) return fields.bad("previous_response_id", items.error().message());
         earlier = *std::move(items);
     }
-    NIBBLE_TRY(turn.input, items_of_input(fields, store));
-    NIBBLE_TRY(asked.messages, messages_of(fields, earlier, turn.input));
+    NIBBLE_TRY(const Json own, items_of_input(fields, store));
+    NIBBLE_TRY(asked.messages, messages_of(fields, earlier, own));
+    turn.input = body_text(own);
     NIBBLE_CHECK(read_tools(fields, model, turn, asked));
     if (const Json* more = fields.find("chat_template_kwargs")) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");

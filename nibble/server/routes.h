@@ -8,7 +8,8 @@
 namespace nibble {
 
 // get: tells; on the HTTP server's thread, whether the model is there or not. post: takes a body; on a thread of the
-// intake, once the model is there. get_or_post: as get, for probes that post. get_or_delete: as get.
+// intake, once the model is there. get_or_post: as get, for probes that post. get_or_delete: on a
+// thread of the intake, without a body.
 enum class RouteMethods : uint8_t { get, post, get_or_post, get_or_delete };
 
 struct Route {

@@ -20,7 +20,7 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
 struct ResponsesTurn {
     ChatTurn chat;
     ClientTools tools;
-    Json input;          // the request's own items, each with a type and an id
+    std::string input;   // the request's own items, each with a type and an id, as JSON
     StoredPtr previous;  // the answer that the conversation goes on from; null: none
     size_t most_calls = SIZE_MAX;
 };

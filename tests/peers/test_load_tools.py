@@ -119,7 +119,7 @@ def environment(name, package):
     if not (stamp.exists() and stamp.read_text() == package):
         CACHE.mkdir(parents=True, exist_ok=True)
         subprocess.run([python_for(name), "-m", "venv", "--clear", folder], check=True)
-        pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", package], text=True, capture_output=True)
+        pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *package.split()], text=True, capture_output=True)
         if pip.returncode:
             raise Skipped(f"pip cannot install {package}: {pip.stderr.strip().splitlines()[-1] if pip.stderr.strip() else pip.returncode}")
         stamp.write_text(package)

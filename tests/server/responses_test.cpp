@@ -314,7 +314,7 @@ TEST(ResponseStore, CountsWhatChainsHold) {
     ResponseStore store;
     StoredPtr last;
     for (int i = 0; i < 100'000; ++i) {  // a chain that would overflow the stack if links released each other
-        store.keep(std::to_string(i), last, Json::array(), {{"output", Json::array()}}, int64_t{1} << 40);
+        store.keep(last, "[]", {{"id", std::to_string(i)}, {"output", Json::array()}}, int64_t{1} << 40);
         last = store.find(std::to_string(i));
     }
     EXPECT_GT(store.bytes(), 0);
