@@ -13,7 +13,8 @@ std::string counted(int64_t count, std::string_view one, std::string_view many) 
 
 }  // namespace
 
-void LeftAlone::keep(const Module& module) {
+void LeftAlone::keep(const Module& module, DType dtype) {
+    if (module.kind != ModuleKind::conv) dtypes_.insert(dtype);
     ++(module.kind == ModuleKind::conv ? convolutions_ : matrices_)[module_kind_name(module.name)];
 }
 
@@ -35,13 +36,12 @@ std::vector<std::string> LeftAlone::notes() const {
         names += fmt::format("{}'{}' ({})", names.empty() ? "" : ", ", kind, count);
     }
     if (matrices_.size() > most_kinds) names += fmt::format(" and {} more", matrices_.size() - most_kinds);
-    const auto kinds = static_cast<int64_t>(matrices_.size());
-    lines.push_back(fmt::format("{}: {}",
-                                kinds == 1 ? "1 kind of matrices is not known as a linear layer and stays unquantized"
-                                           : fmt::format("{} kinds of matrices are not known as linear layers and stay "
-                                                         "unquantized",
-                                                         kinds),
-                                names));
+    const std::string as = dtypes_.size() == 1 ? std::string(dtype_name(*dtypes_.begin())) : "as they are";
+    const auto kinds = matrices_.size();
+    lines.push_back(
+        kinds == 1
+            ? fmt::format("1 kind of matrix is not known as a linear layer and stays {}: {}", as, names)
+            : fmt::format("{} kinds of matrices are not known as linear layers and stay {}: {}", kinds, as, names));
     return lines;
 }
 

@@ -6,6 +6,7 @@
 #include "checkpoint/modules.h"
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ namespace nibble {
 
 class LeftAlone {
 public:
-    // A convolution, or a matrix that is not known as the weight of a linear: it stays as it is.
-    void keep(const Module& module);
+    // A convolution, or a matrix that is not known as the weight of a linear: it stays in this dtype.
+    void keep(const Module& module, DType dtype);
     // A matrix that cannot be quantized as the rule says.
     void refuse(const Module& module, std::string why, std::string rule);
 
@@ -29,6 +30,7 @@ private:
         int64_t count = 0;
     };
     std::map<std::string, int64_t> convolutions_, matrices_;  // kind of module -> how many
+    std::set<DType> dtypes_;                                  // of the matrices
     std::map<std::string, Refused> refused_;
 };
 

@@ -254,7 +254,7 @@ private:
         }
         if (m.kind == ModuleKind::conv || m.kind == ModuleKind::matrix) {
             const bool wanted = weight.enabled && weight.decided;
-            if (wanted) left_.keep(m);
+            if (wanted) left_.keep(m, e.dtype);
             // Model Optimizer lists a convolution as excluded only if its quantizer is off.
             if (m.kind == ModuleKind::conv) e.listed_module = !wanted;
             if (m.kind == ModuleKind::conv)

@@ -79,7 +79,9 @@ void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
     const std::vector<Module> modules = find_modules(list, checkpoint.config()).modules;
     for (size_t i = 0; i < list.size(); ++i) {
         const bool quantized = list[i].quantized();
-        if (quantized != list[i].listed_module || (!quantized && !loaders_ask(modules[i], dialect))) continue;
+        const bool decoded = list[i].stored_type != dtype_name(list[i].dtype);  // from codes that have no Format
+        if (quantized != list[i].listed_module) continue;
+        if (!quantized && (decoded || !loaders_ask(modules[i], dialect))) continue;
         const std::string key = fmt::format("{} {}", module_kind_name(list[i].name), quantized ? "quantized" : "plain");
         Kind& kind = kinds.try_emplace(key, list[i].name, 0, quantized).first->second;
         ++kind.count;

@@ -72,8 +72,7 @@ TEST_P(NoLinears, AreKeptOrRefusedByKind) {
     if (s.fate == Fate::convolution)
         lines = {fmt::format("3 convolutions '{}' stay unquantized, as in Model Optimizer", kind)};
     if (s.fate == Fate::matrix)
-        lines = {
-            fmt::format("1 kind of matrices is not known as a linear layer and stays unquantized: '{}' (3)", kind)};
+        lines = {fmt::format("1 kind of matrix is not known as a linear layer and stays BF16: '{}' (3)", kind)};
     EXPECT_EQ(plan->warnings, lines);
 }
 
@@ -133,6 +132,18 @@ TEST(LeftAlone, EverythingThatCannotBeQuantizedIsInOneMessage) {
     ASSERT_TRUE(followed.ok()) << followed.error().message();
     for (const PlanEntry& e : followed->entries)
         EXPECT_EQ(e.spec.format == Format::nvfp4, e.tensor.ends_with("o_proj.weight")) << e.tensor;
+}
+
+TEST(LeftAlone, StrangersOfManyKindsTakeOneLine) {
+    std::vector<CheckpointTensor> tensors;
+    for (const char* name : {"W_q", "W_k", "ff.0"})
+        for (int layer = 0; layer < 2; ++layer)
+            tensors.push_back(test::tensor(fmt::format("model.layers.{}.{}.weight", layer, name), {64, 64}));
+    const auto plan = plan_with(tensors, everything);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(plan->warnings, std::vector<std::string>{
+                                  "3 kinds of matrices are not known as linear layers and stay BF16: "
+                                  "'model.layers.*.W_k' (2), 'model.layers.*.W_q' (2), 'model.layers.*.ff.*' (2)"});
 }
 
 TEST(LeftAlone, StrangersAreCountedOnlyWhereTheRecipeWantsThem) {
