@@ -23,8 +23,9 @@ DIFFERENT = {
     "granitemoehybrid": "it splits stacks of experts", "step3p7": "it splits stacks of experts", "hunyuan_v1_moe": "its routers are F32",
     "lfm2_moe": "its expert_bias is F32", "minimax_m3": "it leaves patch_merge_mlp alone",
 }
-LISTS = {"phimoe": "transformers' name of the router", "deepseek_v4": "the head is named 'head'", "gpt_oss": "", "granitemoehybrid": "",
-         "step3p7": "", "kimi_linear": "", "llama4_text": "", "minimax_m3": "its vision tower has transformers' name"}
+# Lists differ by names: Model Optimizer's are those of transformers' modules, nibble's those of the tensors.
+LISTS = {"phimoe": "router for gate", "deepseek_v4": "lm_head for head", "kimi_linear": "mlp.gate for block_sparse_moe.gate",
+         "minimax_m3": "model.vision_tower for vision_tower"}
 
 
 def tensors_of(folder):
