@@ -285,6 +285,10 @@ def test_one_peer_and_the_memory_of_bodies(server, *_):
     assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] in (200, 503)
     for connection in greedy:
         connection.close()
+    end = time.monotonic() + SECONDS  # what they held comes back
+    while server.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "user": "x" * 20_000_000})[0] == 503:
+        assert time.monotonic() < end, "the memory of bodies that ended is not given back"
+        time.sleep(0.05)
 
 
 def test_bodies(server, *_):
