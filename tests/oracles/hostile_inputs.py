@@ -195,7 +195,7 @@ BUILD = ["data", "build", "-o", "out", "--tokenizer", CHAT]
 CALIBRATE = ["quantize", CHAT, "-o", "out", "--recipe", "nvfp4", "--quiet", "--calib"]
 DATA = {  # file, its bytes, words of the error
     "a text of 4 GB in 4 MB": ("bomb.txt.gz", lambda: packed(LETTERS, 256), "bomb.txt.gz.*512 MiB"),
-    "a line of 4 GB in 4 MB": ("bomb.jsonl.gz", lambda: packed(LETTERS, 256), "bomb.jsonl.gz.*(256 MiB|bytes)"),
+    "a line of 4 GB in 4 MB": ("bomb.jsonl.gz", lambda: packed(LETTERS, 256), "bomb.jsonl.gz.*(MiB|bytes)"),
     "a line that is no JSON": ("lines.jsonl", lambda: b'{"text": "' + LETTERS, "lines.jsonl"),
     "gzip that is cut": ("cut.txt.gz", lambda: packed(os.urandom(5000), 1)[:3000], "cut.txt.gz"),
     "gzip that is none": ("none.jsonl.gz", lambda: b"hello", "none.jsonl.gz"),
