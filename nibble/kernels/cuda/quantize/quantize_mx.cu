@@ -39,9 +39,12 @@ struct Mx {
         if constexpr (R == MxRule::mxfp4_inputs) {
             uint32_t half[2];
 #pragma unroll
-            for (int h = 0; h < 2; ++h)  // quotients are below 7, or 7 where rounding to BF16 went up
-                half[h] = e2m1_pack8([&](int i) { return fminf(w.magnitude(8 * h + i) * inverse, e2m1_max); }) |
-                          w.negative_nibbles(h, e8m0_to_float(scale));
+            for (int h = 0; h < 2; ++h) {  // quotients are below 7, or 7 where rounding to BF16 went up
+                half[h] = e2m1_pack8([&](int i) { return fminf(w.magnitude(8 * h + i) * inverse, e2m1_max); });
+#pragma unroll
+                for (int i = 0; i < 8; ++i)  // the sign of the quotient: one that underflows to -0 has none
+                    half[h] |= (w.value(8 * h + i) * inverse < 0.0f ? 8u : 0u) << (4 * i);
+            }
             __stcs(reinterpret_cast<uint2*>(codes) + index, uint2{half[0], half[1]});
         } else if constexpr (R == MxRule::mxfp4) {
             uint2 packed;
