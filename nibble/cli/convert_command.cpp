@@ -71,11 +71,7 @@ void add_convert(CLI::App& app, RunCommand& run) {
     CLI::Option* format =
         command->add_option("--format", config->format, "bf16 decodes; may be left out for a .gguf output")
             ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
-    command
-        ->add_option(
-            "--drop", config->drop,
-            "leave out what the target cannot carry; what a BF16 folder or a GGUF file has no place for is left out by "
-            "itself")
+    command->add_option("--drop", config->drop, "leave out what the target cannot carry")
         ->check(one_of({"input_scale", "activation", "kv_scale", "mtp"}));
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);

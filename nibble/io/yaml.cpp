@@ -254,8 +254,8 @@ Status check_keys(const YamlNode& map, std::string_view what, std::initializer_l
     for (const YamlEntry& entry : map.entries) {
         if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
         const std::string meant = did_you_mean(entry.key, std::vector<std::string>(known.begin(), known.end()));
-        return fail("{}: {} has no key '{}'{}; it has: {}", entry.value.where(), what, entry.key, meant,
-                    fmt::join(known, ", "));
+        return fail("{}: {} has no key '{}'; it has: {}{}", entry.value.where(), what, entry.key,
+                    fmt::join(known, ", "), meant);
     }
     return Ok{};
 }

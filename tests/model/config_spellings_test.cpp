@@ -42,6 +42,9 @@ Json fields_that_matter(const Json& config) {
     return fields;
 }
 
+// The JSON text with keys in alphabetical order: files order the members of rope_parameters differently.
+std::string sorted_text(const Json& json) { return nlohmann::json::parse(json.dump()).dump(); }
+
 std::vector<float> logits_of(const Json& config) {
     auto checkpoint = random_checkpoint(config);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message();
@@ -77,7 +80,7 @@ TEST_P(ConfigSpellings, BothSpellingsGiveOneValueInEveryReader) {
     const std::string gguf = gguf_of(v5);
     for (const auto& [name, config] : spellings) {
         SCOPED_TRACE(name);
-        EXPECT_EQ(fields_that_matter(config).dump(), fields.dump());
+        EXPECT_EQ(sorted_text(fields_that_matter(config)), sorted_text(fields));
         EXPECT_EQ(logits_of(config), logits);
         EXPECT_EQ(gguf_of(config), gguf);
         EXPECT_EQ(text_layers(config), 4);

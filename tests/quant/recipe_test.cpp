@@ -117,7 +117,7 @@ TEST(Recipe, mistakes_are_one_line_with_file_and_line) {
         {"metadata: {recipe_type: auto_quantize}\nquantize: {quant_cfg: []}",
          "r.yaml:1: recipe_type 'auto_quantize': only ptq recipes quantize a checkpoint"},
         {"metadata: {recipe_type: ptq}\nquantise: {}",
-         "r.yaml:2: a recipe has no key 'quantise'; it has: metadata, quantize"},
+         "r.yaml:2: a recipe has no key 'quantise'; it has: metadata, quantize; did you mean 'quantize'?"},
         {"quant_cfg:\n  '*': {num_bits: 8}", "r.yaml:1: 'quant_cfg' must be a list of rules"},
         {"quant_cfg: []\nquant_cfg: []", "r.yaml:2: key 'quant_cfg' is given twice"},
         {"quant_cfg: [}", "r.yaml:1: not valid YAML: illegal flow end"},
@@ -147,7 +147,8 @@ TEST(Recipe, mistakes_in_rules_are_one_line_with_file_and_line) {
         {"{quantizer_name: a, cfg: {enable: true}}", "r.yaml:2: rule 'a' enables with a cfg that says nothing"},
         {"{quantizer_name: a, cfg: []}", "r.yaml:2: rule 'a' has an empty list as cfg"},
         {"{quantizer_name: a, enabled: false}",
-         "r.yaml:2: a rule has no key 'enabled'; it has: quantizer_name, parent_class, cfg, enable"},
+         "r.yaml:2: a rule has no key 'enabled'; it has: quantizer_name, parent_class, cfg, enable; did you mean "
+         "'enable'?"},
         {"{quantizer_name: a, enable: 0}", "r.yaml:2: enable must be true or false, not '0'"},
         {"{quantizer_name: a, enable: 'true'}", "r.yaml:2: enable must be true or false, not 'true'"},
         {"{quantizer_name: [a], enable: true}", "r.yaml:2: quantizer_name must be one line of text, not a list"},
