@@ -10,6 +10,9 @@ import subprocess
 import sys
 import tempfile
 
+import own_packages
+
+own_packages.need("ml_dtypes", "numpy", "safetensors")
 import ml_dtypes
 import numpy as np
 from safetensors import safe_open

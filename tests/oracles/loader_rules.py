@@ -174,7 +174,8 @@ def check_modelopt(export, source, problems, notes):
 
 # ---- compressed-tensors -------------------------------------------------------------------------------------------
 
-ARGS = {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic", "actorder", "observer", "observer_kwargs"}
+ARGS = {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic", "actorder", "observer", "observer_kwargs", "scale_dtype",
+        "zp_dtype"}
 SCHEMES = {  # (bits, strategy, group size) -> (algorithm, formats)
     (4, "tensor_group", 16): ("NVFP4", {"nvfp4-pack-quantized"}),
     (4, "group", 32): ("MXFP4", {"mxfp4-pack-quantized"}),

@@ -105,7 +105,7 @@ def main():
             ("nvfp4-compressed-tensors", "header", drop(f"{k}.weight_global_scale")),
             ("nvfp4-compressed-tensors", "header", scale_by_two(f"{k}.input_global_scale")),
             ("nvfp4-compressed-tensors", "config.json", lambda j: j["quantization_config"]["ignore"].clear()),
-            ("nvfp4-compressed-tensors", "config.json", lambda j: j["quantization_config"]["config_groups"]["group_0"]["weights"].update(zp_dtype=None)),
+            ("nvfp4-compressed-tensors", "config.json", lambda j: j["quantization_config"]["config_groups"]["group_0"]["weights"].update(unknown_key=None)),
             ("fp8_2d_blockwise_weight_only-compressed-tensors", "header", reshape("model.layers.0.mlp.up_proj.weight_scale")),
             ("mxfp4-compressed-tensors", "header", retype(f"{k}.weight_scale")),
         ]

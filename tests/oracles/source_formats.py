@@ -12,15 +12,14 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import gguf
-    import ml_dtypes
-    import numpy as np
-    import safetensors
-    import safetensors.numpy
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+import own_packages
+
+own_packages.need("gguf", "ml_dtypes", "numpy", "safetensors")
+import gguf
+import ml_dtypes
+import numpy as np
+import safetensors
+import safetensors.numpy
 
 nibble = str(pathlib.Path(sys.argv[1]).resolve())
 rng = np.random.default_rng(7)

@@ -73,7 +73,7 @@ TEST(TrainShapes, KnowTheirSizes) {
     const auto error = random_start(Json{{"model_type", "gpt2"}}, DType::bf16, 1, pool);
     ASSERT_FALSE(error.ok());
     EXPECT_NE(error.error().message().find("'gpt2'"), std::string::npos);
-    EXPECT_FALSE(random_start(Json{{"model_type", "llama"}}, DType::bf16, 1, pool).ok());
+    EXPECT_FALSE(random_start(Json{{"model_type", "llama"}, {"hidden_size", 0}}, DType::bf16, 1, pool).ok());
     // Deviations of a start, and seeds that differ.
     const auto a = random_start(tiny("llama"), DType::f32, 1, pool),
                b = random_start(tiny("llama"), DType::f32, 2, pool);

@@ -1,0 +1,20 @@
+"""Runs the calling script with the Python of .venv when this Python lacks a package that the script needs.
+
+    import own_packages
+    own_packages.need("numpy", "ml_dtypes")     exit status 77 when .venv has it neither (tools/setup --test makes .venv)
+"""
+import importlib.util
+import os
+import sys
+
+PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".venv", "bin", "python")
+
+
+def need(*packages):
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    if os.path.exists(PYTHON) and not os.environ.get("NIBBLE_IN_VENV"):
+        os.execve(PYTHON, [PYTHON, *sys.argv], {**os.environ, "NIBBLE_IN_VENV": "1"})
+    print("these packages are not installed:", *missing)
+    sys.exit(77)
