@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for names that other programs form from it.
+// SHA-256 (FIPS 180-4) by libmd.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// 64 lower-case hexadecimal digits.
+// Returns the digest of `bytes` as 64 lower-case hexadecimal digits.
 std::string sha256_hex(std::string_view bytes);
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 // The routes that only tell: models, health, versions, metrics, NIM's metadata.
 #include "base/embedded.h"
-#include "server/digest.h"
+#include "base/sha256.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 
