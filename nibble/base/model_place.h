@@ -1,4 +1,4 @@
-// What to say where a model's files are not what is read: the next step of the user.
+// Messages about models that cannot be read, with the user's next step.
 #pragma once
 
 #include "base/error.h"
@@ -7,11 +7,11 @@
 
 namespace nibble {
 
-// Of a path that does not exist. A name of the Hugging Face Hub ("Qwen/Qwen3-8B") comes with the command that fetches
-// it.
+// Describes a path that does not exist. A name of the Hugging Face Hub ("Qwen/Qwen3-8B") comes with the command that
+// fetches it.
 Error no_such_model(const std::filesystem::path& path);
 
-// Of a folder without *.safetensors: names the weights that are there in another format, and how they are converted.
+// Describes a folder without *.safetensors: names the weights in other formats and how to convert them.
 Error no_safetensors(const std::filesystem::path& folder);
 
 }  // namespace nibble

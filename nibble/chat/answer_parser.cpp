@@ -165,7 +165,7 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     return true;
 }
 
-// Whether pending_, which more text could make a call, is the beginning of one. Without an opening tag, an object is
+// Returns whether pending_ is the beginning of a call. Without an opening tag, an object is
 // one if its first key can be "name".
 bool AnswerScanner::begins_call() const {
     if (!format_.tools->begin.empty() || calls_ > 0 || pending_.find("<|python_tag|>") != std::string::npos)

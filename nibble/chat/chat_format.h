@@ -88,7 +88,7 @@ public:
     Result<ChatPrompt> prompt(const ChatRequest& request) const;
 
     // What the answer is held to: a tool call where tool_choice demands one, else `answer` (of response_format; may be
-    // null), both behind the reasoning; and the budget of the reasoning. Null: the answer is free. Before an answer
+    // null), both after the reasoning; and the budget of the reasoning. Null: the answer is free. Before an answer
     // that is held to a grammar, the reasoning takes at most half of `max_tokens`. Errors: both are wanted, a tool's
     // parameters that no grammar can hold, a format of tool calls that is not known.
     Result<std::shared_ptr<const AnswerConstraint>> constraint(const ChatRequest& request, const ChatPrompt& prompt,

@@ -8,7 +8,7 @@
 namespace nibble {
 
 // Whether a file or folder of this name can be made, its missing parents included, and has room for `bytes_needed`.
-// Errors name the folder: no permission, a file in the place of a folder, a full disk. Leaves nothing behind.
+// Errors name the folder: no permission, a file in the place of a folder, a full disk. Removes whatever it wrote.
 Status check_output_place(const std::filesystem::path& out, int64_t bytes_needed);
 
 // Whether files can be made in `folder`, which may exist.

@@ -367,7 +367,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     report.timing.command = config.command_line;
     report.timing.output = config.out;
     report.output_errors = std::move(calibrated.output_errors);
-    warn_of_gaps(report.gaps, hooks);  // what shows in the tensors; calibration has told its own
+    warn_of_gaps(report.gaps, hooks);  // gaps seen in the tensors; calibration has reported its own
     report.gaps.insert(report.gaps.begin(), std::make_move_iterator(calibrated.gaps.begin()),
                        std::make_move_iterator(calibrated.gaps.end()));
     report.timing.calibration_seconds = calibration_seconds;

@@ -159,12 +159,12 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command
         ->add_option("--max-request-memory", config->request_memory,
-                     "what the largest possible answer of a request may take; more is told 400")
+                     "memory of the largest possible answer of a request; more gets 400")
         ->check(read_by(parse_size))
         ->capture_default_str();
     command
         ->add_option("--max-total-memory", config->total_memory,
-                     "the same of all requests together; more is told 503; default: an eighth of the memory, at least "
+                     "the same of all requests together; more gets 503; default: an eighth of the memory, at least "
                      "1GB")
         ->check(read_by(parse_size));
     command->add_option("--request-timeout", config->most_seconds, "seconds of a request at most; 0: no limit")

@@ -1,4 +1,4 @@
-// The model card of what `train` and `rl` leave behind.
+// The model card of the folders that `train` and `rl` write.
 #pragma once
 
 #include "checkpoint/model_card.h"

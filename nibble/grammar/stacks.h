@@ -43,7 +43,7 @@ void follow_state(const PushdownAutomaton& automaton, Store& store, StackTop at,
 
 class GrammarStacks {
 public:
-    // At the start of `automaton`, which must outlive it. `max_live`: tops that are kept behind a text.
+    // At the start of `automaton`, which must outlive it. `max_live`: the most tops that are kept after a text.
     GrammarStacks(const PushdownAutomaton& automaton, int max_depth, size_t max_live);
 
     // False, and nothing changes, where no reading goes on with the bytes. Readings beyond the limits are given up

@@ -29,7 +29,7 @@ void override_with(YamlNode& base, const YamlNode& over) {
     }
 }
 
-// The recipe over the files that its `defaults` name, which lie beside it. over: those that led here.
+// The recipe over the files that its `defaults` name, which lie in the same folder. over: the files that led here.
 Result<YamlNode> read_recipe(const fs::path& file, const std::vector<fs::path>& over) {
     if (std::ranges::count(over, file.lexically_normal()) > 0)
         return fail("{}: is among its own 'defaults'", file.string());

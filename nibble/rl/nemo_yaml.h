@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// The recipe over the files that its `defaults` name, which lie beside it.
+// The recipe over the files that its `defaults` name, which lie in the same folder.
 Result<YamlNode> read_nemo_recipe(const std::filesystem::path& file);
 // Makes relative references absolute: ${.a} is ${b.a} in the map b, ${..a} is a key of the map that holds b.
 void make_nemo_absolute(YamlNode& node, const std::string& path);

@@ -10,7 +10,7 @@ constexpr std::string_view blanks = " \t\r\n";
 
 // Bytes of a JSON string's inside that can be read without what follows: no half of a character, an escape or a
 // surrogate pair.
-// `ends`: the closing quote stands behind them.
+// `ends`: the closing quote follows them.
 size_t readable(std::string_view text, bool& ends) {
     ends = false;
     for (size_t at = 0; at < text.size();) {

@@ -113,16 +113,16 @@ void LiveRequest::cancel() {
 void LiveRequest::hear(size_t part, int32_t first_choice, const AnswerEvent& e) {
     std::optional<HeardEvent> heard;
     try {
-        heard.emplace(HeardEvent{.choice = first_choice + e.choice,
-                                 .part = part,
-                                 .text = std::string(e.text),
-                                 .tokens = {e.tokens.begin(), e.tokens.end()},
-                                 .prompt = {std::make_move_iterator(e.prompt.begin()),
-                                            std::make_move_iterator(e.prompt.end())},
-                                 .finish = e.finish,
-                                 .stop = std::string(e.stop),
-                                 .stop_token = e.stop_token,
-                                 .error = std::string(e.error)});
+        heard.emplace(
+            HeardEvent{.choice = first_choice + e.choice,
+                       .part = part,
+                       .text = std::string(e.text),
+                       .tokens = {e.tokens.begin(), e.tokens.end()},
+                       .prompt = {std::make_move_iterator(e.prompt.begin()), std::make_move_iterator(e.prompt.end())},
+                       .finish = e.finish,
+                       .stop = std::string(e.stop),
+                       .stop_token = e.stop_token,
+                       .error = std::string(e.error)});
     } catch (const std::bad_alloc&) {
         heard.reset();
     }
@@ -164,7 +164,7 @@ void LiveRequest::post() {
         exchange_->core.http->post(std::move(work));
 }
 
-// One call at a time; what came meanwhile waits its turn behind other requests.
+// Runs one call at a time; calls that arrive meanwhile wait after other requests.
 void LiveRequest::work() {
     {
         const std::lock_guard lock(mutex_);

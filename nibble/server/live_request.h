@@ -22,7 +22,8 @@ struct HeardEvent {
     std::optional<RequestReport> total;  // with the last event of all choices
 };
 
-// Makes an answer of one API of what the engine says. One call at a time; on the HTTP server's thread, or another one where the answer is `heavy`.
+// Makes an answer of one API of what the engine says. One call at a time; on the HTTP server's thread, or another one
+// where the answer is `heavy`.
 class AnswerWriter {
 public:
     virtual ~AnswerWriter() = default;
@@ -44,7 +45,7 @@ class LiveRequest : public std::enable_shared_from_this<LiveRequest> {
 public:
     LiveRequest(ExchangePtr exchange, ModelPtr model, std::unique_ptr<AnswerWriter> writer);
 
-    // Every prompt is a part; all share the parameters, and all or none are admitted. Refusals are told to the client.
+    // Every prompt is a part; all share the parameters, and all or none are admitted. The client gets each refusal.
     void submit(Request like, std::vector<std::vector<int32_t>> prompts);
     // The same for the request's own prompt.
     void submit(Request request);

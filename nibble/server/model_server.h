@@ -25,15 +25,16 @@ namespace nibble {
 struct ServerOptions {
     HttpAddress address;  // port 0: one that is free
     HttpLimits limits;
-    std::vector<std::string> api_keys;  // empty: everybody may ask
-    std::string cors_origin;            // of browsers' pages that may ask ("*": all); empty: none
+    std::vector<std::string> api_keys;       // empty: everybody may ask
+    std::string cors_origin;                 // of browsers' pages that may ask ("*": all); empty: none
     std::vector<std::string> allowed_hosts;  // names in Host, where no key is asked for ("*": all); see server/access.h
-    bool ignore_unknown = false;        // a parameter that no route knows is ignored, as vLLM does, not an error
+    bool ignore_unknown = false;             // a parameter that no route knows is ignored, as vLLM does, not an error
     bool log_prompts = false;
-    int64_t stored_bytes = 64 << 20;                   // of answers of /v1/responses that are kept; 0: none is
-    std::chrono::milliseconds keep_alive{15'000};      // a stream without a byte for so long gets a comment
-    double most_seconds = 0;                           // of a request; 0: no limit
-    // What the largest possible answer of one request may take (more is told 400), and of all together (503).
+    int64_t stored_bytes = 64 << 20;               // of answers of /v1/responses that are kept; 0: none is
+    std::chrono::milliseconds keep_alive{15'000};  // a stream without a byte for so long gets a comment
+    double most_seconds = 0;                       // of a request; 0: no limit
+    // Limits of memory for the largest possible answer of one request (more gets 400), and of all requests together
+    // (503).
     int64_t request_bytes = int64_t{256} << 20, requests_bytes = int64_t{1} << 30;
     std::function<void(const std::string& line)> log;  // JSON, a line a request; may be empty; called by any thread
 };

@@ -213,7 +213,7 @@ Result<ChatTurn> fitting_turn(BodyFields& fields, const ServedModel& model, cons
     if (std::ssize(whole.prompt.tokens) < model.context()) return whole;
     const Json& messages = asked.messages;
     const auto role = [&](size_t i) { return text_under(messages[i], "role"); };
-    size_t first = 0, question = messages.size();  // behind the system message; the last turn's beginning
+    size_t first = 0, question = messages.size();  // after the system message; the last turn's beginning
     while (first < messages.size() && (role(first) == "system" || role(first) == "developer")) ++first;
     for (size_t i = messages.size(); i-- > first && question == messages.size();)
         if (role(i) == "user") question = i;

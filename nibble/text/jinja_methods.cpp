@@ -457,7 +457,7 @@ Value f_strftime(Interpreter& in, const Arguments& args) {
     const size_t n = std::strftime(out.data(), out.size(), format.c_str(), in.clock);
     out.resize(n);
     if (!utf8_valid(out)) in.fail("strftime_now: the result is not UTF-8");
-    return in.string(b[0]->marked().changed(std::move(out)));  // a format may hold text beside its directives
+    return in.string(b[0]->marked().changed(std::move(out)));  // a format may hold text between its directives
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class PythonTranslator {
 public:
     explicit PythonTranslator(std::string_view pattern) : text_(pattern) {}
 
-    // The options that pcre2_compile needs beside the text.
+    // The options that pcre2_compile needs in addition to the text.
     Result<std::pair<std::string, uint32_t>> run() {
         NIBBLE_TRY(const Width width, alternatives({}, 0));
         static_cast<void>(width);

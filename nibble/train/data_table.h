@@ -14,7 +14,7 @@ namespace nibble {
 // ends of lines and doubled quotes. Error: a quote that does not end.
 Result<std::optional<std::vector<std::string>>> next_record(std::string_view& rest, char separator);
 
-// Takes the next element off `rest`, which has been moved behind the list's '['; nothing at the ']'. Elements are
+// Takes the next element off `rest`, which begins after the list's '['; returns nothing at the ']'. Elements are
 // objects, returned as they are written. Errors: another value, a list or an object that does not end.
 Result<std::optional<std::string_view>> next_element(std::string_view& rest);
 

@@ -18,7 +18,7 @@ using Strings = std::vector<std::string>;
 const std::string attention = "model.layers.0.self_attn.", second = "model.layers.1.mlp.",
                   deltas = "model.layers.2.linear_attn.";
 
-// Unquantized modules, and one layer of NVFP4 beside them.
+// Unquantized modules, and one layer of NVFP4.
 const Strings plain_modules{attention + "q_proj",
                             attention + "k_proj",
                             attention + "v_proj",

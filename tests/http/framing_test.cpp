@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 struct FramingCase {
     const char* name;
-    const char* head;  // behind "POST / HTTP/1.1\r\n"
+    const char* head;  // after "POST / HTTP/1.1\r\n"
     int status;
 };
 
@@ -94,9 +94,10 @@ TEST(HttpFraming, WhatCanBeReadInTwoWaysIsRefusedAndTheConnectionEnds) {
         const std::string request = std::string("POST / HTTP/1.1\r\n") + head + "\r\n";
         EXPECT_EQ(statuses_of(server->address(), request + second), std::vector<int>{status}) << name;
     }
-    for (const char* head : {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "GET / HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n",
-                             "CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://a,b/ HTTP/1.1\r\nHost: x\r\n\r\n",
-                             "GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n"})
+    for (const char* head :
+         {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "GET / HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n",
+          "CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://a,b/ HTTP/1.1\r\nHost: x\r\n\r\n",
+          "GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n"})
         EXPECT_EQ(statuses_of(server->address(), head + second), std::vector<int>{400}) << head;
 }
 
@@ -104,16 +105,18 @@ TEST(HttpFraming, WhatIsOrdinaryIsRead) {
     const auto server = echo_server();
     const struct {
         const char *request, *body;
-    } good[]{{"GET / HTTP/1.0\r\n\r\n", " / "},
-             {"GET /a HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", " /a "},
-             {"GET http://b:1/a HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n", "b:1 /a "},
-             {"POST / HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
-              "[::1]:80 / hi"},
-             {"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nhi",
-              "x / hi"},
-             {"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nHost: "
-              "y\r\nAuthorization: Bearer k\r\n\r\n",
-              "x / hi"}};
+    } good[]{
+        {"GET / HTTP/1.0\r\n\r\n", " / "},
+        {"GET /a HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n", " /a "},
+        {"GET http://b:1/a HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n", "b:1 /a "},
+        {"POST / HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\nTransfer-Encoding: "
+         "Chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+         "[::1]:80 / hi"},
+        {"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nhi",
+         "x / hi"},
+        {"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nHost: "
+         "y\r\nAuthorization: Bearer k\r\n\r\n",
+         "x / hi"}};
     for (const auto& [request, body] : good) {
         auto client = HttpClient::connect(server->address(), 60s);
         ASSERT_TRUE(client.ok() && client->write(request).ok());
@@ -149,7 +152,7 @@ TEST(HttpFraming, AClientThatEndsItsSideGetsAllItsAnswers) {
     EXPECT_EQ(statuses_of(at, get + get + get, true), (std::vector<int>{200, 200, 200}));
     EXPECT_EQ(statuses_of(at, get + "GET /b HT", true), (std::vector<int>{200})) << "the rest never comes";
     EXPECT_EQ(statuses_of(at, "GET /a HTTP/1.0\r\n\r\n", true), (std::vector<int>{200}));
-    // An answer that takes its time comes behind at most a few interim ones, and other requests behind it.
+    // A slow answer comes after at most a few interim ones, and other requests come after it.
     std::thread answers([&] {
         ASSERT_TRUE(holds(1));
         std::this_thread::sleep_for(1300ms);

@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, PresetsOnPlainModels,
                          ::testing::Values("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3",
                                            "nemotron_h"));
 
-// Rules of built-in files are exempt wherever they come from, the rules beside them are not.
+// Rules of built-in files are exempt wherever they come from; other rules are not.
 TEST(Resolve, a_users_rule_that_matches_nothing_warns_beside_imported_units) {
     test::TempDir dir;
     test::write_file(dir / "r.yaml",
