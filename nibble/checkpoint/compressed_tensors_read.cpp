@@ -170,7 +170,7 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
         std::vector<Group> groups;
         ModuleTargets ignored;
     };
-    const auto lists = std::make_shared<const Lists>(std::move(groups), std::move(ignored));
+    const auto lists = std::make_shared<const Lists>(Lists{std::move(groups), std::move(ignored)});
     return ListedModule([lists, asked](std::string_view module) {
         const auto wanted = asked(lists->groups, module), named = lists->ignored.means(module);
         return (wanted.ok() && !*wanted) || (named.ok() && *named);

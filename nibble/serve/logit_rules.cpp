@@ -34,18 +34,21 @@ void LogitRules::fill(int64_t vocab, std::span<const int32_t> answer, TokenConst
     mask_.assign(static_cast<size_t>(vocab + 31) / 32, limited ? 0 : ~uint32_t{0});
     if (constraint) constraint->mask(mask_);
     if (!lists.allowed.empty())
-        for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = constraint ? mask_[i] & lists.allowed[i] : lists.allowed[i];
+        for (size_t i = 0; i < mask_.size(); ++i)
+            mask_[i] = constraint ? mask_[i] & lists.allowed[i] : lists.allowed[i];
     if (!lists.ends.empty() && (limited || early))
         for (size_t i = 0; i < mask_.size(); ++i)
             mask_[i] = may_end ? mask_[i] | lists.ends[i] : mask_[i] & ~lists.ends[i];
     if (!lists.banned.empty())
         for (size_t i = 0; i < mask_.size(); ++i) mask_[i] &= ~lists.banned[i];
-    if (!lists.bad_words.empty() && !answer.empty())
-        for (const TokenLists::BadWord& word :
-             std::ranges::equal_range(lists.bad_words, answer.back(), {},
-                                      [](const TokenLists::BadWord& w) { return w.before.back(); }))
-            if (answer.size() >= word.before.size() && std::ranges::equal(answer.last(word.before.size()), word.before))
-                mask_[static_cast<size_t>(word.last) / 32] &= ~(uint32_t{1} << static_cast<uint32_t>(word.last) % 32);
+    if (!lists.bad_words.empty() && !answer.empty()) {
+        auto word = std::ranges::lower_bound(lists.bad_words, answer.back(), {},
+                                             [](const TokenLists::BadWord& w) { return w.before.back(); });
+        for (; word != lists.bad_words.end() && word->before.back() == answer.back(); ++word)
+            if (answer.size() >= word->before.size() &&
+                std::ranges::equal(answer.last(word->before.size()), word->before))
+                mask_[static_cast<size_t>(word->last) / 32] &= ~(uint32_t{1} << static_cast<uint32_t>(word->last) % 32);
+    }
     if (vocab % 32 != 0) mask_.back() &= (uint32_t{1} << vocab % 32) - 1;
 }
 
