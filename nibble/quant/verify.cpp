@@ -83,7 +83,7 @@ void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
         if (quantized != list[i].listed_module) continue;
         if (!quantized && (decoded || !loaders_ask(modules[i], dialect))) continue;
         const std::string key = fmt::format("{} {}", module_kind_name(list[i].name), quantized ? "quantized" : "plain");
-        Kind& kind = kinds.try_emplace(key, list[i].name, 0, quantized).first->second;
+        Kind& kind = kinds.try_emplace(key, Kind{list[i].name, 0, quantized}).first->second;
         ++kind.count;
     }
     for (const auto& [name, kind] : kinds) {

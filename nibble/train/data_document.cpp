@@ -28,11 +28,13 @@ Result<TokenDocument> completion_document(const DataRow& row, const DocumentText
     NIBBLE_TRY(const auto marked, how.tokenizer->encode(row.prompt, {.add_special = true, .parse_special = false}));
     NIBBLE_TRY(const auto prompt, how.tokenizer->encode(row.prompt, plain));
     NIBBLE_TRY(const auto completion, how.tokenizer->encode(row.text, plain));
-    const auto found = std::ranges::search(marked, prompt);  // what the tokenizer puts after a text comes at the end
-    out.ids.assign(marked.begin(), found.end());
+    // Tokens that the tokenizer puts after a text come at the end.
+    auto found = std::search(marked.begin(), marked.end(), prompt.begin(), prompt.end());
+    if (found != marked.end()) found += static_cast<ptrdiff_t>(prompt.size());
+    out.ids.assign(marked.begin(), found);
     const size_t from = out.ids.size();
     out.ids.insert(out.ids.end(), completion.begin(), completion.end());
-    out.ids.insert(out.ids.end(), found.end(), marked.end());
+    out.ids.insert(out.ids.end(), found, marked.end());
     end_document(out.ids, how);
     if (how.loss == LossOn::all) return out;
     out.learned.assign(out.ids.size(), true);

@@ -83,8 +83,8 @@ char separator_of_table(std::string_view name, std::string_view head) {
     if (name.ends_with(".tsv")) return '\t';
     if (const auto found = separator_of_rows(head)) return *found;
     const std::string_view line = first_line(head);
-    const auto most = std::ranges::max({',', ';', '\t'}, {}, [&](char c) { return std::ranges::count(line, c); });
-    return std::ranges::count(line, most) > 0 ? most : ',';
+    constexpr std::array separators{',', ';', '\t'};
+    return *std::ranges::max_element(separators, {}, [&](char c) { return std::ranges::count(line, c); });
 }
 
 }  // namespace
