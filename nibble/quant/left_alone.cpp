@@ -19,7 +19,8 @@ void LeftAlone::keep(const Module& module, DType dtype) {
 }
 
 void LeftAlone::refuse(const Module& module, std::string why, std::string rule) {
-    ++refused_.try_emplace(module_kind_name(module.name), std::move(why), std::move(rule)).first->second.count;
+    Refused first{std::move(why), std::move(rule)};
+    ++refused_.try_emplace(module_kind_name(module.name), std::move(first)).first->second.count;
 }
 
 std::vector<std::string> LeftAlone::notes() const {
