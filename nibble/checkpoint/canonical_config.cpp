@@ -129,7 +129,7 @@ public:
         return Ok{};
     }
     void add_missing(const char* key, const Json& value) {
-        if (!values_.contains(key)) values_[key] = value;
+        if (!value.is_null() && !values_.contains(key)) values_[key] = value;
     }
     Json values() const { return values_; }
 
@@ -204,7 +204,8 @@ private:
     }
 
     // rope_theta, rope_scaling, partial_rotary_factor, rope_local_base_freq and rope_parameters as rope_parameters.
-    // Gemma 3 has one object for each kind of attention; what older files scale is full attention.
+    // Gemma 3 has one object for each kind of attention; what older files scale is full attention. Numbers of the top
+    // level count where rope_parameters lacks them, as in transformers 5: tools leave stale ones there.
     Status merge_rope() {
         const bool by_kind = defaults_.contains("rope_local_base_freq");
         const Json parameters = taken("rope_parameters"), scaling = taken("rope_scaling");
@@ -226,9 +227,9 @@ private:
             NIBBLE_CHECK(full.add_all(parameters, name));
         }
         if (!scaling.is_null()) NIBBLE_CHECK(full.add_all(scaling, "rope_scaling"));
-        NIBBLE_CHECK(full.add("rope_theta", theta, "rope_theta"));
-        NIBBLE_CHECK(full.add("partial_rotary_factor", partial, "partial_rotary_factor"));
-        NIBBLE_CHECK(sliding.add("rope_theta", local_theta, "rope_local_base_freq"));
+        full.add_missing("rope_theta", theta);
+        full.add_missing("partial_rotary_factor", partial);
+        sliding.add_missing("rope_theta", local_theta);
         full.add_missing("rope_theta", defaults_["rope_theta"]);
         full.add_missing("rope_type", "default");
         if (!by_kind) {

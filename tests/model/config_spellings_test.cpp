@@ -141,16 +141,12 @@ INSTANTIATE_TEST_SUITE_P(
     Keys, Contradictions,
     testing::Values(
         Contradiction{"llama", R"({"torch_dtype": "float16"})", {"dtype", "torch_dtype"}},
-        Contradiction{"llama", R"({"rope_theta": 10000.0})", {"rope_parameters.rope_theta", "rope_theta"}},
         Contradiction{"llama",
                       R"({"rope_scaling": {"type": "linear", "factor": 8.0}})",
                       {"rope_parameters.rope_type", "rope_scaling.type"}},
         Contradiction{"qwen3",
                       R"({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}})",
                       {"rope_parameters.factor", "rope_scaling.factor"}},
-        Contradiction{"gemma3_text",
-                      R"({"rope_local_base_freq": 10000.0})",
-                      {"rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"}},
         Contradiction{
             "gemma3_text", R"({"sliding_window_pattern": 4})", {"sliding_window_pattern", "_sliding_window_pattern"}},
         Contradiction{"qwen3_moe", R"({"num_experts": 4})", {"num_local_experts", "num_experts"}},
@@ -178,6 +174,18 @@ TEST(ConfigSpelling, OlderKindsOfLayersAndTaggedNumbersAreTheNewOnes) {
     EXPECT_EQ((*canonical)["num_hidden_layers"], 4);
     config["hybrid_override_pattern"] = "MXE";
     EXPECT_FALSE(canonical_config(config).ok());
+}
+
+TEST(ConfigSpelling, RopeParametersCountMoreThanStaleNumbersOfTheTopLevel) {
+    for (const char* family : {"llama", "gemma3_text"}) {
+        Json config = sample(family, 5);
+        const auto before = canonical_config(config);
+        config["rope_theta"] = 77.0;
+        config["rope_local_base_freq"] = 78.0;
+        const auto after = canonical_config(config);
+        ASSERT_TRUE(before.ok() && after.ok());
+        EXPECT_EQ((*after)["rope_parameters"], (*before)["rope_parameters"]) << family;
+    }
 }
 
 TEST(ConfigSpelling, AFamilyWithoutAnEngineSaysWhatWorksAndWhatIsMissing) {
