@@ -54,6 +54,9 @@ public:
         int64_t reserve_, taken_ = 0;
     };
 
+    // Returns the bytes that no body holds now.
+    int64_t left() const { return *all_; }
+
     // For one thread. `peer`: the client's address.
     std::shared_ptr<Share> share(const std::string& peer) {
         if (peers_.size() >= purge_at_) {

@@ -148,7 +148,7 @@ void answer_bytes(std::string_view bytes) {
     while (io.poll() > 0) {
     }
     close(ends[1]);
-    require(*shared.bodies == int64_t{96} << 10);  // every share was given back
+    require(shared.bodies.left() == int64_t{96} << 10);  // every share was given back
     for (size_t answer = 0; !said.empty();) {
         beast_http::response_parser<beast_http::string_body> parser;
         parser.eager(true);
