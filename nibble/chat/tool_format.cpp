@@ -45,7 +45,7 @@ TaggedObject tagged_parameters(const Json& parameters) {
 
 namespace {
 
-// Whether a schema says anything of an object's members. `properties` and `required` say nothing where they are empty.
+// Returns whether a schema restricts an object's members. Empty `properties` and `required` do not.
 bool says_members(const Json& schema) {
     static constexpr std::array keywords{"properties",
                                          "required",

@@ -79,8 +79,8 @@ public:
     };
     virtual Result<std::vector<SideFile>> side_files() const = 0;
 
-    // What users should know about how the files were read, one line each: a list that contradicts the tensors, scales
-    // that are missing.
+    // Returns one line for each fact about the files that users should know: a list that contradicts the tensors,
+    // scales that are missing.
     virtual std::span<const std::string> notes() const { return {}; }
 };
 

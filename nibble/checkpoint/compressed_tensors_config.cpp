@@ -49,7 +49,7 @@ constexpr std::array input_rows{
     InputRow{{8, "group", 32, "true"}, A::mxfp8},
 };
 
-// As QuantizationArgs derives it where it is left out.
+// Derives a missing value as QuantizationArgs does.
 std::string_view default_strategy(int64_t group_size) {
     return group_size == 0 ? "tensor" : group_size < 0 ? "channel" : "group";
 }

@@ -41,7 +41,7 @@ public:
     // takes too many steps.
     enum Kind { by_name = 0, by_pattern = 1, by_class = 2, not_meant = 3 };
     Result<Kind> match(std::string_view module) const;
-    // Whether the list means the module under any name that a loader looks for (loader_names).
+    // Returns whether the list names the module under any name that a loader looks for (loader_names).
     Result<bool> means(std::string_view module) const;
     const std::vector<std::string>& names() const { return names_; }
     bool has_class() const { return linear_; }

@@ -1,4 +1,4 @@
-// What transformers' configuration classes (5.23) take for a field that config.json leaves out.
+// Defaults of transformers' configuration classes (5.23) for fields that config.json leaves out.
 // tests/peers/test_config_defaults.py compares this table with the classes. Not here: ids of tokens (facts of the
 // tokenizer), prediction layers (the file has them or not), and fields that the forward pass does not read.
 #include "checkpoint/canonical_config.h"
