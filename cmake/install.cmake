@@ -4,8 +4,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Levels 0 to 6 are meant for others; what only the command line uses is not.
-set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor grammar parallel kernels checkpoint chat model bench quant train serve eval rl server)
+# All folders but cli, which only the program uses.
+set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor grammar parallel kernels checkpoint chat model bench quant train serve eval rl server jobs)
 set(objects "")
 foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
   get_target_property(type nibble_${folder} TYPE)

@@ -2,10 +2,15 @@
 // neither print nor exit. An Error is one line that says what, where and what to do; `within` adds the outer
 // context in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12". Names and values of files may
 // go into it as they are: the constructor makes them printable (base/utf8.h) and keeps the line short.
+//
+// An error also has a kind, for callers that act on it: a language binding maps each kind to an exception. Code that
+// knows the kind states it, fail(ErrorKind::usage, "..."); a function whose errors are nearly all of one kind gives it
+// to those that have none yet, std::move(result).as(ErrorKind::checkpoint).
 #pragma once
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,25 +18,48 @@
 
 namespace nibble {
 
+enum class ErrorKind : uint8_t {
+    other,       // none of the following
+    usage,       // options that are wrong, missing, or exclude each other
+    shape,       // an array whose size or type does not fit the operation
+    recipe,      // a recipe or a run's configuration that cannot be read, or does not fit the model
+    checkpoint,  // a model, tokenizer or quantized file whose content is wrong or not supported
+    file,        // a file or folder that is missing, exists already, is locked, or cannot be read or written
+    device,      // no such GPU, or a GPU that failed
+    memory,      // more memory than there is, on the host or on a GPU
+    cancelled,   // the caller asked the job to stop
+};
+std::string_view error_kind_name(ErrorKind kind);  // "usage"
+
 class [[nodiscard]] Error {
 public:
     static constexpr size_t most_bytes = 4000;
 
-    explicit Error(std::string_view message);
+    explicit Error(std::string_view message, ErrorKind kind = ErrorKind::other);
 
     const std::string& message() const { return message_; }
+    ErrorKind kind() const { return kind_; }
 
-    // "context: message". Chains outwards, innermost fact last.
+    // "context: message", of the same kind. Chains outwards, innermost fact last.
     Error within(std::string_view context) &&;
+
+    // Sets the kind of an error that has none (`other`); the kind set first stays.
+    Error as(ErrorKind kind) &&;
 
 private:
     std::string message_;
+    ErrorKind kind_ = ErrorKind::other;
 };
 
 // fail("{}: expected {} bytes, found {}", path, want, have)
 template <class... Args>
 Error fail(fmt::format_string<Args...> format, Args&&... args) {
     return Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <class... Args>
+Error fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+    return Error(fmt::format(format, std::forward<Args>(args)...), kind);
 }
 
 template <class T>
@@ -57,6 +85,11 @@ public:
     Result within(std::string_view context) && {
         if (ok()) return std::move(*this);
         return std::move(*this).error().within(context);
+    }
+
+    Result as(ErrorKind kind) && {
+        if (ok()) return std::move(*this);
+        return std::move(*this).error().as(kind);
     }
 
 private:
