@@ -5,9 +5,9 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
+#include "data/build.h"
+#include "data/token_set.h"
 #include "page/numbers.h"
-#include "train/data_build.h"
-#include "train/token_set.h"
 
 #include <fmt/format.h>
 

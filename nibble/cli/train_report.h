@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/command.h"
-#include "train/batch_source.h"
+#include "data/batch_source.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
 #include "train/train_run.h"

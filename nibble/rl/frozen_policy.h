@@ -1,10 +1,10 @@
 // The reference of the KL term on a CPU: a model of its own.
 #pragma once
 
+#include "data/train_batch.h"
 #include "model/cpu/model.h"
 #include "rl/reference_policy.h"
 #include "train/cache_scales.h"
-#include "train/train_batch.h"
 #include "train/train_products.h"
 
 #include <memory>

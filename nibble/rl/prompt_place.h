@@ -1,8 +1,8 @@
 // The place of a reinforcement learning run, as folders of runs keep the place of their data.
 #pragma once
 
+#include "data/batch_source.h"
 #include "rl/policy_trainer.h"
-#include "train/batch_source.h"
 
 namespace nibble {
 

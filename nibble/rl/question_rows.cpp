@@ -3,8 +3,8 @@
 #include "base/json_fields.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
+#include "data/permutation.h"
 #include "rl/rollout.h"
-#include "train/permutation.h"
 
 #include <xxhash.h>
 

@@ -2,8 +2,8 @@
 // the first update its log-probabilities are the trainer's, bit for bit.
 #pragma once
 
+#include "data/train_batch.h"
 #include "train/device/device_trainer.h"
-#include "train/train_batch.h"
 
 #include <span>
 

@@ -1,7 +1,7 @@
 #include "train/data_open.h"
 
+#include "data/loader.h"
 #include "io/journal.h"
-#include "train/data_loader.h"
 
 namespace nibble {
 namespace {

@@ -1,7 +1,7 @@
 // The sources of a run whose data is a folder of token shards.
 #pragma once
 
-#include "train/batch_source.h"
+#include "data/batch_source.h"
 #include "train/train_config.h"
 
 #include <memory>

@@ -1,7 +1,7 @@
 // Rows of unequal lengths by several ranks: who has which, and what all of them know behind it.
 #pragma once
 
-#include "train/train_batch.h"
+#include "data/train_batch.h"
 #include "train/train_ranks.h"
 
 #include <functional>

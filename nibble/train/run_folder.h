@@ -9,7 +9,7 @@
 #pragma once
 
 #include "checkpoint/work_folder.h"
-#include "train/batch_source.h"
+#include "data/batch_source.h"
 #include "train/event_file.h"
 #include "train/run_checkpoints.h"
 #include "train/run_history.h"

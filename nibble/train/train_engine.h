@@ -3,13 +3,13 @@
 #pragma once
 
 #include "base/mapped_file.h"
+#include "data/train_batch.h"
 #include "model/language_model.h"
 #include "model/parameters.h"
 #include "train/cache_scales.h"
 #include "train/optimizer_state.h"
 #include "train/rank_rows.h"
 #include "train/step_products.h"
-#include "train/train_batch.h"
 #include "train/trained_codes.h"
 
 #include <atomic>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/trace.h"
-#include "train/batch_source.h"
+#include "data/batch_source.h"
 #include "train/train_config.h"
 #include "train/train_engine.h"
 

@@ -1,6 +1,6 @@
 #include "train/data_open.h"
+#include "data/build.h"
 #include "support/files.h"
-#include "train/data_build.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

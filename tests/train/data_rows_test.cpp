@@ -1,10 +1,10 @@
 // Data files as other programs write them: what a file holds is seen by its content, whatever its name says.
-#include "train/data_rows.h"
+#include "data/build.h"
+#include "data/format.h"
+#include "data/rows.h"
+#include "data/table.h"
+#include "data/token_set.h"
 #include "support/files.h"
-#include "train/data_build.h"
-#include "train/data_format.h"
-#include "train/data_table.h"
-#include "train/token_set.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
+#include "data/build.h"
+#include "data/token_set.h"
 #include "support/files.h"
-#include "train/data_build.h"
-#include "train/token_set.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

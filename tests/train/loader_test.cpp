@@ -1,8 +1,8 @@
+#include "data/loader.h"
+#include "data/batch_source.h"
+#include "data/permutation.h"
+#include "data/split_writer.h"
 #include "support/files.h"
-#include "train/batch_source.h"
-#include "train/data_loader.h"
-#include "train/data_split_writer.h"
-#include "train/permutation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // The rows of a step that go forward and back together on a GPU, and what the kernels read of them.
 #pragma once
 
+#include "data/train_batch.h"
 #include "model/batch.h"
-#include "train/train_batch.h"
 
 #include <span>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "train/token_set.h"
+#include "data/token_set.h"
 
 #include "base/map_faults.h"
 

@@ -1,4 +1,4 @@
-#include "train/parquet_rows.h"
+#include "data/parquet_rows.h"
 
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,4 +1,4 @@
-#include "train/data_manifest.h"
+#include "data/manifest.h"
 
 #include "base/json_fields.h"
 #include "io/journal.h"

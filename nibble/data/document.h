@@ -2,9 +2,9 @@
 #pragma once
 
 #include "base/json.h"
+#include "data/source.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
-#include "train/data_source.h"
 
 #include <ctime>
 #include <optional>
@@ -29,7 +29,7 @@ struct TokenDocument {
     std::vector<bool> learned;  // a token: whether the loss counts it as a label; empty: all
 };
 
-// A row (train/data_rows.h) or the text itself with the tokens that the tokenizer puts
+// A row (data/rows.h) or the text itself with the tokens that the tokenizer puts
 // around a text. Control tokens in texts and in messages stay text. Errors: not UTF-8 (says where), a line that is
 // neither, messages without a template, a template that renders the beginning of a conversation otherwise when it goes
 // on, a tokenizer that does not give the text back (then no mask can be placed).

@@ -1,4 +1,4 @@
-#include "train/train_batch.h"
+#include "data/train_batch.h"
 
 #include <cmath>
 #include <utility>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "train/train_batch.h"
+#include "data/train_batch.h"
 
 #include <memory>
 #include <string>

@@ -1,11 +1,11 @@
-#include "train/document_pieces.h"
+#include "data/document_pieces.h"
 
 #include "base/json.h"
 #include "base/utf8.h"
+#include "data/parquet_rows.h"
+#include "data/rows.h"
+#include "data/table.h"
 #include "text/gzip.h"
-#include "train/data_rows.h"
-#include "train/data_table.h"
-#include "train/parquet_rows.h"
 
 #include <algorithm>
 #include <utility>

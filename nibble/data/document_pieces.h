@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "train/data_format.h"
+#include "data/format.h"
 
 #include <filesystem>
 #include <memory>

@@ -1,8 +1,8 @@
-#include "train/data_format.h"
+#include "data/format.h"
 
 #include "base/json.h"
-#include "train/data_rows.h"
-#include "train/data_table.h"
+#include "data/rows.h"
+#include "data/table.h"
 
 #include <algorithm>
 #include <array>

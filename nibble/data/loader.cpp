@@ -1,7 +1,7 @@
-#include "train/data_loader.h"
+#include "data/loader.h"
 
 #include "base/json_fields.h"
-#include "train/permutation.h"
+#include "data/permutation.h"
 
 namespace nibble {
 namespace {

@@ -1,11 +1,11 @@
-// Texts to a folder of token shards (train/data_manifest.h): read in order, tokenized on all threads, written in order,
+// Texts to a folder of token shards (data/manifest.h): read in order, tokenized on all threads, written in order,
 // so that the bytes do not depend on the number of threads. The folder appears under its name when it is whole.
 #pragma once
 
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "train/data_document.h"
-#include "train/data_manifest.h"
+#include "data/document.h"
+#include "data/manifest.h"
 
 #include <filesystem>
 

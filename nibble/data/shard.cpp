@@ -1,4 +1,4 @@
-#include "train/shard.h"
+#include "data/shard.h"
 
 #include "base/map_faults.h"
 

@@ -1,9 +1,9 @@
-#include "train/data_build.h"
+#include "data/build.h"
 
 #include "base/philox.h"
 #include "checkpoint/work_folder.h"
+#include "data/split_writer.h"
 #include "io/atomic_file.h"
-#include "train/data_split_writer.h"
 
 #include <cmath>
 #include <system_error>

@@ -1,4 +1,4 @@
-#include "train/data_rows.h"
+#include "data/rows.h"
 
 #include <algorithm>
 #include <array>

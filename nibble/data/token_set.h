@@ -1,8 +1,8 @@
 // The shards of one split as one sequence of tokens with documents, for reading.
 #pragma once
 
-#include "train/data_manifest.h"
-#include "train/shard.h"
+#include "data/manifest.h"
+#include "data/shard.h"
 
 #include <filesystem>
 

@@ -7,8 +7,8 @@
 // one number.
 #pragma once
 
-#include "train/batch_source.h"
-#include "train/token_set.h"
+#include "data/batch_source.h"
+#include "data/token_set.h"
 
 #include <memory>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "train/data_source.h"
+#include "data/source.h"
 
 #include <algorithm>
 #include <set>

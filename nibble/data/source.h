@@ -1,11 +1,11 @@
 // Documents of files, one after the other, in the order of the files: a row of a file of rows (JSON lines, a JSON list,
-// CSV, Parquet; train/data_format.h), a whole text of any other file, or its pieces between separators. What a file
+// CSV, Parquet; data/format.h), a whole text of any other file, or its pieces between separators. What a file
 // holds is seen by its content. Files packed by gzip are unpacked as they are read. A byte order mark in front of a
 // file is left out. Nothing is parsed here.
 #pragma once
 
 #include "base/mapped_file.h"
-#include "train/document_pieces.h"
+#include "data/document_pieces.h"
 
 #include <filesystem>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "train/batch_source.h"
+#include "data/batch_source.h"
 
 #include "base/philox.h"
 

@@ -1,9 +1,9 @@
 // Writes the shards of one split, document by document.
 #pragma once
 
-#include "train/data_document.h"
-#include "train/data_manifest.h"
-#include "train/shard.h"
+#include "data/document.h"
+#include "data/manifest.h"
+#include "data/shard.h"
 
 #include <filesystem>
 #include <optional>

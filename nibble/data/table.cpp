@@ -1,4 +1,4 @@
-#include "train/data_table.h"
+#include "data/table.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "train/data_split_writer.h"
+#include "data/split_writer.h"
 
 #include "io/atomic_file.h"
 

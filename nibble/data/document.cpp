@@ -1,8 +1,8 @@
-#include "train/data_document.h"
+#include "data/document.h"
 
 #include "base/utf8.h"
+#include "data/rows.h"
 #include "text/corpus.h"
-#include "train/data_rows.h"
 
 #include <algorithm>
 
