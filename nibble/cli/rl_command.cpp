@@ -5,8 +5,6 @@
 #include "cli/engine.h"
 #include "cli/open_checkpoint.h"
 #include "cli/options.h"
-#include "cli/rank_device.h"
-#include "cli/ranks.h"
 #include "cli/rl_from_nemo.h"
 #include "cli/rl_mismatch.h"
 #include "cli/rl_report.h"
@@ -23,9 +21,11 @@
 #include "rl/rl_log.h"
 #include "rl/rl_page.h"
 #include "rl/rl_ranks.h"
+#include "run/deadline.h"
+#include "run/folder.h"
+#include "run/rank_device.h"
+#include "run/ranks.h"
 #include "train/device/device_trainer.h"
-#include "train/run_deadline.h"
-#include "train/run_folder.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

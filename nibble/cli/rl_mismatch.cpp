@@ -1,11 +1,11 @@
 #include "cli/rl_mismatch.h"
 
 #include "cli/options.h"
-#include "cli/rank_device.h"
-#include "cli/ranks.h"
 #include "cli/version.h"
 #include "kernels/attention_control.h"
 #include "rl/rank_lab.h"
+#include "run/rank_device.h"
+#include "run/ranks.h"
 #include "train/device/device_trainer.h"
 #include "train/train_shapes.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
-#include "train/run_folder.h"
+#include "run/folder.h"
 
 namespace nibble {
 

@@ -1,10 +1,10 @@
 #include "cli/train_compare.h"
 
-#include "checkpoint/output_place.h"
 #include "base/utf8.h"
+#include "checkpoint/output_place.h"
 #include "cli/options.h"
 #include "io/atomic_file.h"
-#include "train/run_history.h"
+#include "run/history.h"
 
 #include <fmt/format.h>
 

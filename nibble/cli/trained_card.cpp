@@ -2,7 +2,7 @@
 
 #include "base/json.h"
 #include "base/mapped_file.h"
-#include "train/run_log.h"
+#include "run/log.h"
 
 #include <fmt/core.h>
 

@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "io/yaml_fields.h"
-#include "train/run_deadline.h"
+#include "run/deadline.h"
 
 #include <nlohmann/json.hpp>
 

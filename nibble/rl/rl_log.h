@@ -1,4 +1,4 @@
-// A step of reinforcement learning as a line of the run's log (train/run_log.h) and as a line for people.
+// A step of reinforcement learning as a line of the run's log (run/log.h) and as a line for people.
 #pragma once
 
 #include "base/json.h"

@@ -5,8 +5,8 @@
 #include "page/numbers.h"
 #include "page/svg.h"
 #include "rl/rl_samples.h"
-#include "train/run_charts.h"
-#include "train/run_log.h"
+#include "run/charts.h"
+#include "run/log.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 // (rl/rl_samples.h). It stands alone, as all pages do (page/html.h).
 #pragma once
 
-#include "train/run_folder.h"
+#include "run/folder.h"
 
 namespace nibble {
 

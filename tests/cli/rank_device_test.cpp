@@ -1,5 +1,5 @@
 // Which GPU a rank takes, by launcher and by the GPUs that it is shown.
-#include "cli/rank_device.h"
+#include "run/rank_device.h"
 
 #include <gtest/gtest.h>
 

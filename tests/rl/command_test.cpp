@@ -1,8 +1,8 @@
 // `nibble rl` from config to trained model, stopped and resumed.
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
+#include "run/log.h"
 #include "support/files.h"
-#include "train/run_log.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

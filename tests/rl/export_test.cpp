@@ -3,9 +3,9 @@
 #include "rl/policy_export.h"
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
+#include "run/deadline.h"
 #include "support/files.h"
 #include "train/check_forward.h"
-#include "train/run_deadline.h"
 #include "train/small_trainer.h"
 
 namespace nibble::test {

@@ -5,8 +5,8 @@
 #include "rl/question_rows.h"
 #include "rl/rl_log.h"
 #include "rl/token_task.h"
+#include "run/log.h"
 #include "support/files.h"
-#include "train/run_log.h"
 #include "train/small_trainer.h"
 
 #include <fmt/format.h>

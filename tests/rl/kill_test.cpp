@@ -2,8 +2,8 @@
 // are updated or the next answers are generated), goes on to the bits of a run that was left alone. Kills at the calls
 // that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
 #include "base/json.h"
+#include "run/log.h"
 #include "support/files.h"
-#include "train/run_log.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

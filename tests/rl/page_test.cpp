@@ -1,9 +1,9 @@
 // The page of a run of reinforcement learning, and the samples that it shows.
 #include "rl/rl_page.h"
 #include "rl/rl_samples.h"
+#include "run/log.h"
 #include "support/files.h"
 #include "support/markup_check.h"
-#include "train/run_log.h"
 
 #include <gtest/gtest.h>
 

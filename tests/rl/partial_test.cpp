@@ -2,9 +2,9 @@
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
 #include "rl/token_task.h"
+#include "run/log.h"
+#include "run/state.h"
 #include "support/files.h"
-#include "train/run_log.h"
-#include "train/run_state.h"
 #include "train/small_trainer.h"
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
+#include "run/log.h"
 #include "support/files.h"
-#include "train/run_log.h"
 #include "train/small_trainer.h"
 
 #include <fmt/format.h>

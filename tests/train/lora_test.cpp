@@ -5,11 +5,11 @@
 #include "checkpoint/convert.h"
 #include "io/safetensors.h"
 #include "model/loss.h"
+#include "run/checkpoints.h"
 #include "support/files.h"
 #include "train/check_forward.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
-#include "train/run_checkpoints.h"
 #include "train/trained_codes.h"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 // What a run says of its rounded operands.
 #include "page/html.h"
+#include "run/history.h"
 #include "train/operand_sample.h"
-#include "train/run_history.h"
 #include "train/small_trainer.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // A run's folder: whoever stops it at any step, it goes on to the same bits; what cannot be written is told.
-#include "train/run_folder.h"
+#include "run/folder.h"
 #include "support/files.h"
 #include "support/markup_check.h"
 #include "train/small_trainer.h"

@@ -1,8 +1,8 @@
+#include "run/event_file.h"
+#include "run/history.h"
+#include "run/log.h"
 #include "support/files.h"
 #include "support/markup_check.h"
-#include "train/event_file.h"
-#include "train/run_history.h"
-#include "train/run_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
 // What a run leaves on disk: from any checkpoint training goes on to the same bits.
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "run/checkpoints.h"
+#include "run/log.h"
 #include "support/files.h"
-#include "train/run_checkpoints.h"
-#include "train/run_log.h"
 #include "train/small_trainer.h"
 
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 // that training computes.
 #include "cuda/models/rl_loop.h"
 #include "cuda/models/train_gradients.h"
-#include "train/run_state.h"
+#include "run/state.h"
 
 #include <cmath>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // Exports in training's own codes from a GPU trainer, and steps that are left out as outliers.
 #include "cuda/models/train_served_export.h"
+#include "run/state.h"
 #include "train/device/device_trainer.h"
-#include "train/run_state.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/philox.h"
 #include "cuda/models/train_recipes.h"
-#include "train/run_state.h"
+#include "run/state.h"
 #include "train/small_trainer.h"
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // Optimizers on a GPU beside the CPU's: one update from the same masters, states and gradient, losses of some steps,
 // checkpoints that both read.
 #include "cuda/models/train_recipes.h"
+#include "run/state.h"
 #include "train/device/device_trainer.h"
-#include "train/run_state.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
 

@@ -1,10 +1,11 @@
-// What every recipe is held to on a GPU, whatever the model: the engine's bits where they are promised, and its own behind a checkpoint.
+// What every recipe is held to on a GPU, whatever the model: the engine's bits where they are promised, and its own
+// behind a checkpoint.
 #pragma once
 
 #include "cuda/models/train_recipes.h"
+#include "run/state.h"
 #include "train/check_forward.h"
 #include "train/device/device_trainer.h"
-#include "train/run_state.h"
 #include "train/small_trainer.h"
 
 #include <filesystem>

@@ -1,9 +1,9 @@
 // Training on a GPU: gradients and losses beside the CPU trainer's, the engine's log-probabilities bit for bit, and
 // what must not show in the bits: a second run, a resumed one, what is computed again.
 #include "cuda/models/prefer_experts.h"
+#include "run/state.h"
 #include "train/check_forward.h"
 #include "train/device/device_trainer.h"
-#include "train/run_state.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
 

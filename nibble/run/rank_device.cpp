@@ -1,4 +1,4 @@
-#include "cli/rank_device.h"
+#include "run/rank_device.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #include "page/html.h"
 #include "page/numbers.h"
 #include "page/svg.h"
-#include "train/run_charts.h"
-#include "train/run_history.h"
+#include "run/charts.h"
+#include "run/history.h"
 
 #include <algorithm>
 #include <cmath>

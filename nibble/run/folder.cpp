@@ -1,4 +1,4 @@
-#include "train/run_folder.h"
+#include "run/folder.h"
 
 #include "checkpoint/output_place.h"
 #include "io/atomic_file.h"

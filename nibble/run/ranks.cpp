@@ -1,4 +1,4 @@
-#include "cli/ranks.h"
+#include "run/ranks.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

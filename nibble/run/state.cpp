@@ -1,4 +1,4 @@
-#include "train/run_state.h"
+#include "run/state.h"
 
 #include "base/json_fields.h"
 #include "base/map_faults.h"

@@ -1,4 +1,4 @@
-#include "train/run_charts.h"
+#include "run/charts.h"
 
 #include "page/numbers.h"
 #include "page/svg.h"

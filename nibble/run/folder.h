@@ -1,8 +1,8 @@
 // The folder of a run:
-//   train.jsonl     the log (train/run_log.h)
+//   train.jsonl     the log (run/log.h)
 //   report.html     what RunView draws; written anew while it goes on
 //   events/         TensorBoard's event files
-//   checkpoints/    states to go on from (train/run_checkpoints.h)
+//   checkpoints/    states to go on from (run/checkpoints.h)
 //   model/          the trained model, at the end; whoever opened the folder writes it
 // One process at a time. What cannot be written (a full disk) is told by `warn` and training goes on; the last good
 // checkpoint stays.
@@ -10,10 +10,10 @@
 
 #include "checkpoint/work_folder.h"
 #include "data/batch_source.h"
-#include "train/event_file.h"
-#include "train/run_checkpoints.h"
-#include "train/run_history.h"
-#include "train/run_log.h"
+#include "run/checkpoints.h"
+#include "run/event_file.h"
+#include "run/history.h"
+#include "run/log.h"
 
 #include <chrono>
 #include <functional>

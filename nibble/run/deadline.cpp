@@ -1,4 +1,4 @@
-#include "train/run_deadline.h"
+#include "run/deadline.h"
 
 #include <algorithm>
 #include <charconv>

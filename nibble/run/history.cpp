@@ -1,7 +1,7 @@
-#include "train/run_history.h"
+#include "run/history.h"
 
 #include "base/json_fields.h"
-#include "train/run_log.h"
+#include "run/log.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "train/run_checkpoints.h"
+#include "run/checkpoints.h"
 
 #include <algorithm>
 #include <charconv>

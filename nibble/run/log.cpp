@@ -1,4 +1,4 @@
-#include "train/run_log.h"
+#include "run/log.h"
 
 #include "base/json_fields.h"
 #include "base/mapped_file.h"

@@ -2,7 +2,7 @@
 // older ones go when a newer one is on the device. What fails is told and costs nothing that was there.
 #pragma once
 
-#include "train/run_state.h"
+#include "run/state.h"
 #include "train/train_config.h"
 
 #include <atomic>
