@@ -7,6 +7,10 @@
 #include <limits>
 #include <vector>
 
+template class nlohmann::basic_json<nlohmann::ordered_map>;
+template class std::vector<nlohmann::ordered_json>;
+template class nlohmann::detail::iter_impl<const nlohmann::ordered_json>;
+
 namespace nibble {
 namespace {
 
