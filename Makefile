@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
+.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format check-format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -72,6 +72,10 @@ hostile:
 
 format:
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+# Fails if `make format` would change a file.
+check-format:
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
 
 tidy:
 	tools/setup

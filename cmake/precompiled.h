@@ -1,4 +1,4 @@
-// Read once per build (cmake/precompile.cmake). Every file still includes what it uses: presets fuzz and tidy go without.
+// Read once per build (cmake/precompile.cmake). Every file still includes what it uses.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>

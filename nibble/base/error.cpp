@@ -6,15 +6,24 @@ namespace nibble {
 
 std::string_view error_kind_name(ErrorKind kind) {
     switch (kind) {
-        case ErrorKind::other: return "other";
-        case ErrorKind::usage: return "usage";
-        case ErrorKind::shape: return "shape";
-        case ErrorKind::recipe: return "recipe";
-        case ErrorKind::checkpoint: return "checkpoint";
-        case ErrorKind::file: return "file";
-        case ErrorKind::device: return "device";
-        case ErrorKind::memory: return "memory";
-        case ErrorKind::cancelled: return "cancelled";
+        case ErrorKind::other:
+            return "other";
+        case ErrorKind::usage:
+            return "usage";
+        case ErrorKind::shape:
+            return "shape";
+        case ErrorKind::recipe:
+            return "recipe";
+        case ErrorKind::checkpoint:
+            return "checkpoint";
+        case ErrorKind::file:
+            return "file";
+        case ErrorKind::device:
+            return "device";
+        case ErrorKind::memory:
+            return "memory";
+        case ErrorKind::cancelled:
+            return "cancelled";
     }
     return "";
 }

@@ -1,6 +1,6 @@
-// How a job reports to its caller and how the caller stops it. Library code never prints and installs no signal handler:
-// it calls these functions and reads the stop flag. The command line prints what they receive and sets the flag on
-// Ctrl-C; another caller passes its own.
+// How a job reports to its caller and how the caller stops it. Library code never prints and installs no signal
+// handler: it calls these functions and reads the stop flag. The command line prints what they receive and sets the
+// flag on Ctrl-C; another caller passes its own.
 #pragma once
 
 #include <atomic>

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "base/dtype.h"
-#include "checkpoint/gguf_config.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_names.h"
 
 #include <memory>

@@ -30,8 +30,8 @@ struct HfLayout {
 Result<HfLayout> make_hf_layout(const ExportSpec& spec);
 
 // Lists the modules of exclude_modules and ignore: every unquantized matrix that an engine could take for a quantized
-// one (checkpoint/modules.h), whatever the source's list says; what the source lists beyond that; and an lm_head that is
-// tied to the embeddings, a linear without a tensor of its own.
+// one (checkpoint/modules.h), whatever the source's list says; what the source lists beyond that; and an lm_head that
+// is tied to the embeddings, a linear without a tensor of its own.
 std::vector<std::string> unquantized_modules(const ExportSpec& spec);
 
 int64_t rows_of(const ExportTensor& tensor);

@@ -12,7 +12,7 @@ struct StoredHead {
         copy,       // of the embedding, value by value
         different,  // another matrix
     } kind = Kind::none;
-    size_t index = 0;  // in the checkpoint's tensors
+    size_t index = 0;       // in the checkpoint's tensors
     std::string note = {};  // one line for the user; empty for none
 };
 

@@ -28,7 +28,8 @@ Result<CalibrationFolder> CalibrationFolder::hold(const fs::path& folder, bool r
     if (error) return fail("{}: cannot create: {}", folder.string(), error.message());
     NIBBLE_TRY(auto lock, WorkFolder::Lock::take(folder));
     if (!resume && !keeps_nothing(folder))
-        return fail("{}: is left from an interrupted job; resume it with --resume or remove the folder", folder.string());
+        return fail("{}: is left from an interrupted job; resume it with --resume or remove the folder",
+                    folder.string());
     CalibrationFolder held;
     held.folder_ = folder;
     held.lock_ = std::move(lock);

@@ -6,8 +6,8 @@ namespace nibble {
 
 // Opens descriptors 0 to 2 on /dev/null where they are closed (a file that is opened later would get their numbers, and
 // what is printed would go into it), ignores SIGPIPE and SIGXFSZ (the write fails and says why), and calls
-// cli_main(argc, argv). Exceptions (no memory, a path with a loop in it) become one line on stderr and status 1, as does
-// standard output that cannot be written whole; where its reader has gone, the status alone.
+// cli_main(argc, argv). Exceptions (no memory, a path with a loop in it) become one line on stderr and status 1, as
+// does standard output that cannot be written whole; where its reader has gone, the status alone.
 int guarded_main(int argc, char** argv);
 
 }  // namespace nibble

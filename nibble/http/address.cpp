@@ -85,8 +85,8 @@ bool is_dead_socket(const std::string& path, const sockaddr_un& name) {
     if (!is_socket(path)) return false;
     const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe < 0) return false;
-    const bool refused = ::connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 &&
-                         errno == ECONNREFUSED;
+    const bool refused =
+        ::connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 && errno == ECONNREFUSED;
     ::close(probe);
     return refused;
 }

@@ -2,8 +2,8 @@
 
 #include "http/framing.h"
 
-#include <fmt/format.h>
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 

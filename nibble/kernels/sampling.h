@@ -70,11 +70,13 @@ struct TokenRequest {
     std::span<const uint32_t> mask;
     // What may follow, or what is penalized, is not known when the row is computed: it is chosen from later.
     bool deferred = false;
-    bool sampled_logprob = false;  // of ChosenToken: of the distribution that is drawn from; nothing is masked or penalized
+    bool sampled_logprob =
+        false;  // of ChosenToken: of the distribution that is drawn from; nothing is masked or penalized
 };
 struct ChosenToken {
-    int32_t id = -1;    // -1: the device leaves this row to the host's sampler
-    float logprob = 0;  // of the raw distribution: before masks, penalties, temperature and filters; or as the request says
+    int32_t id = -1;  // -1: the device leaves this row to the host's sampler
+    float logprob =
+        0;  // of the raw distribution: before masks, penalties, temperature and filters; or as the request says
 };
 
 }  // namespace nibble

@@ -50,7 +50,8 @@ struct ExpertsActivateBackward {
 };
 Status experts_activate_backward(const ExpertsActivateBackward& a, const Stream& stream);
 
-// rows [slots, width] BF16, sorted: each times its weight, rounded. places and weights as above; width: a multiple of 8.
+// rows [slots, width] BF16, sorted: each times its weight, rounded. places and weights as above; width: a multiple
+// of 8.
 Status weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights, std::byte* rows,
                    const Stream& stream);
 

@@ -24,8 +24,9 @@ Result<std::shared_ptr<Parameters>> Parameters::copy(const Checkpoint& from, DTy
     for (size_t i = 0; i < tensors.size(); ++i) {
         CheckpointTensor t = tensors[i];
         if (t.quantized())
-            return fail("tensor '{}' is quantized ({}): training starts from plain weights (nibble convert --format bf16)",
-                        t.name, format_name(t.format));
+            return fail(
+                "tensor '{}' is quantized ({}): training starts from plain weights (nibble convert --format bf16)",
+                t.name, format_name(t.format));
         if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32)
             return fail("tensor '{}' is {}: training reads BF16, F16 and F32", t.name, dtype_name(t.dtype));
         std::vector<float> master(static_cast<size_t>(t.rows() * t.cols()));

@@ -33,8 +33,8 @@ double quadratic(const std::vector<double>& x, const LinearStatistics& s) {
 }  // namespace
 
 LayerOutputError measure_output_error(std::string module, const MatrixView& weight, const WeightSpec& spec,
-                                 const TensorAmax& amax, const LinearStatistics& statistics, const QuantView& solved,
-                                 const QuantizeKernels& kernels) {
+                                      const TensorAmax& amax, const LinearStatistics& statistics,
+                                      const QuantView& solved, const QuantizeKernels& kernels) {
     LayerOutputError error{.module = std::move(module)};
     if (statistics.tokens == 0 || (!statistics.inputs && statistics.local.empty())) return error;
     WeightSpec plain = spec;

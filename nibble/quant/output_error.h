@@ -20,7 +20,7 @@ inline constexpr int64_t output_error_rows = 32;
 
 // `solved` is what came out for `weight` under `spec`. Nothing is measured (rows 0) without statistics of inputs.
 LayerOutputError measure_output_error(std::string module, const MatrixView& weight, const WeightSpec& spec,
-                                 const TensorAmax& amax, const LinearStatistics& statistics, const QuantView& solved,
-                                 const QuantizeKernels& kernels);
+                                      const TensorAmax& amax, const LinearStatistics& statistics,
+                                      const QuantView& solved, const QuantizeKernels& kernels);
 
 }  // namespace nibble

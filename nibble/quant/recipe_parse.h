@@ -1,8 +1,8 @@
 // From flat YAML to Recipe values: types, known keys, Model Optimizer's defaults and exclusions.
 #pragma once
 
-#include "quant/recipe.h"
 #include "io/yaml.h"
+#include "quant/recipe.h"
 
 namespace nibble {
 

@@ -1,8 +1,8 @@
 #include "quant/search_space.h"
 
-#include "checkpoint/text_config.h"
 #include "checkpoint/fnmatch.h"
 #include "checkpoint/modules.h"
+#include "checkpoint/text_config.h"
 #include "quant/recipe.h"
 
 #include <fmt/ranges.h>

@@ -2,8 +2,8 @@
 // what they cost. Definitions are Model Optimizer's auto_quantize:
 //
 //   group   q/k/v of a layer; gate/up of an MLP; all routed experts of a layer; the shared experts of a layer; linears
-//           that engines fuse otherwise (groups_of in checkpoint/modules.h); any other linear alone. One member that must
-//           stay as it is keeps its group.
+//           that engines fuse otherwise (groups_of in checkpoint/modules.h); any other linear alone. One member that
+//           must stay as it is keeps its group.
 //   bits    of a format: effective_bits of its numerics if given, else 1 + exponent + mantissa bits; 16 when a linear
 //           stays as it is. nvfp4 4.5, fp8 8, mxfp4 4.
 //   cost    elements * bits * weight. Effective bits of a choice: its cost over sum of elements * weight, over every

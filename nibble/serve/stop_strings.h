@@ -1,5 +1,5 @@
-// Finds the first of several strings in a text that arrives in pieces, and holds back what may still become one. The work
-// for a byte is bounded by the number of strings (Knuth, Morris and Pratt).
+// Finds the first of several strings in a text that arrives in pieces, and holds back what may still become one. The
+// work for a byte is bounded by the number of strings (Knuth, Morris and Pratt).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ public:
 
     struct One {
         std::string text;
-        std::vector<uint32_t> borders;  // [i]: bytes of the longest beginning that also ends text[0 .. i], but for itself
+        std::vector<uint32_t>
+            borders;  // [i]: bytes of the longest beginning that also ends text[0 .. i], but for itself
         // The bytes of `text` that the input ends with, after one more byte; they were `matched`.
         size_t next(size_t matched, char byte) const {
             while (matched > 0 && text[matched] != byte) matched = borders[matched - 1];

@@ -61,8 +61,7 @@ bool is_known_origin(std::string_view origin, const HttpRequest& request, const 
 std::optional<ApiError> access_error(const HttpRequest& request, const ServerOptions& options) {
     if (!options.api_keys.empty()) {
         if (open_to_all(request.path) || has_key(request, options.api_keys)) return std::nullopt;
-        return ApiError{
-            .status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"};
+        return ApiError{.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"};
     }
     // A browser does not connect to unix sockets. HTTP/1.0 has no Host, and browsers do not speak it.
     const std::string name = host_name(request.host);

@@ -19,8 +19,8 @@ double json_logprob(float logprob);
 
 // {"token", "logprob", "bytes", "top_logprobs"} of chat.
 Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as_ids);
-// A list, as text: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other, as vLLM
-// writes it. The rank is given where the token is among the likeliest that were asked for.
+// A list, as text: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other, as
+// vLLM writes it. The rank is given where the token is among the likeliest that were asked for.
 std::string prompt_logprobs_text(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
 
 // An object of JSON that is written as text piece by piece: a long answer is in memory once, and never as values.

@@ -7,16 +7,16 @@ namespace {
 
 // Bytes of memory, each an upper bound of what is usual: tokens have about four bytes of text, names in JSON included
 // where they belong to it.
-constexpr int64_t choice_bytes = 4096;   // objects of the engine and of the answer
-constexpr int64_t id_bytes = 4;          // of a token, in the engine
-constexpr int64_t event_bytes = 24;      // of a token, on its way to the answer
-constexpr int64_t text_bytes = 16;       // of a token in a whole answer, collected and written
-constexpr int64_t id_text_bytes = 16;    // of a token id in JSON, collected and written
-constexpr int64_t score_bytes = 8;       // of a log-probability, in the engine
-constexpr int64_t score_json = 320;      // of a log-probability in a whole answer, collected and written
-constexpr int64_t prompt_json = 96;      // of a log-probability of the prompt, as vLLM writes it
-constexpr int64_t seen_bytes = 48;       // of a token that penalties count
-constexpr int64_t lookup_bytes = 160;    // of a token that guesses look for
+constexpr int64_t choice_bytes = 4096;  // objects of the engine and of the answer
+constexpr int64_t id_bytes = 4;         // of a token, in the engine
+constexpr int64_t event_bytes = 24;     // of a token, on its way to the answer
+constexpr int64_t text_bytes = 16;      // of a token in a whole answer, collected and written
+constexpr int64_t id_text_bytes = 16;   // of a token id in JSON, collected and written
+constexpr int64_t score_bytes = 8;      // of a log-probability, in the engine
+constexpr int64_t score_json = 320;     // of a log-probability in a whole answer, collected and written
+constexpr int64_t prompt_json = 96;     // of a log-probability of the prompt, as vLLM writes it
+constexpr int64_t seen_bytes = 48;      // of a token that penalties count
+constexpr int64_t lookup_bytes = 160;   // of a token that guesses look for
 
 // Sizes of requests are up to 2^40 tokens: sums of doubles do not overflow.
 double bytes_of_prompt(const Request& r, double prompt, double context, const AnswerForms& form) {

@@ -23,7 +23,7 @@ namespace nibble {
 class IntakeQueue {
 public:
     explicit IntakeQueue(int threads, size_t most = 4096);  // most: that wait
-    ~IntakeQueue();  // drops what was not begun
+    ~IntakeQueue();                                         // drops what was not begun
     bool post(std::function<void()> work);
 
 private:
@@ -76,9 +76,9 @@ public:
     std::string id;     // the client's X-Request-Id, or one of our own
     std::string trace;  // the client's traceparent; empty: there is none that is valid
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-    Json notes = Json::object();  // for the log
-    Json body;                    // an object, of routes that take one; who reads it takes it
-    size_t body_bytes = 0;        // of its text
+    Json notes = Json::object();   // for the log
+    Json body;                     // an object, of routes that take one; who reads it takes it
+    size_t body_bytes = 0;         // of its text
     std::shared_ptr<void> memory;  // what is counted for the answer, until it is sent
     bool heavy = false;            // the answer may take long to make
     // Of the whole request, from its last byte to its answer's: its `timeout` and the server's limit.
@@ -101,7 +101,7 @@ using ModelPtr = std::shared_ptr<const ServedModel>;
 
 // Sets the exchange's body and deadline. False: it is no JSON object, or asks for another model; the client was told.
 bool read_body(HttpExchange& exchange, const ServedModel& model);
-inline constexpr double most_timeout = 1e9;  // seconds
+inline constexpr double most_timeout = 1e9;                    // seconds
 inline constexpr int64_t most_body_values = int64_t{4} << 20;  // of a body's JSON
 
 }  // namespace nibble

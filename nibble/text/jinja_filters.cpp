@@ -360,8 +360,8 @@ Value f_tojson(In in, V v, A a) {
         if (b[1]->is(Kind::string))
             indent = b[1]->marked();
         else
-            indent = Marked::written(
-                std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[1], 0), 0, 1000)), ' '));
+            indent =
+                Marked::written(std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[1], 0), 0, 1000)), ' '));
     }
     Marked comma = Marked::written(indent ? "," : ", "), colon = Marked::written(": ");
     if (b[2] && !b[2]->is(Kind::none)) {

@@ -1,7 +1,7 @@
 #include "text/tokenizer.h"
 
-#include "base/model_place.h"
 #include "base/mapped_file.h"
+#include "base/model_place.h"
 #include "text/substring.h"
 #include "text/tokenizer_data.h"
 

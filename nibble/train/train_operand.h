@@ -24,8 +24,8 @@ private:
     std::vector<PackedMatrix> packs_;
 };
 
-// out.y[i, j] = scale of the operands * sum over k of a[i, k] b[j, k], then + more[i, j] where there is one ([rows of a,
-// rows of b], adjacent), the bias, and rounding as `out` says. Sums in the order of kernels/matmul.h for plain F32
+// out.y[i, j] = scale of the operands * sum over k of a[i, k] b[j, k], then + more[i, j] where there is one ([rows of
+// a, rows of b], adjacent), the bias, and rounding as `out` says. Sums in the order of kernels/matmul.h for plain F32
 // weights; with block scales that of fp8_block128: t of 128 k, then fma(t, a's scale * b's, acc).
 void operand_product(const CastOperand& a, const PackedOperand& b, const MatmulOutput& out, const float* more,
                      const MatmulKernels& kernels, ThreadPool& pool);

@@ -22,8 +22,9 @@ namespace nibble {
 
 class TrainedCodes : public Checkpoint {
 public:
-    // Copies what it needs of `products`, in the phase of the run it is in; the parameters are those that they read. Errors, by the linear's name: a rounding that no checkpoint holds, two formats
-    // in one model, blocks that a matrix cuts.
+    // Copies what it needs of `products`, in the phase of the run it is in; the parameters are those that they read.
+    // Errors, by the linear's name: a rounding that no checkpoint holds, two formats in one model, blocks that a matrix
+    // cuts.
     static Result<std::unique_ptr<TrainedCodes>> create(std::shared_ptr<const Parameters> parameters,
                                                         const ForwardWeights& products, ThreadPool& pool);
     // The same errors without the work: before a run.

@@ -18,7 +18,9 @@ TEST(HeldPages, StayWhateverBecomesOfTheFile) {
     auto map = MappedFile::open(path);
     ASSERT_TRUE(map.ok());
     const Bytes all = map->bytes(), part = all.subspan(9001, 20'000);
-    const auto read = [](Bytes bytes) { return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()); };
+    const auto read = [](Bytes bytes) {
+        return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
     ASSERT_TRUE(hold_pages(part).ok());
     EXPECT_EQ(read(all), text);
     map->done_with(part);

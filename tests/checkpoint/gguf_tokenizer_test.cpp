@@ -57,7 +57,8 @@ std::string error_of(const GgufMetadata& metadata) {
     const auto made = gguf_tokenizer(metadata);
     return made.ok() ? "" : made.error().message();
 }
-#define EXPECT_METADATA_REFUSED(metadata, part) EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
+#define EXPECT_METADATA_REFUSED(metadata, part) \
+    EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
 
 TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_carried_and_padding_is_not) {
     const Json json = tokenizer_json(bpe().metadata("gpt2", "gpt-2"));

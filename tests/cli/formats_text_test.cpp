@@ -1,5 +1,5 @@
-#include "cli/formats_json.h"
 #include "cli/formats_text.h"
+#include "cli/formats_json.h"
 
 #include <gtest/gtest.h>
 

@@ -109,7 +109,8 @@ void answer_body(size_t route, std::string_view body) {
 void answer_bytes(std::string_view bytes) {
     std::vector<bool> heads;  // of the requests that were handled: whether the answer has no body
     boost::asio::io_context io;
-    HttpShared shared{.io = io, .limits = service().core.options.limits, .handler = {}, .bodies = BodyBudgets(96 << 10)};
+    HttpShared shared{
+        .io = io, .limits = service().core.options.limits, .handler = {}, .bodies = BodyBudgets(96 << 10)};
     shared.limits.body_bytes = 64 << 10;
     shared.limits.header_bytes = 4 << 10;
     shared.handler = [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {

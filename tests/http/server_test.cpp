@@ -336,8 +336,9 @@ TEST(HttpServer, EndsSlowPeersAndServesOthersMeanwhile) {
     std::vector<HttpClient> slow;
     for (int i = 0; i < 100; ++i) {
         slow.push_back(site.client());
-        ASSERT_TRUE(
-            slow.back().write(i % 2 ? "GET /echo HT" : "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab").ok());
+        ASSERT_TRUE(slow.back()
+                        .write(i % 2 ? "GET /echo HT" : "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab")
+                        .ok());
     }
     slow.push_back(site.client());  // says nothing
     for (HttpClient& c : slow) {
@@ -356,12 +357,14 @@ TEST(HttpServer, BoundsConnectionsAndTheMemoryOfBodies) {
     limits.body_time = std::chrono::milliseconds(2000);
     Site site(limits);
     HttpClient big = site.client();
-    ASSERT_TRUE(big.write("POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 99000\r\n\r\n" + std::string(99'000, 'x')).ok());
+    ASSERT_TRUE(
+        big.write("POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 99000\r\n\r\n" + std::string(99'000, 'x')).ok());
     // The request was handed on; what it holds ends with it, so the next is served.
     ASSERT_TRUE(wait_until([&] { return site.held_now() == 1; }));
     {
         HttpClient first = site.client(), second = site.client();
-        const std::string half = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + std::string(60'000, 'x');
+        const std::string half =
+            "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + std::string(60'000, 'x');
         ASSERT_TRUE(first.write(half).ok());
         ASSERT_TRUE(second.write(half).ok());
         // One of them gets 503; the other too, if it came first to less than its share, or it waits for the rest of its

@@ -150,18 +150,22 @@ TEST_P(Invariance, AForkContinuesAsItsOriginal) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Invariance,
-    testing::Values(InvarianceCase{"model", {}}, InvarianceCase{"model", {}, Compute::f32}, InvarianceCase{"model", KvFormat::fp8_cast},
-                    InvarianceCase{"model", KvFormat::fp8_page}, InvarianceCase{"models/qwen3_moe", KvFormat::fp8_page},
-                    InvarianceCase{"models/llama", {}}, InvarianceCase{"models/qwen2", KvFormat::nvfp4_cast}, InvarianceCase{"models/qwen3", {}},
-                    InvarianceCase{"compressed-tensors/nvfp4a16", {}}, InvarianceCase{"compressed-tensors/fp8_dynamic", {}},
-                    InvarianceCase{"compressed-tensors/fp8_block", {}, Compute::f32}, InvarianceCase{"compressed-tensors/mxfp4a16", {}},
-                    InvarianceCase{"models/mixtral", {}}, InvarianceCase{"models/qwen3_moe", {}, Compute::f32},
-                    InvarianceCase{"models/deepseek_v3", {}}, InvarianceCase{"models/nemotron_h", {}},
+    testing::Values(InvarianceCase{"model", {}}, InvarianceCase{"model", {}, Compute::f32},
+                    InvarianceCase{"model", KvFormat::fp8_cast}, InvarianceCase{"model", KvFormat::fp8_page},
+                    InvarianceCase{"models/qwen3_moe", KvFormat::fp8_page}, InvarianceCase{"models/llama", {}},
+                    InvarianceCase{"models/qwen2", KvFormat::nvfp4_cast}, InvarianceCase{"models/qwen3", {}},
+                    InvarianceCase{"compressed-tensors/nvfp4a16", {}},
+                    InvarianceCase{"compressed-tensors/fp8_dynamic", {}},
+                    InvarianceCase{"compressed-tensors/fp8_block", {}, Compute::f32},
+                    InvarianceCase{"compressed-tensors/mxfp4a16", {}}, InvarianceCase{"models/mixtral", {}},
+                    InvarianceCase{"models/qwen3_moe", {}, Compute::f32}, InvarianceCase{"models/deepseek_v3", {}},
+                    InvarianceCase{"models/nemotron_h", {}},
                     InvarianceCase{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16_stochastic},
                     InvarianceCase{"models/nemotron_h", {}, Compute::f32, SsmStateFormat::fp16},
                     InvarianceCase{"models/nemotron_h", {}, Compute::bf16, SsmStateFormat::bf16},
                     InvarianceCase{"model", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
-                    InvarianceCase{"compressed-tensors/fp8_block", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
+                    InvarianceCase{
+                        "compressed-tensors/fp8_block", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles},
                     InvarianceCase{"models/qwen3_moe", {}, Compute::bf16, SsmStateFormat::f32, SumOrder::tiles}));
 
 }  // namespace

@@ -16,7 +16,8 @@ bool may_follow(const Request& r, int32_t token, std::span<const int32_t> answer
     if ((!r.allowed.empty() || early) && in(r.eos)) allowed = !early;
     for (const auto& word : r.bad_words) {
         const auto before = std::span(word).first(word.size() - 1);
-        if (word.back() == token && answer.size() >= before.size() && std::ranges::equal(answer.last(before.size()), before))
+        if (word.back() == token && answer.size() >= before.size() &&
+            std::ranges::equal(answer.last(before.size()), before))
             allowed = false;
     }
     return allowed;

@@ -64,12 +64,13 @@ TEST(Limits, EveryListHasOneOnEveryRoute) {
     s.ask("/v1/messages", body, 400);
     body["stop_sequences"] = Json::array({std::string(4097, 'z')});
     s.ask("/v1/messages", body, 400);
-    EXPECT_EQ(s.post("/v1/completions", "{\"prompt\": \"a\", \"allowed_token_ids\": [5" +
-                                            std::string([] {
-                                                std::string more;
-                                                for (int i = 0; i < 4'200'000; ++i) more += ",5";
-                                                return more;
-                                            }()) + "]}").status,
+    EXPECT_EQ(s.post("/v1/completions", "{\"prompt\": \"a\", \"allowed_token_ids\": [5" + std::string([] {
+                                            std::string more;
+                                            for (int i = 0; i < 4'200'000; ++i) more += ",5";
+                                            return more;
+                                        }()) +
+                                            "]}")
+                  .status,
               400)
         << "a body of more values than any request has";
 }
@@ -97,7 +98,8 @@ TEST(Limits, TheLargestPossibleAnswerOfARequestIsBounded) {
     size(chat, {{"messages", messages}, {"max_tokens", 900}, {"n", 128}}, 400);
     size(chat, {{"messages", messages}, {"max_tokens", 10}, {"logprobs", true}, {"top_logprobs", 20}}, 200);
     // Of an answer without a given length, so much is made as the request's memory allows.
-    const Json cut = s.ask(chat, {{"messages", messages}, {"logprobs", true}, {"top_logprobs", 100}, {"ignore_eos", true}});
+    const Json cut =
+        s.ask(chat, {{"messages", messages}, {"logprobs", true}, {"top_logprobs", 100}, {"ignore_eos", true}});
     EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");
     EXPECT_GT(cut["usage"]["completion_tokens"], 50);
     EXPECT_LT(cut["usage"]["completion_tokens"], 200);
@@ -130,8 +132,13 @@ TEST(Limits, AllAnswersTogetherAreBoundedAndTheMemoryComesBack) {
 
 TEST(Limits, AnswersOfManyPromptsAndChoicesAreThoseOfEachAlone) {
     const TestServer s;
-    const Json lists{{"bad_words", {"e", "ab", " t"}}, {"stop", {"qq", "zz"}}, {"logit_bias", {{"40", 2}}},
-                     {"cache_salt", std::string(100'000, 's')}, {"max_tokens", 12}, {"temperature", 0}, {"logprobs", 3}};
+    const Json lists{{"bad_words", {"e", "ab", " t"}},
+                     {"stop", {"qq", "zz"}},
+                     {"logit_bias", {{"40", 2}}},
+                     {"cache_salt", std::string(100'000, 's')},
+                     {"max_tokens", 12},
+                     {"temperature", 0},
+                     {"logprobs", 3}};
     Json both = lists;
     both["prompt"] = {"once", "upon"};
     both["n"] = 2;
@@ -156,10 +163,11 @@ TEST(Limits, AnswersAndTheLogQuoteLittleOfWhatAPeerSent) {
         for (const auto& [name, value] : r.headers) EXPECT_LE(longest_run(value, 'k'), 256u) << name;
     };
     for (const RouteCase& route : answering_routes()) {
-        for (const char* field : {"model", "stop", "seed", "logit_bias", "tools", "tool_choice", "response_format", "text",
-                                  "guided_grammar", "guided_regex", "chat_template", "prediction", "temperature",
-                                  "stream_options", "include", "metadata", "truncation", "cache_salt_"})
-            for (const Json& value : {Json(k), Json{{k, 1}}, Json::array({k}), Json{{"type", k}}, Json::array({{{"type", k}}})}) {
+        for (const char* field : {"model", "stop", "seed", "logit_bias", "tools", "tool_choice", "response_format",
+                                  "text", "guided_grammar", "guided_regex", "chat_template", "prediction",
+                                  "temperature", "stream_options", "include", "metadata", "truncation", "cache_salt_"})
+            for (const Json& value :
+                 {Json(k), Json{{k, 1}}, Json::array({k}), Json{{"type", k}}, Json::array({{{"type", k}}})}) {
                 Json body = route.body;
                 body[field] = value;
                 const HttpResponse r = s.post(route.path, body.dump());
@@ -235,8 +243,8 @@ TEST(Access, HostsAndOriginsWithoutAKey) {
         request.path = "/health";
         EXPECT_EQ(!access_error(request, options), passes) << host << " " << origin;
     }
-    const HttpRequest foreign{.method = "POST", .path = "/v1/completions", .host = "evil.example",
-                              .headers = {{"origin", "http://x"}}};
+    const HttpRequest foreign{
+        .method = "POST", .path = "/v1/completions", .host = "evil.example", .headers = {{"origin", "http://x"}}};
     options.allowed_hosts = {"*"};
     options.cors_origin = "*";
     EXPECT_FALSE(access_error(foreign, options));
@@ -286,9 +294,10 @@ TEST(Access, AHalfClosedClientGetsItsAnswer) {
         HttpClient c = s.client();
         const std::string body =
             Json{{"prompt", "a"}, {"max_tokens", 300}, {"ignore_eos", true}, {"stream", stream}}.dump();
-        ASSERT_TRUE(c.write(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
-                                        body.size(), body))
-                        .ok());
+        ASSERT_TRUE(
+            c.write(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                                body.size(), body))
+                .ok());
         c.shut_down_writing();
         const auto r = c.receive();
         ASSERT_TRUE(r.ok()) << r.error().message();

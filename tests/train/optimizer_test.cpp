@@ -131,7 +131,9 @@ TEST(Muon, OrthogonalizingADiagonalIsThePolynomial) {
                 for (int round = 0; round < 5; ++round)
                     x = 3.4445 * x - 4.7750 * x * x * x + 2.0315 * x * x * x * x * x;
                 EXPECT_NEAR(u[i * size_t(cols) + j], x, 1e-4) << i << " " << j;
-                if (i == j && std::abs(diagonal[i]) >= 0.25) { EXPECT_NEAR(std::abs(x), 0.95, 0.3) << i; }
+                if (i == j && std::abs(diagonal[i]) >= 0.25) {
+                    EXPECT_NEAR(std::abs(x), 0.95, 0.3) << i;
+                }
             }
     }
     std::vector<float> none(12);

@@ -1,5 +1,5 @@
-// The loss beside a teacher on a GPU: value and gradient beside the CPU trainer's, what must not show in the bits, and a
-// quantized student that comes nearer.
+// The loss beside a teacher on a GPU: value and gradient beside the CPU trainer's, what must not show in the bits, and
+// a quantized student that comes nearer.
 #include "cuda/models/train_recipes.h"
 #include "train/device/device_trainer.h"
 #include "train/small_trainer.h"
@@ -35,12 +35,13 @@ Result<std::unique_ptr<DeviceTrainer>> taught(const std::shared_ptr<const Checkp
                                               const TrainPrecision& precision, int64_t micro_batch, ThreadPool& pool) {
     TrainerOptions options{.precision = precision, .cross_entropy = share};
     options.optimizer.weight_decay = 0;
-    return DeviceTrainer::create(start_of_seed(7, pool), {.train = options,
-                                                          .device = recipe_device(),
-                                                          .rows = 4,
-                                                          .seq = recipe_seq,
-                                                          .micro_batch = micro_batch,
-                                                          .teacher = teacher},
+    return DeviceTrainer::create(start_of_seed(7, pool),
+                                 {.train = options,
+                                  .device = recipe_device(),
+                                  .rows = 4,
+                                  .seq = recipe_seq,
+                                  .micro_batch = micro_batch,
+                                  .teacher = teacher},
                                  pool);
 }
 

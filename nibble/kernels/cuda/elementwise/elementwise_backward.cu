@@ -1,7 +1,7 @@
 // The way back through norms and activations.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
-#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/primitives/rows8.cuh"
+#include "kernels/cuda/primitives/value_slope.cuh"
 
 namespace nibble::cuda {
 namespace {

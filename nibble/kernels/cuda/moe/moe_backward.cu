@@ -1,6 +1,6 @@
 // What lies between the products of a mixture's way back.
-#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/moe/moe_backward_launch.h"
+#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/product/exact/product_launch.h"
 
 namespace nibble::cuda {

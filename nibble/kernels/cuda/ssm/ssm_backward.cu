@@ -1,8 +1,8 @@
 // The way back through Mamba-2 around its scans: what lies between the products again, gate and norm, steps,
 // convolution.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
-#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
+#include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/ssm/ssm_backward_launch.h"
 
 namespace nibble::cuda {
