@@ -1,6 +1,6 @@
-// FP8 weights: E4M3 codes with FP32 scales that multiply on decode: one per tensor, one per output row, or one per
-// 128 x 128 tile.  scale = amax / 448; a zero amax gives scale 1 (Model Optimizer writes NaN bytes for an all-zero
-// matrix of the per-tensor format; nibble does not).
+// FP8 weights: E4M3 codes and FP32 scales that multiply on decode. One scale per tensor, per output row or per 128 x
+// 128 tile. scale = amax / 448; an amax of zero gives scale 1 (Model Optimizer writes NaN bytes for an all-zero matrix
+// with a per-tensor scale; nibble does not).
 #pragma once
 
 #include "base/dtype.h"
@@ -16,31 +16,31 @@ NIBBLE_HD constexpr float fp8_scale(float amax, Arithmetic arithmetic) {
     return s > 0.0f ? s : 1.0f;
 }
 
-// x as a tensor of this dtype (BF16, F16 or F32) holds it.
+// Rounds x to a dtype (BF16, F16 or F32) and back to FP32.
 NIBBLE_HD constexpr float rounded_to_dtype(float x, DType dtype) {
     return dtype == DType::bf16 ? round_to_bf16(x) : dtype == DType::f16 ? fp16_to_float(fp16_from_float(x)) : x;
 }
 
-// The divisor of a per-tensor scale. PyTorch on CUDA rounds a zero-dimensional FP32 operand to the dtype of the other
-// operand, the weights', first; on a CPU it does not. The stored scale stays FP32 either way. A scale that would vanish
-// (F16: below 2^-25) is not rounded: Model Optimizer writes NaN bytes there.
+// Returns the divisor for a per-tensor scale. PyTorch on CUDA first rounds a zero-dimensional FP32 operand to the dtype
+// of the weights; PyTorch on a CPU does not. The stored scale stays FP32 in both cases. A scale that would round to
+// zero (F16: below 2^-25) is not rounded; Model Optimizer writes NaN bytes there.
 NIBBLE_HD constexpr float fp8_tensor_divisor(float scale, Arithmetic arithmetic, DType weights) {
     const float rounded = arithmetic == Arithmetic::reciprocal ? rounded_to_dtype(scale, weights) : scale;
     return rounded > 0.0f ? rounded : scale;
 }
 
-// Codes saturate. Model Optimizer casts without: quotients beyond 464, which only a searched scale below the maximum
-// has, become NaN in its exports.
+// Codes saturate. Model Optimizer's cast does not: quotients beyond 464 become NaN in its exports. Only a searched
+// scale below the maximum has such quotients.
 //
-// Per tensor: the quotient is a tensor of the weights' dtype, so that of BF16 and F16 weights is rounded twice.
+// Per tensor: the quotient has the weights' dtype, so quotients of BF16 and F16 weights are rounded twice.
 NIBBLE_HD constexpr uint8_t fp8_tensor_code(float w, float divisor, DType weights) {
     return e4m3_from_float_saturating(rounded_to_dtype(w / divisor, weights));
 }
 
-// Per row or tile: the scale has dimensions, the quotient stays FP32.
+// Per row or tile: the scale is not zero-dimensional, so the quotient stays FP32.
 NIBBLE_HD constexpr uint8_t fp8_code(float w, float scale) { return e4m3_from_float_saturating(w / scale); }
 
-// Fake quantization inside searches: k = 448 / amax, evaluated as reciprocal(amax) * 448; 1 for a vanishing amax.
+// Fake quantization in searches: k = 448 / amax, computed as reciprocal(amax) * 448. k is 1 if amax is at most 2^-24.
 struct Fp8FakeScale {
     float up, down;  // k and 1/k
 };

@@ -1,6 +1,6 @@
-// The block formats of GGUF: decoding of one block to FP32, and the encoders that writing GGUF needs. Everything is
-// little-endian bytes; d, m are FP16 scales. Arithmetic is FP32 in the order written, so results equal ggml's reference
-// decoder and gguf-py bit for bit: products of a scale and an integer are exact in 24 bits, only additions round.
+// The block formats of GGUF: decoders of one block to FP32, and the encoders for writing GGUF. All numbers are
+// little-endian; d and m are FP16 scales. Arithmetic is FP32 in the order written, so results equal ggml's reference
+// decoder and gguf-py bit for bit: a product of a scale and an integer is exact in 24 bits, only additions round.
 // Source: ggml-common.h and ggml-quants.c.
 //
 //   type   elements bytes  layout
@@ -14,11 +14,12 @@
 //   Q2_K   256      84     16 (scale, min) nibbles, 2-bit codes, d, dmin
 //   Q3_K   256      110    high bits, 2-bit codes, 16 6-bit scales, d
 //   Q4_K   256      144    d, dmin, 8 6-bit (scale, min), nibble pairs
-//   Q5_K   256      176    the same with high bits
+// Q5_K   256      176    like Q4_K, with high bits
 //   Q6_K   256      210    low nibbles, high bit pairs, 16 int8 scales, d
 //
-// Nibble pairs are split by half blocks: byte j holds element j in its low and element j + n/2 in its high nibble (n =
-// 32, or 16 for NVFP4). nibble's canonical codes, like safetensors dialects, hold neighbours 2j and 2j+1 instead.
+// Nibble pairs are split by half blocks: byte j holds element j in its low nibble and element j + n/2 in its high
+// nibble (n = 32, or 16 for NVFP4). nibble's canonical codes and the safetensors dialects hold elements 2j and 2j+1
+// instead.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -50,7 +51,7 @@ constexpr int q3k_scale(const uint8_t* s, int j) {
 
 }  // namespace ggml_detail
 
-// Every decode_X reads one block of X and writes its elements.
+// decode_X reads one block of X and writes its elements.
 
 constexpr void decode_q4_0(const uint8_t* block, float* y) {
     const float d = ggml_detail::fp16_at(block);
@@ -142,7 +143,7 @@ constexpr void decode_q6_k(const uint8_t* block, float* y) {
     }
 }
 
-// From exponent 253 on the largest codes overflow to infinity; exponent 255 is not special to ggml's decoder.
+// From exponent 253 on, the largest codes overflow to infinity. ggml's decoder gives exponent 255 no special meaning.
 constexpr void decode_mxfp4(const uint8_t* block, float* y) {
     // ggml multiplies doubled codes by half the scale, 2^(e - 128), which stays finite at 255 and is subnormal at 0
     // and 1.
@@ -154,8 +155,9 @@ constexpr void decode_mxfp4(const uint8_t* block, float* y) {
     }
 }
 
-// The tensor's `.scale` multiplies the block's first, as everywhere in nibble (formats/nvfp4.h); without one, 1 gives
-// the bits of ggml's CPU decoder: bit 7 of a block scale is ignored, 0x7F (E4M3's NaN) is zero.
+// Multiplies the block scale by the tensor's `.scale` first, as everywhere in nibble (formats/nvfp4.h). With a tensor
+// scale of 1 the bits equal those of ggml's CPU decoder: bit 7 of a block scale is ignored, and 0x7F (E4M3's NaN) is
+// zero.
 constexpr void decode_nvfp4(const uint8_t* block, float* y, float tensor_scale = 1.0f) {
     for (int s = 0; s < 4; ++s) {
         const float scale =
@@ -170,7 +172,8 @@ constexpr void decode_nvfp4(const uint8_t* block, float* y, float tensor_scale =
 
 // ---- Packing -----------------------------------------------------------------------------------------------------
 
-// Canonical codes (byte t: elements 2t low, 2t+1 high) to half-block pairs and back, n elements (16 or 32).
+// split_nibbles() converts n canonical codes (16 or 32; byte t holds elements 2t low, 2t+1 high) to half-block pairs;
+// join_nibbles() is its inverse.
 template <int n>
 constexpr void split_nibbles(const uint8_t* canonical, uint8_t* pairs) {
     const auto element = [&](int i) { return canonical[i / 2] >> (i % 2 * 4) & 15; };
@@ -183,8 +186,8 @@ constexpr void join_nibbles(const uint8_t* pairs, uint8_t* canonical) {
     for (int t = 0; t < n / 2; ++t) canonical[t] = static_cast<uint8_t>(element(2 * t) | element(2 * t + 1) << 4);
 }
 
-// 64 elements: 32 bytes of canonical codes and 4 E4M3 scales (non-negative, not NaN) to a 36-byte block. Lossless but
-// for bit 7 of the scales, which ggml's CPU and CUDA decoders read differently and which must be clear.
+// Packs 64 elements, 32 bytes of canonical codes and 4 E4M3 scales (non-negative, not NaN), into a block of 36 bytes.
+// Clears bit 7 of the scales, which ggml's CPU and CUDA decoders read differently; everything else is lossless.
 constexpr void pack_nvfp4(const uint8_t* codes, const uint8_t* scales, uint8_t* block) {
     for (int s = 0; s < 4; ++s) {
         block[s] = scales[s] & 0x7F;
@@ -199,7 +202,7 @@ constexpr void unpack_nvfp4(const uint8_t* block, uint8_t* codes, uint8_t* scale
     }
 }
 
-// 32 elements: 16 bytes of canonical codes and the E8M0 exponent to a 17-byte block.
+// Packs 32 elements, 16 bytes of canonical codes and the E8M0 exponent, into a block of 17 bytes.
 constexpr void pack_mxfp4(const uint8_t* codes, uint8_t exponent, uint8_t* block) {
     block[0] = exponent;
     split_nibbles<32>(codes, block + 1);

@@ -22,7 +22,7 @@ void decode_f64(const uint8_t* block, float* y) {
 
 void decode_nvfp4_block(const uint8_t* block, float* y) { decode_nvfp4(block, y); }
 
-// A template per decoder, so that the per-element types do not pay for a call through a pointer per element.
+// One instance per decoder: types with one element per block then need no indirect call per element.
 template <BlockDecoder decode>
 void decode_all(const uint8_t* blocks, int64_t count, int64_t block_bytes, int64_t block_elements, float* out) {
     for (int64_t b = 0; b < count; ++b) decode(blocks + b * block_bytes, out + b * block_elements);

@@ -1,5 +1,5 @@
-// Small IEEE-like floats, defined once. A format is (exponent bits, mantissa bits, bias); what it does at the top of
-// its range (NaN, infinity, saturation) is decided by the named functions below, because systems differ there.
+// Small IEEE-like floats. MiniFloat has the exponent bits, mantissa bits and bias of a format. The named functions
+// below define the top of its range (NaN, infinity, saturation), because systems differ there.
 //
 //   type  S-E-M    bias  max     smallest   special                       source
 //   E2M1  1-2-1    1     6       0.5        none                          OCP MX 1.0
@@ -34,8 +34,8 @@ struct MiniFloat {
     static constexpr float step = float_from_bits(uint32_t(127 + 1 - bias - MantissaBits) << 23);
     static constexpr uint32_t min_normal_bits = uint32_t(127 + 1 - bias) << 23;
 
-    // Code of |x| rounded to nearest even as if exponents had no upper end: the caller compares with its largest code.
-    // `bits` are those of a finite float with the sign cleared.
+    // Returns the code of |x| rounded to nearest even, as if exponents had no upper limit; the caller compares it with
+    // its largest code. `bits` are those of a finite float with the sign cleared.
     NIBBLE_HD static constexpr uint32_t round_magnitude(uint32_t bits) {
         if (bits < min_normal_bits) {  // adding 2^23 steps makes the FP32 adder round to a whole step
             constexpr float magic = step * 8388608.0f;
@@ -46,7 +46,7 @@ struct MiniFloat {
         return (rounded >> shift) - (uint32_t(127 - bias) << MantissaBits);
     }
 
-    // Value of a code without its sign bit, every exponent taken as an ordinary one.
+    // Returns the value of a code without its sign bit. Every exponent is an ordinary one.
     NIBBLE_HD static constexpr float magnitude_value(uint32_t code) {
         if (code < (1u << MantissaBits)) return static_cast<float>(code) * step;
         return float_from_bits((code << (23 - MantissaBits)) + (uint32_t(127 - bias) << 23));
@@ -57,7 +57,7 @@ struct MiniFloat {
 
 NIBBLE_HD constexpr float bf16_to_float(uint16_t code) { return float_from_bits(uint32_t{code} << 16); }
 
-// NaN keeps its sign and payload top and becomes quiet; overflow goes to infinity.
+// NaN becomes quiet and keeps its sign and upper payload; overflow gives infinity.
 NIBBLE_HD constexpr uint16_t bf16_from_float(float x) {
     const uint32_t bits = float_bits(x);
     if (is_nan_bits(bits)) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -95,7 +95,8 @@ NIBBLE_HD constexpr float e4m3_to_float(uint8_t code) {
     return float_from_bits(sign | bits);
 }
 
-// As PyTorch and ml_dtypes cast: |x| <= 464 rounds (464 is a tie and goes to 448), beyond, infinity and NaN give NaN.
+// Casts like PyTorch and ml_dtypes. |x| <= 464 rounds (464 is a tie and goes to 448); larger values, infinity and NaN
+// give NaN.
 NIBBLE_HD constexpr uint8_t e4m3_from_float(float x) {
     const uint32_t bits = float_bits(x), rest = bits & 0x7FFFFFFFu;
     const uint32_t sign = bits >> 31 << 7;
@@ -104,7 +105,7 @@ NIBBLE_HD constexpr uint8_t e4m3_from_float(float x) {
     return static_cast<uint8_t>(sign | (code > e4m3_max_code ? uint32_t{e4m3_nan_code} : code));
 }
 
-// Limits to +-448; NaN stays NaN.
+// Clamps to +-448; NaN stays NaN.
 NIBBLE_HD constexpr uint8_t e4m3_from_float_saturating(float x) {
     const uint32_t bits = float_bits(x), rest = bits & 0x7FFFFFFFu;
     const uint32_t sign = bits >> 31 << 7;
@@ -119,7 +120,7 @@ inline constexpr float e5m2_max = 57344.0f;
 
 NIBBLE_HD constexpr float e5m2_to_float(uint8_t code) { return fp16_to_float(static_cast<uint16_t>(code << 8)); }
 
-// Overflow goes to infinity, as IEEE and ml_dtypes have it.
+// Overflow gives infinity, as in IEEE and ml_dtypes.
 NIBBLE_HD constexpr uint8_t e5m2_from_float(float x) {
     const uint32_t bits = float_bits(x), rest = bits & 0x7FFFFFFFu;
     const uint32_t sign = bits >> 31 << 7;
@@ -136,8 +137,8 @@ NIBBLE_HD constexpr float e8m0_to_float(uint8_t code) {
     return code == 0 ? float_from_bits(0x00400000u) : float_from_bits(uint32_t{code} << 23);
 }
 
-// As ml_dtypes casts: nearest power of two, a mantissa of 1.5 or more rounds up; zero, negatives, infinity, NaN and
-// overflow give NaN (255). Quantizers do not use this: they choose exponents by the rules of mx.h.
+// Casts like ml_dtypes: to the nearest power of two, a mantissa of 1.5 or more rounds up. Zero, negatives, infinity,
+// NaN and overflow give NaN (255). Quantizers choose exponents by the rules of mx.h instead.
 NIBBLE_HD constexpr uint8_t e8m0_from_float(float x) {
     const uint32_t bits = float_bits(x);
     if (bits == 0 || bits >= 0x7F800000u) return 255;           // the second test also catches every set sign bit
@@ -162,14 +163,14 @@ NIBBLE_HD constexpr uint8_t e2m1_magnitude(float x) {
     return static_cast<uint8_t>(MiniFloat<2, 1>::round_magnitude(float_bits(a)));
 }
 
-// The cast of NVFP4 export (Model Optimizer): the sign bit is x < 0, so -0.0 and NaN lose theirs, while a small
-// negative number that rounds to zero keeps it (code 8).
+// The cast of NVFP4 export (Model Optimizer). The sign bit is x < 0: -0.0 and NaN lose their sign, and a small negative
+// number that rounds to zero keeps it (code 8).
 NIBBLE_HD constexpr uint8_t e2m1_from_float(float x) {
     return static_cast<uint8_t>(e2m1_magnitude(x) | (x < 0.0f ? 8u : 0u));
 }
 
-// The cast of MXFP4 export (Model Optimizer): every tie goes to the smaller magnitude, and zero gets the sign bit:
-// x > 0 -> plus, else minus.
+// The cast of MXFP4 export (Model Optimizer). Ties go to the smaller magnitude. Zero has the sign bit set: the sign is
+// plus only if x > 0.
 NIBBLE_HD constexpr uint8_t e2m1_from_float_ties_down(float x) {
     const float a = magnitude(x);
     const unsigned code = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5.0f);

@@ -1,15 +1,15 @@
-// Rounding that is right on average (NVFP4 gradients, FP16 states), and the Hadamard rotation that spreads outliers
-// over a block.
+// Stochastic rounding, unbiased on average (NVFP4 gradients, FP16 optimizer states), and the Hadamard transform that
+// spreads outliers over a block.
 #pragma once
 
 #include "formats/nvfp4.h"
 
 namespace nibble {
 
-// E2M1 of |x| rounded up with the probability of the distance to the value below: `random` is uniform on 0 ... 65535.
-// Saturates at 6. Exact values stay.
-//   x = value * step, step = 1/2, 1, 2 below 2, 4 and above; code = floor(x / step + random / 65536) in steps of that
-//   binade
+// Rounds |x| to a magnitude of E2M1, up with a probability equal to its distance from the lower neighbour. `random` is
+// uniform on 0 ... 65535. Saturates at 6; representable values do not change.
+// step = 1/2 for |x| < 2, 1 for |x| < 4, else 2; code = floor(x / step + random / 65536) counted in steps of that
+// binade
 NIBBLE_HD constexpr uint8_t e2m1_magnitude_stochastic(float x, uint32_t random) {
     const float a = magnitude(x);
     if (!(a < 6.0f)) return 7;
@@ -26,8 +26,9 @@ NIBBLE_HD constexpr uint8_t nvfp4_code_stochastic(float w, float decode_scale, u
     return static_cast<uint8_t>(e2m1_magnitude_stochastic(x, random) | (x < 0.0f ? 8u : 0u));
 }
 
-// FP16 of x rounded up in magnitude with the probability of the distance to the value below: `random` is uniform on
-// 0 ... 65535 (normal numbers lose 13 bits and use its top 13). Exact values stay; finite values saturate at 65504.
+// Rounds x to FP16, up in magnitude with a probability equal to its distance from the lower neighbour. `random` is
+// uniform on 0 ... 65535; normal numbers lose 13 bits and use its top 13. Representable values do not change; finite
+// values saturate at 65504.
 NIBBLE_HD constexpr uint16_t fp16_stochastic(float x, uint32_t random) {
     const uint32_t bits = float_bits(x), rest = bits & 0x7FFFFFFFu;
     const uint32_t sign = bits >> 31 << 15;
@@ -42,7 +43,8 @@ NIBBLE_HD constexpr uint16_t fp16_stochastic(float x, uint32_t random) {
     return static_cast<uint16_t>(sign | (code > 0x7BFFu ? 0x7BFFu : code));
 }
 
-// Four stages of sums and differences (distance 1, 2, 4, 8), FP32, in place.
+// The unnormalised 16-point Walsh-Hadamard transform in FP32, in place: four stages of sums and differences at
+// distances 1, 2, 4, 8.
 NIBBLE_HD constexpr void hadamard16_sums(float (&w)[16]) {
     for (int distance = 1; distance < 16; distance *= 2)
         for (int i = 0; i < 16; ++i)
@@ -53,9 +55,8 @@ NIBBLE_HD constexpr void hadamard16_sums(float (&w)[16]) {
             }
 }
 
-// The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: hadamard16_sums, then times 1/4. Bit i
-// of `signs` set: element i is negated first (the random diagonal that makes the rotation differ from tensor to
-// tensor).
+// The orthonormal 16-point Walsh-Hadamard transform of sign[i] * w[i], in place: hadamard16_sums(), then times 1/4. A
+// set bit i of `signs` negates element i first (a random diagonal, so that the rotation differs from tensor to tensor).
 NIBBLE_HD constexpr void hadamard16(float (&w)[16], uint32_t signs) {
     for (int i = 0; i < 16; ++i)
         if (signs >> i & 1u) w[i] = -w[i];

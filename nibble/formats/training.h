@@ -1,6 +1,7 @@
-// How training rounds the operands of its products, one number at a time: the formulas of TransformerEngine 2.20 in its
-// FP32 order, and MS-EDEN's. A matrix is quantized along one dimension, the reduction of its product; `outer` counts
-// along the other one, `group` the blocks of 16 along the reduction. docs/training.md has the table of recipes.
+// How training rounds the operands of its products, one number at a time. The formulas are those of TransformerEngine
+// 2.20 in its FP32 order, and those of MS-EDEN. A matrix is quantized along the reduction dimension of its product.
+// `outer` is an index along the other dimension, `group` an index of blocks of 16 along the reduction. docs/training.md
+// has the table of recipes.
 #pragma once
 
 #include "base/philox.h"
@@ -15,27 +16,27 @@ namespace nibble {
 
 enum class CastFormat : uint8_t {
     bf16,
-    fp8,         // E4M3, one scale of the tensor: 448 / amax
-    fp8_e5m2,    // E5M2, 57344 / amax
-    fp8_block,   // E4M3, scales amax / 448 of 1 x 128, weights 128 x 128 (DeepSeek-V3)
-    fp8_block2,  // the same, 448 / amax rounded down to a power of two (TransformerEngine's default)
-    mxfp8,       // E4M3, E8M0 of 1 x 32, rounded up
-    nvfp4,       // E2M1, E4M3 of 1 x 16 or 16 x 16, FP32 of the tensor
+    fp8,         // E4M3, one scale per tensor: 448 / amax
+    fp8_e5m2,    // E5M2, one scale per tensor: 57344 / amax
+    fp8_block,   // E4M3, scales amax / 448 per 1 x 128, weights per 128 x 128 (DeepSeek-V3)
+    fp8_block2,  // like fp8_block, with 448 / amax rounded down to a power of two (TransformerEngine's default)
+    mxfp8,       // E4M3, E8M0 scale per 1 x 32, rounded up
+    nvfp4,       // E2M1, E4M3 scale per 1 x 16 or 16 x 16, FP32 scale per tensor
 };
 
 struct CastRule {
     CastFormat format = CastFormat::bf16;
-    bool rotate = false;      // 16-point Hadamard transform along the reduction first (TransformerEngine's signs)
-    bool stochastic = false;  // E2M1 codes by stochastic rounding
-    bool square = false;      // one scale for 16 x 16 (weights)
+    bool rotate = false;  // applies a 16-point Hadamard transform along the reduction first (TransformerEngine's signs)
+    bool stochastic = false;  // rounds E2M1 codes stochastically
+    bool square = false;      // one scale per 16 x 16 (weights)
     bool four_over_six = false;
-    bool row_scaled = false;  // the tensor's scale is each row's own
-    bool stored = false;      // nvfp4: the engine's rounding of inputs, under an `input_scale` as checkpoints store it
+    bool row_scaled = false;  // each row has its own "tensor" scale
+    bool stored = false;      // nvfp4: rounds inputs like the engine, under an `input_scale` stored in the checkpoint
 };
 
-// Random bits of a copy: block `g` of the Philox generator has eight bits for each of 16 neighbours along the
-// reduction. g = (first_outer + outer) * outer_step + (first_group + group) * group_step: of a row copy of [R, C] it is
-// r * (C / 16) + c / 16, of a column copy (r / 16) * C + c, r counted over all rows of the step.
+// Random bits for one quantized copy. Block `g` of the Philox generator has eight bits for each of 16 neighbours along
+// the reduction: g = (first_outer + outer) * outer_step + (first_group + group) * group_step. For a row copy of [R, C],
+// g = r * (C / 16) + c / 16; for a column copy, g = (r / 16) * C + c. r counts all rows of the step.
 struct CastRandom {
     uint32_t id = 0;    // 8 * unit + role
     uint64_t draw = 0;  // seed * 2^20 + step
@@ -52,7 +53,7 @@ struct CastRandom {
 inline constexpr int nv_group = 16, mx_group = 32, fp8_group = 128, eden_group = 128;
 inline constexpr uint32_t rotation_signs = 0xD7E8;
 
-// The reduction's length in whole blocks.
+// Rounds the length of the reduction up to whole blocks.
 NIBBLE_HD constexpr int64_t cast_padded(int64_t length, const CastRule& rule) {
     const int64_t block = rule.rotate || rule.format == CastFormat::nvfp4                                 ? nv_group
                           : rule.format == CastFormat::mxfp8                                              ? mx_group
@@ -61,11 +62,11 @@ NIBBLE_HD constexpr int64_t cast_padded(int64_t length, const CastRule& rule) {
     return (length + block - 1) / block * block;
 }
 
-NIBBLE_HD constexpr float at_most(float x, float most) { return most < x ? most : x; }  // NaN stays
+NIBBLE_HD constexpr float at_most(float x, float most) { return most < x ? most : x; }  // NaN stays NaN
 
 // ---- NVFP4 ---------------------------------------------------------------------------------------------------------
 
-struct NvScale {  // of a tensor: T its largest magnitude, `largest` 6 * 448 or 6 * 256
+struct NvScale {  // of a tensor with largest magnitude t; `largest` is 6 * 448 or 6 * 256
     float encode, decode;
 };
 NIBBLE_HD constexpr float nv_largest(const CastRule& rule) { return rule.four_over_six ? 6 * 256.0f : 6 * 448.0f; }
@@ -74,7 +75,8 @@ NIBBLE_HD constexpr NvScale nv_tensor_scale(float t, float largest) {
     if (encode == 0) encode = 1;
     return {encode, 1 / encode};
 }
-// The stored byte of a block with largest magnitude b, and what its elements are multiplied with.
+// nv_block_scale(): the stored byte for a block with largest magnitude b. nv_element_scale(): the factor of its
+// elements before rounding.
 NIBBLE_HD constexpr uint8_t nv_block_scale(float b, NvScale tensor) {
     const float m = tensor.encode * (1.0f / 6.0f);
     return e4m3_from_float_saturating(at_most(b * m, FLT_MAX));
@@ -83,14 +85,14 @@ NIBBLE_HD constexpr float nv_element_scale(uint8_t block, NvScale tensor) {
     const float divisor = e4m3_to_float(block) * tensor.decode;
     return divisor == 0 ? FLT_MAX : at_most(1 / divisor, FLT_MAX);
 }
-// Four over six: candidates fl(fl(b / 6) * encode) * factor, at most 448.
+// A candidate of four-over-six: fl(fl(b / 6) * encode) * factor, at most 448.
 NIBBLE_HD constexpr uint8_t nv_factor_scale(float b, float factor, NvScale tensor) {
     const float base = b / 6.0f * tensor.encode;
     return e4m3_from_float_saturating(at_most(base * factor, e4m3_max));
 }
 
-// |x| rounded up with probability floor(256 f) / 256, f its place between neighbours: truncates |x| + byte / 256 of the
-// step. Beyond 6 it is 6. The code with its sign.
+// Rounds x to E2M1: truncates |x| + byte / 256 of a step, so |x| rounds up with probability floor(256 f) / 256, where f
+// is its position between neighbours. Saturates at 6. Returns the code with its sign.
 NIBBLE_HD constexpr uint8_t e2m1_stochastic_byte(float x, uint8_t byte) {
     const float a = magnitude(x);
     const uint8_t sign = float_bits(x) >> 31 ? 8 : 0;
@@ -101,7 +103,7 @@ NIBBLE_HD constexpr uint8_t e2m1_stochastic_byte(float x, uint8_t byte) {
     return static_cast<uint8_t>(code | sign);
 }
 
-// Squared error of a block under a scale, in element order.
+// Squared error of a block under a scale, summed in element order.
 NIBBLE_HD inline float nv_block_error(const float* x, uint8_t scale, NvScale tensor) {
     const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
     float sum = 0;
@@ -111,7 +113,7 @@ NIBBLE_HD inline float nv_block_error(const float* x, uint8_t scale, NvScale ten
     }
     return sum;
 }
-// The scale of 16 neighbours with largest magnitude b.
+// Chooses the scale of 16 neighbours with largest magnitude b.
 NIBBLE_HD inline uint8_t nv_choose_scale(const float* x, float b, const CastRule& rule, NvScale tensor) {
     if (!rule.four_over_six) return nv_block_scale(b, tensor);
     const uint8_t six = nv_factor_scale(b, 1.0f, tensor), four = nv_factor_scale(b, 1.5f, tensor);
@@ -120,7 +122,7 @@ NIBBLE_HD inline uint8_t nv_choose_scale(const float* x, float b, const CastRule
 
 // ---- FP8 and MXFP8 -------------------------------------------------------------------------------------------------
 
-// 448 / amax (57344 / amax), 1 for an amax that is 0 or not finite.
+// Returns largest / amax (`largest` is 448 or 57344), or 1 if amax is 0 or not finite.
 NIBBLE_HD constexpr float fp8_current_scale(float amax, float largest) {
     if (!(amax > 0) || !is_finite(amax)) return 1;
     const float scale = largest / amax;
@@ -134,8 +136,8 @@ NIBBLE_HD constexpr float e5m2_rounded(float x) {
     return e5m2_to_float(e5m2_from_float(x < -e5m2_max ? -e5m2_max : e5m2_max < x ? e5m2_max : x));
 }
 
-// A block of 128 or a tile of 128 x 128: its code is E4M3 of x / down, or of x * up where scales are powers of two.
-// Weights (`square`) as `nibble quantize` makes them, inputs as the engine does.
+// The scale of a block of 128 or a tile of 128 x 128. The code is E4M3 of x * up if scales are powers of two, else of x
+// / down. Weights (`square`) round like `nibble quantize`, inputs like the engine.
 struct BlockScale {
     float down, up;  // up 0: divide
     NIBBLE_HD constexpr uint8_t code(float x) const { return e4m3_from_float_saturating(up > 0 ? x * up : x / down); }
@@ -148,7 +150,7 @@ NIBBLE_HD constexpr BlockScale fp8_block_scale(float amax, const CastRule& rule)
     return {fp8_scale(amax, rule.square ? Arithmetic::reciprocal : Arithmetic::true_division), 0};
 }
 
-// E8M0 of amax / 448, up.
+// Returns the E8M0 byte of amax / 448, rounded up.
 NIBBLE_HD constexpr uint8_t mx_scale_up(float amax) {
     const float r = amax * (1.0f / 448.0f);
     const uint32_t bits = float_bits(r), exponent = bits >> 23, mantissa = bits & 0x7FFFFFu;
@@ -163,7 +165,7 @@ NIBBLE_HD constexpr uint8_t mx_scale_up(float amax) {
 
 inline constexpr float eden_head_room = 6.0f / (17.0f / 16.0f * 0.93f);  // c
 
-// Sums and differences of 128 numbers `apart` from each other, in place.
+// The unnormalised 128-point Hadamard transform, in place. Elements are `apart` floats from each other.
 NIBBLE_HD constexpr void hadamard128(float* z, int apart = 1) {
     for (int distance = 1; distance < eden_group; distance *= 2)
         for (int i = 0; i < eden_group; ++i)
@@ -175,24 +177,24 @@ NIBBLE_HD constexpr void hadamard128(float* z, int apart = 1) {
 }
 NIBBLE_HD constexpr float eden_rotated(float sum) { return round_to_bf16(sum * 0.0883883461f); }
 
-// d of a matrix whose rotated numbers have the largest magnitude T.
+// Returns d for a matrix whose rotated numbers have the largest magnitude t.
 NIBBLE_HD constexpr float eden_scale(float t) {
     const float d = t * (1.0f / (255.99f * eden_head_room));
     return d > 0 ? d : 1;
 }
 
-// Spacing of E4M3 at v > 0.
+// Spacing of E4M3 numbers at v > 0.
 NIBBLE_HD constexpr float e4m3_spacing(float v) {
     const int exponent = static_cast<int>(float_bits(v) >> 23) - 127;
     return float_from_bits(static_cast<uint32_t>((exponent < -6 ? -6 : exponent) - 3 + 127) << 23);
 }
 
-// The scale of a block of rotated numbers with largest magnitude b, before the gain.
+// The scale of a block of rotated numbers with largest magnitude b, before the gain correction.
 NIBBLE_HD constexpr float eden_block_scale(float b, float d) {
     const float s = e4m3_to_float(e4m3_from_float_saturating(b / eden_head_room / d));
     return s == 0 ? 1 : s;
 }
-// The same times the gain, rounded stochastically.
+// Rounds `wanted`, the block scale times the gain, to E4M3 stochastically.
 NIBBLE_HD constexpr float eden_corrected_scale(float wanted, uint32_t random) {
     const float step = e4m3_spacing(wanted), u = static_cast<float>(random >> 8) * 0x1p-24f;
     const float steps = wanted / step + u;
@@ -201,8 +203,8 @@ NIBBLE_HD constexpr float eden_corrected_scale(float wanted, uint32_t random) {
     return at_most(step * whole, e4m3_max);
 }
 
-// One group of 128 rotated numbers `apart` from each other, in place: value(code) * corrected block scale. d multiplies
-// the sum of the product.
+// Encodes one group of 128 rotated numbers, `apart` floats from each other, in place: each becomes value(code) *
+// corrected block scale. The product's sum must then be multiplied by d.
 NIBBLE_HD constexpr void eden_encode(float* z, int apart, float d, const CastRandom& random, uint64_t outer,
                                      uint64_t group) {
     constexpr int blocks = eden_group / nv_group;
