@@ -8,8 +8,7 @@ namespace nibble {
 
 // Rounds |x| to a magnitude of E2M1, up with a probability equal to its distance from the lower neighbour. `random` is
 // uniform on 0 ... 65535. Saturates at 6; representable values do not change.
-// step = 1/2 for |x| < 2, 1 for |x| < 4, else 2; code = floor(x / step + random / 65536) counted in steps of that
-// binade
+// The step is 1/2 below 2, 1 below 4, else 2. Within a binade, code = floor(x / step + random / 65536).
 NIBBLE_HD constexpr uint8_t e2m1_magnitude_stochastic(float x, uint32_t random) {
     const float a = magnitude(x);
     if (!(a < 6.0f)) return 7;

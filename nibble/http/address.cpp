@@ -56,8 +56,8 @@ Error listen_error(const HttpAddress& address) {
     return fail("{}: {}{}", to_text(address), std::strerror(errno), next_step);
 }
 
-// Servers that start or end at sockets of one folder do so one after the other: between a look at a socket and its
-// removal it stays the same.
+// Serializes servers that start or end at sockets of one folder, so that a socket cannot change between its inspection
+// and its removal.
 class FolderLock {
 public:
     explicit FolderLock(const std::filesystem::path& file) {
@@ -80,7 +80,7 @@ bool is_socket(const std::string& path) {
     return ::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
-// A socket that its server left when it was killed refuses connections. (So does a regular file.)
+// A socket file of a killed server refuses connections. So does a regular file.
 bool is_dead_socket(const std::string& path, const sockaddr_un& name) {
     if (!is_socket(path)) return false;
     const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -1,4 +1,4 @@
-// What the bodies of requests may hold in memory, all together and of one peer.
+// Limits the memory of request bodies, in total and per peer.
 #pragma once
 
 #include <algorithm>
@@ -12,21 +12,21 @@ namespace nibble {
 
 using BytesLeft = std::shared_ptr<std::atomic<int64_t>>;
 
-// Takes `bytes` and leaves at least `floor`; false: nothing was taken.
+// Subtracts `bytes` if at least `floor` remains; otherwise changes nothing and returns false.
 inline bool take_bytes(std::atomic<int64_t>& left, int64_t bytes, int64_t floor) {
     if ((left -= bytes) >= floor) return true;
     left += bytes;
     return false;
 }
 
-// What the bodies of all requests may hold: half of it for one peer. Its last quarter is for small bodies, so that
-// ordinary requests are read while large ones fill the rest.
+// The memory for all request bodies. One peer may use half of it. The last quarter is reserved for small bodies, so
+// that ordinary requests are read while large ones fill the rest.
 class BodyBudgets {
 public:
     explicit BodyBudgets(size_t bytes)
         : bytes_(static_cast<int64_t>(bytes)), all_(std::make_shared<std::atomic<int64_t>>(bytes_)) {}
 
-    // What one body takes; gives it back when it ends.
+    // The memory of one body; the destructor returns it.
     class Share {
     public:
         Share(BytesLeft all, BytesLeft peer, int64_t reserve)
@@ -57,7 +57,7 @@ public:
     // Returns the bytes that no body holds now.
     int64_t left() const { return *all_; }
 
-    // For one thread. `peer`: the client's address.
+    // Creates the share of one body; `peer` is the client's address. Call from one thread only.
     std::shared_ptr<Share> share(const std::string& peer) {
         if (peers_.size() >= purge_at_) {
             std::erase_if(peers_, [](const auto& one) { return one.second.expired(); });

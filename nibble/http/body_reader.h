@@ -1,4 +1,4 @@
-// A body as Beast's parser fills it: every piece goes to a value, as it comes.
+// A Beast body type that passes every piece to a value as it arrives.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -10,7 +10,8 @@
 
 namespace nibble {
 
-// Value: default-constructible, with `bool take(std::string_view piece)`; false ends the parse with buffer_overflow.
+// Value is default-constructible and has `bool take(std::string_view piece)`; false ends the parse with
+// buffer_overflow.
 template <class Value>
 struct BodyOf {
     using value_type = Value;

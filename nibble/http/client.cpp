@@ -15,7 +15,7 @@
 namespace nibble {
 namespace {
 
-// A body that is handed on as it comes.
+// A body whose pieces are passed on as they arrive.
 struct Pieces {
     std::function<bool(std::string_view)> take;
 };
@@ -99,7 +99,7 @@ Result<HttpResponse> HttpClient::receive_pieces(
         parser->skip(method == "HEAD");
         parser->get().body().take = [&](std::string_view piece) {
             wanted = wanted && on_piece(head, piece);
-            return true;  // what is not wanted is read over, up to where the connection is closed
+            return true;  // reads over unwanted pieces until the connection is closed
         };
     };
     begin();

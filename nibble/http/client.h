@@ -1,5 +1,5 @@
-// An HTTP/1.1 client that blocks: for tests and for `nibble bench serve`. One connection, kept alive between requests;
-// used by one thread at a time (close() and shut_down() apart).
+// A blocking HTTP/1.1 client for tests and `nibble bench serve`. It has one connection, kept alive between requests,
+// and is used by one thread at a time (except close() and shut_down_writing()).
 #pragma once
 
 #include "http/address.h"
@@ -11,24 +11,24 @@ namespace nibble {
 
 class HttpClient {
 public:
-    // `patience`: the longest time without a byte, for connecting, reading and writing.
+    // `patience` limits the time without a byte in connecting, reading and writing.
     static Result<HttpClient> connect(const HttpAddress& address, std::chrono::milliseconds patience);
     HttpClient(HttpClient&& other) noexcept;
     HttpClient& operator=(HttpClient&& other) noexcept;
     ~HttpClient();
 
-    // Content-Length and Host are added. Error: the connection's, or an answer that is not HTTP; the connection is then
-    // of no more use. Statuses of failure are no errors.
+    // Adds Content-Length and Host. Errors: the connection failed or the response is not HTTP; the connection is then
+    // unusable. A failure status such as 404 is not an error.
     Result<HttpResponse> send(const HttpRequest& request);
-    // The same, with the body in pieces as they come; `on_piece` returning false closes the connection and ends the
-    // call without an error. The body of the response that is returned is empty.
+    // Like send() above, but passes the body to `on_piece` as it arrives. If `on_piece` returns false, the connection
+    // is closed and the call ends without an error. The returned response has an empty body.
     Result<HttpResponse> send(const HttpRequest& request,
                               const std::function<bool(const HttpResponse& head, std::string_view piece)>& on_piece);
 
-    // Bytes as they are, for tests of what is not HTTP.
+    // Writes raw bytes, for tests with invalid HTTP.
     Status write(std::string_view bytes);
     Result<HttpResponse> receive(std::string_view method = "GET");
-    // Some bytes; empty: the peer has closed.
+    // Reads some bytes; returns an empty string if the peer has closed.
     Result<std::string> read_some();
     void shut_down_writing();
     bool open() const { return fd_ >= 0; }
@@ -44,9 +44,9 @@ private:
     std::string unread_;
 };
 
-// Server-sent events from bytes that come in pieces.
+// Reads server-sent events from bytes that arrive in pieces.
 struct SseEvent {
-    std::string name, data;  // lines of data are joined by \n
+    std::string name, data;  // several data lines are joined by \n
 };
 class SseReader {
 public:

@@ -15,13 +15,14 @@ namespace {
 namespace beast_http = boost::beast::http;
 
 constexpr size_t read_bytes = 16 << 10;
-// Of bytes behind the request that is being handled; with more, the connection is not read until it is answered.
+// Limit of pipelined bytes after the current request. Above it the connection is not read until the request is
+// answered.
 constexpr size_t most_unread = 64 << 10;
 constexpr std::chrono::milliseconds linger_time{2000};
-constexpr std::chrono::milliseconds first_look{1000};  // for a peer that has ended its side
+constexpr std::chrono::milliseconds first_look{1000};  // first check of a peer that has shut down its side
 constexpr size_t kept_capacity = 64 << 10;
 
-// The status for what the parser found wrong.
+// Returns the HTTP status for an error of the parser.
 int status_of(const boost::system::error_code& error) {
     if (error == beast_http::error::header_limit) return 431;
     if (error == beast_http::error::body_limit) return 413;
@@ -43,7 +44,7 @@ std::string why_of(int status, const boost::system::error_code& error, const Htt
     }
 }
 
-// Whoever has an IPv6 address has the whole network of 64 bits.
+// Groups IPv6 addresses by their /64 network, because one client usually owns all of it.
 std::string peer_group(const std::string& peer) {
     in6_addr address{};
     if (peer.find(':') == peer.npos || ::inet_pton(AF_INET6, peer.c_str(), &address) != 1) return peer;
@@ -112,8 +113,8 @@ void HttpConnection::on_read(const boost::system::error_code& error, size_t byte
     read();
 }
 
-// The peer sends no more. It may have closed its socket, or only its side of it: both look the same here, until
-// something is written.
+// The peer sends no more. It may have closed the socket or only its sending side; both look the same until something is
+// written.
 void HttpConnection::on_shut() {
     shut_ = true;
     look_again_ = first_look;
@@ -161,7 +162,7 @@ void HttpConnection::process() {
         }
         if (error || used == 0) break;
     }
-    // The parser takes whole lines: one that it still waits for is bounded here.
+    // The parser consumes whole lines only. This limits the size of an unfinished line.
     if (unread_.size() > shared_.limits.header_bytes + read_bytes)
         refuse(header_seen_ ? 400 : 431, why_of(431, {}, shared_.limits));
 }
@@ -234,7 +235,7 @@ void HttpConnection::refuse(int status, std::string_view why) {
 
 void HttpConnection::pump() {
     if (closed() || !answer_) return;
-    // What is being written to a peer that does not read would last until write_time.
+    // Closes at once: a write to a peer that does not read would last until write_time.
     if (answer_->aborted()) {
         close();
         return;
@@ -298,7 +299,7 @@ void HttpConnection::finish_answer() {
     new_request();
     set_phase(Phase::idle, shared_.limits.idle_time);
     process();
-    if (shut_ && phase_ != Phase::handling) return close();  // what is not here by now does not come
+    if (shut_ && phase_ != Phase::handling) return close();  // no further bytes can arrive
     read();
 }
 

@@ -1,5 +1,6 @@
-// One connection of the server: reads requests, hands them on, writes answers. Everything but HttpAnswer's functions
-// runs on the server's thread. Includes Boost.Asio and Beast: for files of this folder only.
+// One connection of the server: reads requests, passes them to the handler, writes answers. Everything except
+// HttpAnswer's functions runs on the server's thread. Includes Boost.Asio and Beast, so only files of this folder
+// include it.
 #pragma once
 
 #include "http/request_body.h"
@@ -19,7 +20,7 @@ namespace nibble {
 using HttpSocket = boost::asio::generic::stream_protocol::socket;
 using HttpClock = std::chrono::steady_clock;
 
-// What all connections of a server share. Outlives them.
+// State shared by all connections of a server. Outlives them.
 struct HttpShared {
     boost::asio::io_context& io;
     HttpLimits limits;
@@ -30,7 +31,7 @@ struct HttpShared {
 
 class HttpConnection;
 
-// The answer of one request, on its way from any thread to the connection.
+// The answer to one request, passed from any thread to the connection.
 class PendingAnswer : public HttpAnswer, public std::enable_shared_from_this<PendingAnswer> {
 public:
     PendingAnswer(std::shared_ptr<HttpConnection> connection, boost::asio::io_context& io, size_t most, bool chunked,
@@ -44,7 +45,7 @@ public:
     void write_when_idle(std::string piece, std::chrono::milliseconds idle) override;
     void on_gone(std::function<void()> gone) override;
 
-    // The server's thread's.
+    // Called on the server's thread only.
     struct Taken {
         std::string bytes;
         bool complete = false;
@@ -54,10 +55,10 @@ public:
         return begun_;
     }
     Taken take();
-    void peer_left();  // or the connection has no more use for the answer
-    void drop();       // nobody is left who could say more
+    void peer_left();  // also called when the connection no longer needs the answer
+    void drop();       // the last handle is gone: completes or aborts the answer
     void tick(HttpClock::time_point now);
-    void write_idle_piece();  // of a stream that has one, at once
+    void write_idle_piece();  // writes a stream's idle piece, if it has one, at once
     bool keeps_alive() const { return keep_alive_; }
     bool aborted() const {
         const std::lock_guard lock(mutex_);
@@ -76,9 +77,9 @@ private:
     std::shared_ptr<HttpConnection> connection_;
     boost::asio::io_context& io_;
     size_t most_;
-    bool chunked_, keep_alive_, head_;  // head_: the request was HEAD, the answer has no body
+    bool chunked_, keep_alive_, head_;  // head_: a HEAD request, whose answer has no body
     bool begun_ = false, complete_ = false, aborted_ = false, gone_ = false, scheduled_ = false;
-    std::string out_, body_;  // body_: follows out_, and is large
+    std::string out_, body_;  // body_: a large body, written after out_
     std::shared_ptr<void> held_;
     std::string idle_piece_;
     std::chrono::milliseconds idle_{0};
@@ -92,17 +93,17 @@ public:
     ~HttpConnection();
 
     void start();
-    void pump();                            // the answer has something to write
-    void check(HttpClock::time_point now);  // deadlines
+    void pump();                            // writes what the answer has ready
+    void check(HttpClock::time_point now);  // enforces deadlines
     void begin_drain();
     void close();
     bool closed() const { return !socket_.is_open(); }
-    // Tells a connection that is one too many, and ends it.
+    // Answers with an error and closes the connection.
     void refuse(int status, std::string_view why);
 
 private:
-    // idle: between requests; lingering: everything is said, and what the peer still sends is read and dropped, for a
-    // socket closed on unread bytes takes the answer back.
+    // idle: between requests. lingering: the answer is written and further input is read and dropped, because closing a
+    // socket with unread bytes can discard the answer.
     enum class Phase : uint8_t { idle, header, body, handling, lingering };
     using Parser = boost::beast::http::request_parser<CountedBody>;
 
@@ -114,7 +115,7 @@ private:
     void process();
     bool on_header();
     void dispatch();
-    // A handler that runs out of memory ends its connection, not the server.
+    // Runs `work`. If it runs out of memory, this connection ends, not the server.
     template <class Work>
     void guarded(const Work& work);
     void write();
@@ -129,16 +130,16 @@ private:
     Phase phase_ = Phase::idle;
     std::optional<HttpClock::time_point> deadline_, write_deadline_;
     std::optional<Parser> parser_;
-    HttpRequest request_;  // of the header that was read
+    HttpRequest request_;  // filled from the header
     bool header_seen_ = false, reading_ = false, writing_ = false;
-    // The peer has ended its side, but may still read (shutdown). While it is owed an answer it is looked for: a peer
-    // that is gone refuses the interim answer 100, and a stream's idle piece.
-    bool shut_ = false, interim_ = false;  // interim_: of HTTP/1.1
+    // The peer has shut down its sending side but may still read. While an answer is pending, the connection probes the
+    // peer with an interim response 100 or a stream's idle piece; writing fails if the peer is gone.
+    bool shut_ = false, interim_ = false;  // interim_: the request allows interim responses (HTTP/1.1)
     HttpClock::time_point look_at_;
     std::chrono::milliseconds look_again_{0};
-    std::string chunk_, unread_;  // chunk_: where the socket reads to
-    std::string wire_;            // being written
-    size_t written_ = 0;          // of wire_
+    std::string chunk_, unread_;  // chunk_: the socket's read buffer
+    std::string wire_;            // bytes being written
+    size_t written_ = 0;          // bytes of wire_ already written
     std::shared_ptr<PendingAnswer> answer_;
     bool answer_complete_ = false;
 };

@@ -1,5 +1,5 @@
-// Requests that a server must not read, because two programs on the way may see different bodies or hosts in them
-// (request smuggling; RFC 9112, 3.2 and 6).
+// Rejects requests in which two programs on the route could see different bodies or hosts (request smuggling; RFC 9112,
+// 3.2 and 6).
 #pragma once
 
 #include "http/message.h"
@@ -12,8 +12,8 @@ struct BrokenHead {
     int status = 400;
     std::string_view why;
 };
-// Checks Transfer-Encoding, Content-Length, Host and Content-Encoding. `minor`: the 1 of HTTP/1.1. None: the request is
-// whole.
+// Checks Transfer-Encoding, Content-Length, Host and Content-Encoding. `minor` is the 1 of HTTP/1.1. Returns nothing if
+// the request is sound.
 std::optional<BrokenHead> broken_head(const HttpHeaders& headers, int minor);
 
 }  // namespace nibble

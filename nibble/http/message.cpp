@@ -30,13 +30,13 @@ bool percent_decoded(std::string_view text, bool plus_is_space, std::string& out
     return true;
 }
 
-// Of registered names and IPv4 addresses.
+// Whether `c` may occur in a registered name or IPv4 address.
 bool is_name_character(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
            c == '_' || c == '~';
 }
 
-// `text`: "" or "?a=b&c".
+// `text` is "" or "?a=b&c".
 bool read_query(std::string_view text, std::vector<std::pair<std::string, std::string>>& query) {
     for (std::string_view rest = text.substr(std::min<size_t>(1, text.size())); !rest.empty();) {
         const std::string_view one = rest.substr(0, rest.find('&'));

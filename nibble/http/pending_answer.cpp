@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t copied_body = 64 << 10;  // longer ones are written from where they lie
+constexpr size_t copied_body = 64 << 10;  // longer bodies are written without a copy
 
 }  // namespace
 
@@ -173,7 +173,7 @@ void PendingAnswer::write_idle_piece() {
     put_idle_piece();
 }
 
-// Under the mutex.
+// Requires the mutex.
 void PendingAnswer::put_idle_piece() {
     if (idle_.count() <= 0 || !begun_ || complete_ || aborted_ || gone_) return;
     last_write_ = HttpClock::now();

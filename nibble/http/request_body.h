@@ -1,5 +1,5 @@
-// The body of a request as Beast's parser fills it: a string that grows with the bytes that came, not with the length
-// that the peer announced, and that is counted against what all requests together may hold.
+// The body of a request as Beast's parser fills it. The string grows with the received bytes, not with the announced
+// length, and counts against the budget of all requests.
 #pragma once
 
 #include "http/body_budget.h"
@@ -16,7 +16,7 @@ struct CountedText {
     std::shared_ptr<BodyBudgets::Share> share;
 
     bool take(std::string_view piece) {
-        if (!share->take(piece.size())) return false;  // too much of all requests together
+        if (!share->take(piece.size())) return false;  // the budget is exhausted
         text += piece;
         return true;
     }

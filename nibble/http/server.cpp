@@ -45,7 +45,7 @@ struct HttpServer::State {
     std::thread thread;
     std::mutex mutex;
     std::condition_variable rest;
-    bool drained = false;  // under the mutex
+    bool drained = false;  // guarded by the mutex
     bool accept_stalled = false, stopped = false;
 
     State(HttpAddress address, int fd, HttpLimits limits, HttpHandler handler)
@@ -60,7 +60,7 @@ struct HttpServer::State {
         listener.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                             [this](const boost::system::error_code& error) {
                                 if (error || !listener.is_open()) return;
-                                // No descriptor or no memory is left: the next sweep tries again.
+                                // No file descriptor or memory is left: the next sweep tries again.
                                 if (accept_all())
                                     accept();
                                 else
@@ -118,7 +118,7 @@ struct HttpServer::State {
         if (std::exchange(accept_stalled, false) && listener.is_open()) accept();
     }
 
-    // Until nothing is left to do. A handler without memory ends its own work alone.
+    // Runs until no work is left. A handler that runs out of memory ends only its own work.
     void run() {
         for (bool done = false; !done;) {
             try {
@@ -129,7 +129,7 @@ struct HttpServer::State {
         }
     }
 
-    // On the server's thread.
+    // Runs on the server's thread.
     void begin_drain() {
         shared.draining = true;
         if (const auto listened = std::exchange(file, std::nullopt)) listened->remove();

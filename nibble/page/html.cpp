@@ -35,7 +35,7 @@ std::string breakable_name(std::string_view name) {
 std::string name_cell(std::string_view name) { return fmt::format("<td class=\"name\">{}</td>", breakable_name(name)); }
 
 std::string number_cell(std::string_view text, double sort_value) {
-    // Infinite losses sort last; JSON-like digits, so that the script reads them exactly enough.
+    // Infinite losses sort last. Six digits are enough for the script to sort.
     return fmt::format("<td data-v=\"{:.6g}\">{}</td>", std::isfinite(sort_value) ? sort_value : 1e9,
                        escape_html(text));
 }

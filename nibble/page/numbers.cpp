@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Three significant digits with one of the units, each 1000 times the one before.
+// Returns three significant digits with a unit; each unit is 1000 times the one before.
 template <size_t N>
 std::string scaled(double value, const std::array<std::string_view, N>& units) {
     size_t unit = 0;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// The drawing area inside the margins, and the way from data to pixels.
+// The drawing area inside the margins, and the mapping from data to pixels.
 struct Frame {
     double left, top, right, bottom;
     double x_low, x_high, y_low, y_high;
@@ -63,7 +63,7 @@ void draw_axes(std::string& out, const Frame& f, std::span<const Tick> x_ticks, 
 
 bool drawable(const SeriesPoint& p) { return std::isfinite(p.mid) && std::isfinite(p.low) && std::isfinite(p.high); }
 
-// Straight pieces through the drawable points; a missing one breaks the line.
+// Returns straight pieces through the drawable points; a missing point breaks the line.
 std::string polyline(const Frame& f, const Series& s) {
     std::string d;
     bool pen_down = false;
@@ -78,7 +78,8 @@ std::string polyline(const Frame& f, const Series& s) {
     return d;
 }
 
-// The outline of low ... high, one closed area per run of drawable points; a lone point widens by half a step.
+// Returns the outline of low ... high, one closed area per run of drawable points. A single point is widened by half a
+// step.
 std::string band(const Frame& f, const Series& s) {
     std::string d;
     for (size_t begin = 0; begin < s.points.size();) {
@@ -106,7 +107,7 @@ std::string band(const Frame& f, const Series& s) {
     return d;
 }
 
-// Eight shapes of about equal weight around (x, y).
+// Returns one of eight shapes of about equal weight around (x, y).
 std::string marker(int style, double x, double y, double r) {
     const auto at = [&](double dx, double dy) { return fmt::format("{} {}", n(x + dx * r), n(y + dy * r)); };
     const std::string t = n(r), t2 = n(2 * r);
@@ -187,7 +188,7 @@ std::string draw(const LineChart& c) {
     const bool labels = !c.x_label.empty() || !c.y_label.empty();
     const std::vector<Tick> y_ticks = nice_ticks(c.y_low, c.y_high, std::max(c.height / 48, 3));
     Frame f = make_frame(c.width, c.height, c.x_low, c.x_high, c.y_low, c.y_high, labels);
-    for (const Tick& t : y_ticks)  // a digit is about 7 wide; the axis' label stands left of them
+    for (const Tick& t : y_ticks)  // a digit is about 7 px wide; the axis label is left of the digits
         if (!c.y_label.empty()) f.left = std::max(f.left, 30 + 7 * static_cast<double>(t.label.size()));
     std::string out;
     auto at = std::back_inserter(out);

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rank says first, in front of the length and bytes of its identity or of the address it listens at.
+// The first message of a rank. The length and bytes of its identity, or of the address where it listens, follow.
 struct Hello {
     char magic[8] = {'n', 'i', 'b', 'r', 'a', 'n', 'k', '1'};
     int32_t rank = 0, size = 0;
@@ -48,7 +48,7 @@ private:
     int fd_ = -1;
 };
 
-// All of it until `end`; false: the other side is gone, silent or broken.
+// Reads exactly `bytes` bytes before `end`. False: the peer closed, sent nothing in time or failed.
 bool read_whole(int fd, void* to, size_t bytes, Clock::time_point end) {
     auto* at = static_cast<char*>(to);
     while (bytes > 0) {
@@ -101,7 +101,7 @@ struct Heard {
     std::string identity, address;
 };
 
-// False: nobody of ours. Somebody else may knock at a port.
+// Reads the hello of a peer. False: not a rank of nibble; other programs may connect to the port.
 bool hear_hello(int fd, Heard& heard, Clock::time_point end) {
     const Hello like;
     if (!read_whole(fd, &heard.hello, sizeof heard.hello, end)) return false;
@@ -114,7 +114,7 @@ bool hear_hello(int fd, Heard& heard, Clock::time_point end) {
            read_whole(fd, heard.address.data(), h.address_bytes, end);
 }
 
-// A connection to this listener, or none until `end`.
+// Accepts a connection; returns no socket if none arrives before `end`.
 Socket accepted(int listener, Clock::time_point end) {
     while (true) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
@@ -126,7 +126,7 @@ Socket accepted(int listener, Clock::time_point end) {
     }
 }
 
-// Until somebody listens there.
+// Retries until the address accepts a connection or `end` has passed.
 Result<Socket> connected(const HttpAddress& address, Clock::time_point end) {
     while (true) {
         auto fd = connect_to(address, std::chrono::milliseconds(1000));
@@ -136,7 +136,7 @@ Result<Socket> connected(const HttpAddress& address, Clock::time_point end) {
     }
 }
 
-// The host's address on the way to the peer of `fd`.
+// Returns the local host address of the connection `fd`.
 std::string own_host(int fd) {
     sockaddr_storage name{};
     socklen_t size = sizeof name;
@@ -159,7 +159,7 @@ struct RankGroup::Transfer {
     int rank = 0;
     RankBytes out, in;
     uint64_t out_header = 0, in_header = 0;
-    size_t sent = 0, received = 0;  // header bytes included
+    size_t sent = 0, received = 0;  // includes the header
     Clock::time_point heard;
 
     bool sends() const { return sent < sizeof out_header + out.size(); }
@@ -180,12 +180,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::meet(const RankPlace& place, const
 Status RankGroup::adopt(int fd, int rank) {
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
     const int on = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // not of unix sockets; no matter there
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails for unix sockets, which is harmless
     peers_[static_cast<size_t>(rank)].socket = Socket(fd);
     return Ok{};
 }
 
-// Rank 0: hears everybody, then tells each where the others listen, or why it ends.
+// Rank 0 accepts all other ranks, then sends each the addresses of the others, or the reason why the group fails.
 Status RankGroup::meet_first(const RankPlace& place) {
     const auto end = Clock::now() + options_.meeting;
     NIBBLE_TRY(HttpUrl url, parse_url(place.address));
@@ -229,7 +229,7 @@ Status RankGroup::meet_first(const RankPlace& place) {
     return Ok{};
 }
 
-// The others: to rank 0, then to those below; those above come here.
+// Other ranks connect to rank 0, then to lower ranks, and accept connections of higher ranks.
 Status RankGroup::meet_others(const RankPlace& place) {
     const auto end = Clock::now() + options_.meeting;
     NIBBLE_TRY(const HttpUrl url, parse_url(place.address));
@@ -273,7 +273,7 @@ Status RankGroup::meet_others(const RankPlace& place) {
     return Ok{};
 }
 
-// All transfers at once, so that nobody waits for somebody who waits.
+// Runs all transfers concurrently: two ranks that both send first cannot deadlock.
 Status RankGroup::run(std::vector<Transfer>& transfers) {
     if (broken_) return fail("the ranks have parted");
     broken_ = true;  // until the end is reached

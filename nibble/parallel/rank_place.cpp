@@ -34,13 +34,13 @@ std::optional<int> number_if_set(const char* name) {
     return number.ok() ? std::optional(*number) : std::nullopt;
 }
 
-// Names of variables; "": it has none.
+// Names of a launcher's variables; "": the launcher does not set one.
 struct Launcher {
     const char *rank, *size, *local_rank, *local_size;
-    bool in_slurm_step = false;  // counts in a step only
+    bool in_slurm_step = false;  // counts only inside a Slurm step
 };
 
-// The first one that gives rank and size counts: launchers that start others leave their variables set.
+// The first launcher that sets rank and size wins: a launcher started by another one sees the other's variables.
 constexpr Launcher launchers[] = {
     {"NIBBLE_RANK", "NIBBLE_RANKS", "NIBBLE_LOCAL_RANK", "NIBBLE_LOCAL_RANKS"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -52,7 +52,8 @@ constexpr Launcher launchers[] = {
 
 bool in_slurm_step() { return !variable("SLURM_STEP_ID").empty(); }
 
-// Slurm's list of tasks per node, "2(x2),1": two, two and one. Nothing where it is no such list or too short.
+// Parses Slurm's tasks per node: "2(x2),1" means two, two and one. Returns nothing if the list is malformed or too
+// short.
 std::optional<int> slurm_tasks_on(std::string_view list, int node) {
     while (!list.empty()) {
         const std::string_view item = list.substr(0, list.find(','));
@@ -72,8 +73,8 @@ std::optional<int> slurm_tasks_on(std::string_view list, int node) {
     return {};
 }
 
-// srun --mpi=pmi2 gives PMI's ranks and Slurm's local ones. SLURM_NTASKS_PER_NODE is the job's, and there only if asked
-// for.
+// With srun --mpi=pmi2 the ranks are PMI's and the local numbers Slurm's. SLURM_NTASKS_PER_NODE belongs to the job and
+// is set only on request.
 void read_local(const Launcher& launcher, RankPlace& place) {
     place.local_rank = number_if_set(launcher.local_rank);
     place.local_size = number_if_set(launcher.local_size);

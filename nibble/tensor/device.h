@@ -1,9 +1,8 @@
-// GPUs as the rest of the program sees them: no CUDA type appears here. tensor/cuda/ implements this header; a build
-// without CUDA links tensor/cuda_absent/ instead, where every call fails with "this build has no CUDA".
+// GPUs without any CUDA type in the interface. tensor/cuda/ implements this header; a build without CUDA links
+// tensor/cuda_absent/ instead, where every call fails with "this build has no CUDA".
 //
-// Handles own what they name and are moved, never copied. Errors name the CUDA call that failed and the driver's
-// reason. Nothing here allocates or waits except where the comment says so, so that a hot path can be read off its
-// calls.
+// Handles own their resource and can be moved, not copied. Errors name the CUDA call that failed and the driver's
+// reason. A function allocates or waits only if its comment says so.
 #pragma once
 
 #include "base/error.h"
@@ -23,47 +22,48 @@ struct DeviceInfo {
     std::string name;          // "NVIDIA H200"
     int major = 0, minor = 0;  // compute capability
     int multiprocessors = 0;
-    int64_t memory_bytes = 0;  // of the card
+    int64_t memory_bytes = 0;  // capacity of the card
     int64_t l2_bytes = 0;
-    std::string uuid;  // of the card, 32 hexadecimal digits: the same in all processes
+    std::string uuid;  // 32 hexadecimal digits that identify the card; equal in all processes
 };
 
-// Every GPU the driver shows. Error: no driver, no usable GPU, no CUDA in this build.
+// Lists all GPUs that the driver reports. Errors: no driver, no usable GPU, no CUDA in this build.
 Result<std::vector<DeviceInfo>> list_devices();
 
-// What --device says: "cpu", "cuda" (the first GPU) or "cuda:N".
+// The value of --device: "cpu", "cuda" (the first GPU) or "cuda:N".
 struct DeviceChoice {
     bool cuda = false;
     int index = 0;
     bool operator==(const DeviceChoice&) const = default;
 };
-Result<DeviceChoice> parse_device(std::string_view text);  // syntax only
-// The GPU of a choice with cuda = true. One line that lists what is there when it cannot be used; kernels are built for
-// compute capability 9.0 (sm_90a).
+Result<DeviceChoice> parse_device(std::string_view text);  // checks the syntax only
+// Returns the GPU of a choice with cuda = true. Error: the GPU cannot be used; the message lists the GPUs present.
+// Kernels are built for compute capability 9.0 (sm_90a).
 Result<DeviceInfo> open_device(const DeviceChoice& choice);
 
-// Bytes of device memory, in all and free for arenas of this process. Makes the device's context, which takes a moment.
+// Bytes of device memory: total, and free for arenas of this process. Creates the device's context, which takes a
+// moment.
 struct DeviceMemory {
     int64_t free = 0, total = 0;
 };
 Result<DeviceMemory> device_memory(int device);
-// From now on the arenas of this process may hold `share` of the device's memory, a number in (0, 1], together, so that
-// processes which start beside each other find what they planned with.
+// Limits the arenas of this process, in total, to `share` of the device's memory, a number in (0, 1]. Processes that
+// start at the same time can then plan with their own share.
 Status limit_device_memory(int device, double share);
 
-// The calling thread's kernels run on `device` from now on; threads that launch into streams of a device other than 0
-// need it. Cheap when it is so already.
+// Makes `device` the current device of the calling thread. Needed before a launch into a stream of a device other than
+// 0. Cheap if nothing changes.
 Status use_device(int device);
 
 // An ordered queue of work on one device.
 class Stream {
 public:
-    enum class Priority : uint8_t { normal, high };  // high: its kernels are the next to start where there is room
+    enum class Priority : uint8_t { normal, high };  // high: its kernels start before those of normal streams
     static Result<Stream> create(int device, Priority priority = Priority::normal);
 
     void* handle() const { return handle_.get(); }  // cudaStream_t
     int device() const { return handle_.get_deleter().device; }
-    // Waits until everything queued is done; reports faults of kernels that ran.
+    // Waits until all queued work is done. Returns faults of its kernels.
     Status synchronize() const;
 
 private:
@@ -75,17 +75,17 @@ private:
     std::unique_ptr<void, Destroy> handle_;
 };
 
-// A point in a stream; the difference of two is GPU time.
+// A point in a stream. The difference of two events is GPU time.
 class Event {
 public:
     static Result<Event> create();
-    // For waiting only: the thread that synchronizes sleeps instead of watching, and no time is kept.
+    // Creates an event for waiting only: the synchronizing thread sleeps instead of polling, and no time is recorded.
     static Result<Event> create_sleeping();
     Status record(const Stream& stream);
     Status synchronize() const;  // waits
     Result<bool> happened() const;
-    Status make_wait(const Stream& stream);  // `stream` waits for the event, the caller does not
-    // Milliseconds from `begin` to this event; both must have happened.
+    Status make_wait(const Stream& stream);  // makes `stream` wait for the event; returns at once
+    // Returns the milliseconds from `begin` to this event. Both must have happened.
     Result<float> since(const Event& begin) const;
 
 private:
@@ -96,11 +96,11 @@ private:
     std::unique_ptr<void, Destroy> handle_;
 };
 
-// Work that was queued once, to be queued again in one call. Kernels see the same arguments; what they point to may
-// have changed.
+// Work recorded once and launched in one call. Kernels get the recorded arguments; memory behind pointers may change
+// between launches.
 class Graph {
 public:
-    // Runs `queue`, whose work goes to `stream`, without executing it.
+    // Records what `queue` submits to `stream`, without executing it.
     static Result<Graph> capture(const Stream& stream, const std::function<Status()>& queue);
     Status launch(const Stream& stream) const;
 
@@ -112,17 +112,17 @@ private:
     std::unique_ptr<void, Destroy> handle_;
 };
 
-// All device memory of a job: one allocation at the start, handed out upwards and given back by mark. The arena does
-// not know about streams: memory above a mark may be handed out again as soon as the mark is released, so release after
-// the stream that used it has been synchronized, or use the memory in one stream only.
+// All device memory of a job: allocated once, handed out upwards and released down to a mark. The arena does not know
+// about streams. Memory above a released mark may be handed out at once, so release only after the stream that used it
+// was synchronized, or use the memory in one stream only.
 class DeviceArena {
 public:
     static constexpr int64_t alignment = 256;
 
-    // Allocates; the only place that does. Error: not free, or beyond limit_device_memory().
+    // The only function that allocates. Errors: not enough free memory, limit_device_memory() exceeded.
     static Result<DeviceArena> create(int device, int64_t bytes);
 
-    // Uninitialised. Error when it does not fit: says how much was asked for and how much is left.
+    // Returns uninitialised memory. Error: it does not fit; the message states the requested and the free bytes.
     Result<std::byte*> allocate(int64_t bytes);
     template <class T>
     Result<T*> allocate_array(int64_t count) {
@@ -132,7 +132,7 @@ public:
 
     using Mark = int64_t;
     Mark mark() const { return used_; }
-    void release(Mark mark) { used_ = mark; }  // everything allocated after `mark`
+    void release(Mark mark) { used_ = mark; }  // frees all allocations after `mark`
 
     int64_t capacity() const { return capacity_; }
     int64_t used() const { return used_; }
@@ -148,7 +148,7 @@ private:
     int64_t capacity_ = 0, used_ = 0;
 };
 
-// Page-locked host memory: copies to and from it overlap with kernels.
+// Page-locked host memory. Copies to and from it overlap with kernels.
 class PinnedBuffer {
 public:
     static Result<PinnedBuffer> create(int64_t bytes);  // allocates
@@ -164,7 +164,7 @@ private:
     int64_t size_ = 0;
 };
 
-// Queue a copy or a fill. Asynchronous for pinned host memory; the driver stages pageable memory and may wait.
+// Queue a copy or a fill. Asynchronous for pinned host memory. The driver stages pageable memory and may wait.
 Status copy_to_device(std::byte* device, const std::byte* host, int64_t bytes, const Stream& stream);
 Status copy_to_host(std::byte* host, const std::byte* device, int64_t bytes, const Stream& stream);
 Status copy_on_device(std::byte* to, const std::byte* from, int64_t bytes, const Stream& stream);

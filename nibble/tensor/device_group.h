@@ -1,8 +1,8 @@
-// GPUs of several processes, one each, and what they hand to one another without the host: NCCL, opened at run time
-// (libnccl.so.2), so that a program without it runs on one GPU.
+// Direct transfers between the GPUs of several processes (one GPU each), through NCCL. NCCL (libnccl.so.2) is opened at
+// run time, so a program without it runs on one GPU.
 //
-// All ranks queue the same calls in the same order. Work waits on the device for the other ranks; NCCL's own set-up
-// waits for them on the host. Both ask meanwhile whether the others live, so that one that is gone ends the wait.
+// All ranks queue the same calls in the same order. Queued work waits for other ranks on the device; NCCL's set-up
+// waits on the host. Host-side waits check regularly that the other ranks are alive and fail if one is not.
 #pragma once
 
 #include "tensor/device.h"
@@ -16,35 +16,36 @@ namespace nibble {
 class DeviceGroup {
 public:
     using Id = std::vector<std::byte>;
-    // Its error ends a wait and is what the wait returns.
+    // Checks the other ranks. An error ends the current wait and becomes its result.
     using Alive = std::function<Status()>;
 
-    // Made by one rank, given to all. Error: no NCCL.
+    // Creates an id on one rank; pass it to all ranks. Error: no NCCL.
     static Result<Id> make_id();
-    // All ranks together; waits for them.
+    // Called by all ranks; waits until all have joined.
     static Result<DeviceGroup> create(const Id& id, int rank, int size, int device, Alive alive);
 
     struct Part {
-        int rank = 0;  // to or from
+        int rank = 0;  // the peer that receives or sends
         std::byte* data = nullptr;
         int64_t bytes = 0;
     };
-    // What takes NCCL's place in exchange(); wait() then waits for the stream alone.
+    // Replaces NCCL in exchange(); wait() then waits for the stream only.
     using Exchange =
         std::function<Status(std::span<const Part> send, std::span<const Part> receive, const Stream& stream)>;
     static DeviceGroup over(Exchange exchange);
-    // All of it at once; what one rank sends to another, that one receives with as many bytes.
+    // Starts all transfers at once. Sender and receiver must pass the same number of bytes.
     Status exchange(std::span<const Part> send, std::span<const Part> receive, const Stream& stream);
     struct Sum {
-        int rank = -1;  // who gets it; -1: all
+        int rank = -1;  // the rank that receives the sum; -1: all ranks
         float* data = nullptr;
         int64_t count = 0;
     };
-    // What the ranks have there, added by NCCL in an order of its own, in its place. Others are left with anything.
+    // Replaces `data` on the receiving ranks with the sum over all ranks, in NCCL's order of addition. On other ranks
+    // `data` is undefined afterwards.
     Status add(std::span<const Sum> sums, const Stream& stream);
-    // Until the stream has done what was queued, for at most `patience`. After an error nothing more can be exchanged.
+    // Waits until the stream has finished its queued work, at most `patience`. After an error the group cannot be used.
     Status wait(const Stream& stream);
-    Status wait(const Event& event);  // the same of a point in it
+    Status wait(const Event& event);  // waits for an event only
 
     static constexpr std::chrono::minutes patience{30};
 

@@ -1,5 +1,5 @@
-// Named ranges of the calling thread for profilers (NVTX): what a thread queues within one belongs to it. Nothing
-// happens where no profiler listens, nor in a build whose CUDA toolkit has no NVTX.
+// Named ranges of the calling thread for profilers (NVTX). Work that the thread queues inside a range belongs to it.
+// Does nothing without a profiler or if the CUDA toolkit of the build has no NVTX.
 #pragma once
 
 namespace nibble {

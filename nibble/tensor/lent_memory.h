@@ -1,7 +1,7 @@
-// Memory that several users have in turn, each all of it: by plan, not by free lists, so nothing fragments and nothing
-// is allocated while turns change. What one user left in it is lost when the turn is another's. Addresses never change:
-// a user may lay out its part once and keep pointers, and checks before it computes that the turn is its own; memory of
-// another's turn would be read without any error.
+// One block of memory that several users share by taking turns; each user may then use all of it. A fixed plan replaces
+// free lists: nothing fragments and changing turns allocates nothing. Contents are lost when the turn passes to another
+// user. Addresses never change, so a user may lay out its part once and keep pointers. It must check() before it
+// computes; reading memory during another user's turn is not detected.
 #pragma once
 
 #include "base/error.h"
@@ -17,7 +17,8 @@ namespace nibble {
 
 class LentMemory;
 
-// A user's part, from the base of the memory on. It ends with this; the memory lives at least as long.
+// A user's part, which starts at the base of the memory. Destroying the loan ends it. The memory lives at least as
+// long.
 class MemoryLoan {
 public:
     MemoryLoan(MemoryLoan&&) = default;
@@ -25,7 +26,7 @@ public:
 
     std::byte* base() const;
     int64_t bytes() const { return bytes_; }
-    // LentMemory::check() of this user.
+    // Calls LentMemory::check() for this user.
     Status check() const;
 
 private:
@@ -42,15 +43,15 @@ private:
 
 class LentMemory : public std::enable_shared_from_this<LentMemory> {
 public:
-    // `bytes` from `base` on, which `owner` keeps. The first turn is `first`'s, who may join later.
+    // Wraps `bytes` bytes from `base`, kept alive by `owner`. The first turn belongs to `first`, who may join later.
     static std::shared_ptr<LentMemory> create(std::byte* base, int64_t bytes, std::shared_ptr<void> owner,
                                               std::string first);
 
-    // Error: more than there is; this user has a part already.
+    // Errors: `bytes` exceeds the memory, the user has already joined.
     Result<MemoryLoan> join(std::string user, int64_t bytes);
-    // Error: the turn is another's; says whose.
+    // Fails if it is another user's turn, and names that user.
     Status check(std::string_view user) const;
-    // From now on. The caller has seen to it that the work of the last user is over. Error: nobody of that name.
+    // Passes the turn to `user`. The caller ensures that the previous user's work has finished. Error: unknown user.
     Status give_turn(std::string_view user);
     const std::string& turn() const { return turn_; }
 

@@ -1,4 +1,4 @@
-// Plain row-major matrices: MatrixView looks, Matrix owns. A weight [out, in] has rows = out, cols = in.
+// Plain row-major matrices: MatrixView refers to data, Matrix owns it. A weight [out, in] has rows = out, cols = in.
 #pragma once
 
 #include "base/dtype.h"
@@ -12,11 +12,11 @@ namespace nibble {
 struct MatrixView {
     DType dtype = DType::bf16;
     int64_t rows = 0, cols = 0;
-    const std::byte* data = nullptr;  // rows are contiguous and adjacent; alignment of `dtype` only
+    const std::byte* data = nullptr;  // contiguous, no padding between rows; aligned for `dtype` only
 
     int64_t row_bytes() const { return cols * dtype_bytes(dtype); }
     int64_t bytes() const { return rows * row_bytes(); }
-    // Rows [begin, begin + count).
+    // Returns rows [begin, begin + count).
     MatrixView panel(int64_t begin, int64_t count) const { return {dtype, count, cols, data + begin * row_bytes()}; }
 };
 

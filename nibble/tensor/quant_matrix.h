@@ -1,11 +1,11 @@
-// The canonical quantized matrix, whatever file it came from or goes to.
+// The canonical form of a quantized matrix, independent of the file format.
 //
 //   codes         4-bit formats: [rows, cols/2] bytes, even column in the low nibble; 8-bit formats: [rows, cols]
 //   block_scales  [rows, cols/block] bytes, row-major, not swizzled: E4M3 (NVFP4) or E8M0 (MX)
 //   float_scales  fp8_row: [rows]; fp8_block128: [ceil(rows/128), ceil(cols/128)] row-major
 //   tensor_scale  nvfp4*, fp8: multiplies on decode; 1 elsewhere
 //
-// formats/ defines what the bytes mean; kernels/quantize.h makes, decodes and measures them.
+// formats/ defines the meaning of the bytes. kernels/quantize.h encodes, decodes and measures them.
 #pragma once
 
 #include "formats/format.h"
@@ -15,7 +15,7 @@
 
 namespace nibble {
 
-// Rows of a quantized matrix, read-only or writable. For fp8_block128 a panel starts at a multiple of 128 rows.
+// Rows of a quantized matrix, read-only or writable. A panel of fp8_block128 starts at a multiple of 128 rows.
 template <class Byte, class Float>
 struct BasicQuantView {
     Format format = Format::none;

@@ -1,4 +1,4 @@
-// CUDA runtime calls as values.
+// Converts results of CUDA runtime calls to Status values.
 #pragma once
 
 #include "base/error.h"
@@ -14,14 +14,14 @@ inline Status cuda_status(cudaError_t code, std::string_view call) {
     return fail("{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-// Whether the current device has wgmma.
+// Whether the current device has wgmma (compute capability 9.x).
 inline bool on_hopper() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
 }
 
-// Makes `device` current for the calling thread and puts the previous one back.
+// Makes `device` current for the calling thread; the destructor restores the previous one.
 class CurrentDevice {
 public:
     explicit CurrentDevice(int device) {
@@ -45,6 +45,6 @@ private:
 
 }  // namespace nibble
 
-// NIBBLE_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, kind, stream): returns the error, with the call's name, to the
-// caller.
+// NIBBLE_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, kind, stream) returns from the caller with an error that names the
+// call if it fails.
 #define NIBBLE_CUDA_CALL(function, ...) NIBBLE_CHECK(::nibble::cuda_status(function(__VA_ARGS__), #function))

@@ -10,14 +10,15 @@
 namespace nibble {
 namespace {
 
-// What is used of NCCL 2 (nccl.h, from 2.14 on): a communicator is a pointer, data type 0 is bytes, 7 FP32.
+// The part of NCCL 2's interface (nccl.h, from 2.14 on) in use. A communicator is a pointer; data type 0 is bytes, 7 is
+// FP32.
 constexpr int nccl_success = 0, nccl_in_progress = 7, nccl_bytes = 0, nccl_floats = 7, nccl_sum = 0;
 
 struct NcclId {
     char bytes[128];
 };
 
-// The beginning of ncclConfig_t; NCCL takes what lies behind `size` bytes as not given.
+// The beginning of ncclConfig_t. NCCL uses defaults for the fields after `size` bytes.
 struct NcclConfig {
     size_t size = sizeof(NcclConfig);
     unsigned magic = 0xcafebeef;
@@ -73,7 +74,7 @@ Result<Nccl> load() {
     return n;
 }
 
-// Opened once, never closed: NCCL has threads of its own.
+// NCCL is opened once and never closed, because it has its own threads.
 const Result<Nccl>& nccl() {
     static const Result<Nccl> loaded = load();
     return loaded;
@@ -113,7 +114,7 @@ DeviceGroup DeviceGroup::over(Exchange exchange) {
     return group;
 }
 
-// Nothing is queued any more when a group ends, so there is nothing to finish; after a failure this ends what waits.
+// A group that ends without a failure has nothing queued. After a failure, abort() ends the waiting calls.
 void DeviceGroup::Close::operator()(void* communicator) const {
     if (communicator) nccl()->abort(communicator);
 }
@@ -123,7 +124,7 @@ Status DeviceGroup::give_up(Status why) {
     return why;
 }
 
-// NCCL works in the background: until it has done what was asked.
+// Waits until NCCL has finished an asynchronous call.
 Status DeviceGroup::settle(int code, std::string_view call) {
     NIBBLE_TRY(const Nccl n, nccl());
     const auto begin = std::chrono::steady_clock::now();
@@ -178,7 +179,7 @@ Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
     });
 }
 
-// Calls of NCCL that begin at once.
+// Issues NCCL calls as one group, so that they start together.
 Status DeviceGroup::together(const std::function<Status()>& calls) {
     NIBBLE_TRY(const Nccl n, nccl());
     if (!communicator_) return fail("NCCL: given up after a failure");
@@ -219,7 +220,7 @@ Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
             int error = nccl_success;
             Status lives = n.status(n.async_error(communicator_.get(), &error), "ncclCommGetAsyncError");
             if (lives.ok()) lives = n.status(error, "NCCL");
-            // What the others' end does to NCCL is no news beside their end itself.
+            // An error of another rank takes precedence: it causes the NCCL error.
             if (Status others = alive_(); !others.ok()) lives = std::move(others);
             if (lives.ok() && now - begin > patience)
                 lives = fail("a step waits for other GPUs since {} minutes", patience.count());

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// What the arenas of this process hold of every device, and may hold. CUDA's devices are the process's, and so is this.
+// Bytes that the arenas of this process hold on a device, and their limit. Global, as CUDA's devices are.
 struct Budget {
     std::atomic<int64_t> held = 0, limit = std::numeric_limits<int64_t>::max();
 };
@@ -60,7 +60,7 @@ Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
     if (const cudaError_t code = cudaMalloc(&base, static_cast<size_t>(bytes)); code != cudaSuccess) {
         give_back();
         size_t free = 0, total = 0;
-        cudaGetLastError();  // out of memory is not sticky; the next launch must not report it
+        cudaGetLastError();  // out of memory is not sticky: clears it so that the next launch does not report it
         if (cudaMemGetInfo(&free, &total) != cudaSuccess) free = total = 0;
         return fail("cudaMalloc: {} bytes on cuda:{}: {} ({} of {} bytes are free)", bytes, device,
                     cudaGetErrorString(code), free, total);

@@ -1,4 +1,4 @@
-// The twin of tensor/cuda/ in a build without CUDA: no handle can be made, so no other call can be reached with a live
+// Replaces tensor/cuda/ in a build without CUDA. No handle can be created, so no other function is reached with a live
 // one.
 #include "tensor/device.h"
 

@@ -1,4 +1,4 @@
-// The twin of tensor/cuda/device_range.cpp in a build without CUDA.
+// Replaces tensor/cuda/device_range.cpp in a build without CUDA.
 #include "tensor/device_range.h"
 
 namespace nibble {
