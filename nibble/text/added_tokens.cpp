@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Start of the character that ends at `end`. Precondition: valid UTF-8, end > 0.
+// Returns the start of the character that ends at `end`. Precondition: valid UTF-8, end > 0.
 size_t previous_character(std::string_view text, size_t end) {
     do --end;
     while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80);

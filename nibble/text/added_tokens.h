@@ -1,4 +1,4 @@
-// Tokens that are found in the text before the model sees it: control tokens and those that users added.
+// Added tokens: control tokens and tokens added by users. They are found in the text before the model encodes it.
 #pragma once
 
 #include "base/json.h"
@@ -18,23 +18,23 @@ struct AddedToken {
     bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
 };
 
-// Of tokenizer.json's "added_tokens". Errors name the entry.
+// Parses tokenizer.json's "added_tokens". Errors name the entry.
 Result<std::vector<AddedToken>> parse_added_tokens(const Json& list);
 
-// Finds the leftmost, and of these the longest; one that is special and not wanted swallows its text all the same,
-// which stays text (as Hugging Face's library does).
+// Finds the leftmost token, and of several at one place the longest. A special token that is not wanted still consumes
+// its text, which stays text (as in Hugging Face's library).
 class AddedTokenFinder {
 public:
-    // `text`: what to look for, the content or its normalized form.
+    // Adds a token to find; `text` is its content or its normalized form.
     void add(std::string_view text, AddedToken token);
 
     struct Part {
         size_t begin = 0, end = 0;
         const AddedToken* token = nullptr;  // null: text between tokens
     };
-    // The parts cover the text in order. White space that lstrip and rstrip take belongs to the token. Errors: the
-    // meter's.
-    // `refused`, where given: what is found but stays text; a shorter token may begin inside of it.
+    // Splits the text into parts that cover it in order. White space taken by lstrip and rstrip belongs to the token.
+    // Error: a limit of the meter.
+    // `refused` (optional) returns true for a match that must stay text; a shorter token may then begin inside it.
     using Refused = std::function<bool(size_t begin, size_t end, const AddedToken&)>;
     Result<std::vector<Part>> split(std::string_view text, bool parse_special, Meter& meter,
                                     const Refused& refused = {}) const;

@@ -19,7 +19,7 @@ uint64_t pair_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32 |
 struct Bpe::Scratch : ModelScratch {
     struct Symbol {
         uint32_t id, previous, next;
-        uint32_t rank;  // of the pair with the next symbol, `none` if there is no merge or the symbol is gone
+        uint32_t rank;  // of the pair with the next symbol; `none` if there is no merge or the symbol was merged away
         uint32_t merged;
     };
     PieceCache cache;
@@ -36,7 +36,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const BpeOptions& options)
         if (!vocabulary.has(id)) continue;
         const std::string& text = vocabulary.text(id);
         if (options.byte_level) {
-            // A token outside the alphabet (an added one) is never made of bytes.
+            // An added token has characters outside the alphabet and never results from bytes.
             if (auto bytes = alphabet.bytes(text)) {
                 if (bytes->size() == 1) byte_ids_[static_cast<uint8_t>((*bytes)[0])] = id;
                 ids_.emplace(*std::move(bytes), id);
@@ -49,7 +49,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const BpeOptions& options)
 }
 
 Status Bpe::add_merge(uint32_t left, uint32_t right, uint32_t rank, uint32_t id) {
-    merges_.insert(pair_key(left, right), {rank, id});  // of two merges of the same pair the first counts
+    merges_.insert(pair_key(left, right), {rank, id});  // if a pair has two merges, the first counts
     if (id < made_.size()) made_[id] = true;
     return Ok{};
 }
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Bpe>> Bpe::from_merges(const Vocabulary& vocabulary, cons
 Result<std::unique_ptr<Bpe>> Bpe::from_scores(const Vocabulary& vocabulary, const BpeOptions& options,
                                               const std::vector<bool>& mergeable, const std::vector<float>& scores) {
     std::unique_ptr<Bpe> bpe(new Bpe(vocabulary, options));
-    // Ranks: falling scores, equal scores share a rank, so that the leftmost of them merges first.
+    // Ranks follow falling scores. Equal scores share a rank, so the leftmost pair merges first.
     std::vector<float> order;
     std::vector<std::string_view> made;
     for (uint32_t id = 0; id < vocabulary.size(); ++id)
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Bpe>> Bpe::from_scores(const Vocabulary& vocabulary, cons
     TextIds& ids = bpe->ids_;
     std::erase_if(ids, [&](const auto& entry) { return !mergeable[entry.second]; });
     uint32_t next_virtual = static_cast<uint32_t>(vocabulary.size());
-    // Characters that are part of a piece and none themselves: symbols with ids of their own behind the vocabulary.
+    // Characters that occur in pieces but are not pieces themselves become symbols with ids after the vocabulary.
     for (uint32_t id = 0; id < vocabulary.size(); ++id) {
         if (!mergeable[id]) continue;
         const std::string_view text = vocabulary.text(id);
@@ -112,8 +112,8 @@ Result<std::unique_ptr<Bpe>> Bpe::from_scores(const Vocabulary& vocabulary, cons
     return bpe;
 }
 
-// Where no token has a U+2581 after another character, a text may be cut in front of each such one: the parts are
-// words, which the cache knows.
+// If no token contains U+2581 after another character, the text can be cut before each such U+2581. The parts are
+// words, which the cache can hold.
 void Bpe::find_boundaries(const std::vector<std::string_view>& made) {
     cut_at_blanks_ = !options_.byte_level && !options_.ignore_merges && !options_.fuse_unknown;
     if (options_.fuse_unknown && options_.byte_fallback && !options_.byte_level && !options_.ignore_merges)
@@ -227,7 +227,7 @@ Status Bpe::merge(std::string_view part, Scratch& scratch, Meter& meter, std::ve
         heap.pop_back();
         const auto at = static_cast<uint32_t>(top);
         auto& s = symbols[at];
-        if (s.rank != static_cast<uint32_t>(top >> 32)) continue;  // an older pair of this symbol
+        if (s.rank != static_cast<uint32_t>(top >> 32)) continue;  // outdated entry of this symbol
         auto& gone = symbols[s.next];
         s.id = s.merged;
         s.next = gone.next;
@@ -243,7 +243,7 @@ Status Bpe::merge(std::string_view part, Scratch& scratch, Meter& meter, std::ve
             out.push_back(symbols[i].id);
             continue;
         }
-        // A character that is only part of pieces and was not merged is an unknown one.
+        // A character that occurs only inside pieces and was not merged is unknown.
         std::string character;
         utf8_append(character, virtual_texts_[symbols[i].id - tokens_]);
         scratch.in_unknown = options_.fuse_unknown && out.size() > before && out.back() == options_.unknown;

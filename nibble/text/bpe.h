@@ -1,5 +1,5 @@
-// Byte-pair encoding. A piece becomes symbols (bytes or characters); the neighbours whose pair has the lowest rank are
-// merged, the leftmost first, until no pair is in the table. A heap with lazy deletion: O(n log n) for a piece of n
+// Byte-pair encoding. A piece starts as symbols (bytes or characters). The adjacent pair with the lowest rank is
+// merged, leftmost first, until no pair is in the merge table. A heap with lazy deletion gives O(n log n) for n
 // symbols.
 #pragma once
 
@@ -14,20 +14,20 @@
 namespace nibble {
 
 struct BpeOptions {
-    bool byte_level = false;     // token texts are in the byte alphabet, symbols are bytes; else symbols are characters
+    bool byte_level = false;     // token texts use the byte alphabet and symbols are bytes; else symbols are characters
     bool byte_fallback = false;  // an unknown character becomes its <0xNN> tokens
-    bool fuse_unknown = false;   // unknown characters in a row are one unknown token
-    bool ignore_merges = false;  // a piece that is a token is taken at once
+    bool fuse_unknown = false;   // consecutive unknown characters become one unknown token
+    bool ignore_merges = false;  // a piece that equals a token becomes that token at once
     std::optional<uint32_t> unknown;
 };
 
 class Bpe : public TokenModel {
 public:
-    // Ranks are positions in `merges`. Errors: a merge of or into what is no token.
+    // Ranks are positions in `merges`. Error: a merge whose parts or result are not tokens.
     static Result<std::unique_ptr<Bpe>> from_merges(const Vocabulary& vocabulary, const BpeOptions& options,
                                                     const std::vector<std::pair<std::string, std::string>>& merges);
-    // sentencepiece's: neighbours merge if their text is a piece, the highest score first. `mergeable` says which ids
-    // take part, `score` is per id. Errors: a piece of over 1024 bytes.
+    // sentencepiece's rule: two neighbours merge if their text is a piece, highest score first. `mergeable` and
+    // `scores` are indexed by id. Error: a piece longer than 1024 bytes.
     static Result<std::unique_ptr<Bpe>> from_scores(const Vocabulary& vocabulary, const BpeOptions& options,
                                                     const std::vector<bool>& mergeable,
                                                     const std::vector<float>& scores);
@@ -36,7 +36,7 @@ public:
     Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
                   std::vector<uint32_t>& out) const override;
 
-    // True if some token can be made by merging.
+    // Whether merging can produce token `id`.
     bool makes(uint32_t id) const { return id < made_.size() && made_[id]; }
 
 private:
@@ -53,13 +53,13 @@ private:
     void add_unknown(std::string_view character, Scratch& scratch) const;
 
     BpeOptions options_;
-    TextIds ids_;                          // texts as symbols concatenate them: bytes, or characters
-    std::vector<uint32_t> virtual_texts_;  // of from_scores: code points that are no token but part of one
+    TextIds ids_;                          // by text as symbols concatenate it: bytes or characters
+    std::vector<uint32_t> virtual_texts_;  // from_scores: code points that are part of a token but not tokens
     std::array<std::optional<uint32_t>, 256> byte_ids_;
     HashTable<Merge> merges_;
     std::vector<bool> made_;
     uint32_t tokens_ = 0;
-    bool cut_at_blanks_ = false;  // no merge joins anything before a U+2581 that follows another character
+    bool cut_at_blanks_ = false;  // no merge joins text across a U+2581 that follows another character
 };
 
 }  // namespace nibble

@@ -24,14 +24,14 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 namespace {
 
-// One line, and no longer than a person reads.
+// Makes one line of readable length.
 Error at_line(const Failure& failure) {
     std::string text = failure.message.substr(0, 1000);
     for (size_t at = 0; (at = text.find_first_of("\r\n", at)) != text.npos;) text[at] = ' ';
     return fail("line {}: {}", failure.line, text);
 }
 
-// `marked`: Marked::written or Marked::from_data.
+// `marked` is Marked::written or Marked::from_data.
 Value to_value(const Json& json, Budget& budget, Marked (*marked)(std::string), int depth = 0) {
     if (depth > 200) budget.fail("the input is nested too deeply");
     switch (json.type()) {
@@ -74,7 +74,7 @@ Value to_value(const Json& json, Budget& budget, Marked (*marked)(std::string), 
     }
 }
 
-// chat_template of a tokenizer_config.json: a text, or of a list of named ones the "default"; null when there is none.
+// Returns chat_template of a tokenizer_config.json: a string, or the "default" entry of a list; null if there is none.
 const std::string* template_text(const Json& config) {
     const auto it = config.find("chat_template");
     if (it == config.end()) return nullptr;
@@ -108,7 +108,7 @@ Result<ChatTemplate> ChatTemplate::open(const fs::path& path, const TemplateLimi
     if (fs::is_directory(path, none))
         file = fs::exists(path / "chat_template.jinja", none) ? path / "chat_template.jinja"
                                                               : path / "tokenizer_config.json";
-    // tokenizer_config.json, chat_template.json: JSON that holds a template is no template itself.
+    // tokenizer_config.json and chat_template.json contain a template inside JSON.
     if (file.extension() == ".json") {
         NIBBLE_TRY(const Json config, read_json_file(file, {.python_constants = true}));
         NIBBLE_TRY(auto found, from_tokenizer_config(config, limits).within(file.string()));

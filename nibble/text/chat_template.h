@@ -1,8 +1,8 @@
-// Chat templates: the Jinja that tokenizers bring along, rendered as transformers does (immutable sandbox, trim_blocks,
-// lstrip_blocks, loop controls, the generation tag, tojson without HTML escapes), and bounded: a template is untrusted.
-// Errors are one line, "line 12: ...". Errors where Jinja2 has none: integers beyond 64 bits, printing what Python
-// prints as an address (generators, functions) or as range(...), string methods such as format, and tags that load
-// other templates.
+// Chat templates: the Jinja templates of tokenizers, rendered like transformers does (immutable sandbox, trim_blocks,
+// lstrip_blocks, loop controls, the generation tag, tojson without HTML escapes). Templates are untrusted, so work and
+// memory are bounded. Errors are one line, "line 12: ...". Some things that Jinja2 accepts are errors here: integers
+// beyond 64 bits, printing a value that Python prints as an address (generators, functions) or as range(...), string
+// methods such as format, and tags that load other templates.
 #pragma once
 
 #include "base/json.h"
@@ -16,35 +16,36 @@
 namespace nibble {
 
 struct TemplateLimits {
-    int64_t max_steps = 20'000'000;      // evaluations, and 64 bytes or so of data looked at
-    int64_t max_made_bytes = 256 << 20;  // of all strings and lists made on the way: bounds the memory
+    int64_t max_steps = 20'000'000;      // one step: an evaluation, or about 64 bytes of data read
+    int64_t max_made_bytes = 256 << 20;  // total of all strings and lists created: bounds the memory
     int64_t max_output_bytes = 64 << 20;
     int64_t max_source_bytes = 4 << 20;
 };
 
 struct Rendering {
     std::string text;
-    TextRanges data;  // bytes that come from data; the template wrote all others
+    TextRanges data;  // bytes that come from data; the template wrote the others
 };
 
 class ChatTemplate {
 public:
     static Result<ChatTemplate> parse(std::string_view source, const TemplateLimits& limits = {});
-    // A folder with chat_template.jinja, or with chat_template in tokenizer_config.json (a list of templates: the one
-    // named "default"); or a file with a template.
+    // Opens a folder with chat_template.jinja or with chat_template in tokenizer_config.json (from a list, the template
+    // named "default"), or a template file.
     static Result<ChatTemplate> open(const std::filesystem::path& path, const TemplateLimits& limits = {});
-    // Of a tokenizer_config.json that was read already; nothing when it holds none.
+    // Reads the template of a parsed tokenizer_config.json; returns nothing if it has none.
     static Result<std::optional<ChatTemplate>> from_tokenizer_config(const Json& config,
                                                                      const TemplateLimits& limits = {});
 
-    // `variables`: an object; messages, tools, add_generation_prompt, bos_token, ... `now` is what strftime_now tells.
+    // Renders with `variables`, an object: messages, tools, add_generation_prompt, bos_token, ... strftime_now formats
+    // `now`.
     Result<std::string> render(const Json& variables, const std::optional<std::tm>& now = {}) const;
-    // The meter's steps and bytes stand for those of the template's limits.
+    // As above; the meter's steps and bytes replace those of TemplateLimits.
     Result<std::string> render(const Json& variables, const std::optional<std::tm>& now, Meter& meter) const;
 
-    // The same with variables of two kinds: the model's `own` (bos_token ...), which count as written by the template,
-    // and data, which takes the place of own ones of the same name. Characters keep their origin through all that a
-    // template does with them; what upper(), tojson and the like make of a string that is partly data is data.
+    // Renders with two kinds of variables. `own` are the model's (bos_token ...) and count as written by the template.
+    // `data` overrides `own` variables of the same name. Every character keeps its origin through all operations of the
+    // template. The result of upper(), tojson and similar functions is data if any of their input is data.
     Result<Rendering> render(const Json& own, const Json& data, const std::optional<std::tm>& now) const;
     Result<Rendering> render(const Json& own, const Json& data, const std::optional<std::tm>& now, Meter& meter) const;
     const std::string& source() const;

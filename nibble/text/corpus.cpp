@@ -9,14 +9,14 @@
 namespace nibble {
 namespace {
 
-// The longest beginning of at most `limit` bytes that does not end inside a character.
+// Returns the longest prefix of at most `limit` bytes that does not end inside a character.
 std::string_view beginning(std::string_view text, size_t limit) {
     if (text.size() <= limit) return text;
     while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
     return text.substr(0, limit);
 }
 
-// What the tokenizer puts in front of any text.
+// Returns the tokens that the tokenizer puts before every text.
 Result<std::vector<TokenId>> prefix(const Tokenizer& tokenizer) {
     NIBBLE_TRY(auto empty, tokenizer.encode("", {.add_special = true}));
     NIBBLE_TRY(const auto text, tokenizer.encode("a", {.add_special = true}));
@@ -31,7 +31,7 @@ public:
 
     bool full() const { return corpus_.tokens >= options_.tokens; }
 
-    // Cuts `ids` to what a sequence may hold and the corpus still wants.
+    // Cuts `ids` to the length of a sequence and to the tokens still wanted, and adds it.
     void add(std::vector<TokenId> ids) {
         const int64_t wanted = std::min(options_.sequence, options_.tokens - corpus_.tokens);
         if (static_cast<int64_t>(ids.size()) > wanted) ids.resize(static_cast<size_t>(wanted));
@@ -47,8 +47,8 @@ private:
 
 Status add_plain(std::string_view text, const Tokenizer& tokenizer, const CorpusOptions& options, Collector& out) {
     NIBBLE_TRY(const auto front, prefix(tokenizer));
-    // No tokenizer in use makes more than one token of a byte, few texts less than one of 16: a large file is read as
-    // far as it is needed.
+    // Reads a large file only as far as needed: tokenizers rarely produce fewer than one token per 16 bytes. If 16
+    // bytes per token are not enough, more is read.
     size_t bytes = static_cast<size_t>(options.tokens) * 16;
     NIBBLE_TRY(auto ids, tokenizer.encode(beginning(text, bytes), {.parse_special = false}));
     while (static_cast<int64_t>(ids.size()) < options.tokens && bytes < text.size()) {
@@ -105,7 +105,7 @@ size_t most_unpacked_bytes(const CorpusOptions& options) {
     return static_cast<size_t>(std::clamp(std::min(options.tokens, most) * bytes_per_token, least, most));
 }
 
-// A text that was cut ends with a whole line, or a whole character.
+// Drops an incomplete last line or character of a text that was cut.
 std::string_view whole_part(const Unpacked& unpacked, bool lines) {
     const std::string_view text = unpacked.text;
     if (!unpacked.cut) return text;

@@ -1,5 +1,4 @@
-// Text for calibration as token sequences: a plain text cut into windows, or JSONL with one text or conversation a
-// line.
+// Calibration text as token sequences: a plain text cut into windows, or JSONL with one text or conversation per line.
 #pragma once
 
 #include "base/json.h"
@@ -12,26 +11,28 @@ namespace nibble {
 
 struct CorpusOptions {
     int64_t tokens = 32768;   // taken from the front of the file
-    int64_t sequence = 2048;  // most tokens of one sequence; the rest of a line is dropped, a plain text goes on
+    int64_t sequence = 2048;  // maximum tokens per sequence; the rest of a JSONL line is dropped, plain text continues
+                              // in the next window
     Json template_variables = Json::object();  // bos_token, eos_token, ... for the chat template
 };
 
 struct Corpus {
     std::string origin;  // the path, for messages
     std::vector<std::vector<TokenId>> sequences;
-    int64_t tokens = 0;  // of all sequences; fewer than asked for where the text ends before
-    bool cut = false;    // of a packed text only the beginning was read
+    int64_t tokens = 0;  // of all sequences; fewer than requested if the text ends early
+    bool cut = false;    // only the beginning of a compressed text was read
 };
 
-// Whether `messages` is what chat templates are written for: a list, not empty, of objects with a 'role'.
+// Checks that `messages` is a non-empty list of objects with a 'role', as chat templates expect.
 Status check_messages(const Json& messages);
 
-// *.jsonl: {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them.
-// Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS). *.gz: either,
-// packed; of a long one only as much is unpacked as holds the tokens that were asked for (64 bytes a token, 64 MiB at
-// least).
-// Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, a Parquet file, no
-// tokens.
+// Reads a corpus. *.jsonl: {"text": "..."} or {"messages": [...]} per line, with the special tokens of the tokenizer or
+// template. Any other file: plain text; every window starts with the tokens that the tokenizer puts before a text
+// (BOS). *.gz: either kind, compressed; only as much is decompressed as the requested tokens can need (64 bytes per
+// token, at least 64 MiB).
+//
+// Errors: empty or not UTF-8 (with the position), a line of another form, messages without a template, a Parquet file,
+// no tokens.
 Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
                            const CorpusOptions& options = {});
 

@@ -74,7 +74,8 @@ Status Decoder::add(const Json& component, int depth) {
 
 namespace {
 
-// The replacements of one token. Fixed by the token alone, so that what check() passed never fails later.
+// Limits for the replacements of one token. They depend on the token only, so a token that passed check() never fails
+// later.
 MeterLimits token_limits(size_t size) {
     const auto n = static_cast<int64_t>(size);
     return {.steps = 4096 + 64 * n, .bytes = 32 * (1024 + 16 * n)};

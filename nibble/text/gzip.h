@@ -1,4 +1,4 @@
-// Texts packed by gzip (RFC 1952), through zlib.
+// Decompression of gzip (RFC 1952) through zlib.
 #pragma once
 
 #include "base/error.h"
@@ -13,14 +13,14 @@ namespace nibble {
 
 struct Unpacked {
     std::string text;
-    bool cut = false;  // there is more than `limit` bytes; `text` is the beginning
+    bool cut = false;  // the text is longer than `limit` bytes; `text` is its beginning
 };
 
-// At most `limit` bytes of the text; a file may hold several members one after the other. What lies behind the limit is
-// not looked at. Errors: not gzip, damaged, or ending early.
+// Decompresses at most `limit` bytes. A file may have several members. Data after the limit is not checked. Errors: not
+// gzip, damaged, truncated.
 Result<Unpacked> gunzip(std::string_view packed, size_t limit);
 
-// The same piece by piece, for texts that memory should not hold.
+// Decompresses piece by piece, for texts that are too large for memory.
 class GunzipStream {
 public:
     // `packed` outlives the stream.
@@ -29,7 +29,7 @@ public:
     GunzipStream& operator=(GunzipStream&&) noexcept;
     ~GunzipStream();
 
-    // Adds at most `most` bytes to `out`, at least one before the end; false: the end. Errors as gunzip().
+    // Appends between 1 and `most` bytes to `out`; returns false at the end. Errors as gunzip().
     Result<bool> read(std::string& out, size_t most);
 
 private:
@@ -38,7 +38,7 @@ private:
     };
     GunzipStream(std::string_view packed, std::unique_ptr<z_stream_s, End> stream);
     std::string_view packed_;
-    size_t at_ = 0;  // of what zlib was given
+    size_t at_ = 0;  // bytes of packed_ passed to zlib
     std::unique_ptr<z_stream_s, End> stream_;
     bool done_ = false;
 };

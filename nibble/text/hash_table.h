@@ -1,4 +1,4 @@
-// A table from 64-bit keys to small values, built once and then only read: open addressing, half full at most.
+// A table from 64-bit keys to small values, built once and then only read. Open addressing, at most half full.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ public:
             if (slots_[i].key == empty) return nullptr;
         }
     }
-    // False, and no change, when the key is there.
+    // Inserts a key; returns false without a change if the key exists.
     bool insert(uint64_t key, Value value) {
         if (find(key)) return false;
         if (2 * (size_ + 1) > slots_.size()) grow();

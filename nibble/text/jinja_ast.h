@@ -1,4 +1,4 @@
-// The tree of a template. Its depth is bounded by the parser, so walking and freeing it may recurse.
+// The syntax tree of a template. The parser bounds its depth, so visiting and freeing it may recurse.
 #pragma once
 
 #include "text/jinja_value.h"
@@ -21,20 +21,20 @@ enum class Op : uint8_t {
     name,
     list,
     tuple,
-    dict,  // dict: items are key, value, key, value
+    dict,  // items are key, value, key, value
     attribute,
     item,
-    slice,  // slice: items are object, start, stop, step; null where left out
+    slice,  // items are object, start, stop, step; null if omitted
     call,
     filter,
-    test,         // items[0] is the object; a filter block's has none
+    test,         // items[0] is the object; a filter block's first filter has none
     conditional,  // items are value, condition, other (may be null)
     logical_or,
     logical_and,
     logical_not,
     negative,
     positive,
-    compare,  // items a, b, c ... with `operators` between them
+    compare,  // items are a, b, c ...; `operators` are those between them
     add,
     subtract,
     multiply,
@@ -64,7 +64,7 @@ struct Parameter {
 struct Macro {
     std::string name;
     std::vector<Parameter> parameters;
-    bool varargs = false, kwargs = false;  // the body names them
+    bool varargs = false, kwargs = false;  // the body uses varargs or kwargs
     bool caller = false;
 };
 
@@ -83,9 +83,9 @@ enum class Do : uint8_t {
     next
 };
 
-// branch: arms of (condition or null, body). loop: target, items[0] what is gone through, items[1] the filter or null,
-// arms[0] the body, arms[1] the else. set: target = items[0]. scope ({% with %}, {% generation %}): targets = items,
-// then the body.
+// Fields per kind. branch: arms of (condition or null, body). loop: target, items[0] the iterable, items[1] the filter
+// or null, arms[0] the body, arms[1] the else. set: target = items[0]. scope ({% with %}, {% generation %}): targets =
+// items, then the body.
 struct Statement {
     Do what;
     int line;

@@ -1,4 +1,4 @@
-// Filters, tests, methods and functions, by the names Jinja and Python give them.
+// Filters, tests, methods and functions under their names in Jinja and Python.
 #pragma once
 
 #include "text/jinja_value.h"
@@ -10,37 +10,38 @@ namespace nibble::jinja {
 using Filter = Value (*)(Interpreter&, const Value& input, const Arguments&);
 using Test = bool (*)(Interpreter&, const Value& input, const Arguments&);
 
-// Null: there is none of that name.
+// Return null for an unknown name.
 Filter find_filter(std::string_view name);
 Test find_test(std::string_view name);
 
-// All names, for tests over the whole tables.
+// All names, so that tests can cover the whole tables.
 std::vector<std::string_view> filter_names();
 std::vector<std::string_view> test_names();
 std::vector<std::string_view> method_names();  // of strings, lists and dicts
 
-// object.name where it is a method of a string, list or dict, or what `loop` and namespaces hold; nullopt where
-// `object` has no such attribute. Attributes that Python has but the sandbox refuses are undefined values that say so.
+// Returns object.name if it is a method of a string, list or dict, or an attribute of `loop` or a namespace; nullopt if
+// `object` has no such attribute. Attributes that Python has but the sandbox refuses are undefined values with that
+// reason.
 std::optional<Value> python_attribute(Interpreter&, const Value& object, const std::string& name);
-// object.name and object[key] of a template: an undefined value where there is nothing.
+// Evaluate object.name and object[key] in a template; undefined if missing.
 Value get_attribute(Interpreter&, const Value& object, const std::string& name);
 Value get_item(Interpreter&, const Value& object, const Value& key);
 Value get_slice(Interpreter&, const Value& object, const Value& start, const Value& stop, const Value& step);
 
 Value add(Interpreter&, const Value& a, const Value& b);
 Value multiply(Interpreter&, const Value& a, const Value& b);
-// - / // % **; `op` is the operator's text.
+// Operators - / // % **; `op` is the operator's text.
 Value arithmetic(Interpreter&, std::string_view op, const Value& a, const Value& b);
 Value negate(Interpreter&, const Value& a);
-// == != < <= > >= in "not in"
+// Operators == != < <= > >= in "not in".
 bool compare(Interpreter&, std::string_view op, const Value& a, const Value& b);
-// "format" % values, as Python's for d i s r f e g x c and %%.
+// Formats "format" % values like Python, for d i s r f e g x c and %%.
 Marked percent_format(Interpreter&, const Marked& format, const Value& values);
 
 // range, dict, namespace, raise_exception, strftime_now.
 std::vector<std::pair<std::string, Value>> functions(Interpreter&);
 
-// Arguments by position or name; fails for too many, unknown and doubled ones. Left out: nullopt.
+// Binds arguments by position or name; omitted ones are nullopt. Fails for too many, unknown or repeated arguments.
 std::vector<std::optional<Value>> bind(Interpreter&, std::string_view function, const Arguments&,
                                        std::initializer_list<const char*> names);
 

@@ -1,5 +1,5 @@
-// Tokens to expressions: the part of Jinja's grammar inside "{{ }}" and after the name of a tag. The parser of
-// statements builds on it.
+// Parses tokens into expressions: the part of Jinja's grammar inside "{{ }}" and after the name of a tag. The statement
+// parser derives from it.
 #pragma once
 
 #include "text/jinja_ast.h"
@@ -36,11 +36,11 @@ protected:
     std::string expect_name();
     void expect_block_end();
 
-    // Where an assignment goes: a name, an attribute of a namespace, or several in brackets or without.
+    // The target of an assignment: a name, an attribute of a namespace, or several of them with or without brackets.
     ExpressionPtr target(bool with_namespace);
     ExpressionPtr target_list(bool with_namespace = false);
 
-    // a, b, c without brackets, or one.
+    // One expression, or a tuple a, b, c without brackets.
     ExpressionPtr tuple(bool with_conditional = true);
     ExpressionPtr expression();
     // `inline_start`: the first filter has no "|" before it ({% filter upper|trim %}).
@@ -48,8 +48,8 @@ protected:
 
     std::vector<Token> tokens_;
     size_t at_ = 0;
-    int conditional_ = 0;     // enclosing conditions: filters and tests in them may never run
-    Macro* macro_ = nullptr;  // the one whose body this is
+    int conditional_ = 0;     // number of enclosing conditions; filters and tests inside them may never run
+    Macro* macro_ = nullptr;  // the macro whose body is being parsed
 
 private:
     ExpressionPtr make(Op o, int line) const;

@@ -25,7 +25,7 @@ int64_t integer_argument(In in, const std::optional<Value>& v, int64_t otherwise
     return v->integer();
 }
 
-// A filter that is a method of strings.
+// Implements a filter by the string method of the same name.
 Value method(In in, V v, const char* name, A args) {
     const Value text = v.is(Kind::string) ? v : in.string(in.text(v));
     return in.call(get_attribute(in, text, name), args);
@@ -81,7 +81,7 @@ Value f_items(In in, V v, A) {
     return in.list(iterate(in.call(*python_attribute(in, v, "items"), {}), in.budget), Row::iterator);
 }
 
-// "a.b.0": attributes and indices one after the other.
+// Follows a path such as "a.b.0" of attributes and indices.
 Value dotted(In in, Value v, V path) {
     if (!path.is(Kind::string)) return get_item(in, v, path);
     const std::string& text = path.text();
@@ -119,7 +119,7 @@ Value f_join(In in, V v, A a) {
     return in.string(std::move(out));
 }
 
-// The arguments behind a leading name of a filter or test.
+// Returns the arguments after a leading filter or test name.
 Arguments rest(A a, size_t from) {
     return {{a.positional.begin() + std::ptrdiff_t(std::min(from, a.positional.size())), a.positional.end()}, a.named};
 }
@@ -169,7 +169,7 @@ Value sort_key(In in, V v, bool case_sensitive) {
 }
 
 void sort_by(In in, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
-    // Python's reverse=True keeps equal ones in their order.
+    // Like Python, reverse=True keeps the order of equal elements.
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& x, const auto& y) {
         return reverse ? less(y.first, x.first, in.budget) : less(x.first, y.first, in.budget);
     });
@@ -285,7 +285,7 @@ Value f_float(In in, V v, A a) {
     return b[0] ? *b[0] : Value(0.0);
 }
 
-// To a multiple of 10^digits, halves to the even one, as Python does. Precondition: digits > 0.
+// Rounds to a multiple of 10^digits, ties to even, like Python. Precondition: digits > 0.
 int64_t round_integer(In in, int64_t value, int64_t digits) {
     if (digits > 19) return 0;  // half of 10^20 is beyond 64 bits
     __int128 unit = 1;
@@ -327,7 +327,7 @@ Value f_indent(In in, V v, A a) {
             ? b[0]->marked()
             : Marked::written(std::string(size_t(std::clamp<int64_t>(integer_argument(in, b[0], 4), 0, 10000)), ' '));
     Marked whole = in.text(v);
-    whole += '\n';  // as Jinja does, so that the last line is one
+    whole += '\n';  // like Jinja: terminates the last line
     const std::string& text = whole.text();
     Marked out = flag(b[1]) ? pad : Marked();
     const size_t end = text.size() - 1;
@@ -352,7 +352,7 @@ Value f_escape(In in, V v, A) {
 
 Value f_format(In in, V v, A a) { return in.string(percent_format(in, in.text(v), in.list(a.positional, Row::tuple))); }
 
-// As transformers sets it: json.dumps(ensure_ascii=False), nothing made safe for HTML.
+// transformers' tojson: json.dumps(ensure_ascii=False) without HTML escapes.
 Value f_tojson(In in, V v, A a) {
     const Bound b = bind(in, "tojson", a, {"ensure_ascii", "indent", "separators", "sort_keys"});
     std::optional<Marked> indent;

@@ -9,7 +9,7 @@
 namespace nibble::jinja {
 namespace {
 
-// A nested evaluation: the line is the node's until it ends; then the outer node's again.
+// Scope of a nested evaluation: sets the current line to the node's and restores the outer line at the end.
 struct Entered {
     Entered(Budget& b, int line) : budget(b), outer(b.line) {
         budget.line = line;
@@ -299,7 +299,7 @@ Arguments Interpreter::arguments(const Call& call, const ScopePtr& scope) {
     return out;
 }
 
-// `input` is what the innermost filter of a chain without an object gets.
+// `input` is the input of the innermost filter if the chain has no object.
 Value Interpreter::filtered(const Expression& e, const ScopePtr& scope, const Value* input) {
     const Entered entered(budget, e.line);
     const Filter filter = find_filter(e.name);

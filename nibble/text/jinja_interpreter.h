@@ -1,4 +1,4 @@
-// Walks the tree. Scopes are Jinja's: a loop's body, a macro and a block have their own, an `if` has none.
+// Evaluates the tree. Scopes are Jinja's: a loop's body, a macro and a block have their own scope, an `if` has none.
 #pragma once
 
 #include "text/jinja_ast.h"
@@ -25,14 +25,14 @@ public:
     Marked run(const Body& body, std::vector<std::pair<std::string, Value>> variables);
 
     Value call(const Value& function, const Arguments& arguments);
-    // A namespace, whose content is dropped with the interpreter: it may hold itself.
+    // Makes a namespace. The interpreter empties it at its end, because a namespace may contain itself.
     Value make_space();
     [[noreturn]] void fail(std::string message) const { budget.fail(std::move(message)); }
     Marked text(const Value& value) { return str(value, budget); }
-    // Where `what` begins in `text`, at `from` or later, or last; npos where it does not.
+    // Returns the first position at or after `from` (find) or the last one (rfind) of `what` in `text`; npos if absent.
     size_t find(std::string_view text, std::string_view what, size_t from = 0);
     size_t rfind(std::string_view text, std::string_view what);
-    // An undefined value: its reason is text, too.
+    // Makes an undefined value; its reason counts as created text.
     Value missing(std::string reason) {
         budget.pay_bytes(int64_t(64 + reason.size()));
         return Value::undefined(std::move(reason));
@@ -64,8 +64,10 @@ private:
 
     Marked* out_ = nullptr;
     int64_t max_output_;
-    std::vector<ScopePtr> captured_;             // by macros, which lie in scopes: cycles, broken by the destructor
-    std::vector<std::shared_ptr<Dict>> spaces_;  // these and loops: kept until the end, then emptied one by one
+    std::vector<ScopePtr>
+        captured_;  // scopes captured by macros; a macro in its own scope is a cycle, which the destructor breaks
+    std::vector<std::shared_ptr<Dict>>
+        spaces_;  // namespaces, kept until the destructor empties them one by one; loops_ likewise
     std::vector<std::shared_ptr<Loop>> loops_;
 };
 

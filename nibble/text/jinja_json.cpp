@@ -1,4 +1,4 @@
-// tojson: json.dumps as Python prints it.
+// tojson: prints like Python's json.dumps.
 #include "text/jinja_text.h"
 #include "text/jinja_value.h"
 
@@ -22,7 +22,7 @@ struct Writer {
         out += text;
     }
 
-    // Paid before it is made.
+    // Pays before it creates the string.
     std::string quoted(const std::string& text, bool ascii) {
         budget.pay_bytes(int64_t(text.size()));
         std::string out = "\"";

@@ -9,7 +9,7 @@
 namespace nibble::jinja {
 namespace {
 
-// \r\n and \r become \n, and one newline at the end of the template goes.
+// Converts \r\n and \r to \n and removes one newline at the end of the template.
 std::string normalize(std::string_view source) {
     std::string out;
     out.reserve(source.size());
@@ -52,7 +52,7 @@ private:
     }
     void emit(TokenKind kind, std::string text = {}) { tokens_.push_back({kind, line_, std::move(text)}); }
 
-    // Text up to the next "{{", "{%" or "{#", then what opens there.
+    // Reads text up to the next "{{", "{%" or "{#", then that construct.
     void root() {
         size_t open = at_;
         for (;; ++open) {
@@ -80,7 +80,8 @@ private:
         expression(kind == '{' ? '}' : '%');
     }
 
-    // "{%-" takes all white space before it; "{%" and "{#" take the blanks of their own line (lstrip_blocks).
+    // "{%-" removes all white space before it. "{%" and "{#" remove the blanks before them on their own line
+    // (lstrip_blocks).
     std::string_view cut_before(std::string_view data, char kind, char sign) const {
         if (sign == '-') return strip(data, Side::right);
         if (sign == '+' || kind == '{') return data;
@@ -91,7 +92,8 @@ private:
         return data;
     }
 
-    // At the "-", "+" or first character of an ending `close` ("%}", "#}"); takes what belongs to it.
+    // Called at "-", "+" or the first character of the end marker `close` ("%}", "#}"). Consumes the marker and the
+    // white space that it removes.
     bool block_end(std::string_view close) {
         if (peek() == '-' && std::string_view(text_).substr(at_ + 1).starts_with(close)) {
             skip(1 + close.size());
@@ -108,7 +110,7 @@ private:
     }
 
     void comment() {
-        if (at_ >= text_.size()) return;  // as Jinja: "{#" as the very last thing is no error
+        if (at_ >= text_.size()) return;  // like Jinja: "{#" at the very end is not an error
         const int opened = line_;
         while (at_ < text_.size())
             if (block_end("#}"))
@@ -119,7 +121,7 @@ private:
         fail("a comment is not closed: missing '#}'");
     }
 
-    // Behind "{%" and its sign. Takes a whole {% raw %}...{% endraw %}.
+    // Called after "{%" and its sign. Consumes a whole {% raw %}...{% endraw %}.
     bool raw() {
         size_t i = at_;
         const auto spaces = [&](size_t from) {
@@ -158,7 +160,7 @@ private:
     void expression(char close) {
         const std::string_view ending = close == '}' ? "}}" : "%}";
         const int opened = line_;
-        std::string stack;  // open brackets: inside of them "}}" is two braces
+        std::string stack;  // open brackets; inside them "}}" is two braces
         for (;;) {
             if (stack.empty()) {
                 const int line = line_;
@@ -258,7 +260,7 @@ private:
         skip(n);
     }
 
-    // Python's escapes; an unknown one keeps its backslash.
+    // Decodes Python's escapes; an unknown escape keeps its backslash.
     void string_literal() {
         const char quote = peek();
         const int opened = line_;

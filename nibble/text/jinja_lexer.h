@@ -1,4 +1,4 @@
-// Template text to tokens, with trim_blocks and lstrip_blocks on, as transformers sets them.
+// Splits template text into tokens, with trim_blocks and lstrip_blocks on, as in transformers.
 #pragma once
 
 #include "text/jinja_value.h"
@@ -22,7 +22,7 @@ enum class TokenKind : uint8_t {
 struct Token {
     TokenKind kind;
     int line;
-    std::string text;  // of data, name, string (decoded), op
+    std::string text;  // for data, name, string (decoded) and op
     int64_t integer = 0;
     double real = 0;
 };

@@ -1,6 +1,6 @@
-// A text that knows which of its bytes the template wrote and which are data: of messages, tools and other variables of
-// the caller. Only what the template wrote may become control tokens, so every string of the engine is one of these,
-// and there is no way to make one from a plain string without saying whose it is.
+// Text that records which bytes the template wrote and which are data from messages, tools and other variables of the
+// caller. Only text written by the template may become control tokens. Every string of the engine has this type, and
+// creating one from a plain string requires naming its origin.
 #pragma once
 
 #include "text/text_range.h"
@@ -24,14 +24,14 @@ public:
     bool empty() const { return text_.empty(); }
     int64_t cost() const { return int64_t(64 + text_.size() + data_.size() * sizeof(TextRange)); }
 
-    // Written by the template.
+    // Appended plain text counts as written by the template.
     Marked& operator+=(char c) { return text_ += c, *this; }
     Marked& operator+=(std::string_view text) { return text_ += text, *this; }
     Marked& operator+=(const Marked& more) { return add(more, more.text_); }
-    // `part` lies in from.text(); `from` is another text.
+    // Appends `part`, a view into from.text(). `from` must be another object.
     Marked& add(const Marked& from, std::string_view part);
     Marked& add_data(std::string_view text);
-    // `text` made of this one in some way: data, if any of this one is.
+    // Wraps `text`, derived from this text: it is data if any byte of this text is data.
     Marked changed(std::string text) const {
         return data_.empty() ? written(std::move(text)) : from_data(std::move(text));
     }

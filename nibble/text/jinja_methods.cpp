@@ -167,7 +167,7 @@ Value m_replace(Interpreter& in, const Value& self, const Arguments& args) {
         in.budget.pay_bytes(fresh.cost() - 63);
         out.add(self.marked(), text.substr(at, found - at)) += fresh;
         at = found + old.size();
-        if (old.empty()) {  // between all characters, and at both ends
+        if (old.empty()) {  // inserts between all characters and at both ends
             if (at >= text.size()) break;
             next_code_point(text, at);
             out.add(self.marked(), text.substr(found, at - found));
@@ -267,11 +267,11 @@ Value m_get(Interpreter& in, const Value& self, const Arguments& args) {
 
 Value m_copy(Interpreter&, const Value& self, const Arguments&) {
     return self;
-}  // values do not change: a copy is the same
+}  // values are immutable: a copy is the value itself
 
 struct Named {
     std::string_view name;
-    Method method;  // null: Python has it; the sandbox or nibble refuses
+    Method method;  // null: exists in Python, but the sandbox or nibble refuses it
 };
 
 constexpr Named string_methods[]{{"strip", m_strip<Side::both>},
@@ -406,7 +406,7 @@ Value f_range(Interpreter& in, const Arguments& args) {
     return in.list(std::move(out), Row::range);
 }
 
-// dict(...) and namespace(...): pairs, or a dict, then names.
+// Fills dict(...) or namespace(...): from pairs or a dict, then from named arguments.
 void fill(Interpreter& in, Dict& dict, const Arguments& args) {
     int depth = 0;
     const auto put = [&](const Value& key, const Value& value) {
@@ -451,13 +451,13 @@ Value f_strftime(Interpreter& in, const Arguments& args) {
     const std::string format = text_of(in, b[0], "strftime_now");
     if (!in.clock) in.fail("strftime_now: the caller gave no time");
     if (format.empty()) return Value("");
-    const size_t most = format.size() * 8 + 256;  // longer results come back as nothing
+    const size_t most = format.size() * 8 + 256;  // longer results are returned as nothing
     in.budget.pay_bytes(int64_t(most));
     std::string out(most, '\0');
     const size_t n = std::strftime(out.data(), out.size(), format.c_str(), in.clock);
     out.resize(n);
     if (!utf8_valid(out)) in.fail("strftime_now: the result is not UTF-8");
-    return in.string(b[0]->marked().changed(std::move(out)));  // a format may hold text between its directives
+    return in.string(b[0]->marked().changed(std::move(out)));  // a format may contain text between its directives
 }
 
 }  // namespace
@@ -513,7 +513,7 @@ std::vector<std::pair<std::string, Value>> functions(Interpreter&) {
     return out;
 }
 
-// %[flags][width][.precision]type; no %(name)s.
+// Supports %[flags][width][.precision]type, without %(name)s.
 Marked percent_format(Interpreter& in, const Marked& whole, const Value& values) {
     const std::string_view format = whole.text();
     std::vector<Value> given{values};
@@ -531,7 +531,8 @@ Marked percent_format(Interpreter& in, const Marked& whole, const Value& values)
             continue;
         }
         std::string spec = "%";
-        int digits_in_a_row = 0;  // after the flags; printf would write a large width before its length is known
+        int digits_in_a_row =
+            0;  // after the flags; limits the width, because printf would write the text before its length is checked
         while (i < format.size() && std::string_view("-+ 0#.123456789").find(format[i]) != std::string_view::npos) {
             const bool number = format[i] >= (digits_in_a_row ? '0' : '1') && format[i] <= '9';
             digits_in_a_row = number ? digits_in_a_row + 1 : 0;
@@ -549,7 +550,7 @@ Marked percent_format(Interpreter& in, const Marked& whole, const Value& values)
             if (whole.data().empty())
                 out += buffer;
             else
-                out.add_data(buffer);  // a format of the caller chooses the signs and digits
+                out.add_data(buffer);  // data in a format chooses the signs and digits
         };
         if (type == 's' || type == 'r') {
             if (spec != "%") in.fail("a width of %s is not supported");

@@ -1,4 +1,4 @@
-// Operators, indexing and slices, as Python's.
+// Operators, indexing and slices with Python's semantics.
 #include "text/jinja_interpreter.h"
 #include "text/jinja_text.h"
 

@@ -17,7 +17,7 @@ public:
     Body run() { return statements({}); }
 
 private:
-    // Up to a tag that is one of `ends`, whose name is then current (behind its "{%").
+    // Parses up to a tag in `ends`. Its name is then the current token; "{%" is consumed.
     Body statements(std::initializer_list<std::string_view> ends) {
         Nested nested(*this);
         Body body;
@@ -49,7 +49,7 @@ private:
         return statements(ends);
     }
 
-    // The body of a tag that is a function of its own: break and continue do not reach out of it.
+    // Parses a body that acts as its own function: break and continue cannot leave it.
     Body closed_block(std::string_view end) {
         const int loops = std::exchange(loops_, 0);
         Body body = block({end});
@@ -58,7 +58,7 @@ private:
         return body;
     }
 
-    void finish() {  // the name of the end tag, and its "%}"
+    void finish() {  // consumes the end tag's name and "%}"
         ++at_;
         expect_block_end();
     }

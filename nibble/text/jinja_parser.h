@@ -1,12 +1,12 @@
-// Tokens to a tree.
+// Parses tokens into a tree.
 #pragma once
 
 #include "text/jinja_ast.h"
 
 namespace nibble::jinja {
 
-// Throws Failure: wrong syntax, unknown tags, and unknown filters and tests where they would always run (inside of a
-// condition, Jinja complains when it gets there, and so does the interpreter).
+// Throws Failure: syntax errors, unknown tags, and unknown filters and tests that would always run. Inside a condition,
+// the interpreter (like Jinja) reports them only when it reaches them.
 Body parse(std::string_view source);
 
 }  // namespace nibble::jinja

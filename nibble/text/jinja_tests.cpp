@@ -34,7 +34,7 @@ bool callable(Interpreter&, const Value& v, const Arguments&) {
 bool iterable(Interpreter&, const Value& v, const Arguments&) {
     return v.is(Kind::undefined) || v.is(Kind::string) || v.is(Kind::list) || v.is(Kind::dict) || v.is(Kind::loop);
 }
-// Python: has a length and can be indexed.
+// Python's sequence: has a length and can be indexed.
 bool sequence(Interpreter&, const Value& v, const Arguments&) {
     return v.is(Kind::undefined) || v.is(Kind::string) || v.is(Kind::dict) ||
            (v.is(Kind::list) && v.list().row <= Row::range);

@@ -42,7 +42,7 @@ bool is_space(char32_t c) {
 
 std::string_view strip(std::string_view text, Side side, const std::string_view* set) {
     const auto drop = [&](std::string_view one) {
-        if (set) return set->find(one) != set->npos;  // whole code points of valid UTF-8 match only themselves
+        if (set) return set->find(one) != set->npos;  // in valid UTF-8 a whole code point matches only itself
         size_t at = 0;
         return is_space(next_code_point(one, at));
     };
@@ -67,7 +67,7 @@ namespace {
 
 void append_upper(std::string& out, char32_t c) {
     if (c == 0xDF)
-        out += "SS";  // the one common letter whose upper case is two
+        out += "SS";  // the only common letter whose upper case has two letters
     else
         append_code_point(out, char32_t(utf8proc_toupper(utf8proc_int32_t(c))));
 }

@@ -1,4 +1,4 @@
-// UTF-8 by code point, and Python's idea of white space and case.
+// UTF-8 by code point, and Python's definitions of white space and case.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace nibble::jinja {
 
-// The code point at `position`, which moves behind it. Precondition: valid UTF-8, position < size.
+// Returns the code point at `position` and advances `position` past it. Precondition: valid UTF-8, position < size.
 char32_t next_code_point(std::string_view text, size_t& position);
 void append_code_point(std::string& out, char32_t c);
 size_t code_points(std::string_view text);
-// Byte offset of every code point, then the size.
+// Returns the byte offset of every code point, then the size.
 std::vector<size_t> offsets(std::string_view text);
 
 bool is_space(char32_t c);  // str.isspace
 enum class Side { left = 1, right = 2, both = 3 };
-// str.strip: the code points of `set`, or white space.
+// str.strip: removes code points in `set`, or white space.
 std::string_view strip(std::string_view text, Side side = Side::both, const std::string_view* set = nullptr);
 
 std::string upper(std::string_view text);

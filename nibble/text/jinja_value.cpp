@@ -116,7 +116,7 @@ bool truth(const Value& v) {
     }
 }
 
-// As Python: lists equal lists and tuples equal tuples, views and the rest by identity.
+// Like Python: lists equal lists and tuples equal tuples; views and other kinds compare by identity.
 bool equal(const Value& a, const Value& b, Budget& budget) {
     Level level(budget);
     budget.pay_steps(1);
@@ -161,7 +161,7 @@ bool less(const Value& a, const Value& b, Budget& budget) {
         return a.is_integral() && b.is_integral() ? a.integer() < b.integer() : a.real() < b.real();
     if (a.is(Kind::string) && b.is(Kind::string)) {
         budget.pay_look(std::min(a.text().size(), b.text().size()));
-        return a.text() < b.text();  // UTF-8 orders as code points do
+        return a.text() < b.text();  // byte order of UTF-8 equals code point order
     }
     if (a.is(Kind::list) && b.is(Kind::list) && a.list().row == b.list().row && a.list().row <= Row::tuple) {
         const auto &x = a.list().items, &y = b.list().items;

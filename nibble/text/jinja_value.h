@@ -1,6 +1,6 @@
-// The values of a template, with Python's semantics: what is true, equal, ordered, and how str() and repr() print it.
-// Values are immutable (as in the immutable sandbox of transformers) except namespaces, so copies share.
-// Integers are 64-bit; a result outside is an error, never wrapped. Strings are valid UTF-8.
+// The values of a template with Python's semantics: truth, equality, order, str() and repr(). Values are immutable (as
+// in transformers' immutable sandbox) except namespaces, so copies share data. Integers have 64 bits; a result outside
+// is an error. Strings are valid UTF-8.
 #pragma once
 
 #include "text/jinja_marked.h"
@@ -16,14 +16,14 @@
 
 namespace nibble::jinja {
 
-// Thrown inside the engine only; ChatTemplate turns it into an Error at the door.
+// Thrown inside the engine only; ChatTemplate converts it to an Error.
 struct Failure {
     int line;
     std::string message;
 };
 
-// The rendering's meter, and the line that a failure names. Every loop over data pays steps, every string or list that
-// is made pays bytes, every nested evaluation a level.
+// The meter of a rendering, and the line for error messages. Every loop over data pays steps, every created string or
+// list pays bytes, every nested evaluation pays a level.
 struct Budget {
     Meter& meter;
     int line = 1;  // of the node being evaluated
@@ -34,7 +34,7 @@ struct Budget {
     void pay_bytes(int64_t n) {
         if (!meter.pay_bytes(n)) stop();
     }
-    // For bytes that are only read.
+    // Pays for bytes that are only read.
     void pay_look(size_t size) {
         if (!meter.pay_look(size)) stop();
     }
@@ -47,7 +47,7 @@ struct Budget {
 };
 
 enum class Kind : uint8_t { undefined, none, boolean, integer, real, string, list, dict, space, function, loop };
-// Python's types that are all a row of values here. An iterator (result of map, select, ...) can be read once.
+// Python's sequence types, which share one representation. An iterator (result of map, select, ...) can be read once.
 enum class Row : uint8_t { list, tuple, range, keys, values, items, iterator };
 
 class Value;
@@ -83,10 +83,10 @@ public:
     bool is(Kind k) const { return kind_ == k; }
     bool is_number() const { return is(Kind::boolean) || is(Kind::integer) || is(Kind::real); }
     bool is_integral() const { return is(Kind::boolean) || is(Kind::integer); }
-    // Preconditions: the kind.
+    // Preconditions: the value has that kind.
     int64_t integer() const { return number_.integer; }
     double real() const { return is(Kind::real) ? number_.real : double(number_.integer); }
-    const Marked& marked() const;  // of a string, or an undefined value's reason
+    const Marked& marked() const;  // of a string, or the reason of an undefined value
     const std::string& text() const { return marked().text(); }
     List& list() const { return *static_cast<List*>(object_.get()); }
     Dict& dict() const { return *static_cast<Dict*>(object_.get()); }
@@ -112,11 +112,11 @@ struct Text {
 struct List {
     std::vector<Value> items;
     Row row = Row::list;
-    int depth = 1;  // levels of containers; bounded, so that destructors and comparisons may recurse
+    int depth = 1;  // levels of nested containers; bounded, so destructors and comparisons may recurse
     bool hashable = false;
 };
 
-// Insertion order, as Python's dict; keys of any hashable kind. Also the body of a namespace.
+// Keeps insertion order like Python's dict; keys may be of any hashable kind. Also holds a namespace's entries.
 struct Dict {
     std::vector<std::pair<Value, Value>> entries;
     int depth = 1;
@@ -129,11 +129,11 @@ struct Dict {
 struct Function {
     std::string name;
     std::function<Value(Interpreter&, const Arguments&)> call;
-    int depth = 0;  // of the value that a method belongs to
+    int depth = 0;  // container depth of the value that a method belongs to
 };
 
-// The `loop` variable. The interpreter keeps all of them until it ends, as it keeps namespaces: they change, so they
-// may hold one another in chains and circles of any length.
+// The `loop` variable. The interpreter keeps all loops, like namespaces, until it ends: they are mutable and may refer
+// to each other in chains and cycles of any length.
 struct Loop {
     std::shared_ptr<const std::vector<Value>> items;
     size_t index0 = 0;
@@ -146,25 +146,25 @@ struct Loop {
 Value make_list(Budget& budget, std::vector<Value> items, Row row = Row::list);
 Value make_string(Budget& budget, Marked text);
 int container_depth(const Value& value);
-// Fails when `depth` of the inner values is at the limit; returns depth + 1.
+// Returns depth + 1; fails if `depth` is at the limit.
 int deeper(Budget& budget, int depth);
 
 bool truth(const Value& value);
 bool equal(const Value& a, const Value& b, Budget& budget);
-// Python's a < b; fails for kinds without an order.
+// Python's a < b. Fails for kinds without an order.
 bool less(const Value& a, const Value& b, Budget& budget);
 bool hashable(const Value& value);
-const char* type_name(const Value& value);  // as Python names it: "str", "dict", "NoneType"
+const char* type_name(const Value& value);  // Python's name: "str", "dict", "NoneType"
 Marked str(const Value& value, Budget& budget);
 Marked repr(const Value& value, Budget& budget);
 std::string real_text(double value);
 
-// What `for` sees: characters, items, keys. An iterator is read, and empty from then on.
+// Returns the elements that `for` visits: characters, items or keys. Reading an iterator empties it.
 std::vector<Value> iterate(const Value& value, Budget& budget);
-// Python's len(); -1 where there is none.
+// Python's len(); -1 if the value has none.
 int64_t length_of(const Value& value);
 
-// `indent` may be null. Separators and indentation may be data, too.
+// `indent` may be null. Separators and indentation may be data.
 Marked to_json(const Value& value, Budget& budget, const Marked* indent, const Marked& comma, const Marked& colon,
                bool ascii, bool sort_keys);
 

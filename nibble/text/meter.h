@@ -1,13 +1,13 @@
-// What one text may cost on its way through a template or a tokenizer. Files and texts are untrusted: every loop over
-// data pays steps, every string or list that is made pays bytes, and a caller may set a deadline and a flag that stops
-// the work. All engines of nibble/text take a Meter; who gives none gets one whose limits follow from the text's size.
+// Limits the work of one text in a template or tokenizer. Files and texts are untrusted: every loop over data pays
+// steps, every created string or list pays bytes, and a caller may set a deadline and a cancel flag. All engines of
+// nibble/text take a Meter; without one they use limits that follow from the size of the text.
 //
-//   Meter meter({.steps = 1'000'000, .bytes = 1 << 20, .deadline = steady_clock::now() + 2s, .cancel = &flag});
-//   auto ids = tokenizer.encode(text, {}, meter);   // Error: "the limit of 1000000 steps is reached"
+// Meter meter({.steps = 1'000'000, .bytes = 1 << 20, .deadline = steady_clock::now() + 2s, .cancel = &flag});
+// auto ids = tokenizer.encode(text, {}, meter);   // Error: "the limit of 1000000 steps is reached"
 //
-// One step is about 10 to 100 ns of work: one evaluation, one symbol, or 64 bytes that are looked at. The same input
-// costs the same number of steps on every machine. Bytes are all that were ever made, not those alive: an upper bound
-// of memory that needs no bookkeeping.
+// One step is about 10 to 100 ns of work: one evaluation, one symbol, or 64 bytes read. The same input costs the same
+// number of steps on every machine. Bytes count everything ever created, not what is alive: an upper bound of memory
+// without bookkeeping.
 #pragma once
 
 #include "base/error.h"
@@ -30,14 +30,14 @@ struct MeterLimits {
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     const std::atomic<bool>* cancel = nullptr;  // may be null; outlives the meter
 
-    // For a text of so many bytes: a fixed part, and enough for each byte that no tokenizer in use comes near.
+    // Default limits for a text of `size` bytes: a fixed part plus far more per byte than any tokenizer in use needs.
     static MeterLimits for_text(size_t size) {
         const auto n = static_cast<int64_t>(std::min<size_t>(size, size_t{1} << 40));
         return {.steps = 20'000'000 + 64 * n, .bytes = (int64_t{128} << 20) + 128 * n};
     }
 };
 
-// Used by one thread at a time. Once a limit is reached, every further payment is refused.
+// Used by one thread at a time. After a limit is reached, every further payment fails.
 class Meter {
 public:
     explicit Meter(const MeterLimits& limits)
@@ -45,7 +45,7 @@ public:
     Meter(const Meter&) = delete;
     Meter& operator=(const Meter&) = delete;
 
-    // False when a limit is reached. Precondition: n >= 0.
+    // Returns false if a limit is reached. Precondition: n >= 0.
     bool pay_steps(int64_t n) {
         steps_ -= std::min(n, steps_ + 1);
         return steps_ >= poll_below_ || poll();
@@ -55,10 +55,11 @@ public:
         if (bytes_ < 0) stop(Limit::bytes);
         return pay_steps(n / 64 + 1);
     }
-    // Steps for `size` bytes that are only looked at.
+    // Pays steps for `size` bytes that are only read.
     bool pay_look(size_t size) { return pay_steps(1 + static_cast<int64_t>(size / 64)); }
 
-    // A level of nesting is entered and left. False when it is too deep; leave() belongs to enter() all the same.
+    // Enters and leaves a level of nesting. enter() returns false if it is too deep; leave() must be called in either
+    // case.
     bool enter() {
         if (++depth_ > limits_.depth) stop(Limit::depth);
         return limit_ == Limit::none;
@@ -66,7 +67,7 @@ public:
     void leave() { --depth_; }
 
     bool ok() const { return limit_ == Limit::none; }
-    // Precondition: !ok(). Names the limit.
+    // Returns an error that names the limit. Precondition: !ok().
     Error error() const;
     Status status() const {
         if (!ok()) return error();

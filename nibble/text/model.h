@@ -1,4 +1,5 @@
-// What turns one piece of text into token ids: BPE or Unigram. Immutable; the changing state is the caller's scratch.
+// The model that encodes one piece of text as token ids: BPE or Unigram. Immutable; mutable state is in the caller's
+// scratch.
 #pragma once
 
 #include "text/meter.h"
@@ -20,8 +21,8 @@ class TokenModel {
 public:
     virtual ~TokenModel() = default;
     virtual std::unique_ptr<ModelScratch> make_scratch() const = 0;
-    // Appends the ids of `piece` (valid UTF-8). `scratch` is of this model and used by one thread at a time. Errors:
-    // the meter's.
+    // Appends the ids of `piece` (valid UTF-8). `scratch` was made by this model and is used by one thread at a time.
+    // Error: a limit of the meter.
     virtual Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
                           std::vector<uint32_t>& out) const = 0;
 };

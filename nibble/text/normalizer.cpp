@@ -101,7 +101,7 @@ Result<std::string> Normalizer::apply(std::string_view text, Meter& meter) const
     for (const Step& step : steps_) {
         if (!meter.pay_bytes(static_cast<int64_t>(out.size()))) return meter.error();
         if (const auto* form = std::get_if<NormalForm>(&step)) {
-            // Two steps for a character: the compositions are searched one character at a time.
+            // Two steps per character: the search for compositions looks at one character at a time.
             if (!meter.pay_steps(2 * static_cast<int64_t>(out.size()))) return meter.error();
             out = normal_form(out, *form);
         } else if (const auto* replace = std::get_if<ReplaceStep>(&step)) {

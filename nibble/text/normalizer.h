@@ -1,4 +1,4 @@
-// Normalizers of tokenizer.json: text to text, before it is cut.
+// Normalizers of tokenizer.json: they change text before it is split.
 #pragma once
 
 #include "base/json.h"
@@ -15,20 +15,22 @@ struct ReplaceStep {
     std::string content;
     Result<std::string> apply(std::string_view text, Meter& meter) const;
 };
-// Of a component {"type": "Replace", "pattern": {"String"|"Regex": …}, "content": …}.
+// Parses {"type": "Replace", "pattern": {"String"|"Regex": …}, "content": …}.
 Result<ReplaceStep> parse_replace(const Json& component);
 Result<Pattern> parse_pattern(const Json& component);
 
 class Normalizer {
 public:
-    // NFC, NFD, NFKC, NFKD, Replace, Prepend, Sequence; null: nothing. Errors: any other, by name.
+    // Supports NFC, NFD, NFKC, NFKD, Replace, Prepend and Sequence; null changes nothing. Error: any other type, by
+    // name.
     static Result<Normalizer> parse(const Json& component);
 
-    // sentencepiece's: spaces collapsed if `collapse`, one put in front if `prefix`, then all become U+2581.
+    // sentencepiece's normalizer: `collapse` merges runs of spaces, `prefix` puts one in front, `escape` turns spaces
+    // into U+2581.
     static Normalizer sentencepiece(bool collapse, bool prefix, bool escape);
 
     bool empty() const { return steps_.empty(); }
-    // Precondition: valid UTF-8. Errors: the meter's.
+    // Precondition: valid UTF-8. Error: a limit of the meter.
     Result<std::string> apply(std::string_view text, Meter& meter) const;
 
 private:

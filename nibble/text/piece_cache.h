@@ -1,5 +1,4 @@
-// Ids of pieces seen before. Bounded: when it is full it forgets everything and starts again, so hostile text costs one
-// insertion for each piece and no more.
+// Caches the ids of pieces. A full cache is cleared, so hostile text costs at most one insertion per piece.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,8 @@ class PieceCache {
 public:
     static constexpr size_t max_piece = 64;
 
-    // Precondition of both: piece.size() <= max_piece. The span lives until the next insert.
+    // Returns the ids of `piece` or null; valid until the next insert. Precondition of find and insert: piece.size() <=
+    // max_piece.
     const std::span<const uint32_t>* find(std::string_view piece) {
         const uint64_t h = hash(piece);
         for (size_t i = h & mask; slots_[i].used; i = (i + 1) & mask) {
@@ -28,7 +28,7 @@ public:
         }
         return nullptr;
     }
-    // Precondition: not in it.
+    // Precondition: the cache does not contain `piece`.
     void insert(std::string_view piece, std::span<const uint32_t> ids) {
         if (count_ >= slots / 2) clear();
         const uint64_t h = hash(piece);

@@ -1,4 +1,4 @@
-// Post-processors of tokenizer.json for a single text: the tokens in front of it and behind it.
+// Post-processors of tokenizer.json for a single text: the tokens before and after it.
 #pragma once
 
 #include "base/json.h"
@@ -9,12 +9,12 @@
 namespace nibble {
 
 struct PostProcessor {
-    static constexpr size_t most_ids = 4096;  // on each side
+    static constexpr size_t most_ids = 4096;  // per side
 
     std::vector<uint32_t> before, after;
 
-    // TemplateProcessing, ByteLevel (no effect on ids), Sequence; null: none. Errors: any other, by name; a template
-    // without exactly one text.
+    // Supports TemplateProcessing, ByteLevel (no effect on ids) and Sequence; null adds nothing. Errors: any other
+    // type, by name; a template that does not have exactly one text.
     static Result<PostProcessor> parse(const Json& component, int depth = 0);
 };
 

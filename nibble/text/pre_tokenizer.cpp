@@ -23,7 +23,7 @@ Result<Behavior> parse_behavior(std::string_view word) {
     return fail("behavior {:?} is not supported", word);
 }
 
-// Joins matches and gaps, which cover the text in order, as the behaviour wants.
+// Joins matches and gaps, which cover the text in order, according to the behaviour.
 class Joiner {
 public:
     Joiner(std::string_view text, bool start, Behavior behavior, PieceSink& next)
@@ -37,7 +37,7 @@ public:
             case Behavior::removed:
                 return match ? Status(Ok{}) : emit(begin, end);
             case Behavior::merged_with_previous:
-                // A match joins the gap before it; a second match in a row stands alone.
+                // A match joins the gap before it; a second consecutive match is a piece of its own.
                 if (match && open_ && !last_match_)
                     end_ = end;
                 else
@@ -244,7 +244,7 @@ Status PreTokenizer::add(const Json& component, int depth) {
 
 namespace {
 
-// The rest of the stages as the sink of one stage.
+// A sink that passes its pieces to the remaining stages.
 class Rest : public PieceSink {
 public:
     Rest(std::span<const std::unique_ptr<PreTokenizerStage>> stages, Meter& meter, PieceSink& out)

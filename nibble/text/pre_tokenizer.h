@@ -1,4 +1,4 @@
-// Pre-tokenizers of tokenizer.json: cut a text into the pieces that the model sees, one at a time through a sink.
+// Pre-tokenizers of tokenizer.json: they split a text into pieces for the model and pass them to a sink one by one.
 #pragma once
 
 #include "base/json.h"
@@ -13,7 +13,7 @@ namespace nibble {
 class PieceSink {
 public:
     virtual ~PieceSink() = default;
-    // `start`: the piece begins the whole text. The view is valid during the call.
+    // `start`: the piece begins the whole text. `text` is valid during the call.
     virtual Status piece(std::string_view text, bool start) = 0;
 };
 
@@ -25,11 +25,12 @@ public:
 
 class PreTokenizer {
 public:
-    // ByteLevel (last in a Sequence), Split with a String or a Regex and every behaviour, Digits, Metaspace,
-    // Whitespace, WhitespaceSplit, Punctuation, Sequence; null: the text is one piece. Errors: any other, by name.
+    // Supports ByteLevel (last in a Sequence), Split with a String or Regex and every behaviour, Digits, Metaspace,
+    // Whitespace, WhitespaceSplit, Punctuation and Sequence; null keeps the text as one piece. Error: any other type,
+    // by name.
     static Result<PreTokenizer> parse(const Json& component);
 
-    bool byte_level() const { return byte_level_; }  // the model works on bytes
+    bool byte_level() const { return byte_level_; }  // pieces consist of bytes in the byte alphabet
     Status split(std::string_view text, bool start, Meter& meter, PieceSink& out) const;
 
 private:

@@ -14,7 +14,7 @@ namespace nibble {
 struct RegexWorkspace {
     RegexWorkspace() : data(pcre2_match_data_create(1, nullptr)), context(pcre2_match_context_create(nullptr)) {
         if (!context) return;
-        pcre2_set_match_limit(context, UINT32_MAX);  // the meter is the limit
+        pcre2_set_match_limit(context, UINT32_MAX);  // the meter limits the search instead
         pcre2_set_depth_limit(context, UINT32_MAX);
         pcre2_set_heap_limit(context, most_heap_kib);
     }
@@ -41,10 +41,9 @@ struct Translation {
     size_t longest_class = 0;  // bytes
 };
 
-// Oniguruma's meaning in PCRE2's words. PCRE2's own \s would also take U+180E. Callouts stand where the expression
-// comes back to when it tries another way: behind repeats, behind groups, and after 32 characters of pattern without
-// one. So what happens between two of them is bounded by the characters passed and not by the text's length to the
-// power of something.
+// Translates Oniguruma's syntax to PCRE2's. PCRE2's own \s would also match U+180E. Callouts are inserted where
+// matching can backtrack to: after repeats, after groups, and after 32 characters of pattern without a callout. The
+// work between two callouts is then bounded by the characters passed, not by a power of the text's length.
 class Translator {
 public:
     explicit Translator(std::string_view pattern) : pattern_(pattern) {}
@@ -58,7 +57,7 @@ public:
             } else if (c == '(') {
                 atom();
                 NIBBLE_CHECK(group());
-                continue;  // a quantifier cannot follow
+                continue;  // no quantifier can follow
             } else if (c == '|') {
                 copy(1);
                 continue;
@@ -90,7 +89,7 @@ private:
         if (++since_ > most_between_callouts) put_callout();
     }
 
-    // Takes *, +, ?, {n}, {n,} or {n,m} with what may follow them.
+    // Consumes *, +, ?, {n}, {n,} or {n,m} and its suffix.
     bool quantifier() {
         size_t size = 0;
         if (rest().starts_with('*') || rest().starts_with('+') || rest().starts_with('?')) size = 1;
@@ -180,7 +179,7 @@ private:
     Translation out_;
 };
 
-// What PCRE2 needs for one search; most are over within a microsecond, so they are used again.
+// Keeps PCRE2's workspaces for reuse: most searches take less than a microsecond.
 class IdleWorkspaces {
 public:
     std::unique_ptr<RegexWorkspace> take() {
@@ -214,7 +213,7 @@ Result<Pattern> Pattern::regex(std::string_view pattern) {
     const std::string& text = translated.text;
     int code = 0;
     PCRE2_SIZE offset = 0;
-    // PCRE2 checks that the pattern is UTF-8.
+    // PCRE2 checks that the pattern is valid UTF-8.
     pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, nullptr);
     if (!compiled) {
@@ -226,7 +225,7 @@ Result<Pattern> Pattern::regex(std::string_view pattern) {
     Pattern out;
     out.code_ = std::shared_ptr<pcre2_code>(compiled, pcre2_code_free);
     out.weight_ = 1 + static_cast<int64_t>(translated.longest_class) / 16;
-    // Without it (no executable memory) pcre2_match interprets.
+    // Without JIT (no executable memory) pcre2_match interprets the pattern.
     out.compiled_ = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
     return out;
 }

@@ -1,6 +1,6 @@
-// What to look for in a text: a literal string, or a regular expression in the syntax of tokenizer.json (Oniguruma),
-// which PCRE2 runs with its compiler. `\s` is Unicode White_Space. Escapes that mean something else in the two
-// languages (\w, \b, \h ...) are refused.
+// A search pattern: a literal string, or a regular expression in the syntax of tokenizer.json (Oniguruma), run by
+// PCRE2's JIT. `\s` is Unicode White_Space. Escapes with different meanings in the two dialects (\w, \b, \h ...) are
+// refused.
 #pragma once
 
 #include "text/meter.h"
@@ -15,18 +15,18 @@ namespace nibble {
 
 class Pattern {
 public:
-    // Errors: a pattern that does not compile, an escape or a kind of group that is refused.
+    // Errors: a pattern that does not compile, a refused escape or kind of group.
     static Result<Pattern> regex(std::string_view pattern);
     static Pattern literal(std::string text);
 
-    size_t shortest() const { return literal_.size(); }  // bytes of a match at least; 0: not known
+    size_t shortest() const { return literal_.size(); }  // minimum size of a match in bytes; 0: unknown
 
 private:
     friend class RegexSearch;
     std::string literal_;
     std::shared_ptr<pcre2_real_code_8> code_;  // null for a literal
-    bool compiled_ = false;                    // to machine code
-    int64_t weight_ = 1;                       // steps for 64 characters: grows with the longest class
+    bool compiled_ = false;                    // to machine code (JIT)
+    int64_t weight_ = 1;                       // steps per 64 characters; grows with the longest class
 };
 
 struct RegexWorkspace;  // regex.cpp
@@ -36,8 +36,7 @@ struct Span {
 };
 
 // One search through one text, which must be valid UTF-8 and outlive it. Matches are never empty and do not overlap.
-// What the expression tries and where it goes back is paid from the meter: PCRE2's own limits start anew at every place
-// of the text.
+// The meter pays for matching and backtracking, because PCRE2's own limits restart at every position of the text.
 class RegexSearch {
 public:
     RegexSearch(const Pattern& pattern, std::string_view text, Meter& meter);
@@ -45,17 +44,17 @@ public:
     RegexSearch(const RegexSearch&) = delete;
     RegexSearch& operator=(const RegexSearch&) = delete;
 
-    // False at the end of the text. Errors: the meter's; the expression needs more memory than PCRE2 is given.
+    // Finds the next match; returns false at the end of the text. Errors: a limit of the meter, PCRE2's memory limit.
     Result<bool> next(Span& match);
 
-    // The expression is at a byte of the text: false when the meter refuses.
+    // Called while matching at byte `at` of the text. Returns false if the meter's limit is reached.
     bool pay(size_t at);
 
 private:
     const Pattern& pattern_;
     std::string_view text_;
     Meter& meter_;
-    size_t at_ = 0, seen_ = 0;  // where the search goes on; where the expression was when it paid last
+    size_t at_ = 0, seen_ = 0;  // at_: where the search continues; seen_: position of the last payment
     std::unique_ptr<RegexWorkspace> workspace_;
 };
 

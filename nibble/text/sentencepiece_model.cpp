@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// The fields of one protobuf message in order.
+// Reads the fields of one protobuf message in order.
 class Fields {
 public:
     explicit Fields(std::string_view bytes) : rest_(bytes) {}
@@ -17,7 +17,7 @@ public:
     uint64_t number = 0, value = 0;  // value: varint, fixed32 or fixed64
     std::string_view bytes;          // of a length-delimited field
 
-    // False at the end.
+    // Reads the next field; returns false at the end.
     Result<bool> next() {
         if (rest_.empty()) return false;
         NIBBLE_TRY(const uint64_t tag, varint());

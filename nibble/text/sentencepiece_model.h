@@ -1,4 +1,4 @@
-// tokenizer.model: sentencepiece's ModelProto (a protobuf), as far as encoding and decoding need it.
+// tokenizer.model: the fields of sentencepiece's ModelProto (a protobuf) that encoding and decoding need.
 #pragma once
 
 #include "base/error.h"
@@ -26,7 +26,7 @@ struct SentencePieceModel {
     bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
 };
 
-// Errors: not a protobuf of that shape, a score that is not a finite number, a piece that is not UTF-8.
+// Errors: not a protobuf of that structure, a score that is not finite, a piece that is not UTF-8.
 Result<SentencePieceModel> parse_sentencepiece(std::string_view bytes);
 
 }  // namespace nibble

@@ -11,7 +11,8 @@ size_t find_text(std::string_view text, std::string_view what, Meter& meter, siz
     if (from > text.size() || what.size() > text.size() - from) return npos;
     if (what.empty()) return from;
     if (!meter.pay_look(what.size())) return npos;
-    // memmem is linear. Parts that overlap by less than the needle let the meter look at its clock in between.
+    // memmem is linear. The text is searched in parts that overlap by less than the needle, so that the meter can check
+    // its deadline in between.
     const size_t part = std::max(size_t{1} << 20, 4 * what.size());
     for (size_t at = from; at + what.size() <= text.size(); at += part - what.size() + 1) {
         const std::string_view here = text.substr(at, part);
@@ -23,7 +24,7 @@ size_t find_text(std::string_view text, std::string_view what, Meter& meter, siz
     return npos;
 }
 
-// Knuth, Morris and Pratt's search from the right: border[k] is the longest proper border of the needle's last k bytes.
+// Knuth-Morris-Pratt search from the right. border[k] is the longest proper border of the needle's last k bytes.
 size_t rfind_text(std::string_view text, std::string_view what, Meter& meter) {
     constexpr auto npos = std::string_view::npos;
     if (what.size() > text.size()) return npos;

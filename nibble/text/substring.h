@@ -1,5 +1,5 @@
-// Searching in time linear in the text, whatever is searched for: std::string's own search compares the needle again at
-// every place where its first byte fits.
+// Substring search in linear time for every needle. std::string's search compares the needle again at each position
+// where its first byte matches.
 #pragma once
 
 #include "text/meter.h"
@@ -8,9 +8,10 @@
 
 namespace nibble {
 
-// Where `what` begins first in `text`, at `from` or later; npos: nowhere, or the meter refused (see meter.ok()).
+// Returns the first position of `what` at or after `from`; npos: absent, or the meter's limit was reached (see
+// meter.ok()).
 size_t find_text(std::string_view text, std::string_view what, Meter& meter, size_t from = 0);
-// Where it begins last.
+// Returns the last position of `what`; npos as above.
 size_t rfind_text(std::string_view text, std::string_view what, Meter& meter);
 
 }  // namespace nibble

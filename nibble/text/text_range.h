@@ -10,7 +10,7 @@ struct TextRange {
     size_t begin = 0, end = 0;
     bool operator==(const TextRange&) const = default;
 };
-// In order, not empty, not touching.
+// In order, not empty, not adjacent.
 using TextRanges = std::vector<TextRange>;
 
 }  // namespace nibble

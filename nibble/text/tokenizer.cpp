@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Encodes what the pre-tokenizer cuts off.
+// Encodes the pieces of the pre-tokenizer.
 class ModelSink : public PieceSink {
 public:
     ModelSink(const TokenModel& model, ModelScratch& scratch, Meter& meter, std::vector<TokenId>& out)
@@ -18,7 +18,7 @@ public:
     Status piece(std::string_view text, bool) override {
         const size_t before = out_.size();
         NIBBLE_CHECK(model_.encode(text, scratch_, meter_, out_));
-        // The token of what is unknown is special, too, but does not stand for its own text.
+        // The unknown token is special too, but its text does not occur in the piece.
         for (size_t i = before; guarded_ && i < out_.size(); ++i) {
             if (!guarded_->special[out_[i]]) continue;
             if (find_text(text, guarded_->vocabulary.text(out_[i]), meter_) != text.npos)
@@ -27,7 +27,7 @@ public:
         }
         return Ok{};
     }
-    // Fails from now on where a text becomes a special token.
+    // After this call, plain text that becomes a special token is an error.
     void guard(const TokenizerData& data) { guarded_ = &data; }
 
 private:
@@ -38,7 +38,8 @@ private:
     std::vector<TokenId>& out_;
 };
 
-// Text between two added tokens: normalized, searched for added tokens that are normalized too, cut and encoded.
+// Encodes text between two added tokens: normalizes it, finds added tokens in the normalized text, splits and encodes
+// the rest.
 Status encode_text(const TokenizerData& data, std::string_view text, bool start, bool parse_special,
                    const AddedTokenFinder::Refused& refused, Meter& meter, ModelSink& sink, std::vector<TokenId>& out) {
     std::string normalized;
@@ -58,7 +59,7 @@ Status encode_text(const TokenizerData& data, std::string_view text, bool start,
     return Ok{};
 }
 
-// Which control tokens stay text: those that take bytes of data.
+// Decides which control tokens stay text: those that contain bytes of data.
 struct DataGuard {
     const TokenizerData& data;
     const EncodeOptions& options;
@@ -66,12 +67,12 @@ struct DataGuard {
     bool control(TokenId id) const {
         return data.special[id] || std::binary_search(options.control.begin(), options.control.end(), id);
     }
-    // The first data that ends behind `at`.
+    // Returns the first data range that ends after `at`.
     TextRanges::const_iterator first_behind(size_t at) const {
         return std::partition_point(options.data->begin(), options.data->end(),
                                     [&](const TextRange& r) { return r.end <= at; });
     }
-    // Data in [begin, end), counted from `begin`.
+    // Returns the data ranges within [begin, end), relative to `begin`.
     TextRanges within(size_t begin, size_t end) const {
         TextRanges out;
         for (auto r = first_behind(begin); r != options.data->end() && r->begin < end; ++r)
@@ -90,8 +91,9 @@ struct DataGuard {
     }
 };
 
-// Text between two raw added tokens, where the normalized text is searched for added tokens, too: positions are lost
-// there. The text is encoded as a whole if all control tokens are the template's own; else piece by piece.
+// Encodes text between two raw added tokens when the normalized text may contain added tokens too; normalization loses
+// positions. The text is encoded as a whole if all its control tokens were written by the template, else piece by
+// piece.
 Status encode_marked_text(const DataGuard& guard, std::string_view text, const TextRanges& ranges, bool start,
                           Meter& meter, ModelSink& sink, std::vector<TokenId>& out) {
     const TokenizerData& data = guard.data;
@@ -155,7 +157,8 @@ Status encode_all(const TokenizerData& data, std::string_view text, const Encode
     return Ok{};
 }
 
-// Removes up to `count` times `what` from the front of `text`; what is left of the count, 0 once something else came.
+// Removes `what` from the front of `text` up to `count` times. Returns the remaining count, or 0 once other text
+// follows.
 size_t strip_front(std::string& text, std::string_view what, size_t count) {
     size_t at = 0;
     while (count > 0 && std::string_view(text).substr(at).starts_with(what)) {

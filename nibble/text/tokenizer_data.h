@@ -1,4 +1,4 @@
-// The parts of a tokenizer, put together by tokenizer_from_json.cpp or tokenizer_from_sentencepiece.cpp.
+// The parts of a tokenizer, built by tokenizer_from_json.cpp or tokenizer_from_sentencepiece.cpp.
 #pragma once
 
 #include "text/added_tokens.h"
@@ -23,7 +23,7 @@ struct TokenizerData {
     PostProcessor post_processor;
     Decoder decoder;
 
-    // Scratch of the model (its cache above all) for as long as an encode() runs; kept for the next one.
+    // Returns scratch of the model, including its cache, for one encode(). give_back() keeps it for reuse.
     std::unique_ptr<ModelScratch> borrow_scratch() const {
         const std::lock_guard lock(mutex_);
         if (idle_.empty()) return model->make_scratch();

@@ -97,7 +97,7 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view text) {
     for (const uint32_t id : ids)
         if (!data->vocabulary.has(id)) return fail("post_processor: id {} is no token", id);
 
-    // Files before 2021 leave the type out; a list of merges says BPE.
+    // Files before 2021 have no type; a list of merges then means BPE.
     std::string type = model.contains("merges") ? "BPE" : "";
     if (model.contains("type")) {
         NIBBLE_TRY(type, json_string(model, "type").within("model"));

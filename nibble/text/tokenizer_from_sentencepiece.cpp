@@ -64,7 +64,7 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view bytes, bool add
         data->special[id] = token.special || piece.type == Model::Type::unknown;
         if (piece.type == Model::Type::unknown) unknown = id;
         if (piece.type == Model::Type::control) data->raw_added.add(piece.text, token);
-        // sentencepiece looks for these in the normalized text, and cuts there.
+        // sentencepiece finds these in the normalized text and splits there.
         if (piece.type == Model::Type::user_defined)
             data->normalized_added.add(escaped(piece.text, model.escape_whitespaces), token);
     }

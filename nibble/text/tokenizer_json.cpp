@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t most_levels = 64;
 
-// Gives model.vocab and model.merges to vectors and the other events to nlohmann's builder.
+// SAX reader: collects model.vocab and model.merges in vectors and passes all other events to nlohmann's builder.
 class Reader {
 public:
     explicit Reader(TokenizerJson& out) : out_(out), dom_(out.document, false) {}
@@ -39,7 +39,7 @@ public:
             return true;
         }
         if (place_ == Place::scored) return odd("a string");
-        // "left right", the form before 2024; no part holds a space there.
+        // "left right", the form before 2024; neither part contains a space.
         const size_t space = v.find(' ');
         if (space == v.npos || v.find(' ', space + 1) != v.npos) return not_two_parts();
         out_.merges.emplace_back(v.substr(0, space), v.substr(space + 1));
@@ -107,7 +107,7 @@ private:
     }
     bool leave() {
         place_ = Place::document;
-        return dom_.null();  // stands for it in the document
+        return dom_.null();  // placeholder in the document
     }
     bool score(double v) {
         if (!in_item_ || item_.size() != 1 || has_score_) return odd("a number");

@@ -1,5 +1,5 @@
-// tokenizer.json as parsed text: the vocabulary and the merges, a hundred thousand entries each, as vectors; the rest
-// as a small JSON document.
+// Parsed tokenizer.json. The vocabulary and merges, about a hundred thousand entries each, are vectors; the rest is a
+// small JSON document.
 #pragma once
 
 #include "base/json.h"
@@ -17,12 +17,12 @@ struct TokenizerJson {
     std::vector<std::pair<std::string, std::string>> merges;
 };
 
-// Errors: not JSON, keys that come twice outside the vocabulary, a vocabulary or merges of another shape.
+// Errors: not JSON, repeated keys outside the vocabulary, a vocabulary or merges of another form.
 Result<TokenizerJson> parse_tokenizer_json(std::string_view text);
 
-// The string field `type` of a component, for messages and for choosing.
+// Returns the string field `type` of a component. `what` names the component in errors.
 Result<std::string> component_type(const Json& component, std::string_view what);
-// Fields with defaults; errors name the field.
+// Reads a field; json_flag has a default. Errors name the field.
 Result<bool> json_flag(const Json& object, const char* field, bool missing);
 Result<std::string> json_string(const Json& object, const char* field);
 

@@ -1,4 +1,4 @@
-// Byte strings with values, matched at a place of a text.
+// Byte strings with values, matched at a position of a text.
 #pragma once
 
 #include "text/hash_table.h"
@@ -13,7 +13,7 @@ class Trie {
 public:
     static constexpr uint32_t none = ~uint32_t{0};
 
-    // Precondition: text is not empty. Of two equal texts the first counts.
+    // Inserts a text. The first of two equal texts counts. Precondition: `text` is not empty.
     void insert(std::string_view text, uint32_t value) {
         uint32_t node = 0;
         for (const char c : text) node = child_or_new(node, static_cast<uint8_t>(c));
@@ -23,13 +23,14 @@ public:
     bool empty() const { return values_.size() == 1; }
     bool starts(char c) const { return starts_[static_cast<uint8_t>(c)]; }
 
-    // What matches() cost, in steps (text/meter.h): tokens in use are short, and deep nodes are far apart in memory.
+    // Cost of matches() in steps (text/meter.h) for `looked` bytes. Tokens in use are short; nodes beyond 32 bytes
+    // count triple, because they are far apart in memory.
     static int64_t steps(size_t looked) {
         return 1 + static_cast<int64_t>(looked + (looked > 32 ? 2 * (looked - 32) : 0));
     }
 
-    // visit(length, value) for every string that `text` begins with, the shortest first. Bytes of text that were looked
-    // at.
+    // Calls visit(length, value) for every string that is a prefix of `text`, shortest first. Returns the number of
+    // bytes read.
     template <class Visit>
     size_t matches(std::string_view text, Visit&& visit) const {
         uint32_t node = 0;

@@ -14,7 +14,7 @@ bool is_ascii(char c) { return static_cast<uint8_t>(c) < 0x80; }
 
 bool composes(NormalForm form) { return form == NormalForm::nfc || form == NormalForm::nfkc; }
 
-// `text` in normal form, appended; it begins where no mark of the text before can reach.
+// Appends the normal form of `text`, which must begin where it cannot combine with the text before it.
 void normalize_span(std::string_view text, NormalForm form, std::string& out) {
     int options = UTF8PROC_STABLE | (composes(form) ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
     if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
@@ -23,7 +23,7 @@ void normalize_span(std::string_view text, NormalForm form, std::string& out) {
     for (size_t i = 0; i < text.size();) {
         const Utf8Step step = utf8_step(text, i);
         i += step.size;
-        utf8proc_int32_t parts[32];  // the longest decomposition of Unicode has 18
+        utf8proc_int32_t parts[32];  // Unicode's longest decomposition has 18
         int boundary = 0;
         const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.code), parts, 32,
                                                static_cast<utf8proc_option_t>(options), &boundary);
@@ -32,7 +32,7 @@ void normalize_span(std::string_view text, NormalForm form, std::string& out) {
         else
             codes.push_back(static_cast<utf8proc_int32_t>(step.code));
     }
-    // utf8proc_decompose would order marks by exchanging neighbours, quadratic in the length of a run.
+    // Sorts combining marks here: utf8proc_decompose would swap neighbours, quadratic in the length of a run.
     const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
     for (size_t i = 0; i < codes.size();) {
         size_t end = i;
@@ -99,7 +99,8 @@ std::string normal_form(std::string_view text, NormalForm form) {
     out.reserve(text.size());
     size_t i = 0;
     while (i < text.size()) {
-        // ASCII is in every normal form; only the last character before others may take a mark.
+        // ASCII is unchanged in every normal form. Only the last ASCII character before other characters may combine
+        // with a mark.
         size_t other = i;
         while (other < text.size() && is_ascii(text[other])) ++other;
         const size_t begin = other < text.size() && other > i ? other - 1 : other;

@@ -19,7 +19,7 @@ struct Unigram::Scratch : ModelScratch {
         uint32_t id;
         bool unknown;
     };
-    std::vector<Best> best;  // of the text up to each byte
+    std::vector<Best> best;  // best segmentation of the text up to each byte
     std::vector<Part> parts;
 };
 

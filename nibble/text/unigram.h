@@ -1,5 +1,5 @@
-// Unigram: the segmentation of a piece with the highest sum of scores (Viterbi over a trie of the vocabulary), linear
-// in the length times the longest token.
+// Unigram: the segmentation of a piece with the highest sum of scores (Viterbi over a trie of the vocabulary). Time is
+// linear in the length times the longest token.
 #pragma once
 
 #include "base/error.h"
@@ -19,8 +19,8 @@ struct UnigramOptions {
 
 class Unigram : public TokenModel {
 public:
-    // `usable`: the ids that text may become. An unknown character costs the lowest score minus 10; unknown characters
-    // in a row are one token. Errors: scores that are not finite, an empty piece.
+    // `usable` marks the ids that text may become. An unknown character costs the lowest score minus 10; consecutive
+    // unknown characters are one token. Errors: scores that are not finite, an empty piece.
     static Result<std::unique_ptr<Unigram>> from(const Vocabulary& vocabulary, const UnigramOptions& options,
                                                  const std::vector<bool>& usable, const std::vector<double>& scores);
 

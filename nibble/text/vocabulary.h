@@ -21,8 +21,8 @@ using TextIds = std::unordered_map<std::string, uint32_t, TextHash, std::equal_t
 
 class Vocabulary {
 public:
-    // The same text with the same id may come twice (added tokens repeat the model's). Errors: an id beyond 2^22, an id
-    // or a text that comes twice otherwise.
+    // Adds a token. The same text with the same id may be added twice (added tokens repeat the model's). Errors: an id
+    // beyond 2^22, any other repeated id or text.
     Status add(std::string_view text, uint64_t id);
 
     std::optional<uint32_t> find(std::string_view text) const {
@@ -39,20 +39,20 @@ private:
     TextIds ids_;
 };
 
-// GPT-2's alphabet: every byte as one printable character. Bytes 33-126, 161-172, 174-255 are themselves, the others
-// U+0100 and up in increasing order.
+// GPT-2's byte alphabet: every byte is one printable character. Bytes 33-126, 161-172 and 174-255 map to themselves,
+// the others to U+0100 and up in increasing order.
 class ByteAlphabet {
 public:
     ByteAlphabet();
     std::optional<uint8_t> byte(char32_t character) const;
-    // The bytes that a token stands for; nothing when a character of it is not in the alphabet.
+    // Returns the bytes of a token, or nothing if it has a character outside the alphabet.
     std::optional<std::string> bytes(std::string_view token) const;
 
 private:
     std::array<int16_t, 512> byte_of_;
 };
 
-// The byte of "<0xNN>", with two upper- or lower-case hexadecimal digits.
+// Parses "<0xNN>" with two upper- or lower-case hexadecimal digits.
 std::optional<uint8_t> byte_token(std::string_view token);
 
 }  // namespace nibble
