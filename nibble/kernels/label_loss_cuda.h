@@ -1,5 +1,5 @@
 // label_loss() of kernels/train_cuda.h under another distribution than the softmax of the logits: the one that rollouts
-// draw from. kernels/cuda_absent/ implements this header in a build without CUDA.
+// draw from.
 #pragma once
 
 #include "kernels/sampling_row.h"

@@ -11,7 +11,7 @@
 // batch, or on how a plan splits the work (tiles, split-K, clusters).
 //
 // Pointers are device pointers, 16-byte aligned (tensor scale: 4). Functions queue work and return at once; they
-// neither allocate nor wait. kernels/cuda_absent/ implements this header in a build without CUDA.
+// neither allocate nor wait.
 #pragma once
 
 #include "formats/format.h"

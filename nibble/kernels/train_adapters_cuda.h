@@ -2,7 +2,6 @@
 // linears as one matrix.
 //
 // Pointers are device pointers. Functions queue work and return at once; they neither allocate nor wait.
-// kernels/cuda_absent/train_adapters.cpp implements this header in a build without CUDA.
 #pragma once
 
 #include "kernels/adapter_blocks.h"

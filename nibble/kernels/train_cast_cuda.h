@@ -5,7 +5,7 @@
 // product computes what a GPU with the format would; scales of rows or of the tensor multiply the finished sum.
 //
 // Pointers are device pointers, 16-byte aligned (vectors of floats: 4). Functions queue work and return at once; they
-// neither allocate nor wait. kernels/cuda_absent/train_cast.cpp implements this header in a build without CUDA.
+// neither allocate nor wait.
 #pragma once
 
 #include "formats/training.h"

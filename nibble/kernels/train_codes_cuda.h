@@ -4,7 +4,6 @@
 // FP32 registers, the tensor core itself keeps about 14 bits. No atomics, so the same bits every time.
 //
 // Pointers are device pointers, 16-byte aligned. codes_product() queues work and returns at once.
-// kernels/cuda_absent/train_codes.cpp implements this header in a build without CUDA.
 #pragma once
 
 #include "base/checked.h"

@@ -6,8 +6,7 @@
 // model/gradients.h (norms), train/optimizer.h; attention: dS = P * (dP - sum(dO * O)).
 //
 // Pointers are device pointers, 16-byte aligned; rows are adjacent where no stride is given; widths are multiples of 8.
-// Functions queue work and return at once; they neither allocate nor wait. kernels/cuda_absent/train.cpp implements
-// this header in a build without CUDA.
+// Functions queue work and return at once; they neither allocate nor wait.
 #pragma once
 
 #include "kernels/elementwise.h"

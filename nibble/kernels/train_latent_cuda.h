@@ -3,7 +3,6 @@
 // becomes of their gradients.
 //
 // Pointers are device pointers; functions queue work and return at once. A sum over heads runs in ascending order.
-// kernels/cuda_absent/train_latent.cpp implements this header in a build without CUDA.
 #pragma once
 
 #include "kernels/train_latent_args.h"

@@ -8,7 +8,7 @@
 // those written there (what a chunked form of the scan sums, arXiv 2405.21060). So no state is kept. Sums run over
 // tokens, heads of a group and states in fixed orders.
 //
-// Pointers are device pointers. kernels/cuda_absent/train_mamba.cpp implements this header in a build without CUDA.
+// Pointers are device pointers.
 #pragma once
 
 #include "kernels/ssm_cuda.h"

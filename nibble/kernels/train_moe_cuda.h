@@ -4,7 +4,6 @@
 // Rows are sorted as kernels/moe_cuda.h's Routing says: those of expert e in [begin[e], begin[e + 1]), on the device;
 // nothing here waits to read them. Orders of sums: a gradient of weights adds an expert's rows in ascending order (of
 // tokens), one chain of mma.sync.m16n8k16; a token adds its experts in ascending order. So nothing depends on timing.
-// kernels/cuda_absent/train_moe.cpp implements this header in a build without CUDA.
 #pragma once
 
 #include "kernels/elementwise.h"

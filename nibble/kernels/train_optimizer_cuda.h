@@ -2,8 +2,7 @@
 // their order and the random bits are those of train/optimizer.h.
 //
 // Pointers are device pointers, 16-byte aligned. Functions queue work and return at once; they neither allocate nor
-// wait. Nothing changes where *clip is NaN. kernels/cuda_absent/train_optimizer.cpp implements this header in a build
-// without CUDA.
+// wait. Nothing changes where *clip is NaN.
 #pragma once
 
 #include "kernels/train_optimizer_args.h"

@@ -43,6 +43,8 @@ TEST(IncludeDirection, EveryPlantedViolationIsFound) {
                   "kernels/ref/takes_cpu.cpp:1: kernels/ref includes kernels/cpu",
                   "model/cuda_header.cpp:1: CUDA header outside a cuda/ folder",
                   "model/cuda_header.cpp:2: a header of a cuda/ folder outside of one",
+                  "model/takes_device.cpp:1: a header of GPU kernels outside of GPU code",
+                  "model/takes_device.cpp:2: a header of a device/ folder outside of GPU code",
                   "model/takes_inside.cpp:1: model includes kernels/cpu; callers include headers of kernels/ itself",
                   "nameless/file.cpp:1: folder 'nameless' has no level",
                   "quant/angle.cpp:2: project header in angle brackets",

@@ -47,6 +47,22 @@ bool within_cuda(const std::vector<std::string>& parts) {
     return std::find(parts.begin(), parts.end() - 1, "cuda") != parts.end() - 1;
 }
 
+// GPU code, which a build without CUDA leaves out of the program: cmake/device.cmake.
+bool is_device_code(const std::vector<std::string>& parts) {
+    const auto folders_end = parts.end() - 1;
+    return parts[0] == "bench" || within_cuda(parts) || std::find(parts.begin(), folders_end, "device") != folders_end;
+}
+
+// Why a file that is no GPU code may not include a header; empty: it may.
+std::string device_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
+    if (is_device_code(from)) return "";
+    if (std::find(to.begin(), to.end() - 1, "device") != to.end() - 1)
+        return "a header of a device/ folder outside of GPU code";
+    const bool beside = from[0] == "kernels" && from.size() == 2;  // the headers themselves, and what they share
+    const bool kernels = to[0] == "kernels" && to.back().ends_with("_cuda.h");
+    return kernels && !beside ? "a header of GPU kernels outside of GPU code" : "";
+}
+
 // Why a file of kernels/ may not include a header of kernels/; empty: it may.
 std::string kernels_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     const std::string inner = to.size() > 2 ? to[1] : "", outer = from.size() > 2 ? from[1] : "";
@@ -70,6 +86,7 @@ std::string include_violation(const std::vector<std::string>& from, const std::v
     if (!levels.contains(to[0])) return "unknown folder '" + to[0] + "'";
     if (from[0] != to[0] && levels.at(to[0]) >= levels.at(from[0]))
         return level_text(from[0]) + " includes " + level_text(to[0]);
+    if (std::string why = device_violation(from, to); !why.empty()) return why;
     if (from[0] == "kernels" && to[0] == "kernels") return kernels_violation(from, to);
     if (within_cuda(to) && !within_cuda(from)) return "a header of a cuda/ folder outside of one";
     if (to[0] != "kernels") return "";

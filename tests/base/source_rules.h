@@ -19,10 +19,13 @@ struct RuleReport {
 
 // The levels and folders of docs/architecture.md, section 2, over *.h, *.cpp, *.cu, *.cuh and *.inc:
 //  - a folder includes itself and folders of lower levels, in quotes; project headers in angle brackets are violations;
-//  - kernels/ref, kernels/cpu, kernels/cuda and kernels/cuda_absent do not include each other, but cpu/ may include
-//    ref/, whose functions are the definitions;
+//  - kernels/ref, kernels/cpu and kernels/cuda do not include each other, but cpu/ may include ref/, whose functions
+//  are
+//    the definitions;
 //  - a folder of kernels/cuda/ includes itself, common/, and of the other folders the interfaces *_launch.h;
 //  - folders other than kernels/ include only the headers that lie in kernels/ itself;
+//  - headers of GPU code (folders device/ and kernels/*_cuda.h) are included only from GPU code (folders device/ and
+//    cuda/, and bench/), which a build without CUDA does not compile;
 //  - CUDA's own headers, and headers of a cuda/ folder, are included only from a cuda/ folder.
 RuleReport check_includes(const std::filesystem::path& root);
 

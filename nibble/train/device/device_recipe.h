@@ -180,8 +180,7 @@ private:
     std::byte* along_ = nullptr;  // the operand of the weight's part along them
 };
 
-// Error, one line: a recipe that has no products on a GPU, or needs more rows of each process.
-Status check_device_precision(const TrainPrecision& precision);
+// Error, one line: a recipe that needs more rows of each process.
 Status check_device_share(const TrainPrecision& precision, int64_t tokens, int ranks);
 
 class DeviceRecipe {

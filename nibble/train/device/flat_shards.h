@@ -3,7 +3,7 @@
 #pragma once
 
 #include "train/device/flat_layout.h"
-#include "train/device/memory_plan.h"
+#include "train/memory_plan.h"
 
 #include <span>
 #include <vector>

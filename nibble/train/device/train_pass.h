@@ -13,11 +13,11 @@
 #include "model/device/step_memory.h"
 #include "tensor/lent_memory.h"
 #include "train/device/device_cache.h"
-#include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
 #include "train/device/sharded_units.h"
 #include "train/device/train_mixer.h"
 #include "train/device/train_weights.h"
+#include "train/memory_plan.h"
 
 #include <array>
 
