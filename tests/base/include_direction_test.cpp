@@ -72,6 +72,19 @@ TEST(UnityNames, EveryPlantedClashIsFound) {
                         "quant/names_a.cpp:9: 'most' is also in quant/deeper/names_c.cpp"}));
 }
 
+TEST(TypeNames, EveryTypeIsDefinedOnce) {
+    const RuleReport report = check_type_names(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.files, 1000);
+    EXPECT_GT(report.seen, 1000);
+}
+
+TEST(TypeNames, EveryPlantedClashIsFound) {
+    EXPECT_EQ(lines_of(check_type_names(planted).violations),
+              lines_of({"quant/two_types.cpp:3: 'nibble::Twice' is also defined in kernels/one_type.h",
+                        "quant/two_types.cpp:11: 'nibble::cuda::Tile' is also defined in kernels/one_type.h"}));
+}
+
 TEST(UnityNames, CodeIsReadWithoutCommentsAndLiterals) {
     EXPECT_EQ(bare_code("int a; // int b;\n/* x\ny */int c = 1'000; char d = '\\''; auto e = \"{ // \";"),
               "int a; \n\nint c = 1'000; char d = 0; auto e = \"\";");

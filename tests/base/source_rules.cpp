@@ -270,6 +270,7 @@ std::optional<Declared> declared_by(std::string head) {
     if (std::regex_match(flat, match, type)) {
         const std::string rest = match[5];
         // A forward declaration or an explicit specialization clashes with nothing.
+        if (rest.starts_with("::")) return {};  // a class within a class, defined outside of it
         if (rest.empty() || rest[0] == ':' || rest.starts_with("final")) return Declared{"type", match[4], ""};
         if (rest[0] == '<') return {};
     }
@@ -383,7 +384,46 @@ void collect(std::string_view text, size_t begin, size_t end, bool anonymous, co
     }
 }
 
+// Types that are defined in the namespace `scope` from `begin` to `end` and in the named namespaces within.
+void collect_types(std::string_view text, size_t begin, size_t end, const std::string& scope, const std::string& file,
+                   std::vector<std::pair<std::string, Place>>& found) {
+    for (const Piece& piece : declarations(text, begin, end)) {
+        if (!piece.body_end) continue;
+        if (piece.head.starts_with("namespace")) {
+            const std::string name = trimmed(std::string_view(piece.head).substr(std::string_view("namespace").size()));
+            if (!name.empty()) collect_types(text, piece.body, piece.body_end, scope + name + "::", file, found);
+            continue;
+        }
+        const auto declared = declared_by(piece.head);
+        if (!declared || declared->kind != "type") continue;
+        const auto line = static_cast<int>(std::count(text.begin(), text.begin() + ptrdiff_t(piece.at), '\n')) + 1;
+        found.emplace_back(scope + declared->name, Place{file, line});
+    }
+}
+
 }  // namespace
+
+RuleReport check_type_names(const fs::path& root) {
+    RuleReport report;
+    std::map<std::string, std::vector<Place>> by_name;
+    for (const fs::path& file : sources_below(root, {".h", ".cpp", ".cu", ".cuh"})) {
+        ++report.files;
+        const std::string code = bare_code(read(root / file));
+        std::vector<std::pair<std::string, Place>> found;
+        collect_types(code, 0, code.size(), "", file.string(), found);
+        for (auto& [name, place] : found) {
+            ++report.seen;
+            by_name[name].push_back(std::move(place));
+        }
+    }
+    for (const auto& [name, places] : by_name)
+        for (size_t i = 1; i < places.size(); ++i)
+            if (places[i].file != places[0].file)
+                report.violations.push_back(places[i].file + ":" + std::to_string(places[i].line) + ": '" + name +
+                                            "' is also defined in " + places[0].file);
+    std::ranges::sort(report.violations);
+    return report;
+}
 
 RuleReport check_anonymous_names(const fs::path& root) {
     RuleReport report;

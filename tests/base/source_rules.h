@@ -34,6 +34,11 @@ RuleReport check_includes(const std::filesystem::path& root);
 // that are repeated in one file are no violations. formats/, tensor/ and kernels/ are compiled file by file.
 RuleReport check_anonymous_names(const std::filesystem::path& root);
 
+// Types (classes, enumerations, class templates) that two files define under the same qualified name, headers and
+// sources alike: one program must not contain two (the one-definition rule), and readers would mix them up. Types in
+// anonymous namespaces are left out, and so are types inside classes.
+RuleReport check_type_names(const std::filesystem::path& root);
+
 // C++ text without comments, preprocessor lines and the contents of literals; lines stay lines.
 std::string bare_code(std::string_view text);
 

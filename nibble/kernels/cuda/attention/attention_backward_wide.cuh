@@ -43,7 +43,7 @@ NIBBLE_WGMMA_TRANSPOSED(128, NIBBLE_N64_0, "%64", "%65", "%66", "%67", "%68", "%
 #undef NIBBLE_WGMMA_TRANSPOSED
 
 template <int Dim>
-struct WideTile {
+struct AttentionBackwardTile {
     static constexpr int rows = 64, panel = rows * 128, bytes = Dim / 64 * panel;
 
     // Rows [row, row + 64) of a head; zeros behind the end.
@@ -64,7 +64,7 @@ struct WideRows {
         const uint32_t left = swizzled_operand(tile), right = swizzled_operand(b);
 #pragma unroll
         for (int step = 0; step < Dim / 16; ++step) {
-            const uint32_t at = step / 4 * (WideTile<Dim>::panel / 16) + step % 4 * 2;
+            const uint32_t at = step / 4 * (AttentionBackwardTile<Dim>::panel / 16) + step % 4 * 2;
             WgmmaShared<64>::run(d, left + at, right + at, step > 0);
         }
         wgmma_commit();
@@ -74,7 +74,7 @@ struct WideRows {
 // sum[64, Dim] (+)= p[64, 64] times tile `b`. Queued; p stays as it is until it is done.
 template <int Dim>
 __device__ __forceinline__ void queue_product(float (&sum)[Dim / 2], const uint32_t (&p)[16], uint32_t b, int more) {
-    const uint32_t right = ((b & 0x3FFFFu) >> 4) | uint32_t{WideTile<Dim>::panel / 16} << 16;
+    const uint32_t right = ((b & 0x3FFFFu) >> 4) | uint32_t{AttentionBackwardTile<Dim>::panel / 16} << 16;
 #pragma unroll
     for (int k = 0; k < 4; ++k) WgmmaTransposed<Dim>::run(sum, p + 4 * k, right + k * (16 * 128 / 16), more | (k > 0));
 }

@@ -12,7 +12,7 @@ namespace {
 
 template <int Dim>
 struct Dkv {
-    using Tile = WideTile<Dim>;
+    using Tile = AttentionBackwardTile<Dim>;
     static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 2 : 1;  // of a multiprocessor
     static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
     // Of the ring: Q, dO; of their queries sums, deltas and the lowest keys.
@@ -40,7 +40,7 @@ template <int Dim>
 __global__ void __launch_bounds__(Dkv<Dim>::threads, Dkv<Dim>::blocks)
     dkv_wide_kernel(const __grid_constant__ AttentionBackArgs args, const __grid_constant__ AttentionBackMaps maps) {
     using S = Dkv<Dim>;
-    using Tile = WideTile<Dim>;
+    using Tile = AttentionBackwardTile<Dim>;
     using Place = WidePlace<S::stages>;
     extern __shared__ __align__(128) uint8_t wide_memory[];
     const AttentionBackward& a = args.a;

@@ -10,7 +10,7 @@ namespace {
 
 template <int Dim>
 struct Dq {
-    using Tile = WideTile<Dim>;
+    using Tile = AttentionBackwardTile<Dim>;
     static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 3 : 1;  // of a multiprocessor
     static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
     static constexpr int ring_at = 2 * workers * Tile::bytes, slot_bytes = 2 * Tile::bytes;  // K, V
@@ -22,7 +22,7 @@ template <int Dim>
 __global__ void __launch_bounds__(Dq<Dim>::threads, Dq<Dim>::blocks)
     dq_wide_kernel(const __grid_constant__ AttentionBackArgs args, const __grid_constant__ AttentionBackMaps maps) {
     using S = Dq<Dim>;
-    using Tile = WideTile<Dim>;
+    using Tile = AttentionBackwardTile<Dim>;
     using Place = WidePlace<S::stages>;
     extern __shared__ __align__(128) uint8_t wide_memory[];
     const AttentionBackward& a = args.a;

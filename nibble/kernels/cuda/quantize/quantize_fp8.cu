@@ -18,7 +18,7 @@ struct Fp8Tensor {
         Divisor by;
     };
 
-    Fp8Args args;
+    Fp8QuantizeArgs args;
     const uint8_t* tail;  // elements behind the last whole chunk
     int tail_count;
     int64_t tail_index;
@@ -44,7 +44,7 @@ struct Fp8Tensor {
 };
 
 template <class In>
-cudaError_t tensor(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t tensor(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t n = in.elements(), chunks = n / chunk;
     const Fp8Tensor<In> op{args, in.data + chunks * Chunk<In>::bytes, static_cast<int>(n % chunk), chunks * chunk};
     if (n == 0) return cudaSuccess;
@@ -63,7 +63,7 @@ struct Fp8Groups {
     static constexpr bool shared_state = false;
     struct State {};
 
-    Fp8Args args;
+    Fp8QuantizeArgs args;
 
     __device__ State begin(bool) const { return {}; }
     __device__ void chunk(const State&, Chunk<In>& w, const uint8_t* at, int64_t index, bool valid) const {
@@ -100,7 +100,7 @@ __device__ float block_max(float x) {
 // One block a row; up to Held chunks a thread stay in registers, the rest is read twice (from L2 the second time).
 template <class In, int Held>
 __global__ void __launch_bounds__(row_threads)
-    row_kernel(const uint8_t* __restrict__ data, int64_t chunks, const Fp8Args args) {
+    row_kernel(const uint8_t* __restrict__ data, int64_t chunks, const Fp8QuantizeArgs args) {
     const int64_t row = blockIdx.x;
     const uint8_t* at = data + row * chunks * Chunk<In>::bytes;
     uint4* codes = reinterpret_cast<uint4*>(args.codes) + row * chunks;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(row_threads)
 // One block a tile: thread t holds chunk t % 8 of rows t / 8, + 32, + 64, + 96.
 template <class In>
 __global__ void __launch_bounds__(tile_threads) tile_kernel(const uint8_t* __restrict__ data, int64_t rows,
-                                                            int64_t chunks, int64_t tiles_across, const Fp8Args args) {
+                                                            int64_t chunks, int64_t tiles_across, const Fp8QuantizeArgs args) {
     const int64_t tile_row = blockIdx.x / tiles_across, tile_col = blockIdx.x % tiles_across;
     const int64_t column = tile_col * 8 + threadIdx.x % 8;
     Chunk<In> w[4];
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(tile_threads) tile_kernel(const uint8_t* __res
 }
 
 template <class In>
-cudaError_t rows(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t rows(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t chunks = in.cols / chunk;
     const auto blocks = static_cast<unsigned>(in.rows);
     constexpr int wide = sizeof(Chunk<In>) == 32 ? 1 : 2;  // FP32 rows hold half as many chunks
@@ -191,22 +191,22 @@ cudaError_t rows(const Input& in, const Fp8Args& args, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_fp8_tensor(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_tensor(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     return in.f32 ? tensor<F32>(in, args, stream) : tensor<Bf16>(in, args, stream);
 }
 
-cudaError_t launch_fp8_groups(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_groups(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t chunks = in.elements() / chunk;
     if (in.f32) return launch_chunks(in.data, chunks, Fp8Groups<F32>{args}, stream);
     return launch_chunks(in.data, chunks, Fp8Groups<Bf16>{args}, stream);
 }
 
-cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     return in.f32 ? rows<F32>(in, args, stream) : rows<Bf16>(in, args, stream);
 }
 
-cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     const int64_t across = (in.cols + fp8_tile - 1) / fp8_tile, down = (in.rows + fp8_tile - 1) / fp8_tile;
     const auto blocks = static_cast<unsigned>(across * down);

@@ -48,7 +48,7 @@ __device__ double fp8_row_loss(const uint8_t* data, int64_t index, int64_t cols,
 template <class In>
 __global__ void __launch_bounds__(threads)
     region_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t cols, int64_t tile_rows, int64_t tile_cols,
-                  int64_t tiles_across, const Fp8Args args, const __grid_constant__ Multipliers multipliers) {
+                  int64_t tiles_across, const Fp8QuantizeArgs args, const __grid_constant__ Multipliers multipliers) {
     __shared__ uint32_t shared_amax;
     __shared__ double totals[batch][fp8_tile];  // by multiplier and row
     __shared__ double losses[batch];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const Fp8Args& args,
+cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const Fp8QuantizeArgs& args,
                     const Multipliers& multipliers, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     const int64_t across = (in.cols + tile_cols - 1) / tile_cols, down = (in.rows + tile_rows - 1) / tile_rows;
@@ -151,12 +151,12 @@ __global__ void add_rows_kernel(const double* __restrict__ scratch, int64_t rows
 
 }  // namespace
 
-cudaError_t launch_fp8_rows(const Input& in, const Fp8Args& args, const Multipliers& multipliers, cudaStream_t stream) {
+cudaError_t launch_fp8_rows(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers, cudaStream_t stream) {
     if (multipliers.count == 0 && in.cols % chunk == 0) return launch_fp8_rows_plain(in, args, stream);
     return regions(in, 1, in.cols, args, multipliers, stream);
 }
 
-cudaError_t launch_fp8_tiles(const Input& in, const Fp8Args& args, const Multipliers& multipliers,
+cudaError_t launch_fp8_tiles(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers,
                              cudaStream_t stream) {
     if (multipliers.count == 0 && in.cols % chunk == 0) return launch_fp8_tiles_plain(in, args, stream);
     return regions(in, fp8_tile, fp8_tile, args, multipliers, stream);

@@ -73,7 +73,7 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
 
 // Blocks of 128 rows and 256 tokens where they fill the GPU; else more of them, the smallest where even so one wave
 // is all there is.
-WideTile wide_tile(const Operand& w, int64_t tokens) {
+WideProductTile wide_tile(const Operand& w, int64_t tokens) {
     if (w.tile_scales) return {128, 2};
     if (tokens <= most_narrow_tokens) return {tile_tokens_for(tokens), 1};
     if (tokens <= 128 || ceil_div(w.rows, 64) * ceil_div(tokens, 128) <= multiprocessors) return {128, 1};
@@ -86,7 +86,7 @@ enum class ProductKernel : uint8_t { codes, chunked, wide, few_rows, narrow };
 struct ProductChoice {
     ProductKernel kernel = ProductKernel::narrow;
     Fp8Choice codes;      // of codes
-    WideTile wide;        // of wide
+    WideProductTile wide;        // of wide
     int tile_tokens = 0;  // of narrow
 };
 

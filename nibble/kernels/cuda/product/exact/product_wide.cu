@@ -238,7 +238,7 @@ cudaError_t prepare() {
 
 }  // namespace
 
-cudaError_t launch_wide_product(const ProductArgs& args, WideTile tile, cudaStream_t stream) {
+cudaError_t launch_wide_product(const ProductArgs& args, WideProductTile tile, cudaStream_t stream) {
     const EncodeMap encode = map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUtensorMap map;

@@ -66,7 +66,7 @@ enum class Scales : uint8_t { none, tiles, ring };
 
 template <class S, int N, int TokenGroups, int Cluster, Scales By>
 __global__ void __launch_bounds__(S::threads, 1)
-    fp8_kernel(const __grid_constant__ Fp8Args args, const __grid_constant__ CUtensorMap x_map,
+    fp8_kernel(const __grid_constant__ Fp8ProductArgs args, const __grid_constant__ CUtensorMap x_map,
                const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap scale_map) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const ProductArgs& p = args.product;
@@ -322,7 +322,7 @@ struct Launcher {
                 return code;
         return cudaSuccess;
     }
-    static cudaError_t launch(Fp8Args args, int multiprocessors, cudaStream_t stream) {
+    static cudaError_t launch(Fp8ProductArgs args, int multiprocessors, cudaStream_t stream) {
         const ProductArgs& p = args.product;
         args.token_rows = S::many ? S::tokens : std::min(S::tokens, (p.tokens + 7) / 8 * 8);
         args.stage_groups = S::many ? 1 : stage_groups_for(args.token_rows + S::rows);
@@ -424,7 +424,7 @@ Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors) {
 
 cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors, cudaStream_t stream) {
     if (!map_encoder()) return cudaErrorNotSupported;
-    const Fp8Args args{.product = product};
+    const Fp8ProductArgs args{.product = product};
     const auto launch = [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); };
     switch (choice.kernel) {
         case Fp8Kernel::narrow:

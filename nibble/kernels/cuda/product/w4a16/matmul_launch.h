@@ -181,11 +181,11 @@ struct ExpertsArgs {
 // tiles: 8, 16 or 64 tokens. few: tiles of 8, where fits_few_experts(), `parts` warps per 16 rows (1 or 4). many: the
 // kernel on wgmma, with tiles of 16, 32 or 48 tokens.
 enum class ExpertsKernel : uint8_t { tiles, few, many };
-struct ExpertsShape {
+struct ExpertsLaunchShape {
     ExpertsKernel kernel = ExpertsKernel::tiles;
     int tokens = 8, parts = 1, blocks = 132;
 };
-cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
+cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts();
 // Whether x of a tile of eight tokens, `records` records of 256 columns wide, fits into shared memory as a whole.
 bool fits_few_experts(int records, int experts);

@@ -18,9 +18,9 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 // Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each. On
 // Hopper wgmma was never slower from five tokens an expert on; tiles of 64 lost to tiles of 48, as an expert's tokens
 // fill them worse.
-ExpertsShape choose_shape(int64_t slots, const ExpertsArgs& args) {
+ExpertsLaunchShape choose_shape(int64_t slots, const ExpertsArgs& args) {
     const double each = static_cast<double>(slots) / args.experts;
-    ExpertsShape shape{.blocks = multiprocessors};
+    ExpertsLaunchShape shape{.blocks = multiprocessors};
     if (each > 4 && on_hopper()) {
         shape.kernel = ExpertsKernel::many;
         shape.tokens = each <= 9 ? 16 : each <= 26 ? 32 : 48;
@@ -125,7 +125,7 @@ struct GroupedLaunch {
     GroupedKernel kernel = GroupedKernel::experts;
     ExpertsArgs args;
     OneTokenArgs one;    // of token_experts and one_token
-    ExpertsShape shape;  // of experts
+    ExpertsLaunchShape shape;  // of experts
 };
 
 Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out,
@@ -212,7 +212,7 @@ Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const Packe
         return KernelChoice{"w4a16_experts_one",
                             fmt::format("1 token, {} experts{}{}", in.slots,
                                         launch.one.dense.n ? ", the shared expert's product beside" : "", ends)};
-    const ExpertsShape& shape = launch.shape;
+    const ExpertsLaunchShape& shape = launch.shape;
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(in.slots) / w.count, shape.tokens);
     if (shape.kernel == ExpertsKernel::many) return KernelChoice{"w4a16_experts_many", each + ", wgmma"};

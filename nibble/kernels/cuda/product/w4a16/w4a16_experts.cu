@@ -214,7 +214,7 @@ cudaError_t prepare() {
 
 }  // namespace
 
-cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream) {
+cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream) {
     if (shape.kernel == ExpertsKernel::many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
     if (shape.kernel == ExpertsKernel::few) return launch_few_experts(args, shape.parts, shape.blocks, stream);
     switch (shape.tokens) {
