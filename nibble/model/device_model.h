@@ -1,5 +1,5 @@
-// Models on a GPU, for callers that know no GPU code: model/device/ implements these functions. A build without CUDA has
-// nibble/no_device.cpp in its place, where each call returns an error.
+// Models on a GPU, for callers that know no GPU code: model/device/ implements these functions. A build without CUDA
+// has nibble/no_device.cpp in its place, where each call returns an error.
 #pragma once
 
 #include "checkpoint/checkpoint.h"

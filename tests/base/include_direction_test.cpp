@@ -85,6 +85,17 @@ TEST(TypeNames, EveryPlantedClashIsFound) {
                         "quant/two_types.cpp:11: 'nibble::cuda::Tile' is also defined in kernels/one_type.h"}));
 }
 
+TEST(KernelNames, AreUnique) {
+    const RuleReport report = check_kernel_names(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.seen, 100);
+}
+
+TEST(KernelNames, EveryPlantedClashIsFound) {
+    EXPECT_EQ(lines_of(check_kernel_names(planted).violations),
+              lines_of({"kernels/cuda/ssm/scan.cu: 'scan_kernel' is also in kernels/cuda/attention/scan.cu"}));
+}
+
 TEST(UnityNames, CodeIsReadWithoutCommentsAndLiterals) {
     EXPECT_EQ(bare_code("int a; // int b;\n/* x\ny */int c = 1'000; char d = '\\''; auto e = \"{ // \";"),
               "int a; \n\nint c = 1'000; char d = 0; auto e = \"\";");

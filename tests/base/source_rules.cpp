@@ -425,6 +425,24 @@ RuleReport check_type_names(const fs::path& root) {
     return report;
 }
 
+RuleReport check_kernel_names(const fs::path& root) {
+    RuleReport report;
+    const std::regex kernel("__global__[^;{]*?\\b(\\w+_kernel)\\s*\\(");
+    std::map<std::string, std::string> file_of;
+    for (const fs::path& file : sources_below(root, {".cu", ".cuh"})) {
+        ++report.files;
+        const std::string code = bare_code(read(root / file));
+        for (auto it = std::sregex_iterator(code.begin(), code.end(), kernel); it != std::sregex_iterator(); ++it) {
+            ++report.seen;
+            const auto [at, fresh] = file_of.emplace((*it)[1].str(), file.string());
+            if (!fresh && at->second != file.string())
+                report.violations.push_back(file.string() + ": '" + at->first + "' is also in " + at->second);
+        }
+    }
+    std::ranges::sort(report.violations);
+    return report;
+}
+
 RuleReport check_anonymous_names(const fs::path& root) {
     RuleReport report;
     std::map<std::pair<std::string, std::string>, std::vector<std::pair<Declared, Place>>> by_name;  // folder, name

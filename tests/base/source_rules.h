@@ -39,6 +39,9 @@ RuleReport check_anonymous_names(const std::filesystem::path& root);
 // anonymous namespaces are left out, and so are types inside classes.
 RuleReport check_type_names(const std::filesystem::path& root);
 
+// Kernels (__global__ functions) that two files define under the same name: a profile would show them as one.
+RuleReport check_kernel_names(const std::filesystem::path& root);
+
 // C++ text without comments, preprocessor lines and the contents of literals; lines stay lines.
 std::string bare_code(std::string_view text);
 

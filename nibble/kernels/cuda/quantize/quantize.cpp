@@ -81,12 +81,12 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
                           .arithmetic = spec.arithmetic,
                           .kept = in.kept};
     const Fp8QuantizeArgs fp8{.codes = out.codes,
-                      .scales = out.float_scales,
-                      .store_amax = spec.format == Format::fp8_row ? nullptr : amax.store,
-                      .tensor_scale = outputs.tensor_scale,
-                      .raised = raised,
-                      .arithmetic = spec.arithmetic,
-                      .weights = spec.weights};
+                              .scales = out.float_scales,
+                              .store_amax = spec.format == Format::fp8_row ? nullptr : amax.store,
+                              .tensor_scale = outputs.tensor_scale,
+                              .raised = raised,
+                              .arithmetic = spec.arithmetic,
+                              .weights = spec.weights};
     cudaError_t code = cudaSuccess;
     switch (spec.format) {
         case Format::none:

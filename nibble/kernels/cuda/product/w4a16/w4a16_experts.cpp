@@ -124,7 +124,7 @@ enum class GroupedKernel : uint8_t { token_experts, one_token, experts };
 struct GroupedLaunch {
     GroupedKernel kernel = GroupedKernel::experts;
     ExpertsArgs args;
-    OneTokenArgs one;    // of token_experts and one_token
+    OneTokenArgs one;          // of token_experts and one_token
     ExpertsLaunchShape shape;  // of experts
 };
 
@@ -206,20 +206,20 @@ Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const Packe
     NIBBLE_TRY(const GroupedLaunch launch, choose_grouped(in, w, out, false));
     const std::string ends = out.combine.sum ? ", weighted sum inside" : "";
     if (launch.kernel == GroupedKernel::token_experts)
-        return KernelChoice{"w4a16_experts_token",
+        return KernelChoice{"experts_w4a16_m1_units",
                             "1 token: work dealt in chunks of the " + std::to_string(in.slots) + " experts" + ends};
     if (launch.kernel == GroupedKernel::one_token)
-        return KernelChoice{"w4a16_experts_one",
+        return KernelChoice{"experts_w4a16_m1",
                             fmt::format("1 token, {} experts{}{}", in.slots,
                                         launch.one.dense.n ? ", the shared expert's product beside" : "", ends)};
     const ExpertsLaunchShape& shape = launch.shape;
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(in.slots) / w.count, shape.tokens);
-    if (shape.kernel == ExpertsKernel::many) return KernelChoice{"w4a16_experts_many", each + ", wgmma"};
+    if (shape.kernel == ExpertsKernel::many) return KernelChoice{"sm90_experts_w4a16", each + ", wgmma"};
     if (shape.kernel == ExpertsKernel::few)
-        return KernelChoice{"w4a16_experts_few",
+        return KernelChoice{"experts_w4a16_m8",
                             fmt::format("{}, {} warp{} to 16 rows", each, shape.parts, shape.parts == 1 ? "" : "s")};
-    return KernelChoice{"w4a16_experts", each};
+    return KernelChoice{"experts_w4a16_m64", each};
 }
 
 }  // namespace nibble::cuda

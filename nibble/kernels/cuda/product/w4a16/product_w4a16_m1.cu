@@ -1,7 +1,7 @@
-// W4A16 for one token and matrices of few records a multiprocessor, work in units (w4a16_token.cuh): rows of 11
-// records, say, have six chunks of two and two without any, which gemv_kernel gives warps too.
+// W4A16 for one token and matrices of few records a multiprocessor, work in units (w4a16_units.cuh): rows of 11
+// records, say, have six chunks of two and two without any, which product_w4a16_m8_kernel gives warps too.
 #include "kernels/cuda/product/w4a16/w4a16_norm.cuh"
-#include "kernels/cuda/product/w4a16/w4a16_token.cuh"
+#include "kernels/cuda/product/w4a16/w4a16_units.cuh"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ using namespace token;
 
 // Shared memory: x, rings and their barriers, sums, a row to norm.
 template <int Slots>
-__global__ void __launch_bounds__(1024, 1) token_kernel(const __grid_constant__ GemvArgs args) {
+__global__ void __launch_bounds__(1024, 1) product_w4a16_m1_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     if (static_cast<int>(blockIdx.x) >= args.blocks) return side_rows(args, shared);
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -91,7 +91,7 @@ cudaError_t launch(const GemvArgs& args, const TokenShape& shape, cudaStream_t s
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, token_kernel<Slots>, args);
+    return cudaLaunchKernelEx(&config, product_w4a16_m1_kernel<Slots>, args);
 }
 
 }  // namespace
@@ -114,7 +114,8 @@ cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStre
 }
 
 cudaError_t prepare_token(int64_t bytes) {
-    for (const auto kernel : {token_kernel<1>, token_kernel<2>, token_kernel<3>, token_kernel<4>})
+    for (const auto kernel : {product_w4a16_m1_kernel<1>, product_w4a16_m1_kernel<2>, product_w4a16_m1_kernel<3>,
+                              product_w4a16_m1_kernel<4>})
         if (const cudaError_t code = allow_shared_memory(kernel, bytes)) return code;
     return cudaSuccess;
 }

@@ -4,7 +4,7 @@
 //
 // A turn: scores of the next tile of queries, dV and dK with this one's P and dS, the next tile's V dO^T are queued
 // together; the next exponentials are taken while the last three run.
-#include "kernels/cuda/attention/attention_backward_wide.cuh"
+#include "kernels/cuda/attention/sm90_attention_backward.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
 namespace nibble::cuda {
@@ -38,7 +38,8 @@ __device__ int end_of_queries(const AttentionBackward& a, int key) {
 
 template <int Dim>
 __global__ void __launch_bounds__(Dkv<Dim>::threads, Dkv<Dim>::blocks)
-    dkv_wide_kernel(const __grid_constant__ AttentionBackArgs args, const __grid_constant__ AttentionBackMaps maps) {
+    sm90_attention_backward_dkv_kernel(const __grid_constant__ AttentionBackArgs args,
+                                       const __grid_constant__ AttentionBackMaps maps) {
     using S = Dkv<Dim>;
     using Tile = AttentionBackwardTile<Dim>;
     using Place = WidePlace<S::stages>;
@@ -177,15 +178,16 @@ template <int Dim>
 cudaError_t run(const AttentionBackArgs& args, const AttentionBackMaps& maps, cudaStream_t stream) {
     using S = Dkv<Dim>;
     const dim3 grid(static_cast<unsigned>(args.a.kv_heads), ceil_blocks(args.a.tokens, S::own_rows));
-    dkv_wide_kernel<Dim><<<grid, S::threads, S::bytes, stream>>>(args, maps);
+    sm90_attention_backward_dkv_kernel<Dim><<<grid, S::threads, S::bytes, stream>>>(args, maps);
     return cudaGetLastError();
 }
 
 }  // namespace
 
 cudaError_t prepare_dkv_wide() {
-    if (const cudaError_t code = allow_shared_memory(dkv_wide_kernel<64>, Dkv<64>::bytes)) return code;
-    return allow_shared_memory(dkv_wide_kernel<128>, Dkv<128>::bytes);
+    if (const cudaError_t code = allow_shared_memory(sm90_attention_backward_dkv_kernel<64>, Dkv<64>::bytes))
+        return code;
+    return allow_shared_memory(sm90_attention_backward_dkv_kernel<128>, Dkv<128>::bytes);
 }
 
 cudaError_t launch_dkv_wide(const AttentionBackArgs& args, const AttentionBackMaps& maps, cudaStream_t stream) {

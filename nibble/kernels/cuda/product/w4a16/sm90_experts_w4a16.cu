@@ -217,7 +217,7 @@ __device__ void store_outputs(const ExpertsArgs& args, const Items& item, int fi
 }
 
 template <class M>
-__global__ void __launch_bounds__(M::threads, 1) many_kernel(const __grid_constant__ ExpertsArgs args) {
+__global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const __grid_constant__ ExpertsArgs args) {
     constexpr int consumers = M::consumers;
     constexpr int stages = M::stages, slots = M::slots, accumulators = M::accumulators, held = M::held;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -409,15 +409,15 @@ cudaError_t visit_tokens(int tokens, Visit visit) {
 
 cudaError_t launch_many_experts(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream) {
     return visit_tokens(tokens, [&]<class M>(Type<M>) {
-        return launch_kernel(many_kernel<M>, dim3(static_cast<unsigned>(blocks)), M::threads, M::bytes(args.experts),
-                             args, stream);
+        return launch_kernel(sm90_experts_w4a16_kernel<M>, dim3(static_cast<unsigned>(blocks)), M::threads,
+                             M::bytes(args.experts), args, stream);
     });
 }
 
 cudaError_t prepare_many_experts() {
     for (const int tokens : {16, 32, 48})
         if (const cudaError_t code = visit_tokens(tokens, []<class M>(Type<M>) {
-                return cudaFuncSetAttribute(many_kernel<M>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                return cudaFuncSetAttribute(sm90_experts_w4a16_kernel<M>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             M::bytes(most_experts));
             }))
             return code;

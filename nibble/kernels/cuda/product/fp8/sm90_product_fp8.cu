@@ -16,7 +16,7 @@
 //                                of W once; a stage of the ring buffer holds several groups
 //   more, few rows               the same with 128 tokens x 64 rows, where that is one wave
 //   more                         128 tokens x 128 rows; the two thread blocks of a cluster share x, each loads half of
-//                                x for both (multicast). Enough tiles: 256 x 128 (product_fp8_wide.cu)
+//                                x for both (multicast). Enough tiles: 256 x 128 (sm90_product_fp8_m256.cu)
 // One warp fills the ring buffer, and requests the first weights before it waits for the kernel that writes x. The
 // kernel is persistent: the ring fills for the next tile while results of this one are stored.
 //
@@ -66,8 +66,8 @@ enum class Scales : uint8_t { none, tiles, ring };
 
 template <class S, int N, int TokenGroups, int Cluster, Scales By>
 __global__ void __launch_bounds__(S::threads, 1)
-    fp8_kernel(const __grid_constant__ Fp8ProductArgs args, const __grid_constant__ CUtensorMap x_map,
-               const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap scale_map) {
+    sm90_product_fp8_kernel(const __grid_constant__ Fp8ProductArgs args, const __grid_constant__ CUtensorMap x_map,
+                            const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap scale_map) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const ProductArgs& p = args.product;
     const uint32_t base = (shared_address(shared_bytes) + 1023u) & ~1023u;
@@ -311,9 +311,9 @@ template <int N, int TokenGroups, int RowGroups, int Cluster>
 struct Launcher {
     using S = Fp8Shape<N, TokenGroups, RowGroups, Cluster>;
 
-    static constexpr auto plain = fp8_kernel<S, N, TokenGroups, Cluster, Scales::none>;
-    static constexpr auto by_tile = fp8_kernel<S, N, TokenGroups, Cluster, Scales::tiles>;
-    static constexpr auto by_ring = fp8_kernel<S, N, TokenGroups, Cluster, Scales::ring>;
+    static constexpr auto plain = sm90_product_fp8_kernel<S, N, TokenGroups, Cluster, Scales::none>;
+    static constexpr auto by_tile = sm90_product_fp8_kernel<S, N, TokenGroups, Cluster, Scales::tiles>;
+    static constexpr auto by_ring = sm90_product_fp8_kernel<S, N, TokenGroups, Cluster, Scales::ring>;
 
     static cudaError_t prepare() {
         for (const auto kernel : {plain, by_tile, by_ring})

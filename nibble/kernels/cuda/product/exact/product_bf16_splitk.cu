@@ -13,7 +13,8 @@ constexpr int chunks = 8, chunked_threads = 32 * chunks;
 constexpr int batch_tiles = 6;  // blocks of 64 columns whose weights lie in registers
 
 template <int Tiles>  // of eight tokens
-__global__ void __launch_bounds__(chunked_threads) chunked_kernel(const __grid_constant__ ProductArgs args) {
+__global__ void __launch_bounds__(chunked_threads)
+    product_bf16_splitk_kernel(const __grid_constant__ ProductArgs args) {
     __shared__ float sums[chunks][16][8 * Tiles];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int g = lane / 4, c = lane % 4, row_tile = static_cast<int>(blockIdx.x);
@@ -96,7 +97,7 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, chunked_kernel<Tiles>, args);
+    return cudaLaunchKernelEx(&config, product_bf16_splitk_kernel<Tiles>, args);
 }
 
 }  // namespace

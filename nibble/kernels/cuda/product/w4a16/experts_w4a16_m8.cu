@@ -74,7 +74,8 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, int first
 }
 
 template <int Parts>
-__global__ void __launch_bounds__(Few<Parts>::threads, 1) few_kernel(const __grid_constant__ ExpertsArgs args) {
+__global__ void __launch_bounds__(Few<Parts>::threads, 1)
+    experts_w4a16_m8_kernel(const __grid_constant__ ExpertsArgs args) {
     using F = Few<Parts>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -225,7 +226,8 @@ cudaError_t launch(const ExpertsArgs& args, int blocks, cudaStream_t stream) {
     using F = Few<Parts>;
     // More than half of a multiprocessor's, so that overlap does not pile thread blocks up on some.
     const int bytes = std::max(F::bytes(args.row_records, args.experts), 120 * 1024);
-    return launch_kernel(few_kernel<Parts>, dim3(static_cast<unsigned>(blocks)), F::threads, bytes, args, stream);
+    return launch_kernel(experts_w4a16_m8_kernel<Parts>, dim3(static_cast<unsigned>(blocks)), F::threads, bytes, args,
+                         stream);
 }
 
 }  // namespace
@@ -241,7 +243,7 @@ cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, c
 }
 
 cudaError_t prepare_few_experts() {
-    for (const auto kernel : {few_kernel<1>, few_kernel<4>})
+    for (const auto kernel : {experts_w4a16_m8_kernel<1>, experts_w4a16_m8_kernel<4>})
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))
             return code;

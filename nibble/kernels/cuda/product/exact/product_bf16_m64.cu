@@ -73,7 +73,8 @@ __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32
 }
 
 template <int Tiles, bool ByTile>
-__global__ void __launch_bounds__(32 * (most_warps + 1), 1) narrow_kernel(const __grid_constant__ ProductArgs args) {
+__global__ void __launch_bounds__(32 * (most_warps + 1), 1)
+    product_bf16_m64_kernel(const __grid_constant__ ProductArgs args) {
     using L = Narrow<Tiles>;
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -270,15 +271,16 @@ cudaError_t launch(ProductArgs args, int token_tiles, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, narrow_kernel<Tiles, ByTile>, args);
+    return cudaLaunchKernelEx(&config, product_bf16_m64_kernel<Tiles, ByTile>, args);
 }
 
 template <int Tiles>
 cudaError_t prepare() {
-    if (const cudaError_t code =
-            cudaFuncSetAttribute(narrow_kernel<Tiles, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
+    if (const cudaError_t code = cudaFuncSetAttribute(product_bf16_m64_kernel<Tiles, false>,
+                                                      cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
         return code;
-    return cudaFuncSetAttribute(narrow_kernel<Tiles, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes);
+    return cudaFuncSetAttribute(product_bf16_m64_kernel<Tiles, true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                all_bytes);
 }
 
 }  // namespace

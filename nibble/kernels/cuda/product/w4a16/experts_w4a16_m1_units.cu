@@ -1,12 +1,12 @@
-// W4A16 for the experts of one token, work in units (w4a16_token.cuh). A mixture's first product chooses the experts in
-// every thread block from the router's logits, as one_kernel of w4a16_experts_one.cu does, which stays for mixtures
-// with a product beside (its records would wait in the same rings).
+// W4A16 for the experts of one token, work in units (w4a16_units.cuh). A mixture's first product chooses the experts in
+// every thread block from the router's logits, as experts_w4a16_m1_kernel of experts_w4a16_m1.cu does, which stays for
+// mixtures with a product beside (its records would wait in the same rings).
 //
-// Combine: the second product with the weighted sum of its experts (combine_kernel of moe.cu), for rows with empty
+// Combine: the second product with the weighted sum of its experts (moe_combine_kernel of moe.cu), for rows with empty
 // chunks. A cluster of two thread blocks has all experts' rows of some row tiles, each block half of the experts; the
 // first one adds. Its experts are chosen again, and their records asked for, while the first product still runs.
 #include "kernels/cuda/primitives/route.cuh"
-#include "kernels/cuda/product/w4a16/w4a16_token.cuh"
+#include "kernels/cuda/product/w4a16/w4a16_units.cuh"
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ constexpr int most_warps = 16, record_x_bytes = 2 * w4a16::record_cols;
 // Shared memory: x, rings and their barriers, sums, what choosing takes, outputs to combine.
 template <int Slots, bool Combine>
 __global__ void __launch_bounds__(32 * most_warps, 2)
-    experts_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
+    experts_w4a16_m1_units_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
     extern __shared__ __align__(128) uint8_t shared[];
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const int warp = thread / 32, lane = thread % 32, warps = threads / 32;
@@ -174,7 +174,7 @@ cudaError_t launch(const ExpertsArgs& args, const OneTokenArgs& one, const Grid&
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    return cudaLaunchKernelEx(&config, experts_kernel<Slots, Combine>, args, one);
+    return cudaLaunchKernelEx(&config, experts_w4a16_m1_units_kernel<Slots, Combine>, args, one);
 }
 template <int Slots>
 cudaError_t launch(const ExpertsArgs& args, const OneTokenArgs& one, const Grid& grid, cudaStream_t stream) {
@@ -204,8 +204,9 @@ cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int 
 }
 
 cudaError_t prepare_token_experts() {
-    for (const auto kernel : {experts_kernel<1, false>, experts_kernel<2, false>, experts_kernel<3, false>,
-                              experts_kernel<1, true>, experts_kernel<2, true>, experts_kernel<3, true>})
+    for (const auto kernel : {experts_w4a16_m1_units_kernel<1, false>, experts_w4a16_m1_units_kernel<2, false>,
+                              experts_w4a16_m1_units_kernel<3, false>, experts_w4a16_m1_units_kernel<1, true>,
+                              experts_w4a16_m1_units_kernel<2, true>, experts_w4a16_m1_units_kernel<3, true>})
         if (const cudaError_t code = allow_shared_memory(kernel, Grid::half)) return code;
     return cudaSuccess;
 }

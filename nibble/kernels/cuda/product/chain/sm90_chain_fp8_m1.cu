@@ -4,7 +4,7 @@
 // of wgmma, the token is its one column that counts. (B without swizzle: the eight columns begin 16 bytes apart, so
 // that x lies in shared memory once; columns 1 ... 7 are x displaced, and nobody reads their sums.) Where a thread
 // block has 64 rows or fewer the warpgroups share the groups of 128 columns; a group's four k-steps are one chain from
-// zero, as in product_fp8.cu, and one thread a row adds them in order.
+// zero, as in sm90_product_fp8.cu, and one thread a row adds them in order.
 //
 // Rows of a tile of 64 that are not the block's are whatever lies there: their sums are not read.
 #include "kernels/cuda/primitives/block16.cuh"
@@ -222,7 +222,7 @@ private:
 
 template <int Pairs>
 __global__ void __launch_bounds__(product_chain_threads + 32, 1)
-    chain_kernel(const __grid_constant__ ProductChainArgs given, const __grid_constant__ ChainMaps maps) {
+    sm90_chain_fp8_m1_kernel(const __grid_constant__ ProductChainArgs given, const __grid_constant__ ChainMaps maps) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
     uint8_t* const shared = shared_bytes + (base - before);
@@ -345,7 +345,7 @@ cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocesso
                        CU_TENSOR_MAP_SWIZZLE_NONE))
             return cudaErrorInvalidValue;
     }
-    const auto kernel = args.width <= most_chain_width / 2 ? chain_kernel<4> : chain_kernel<8>;
+    const auto kernel = args.width <= most_chain_width / 2 ? sm90_chain_fp8_m1_kernel<4> : sm90_chain_fp8_m1_kernel<8>;
     return chain::launch(kernel, product_chain_threads, all_bytes, args.overlap, multiprocessors, stream, args, maps);
 }
 

@@ -273,7 +273,8 @@ private:
 };
 
 template <class Kv, int Dims>
-__global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(prefill_threads, 1)
+    sm90_attention_prefill_kernel(const __grid_constant__ AttentionArgs args) {
     using L = PrefillLayout<Dims>;
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t unaligned = shared_address(shared_bytes), base = (unaligned + 1023u) & ~1023u;
@@ -414,10 +415,10 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_kernel(const __gri
 template <class Visit>
 cudaError_t visit(KvType type, int dims, Visit visit) {
     if (type == KvType::bf16)
-        return dims == 64 ? visit(prefill_kernel<Bf16Kv, 64>, PrefillLayout<64>::bytes)
-                          : visit(prefill_kernel<Bf16Kv, 128>, PrefillLayout<128>::bytes);
-    return dims == 64 ? visit(prefill_kernel<E4m3Kv, 64>, PrefillLayout<64>::bytes)
-                      : visit(prefill_kernel<E4m3Kv, 128>, PrefillLayout<128>::bytes);
+        return dims == 64 ? visit(sm90_attention_prefill_kernel<Bf16Kv, 64>, PrefillLayout<64>::bytes)
+                          : visit(sm90_attention_prefill_kernel<Bf16Kv, 128>, PrefillLayout<128>::bytes);
+    return dims == 64 ? visit(sm90_attention_prefill_kernel<E4m3Kv, 64>, PrefillLayout<64>::bytes)
+                      : visit(sm90_attention_prefill_kernel<E4m3Kv, 128>, PrefillLayout<128>::bytes);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// W8A8 for the experts of a mixture on the FP8 tensor cores: the sums of product_fp8.cu, expert by expert in one
+// W8A8 for the experts of a mixture on the FP8 tensor cores: the sums of sm90_product_fp8.cu, expert by expert in one
 // launch.
 //
 // Rows of W are the rows of wgmma (64 a warpgroup), tokens its columns: a decoding step has few rows of x for each of
@@ -153,7 +153,7 @@ __device__ void bring(const ProductArgs& p, Rounds round, int all_groups, uint32
 
 template <int N, int Groups, int StageGroups, bool ByTile>
 __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
-    fp8_experts_kernel(const __grid_constant__ ProductArgs p) {
+    sm90_experts_fp8_kernel(const __grid_constant__ ProductArgs p) {
     using S = Shape<N, Groups, StageGroups>;
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t at = shared_address(shared_bytes), base = (at + 1023u) & ~1023u;
@@ -267,8 +267,8 @@ __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
 template <int N, int Groups, int StageGroups>
 struct Launcher {
     using S = Shape<N, Groups, StageGroups>;
-    static constexpr auto plain = fp8_experts_kernel<N, Groups, StageGroups, false>;
-    static constexpr auto by_tile = fp8_experts_kernel<N, Groups, StageGroups, true>;
+    static constexpr auto plain = sm90_experts_fp8_kernel<N, Groups, StageGroups, false>;
+    static constexpr auto by_tile = sm90_experts_fp8_kernel<N, Groups, StageGroups, true>;
 
     static cudaError_t prepare() {
         for (const auto kernel : {plain, by_tile})

@@ -4,7 +4,7 @@
 //
 // Sums run over tiles in ascending order, heads first: one order for every launch.
 #include "kernels/cuda/attention/attention_backward_launch.h"
-#include "kernels/cuda/attention/attention_backward_wide.cuh"
+#include "kernels/cuda/attention/sm90_attention_backward.cuh"
 
 namespace nibble::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Products of one token in W4A16, one thread block a multiprocessor for all of them (kernels/product_chain_cuda.h); the
-// arithmetic of w4a16_gemv.cu, so the bits are its.
+// arithmetic of product_w4a16_m8.cu, so the bits are its.
 //
 // A warp fills a ring of slots with W, product after product: a slot has, of a tile of 16 rows, one record of each of
 // the eight chunks of K. Eight warps share a tile or two, one a chunk; groups of them take the thread block's tiles in
@@ -254,7 +254,7 @@ __device__ inline void prepare_rotations(const ProductChainArgs& args, Rotation*
 
 template <int Groups, int Most, int Pairs>
 __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
-    chain_kernel(const __grid_constant__ ProductChainArgs given) {
+    chain_w4a16_m1_kernel(const __grid_constant__ ProductChainArgs given) {
     constexpr int threads = 32 * matmul_chunks * Groups;
     extern __shared__ __align__(128) uint8_t shared[];
     const ProductChainArgs& args = chain::shared_arguments(shared, given);
@@ -339,8 +339,8 @@ bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
 cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
     constexpr int threads = 32 * matmul_chunks * groups;
     const auto kernel = args.width <= most_chain_width / 2
-                            ? chain_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>
-                            : chain_kernel<groups, most_tiles, (most_chain_width / 2 + threads - 1) / threads>;
+                            ? chain_w4a16_m1_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>
+                            : chain_w4a16_m1_kernel<groups, most_tiles, (most_chain_width / 2 + threads - 1) / threads>;
     return chain::launch(kernel, threads, all_bytes, args.overlap, multiprocessors, stream, args);
 }
 

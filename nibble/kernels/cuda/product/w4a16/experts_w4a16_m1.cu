@@ -1,9 +1,9 @@
 // W4A16 for the experts of one token: their rows one after the other are the rows of one matrix, and a thread block of
-// every multiprocessor has an even share of its tiles, as gemv_kernel has of a plain one. A warp takes one, two or four
-// of the eight chunks of a tile's K. It asks for its first two records as soon as it knows the expert: of a mixture's
-// second product at once, of its first when the block has chosen the experts itself from the router's logits, which
-// takes a launch and its sorting from between the router and the weights. Other thread blocks of the launch may make a
-// plain product (ExpertsInput::beside), which need not wait for the choice.
+// every multiprocessor has an even share of its tiles, as product_w4a16_m8_kernel has of a plain one. A warp takes one,
+// two or four of the eight chunks of a tile's K. It asks for its first two records as soon as it knows the expert: of a
+// mixture's second product at once, of its first when the block has chosen the experts itself from the router's logits,
+// which takes a launch and its sorting from between the router and the weights. Other thread blocks of the launch may
+// make a plain product (ExpertsInput::beside), which need not wait for the choice.
 #include "kernels/cuda/primitives/route.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
 
@@ -27,7 +27,7 @@ struct Share {
 
 template <int ChunksPerWarp>
 __global__ void __launch_bounds__(1024, 1)
-    one_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
+    experts_w4a16_m1_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int warps_per_tile = matmul_chunks / ChunksPerWarp;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -173,7 +173,7 @@ cudaError_t launch(const ExpertsArgs& args, const OneTokenArgs& one, int blocks,
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, one_kernel<ChunksPerWarp>, args, one);
+    return cudaLaunchKernelEx(&config, experts_w4a16_m1_kernel<ChunksPerWarp>, args, one);
 }
 
 struct OneShape {
@@ -231,7 +231,7 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
 }
 
 cudaError_t prepare_one_token() {
-    for (const auto kernel : {one_kernel<1>, one_kernel<2>, one_kernel<4>})
+    for (const auto kernel : {experts_w4a16_m1_kernel<1>, experts_w4a16_m1_kernel<2>, experts_w4a16_m1_kernel<4>})
         if (const cudaError_t code = allow_shared_memory(kernel, shared_limit)) return code;
     return cudaSuccess;
 }

@@ -1,13 +1,14 @@
 // W4A16 for 9 to 32 tokens on wgmma, with the decoded weights as the register operand (A) and x in shared memory (B).
-// w4a16_prefill.cu takes more tokens, w4a16_gemv.cu fewer.
+// sm90_product_w4a16_m128.cu takes more tokens, product_w4a16_m8.cu fewer.
 //
 // Work of a warpgroup: 64 rows of W, one tile of tokens, `chunks` consecutive chunks of K (matmul_cuda.h defines
 // chunks). A thread block has RowBlocks x KParts warpgroups. Split-K: `parts` thread blocks share rows and tokens, and
 // Cluster (1 or 2) of them form a cluster.
 //
 // Data flow:
-//   W   each warp fills its own ring buffer of weight records with the copy engine, as in w4a16_gemv.cu
-//   x   comes in stages that all row blocks of a thread block share, in the column order that permute_kernel writes;
+//   W   each warp fills its own ring buffer of weight records with the copy engine, as in product_w4a16_m8.cu
+//   x   comes in stages that all row blocks of a thread block share, in the column order that w4a16_permute_kernel
+//   writes;
 //       reading x from the L2 is the limit when a thread block has few rows
 //
 // Sums: one accumulator per chunk from zero, then a binary tree over the chunks, neighbours first (tree_sum). The tree
@@ -68,7 +69,8 @@ __device__ float2 cluster_pair(uint32_t at, uint32_t rank) {
 }
 
 template <int Tokens, int RowBlocks, int KParts, int Cluster>
-__global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const __grid_constant__ WideArgs args) {
+__global__ void __launch_bounds__(128 * RowBlocks * KParts, 1)
+    sm90_product_w4a16_m32_kernel(const __grid_constant__ WideArgs args) {
     using W = Wide<Tokens, RowBlocks, KParts, Cluster>;
     extern __shared__ __align__(1024) uint8_t shared[];
     // The shuffle tells the compiler that the value is the same in a warp, which keeps it in uniform registers.
@@ -283,8 +285,8 @@ __global__ void __launch_bounds__(128 * RowBlocks * KParts, 1) wide_kernel(const
 // The 64 columns of a token are eight pieces of 16 bytes: piece q holds the column pairs q, 8 + q, 16 + q and 24 + q,
 // and lies at position q ^ token % 8. Tokens and columns past the end are zeros.
 template <int Tokens>
-__global__ void permute_kernel(const uint32_t* __restrict__ x, uint4* __restrict__ out, int tokens, int blocks,
-                               int cols, bool overlap) {
+__global__ void w4a16_permute_kernel(const uint32_t* __restrict__ x, uint4* __restrict__ out, int tokens, int blocks,
+                                     int cols, bool overlap) {
     if (overlap) {
         overlap_next();
         wait_for_previous();
@@ -318,13 +320,13 @@ cudaError_t launch(Wide<Tokens, RowBlocks, KParts, Cluster> w, const WideArgs& a
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    return cudaLaunchKernelEx(&config, wide_kernel<Tokens, RowBlocks, KParts, Cluster>, args);
+    return cudaLaunchKernelEx(&config, sm90_product_w4a16_m32_kernel<Tokens, RowBlocks, KParts, Cluster>, args);
 }
 
 template <int Tokens, int RowBlocks, int KParts, int Cluster>
 cudaError_t prepare(Wide<Tokens, RowBlocks, KParts, Cluster> w) {
     static_assert(w.shared_bytes <= 227 * 1024);
-    return cudaFuncSetAttribute(wide_kernel<Tokens, RowBlocks, KParts, Cluster>,
+    return cudaFuncSetAttribute(sm90_product_w4a16_m32_kernel<Tokens, RowBlocks, KParts, Cluster>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, w.shared_bytes);
 }
 
@@ -380,15 +382,15 @@ cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t strea
     };
     switch (tile) {
         case 16:
-            return go(permute_kernel<16>);
+            return go(w4a16_permute_kernel<16>);
         case 32:
-            return go(permute_kernel<32>);
+            return go(w4a16_permute_kernel<32>);
         case 64:
-            return go(permute_kernel<64>);
+            return go(w4a16_permute_kernel<64>);
         case 96:
-            return go(permute_kernel<96>);
+            return go(w4a16_permute_kernel<96>);
         case 128:
-            return go(permute_kernel<128>);
+            return go(w4a16_permute_kernel<128>);
         default:
             return cudaErrorInvalidValue;
     }

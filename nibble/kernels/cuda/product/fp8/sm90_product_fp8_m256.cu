@@ -1,4 +1,5 @@
-// W8A8 on the FP8 tensor cores for many tokens: 256 tokens x 128 rows of W a thread block, the bits of product_fp8.cu.
+// W8A8 on the FP8 tensor cores for many tokens: 256 tokens x 128 rows of W a thread block, the bits of
+// sm90_product_fp8.cu.
 //
 // What bounds tiles of 128 x 128 is neither the tensor cores nor the promotion but what feeds them: 48 bytes of L2 a
 // clock and multiprocessor at full rate, and 160 bytes of shared memory (wgmma's operands and the copies) where it has
@@ -51,8 +52,9 @@ __device__ void store_output4(const ProductArgs& p, int64_t at, const float4& v,
 
 template <bool ByTile>
 __global__ void __launch_bounds__(threads, 1)
-    fp8_wide_kernel(const __grid_constant__ ProductArgs p, const __grid_constant__ CUtensorMap x_map,
-                    const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap scale_map) {
+    sm90_product_fp8_m256_kernel(const __grid_constant__ ProductArgs p, const __grid_constant__ CUtensorMap x_map,
+                                 const __grid_constant__ CUtensorMap w_map,
+                                 const __grid_constant__ CUtensorMap scale_map) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t base = (shared_address(shared_bytes) + 1023u) & ~1023u;
     const uint32_t scales = base + stages * stage_bytes, out = scales + 2 * unit_bytes;
@@ -224,12 +226,13 @@ cudaError_t launch_fp8_wide(const ProductArgs& p, int multiprocessors, cudaStrea
         (p.tile_scales && !encode_fp8_scales(scale_map, p, tile_tokens)))
         return cudaErrorInvalidValue;
     const int64_t tiles = fp8_tiles(p, cluster * tile_rows, tile_tokens);
-    return launch_fp8_kernel(p.tile_scales ? fp8_wide_kernel<true> : fp8_wide_kernel<false>, cluster, tiles, threads,
-                             all_bytes, p.overlap, multiprocessors, stream, p, x_map, w_map, scale_map);
+    return launch_fp8_kernel(p.tile_scales ? sm90_product_fp8_m256_kernel<true> : sm90_product_fp8_m256_kernel<false>,
+                             cluster, tiles, threads, all_bytes, p.overlap, multiprocessors, stream, p, x_map, w_map,
+                             scale_map);
 }
 
 cudaError_t prepare_fp8_wide() {
-    for (const auto kernel : {fp8_wide_kernel<true>, fp8_wide_kernel<false>})
+    for (const auto kernel : {sm90_product_fp8_m256_kernel<true>, sm90_product_fp8_m256_kernel<false>})
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))
             return code;

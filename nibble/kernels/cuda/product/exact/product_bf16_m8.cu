@@ -1,7 +1,7 @@
 // Products of exact operands for up to eight tokens where a multiprocessor has at most four tiles of 16 rows: one chain
-// over K by a lone warp, whose every instruction counts. In narrow_kernel such a warp takes 200 ns for 64 columns, most
-// of it asking for weights and waiting at barriers; here a second warp asks, barriers come once in 256 columns, x lies
-// in shared memory whole, and operands are loaded 64 columns ahead of the chain.
+// over K by a lone warp, whose every instruction counts. In product_bf16_m64_kernel such a warp takes 200 ns for 64
+// columns, most of it asking for weights and waiting at barriers; here a second warp asks, barriers come once in 256
+// columns, x lies in shared memory whole, and operands are loaded 64 columns ahead of the chain.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 
@@ -27,7 +27,7 @@ struct Piece {
     uint32_t a[4][4], b[2][4];
 };
 
-__global__ void __launch_bounds__(256, 1) few_rows_kernel(const __grid_constant__ ProductArgs args) {
+__global__ void __launch_bounds__(256, 1) product_bf16_m8_kernel(const __grid_constant__ ProductArgs args) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32, consumer = warp % args.warps;
@@ -170,11 +170,11 @@ cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, few_rows_kernel, args);
+    return cudaLaunchKernelEx(&config, product_bf16_m8_kernel, args);
 }
 
 cudaError_t prepare_few_rows() {
-    return cudaFuncSetAttribute(few_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+    return cudaFuncSetAttribute(product_bf16_m8_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
 }
 
 }  // namespace nibble::cuda

@@ -1,5 +1,5 @@
-// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens, where neither w4a16_experts_few.cu (few tokens, a
-// decoding step) nor w4a16_experts_many.cu (Hopper, more than four an expert) takes them.
+// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens, where neither experts_w4a16_m8.cu (few tokens, a
+// decoding step) nor sm90_experts_w4a16.cu (Hopper, more than four an expert) takes them.
 //
 // A thread block per multiprocessor has an even share of all (tile of tokens, 16 rows) that there are and goes through
 // it in rounds of as many row tiles of one tile of tokens as it has warps. A warp takes a row tile and all of K. Every
@@ -89,7 +89,8 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, Rounds ro
 }
 
 template <int Tiles>
-__global__ void __launch_bounds__(Experts<Tiles>::threads, 1) experts_kernel(const __grid_constant__ ExpertsArgs args) {
+__global__ void __launch_bounds__(Experts<Tiles>::threads, 1)
+    experts_w4a16_m64_kernel(const __grid_constant__ ExpertsArgs args) {
     using E = Experts<Tiles>;
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -203,12 +204,12 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1) experts_kernel(con
 template <int Tiles>
 cudaError_t launch(const ExpertsArgs& args, int blocks, cudaStream_t stream) {
     using E = Experts<Tiles>;
-    return launch_kernel(experts_kernel<Tiles>, dim3(static_cast<unsigned>(blocks)), E::threads, E::bytes(args.experts),
-                         args, stream);
+    return launch_kernel(experts_w4a16_m64_kernel<Tiles>, dim3(static_cast<unsigned>(blocks)), E::threads,
+                         E::bytes(args.experts), args, stream);
 }
 template <int Tiles>
 cudaError_t prepare() {
-    return cudaFuncSetAttribute(experts_kernel<Tiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return cudaFuncSetAttribute(experts_w4a16_m64_kernel<Tiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 Experts<Tiles>::bytes(1024));
 }
 

@@ -44,7 +44,7 @@ __device__ void load_x(uint32_t to, const CUtensorMap* map, int column, int toke
 template <int Tokens, bool ByTile, int RowGroups>
 __global__ void __cluster_dims__(cluster, 1, 1)
     __launch_bounds__(WideLayout<Tokens, ByTile, RowGroups>::threads, RowGroups == 1 ? 2 : 1)
-        wide_product_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ CUtensorMap x_map) {
+        sm90_product_bf16_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ CUtensorMap x_map) {
     using L = WideLayout<Tokens, ByTile, RowGroups>;
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t base = (shared_address(shared_bytes) + 1023u) & ~1023u;
@@ -126,7 +126,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
             const Place at = place_of(tile);
             const int first_row = at.row + 64 * group + warp % 4 * 16 + g;
             float acc[Tokens / 2], total[ByTile ? Tokens / 2 : 1];
-            if constexpr (ByTile) {  // braces: see product_fp8.cu
+            if constexpr (ByTile) {  // braces: see sm90_product_fp8.cu
 #pragma unroll
                 for (float& v : total) v = 0.0f;
             }
@@ -227,12 +227,12 @@ cudaError_t launch(ProductArgs args, const CUtensorMap& x_map, cudaStream_t stre
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, wide_product_kernel<Tokens, ByTile, RowGroups>, args, x_map);
+    return cudaLaunchKernelEx(&config, sm90_product_bf16_kernel<Tokens, ByTile, RowGroups>, args, x_map);
 }
 
 template <int Tokens, bool ByTile, int RowGroups>
 cudaError_t prepare() {
-    return cudaFuncSetAttribute(wide_product_kernel<Tokens, ByTile, RowGroups>,
+    return cudaFuncSetAttribute(sm90_product_bf16_kernel<Tokens, ByTile, RowGroups>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes);
 }
 

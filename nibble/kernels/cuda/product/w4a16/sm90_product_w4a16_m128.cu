@@ -215,7 +215,7 @@ __device__ void bring_weights(const WideArgs& args, const Walk& walk, int row_bl
 
 template <int Tokens>
 __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_threads, 1)
-    prefill_kernel(const __grid_constant__ WideArgs args) {
+    sm90_product_w4a16_m128_kernel(const __grid_constant__ WideArgs args) {
     using P = Prefill<Tokens>;
     constexpr int stages = P::stages, stage_bytes = P::stage_bytes, weight_slots = P::weight_slots;
     constexpr int accumulators = P::accumulators, sums = P::sums, held = P::held;
@@ -441,14 +441,14 @@ cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiproc
     config.numAttrs = args.overlap ? 1 : 0;
     return visit_tile(tokens, [&](auto tile) {
         config.dynamicSmemBytes = Prefill<tile.value>::shared_bytes;
-        return cudaLaunchKernelEx(&config, prefill_kernel<tile.value>, args);
+        return cudaLaunchKernelEx(&config, sm90_product_w4a16_m128_kernel<tile.value>, args);
     });
 }
 
 cudaError_t prepare_w4a16_prefill(int tokens) {
     return visit_tile(tokens, [](auto tile) {
-        return cudaFuncSetAttribute(prefill_kernel<tile.value>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    Prefill<tile.value>::shared_bytes);
+        return cudaFuncSetAttribute(sm90_product_w4a16_m128_kernel<tile.value>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, Prefill<tile.value>::shared_bytes);
     });
 }
 

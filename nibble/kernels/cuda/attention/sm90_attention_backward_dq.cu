@@ -2,7 +2,7 @@
 //
 // A turn: scores of the next tile of keys, dQ with this one's dS, the next tile's dO V^T are queued together; the next
 // exponentials are taken while the last two run.
-#include "kernels/cuda/attention/attention_backward_wide.cuh"
+#include "kernels/cuda/attention/sm90_attention_backward.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
 namespace nibble::cuda {
@@ -20,7 +20,8 @@ struct Dq {
 
 template <int Dim>
 __global__ void __launch_bounds__(Dq<Dim>::threads, Dq<Dim>::blocks)
-    dq_wide_kernel(const __grid_constant__ AttentionBackArgs args, const __grid_constant__ AttentionBackMaps maps) {
+    sm90_attention_backward_dq_kernel(const __grid_constant__ AttentionBackArgs args,
+                                      const __grid_constant__ AttentionBackMaps maps) {
     using S = Dq<Dim>;
     using Tile = AttentionBackwardTile<Dim>;
     using Place = WidePlace<S::stages>;
@@ -124,15 +125,15 @@ template <int Dim>
 cudaError_t run(const AttentionBackArgs& args, const AttentionBackMaps& maps, cudaStream_t stream) {
     using S = Dq<Dim>;
     const dim3 grid(static_cast<unsigned>(args.a.q_heads), ceil_blocks(args.a.tokens, S::own_rows));
-    dq_wide_kernel<Dim><<<grid, S::threads, S::bytes, stream>>>(args, maps);
+    sm90_attention_backward_dq_kernel<Dim><<<grid, S::threads, S::bytes, stream>>>(args, maps);
     return cudaGetLastError();
 }
 
 }  // namespace
 
 cudaError_t prepare_dq_wide() {
-    if (const cudaError_t code = allow_shared_memory(dq_wide_kernel<64>, Dq<64>::bytes)) return code;
-    return allow_shared_memory(dq_wide_kernel<128>, Dq<128>::bytes);
+    if (const cudaError_t code = allow_shared_memory(sm90_attention_backward_dq_kernel<64>, Dq<64>::bytes)) return code;
+    return allow_shared_memory(sm90_attention_backward_dq_kernel<128>, Dq<128>::bytes);
 }
 
 cudaError_t launch_dq_wide(const AttentionBackArgs& args, const AttentionBackMaps& maps, cudaStream_t stream) {

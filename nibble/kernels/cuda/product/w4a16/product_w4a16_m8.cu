@@ -30,7 +30,7 @@ __device__ void block64(float (&acc)[4], const uint4& codes, const ScalePairs& s
 // Split = 2: a cluster of two thread blocks shares the same rows; block r takes chunks 4 r ... 4 r + 3 and that part of
 // x only. Shared memory: x [tokens][x_pitch], slots per warp [Slots][record_bytes], barriers per warp [Slots].
 template <int ChunksPerWarp, int Split, int Slots>
-__global__ void __launch_bounds__(1024, 1) gemv_kernel(const __grid_constant__ GemvArgs args) {
+__global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int block_chunks = matmul_chunks / Split, warps_per_tile = block_chunks / ChunksPerWarp;
     if (Split == 1 && static_cast<int>(blockIdx.x) >= args.blocks) return side_rows(args, shared);
@@ -202,7 +202,7 @@ cudaError_t launch(GemvArgs args, int64_t shared_bytes, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    return cudaLaunchKernelEx(&config, gemv_kernel<ChunksPerWarp, Split, Slots>, args);
+    return cudaLaunchKernelEx(&config, product_w4a16_m8_kernel<ChunksPerWarp, Split, Slots>, args);
 }
 template <int ChunksPerWarp, int Split>
 cudaError_t launch(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream) {
@@ -234,9 +234,11 @@ cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream
 int norm_row_bytes(int width) { return norm_shared_bytes(width) + 16; }
 
 cudaError_t allow_gemv_shared(int64_t bytes) {
-    for (const auto kernel : {gemv_kernel<1, 1, 1>, gemv_kernel<2, 1, 1>, gemv_kernel<4, 1, 1>, gemv_kernel<1, 2, 1>,
-                              gemv_kernel<2, 2, 1>, gemv_kernel<4, 2, 1>, gemv_kernel<1, 1, 2>, gemv_kernel<2, 1, 2>,
-                              gemv_kernel<4, 1, 2>, gemv_kernel<1, 2, 2>, gemv_kernel<2, 2, 2>, gemv_kernel<4, 2, 2>})
+    for (const auto kernel :
+         {product_w4a16_m8_kernel<1, 1, 1>, product_w4a16_m8_kernel<2, 1, 1>, product_w4a16_m8_kernel<4, 1, 1>,
+          product_w4a16_m8_kernel<1, 2, 1>, product_w4a16_m8_kernel<2, 2, 1>, product_w4a16_m8_kernel<4, 2, 1>,
+          product_w4a16_m8_kernel<1, 1, 2>, product_w4a16_m8_kernel<2, 1, 2>, product_w4a16_m8_kernel<4, 1, 2>,
+          product_w4a16_m8_kernel<1, 2, 2>, product_w4a16_m8_kernel<2, 2, 2>, product_w4a16_m8_kernel<4, 2, 2>})
         if (const cudaError_t code = allow_shared_memory(kernel, bytes)) return code;
     return cudaSuccess;
 }
