@@ -14,7 +14,7 @@
 #include "train/tiny_families.h"
 
 #include "checkpoint/random_checkpoint.h"
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include <gmock/gmock.h>
 

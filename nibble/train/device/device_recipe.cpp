@@ -1,7 +1,7 @@
 #include "train/device/device_recipe.h"
 
 #include "base/checked.h"
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "train/device/unit_matrices.h"
 #include "train/train_flops.h"
 #include "train/train_self_test.h"

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "formats/training.h"
-#include "kernels/train_args.h"
+#include "kernels/cast_args.h"
 #include "tensor/device.h"
 
 namespace nibble::cuda {

@@ -1,9 +1,24 @@
-// What the functions of kernels/train_optimizer_cuda.h are told; kernels take these values as they are.
+// What the functions of kernels/optimizer_cuda.h are given: plain values, for host and device code.
 #pragma once
 
-#include "kernels/train_args.h"
+#include <cstddef>
+#include <cstdint>
 
 namespace nibble::cuda {
+
+// One update as train/optimizer.h states it, each operation rounded; nothing changes where *clip is NaN.
+struct AdamW {
+    int64_t count = 0;
+    float* master = nullptr;
+    float* m = nullptr;
+    float* v = nullptr;
+    const float* gradient = nullptr;
+    std::byte* published = nullptr;  // BF16 of the masters
+    const float* clip = nullptr;
+    float beta2 = 0, rest1 = 0, rest2 = 0, epsilon = 0, rate = 0, root = 0;
+    float keep = 1;  // master is multiplied with it first, where `decay`
+    bool decay = false;
+};
 
 // What names the random bits of an update beside parameter and element.
 struct StateDraws {

@@ -1,5 +1,5 @@
-// The way back through a mixture of experts on a GPU, beside kernels/train_cuda.h: products of rows sorted by expert,
-// the combination of the experts' outputs, the router.
+// Backward pass of a mixture of experts on a GPU: products of rows sorted by expert, the combination of the experts'
+// outputs, the router.
 //
 // Rows are sorted as kernels/moe_cuda.h's Routing says: those of expert e in [begin[e], begin[e + 1]), on the device;
 // nothing here waits to read them. Orders of sums: a gradient of weights adds an expert's rows in ascending order (of
@@ -17,8 +17,6 @@ struct ExpertsShape {
     int experts = 0;  // at most 1024
     int64_t slots = 0, rows = 0, cols = 0;
 };
-// Once per device.
-Status prepare_training_experts(const DeviceInfo& device);
 // dx [slots, cols] BF16 = dy [slots, rows] BF16 W_e, w BF16.
 Status experts_input_gradient(const ExpertsShape& shape, const int32_t* begin, const std::byte* dy, const std::byte* w,
                               std::byte* dx, const Stream& stream);

@@ -1,5 +1,5 @@
 // d [m, n] = a [m, k] times b [n, k] transposed on the FP8 tensor cores: both operands are codes of eight bits along k,
-// as cast_codes() of train_cast_cuda.h makes them, and the scales are applied by the product. By cuBLASLt, the kernel
+// as cast_codes() of cast_cuda.h makes them, and the scales are applied by the product. By cuBLASLt, the kernel
 // that its heuristics put first, chosen once per plan; fast accumulation off: sums of 128 columns or fewer are added in
 // FP32 registers, the tensor core itself keeps about 14 bits. No atomics, so the same bits every time.
 //
@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "formats/training.h"
-#include "kernels/train_args.h"
+#include "kernels/cast_args.h"
 #include "tensor/device.h"
 
 #include <compare>
@@ -49,7 +49,7 @@ struct CodesOperand {
     const std::byte* codes = nullptr;
     const float* scales = nullptr;  // what codes are multiplied with
 };
-// `add`: d += it. workspace: back_workspace_bytes of train_cuda.h.
+// `add`: d += it. workspace: back_workspace_bytes of dense_backward_cuda.h.
 Status codes_product(const CodesPlan& plan, const CodesOperand& a, const CodesOperand& b, void* d, bool add,
                      std::byte* workspace, const Stream& stream);
 
