@@ -1,16 +1,10 @@
 # nibble_folder(NAME libraries...): one static library from nibble/NAME/**.cpp.
 #   *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for that instruction set; code in them runs only after a run-time check.
 #   Folders without long loops are compiled with -O2: -O3 takes a fifth longer there and makes nothing faster.
-#   cuda/ is built with NIBBLE_CUDA, cuda_absent/ without.
+#   Folders cuda/ and device/ are GPU code: cmake/device.cmake.
 function(nibble_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${name}/*.cpp)
-  if(NIBBLE_CUDA)
-    list(FILTER sources EXCLUDE REGEX "/nibble/${name}/cuda_absent/")
-    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${name}/*.cu)
-    list(APPEND sources ${cuda_sources})
-  else()
-    list(FILTER sources EXCLUDE REGEX "/nibble/${name}/cuda/")
-  endif()
+  list(FILTER sources EXCLUDE REGEX "/nibble/${name}/(cuda|device)/")
   # GCC 12 warns about its own AVX-512 intrinsics (bug 105593).
   set(avx512_quiet "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -31,18 +25,11 @@ function(nibble_folder name)
     add_library(nibble_${name} STATIC ${sources})
     target_include_directories(nibble_${name} PUBLIC ${CMAKE_SOURCE_DIR}/nibble)
     target_link_libraries(nibble_${name} PUBLIC ${ARGN})
-    if(name STREQUAL "base")
-      nibble_precompile(nibble_base)
-    elseif(NOT name MATCHES "^(formats|tensor|kernels)$")
-      nibble_precompile(nibble_${name} nibble_base)
-    endif()
     if(NOT name MATCHES "^(formats|tensor|kernels|grammar|model|quant|serve|train)$")
       target_compile_options(nibble_${name} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O2>")
     endif()
-    if(NIBBLE_UNITY AND NOT name MATCHES "^(formats|tensor|kernels)$")
-      set_target_properties(nibble_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-      # GCC takes an included .cpp for a header, whose types other files could see.
-      target_compile_options(nibble_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    if(NOT name MATCHES "^(formats|tensor|kernels)$")
+      nibble_target(nibble_${name})
     endif()
   else()
     add_library(nibble_${name} INTERFACE)
@@ -50,4 +37,18 @@ function(nibble_folder name)
     target_link_libraries(nibble_${name} INTERFACE ${ARGN})
   endif()
   set_target_properties(nibble_${name} PROPERTIES ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+endfunction()
+
+# nibble_target(TARGET): its files begin with the precompiled header and are compiled several at a time.
+function(nibble_target target)
+  if(target STREQUAL "nibble_base")
+    nibble_precompile(nibble_base)
+  else()
+    nibble_precompile(${target} nibble_base)
+  endif()
+  if(NIBBLE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # GCC takes an included .cpp for a header, whose types other files could see.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
 endfunction()

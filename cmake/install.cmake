@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # All folders but cli, which only the program uses.
-set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor grammar parallel kernels checkpoint chat model data bench quant train run serve eval rl server jobs)
+set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor grammar parallel kernels checkpoint chat model data quant train run serve eval rl server jobs)
 set(objects "")
 foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
   get_target_property(type nibble_${folder} TYPE)
@@ -14,7 +14,7 @@ foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
   endif()
 endforeach()
 # Target names and file names differ: the program's target is `nibble` already.
-add_library(nibble_library STATIC EXCLUDE_FROM_ALL ${objects})
+add_library(nibble_library STATIC EXCLUDE_FROM_ALL ${objects} ${NIBBLE_BACKEND_OBJECTS})
 set_target_properties(nibble_library PROPERTIES OUTPUT_NAME nibble EXPORT_NAME nibble LINKER_LANGUAGE CXX
   ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 target_compile_features(nibble_library PUBLIC cxx_std_20)
@@ -53,8 +53,8 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPO
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
 install(TARGETS nibble_library EXPORT nibble ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(EXPORT nibble NAMESPACE nibble:: FILE nibbleTargets.cmake DESTINATION ${package_dir} COMPONENT development)
-foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu model/device train/device)
-  # Folders below of kernels/ and tensor/ are one implementation's own.
+foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu)
+  # Other folders below these are one implementation's own.
   file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${folder}/*.h)
   install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble/${folder} COMPONENT development)
 endforeach()

@@ -1,6 +1,7 @@
 #include "bench/attention_backward.h"
 
-#include "kernels/train_cuda.h"
+#include "kernels/attention_backward_cuda.h"
+#include "kernels/prepare_training_cuda.h"
 
 #include <array>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include "bench/quantize_timing.h"
 
 #include "bench/quantize_data.h"
+#include "kernels/cast_cuda.h"
 #include "kernels/quantize_cuda.h"
-#include "kernels/train_cast_cuda.h"
 
 #include <algorithm>
 #include <functional>

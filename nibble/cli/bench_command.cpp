@@ -1,5 +1,5 @@
 // `nibble bench WHAT`: checks first, then times.
-#include "cli/bench_kernels.h"
+#include "bench/kernels.h"
 #include "cli/bench_matmul.h"
 #include "cli/bench_model.h"
 #include "cli/bench_quantize.h"
@@ -87,10 +87,10 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
     });
 }
 
-void add_gpu_options(CLI::App& command, BenchKernelsOptions& config) {
-    if (config.kernels == BenchKernelsOptions::Kernels::chains) return;  // at the widths of one model
-    const bool attention = config.kernels == BenchKernelsOptions::Kernels::attention;
-    const std::string gpu = config.kernels == BenchKernelsOptions::Kernels::matmul ? "GPU: " : "";
+void add_gpu_options(CLI::App& command, bench::KernelBench& config) {
+    if (config.kernels == bench::KernelBench::Kernels::chains) return;  // at the widths of one model
+    const bool attention = config.kernels == bench::KernelBench::Kernels::attention;
+    const std::string gpu = config.kernels == bench::KernelBench::Kernels::matmul ? "GPU: " : "";
     command.add_option(
         "--shape", config.shapes,
         gpu + (attention ? "SEQUENCESxTOKENS to decode" : "NxK of the weights") + "; default: those of the targets");
@@ -99,7 +99,7 @@ void add_gpu_options(CLI::App& command, BenchKernelsOptions& config) {
 
 void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchMatmulOptions>();
-    auto gpu = std::make_shared<BenchKernelsOptions>();
+    auto gpu = std::make_shared<bench::KernelBench>();
     CLI::App* command =
         bench.add_subcommand("matmul", "products of one row and of many beside memory and multiply-add limits");
     add_device_flag(*command, config->device);
@@ -130,15 +130,15 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
         run = [config, gpu, on_cpu]() -> Result<Outcome> {
             gpu->device = config->device, gpu->format = config->format;
             gpu->repetitions = config->repetitions, gpu->json = config->json;
-            NIBBLE_CHECK(on_cpu ? bench_matmul(*config, stdout) : bench_kernels(*gpu, stdout));
+            NIBBLE_CHECK(on_cpu ? bench_matmul(*config, stdout) : bench::run_kernel_bench(*gpu, stdout));
             return Outcome{};
         };
     });
 }
 
-void add_bench_gpu(CLI::App& bench, RunCommand& run, BenchKernelsOptions::Kernels kernels, const std::string& name,
+void add_bench_gpu(CLI::App& bench, RunCommand& run, bench::KernelBench::Kernels kernels, const std::string& name,
                    const std::string& what, const std::string& example) {
-    auto config = std::make_shared<BenchKernelsOptions>();
+    auto config = std::make_shared<bench::KernelBench>();
     config->kernels = kernels;
     CLI::App* command = bench.add_subcommand(name, what);
     add_device_flag(*command, config->device, "cuda or cuda:N");
@@ -150,7 +150,7 @@ void add_bench_gpu(CLI::App& bench, RunCommand& run, BenchKernelsOptions::Kernel
     command->footer("Example:\n  " + example);
     command->callback([config, &run] {
         run = [config]() -> Result<Outcome> {
-            NIBBLE_CHECK(bench_kernels(*config, stdout));
+            NIBBLE_CHECK(bench::run_kernel_bench(*config, stdout));
             return Outcome{};
         };
     });
@@ -167,7 +167,7 @@ void add_bench(CLI::App& app, RunCommand& run) {
     add_bench_serve(*bench, run);
     add_bench_study(*bench, run);
     add_bench_throughput(*bench, run);
-    using Kernels = BenchKernelsOptions::Kernels;
+    using Kernels = bench::KernelBench::Kernels;
     add_bench_gpu(*bench, run, Kernels::attention, "attention", "decode and prefill attention of a GPU",
                   "nibble bench attention --shape 16x4096");
     add_bench_gpu(*bench, run, Kernels::experts, "experts", "products of a mixture's experts on a GPU",

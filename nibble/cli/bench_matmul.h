@@ -10,7 +10,7 @@
 namespace nibble {
 
 struct BenchMatmulOptions {
-    std::string device = "cpu";      // cuda: bench_kernels.h instead
+    std::string device = "cpu";      // cuda: bench/kernels.h instead
     std::string shapes = "smollm2";  // or "llama", "all"
     std::string format;              // one row of the table by name; empty: all
     int64_t rows = 512;              // of the prefill

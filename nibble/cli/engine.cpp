@@ -9,7 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/usage.h"
 #include "io/journal.h"
-#include "model/device/model.h"
+#include "model/device_model.h"
 #include "serve/sampler.h"
 #include "text/corpus.h"
 
@@ -143,10 +143,7 @@ Json to_json(const EngineFlags& flags) {
 Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
                                                   const ModelOptions& options, const DeviceChoice& device,
                                                   ThreadPool& pool) {
-    if (device.cuda) {
-        NIBBLE_TRY(auto model, DeviceModel::load(std::move(checkpoint), options, device, pool));
-        return std::unique_ptr<LanguageModel>(std::move(model));
-    }
+    if (device.cuda) return open_device_model(std::move(checkpoint), options, device, pool);
     NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool));
     return std::unique_ptr<LanguageModel>(std::make_unique<Model>(std::move(model)));
 }

@@ -10,7 +10,7 @@
 #include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/usage.h"
-#include "model/device/model.h"
+#include "model/device_model.h"
 #include "page/numbers.h"
 
 #include <fmt/format.h>
@@ -119,7 +119,7 @@ Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectC
     NIBBLE_TRY(const DeviceChoice device, parse_device(config.engine.device).within("--device"));
     ThreadPool pool(1);
     NIBBLE_TRY(const KernelTable table,
-               DeviceModel::kernel_table(std::move(checkpoint), options, device, config.tokens, pool));
+               device_kernel_table(std::move(checkpoint), options, device, config.tokens, pool));
     fmt::print("{}", config.json ? pretty(kernels_json(table)) : kernels_text(table));
     return Ok{};
 }

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
-#include "model/device/kernel_use.h"
+#include "model/kernel_use.h"
 
 #include <string>
 #include <vector>

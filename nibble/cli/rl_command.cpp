@@ -25,7 +25,7 @@
 #include "run/folder.h"
 #include "run/rank_device.h"
 #include "run/ranks.h"
-#include "train/device/device_trainer.h"
+#include "train/device_train_engine.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -179,16 +179,16 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
         // activations in turn with these, and half of what is left; the rest is for steps of the engine.
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
-        NIBBLE_TRY(auto trainer, DeviceTrainer::create(job.parameters,
-                                                       {.train = options,
-                                                        .device = device,
-                                                        .rows = power_of_two(std::max<int64_t>(most, job.ranks.size())),
-                                                        .seq = row,
-                                                        .micro_batch = 1,
-                                                        .reference = compared,
-                                                        .generation = c.generation.precision,
-                                                        .lend = 0.5},
-                                                       job.pool));
+        NIBBLE_TRY(auto trainer, open_device_trainer(job.parameters,
+                                                     {.train = options,
+                                                      .device = device,
+                                                      .rows = power_of_two(std::max<int64_t>(most, job.ranks.size())),
+                                                      .seq = row,
+                                                      .micro_batch = 1,
+                                                      .reference = compared,
+                                                      .generation = c.generation.precision,
+                                                      .lend = 0.5},
+                                                     job.pool));
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());
             rollouts.renew_generator = [trainer = trainer.get()] { return trainer->renew_generation(); };

@@ -6,7 +6,7 @@
 #include "rl/rank_lab.h"
 #include "run/rank_device.h"
 #include "run/ranks.h"
-#include "train/device/device_trainer.h"
+#include "train/device_train_engine.h"
 #include "train/train_shapes.h"
 
 #include <fmt/format.h>
@@ -88,7 +88,7 @@ Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, con
     if (device.cuda) {
         NIBBLE_TRY(
             trainer,
-            DeviceTrainer::create(
+            open_device_trainer(
                 std::move(parameters),
                 {.train = like, .device = device, .rows = 4, .seq = mismatch_row_tokens(options), .micro_batch = 4},
                 pool));
@@ -190,13 +190,13 @@ struct LabRun {
             const int64_t row = rank_lab_row_tokens(config);
             const int64_t most = most_rollout_rows(config.prompts * config.generations, config.length, row);
             const auto rows = static_cast<uint64_t>(std::max<int64_t>(most, ranks ? ranks->size() : 1));
-            NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters),
-                                                      {.train = like,
-                                                       .device = device,
-                                                       .rows = static_cast<int64_t>(std::bit_ceil(rows)),
-                                                       .seq = row,
-                                                       .micro_batch = 1},
-                                                      pool));
+            NIBBLE_TRY(trainer, open_device_trainer(std::move(parameters),
+                                                    {.train = like,
+                                                     .device = device,
+                                                     .rows = static_cast<int64_t>(std::bit_ceil(rows)),
+                                                     .seq = row,
+                                                     .micro_batch = 1},
+                                                    pool));
         } else {
             NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
         }

@@ -3,7 +3,7 @@
 #include "base/map_faults.h"
 #include "checkpoint/held_tensors.h"
 #include "cli/inspect_kernels.h"
-#include "model/device/model.h"
+#include "model/device_model.h"
 
 #include <ctime>
 #include <fstream>
@@ -46,7 +46,12 @@ Json tokenizer_info(const ModelText& text, std::span<const int32_t> eos) {
 }
 
 Result<KernelTable> kernels_of(const LoadedModel& loaded, const EngineFlags& flags) {
-    if (const auto* on_device = dynamic_cast<const DeviceModel*>(loaded.model.get())) return on_device->kernels(1);
+    NIBBLE_TRY(const DeviceChoice device, parse_device(flags.device));
+    if (device.cuda) {
+        NIBBLE_TRY(const ModelOptions options, model_options(flags));
+        ThreadPool pool(1);
+        return device_kernel_table(loaded.checkpoint, options, device, 1, pool);
+    }
     return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), flags.compute, flags.weights_only);
 }
 

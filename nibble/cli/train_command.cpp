@@ -26,7 +26,7 @@
 #include "run/rank_device.h"
 #include "run/ranks.h"
 #include "train/data_open.h"
-#include "train/device/device_trainer.h"
+#include "train/device_train_engine.h"
 #include "train/host_plan.h"
 #include "train/lora_export.h"
 #include "train/train_run.h"
@@ -360,7 +360,7 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
     if (c.lora.rank > 0) {
         NIBBLE_TRY(std::shared_ptr<const Checkpoint> base, Checkpoint::open(c.model));
         if (device.cuda) {
-            NIBBLE_TRY(trainer, DeviceTrainer::create_adapters(base, on_device, pool).within(c.model.string()));
+            NIBBLE_TRY(trainer, open_device_adapter_trainer(base, on_device, pool).within(c.model.string()));
         } else {
             NIBBLE_TRY(trainer, Trainer::create_adapters(base, options, pool).within(c.model.string()));
         }
@@ -368,7 +368,7 @@ Result<std::unique_ptr<TrainEngine>> make_trainer(const TrainConfig& c, const Tr
     }
     NIBBLE_TRY(auto parameters, start(c, pool));
     if (device.cuda) {
-        NIBBLE_TRY(trainer, DeviceTrainer::create(std::move(parameters), on_device, pool));
+        NIBBLE_TRY(trainer, open_device_trainer(std::move(parameters), on_device, pool));
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), options, pool));
     }

@@ -484,35 +484,11 @@ private:
     std::vector<std::pair<uint32_t, SchemaSet>> waiting_;
 };
 
-bool nests_at_most(const Json& json, int levels) {
-    if (!json.is_structured()) return true;
-    return levels > 0 && std::ranges::all_of(json, [&](const Json& part) { return nests_at_most(part, levels - 1); });
-}
-
 }  // namespace
 
 Result<ExprPtr> schema_rules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget,
                              std::vector<ExprPtr>& rules, std::vector<std::string>& names, const TaggedObject* tagged) {
     return SchemaRules(schema, options, budget, rules, names, tagged).run(schema);
-}
-
-Result<std::shared_ptr<const Grammar>> Grammar::from_json_schema(const Json& schema, const SchemaOptions& options,
-                                                                 const GrammarLimits& limits) {
-    // Writing it out nests as deep as it does.
-    if (!nests_at_most(schema, 8 * limits.max_depth))
-        return fail("the schema nests deeper than {} levels", 8 * limits.max_depth);
-    if (const size_t size = schema.dump(-1, ' ', false, Json::error_handler_t::replace).size();
-        size > limits.max_source_bytes)
-        return fail("the schema is longer than {} bytes", limits.max_source_bytes);
-    GrammarBudget budget(limits);
-    std::vector<ExprPtr> rules{expression::text("")};
-    std::vector<std::string> names{"the schema"};
-    NIBBLE_TRY(rules[0], schema_rules(schema, options, budget, rules, names));
-    return compile(rules, names, budget);
-}
-
-Result<std::shared_ptr<const Grammar>> Grammar::json_object(const SchemaOptions& options, const GrammarLimits& limits) {
-    return from_json_schema({{"type", "object"}}, options, limits);
 }
 
 }  // namespace nibble

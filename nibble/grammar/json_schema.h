@@ -16,7 +16,8 @@
 
 #include "base/json.h"
 #include "grammar/dfa.h"
-#include "grammar/grammar.h"
+#include "grammar/expression.h"
+#include "grammar/schema_options.h"
 
 #include <string>
 #include <vector>

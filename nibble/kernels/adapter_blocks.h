@@ -1,4 +1,4 @@
-// What the functions of kernels/train_adapters_cuda.h are told of where adapters lie; kernels take it as it is.
+// What the functions of kernels/lora_cuda.h are given: where adapters lie. A plain value, for host and device code.
 #pragma once
 
 #include <cstdint>

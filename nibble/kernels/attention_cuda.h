@@ -22,7 +22,7 @@
 // launch sees are not read.
 //
 // Pointers are device pointers, 16-byte aligned. All functions queue work and return at once; they neither allocate nor
-// wait. kernels/cuda_absent/ implements this header in a build without CUDA.
+// wait.
 #pragma once
 
 #include "kernels/kernel_choice.h"

@@ -3,7 +3,7 @@
 //
 // The residual stream and all inputs of products are BF16; products hand over FP32, which is rounded to BF16 first, as
 // a BF16 linear layer does. Pointers are device pointers, 16-byte aligned. All functions queue work and return at once.
-// `overlap`: as in MatmulOptions. kernels/cuda_absent/ implements this header in a build without CUDA.
+// `overlap`: as in MatmulOptions.
 #pragma once
 
 #include "formats/format.h"

@@ -8,7 +8,7 @@
 namespace nibble::cuda {
 
 struct KernelChoice {
-    std::string kernel;  // its file in kernels/cuda/: "w4a16_token"
+    std::string kernel;  // its file in kernels/cuda/: "product_w4a16_m1"
     std::string why;
 };
 

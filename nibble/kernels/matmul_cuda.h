@@ -11,7 +11,7 @@
 // batch, or on how a plan splits the work (tiles, split-K, clusters).
 //
 // Pointers are device pointers, 16-byte aligned (tensor scale: 4). Functions queue work and return at once; they
-// neither allocate nor wait. kernels/cuda_absent/ implements this header in a build without CUDA.
+// neither allocate nor wait.
 #pragma once
 
 #include "formats/format.h"
@@ -36,13 +36,13 @@ struct MatmulProblem {
 // How a product of more than eight tokens is split. Zeros: the plan chooses. A thread block computes `tokens` tokens
 // (16, 32, 64, 96 or 128) by row_blocks * 64 rows. K is split over `k_parts` warpgroups of a thread block and over
 // `parts` thread blocks (split-K); both are powers of two. Compiled combinations: visit_shape() in
-// kernels/cuda/product/w4a16/w4a16_wide.cu, and 64, 96 or 128 tokens x 2 x 1 in w4a16_prefill.cu. The latter splits K
-// only for the tiles that remain after whole waves of the GPU.
+// kernels/cuda/product/w4a16/sm90_product_w4a16_m32.cu, and 64, 96 or 128 tokens x 2 x 1 in sm90_product_w4a16_m128.cu.
+// The latter splits K only for the tiles that remain after whole waves of the GPU.
 struct MatmulTiling {
     int tokens = 0, row_blocks = 0, k_parts = 0, parts = 0;
-    bool prefill() const { return row_blocks == 2 && k_parts == 1; }  // w4a16_prefill.cu's
+    bool prefill() const { return row_blocks == 2 && k_parts == 1; }  // sm90_product_w4a16_m128.cu's
     // Largest valid `parts`. Each part of K finishes the sums of a slice of the tile's tokens, and a slice has a least
-    // size (w4a16_prefill.cu: whole groups of eight tokens).
+    // size (sm90_product_w4a16_m128.cu: whole groups of eight tokens).
     int most_parts() const;
 };
 

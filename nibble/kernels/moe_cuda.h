@@ -2,8 +2,7 @@
 //
 // The choice is that of model/cpu/router.h given the same logits (ties: the lower index); a token's experts are in
 // ascending order, and their outputs are added in that order, so neither the batch nor the order of arrival shows.
-// Pointers are device pointers. All functions queue work and return at once. kernels/cuda_absent/ implements this
-// header in a build without CUDA.
+// Pointers are device pointers. All functions queue work and return at once.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"

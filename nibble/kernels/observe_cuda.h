@@ -7,8 +7,7 @@
 //   local    the 16 x 16 blocks on its diagonal: chunks of 512 rows, an FP32 chain of fused multiply-adds in row order
 //
 // Pointers are device pointers, 16-byte aligned. All functions queue work and return at once; they neither allocate nor
-// wait, and start when everything before them is done. kernels/cuda_absent/ implements this header in a build without
-// CUDA.
+// wait, and start when everything before them is done.
 #pragma once
 
 #include "kernels/attention_cuda.h"

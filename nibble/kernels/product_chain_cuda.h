@@ -16,7 +16,7 @@
 // Formats: FP8 weights and inputs (per tensor or per row, stored input scales; Hopper), or W4A16 with records
 // (kernels/w4a16_record.h). The bits are those of add_norm(), quantize_inputs(), product() or matmul(), activate() and
 // rope_append() one after the other. Pointers are device pointers, 16-byte aligned (float vectors and `meet`: 8).
-// chain_products() queues the kernel and returns at once. kernels/cuda_absent/ implements this header without CUDA.
+// chain_products() queues the kernel and returns at once.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"

@@ -12,7 +12,7 @@
 //
 // Pointers are device pointers, 16-byte aligned (vectors of floats: 4). All functions queue work and return at once;
 // they neither allocate nor wait. `overlap`: start while the kernel before still runs, wait for it before x is read;
-// that kernel must not write W. kernels/cuda_absent/ implements this header in a build without CUDA.
+// that kernel must not write W.
 #pragma once
 
 #include "formats/format.h"

@@ -3,7 +3,7 @@
 // Views hold device pointers: data 16-byte aligned, codes and block scales 16-byte aligned (DeviceArena gives 256). All
 // functions queue work on `stream` and return at once; they neither allocate nor wait. Maxima and scales that one
 // kernel makes and the next one uses stay on the device. Errors: unsupported combination, misaligned pointer, refused
-// launch. kernels/cuda_absent/ implements this header in a build without CUDA.
+// launch.
 #pragma once
 
 #include "base/philox.h"

@@ -5,8 +5,7 @@
 // A cluster of eight thread blocks per row. Tokens are counted in bins of 1/32 below the largest logit; of the few bins
 // in which top-k, top-p and the draw end, the tokens are sorted. A bin of more than `most_candidates` tokens is left to
 // the host (id -1). A log-probability of the distribution that is drawn from is computed by a thread block for each
-// row, behind the draw, whatever the row holds. All functions queue work and return at once. kernels/cuda_absent/
-// implements this header in a build without CUDA.
+// row, behind the draw, whatever the row holds. All functions queue work and return at once.
 #pragma once
 
 #include "kernels/sampling_row.h"

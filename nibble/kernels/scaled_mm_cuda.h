@@ -5,7 +5,6 @@
 // has never run: no such GPU was at hand. Below: emulated. Codes times block scales are exact in BF16, so this is the
 // product of product_cuda.h: one chain in FP32 over k-steps of 16 columns, ascending, d = sum * alpha; the bits of a
 // row do not depend on m. Pointers are device pointers, 16-byte aligned. scaled_mm() queues work and returns at once.
-// kernels/cuda_absent/ implements this header in a build without CUDA.
 #pragma once
 
 #include "tensor/device.h"

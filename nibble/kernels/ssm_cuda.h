@@ -4,7 +4,7 @@
 // exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).
 // in_proj's outputs are rounded to BF16 as they are read. States are kept as SsmStateFormat says, rounded after every
 // token with the draws of kernels/ssm_rows.h. Pointers are device pointers. All functions queue work and return at
-// once. kernels/cuda_absent/ implements this header in a build without CUDA.
+// once.
 #pragma once
 
 #include "kernels/ssm.h"

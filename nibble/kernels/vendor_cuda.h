@@ -1,5 +1,5 @@
 // Products of the vendor's library on a GPU, as a baseline for benchmarks: cuBLASLt, opened at run time where it is
-// found. Nothing that computes a model calls it. kernels/cuda_absent/ implements this header in a build without CUDA.
+// found. Nothing that computes a model calls it.
 #pragma once
 
 #include "tensor/device.h"

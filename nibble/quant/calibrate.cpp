@@ -353,16 +353,20 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         return keep && std::exchange(ranges, false) ? keep->note_ranges(ranges_json(seen)) : Status(Ok{});
     };
     Run run(source, config, sequences, options, pool, hooks, seen.tokens);
-    std::unique_ptr<DeviceWalk> walk;
+    std::unique_ptr<DeviceCalibration> on_device;
     if (seen.on_device && (forth || quantized)) {
-        NIBBLE_TRY(walk,
-                   DeviceWalk::create(source, sequences, options.device, {.batch_tokens = options.batch_tokens}, pool));
+        NIBBLE_TRY(on_device, open_device_calibration(source, plan, sequences, options, pool));
     }
-    if (forth && walk) {
-        BlockSolver* const takes = solves && !quantized ? &solver : nullptr;
-        DeviceCalibration eye(plan, options, ranges ? &seen : nullptr, takes != nullptr, *seen.statistics, *walk);
-        NIBBLE_CHECK(calibrate_on_device(*walk, source, false, eye, takes, head, hooks).within(origin));
-        if (std::string note = walk->rounded().text(); !note.empty()) seen.warnings.push_back(std::move(note));
+    if (forth && on_device) {
+        NIBBLE_CHECK(on_device
+                         ->run({.model = source,
+                                .ranges = ranges ? &seen : nullptr,
+                                .solver = solves && !quantized ? &solver : nullptr,
+                                .done = *seen.statistics,
+                                .head = head},
+                               hooks)
+                         .within(origin));
+        if (std::string note = on_device->note(); !note.empty()) seen.warnings.push_back(std::move(note));
         NIBBLE_CHECK(note_ranges());
     } else if (forth) {
         // Pass::uniform shows ranges and nothing to solvers without gradients.
@@ -382,10 +386,15 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         const ScaleTable table = scale_table(seen, plan, plan_arithmetic(plan));
         NIBBLE_TRY(const ActivationScales scales, resolve_activation_scales(plan, &table));
         const auto changed = with_quantized_inputs(source, plan, scales);
-        if (walk) {
-            DeviceCalibration eye(plan, options, nullptr, true, *seen.statistics, *walk);
-            eye.see_quantized(scales);
-            NIBBLE_CHECK(calibrate_on_device(*walk, *changed, true, eye, &solver, head, hooks).within(origin));
+        if (on_device) {
+            NIBBLE_CHECK(on_device
+                             ->run({.model = *changed,
+                                    .quantized = &scales,
+                                    .solver = &solver,
+                                    .done = *seen.statistics,
+                                    .head = head},
+                                   hooks)
+                             .within(origin));
         } else {
             NIBBLE_TRY(const MatmulKernels* products, select_matmul_kernels());
             auto eye = observer(CalibrationObserver::Pass::forward, false);

@@ -1,95 +1,41 @@
-// Calibration's passes over text on a GPU: what CalibrationObserver collects on the CPU, counted and summed where the
-// activations are, and the walk over the blocks.
-//
-// Ranges are exact functions of the activations (maxima and integer counts). Second moments are sums in the order of
-// kernels/observe_cuda.h: the same for the same texts and batches. Activations are DeviceModel's, so they differ from
-// the CPU's by the order of sums between roundings to BF16 (about 1 % of a maximum), and not with the batch.
+// Calibration's passes over text on a GPU, for callers that know no GPU code: quant/device/ implements them. A build
+// without CUDA has nibble/no_device.cpp in its place, where opening one is an error.
 #pragma once
 
-#include "kernels/observe_cuda.h"
-#include "model/device/walk.h"
 #include "quant/block_solver.h"
 #include "quant/calibrate.h"
 
-#include <map>
+#include <memory>
+#include <string>
 
 namespace nibble {
 
-class DeviceCalibration : public DeviceObserver {
+class DeviceCalibration {
 public:
-    // `seen` has an entry for every range that is wanted; null: none is. `solves`: linears with a solver that reads no
-    // gradients, and that `done` does not hold, have their statistics collected. All outlive the object.
-    DeviceCalibration(const Plan& plan, const CalibrationOptions& options, Calibration* seen, bool solves,
-                      const StatisticsStore& done, DeviceWalk& walk);
-    // GPTQ's moments are those of the quantized rows (quantized_inputs.h).
-    void see_quantized(const ActivationScales& scales) { scales_ = &scales; }
+    virtual ~DeviceCalibration() = default;
 
-    // What was seen since the last call is complete: ranges go to `seen`, statistics to the solver (may be null).
-    Status end_block(BlockSolver* solver);
-
-    Status input(std::span<const std::string> linears, const std::byte* x, int64_t rows, int64_t cols,
-                 const Stream& stream) override;
-    Status expert_inputs(std::span<const std::vector<std::string>> linears, const std::byte* x, int64_t rows,
-                         int64_t cols, const int32_t* begin, const Stream& stream) override;
-    Status kv(const std::string& prefix, const cuda::KvCache& cache, const int64_t* slots, int64_t rows,
-              const Stream& stream) override;
-    bool every_expert() const override { return options_->all_experts; }
-
-private:
-    // Device memory that is used again for what has the same size.
-    class Memory {
-    public:
-        explicit Memory(int device) : device_(device) {}
-        Result<std::byte*> take(int64_t bytes);
-        void give_all();  // what was taken; nothing queued uses it any more
-
-    private:
-        struct Piece {
-            DeviceArena arena;
-            std::byte* data;
-        };
-        int device_;
-        std::multimap<int64_t, Piece> free_, taken_;
+    struct Pass {
+        const Checkpoint& model;  // the source, or with_quantized_inputs() of it
+        // Set: inputs are quantized by the model's scales, and GPTQ's moments are those of the quantized rows.
+        const ActivationScales* quantized = nullptr;
+        Calibration* ranges = nullptr;  // has an entry for every range that is wanted; null: none is
+        // Takes the statistics of linears whose solver reads no gradients, except those that `done` holds; null: none
+        // are collected.
+        BlockSolver* solver = nullptr;
+        const StatisticsStore& done;
+        bool head = false;  // the input of lm_head is seen, too
     };
-    struct Place {                                // a linear's input, K or V; or the inputs of experts
-        std::vector<std::vector<Range*>> ranges;  // [experts]: of every linear that reads it
-        int64_t cols = 0;
-        cuda::RangeSums* sums = nullptr;  // [experts]
-        uint64_t* counts = nullptr;       // [experts][range_buckets]; null: maxima only
-    };
-    struct Moments {
-        std::vector<const PlanEntry*> entries;  // that read the rows
-        bool local = false;
-        std::optional<float> scale;  // of inputs that are quantized to NVFP4 first
-        int64_t n = 0, tokens = 0;
-        double* sums = nullptr;
-    };
-    std::vector<Range*> watched(std::span<const std::string> linears);
-    Result<Place*> place(const std::string& name, std::vector<std::vector<Range*>> ranges, int64_t cols);
-    Status observe(const std::string& name, Range* range, const std::byte* x, int64_t rows, int64_t cols,
-                   const Stream& stream);
-    Result<Moments*> moments(const PlanEntry& entry, bool local, std::optional<float> scale);
-    Status add_statistics(std::span<const std::string> linears, const std::byte* x, int64_t rows, const Stream& stream);
-    Status add(Moments& m, const std::byte* x, int64_t rows, const Stream& stream);
-    Status fetch_ranges();
-    Status fetch_moments(BlockSolver& solver);
-    Result<std::byte*> scratch(int64_t bytes);
+    // Runs all texts through the model, block by block.
+    virtual Status run(const Pass& pass, const JobHooks& hooks) = 0;
 
-    const Plan* plan_;
-    const CalibrationOptions* options_;
-    Calibration* seen_;
-    DeviceWalk* walk_;
-    const ActivationScales* scales_ = nullptr;
-    std::map<std::string_view, const PlanEntry*> solved_;  // by module
-    Memory memory_;
-    std::map<std::string, Place, std::less<>> places_;
-    std::map<std::string, Moments, std::less<>> open_;  // by the module of the first entry, "local " before it
-    std::optional<DeviceArena> scratch_;
+    // Returns the warning about weights that were rounded to BF16; empty: none were.
+    virtual std::string note() const = 0;
 };
 
-// All texts of the walk through `model` (the walk's own, or with_quantized_inputs of it), block by block. head: the
-// input of lm_head is seen too. solver: null, or takes the statistics.
-Status calibrate_on_device(DeviceWalk& walk, const Checkpoint& model, bool quantize_inputs, DeviceCalibration& observer,
-                           BlockSolver* solver, bool head, const JobHooks& hooks);
+// Source, plan, texts, options and pool outlive the object. Errors: no such device, shapes without kernels, too little
+// free memory (with the sizes); nothing has been read then.
+Result<std::unique_ptr<DeviceCalibration>> open_device_calibration(const Checkpoint& source, const Plan& plan,
+                                                                   std::span<const std::vector<int32_t>> texts,
+                                                                   const CalibrationOptions& options, ThreadPool& pool);
 
 }  // namespace nibble

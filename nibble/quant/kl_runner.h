@@ -24,7 +24,7 @@ public:
 Result<std::unique_ptr<KlRunner>> cpu_kl_runner(const Checkpoint& source, TokenSequences sequences, Compute compute,
                                                 ThreadPool& pool);
 // On options.device, rounded to BF16 between operators.
-Result<std::unique_ptr<KlRunner>> device_kl_runner(const Checkpoint& source, TokenSequences sequences,
-                                                   const ScoreOptions& options, ThreadPool& pool);
+Result<std::unique_ptr<KlRunner>> open_device_kl_runner(const Checkpoint& source, TokenSequences sequences,
+                                                        const ScoreOptions& options, ThreadPool& pool);
 
 }  // namespace nibble

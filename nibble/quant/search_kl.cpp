@@ -20,7 +20,7 @@ Result<KlMeter> KlMeter::create(const Checkpoint& source, TokenSequences sequenc
     meter.pool_ = &pool;
     for (const auto& sequence : sequences) meter.tokens_ += static_cast<int64_t>(sequence.size());
     if (meter.tokens_ == 0) return fail("no token to measure a KL divergence on");
-    NIBBLE_TRY(meter.runner_, options.device.cuda ? device_kl_runner(source, sequences, options, pool)
+    NIBBLE_TRY(meter.runner_, options.device.cuda ? open_device_kl_runner(source, sequences, options, pool)
                                                   : cpu_kl_runner(source, sequences, options.compute, pool));
     return meter;
 }

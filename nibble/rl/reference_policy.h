@@ -3,7 +3,7 @@
 #pragma once
 
 #include "data/train_batch.h"
-#include "train/device/device_trainer.h"
+#include "train/device_train_engine.h"
 
 #include <span>
 
@@ -21,13 +21,13 @@ public:
 // On a GPU the trainer keeps the first weights beside its own (DeviceTrainerOptions::reference), and outlives this.
 class DeviceReference : public ReferencePolicy {
 public:
-    explicit DeviceReference(DeviceTrainer& trainer) : trainer_(trainer) {}
+    explicit DeviceReference(DeviceTrainEngine& trainer) : trainer_(trainer) {}
     Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override {
         return trainer_.reference_log_probs(rows, each);
     }
 
 private:
-    DeviceTrainer& trainer_;
+    DeviceTrainEngine& trainer_;
 };
 
 }  // namespace nibble

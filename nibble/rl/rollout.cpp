@@ -1,7 +1,5 @@
 #include "rl/rollout.h"
 
-#include "rl/rollout_pool.h"
-
 namespace nibble {
 namespace {
 
@@ -83,14 +81,6 @@ std::string task_prompt(std::string text, std::string_view question) {
 
 std::unique_ptr<RolloutTask> question_task(QuestionTaskOptions options) {
     return std::make_unique<QuestionTask>(std::move(options));
-}
-
-Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request, RankGroup* ranks) {
-    RolloutPool pool(engine, task, request.answers, ranks);
-    for (int64_t i = 0; i < request.prompts; ++i)
-        NIBBLE_CHECK(pool.begin(request.first_prompt + static_cast<uint64_t>(i), request));
-    NIBBLE_CHECK(pool.all_rounds(request));
-    return pool.take_all();
 }
 
 RolloutBatch take_prompts(RolloutBatch& from, std::span<const uint8_t> chosen) {

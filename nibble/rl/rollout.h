@@ -114,11 +114,6 @@ struct RolloutBatch {
     std::vector<RankWork> ranks;                      // empty: one process
 };
 
-// The same batch in every rank (null: this process alone). Errors: an answer that ended with an error, a rank that has
-// ended.
-Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request,
-                              RankGroup* ranks = nullptr);
-
 // Moves the prompts that are chosen (one flag each), with their answers, into a batch of their own, in order.
 RolloutBatch take_prompts(RolloutBatch& from, std::span<const uint8_t> chosen);
 

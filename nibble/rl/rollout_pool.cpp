@@ -286,4 +286,12 @@ Status RolloutPool::set_state(const Json& state) {
     return Ok{};
 }
 
+Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request, RankGroup* ranks) {
+    RolloutPool pool(engine, task, request.answers, ranks);
+    for (int64_t i = 0; i < request.prompts; ++i)
+        NIBBLE_CHECK(pool.begin(request.first_prompt + static_cast<uint64_t>(i), request));
+    NIBBLE_CHECK(pool.all_rounds(request));
+    return pool.take_all();
+}
+
 }  // namespace nibble

@@ -66,4 +66,9 @@ private:
     bool stopped_ = false;
 };
 
+// Answers to prompts [first_prompt, first_prompt + prompts), until all are whole. The same batch in every rank (null:
+// this process alone). Errors: an answer that ended with an error, a rank that has ended.
+Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request,
+                              RankGroup* ranks = nullptr);
+
 }  // namespace nibble

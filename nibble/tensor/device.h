@@ -1,5 +1,6 @@
-// GPUs without any CUDA type in the interface. tensor/cuda/ implements this header; a build without CUDA links
-// tensor/cuda_absent/ instead, where every call fails with "this build has no CUDA".
+// GPUs as the rest of the program sees them: no CUDA type appears here. tensor/cuda/ implements this header. A build
+// without CUDA implements only list_devices(), open_device(), device_memory() and limit_device_memory(), which return
+// an error (nibble/no_device.cpp); GPU code, which calls the rest, is not part of it.
 //
 // Handles own their resource and can be moved, not copied. Errors name the CUDA call that failed and the driver's
 // reason. A function allocates or waits only if its comment says so.

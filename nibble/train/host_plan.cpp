@@ -1,6 +1,6 @@
 #include "train/host_plan.h"
 
-#include "train/device/accumulation.h"
+#include "train/accumulation.h"
 #include "train/rank_message.h"
 #include "train/train_rules.h"
 

@@ -1,9 +1,9 @@
-// Memory of a training run on a CPU, counted from shapes before masters exist: the plan of train/device/memory_plan.h.
+// Memory of a training run on a CPU, counted from shapes before masters exist: the plan of train/memory_plan.h.
 #pragma once
 
 #include "model/cpu/model.h"
 #include "parallel/rank_group.h"
-#include "train/device/memory_plan.h"
+#include "train/memory_plan.h"
 #include "train/train_config.h"
 
 namespace nibble {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "formats/format.h"
-#include "train/device/memory_plan.h"
+#include "train/memory_plan.h"
 #include "train/train_precision.h"
 
 #include <cstdint>

@@ -239,4 +239,13 @@ Json train_precision_json(const TrainPrecision& p) {
     return json;
 }
 
+Status check_device_precision(const TrainPrecision& p) {
+    if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
+    // The way back takes the numbers of the forward product, which a late one would not have.
+    if ((p.weights_only || p.stored_inputs) && p.late_forward)
+        return fail("--device cuda: {} with late_forward is not built; use --device cpu",
+                    p.weights_only ? "weights_only" : "stored_inputs");
+    return Ok{};
+}
+
 }  // namespace nibble

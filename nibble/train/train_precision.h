@@ -62,4 +62,7 @@ Result<TrainPrecision> train_precision_from_name(std::string_view name);
 Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::string& what);
 Json train_precision_json(const TrainPrecision& precision);
 
+// Returns an error for a recipe that no GPU trains with.
+Status check_device_precision(const TrainPrecision& precision);
+
 }  // namespace nibble

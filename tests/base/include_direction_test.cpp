@@ -43,6 +43,8 @@ TEST(IncludeDirection, EveryPlantedViolationIsFound) {
                   "kernels/ref/takes_cpu.cpp:1: kernels/ref includes kernels/cpu",
                   "model/cuda_header.cpp:1: CUDA header outside a cuda/ folder",
                   "model/cuda_header.cpp:2: a header of a cuda/ folder outside of one",
+                  "model/takes_device.cpp:1: a header of GPU kernels outside of GPU code",
+                  "model/takes_device.cpp:2: a header of a device/ folder outside of GPU code",
                   "model/takes_inside.cpp:1: model includes kernels/cpu; callers include headers of kernels/ itself",
                   "nameless/file.cpp:1: folder 'nameless' has no level",
                   "quant/angle.cpp:2: project header in angle brackets",
@@ -68,6 +70,30 @@ TEST(UnityNames, EveryPlantedClashIsFound) {
                         "quant/names_b.cpp:15: 'wide' is also in quant/names_a.cpp",
                         "quant/names_b.cpp:19: 'hidden' is also in quant/names_a.cpp",
                         "quant/names_a.cpp:9: 'most' is also in quant/deeper/names_c.cpp"}));
+}
+
+TEST(TypeNames, EveryTypeIsDefinedOnce) {
+    const RuleReport report = check_type_names(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.files, 1000);
+    EXPECT_GT(report.seen, 1000);
+}
+
+TEST(TypeNames, EveryPlantedClashIsFound) {
+    EXPECT_EQ(lines_of(check_type_names(planted).violations),
+              lines_of({"quant/two_types.cpp:3: 'nibble::Twice' is also defined in kernels/one_type.h",
+                        "quant/two_types.cpp:11: 'nibble::cuda::Tile' is also defined in kernels/one_type.h"}));
+}
+
+TEST(KernelNames, AreUnique) {
+    const RuleReport report = check_kernel_names(source);
+    EXPECT_EQ(lines_of(report.violations), "");
+    EXPECT_GT(report.seen, 100);
+}
+
+TEST(KernelNames, EveryPlantedClashIsFound) {
+    EXPECT_EQ(lines_of(check_kernel_names(planted).violations),
+              lines_of({"kernels/cuda/ssm/scan.cu: 'scan_kernel' is also in kernels/cuda/attention/scan.cu"}));
 }
 
 TEST(UnityNames, CodeIsReadWithoutCommentsAndLiterals) {

@@ -47,6 +47,22 @@ bool within_cuda(const std::vector<std::string>& parts) {
     return std::find(parts.begin(), parts.end() - 1, "cuda") != parts.end() - 1;
 }
 
+// GPU code, which a build without CUDA leaves out of the program: cmake/device.cmake.
+bool is_device_code(const std::vector<std::string>& parts) {
+    const auto folders_end = parts.end() - 1;
+    return parts[0] == "bench" || within_cuda(parts) || std::find(parts.begin(), folders_end, "device") != folders_end;
+}
+
+// Why a file that is no GPU code may not include a header; empty: it may.
+std::string device_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
+    if (is_device_code(from)) return "";
+    if (std::find(to.begin(), to.end() - 1, "device") != to.end() - 1)
+        return "a header of a device/ folder outside of GPU code";
+    const bool beside = from[0] == "kernels" && from.size() == 2;  // the headers themselves, and what they share
+    const bool kernels = to[0] == "kernels" && to.back().ends_with("_cuda.h");
+    return kernels && !beside ? "a header of GPU kernels outside of GPU code" : "";
+}
+
 // Why a file of kernels/ may not include a header of kernels/; empty: it may.
 std::string kernels_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     const std::string inner = to.size() > 2 ? to[1] : "", outer = from.size() > 2 ? from[1] : "";
@@ -70,6 +86,7 @@ std::string include_violation(const std::vector<std::string>& from, const std::v
     if (!levels.contains(to[0])) return "unknown folder '" + to[0] + "'";
     if (from[0] != to[0] && levels.at(to[0]) >= levels.at(from[0]))
         return level_text(from[0]) + " includes " + level_text(to[0]);
+    if (std::string why = device_violation(from, to); !why.empty()) return why;
     if (from[0] == "kernels" && to[0] == "kernels") return kernels_violation(from, to);
     if (within_cuda(to) && !within_cuda(from)) return "a header of a cuda/ folder outside of one";
     if (to[0] != "kernels") return "";
@@ -253,6 +270,7 @@ std::optional<Declared> declared_by(std::string head) {
     if (std::regex_match(flat, match, type)) {
         const std::string rest = match[5];
         // A forward declaration or an explicit specialization clashes with nothing.
+        if (rest.starts_with("::")) return {};  // a class within a class, defined outside of it
         if (rest.empty() || rest[0] == ':' || rest.starts_with("final")) return Declared{"type", match[4], ""};
         if (rest[0] == '<') return {};
     }
@@ -366,7 +384,64 @@ void collect(std::string_view text, size_t begin, size_t end, bool anonymous, co
     }
 }
 
+// Types that are defined in the namespace `scope` from `begin` to `end` and in the named namespaces within.
+void collect_types(std::string_view text, size_t begin, size_t end, const std::string& scope, const std::string& file,
+                   std::vector<std::pair<std::string, Place>>& found) {
+    for (const Piece& piece : declarations(text, begin, end)) {
+        if (!piece.body_end) continue;
+        if (piece.head.starts_with("namespace")) {
+            const std::string name = trimmed(std::string_view(piece.head).substr(std::string_view("namespace").size()));
+            if (!name.empty()) collect_types(text, piece.body, piece.body_end, scope + name + "::", file, found);
+            continue;
+        }
+        const auto declared = declared_by(piece.head);
+        if (!declared || declared->kind != "type") continue;
+        const auto line = static_cast<int>(std::count(text.begin(), text.begin() + ptrdiff_t(piece.at), '\n')) + 1;
+        found.emplace_back(scope + declared->name, Place{file, line});
+    }
+}
+
 }  // namespace
+
+RuleReport check_type_names(const fs::path& root) {
+    RuleReport report;
+    std::map<std::string, std::vector<Place>> by_name;
+    for (const fs::path& file : sources_below(root, {".h", ".cpp", ".cu", ".cuh"})) {
+        ++report.files;
+        const std::string code = bare_code(read(root / file));
+        std::vector<std::pair<std::string, Place>> found;
+        collect_types(code, 0, code.size(), "", file.string(), found);
+        for (auto& [name, place] : found) {
+            ++report.seen;
+            by_name[name].push_back(std::move(place));
+        }
+    }
+    for (const auto& [name, places] : by_name)
+        for (size_t i = 1; i < places.size(); ++i)
+            if (places[i].file != places[0].file)
+                report.violations.push_back(places[i].file + ":" + std::to_string(places[i].line) + ": '" + name +
+                                            "' is also defined in " + places[0].file);
+    std::ranges::sort(report.violations);
+    return report;
+}
+
+RuleReport check_kernel_names(const fs::path& root) {
+    RuleReport report;
+    const std::regex kernel("__global__[^;{]*?\\b(\\w+_kernel)\\s*\\(");
+    std::map<std::string, std::string> file_of;
+    for (const fs::path& file : sources_below(root, {".cu", ".cuh"})) {
+        ++report.files;
+        const std::string code = bare_code(read(root / file));
+        for (auto it = std::sregex_iterator(code.begin(), code.end(), kernel); it != std::sregex_iterator(); ++it) {
+            ++report.seen;
+            const auto [at, fresh] = file_of.emplace((*it)[1].str(), file.string());
+            if (!fresh && at->second != file.string())
+                report.violations.push_back(file.string() + ": '" + at->first + "' is also in " + at->second);
+        }
+    }
+    std::ranges::sort(report.violations);
+    return report;
+}
 
 RuleReport check_anonymous_names(const fs::path& root) {
     RuleReport report;

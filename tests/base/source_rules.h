@@ -19,10 +19,13 @@ struct RuleReport {
 
 // The levels and folders of docs/architecture.md, section 2, over *.h, *.cpp, *.cu, *.cuh and *.inc:
 //  - a folder includes itself and folders of lower levels, in quotes; project headers in angle brackets are violations;
-//  - kernels/ref, kernels/cpu, kernels/cuda and kernels/cuda_absent do not include each other, but cpu/ may include
-//    ref/, whose functions are the definitions;
+//  - kernels/ref, kernels/cpu and kernels/cuda do not include each other, but cpu/ may include ref/, whose functions
+//  are
+//    the definitions;
 //  - a folder of kernels/cuda/ includes itself, common/, and of the other folders the interfaces *_launch.h;
 //  - folders other than kernels/ include only the headers that lie in kernels/ itself;
+//  - headers of GPU code (folders device/ and kernels/*_cuda.h) are included only from GPU code (folders device/ and
+//    cuda/, and bench/), which a build without CUDA does not compile;
 //  - CUDA's own headers, and headers of a cuda/ folder, are included only from a cuda/ folder.
 RuleReport check_includes(const std::filesystem::path& root);
 
@@ -30,6 +33,14 @@ RuleReport check_includes(const std::filesystem::path& root);
 // compiled as one: variables, types, functions with equal parameter types. Overloads, equal aliases and declarations
 // that are repeated in one file are no violations. formats/, tensor/ and kernels/ are compiled file by file.
 RuleReport check_anonymous_names(const std::filesystem::path& root);
+
+// Types (classes, enumerations, class templates) that two files define under the same qualified name, headers and
+// sources alike: one program must not contain two (the one-definition rule), and readers would mix them up. Types in
+// anonymous namespaces are left out, and so are types inside classes.
+RuleReport check_type_names(const std::filesystem::path& root);
+
+// Kernels (__global__ functions) that two files define under the same name: a profile would show them as one.
+RuleReport check_kernel_names(const std::filesystem::path& root);
 
 // C++ text without comments, preprocessor lines and the contents of literals; lines stay lines.
 std::string bare_code(std::string_view text);

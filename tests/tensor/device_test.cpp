@@ -23,12 +23,8 @@ TEST(Device, RefusesEverythingElseWithTheChoices) {
 // True in a build without CUDA, and in one with CUDA on a machine without a GPU; a machine that has one skips.
 TEST(Device, WithoutAUsableGpuEveryDoorSaysWhyInOneLine) {
     if (list_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
-    const std::string errors[] = {list_devices().error().message(),
-                                  open_device({true, 0}).error().message(),
-                                  Stream::create(0).error().message(),
-                                  Event::create().error().message(),
-                                  DeviceArena::create(0, 1 << 20).error().message(),
-                                  PinnedBuffer::create(1 << 20).error().message()};
+    const std::string errors[] = {list_devices().error().message(), open_device({true, 0}).error().message(),
+                                  device_memory(0).error().message(), limit_device_memory(0, 0.5).error().message()};
     for (const std::string& e : errors) {
         EXPECT_FALSE(e.empty());
         EXPECT_EQ(e.find('\n'), std::string::npos) << e;

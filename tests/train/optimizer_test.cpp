@@ -2,7 +2,6 @@
 #include "train/small_trainer.h"
 
 #include "formats/minifloat.h"
-#include "train/device/device_optimizer.h"
 #include "train/schedule.h"
 
 #include <cmath>
@@ -229,13 +228,6 @@ TEST(Optimizers, AnOutlierChangesNothing) {
     const auto next = trainer->step({&batch, 1}, scaled(1e-2), 1e-3);
     EXPECT_FALSE(next->skipped || next->outlier);
     EXPECT_NE(all_masters(trainer->parameters()), before);
-}
-
-TEST(Optimizers, WhatSeveralGpusDoNotTake) {
-    EXPECT_TRUE(DeviceOptimizer::check({.kind = OptimizerKind::muon, .bf16_states = true}, 1).ok());
-    EXPECT_TRUE(DeviceOptimizer::check({.bf16_states = true}, 2).ok());
-    EXPECT_EQ(DeviceOptimizer::check({.kind = OptimizerKind::muon}, 2).error().message(),
-              "optimizer.kind: muon takes whole matrices; on 2 GPUs each has a part of them");
 }
 
 TEST(Schedule, ClippingKeepsTheDirectionAndTheLength) {

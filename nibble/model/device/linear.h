@@ -6,8 +6,8 @@
 
 #include "kernels/matmul_cuda.h"
 #include "kernels/product_cuda.h"
-#include "model/device/kernel_use.h"
 #include "model/device/step.h"
+#include "model/kernel_use.h"
 
 #include <string>
 #include <vector>

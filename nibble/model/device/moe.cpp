@@ -215,7 +215,7 @@ Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
     NIBBLE_TRY(const bool beside, routes_beside(step));
     const size_t router_at = uses.size();
     NIBBLE_CHECK(gate_.kernels(step.rows, step, uses));
-    if (inside && !beside) uses[router_at].choice = {"w4a16_gemv", "1 token: norm and router in one launch"};
+    if (inside && !beside) uses[router_at].choice = {"product_w4a16_m8", "1 token: norm and router in one launch"};
     Shared shared;
     if (shared_) {
         shared.y = floats;

@@ -132,7 +132,7 @@ Status DeviceProductChain::forward(std::byte*& h, std::byte*& other, float* y, i
 }
 
 cuda::KernelChoice DeviceProductChain::describe() const {
-    return {layers_[0].attention->out().w4a16 ? "product_chain_w4a16" : "product_chain_fp8",
+    return {layers_[0].attention->out().w4a16 ? "chain_w4a16_m1" : "sm90_chain_fp8_m1",
             "1 token of a dense model: all products between two attentions are one launch"};
 }
 

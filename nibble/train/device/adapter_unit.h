@@ -1,7 +1,7 @@
 // Where the adapters of a unit (FlatUnit) lie in the flat arrays of a GPU trainer.
 #pragma once
 
-#include "kernels/train_adapters_cuda.h"
+#include "kernels/lora_cuda.h"
 #include "train/device/flat_layout.h"
 
 namespace nibble {

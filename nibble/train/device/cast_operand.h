@@ -1,9 +1,9 @@
-// Quantized operands of a TrainProduct in scratch memory (kernels/train_cast_cuda.h), and what it asks about rules.
+// Quantized operands of a TrainProduct in scratch memory (kernels/cast_cuda.h), and what it asks about rules.
 #pragma once
 
 #include "base/checked.h"
-#include "kernels/train_cast_cuda.h"
-#include "kernels/train_codes_cuda.h"
+#include "kernels/cast_cuda.h"
+#include "kernels/codes_product_cuda.h"
 #include "model/device/step.h"
 #include "train/train_rules.h"
 

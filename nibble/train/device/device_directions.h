@@ -2,7 +2,7 @@
 // orthonormal columns are made on the host.
 #pragma once
 
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_linear.h"
 #include "train/train_rank.h"

@@ -1,7 +1,7 @@
 #include "train/device/device_optimizer.h"
 
 #include "base/checked.h"
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include <algorithm>
 #include <cmath>

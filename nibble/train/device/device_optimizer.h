@@ -2,7 +2,7 @@
 // with Muon the matrices of blocks one after the other, each a parameter of its own.
 #pragma once
 
-#include "kernels/train_optimizer_cuda.h"
+#include "kernels/optimizer_cuda.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_weights.h"
 

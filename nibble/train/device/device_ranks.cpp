@@ -1,6 +1,6 @@
 #include "train/device/device_ranks.h"
 
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include <array>
 

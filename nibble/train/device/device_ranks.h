@@ -9,7 +9,7 @@
 #pragma once
 
 #include "tensor/device_group.h"
-#include "train/device/accumulation.h"
+#include "train/accumulation.h"
 #include "train/device/flat_shards.h"
 #include "train/device/piece_run.h"
 #include "train/train_ranks.h"

@@ -1,7 +1,7 @@
 #include "train/device/device_recipe.h"
 
 #include "base/checked.h"
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "train/device/unit_matrices.h"
 #include "train/train_flops.h"
 #include "train/train_self_test.h"
@@ -23,15 +23,6 @@ std::string both(const CastRule& a, const CastRule& b) {
 }
 
 }  // namespace
-
-Status check_device_precision(const TrainPrecision& p) {
-    if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
-    // The way back takes the numbers of the forward product, which a late one would not have.
-    if ((p.weights_only || p.stored_inputs) && p.late_forward)
-        return fail("--device cuda: {} with late_forward is not built; use --device cpu",
-                    p.weights_only ? "weights_only" : "stored_inputs");
-    return Ok{};
-}
 
 Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
     if (!has_directions(p) || ranks == 1 || tokens >= InputDirections::most_observed) return Ok{};

@@ -4,12 +4,12 @@
 //
 // On Hopper products of FP8 by FP8 (fp8, fp8_delayed, fp8_block and their like) run on the FP8 tensor cores: forward by
 // the engine's kernels of codes (kernels/product_cuda.h), whose bits do not depend on the number of rows, the way back
-// by cuBLASLt (kernels/train_codes_cuda.h). All other operands, and these with the switch `emulate`, are emulated
-// exactly (kernels/train_cast_cuda.h): quantized values in BF16, products of the BF16 tensor cores, scales on the
+// by cuBLASLt (kernels/codes_product_cuda.h). All other operands, and these with the switch `emulate`, are emulated
+// exactly (kernels/cast_cuda.h): quantized values in BF16, products of the BF16 tensor cores, scales on the
 // finished FP32 sum, or of blocks of 128 on the sums of a block.
 #pragma once
 
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "model/device/weights.h"
 #include "train/device/cast_operand.h"
 #include "train/device/device_directions.h"
@@ -180,8 +180,7 @@ private:
     std::byte* along_ = nullptr;  // the operand of the weight's part along them
 };
 
-// Error, one line: a recipe that has no products on a GPU, or needs more rows of each process.
-Status check_device_precision(const TrainPrecision& precision);
+// Error, one line: a recipe that needs more rows of each process.
 Status check_device_share(const TrainPrecision& precision, int64_t tokens, int ranks);
 
 class DeviceRecipe {

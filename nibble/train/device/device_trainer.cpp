@@ -1,9 +1,10 @@
 #include "train/device/device_trainer.h"
 
 #include "base/clock.h"
-#include "kernels/label_loss_cuda.h"
-#include "kernels/train_cuda.h"
-#include "kernels/train_moe_cuda.h"
+#include "kernels/loss_cuda.h"
+#include "kernels/moe_backward_cuda.h"
+#include "kernels/optimizer_cuda.h"
+#include "kernels/prepare_training_cuda.h"
 #include "model/device/linear.h"
 #include "train/device/train_scratch.h"
 #include "train/rank_message.h"
@@ -56,8 +57,6 @@ Result<DeviceInfo> DeviceTrainer::open(const DeviceTrainerOptions& options) {
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_CHECK(cuda::prepare_training(device));
-    NIBBLE_CHECK(cuda::prepare_training_experts(device));
-    NIBBLE_CHECK(cuda::prepare_drawn_labels(device));
     return device;
 }
 

@@ -9,37 +9,16 @@
 // residual stream and those of parameters FP32. Within a step the host waits once, at its end, for loss and norm.
 #pragma once
 
-#include "train/device/accumulation.h"
 #include "train/device/device_optimizer.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_pass.h"
+#include "train/device_train_engine.h"
 #include "train/norm_history.h"
 #include "train/phase_weights.h"
-#include "train/trainer.h"
 
 namespace nibble {
 
-struct DeviceTrainerOptions {
-    TrainerOptions train;
-    DeviceChoice device{.cuda = true};
-    int64_t rows = 0, seq = 0;  // of a step, at most
-    int64_t micro_batch = 0;    // rows; 0: what fits
-    Recompute recompute = Recompute::automatic;
-    bool reference = false;  // the first weights are kept
-    // Rollouts have operands of their own, of the same parameters: generating().
-    std::optional<TrainPrecision> generation;
-    // As TrainerOptions::teacher, whatever its formats and family; its weights lie on the GPU too. cross_entropy is
-    // that of `train`.
-    std::shared_ptr<const Checkpoint> teacher;
-    Sharding sharding = Sharding::states;
-    GradientOrder order = GradientOrder::tree;
-    DeviceRanks::Link link;  // instead of NCCL, between ranks
-    // Activations lie in memory that serving() and generating() have in turn for keys and values (LentMemory): as much
-    // as activations take, and this share of what the plan leaves. none: nothing is lent.
-    std::optional<double> lend;
-};
-
-class DeviceTrainer : public TrainEngine {
+class DeviceTrainer : public DeviceTrainEngine {
 public:
     // The pool outlives the trainer. Errors: models and recipes without kernels, a step that does not fit into the
     // device's memory (with the sizes).
@@ -61,8 +40,7 @@ public:
                            double learning_rate) override;
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
     Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
-    // As row_log_probs(), under the weights that the trainer was created with.
-    Status reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each);
+    Status reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
     // Loss and gradient without an update; the gradient of every parameter by id (for tests).
     Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
 
@@ -73,15 +51,12 @@ public:
     Result<Format> codes_format(int64_t steps) override;
     Result<std::unique_ptr<TrainedCodes>> trained_codes(int64_t steps) override;
     Result<std::shared_ptr<const LanguageModel>> serving() override;
-    // As serving(), in the precision of DeviceTrainerOptions::generation. Its products' operands are those of when the
-    // trainer was created or generation was renewed; embedding and vectors are the trainer's, always the newest. An FP8
-    // cache that training does not read is this model's.
-    Result<std::shared_ptr<const LanguageModel>> generating();
-    Status renew_generation();
+    Result<std::shared_ptr<const LanguageModel>> generating() override;
+    Status renew_generation() override;
     int64_t lent_bytes() const override { return lent_ ? lent_->bytes() : 0; }
     Status lend_memory() override;
     Status take_memory_back() override;
-    bool generation_sees_neighbours() const { return generation_ && generation_->recipe().sees_neighbours(); }
+    bool generation_sees_neighbours() const override { return generation_ && generation_->recipe().sees_neighbours(); }
     CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
     bool calibrates() const override { return cache_ || weights_.recipe().calibrates(); }
     Status calibrate(std::span<const TrainBatch> batches) override;

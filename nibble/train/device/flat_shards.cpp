@@ -1,6 +1,6 @@
 #include "train/device/flat_shards.h"
 
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 // What each of several GPUs keeps of the matrices of the flat arrays: runs of whole sections of their norm
-// (kernels/train_cuda.h), so that no section is two ranks'. Vectors are everybody's.
+// (kernels/optimizer_cuda.h), so that no section is two ranks'. Vectors are everybody's.
 #pragma once
 
 #include "train/device/flat_layout.h"
-#include "train/device/memory_plan.h"
+#include "train/memory_plan.h"
 
 #include <span>
 #include <vector>

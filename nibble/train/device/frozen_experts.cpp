@@ -2,7 +2,7 @@
 
 #include "base/checked.h"
 #include "kernels/elementwise_cuda.h"
-#include "kernels/train_moe_cuda.h"
+#include "kernels/moe_backward_cuda.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The same linears of all experts of a mixture over frozen weights, as frozen_product.h is a single one's: the engine's
 // grouped products over the weights, and the adapters' term, grouped too. Nothing waits for the number of rows that an
-// expert has. Rows are sorted by expert, as kernels/train_moe_cuda.h says.
+// expert has. Rows are sorted by expert, as kernels/moe_backward_cuda.h says.
 // The way back decodes `decoded_experts` at a time.
 #pragma once
 

@@ -1,8 +1,8 @@
 #include "train/device/frozen_product.h"
 
 #include "base/checked.h"
-#include "kernels/train_adapters_cuda.h"
-#include "kernels/train_moe_cuda.h"
+#include "kernels/lora_cuda.h"
+#include "kernels/moe_backward_cuda.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The samples of a recipe's units (train/operand_sample.h), taken where its products read operands.
 #pragma once
 
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "train/operand_sample.h"
 
 namespace nibble {

@@ -1,7 +1,7 @@
 #include "train/device/sharded_units.h"
 
 #include "base/checked.h"
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include <algorithm>
 

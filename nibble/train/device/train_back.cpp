@@ -1,5 +1,5 @@
 // The way back of TrainPass.
-#include "kernels/label_loss_cuda.h"
+#include "kernels/loss_cuda.h"
 #include "train/device/train_pass.h"
 #include "train/device/train_scratch.h"
 

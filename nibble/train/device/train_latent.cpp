@@ -3,7 +3,7 @@
 // kept: what the first product gave, cut up and rounded to BF16 (the inputs of the inner norms: of the queries where
 // there is q_b, of the latent row; the shared key), what kv_b gave, queries after the rotary embedding, what attention
 // gives, logarithms of its rows' sums.
-#include "kernels/train_latent_cuda.h"
+#include "kernels/attention_backward_cuda.h"
 #include "model/device/latent_attention.h"
 #include "train/device/device_cache.h"
 #include "train/device/train_mixer.h"

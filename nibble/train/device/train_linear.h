@@ -3,8 +3,9 @@
 // product in its place (DeviceLinear::other), that is a TrainedProduct and makes all three.
 #pragma once
 
-#include "kernels/train_codes_cuda.h"
-#include "kernels/train_cuda.h"
+#include "kernels/codes_product_cuda.h"
+#include "kernels/dense_backward_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
 #include "model/device/linear.h"
 #include "train/device/flat_layout.h"
 

@@ -1,5 +1,5 @@
 // Mamba-2. kept: what in_proj gave, rounded to BF16; what out_proj reads.
-#include "kernels/train_mamba_cuda.h"
+#include "kernels/ssm_backward_cuda.h"
 #include "model/device/mamba.h"
 #include "train/device/train_mixer.h"
 

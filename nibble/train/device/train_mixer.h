@@ -4,8 +4,8 @@
 #pragma once
 
 #include "base/checked.h"
-#include "train/device/memory_plan.h"
 #include "train/device/train_linear.h"
+#include "train/memory_plan.h"
 
 #include <memory>
 #include <span>

@@ -2,7 +2,7 @@
 //
 // kept: the router's logits and choice; the outputs of the experts' first products in sorted order, rounded to BF16;
 // the shared expert's; around experts that see a latent width, what they read and the sum of what they give.
-#include "kernels/train_moe_cuda.h"
+#include "kernels/moe_backward_cuda.h"
 #include "model/device/moe.h"
 #include "train/device/cast_operand.h"
 #include "train/device/device_recipe.h"

@@ -1,5 +1,5 @@
 // One micro-batch forward and back on a GPU. Forward are the engine's layers, part by part, so that what lies between
-// their products can be kept; the way back is kernels/train_cuda.h.
+// their products can be kept; the backward pass is in kernels/*_backward_cuda.h.
 //
 //   stream b   the residual stream that block b reads, BF16; always kept
 //   x, rest    of a block: its normed input; what its mixer keeps (TrainMixerSizes::kept). Kept, or computed again
@@ -13,11 +13,11 @@
 #include "model/device/step_memory.h"
 #include "tensor/lent_memory.h"
 #include "train/device/device_cache.h"
-#include "train/device/memory_plan.h"
 #include "train/device/micro_batch.h"
 #include "train/device/sharded_units.h"
 #include "train/device/train_mixer.h"
 #include "train/device/train_weights.h"
+#include "train/memory_plan.h"
 
 #include <array>
 

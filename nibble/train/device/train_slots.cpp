@@ -1,6 +1,6 @@
 // Sharding::all: where parts of the model lie while they are computed, by turns.
 #include "base/checked.h"
-#include "kernels/train_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
 #include "train/device/train_weights.h"
 
 #include <algorithm>

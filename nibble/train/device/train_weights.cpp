@@ -1,7 +1,8 @@
 #include "train/device/train_weights.h"
 
 #include "base/checked.h"
-#include "kernels/train_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
+#include "kernels/loss_cuda.h"
 
 #include <algorithm>
 #include <cstring>

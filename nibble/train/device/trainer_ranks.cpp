@@ -1,5 +1,5 @@
 // What DeviceTrainer shares with the other processes of a run: memory, micro-batches, log-probabilities, whole states.
-#include "kernels/train_cuda.h"
+#include "kernels/optimizer_cuda.h"
 #include "train/device/device_trainer.h"
 #include "train/device/micro_batch.h"
 #include "train/rank_message.h"

@@ -1,6 +1,7 @@
 // The way back through attention: gradients against double precision, and the same bits wherever a document lies.
 #include "cuda/device.h"
-#include "kernels/train_cuda.h"
+#include "kernels/attention_backward_cuda.h"
+#include "kernels/prepare_training_cuda.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,8 @@
 // kernels/token_filter.h and log_softmax; the gradient against double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
-#include "kernels/label_loss_cuda.h"
+#include "kernels/loss_cuda.h"
+#include "kernels/prepare_training_cuda.h"
 #include "kernels/sampling_cuda.h"
 #include "kernels/token_filter.h"
 
@@ -51,7 +52,7 @@ private:
 Result<Check> DrawnChecker::labels(int64_t width, float sigma, float step) {
     Check check{fmt::format("drawn labels of {} logits, spread {}, multiples of {}", width, sigma, step)};
     constexpr int64_t rows = 16;
-    NIBBLE_CHECK(cuda::prepare_drawn_labels(device));
+    NIBBLE_CHECK(cuda::prepare_training(device));
     for (const DrawnCase& c : drawn_cases(width)) {
         const DeviceArena::Mark mark = arena.mark();
         std::vector<float> logits = normal(rows * width, sigma);

@@ -1,8 +1,8 @@
 // The kernels between the products, bit for bit against kernels/elementwise.h's `ref`.
 #include "cuda/device.h"
 
+#include "kernels/elementwise_backward_cuda.h"
 #include "kernels/elementwise_cuda.h"
-#include "kernels/train_cuda.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The way back through the rotary embedding and the norms of heads against double precision.
 #include "cuda/device.h"
-#include "kernels/train_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
 
 #include <cmath>
 

@@ -1,9 +1,10 @@
 // The way back through a mixture of experts, and sums of columns: each kernel against the sum in double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_backward_cuda.h"
+#include "kernels/moe_backward_cuda.h"
+#include "kernels/prepare_training_cuda.h"
 #include "kernels/product_cuda.h"
-#include "kernels/train_cuda.h"
-#include "kernels/train_moe_cuda.h"
 #include "model/cpu/router.h"
 
 #include <algorithm>
@@ -243,7 +244,7 @@ Result<Check> check_operands(Kit& kit, int64_t experts, int64_t rows, int64_t co
 
 Result<std::vector<Check>> check_all(const Kit& given) {
     Kit kit = given;
-    NIBBLE_CHECK(cuda::prepare_training_experts(kit.device));
+    NIBBLE_CHECK(cuda::prepare_training(kit.device));
     std::vector<Check> results;
     const auto add = [&](Result<Check> check) -> Status {
         NIBBLE_TRY(results.emplace_back(), std::move(check));

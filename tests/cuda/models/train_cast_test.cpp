@@ -1,7 +1,7 @@
 // Operands of training on a GPU are those of train/train_cast.h and train/train_eden.h: all formats, both directions,
 // sizes that cut blocks, random bits of any place in a step.
 #include "train/train_cast.h"
-#include "kernels/train_cast_cuda.h"
+#include "kernels/cast_cuda.h"
 #include "train/train_eden.h"
 #include "train/train_rank.h"
 

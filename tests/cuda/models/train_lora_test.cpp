@@ -3,7 +3,7 @@
 #include "cuda/models/lora_bases.h"
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
-#include "kernels/train_adapters_cuda.h"
+#include "kernels/lora_cuda.h"
 #include "train/lora_export.h"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,7 @@
 // The three products of every unit of a recipe on a GPU beside the CPU's (train/train_products.h) for equal inputs:
 // codes and scales are the same there, so what is left is the order of FP32 sums, the 14 bits that the FP8 tensor cores
 // keep of a sum, and the BF16 of input gradients.
+#include "kernels/prepare_training_cuda.h"
 #include "train/device/device_trainer.h"
 #include "train/train_products.h"
 #include "train/train_shapes.h"

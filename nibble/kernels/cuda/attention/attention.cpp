@@ -133,8 +133,9 @@ KernelChoice describe(const AttentionPlan& plan) {
                      .why = fmt::format("{} cache, {} query heads to a KV head: blocks of {} columns",
                                         bf16 ? "BF16" : "FP8", group_of(p), shape.columns)};
     if (plan.gathered_runs == 0) return out;
-    out.kernel = "attention_gather + attention_prefill + " + out.kernel;
-    out.why += fmt::format("; {} columns of one sequence or more go to attention_prefill (wgmma)", prefill_columns);
+    out.kernel = "attention_gather + sm90_attention_prefill + " + out.kernel;
+    out.why +=
+        fmt::format("; {} columns of one sequence or more go to sm90_attention_prefill (wgmma)", prefill_columns);
     return out;
 }
 

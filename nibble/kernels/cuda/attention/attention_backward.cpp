@@ -1,4 +1,4 @@
-#include "kernels/train_cuda.h"
+#include "kernels/attention_backward_cuda.h"
 
 #include "base/checked.h"
 #include "kernels/cuda/attention/attention_backward_launch.h"

@@ -1,5 +1,5 @@
 // The way back through causal attention, on mma.sync.m16n8k16: heads of 96, 192 and 256 dimensions, and GPUs other than
-// Hopper, where attention_backward_wide.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
+// Hopper, where sm90_attention_backward.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
 //
 //   dq    a thread block per 64 queries and head: sum(dO * O), then over the keys: P = 2^(s - sum), the sum being the
 //         forward's logarithm to base 2, dS = P * (dO V^T - sum(dO * O)), dQ += dS K
@@ -113,7 +113,8 @@ __device__ void store_rows(std::byte* to, int64_t row0, int64_t rows, int64_t st
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ AttentionBackArgs args) {
+__global__ void __launch_bounds__(threads)
+    attention_backward_dq_kernel(const __grid_constant__ AttentionBackArgs args) {
     extern __shared__ __align__(128) uint8_t shared_tiles[];
     const AttentionBackward& a = args.a;
     const uint32_t base = shared_address(shared_tiles);
@@ -154,7 +155,8 @@ __global__ void __launch_bounds__(threads) dq_kernel(const __grid_constant__ Att
 enum class Of : uint8_t { both, keys, values };
 
 template <int Dim, Of Which>
-__global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ AttentionBackArgs args) {
+__global__ void __launch_bounds__(threads)
+    attention_backward_dkv_kernel(const __grid_constant__ AttentionBackArgs args) {
     extern __shared__ __align__(128) uint8_t shared_tiles[];
     __shared__ float sum_of[block], delta_of[block];
     __shared__ int lowest_of[block];
@@ -207,27 +209,30 @@ __global__ void __launch_bounds__(threads) dkv_kernel(const __grid_constant__ At
 
 template <int Dim>
 cudaError_t prepare_dim() {
-    if (const cudaError_t code = allow_shared_memory(dq_kernel<Dim>, 4 * Tile<Dim>::bytes)) return code;
+    if (const cudaError_t code = allow_shared_memory(attention_backward_dq_kernel<Dim>, 4 * Tile<Dim>::bytes))
+        return code;
     if constexpr (Dim <= 128) {
-        return allow_shared_memory(dkv_kernel<Dim, Of::both>, 4 * Tile<Dim>::bytes);
+        return allow_shared_memory(attention_backward_dkv_kernel<Dim, Of::both>, 4 * Tile<Dim>::bytes);
     } else {
-        if (const cudaError_t code = allow_shared_memory(dkv_kernel<Dim, Of::keys>, 4 * Tile<Dim>::bytes)) return code;
-        return allow_shared_memory(dkv_kernel<Dim, Of::values>, 4 * Tile<Dim>::bytes);
+        if (const cudaError_t code =
+                allow_shared_memory(attention_backward_dkv_kernel<Dim, Of::keys>, 4 * Tile<Dim>::bytes))
+            return code;
+        return allow_shared_memory(attention_backward_dkv_kernel<Dim, Of::values>, 4 * Tile<Dim>::bytes);
     }
 }
 
 template <int Dim>
 cudaError_t run_dim(const AttentionBackArgs& args, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(args.a.tokens, block);
-    dq_kernel<Dim>
+    attention_backward_dq_kernel<Dim>
         <<<dim3(blocks, static_cast<unsigned>(args.a.q_heads)), threads, 4 * Tile<Dim>::bytes, stream>>>(args);
     if (const cudaError_t code = cudaGetLastError()) return code;
     const dim3 of_keys(blocks, static_cast<unsigned>(args.a.kv_heads));
     if constexpr (Dim <= 128) {
-        dkv_kernel<Dim, Of::both><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+        attention_backward_dkv_kernel<Dim, Of::both><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
     } else {
-        dkv_kernel<Dim, Of::keys><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
-        dkv_kernel<Dim, Of::values><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+        attention_backward_dkv_kernel<Dim, Of::keys><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
+        attention_backward_dkv_kernel<Dim, Of::values><<<of_keys, threads, 4 * Tile<Dim>::bytes, stream>>>(args);
     }
     return cudaGetLastError();
 }

@@ -1,7 +1,7 @@
 // What the kernels of the way back through attention are given, and what those of dQ leave to those of dK and dV.
 #pragma once
 
-#include "kernels/train_args.h"
+#include "kernels/attention_backward_args.h"
 
 #include <climits>
 

@@ -1,7 +1,7 @@
 // The kernels of the backward pass of attention over whole rows. The host side checks arguments before it calls these.
 #pragma once
 
-#include "kernels/train_args.h"
+#include "kernels/attention_backward_args.h"
 
 #include <cuda_runtime_api.h>
 

@@ -11,7 +11,7 @@ namespace {
 
 // 16 bytes a thread: a row's chunk of eight dimensions (keys) or positions (values).
 template <class Kv, int Dims>
-__global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ AttentionArgs args) {
+__global__ void __launch_bounds__(256) attention_gather_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims dims{Dims, Dims};
     constexpr int half_bytes = run_tokens * Dims * 2, chunks = half_bytes / 16;
     constexpr int bytes = kv_element_bytes(Kv::type), steps = 4 / bytes;  // k-steps of a panel of K
@@ -71,8 +71,9 @@ __global__ void __launch_bounds__(256) gather_kernel(const __grid_constant__ Att
 }  // namespace
 
 cudaError_t launch_gather(const AttentionArgs& args, KvType type, int dims, int blocks, cudaStream_t stream) {
-    const auto kernel = type == KvType::bf16 ? (dims == 64 ? gather_kernel<Bf16Kv, 64> : gather_kernel<Bf16Kv, 128>)
-                                             : (dims == 64 ? gather_kernel<E4m3Kv, 64> : gather_kernel<E4m3Kv, 128>);
+    const auto kernel = type == KvType::bf16
+                            ? (dims == 64 ? attention_gather_kernel<Bf16Kv, 64> : attention_gather_kernel<Bf16Kv, 128>)
+                            : (dims == 64 ? attention_gather_kernel<E4m3Kv, 64> : attention_gather_kernel<E4m3Kv, 128>);
     return launch_kernel(kernel, dim3(static_cast<unsigned>(blocks)), 256, 0, args, stream);
 }
 

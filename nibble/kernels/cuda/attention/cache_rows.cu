@@ -27,7 +27,7 @@ struct Eight {
 
 __device__ int64_t eight_at() { return (int64_t{blockIdx.x} * cache_threads + threadIdx.x) * each; }
 
-__global__ void __launch_bounds__(cache_threads) round_cache_kernel(const __grid_constant__ RoundCache r) {
+__global__ void __launch_bounds__(cache_threads) cache_round_kernel(const __grid_constant__ RoundCache r) {
     const CacheSide& side = r.sides[blockIdx.y];
     const int64_t at = eight_at();
     if (at >= r.tokens * side.width) return;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(cache_threads) round_cache_kernel(const __grid
     x.to(r.out[blockIdx.y] + 2 * at);
 }
 
-__global__ void __launch_bounds__(cache_threads) clear_clipped_kernel(const __grid_constant__ ClearClipped c) {
+__global__ void __launch_bounds__(cache_threads) cache_clear_clipped_kernel(const __grid_constant__ ClearClipped c) {
     const CacheSide& side = c.sides[blockIdx.y];
     const int64_t at = eight_at();
     if (at >= c.tokens * side.width) return;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(cache_threads) clear_clipped_kernel(const __gr
     gradient.to(d);
 }
 
-__global__ void __launch_bounds__(cache_threads) see_cache_kernel(const __grid_constant__ SeeCache s) {
+__global__ void __launch_bounds__(cache_threads) cache_maxima_kernel(const __grid_constant__ SeeCache s) {
     const CacheSide& side = s.sides[blockIdx.z];
     const int64_t row = blockIdx.y, count = s.row_tokens * side.width;
     const std::byte* from = side.x + 2 * row * count;
@@ -90,18 +90,18 @@ dim3 blocks_of_sides(int64_t tokens, int count, const CacheSide* sides) {
 }  // namespace
 
 cudaError_t launch_round_cache(const RoundCache& r, cudaStream_t stream) {
-    round_cache_kernel<<<blocks_of_sides(r.tokens, r.count, r.sides), cache_threads, 0, stream>>>(r);
+    cache_round_kernel<<<blocks_of_sides(r.tokens, r.count, r.sides), cache_threads, 0, stream>>>(r);
     return cudaGetLastError();
 }
 
 cudaError_t launch_clear_clipped(const ClearClipped& c, cudaStream_t stream) {
-    clear_clipped_kernel<<<blocks_of_sides(c.tokens, c.count, c.sides), cache_threads, 0, stream>>>(c);
+    cache_clear_clipped_kernel<<<blocks_of_sides(c.tokens, c.count, c.sides), cache_threads, 0, stream>>>(c);
     return cudaGetLastError();
 }
 
 cudaError_t launch_see_cache(const SeeCache& s, cudaStream_t stream) {
-    see_cache_kernel<<<dim3(see_blocks, static_cast<unsigned>(s.rows), static_cast<unsigned>(s.count)), cache_threads,
-                       0, stream>>>(s);
+    cache_maxima_kernel<<<dim3(see_blocks, static_cast<unsigned>(s.rows), static_cast<unsigned>(s.count)),
+                          cache_threads, 0, stream>>>(s);
     return cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/train_latent_cuda.h"
+#include "kernels/attention_backward_cuda.h"
 
 #include "kernels/cuda/attention/latent_backward_launch.h"
 #include "tensor/cuda/call.h"

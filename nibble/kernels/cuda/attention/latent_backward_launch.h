@@ -1,7 +1,7 @@
 // What kernels/cuda/attention/latent_backward.cpp calls. Arguments are checked before they come here.
 #pragma once
 
-#include "kernels/train_latent_args.h"
+#include "kernels/attention_backward_args.h"
 
 #include <cuda_runtime_api.h>
 

@@ -43,7 +43,7 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
 }
 
 // A thread block per token and 8 * blockDim.x columns.
-__global__ void activate_rows_kernel(const __grid_constant__ ActivateRowsArgs args) {
+__global__ void activate_bf16_rows_kernel(const __grid_constant__ ActivateRowsArgs args) {
     start(args.overlap);
     const int64_t token = blockIdx.x, column = 8 * (int64_t{blockIdx.y} * blockDim.x + threadIdx.x);
     float m = 0.0f;
@@ -121,7 +121,7 @@ __global__ void __cluster_dims__(argmax_blocks, 1, 1) __launch_bounds__(1024)
     cluster_barrier();  // nobody leaves while its best is read
 }
 
-__global__ void round_kernel(const __grid_constant__ RoundArgs args) {
+__global__ void round_rows_kernel(const __grid_constant__ RoundArgs args) {
     start(args.overlap);
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i < args.count) args.x[i] = rounded(args.x[i]);
@@ -149,12 +149,13 @@ cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream) {
 cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stream) {
     const int64_t chunks = args.width / 8;
     const int threads = chunks <= 128 ? 128 : 256;
-    return launch_kernel(activate_rows_kernel, dim3(static_cast<unsigned>(args.tokens), ceil_blocks(chunks, threads)),
-                         threads, 0, args, stream);
+    return launch_kernel(activate_bf16_rows_kernel,
+                         dim3(static_cast<unsigned>(args.tokens), ceil_blocks(chunks, threads)), threads, 0, args,
+                         stream);
 }
 
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {
-    return launch_kernel(round_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
+    return launch_kernel(round_rows_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
 }
 
 cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream) {

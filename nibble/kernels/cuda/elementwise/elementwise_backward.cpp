@@ -1,4 +1,4 @@
-#include "kernels/train_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
 
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
 #include "kernels/cuda/elementwise/elementwise_launch.h"

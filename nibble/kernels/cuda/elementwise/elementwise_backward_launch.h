@@ -2,7 +2,7 @@
 // The host side checks arguments before it calls these.
 #pragma once
 
-#include "kernels/train_args.h"
+#include "kernels/elementwise_backward_args.h"
 
 #include <cuda_runtime_api.h>
 

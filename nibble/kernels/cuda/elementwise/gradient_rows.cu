@@ -13,7 +13,7 @@ __device__ float value_at(const float* x, int64_t i) { return x[i]; }
 // parts [column_parts][width]: rows of a part in ascending order.
 template <class T>
 __global__ void __launch_bounds__(threads)
-    column_parts_kernel(const T* x, int64_t tokens, int64_t width, float* parts) {
+    column_sums_parts_kernel(const T* x, int64_t tokens, int64_t width, float* parts) {
     const int64_t column = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (column >= width) return;
     const int64_t each = (tokens + gridDim.y - 1) / gridDim.y, first = blockIdx.y * each;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 __global__ void __launch_bounds__(threads)
-    scale_kernel(const uint16_t* from, int64_t count, float scale, uint16_t* to) {
+    scale_rows_kernel(const uint16_t* from, int64_t count, float scale, uint16_t* to) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i < count) to[i] = bf16_from_float(bf16_to_float(from[i]) * scale);
 }
@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(threads) add_one_kernel(float* x, int64_t coun
 constexpr int embedding_threads = 256;
 
 // A thread block per id and 4 * embedding_threads columns.
-__global__ void __launch_bounds__(embedding_threads) embedding_kernel(const __grid_constant__ EmbeddingBackward e) {
+__global__ void __launch_bounds__(embedding_threads)
+    embedding_backward_kernel(const __grid_constant__ EmbeddingBackward e) {
     const int64_t column = (int64_t{blockIdx.y} * embedding_threads + threadIdx.x) * 4;
     if (column >= e.width) return;
     float4 sum = {};
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(embedding_threads) embedding_kernel(const __gr
 
 constexpr int sum_columns = 32, sum_groups = 32;
 
-__global__ void sum_parts_kernel(const float* x, int parts, int64_t width, float* out) {
+__global__ void column_sums_kernel(const float* x, int parts, int64_t width, float* out) {
     __shared__ float of_group[sum_groups][sum_columns];
     const int64_t column = int64_t{blockIdx.x} * sum_columns + threadIdx.x;
     const int each = (parts + sum_groups - 1) / sum_groups, first = static_cast<int>(threadIdx.y) * each;
@@ -78,17 +79,17 @@ cudaError_t launch_column_sums(const ColumnSums& c, cudaStream_t stream) {
     auto* parts = reinterpret_cast<float*>(c.workspace);
     const dim3 blocks(ceil_blocks(c.width, threads), column_parts);
     if (c.x)
-        column_parts_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<const uint16_t*>(c.x), c.tokens, c.width,
-                                                            parts);
+        column_sums_parts_kernel<<<blocks, threads, 0, stream>>>(reinterpret_cast<const uint16_t*>(c.x), c.tokens,
+                                                                 c.width, parts);
     else
-        column_parts_kernel<<<blocks, threads, 0, stream>>>(c.wide, c.tokens, c.width, parts);
+        column_sums_parts_kernel<<<blocks, threads, 0, stream>>>(c.wide, c.tokens, c.width, parts);
     if (const cudaError_t code = cudaGetLastError()) return code;
     return launch_sum_parts(parts, column_parts, c.width, c.sums, stream);
 }
 
 cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream) {
-    scale_kernel<<<ceil_blocks(count, threads), threads, 0, stream>>>(reinterpret_cast<const uint16_t*>(from), count,
-                                                                      scale, reinterpret_cast<uint16_t*>(to));
+    scale_rows_kernel<<<ceil_blocks(count, threads), threads, 0, stream>>>(
+        reinterpret_cast<const uint16_t*>(from), count, scale, reinterpret_cast<uint16_t*>(to));
     return cudaGetLastError();
 }
 
@@ -99,13 +100,13 @@ cudaError_t launch_add_one(float* x, int64_t count, cudaStream_t stream) {
 
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream) {
     const dim3 blocks(static_cast<unsigned>(e.unique), ceil_blocks(e.width, 4 * embedding_threads));
-    embedding_kernel<<<blocks, embedding_threads, 0, stream>>>(e);
+    embedding_backward_kernel<<<blocks, embedding_threads, 0, stream>>>(e);
     return cudaGetLastError();
 }
 
 cudaError_t launch_sum_parts(const float* x, int parts, int64_t width, float* out, cudaStream_t stream) {
-    sum_parts_kernel<<<ceil_blocks(width, sum_columns), dim3(sum_columns, sum_groups), 0, stream>>>(x, parts, width,
-                                                                                                    out);
+    column_sums_kernel<<<ceil_blocks(width, sum_columns), dim3(sum_columns, sum_groups), 0, stream>>>(x, parts, width,
+                                                                                                      out);
     return cudaGetLastError();
 }
 

@@ -7,13 +7,13 @@ namespace {
 
 constexpr int warps = 4;
 
-__global__ void rope_kernel(const __grid_constant__ RopeArgs args) {
+__global__ void rope_append_kernel(const __grid_constant__ RopeArgs args) {
     start(args.overlap);
     const int head = static_cast<int>(blockIdx.y * warps + threadIdx.x / 32);
     if (head < args.q_heads + 2 * args.cache.kv_heads) rope_item(args, blockIdx.x, head);
 }
 
-__global__ void latent_kernel(const __grid_constant__ LatentArgs args) {
+__global__ void latent_append_kernel(const __grid_constant__ LatentArgs args) {
     start(args.overlap);
     const CacheArgs& cache = args.cache;
     const int heads = cache.kv_heads, dim = cache.dims.k, both = args.nope + cache.dims.v;
@@ -41,7 +41,7 @@ __global__ void latent_kernel(const __grid_constant__ LatentArgs args) {
     }
 }
 
-__global__ void append_kernel(const __grid_constant__ AppendArgs args) {
+__global__ void kv_append_kernel(const __grid_constant__ AppendArgs args) {
     start(args.overlap);
     const CacheArgs& cache = args.cache;
     const int64_t item = int64_t{blockIdx.x} * warps + threadIdx.x / 32;
@@ -56,19 +56,19 @@ __global__ void append_kernel(const __grid_constant__ AppendArgs args) {
 }  // namespace
 
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream) {
-    if (const cudaError_t code = prefer_shared_memory(rope_kernel)) return code;
+    if (const cudaError_t code = prefer_shared_memory(rope_append_kernel)) return code;
     const dim3 blocks(static_cast<unsigned>(args.tokens), ceil_blocks(args.q_heads + 2 * args.cache.kv_heads, warps));
-    return launch_kernel(rope_kernel, blocks, 32 * warps, 0, args, stream);
+    return launch_kernel(rope_append_kernel, blocks, 32 * warps, 0, args, stream);
 }
 
 cudaError_t launch_latent(const LatentArgs& args, cudaStream_t stream) {
     const int64_t items = args.tokens * 3 * args.cache.kv_heads;
-    return launch_kernel(latent_kernel, dim3(ceil_blocks(items, warps)), 32 * warps, 0, args, stream);
+    return launch_kernel(latent_append_kernel, dim3(ceil_blocks(items, warps)), 32 * warps, 0, args, stream);
 }
 
 cudaError_t launch_append(const AppendArgs& args, cudaStream_t stream) {
     if (args.tokens == 0) return cudaSuccess;
-    return launch_kernel(append_kernel, dim3(ceil_blocks(args.tokens * args.cache.kv_heads, warps)), 32 * warps, 0,
+    return launch_kernel(kv_append_kernel, dim3(ceil_blocks(args.tokens * args.cache.kv_heads, warps)), 32 * warps, 0,
                          args, stream);
 }
 

@@ -60,7 +60,7 @@ constexpr int value_threads = 128, quad = 4;
 
 // Values into the cache: a thread block has four tokens, a thread two dimensions of a head of them, 16 bytes of a tile
 // where the tokens lie side by side in it.
-__global__ void __launch_bounds__(value_threads) values_kernel(const __grid_constant__ RopeRowsArgs args) {
+__global__ void __launch_bounds__(value_threads) rope_rows_values_kernel(const __grid_constant__ RopeRowsArgs args) {
     start(args.overlap);
     const RopeArgs& r = args.rope;
     const CacheArgs& c = r.cache;
@@ -107,7 +107,7 @@ cudaError_t launch_rope_rows(const RopeRowsArgs& args, cudaStream_t stream) {
                              dim3(ceil_blocks(items, Team::in_block)), rope_threads, 0, args, stream);
     });
     if (code != cudaSuccess || !cached) return code;
-    return launch_kernel(values_kernel, dim3(ceil_blocks(r.tokens, quad)), value_threads, 0, args, stream);
+    return launch_kernel(rope_rows_values_kernel, dim3(ceil_blocks(r.tokens, quad)), value_threads, 0, args, stream);
 }
 
 }  // namespace nibble::cuda

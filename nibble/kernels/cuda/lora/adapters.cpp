@@ -1,4 +1,4 @@
-#include "kernels/train_adapters_cuda.h"
+#include "kernels/lora_cuda.h"
 
 #include "kernels/cuda/lora/adapters_launch.h"
 #include "tensor/cuda/call.h"

@@ -7,7 +7,7 @@ namespace {
 constexpr int adapter_threads = 256;
 
 __global__ void __launch_bounds__(adapter_threads)
-    add_scaled_rows_kernel(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols) {
+    lora_add_scaled_rows_kernel(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols) {
     const int64_t i = int64_t{blockIdx.x} * adapter_threads + threadIdx.x;
     if (i >= n * cols) return;
     float& to = y[i / cols * stride + i % cols];
@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(adapter_threads)
 
 // A thread for each element of a narrow row, and of a wide one.
 __global__ void __launch_bounds__(adapter_threads)
-    spread_blocks_kernel(const __grid_constant__ AdapterBlocks b, const uint16_t* narrow, int64_t narrow_rows,
-                         uint16_t* wide) {
+    lora_spread_blocks_kernel(const __grid_constant__ AdapterBlocks b, const uint16_t* narrow, int64_t narrow_rows,
+                              uint16_t* wide) {
     const int64_t i = int64_t{blockIdx.x} * adapter_threads + threadIdx.x, width = b.parts * b.rank;
     if (i >= b.experts * b.rows * width) return;
     const int64_t row = i / width % b.rows, expert = i / width / b.rows, column = i % width;
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(adapter_threads)
 }
 
 __global__ void __launch_bounds__(adapter_threads)
-    gather_blocks_kernel(const __grid_constant__ AdapterBlocks b, const float* wide, float scale, float* narrow,
-                         int64_t narrow_rows) {
+    lora_gather_blocks_kernel(const __grid_constant__ AdapterBlocks b, const float* wide, float scale, float* narrow,
+                              int64_t narrow_rows) {
     const int64_t i = int64_t{blockIdx.x} * adapter_threads + threadIdx.x, width = b.parts * b.rank;
     if (i >= b.experts * narrow_rows * b.rank) return;
     const int64_t expert = i / b.rank / narrow_rows;
@@ -48,21 +48,21 @@ __global__ void __launch_bounds__(adapter_threads)
 
 cudaError_t launch_add_scaled_rows(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols,
                                    cudaStream_t stream) {
-    add_scaled_rows_kernel<<<ceil_blocks(n * cols, adapter_threads), adapter_threads, 0, stream>>>(y, stride, more,
-                                                                                                   scale, n, cols);
+    lora_add_scaled_rows_kernel<<<ceil_blocks(n * cols, adapter_threads), adapter_threads, 0, stream>>>(y, stride, more,
+                                                                                                        scale, n, cols);
     return cudaGetLastError();
 }
 
 cudaError_t launch_spread_blocks(const AdapterBlocks& b, const uint16_t* narrow, uint16_t* wide, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(b.experts * b.rows * b.width(), adapter_threads);
-    spread_blocks_kernel<<<blocks, adapter_threads, 0, stream>>>(b, narrow, b.narrow_rows(), wide);
+    lora_spread_blocks_kernel<<<blocks, adapter_threads, 0, stream>>>(b, narrow, b.narrow_rows(), wide);
     return cudaGetLastError();
 }
 
 cudaError_t launch_gather_blocks(const AdapterBlocks& b, const float* wide, float scale, float* narrow,
                                  cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(b.experts * b.narrow_rows() * b.rank, adapter_threads);
-    gather_blocks_kernel<<<blocks, adapter_threads, 0, stream>>>(b, wide, scale, narrow, b.narrow_rows());
+    lora_gather_blocks_kernel<<<blocks, adapter_threads, 0, stream>>>(b, wide, scale, narrow, b.narrow_rows());
     return cudaGetLastError();
 }
 

@@ -1,15 +1,9 @@
 #include "kernels/cuda/loss/label_loss_drawn.h"
 
-#include "kernels/label_loss_cuda.h"
+#include "kernels/loss_cuda.h"
 #include "tensor/cuda/call.h"
 
 namespace nibble::cuda {
-
-Status prepare_drawn_labels(const DeviceInfo& device) {
-    const CurrentDevice current(device.index);
-    NIBBLE_CHECK(current.status());
-    return cuda_status(prepare_label_loss_drawn(), "drawn_label_loss: cudaFuncSetAttribute");
-}
 
 Status drawn_label_loss(const LabelLoss& l, const Drawn& drawn, const Stream& stream) {
     constexpr int64_t most = int64_t{1} << 19;  // that a sum of weights has room for

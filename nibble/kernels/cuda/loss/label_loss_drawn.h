@@ -1,8 +1,8 @@
 // What label_loss_drawn.cpp calls. Arguments are checked before they come here.
 #pragma once
 
+#include "kernels/loss_args.h"
 #include "kernels/sampling_row.h"
-#include "kernels/train_args.h"
 
 #include <cuda_runtime_api.h>
 

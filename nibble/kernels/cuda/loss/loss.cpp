@@ -1,4 +1,4 @@
-#include "kernels/train_cuda.h"
+#include "kernels/loss_cuda.h"
 
 #include "kernels/cuda/loss/loss_launch.h"
 #include "kernels/cuda/primitives/launch_checks.h"

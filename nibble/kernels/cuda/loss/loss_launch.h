@@ -1,7 +1,7 @@
 // The kernels of losses over a vocabulary. The host side checks arguments before it calls these.
 #pragma once
 
-#include "kernels/train_args.h"
+#include "kernels/loss_args.h"
 
 #include <cuda_runtime_api.h>
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/primitives/rows8.cuh"
-#include "kernels/train_args.h"
+#include "kernels/loss_args.h"
 
 namespace nibble::cuda {
 

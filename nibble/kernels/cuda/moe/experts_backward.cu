@@ -64,7 +64,7 @@ __device__ Found find_tile(const int32_t* begin, int experts, int wanted) {
 }
 
 template <bool Weights>
-__global__ void __launch_bounds__(threads, 2) experts_back_kernel(const __grid_constant__ ExpertsBackArgs a) {
+__global__ void __launch_bounds__(threads, 2) experts_bf16_backward_kernel(const __grid_constant__ ExpertsBackArgs a) {
     extern __shared__ __align__(128) uint8_t back_tiles[];
     const uint32_t base = shared_address(back_tiles);
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -162,19 +162,20 @@ __global__ void __launch_bounds__(threads, 2) experts_back_kernel(const __grid_c
 }  // namespace
 
 cudaError_t prepare_experts_back() {
-    if (const cudaError_t code = allow_shared_memory(experts_back_kernel<true>, stages * stage_bytes)) return code;
-    return allow_shared_memory(experts_back_kernel<false>, stages * stage_bytes);
+    if (const cudaError_t code = allow_shared_memory(experts_bf16_backward_kernel<true>, stages * stage_bytes))
+        return code;
+    return allow_shared_memory(experts_bf16_backward_kernel<false>, stages * stage_bytes);
 }
 
 cudaError_t launch_experts_input_gradient(const ExpertsBackArgs& a, cudaStream_t stream) {
     const dim3 blocks(ceil_blocks(a.cols, edge), static_cast<unsigned>(ceil_blocks(a.slots, edge) + a.experts));
-    experts_back_kernel<false><<<blocks, threads, stages * stage_bytes, stream>>>(a);
+    experts_bf16_backward_kernel<false><<<blocks, threads, stages * stage_bytes, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_experts_weight_gradient(const ExpertsBackArgs& a, cudaStream_t stream) {
     const dim3 blocks(ceil_blocks(a.cols, edge), ceil_blocks(a.rows, edge), static_cast<unsigned>(a.experts));
-    experts_back_kernel<true><<<blocks, threads, stages * stage_bytes, stream>>>(a);
+    experts_bf16_backward_kernel<true><<<blocks, threads, stages * stage_bytes, stream>>>(a);
     return cudaGetLastError();
 }
 

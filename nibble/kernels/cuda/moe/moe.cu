@@ -105,7 +105,7 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
 }
 
 // A warp per token.
-__global__ void __launch_bounds__(32 * route_warps) route_kernel(const __grid_constant__ RouteArgs args) {
+__global__ void __launch_bounds__(32 * route_warps) moe_route_kernel(const __grid_constant__ RouteArgs args) {
     extern __shared__ float shared[];
     start(args.overlap);
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * route_warps) route_kernel(const __grid_co
 
 // Few tokens: one thread block chooses and sorts, so that a decoding step has one launch less.
 __global__ void __launch_bounds__(1024)
-    route_and_sort_kernel(const __grid_constant__ RouteArgs args, const __grid_constant__ SortArgs sort) {
+    moe_route_and_sort_kernel(const __grid_constant__ RouteArgs args, const __grid_constant__ SortArgs sort) {
     extern __shared__ float shared[];
     __shared__ int chosen[most_sorted_here];
     start(args.overlap);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(1024)
 }
 
 // A thread block per expert: counts the slots of lower experts and its own, then numbers its own in order.
-__global__ void __launch_bounds__(sort_threads) sort_kernel(const __grid_constant__ SortArgs args) {
+__global__ void __launch_bounds__(sort_threads) moe_sort_kernel(const __grid_constant__ SortArgs args) {
     __shared__ int of_warp[2][sort_threads / 32];
     start(args.overlap);
     const int expert = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(sort_threads) sort_kernel(const __grid_constan
     }
 }
 
-__global__ void combine_kernel(const __grid_constant__ CombineArgs args) {
+__global__ void moe_combine_kernel(const __grid_constant__ CombineArgs args) {
     start(args.overlap);
     const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     const int64_t token = blockIdx.y;
@@ -206,7 +206,7 @@ __global__ void combine_kernel(const __grid_constant__ CombineArgs args) {
 
 cudaError_t launch_route(const RouteArgs& args, cudaStream_t stream) {
     const int bytes = route_warps * 3 * args.count * 4;
-    return launch_kernel(route_kernel, dim3(ceil_blocks(args.tokens, route_warps)), 32 * route_warps, bytes, args,
+    return launch_kernel(moe_route_kernel, dim3(ceil_blocks(args.tokens, route_warps)), 32 * route_warps, bytes, args,
                          stream);
 }
 
@@ -223,17 +223,17 @@ cudaError_t launch_route_and_sort(const RouteArgs& args, const SortArgs& sort, c
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, route_and_sort_kernel, args, sort);
+    return cudaLaunchKernelEx(&config, moe_route_and_sort_kernel, args, sort);
 }
 
 cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream) {
-    return launch_kernel(sort_kernel, dim3(static_cast<unsigned>(args.count)), sort_threads, 0, args, stream);
+    return launch_kernel(moe_sort_kernel, dim3(static_cast<unsigned>(args.count)), sort_threads, 0, args, stream);
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
-    if (const cudaError_t code = prefer_shared_memory(combine_kernel)) return code;
-    return launch_kernel(combine_kernel, dim3(ceil_blocks(args.width, 256), static_cast<unsigned>(args.tokens)), 256, 0,
-                         args, stream);
+    if (const cudaError_t code = prefer_shared_memory(moe_combine_kernel)) return code;
+    return launch_kernel(moe_combine_kernel, dim3(ceil_blocks(args.width, 256), static_cast<unsigned>(args.tokens)),
+                         256, 0, args, stream);
 }
 
 }  // namespace nibble::cuda

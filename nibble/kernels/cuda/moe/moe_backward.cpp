@@ -1,4 +1,4 @@
-#include "kernels/train_moe_cuda.h"
+#include "kernels/moe_backward_cuda.h"
 
 #include "kernels/cuda/moe/moe_backward_launch.h"
 #include "kernels/product_cuda.h"
@@ -32,12 +32,6 @@ ExpertsBackArgs back_args(const ExpertsShape& s, const int32_t* begin, const std
 }
 
 }  // namespace
-
-Status prepare_training_experts(const DeviceInfo& device) {
-    const CurrentDevice current(device.index);
-    NIBBLE_CHECK(current.status());
-    return cuda_status(prepare_experts_back(), "experts: cudaFuncSetAttribute");
-}
 
 Status experts_input_gradient(const ExpertsShape& shape, const int32_t* begin, const std::byte* dy, const std::byte* w,
                               std::byte* dx, const Stream& stream) {

@@ -21,7 +21,7 @@ __device__ float warp_max(float value) {
 }
 
 // Eight columns a thread, to where exact/operand.cu puts them.
-__global__ void __launch_bounds__(sum_threads) experts_operands_kernel(const __grid_constant__ ExpertsOperandsArgs a) {
+__global__ void __launch_bounds__(sum_threads) moe_operands_kernel(const __grid_constant__ ExpertsOperandsArgs a) {
     const int64_t i = int64_t{blockIdx.x} * sum_threads + threadIdx.x, chunks = a.cols / 8;
     if (i >= a.experts * a.rows * chunks) return;
     const int64_t chunk = i % chunks, row = i / chunks % a.rows, expert = i / chunks / a.rows;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(sum_threads) experts_operands_kernel(const __g
 }
 
 // A thread block per slot, in order of tokens.
-__global__ void __launch_bounds__(slot_threads) experts_activate_kernel(const __grid_constant__ ExpertsActivateArgs a) {
+__global__ void __launch_bounds__(slot_threads) moe_activate_kernel(const __grid_constant__ ExpertsActivateArgs a) {
     __shared__ float of_warp[slot_threads / 32];
     const int64_t slot = blockIdx.x, row = a.places[slot], stride = a.gated ? 2 * a.width : a.width;
     const float weight = a.weights[slot];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(slot_threads) experts_activate_kernel(const __
 }
 
 __global__ void __launch_bounds__(slot_threads)
-    weigh_slots_kernel(int64_t width, const int32_t* places, const float* weights, std::byte* rows) {
+    moe_weigh_slots_kernel(int64_t width, const int32_t* places, const float* weights, std::byte* rows) {
     const int64_t slot = blockIdx.x;
     const float weight = weights[slot];
     std::byte* row = rows + 2 * places[slot] * width;
@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(slot_threads)
 }
 
 // A warp per token; p lies in shared memory.
-__global__ void __launch_bounds__(32 * route_warps) route_backward_kernel(const __grid_constant__ RouteBackwardArgs a) {
+__global__ void __launch_bounds__(32 * route_warps)
+    moe_route_backward_kernel(const __grid_constant__ RouteBackwardArgs a) {
     extern __shared__ float scores[];
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, n = a.count;
     const int64_t token = int64_t{blockIdx.x} * route_warps + warp;
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(32 * route_warps) route_backward_kernel(const 
         a.d_logits[token * n + i] = bf16_from_float(a.sigmoid ? d[i] * (p[i] * (1.0f - p[i])) : p[i] * (d[i] - mean));
 }
 
-__global__ void __launch_bounds__(sum_threads) sum_slots_kernel(const __grid_constant__ SumSlotsArgs a) {
+__global__ void __launch_bounds__(sum_threads) moe_sum_slots_kernel(const __grid_constant__ SumSlotsArgs a) {
     const int64_t chunks = a.width / 8, i = int64_t{blockIdx.x} * sum_threads + threadIdx.x;
     if (i >= a.tokens * chunks) return;
     const int64_t token = i / chunks, column = i % chunks * 8;
@@ -140,29 +141,29 @@ __global__ void __launch_bounds__(sum_threads) sum_slots_kernel(const __grid_con
 }  // namespace
 
 cudaError_t launch_experts_operands(const ExpertsOperandsArgs& a, cudaStream_t stream) {
-    experts_operands_kernel<<<ceil_blocks(a.experts * a.rows * (a.cols / 8), sum_threads), sum_threads, 0, stream>>>(a);
+    moe_operands_kernel<<<ceil_blocks(a.experts * a.rows * (a.cols / 8), sum_threads), sum_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_experts_activate_backward(const ExpertsActivateArgs& a, cudaStream_t stream) {
-    experts_activate_kernel<<<static_cast<unsigned>(a.slots), slot_threads, 0, stream>>>(a);
+    moe_activate_kernel<<<static_cast<unsigned>(a.slots), slot_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_weigh_slots(int64_t slots, int64_t width, const int32_t* places, const float* weights,
                                std::byte* rows, cudaStream_t stream) {
-    weigh_slots_kernel<<<static_cast<unsigned>(slots), slot_threads, 0, stream>>>(width, places, weights, rows);
+    moe_weigh_slots_kernel<<<static_cast<unsigned>(slots), slot_threads, 0, stream>>>(width, places, weights, rows);
     return cudaGetLastError();
 }
 
 cudaError_t launch_route_backward(const RouteBackwardArgs& a, cudaStream_t stream) {
-    route_backward_kernel<<<ceil_blocks(a.tokens, route_warps), 32 * route_warps, route_warps * 8 * a.count, stream>>>(
-        a);
+    moe_route_backward_kernel<<<ceil_blocks(a.tokens, route_warps), 32 * route_warps, route_warps * 8 * a.count,
+                                stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_sum_slots(const SumSlotsArgs& a, cudaStream_t stream) {
-    sum_slots_kernel<<<ceil_blocks(a.tokens * (a.width / 8), sum_threads), sum_threads, 0, stream>>>(a);
+    moe_sum_slots_kernel<<<ceil_blocks(a.tokens * (a.width / 8), sum_threads), sum_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

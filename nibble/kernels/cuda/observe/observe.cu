@@ -25,7 +25,7 @@ __device__ int expert_of(const int32_t* begin, int experts, int64_t row) {
 }
 
 // A warp takes neighbouring rows. |x| of BF16 orders like its code, NaN on top.
-__global__ void __launch_bounds__(32 * warps) range_kernel(const __grid_constant__ RangeArgs args) {
+__global__ void __launch_bounds__(32 * warps) observe_ranges_kernel(const __grid_constant__ RangeArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t all = int64_t{gridDim.x} * warps, each = (args.rows + all - 1) / all;
     const int64_t first = (int64_t{blockIdx.x} * warps + threadIdx.x / 32) * each, last = min(first + each, args.rows);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(32 * warps) range_kernel(const __grid_constant
 }
 
 // Thread blocks along y: experts. A block counts in its own table first.
-__global__ void __launch_bounds__(1024) counts_kernel(const __grid_constant__ RangeArgs args) {
+__global__ void __launch_bounds__(1024) observe_counts_kernel(const __grid_constant__ RangeArgs args) {
     extern __shared__ uint32_t table[];
     const int expert = static_cast<int>(blockIdx.y);
     const int64_t begin = args.begin ? args.begin[expert] : 0, end = args.begin ? args.begin[expert + 1] : args.rows;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(1024) counts_kernel(const __grid_constant__ Ra
 
 // ---- The cache ----------------------------------------------------------------------------------------------------
 
-__global__ void read_kv_kernel(const __grid_constant__ ReadKvArgs args) {
+__global__ void observe_read_kv_kernel(const __grid_constant__ ReadKvArgs args) {
     const CacheArgs& c = args.cache;
     const int64_t item = int64_t{blockIdx.x} * warps + threadIdx.x / 32;
     if (item >= args.tokens * c.kv_heads) return;
@@ -103,7 +103,7 @@ __global__ void read_kv_kernel(const __grid_constant__ ReadKvArgs args) {
 
 constexpr int square = 32;
 
-__global__ void transpose_kernel(const uint16_t* x, int64_t rows, int64_t n, uint16_t* out, int64_t padded) {
+__global__ void observe_transpose_kernel(const uint16_t* x, int64_t rows, int64_t n, uint16_t* out, int64_t padded) {
     __shared__ uint16_t tile[square][square + 2];
     const int64_t row0 = int64_t{blockIdx.x} * square, column0 = int64_t{blockIdx.y} * square;
     for (int i = static_cast<int>(threadIdx.y); i < square; i += blockDim.y) {
@@ -117,13 +117,14 @@ __global__ void transpose_kernel(const uint16_t* x, int64_t rows, int64_t n, uin
     }
 }
 
-__global__ void add_sums_kernel(const float* part, int64_t count, double* sums) {
+__global__ void observe_add_moments_kernel(const float* part, int64_t count, double* sums) {
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i < count) sums[i] += static_cast<double>(part[i]);
 }
 
 // A thread block per block of 16 columns, a thread per entry.
-__global__ void __launch_bounds__(256) local_kernel(const uint16_t* x, int64_t rows, int64_t n, double* sums) {
+__global__ void __launch_bounds__(256)
+    observe_local_moments_kernel(const uint16_t* x, int64_t rows, int64_t n, double* sums) {
     constexpr int side = 16, together = 128;
     __shared__ float staged[together][side];
     const int i = static_cast<int>(threadIdx.x) / side, j = static_cast<int>(threadIdx.x) % side;
@@ -166,7 +167,7 @@ __device__ T block_total(T value, T* shared, Op op) {
 }
 
 __global__ void __launch_bounds__(divergence_threads)
-    divergence_kernel(const float* p, const float* q, int64_t vocab, double* out) {
+    kl_divergence_kernel(const float* p, const float* q, int64_t vocab, double* out) {
     __shared__ double shared[divergence_threads];
     auto* largest = reinterpret_cast<float*>(shared);
     const auto most = [](float a, float b) { return a > b ? a : b; };
@@ -197,45 +198,45 @@ __global__ void __launch_bounds__(divergence_threads)
 
 cudaError_t launch_ranges(const RangeArgs& args, cudaStream_t stream) {
     const unsigned blocks = min(ceil_blocks(args.rows, warps), static_cast<unsigned>(most_blocks));
-    range_kernel<<<blocks, 32 * warps, 0, stream>>>(args);
+    observe_ranges_kernel<<<blocks, 32 * warps, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
 cudaError_t launch_range_counts(const RangeArgs& args, cudaStream_t stream) {
     constexpr int bytes = static_cast<int>(range_buckets) * 4;
     if (const cudaError_t code =
-            cudaFuncSetAttribute(counts_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
+            cudaFuncSetAttribute(observe_counts_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
         return code;
     const unsigned across = max(1u, min(132u, ceil_blocks(args.rows * args.chunks, 1024)) / args.experts);
-    counts_kernel<<<dim3(across, static_cast<unsigned>(args.experts)), 1024, bytes, stream>>>(args);
+    observe_counts_kernel<<<dim3(across, static_cast<unsigned>(args.experts)), 1024, bytes, stream>>>(args);
     return cudaGetLastError();
 }
 
 cudaError_t launch_read_kv(const ReadKvArgs& args, cudaStream_t stream) {
-    read_kv_kernel<<<ceil_blocks(args.tokens * args.cache.kv_heads, warps), 32 * warps, 0, stream>>>(args);
+    observe_read_kv_kernel<<<ceil_blocks(args.tokens * args.cache.kv_heads, warps), 32 * warps, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
 cudaError_t launch_transpose(const uint16_t* x, int64_t rows, int64_t n, uint16_t* out, int64_t padded,
                              cudaStream_t stream) {
     const dim3 blocks(ceil_blocks(padded, square), ceil_blocks(n, square));
-    transpose_kernel<<<blocks, dim3(square, 8), 0, stream>>>(x, rows, n, out, padded);
+    observe_transpose_kernel<<<blocks, dim3(square, 8), 0, stream>>>(x, rows, n, out, padded);
     return cudaGetLastError();
 }
 
 cudaError_t launch_add_sums(const float* part, int64_t count, double* sums, cudaStream_t stream) {
-    add_sums_kernel<<<ceil_blocks(count, 256), 256, 0, stream>>>(part, count, sums);
+    observe_add_moments_kernel<<<ceil_blocks(count, 256), 256, 0, stream>>>(part, count, sums);
     return cudaGetLastError();
 }
 
 cudaError_t launch_local_moments(const uint16_t* x, int64_t rows, int64_t n, double* sums, cudaStream_t stream) {
-    local_kernel<<<static_cast<unsigned>(n / 16), 256, 0, stream>>>(x, rows, n, sums);
+    observe_local_moments_kernel<<<static_cast<unsigned>(n / 16), 256, 0, stream>>>(x, rows, n, sums);
     return cudaGetLastError();
 }
 
 cudaError_t launch_divergences(const float* p, const float* q, int64_t rows, int64_t vocab, double* out,
                                cudaStream_t stream) {
-    divergence_kernel<<<static_cast<unsigned>(rows), divergence_threads, 0, stream>>>(p, q, vocab, out);
+    kl_divergence_kernel<<<static_cast<unsigned>(rows), divergence_threads, 0, stream>>>(p, q, vocab, out);
     return cudaGetLastError();
 }
 

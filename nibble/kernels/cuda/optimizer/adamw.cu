@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-__global__ void add_kernel(float4* to, const float4* left, const float4* right, int64_t count) {
+__global__ void add_gradient_kernel(float4* to, const float4* left, const float4* right, int64_t count) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i >= count) return;
     float4 a = left[i];
@@ -19,7 +19,7 @@ __global__ void add_kernel(float4* to, const float4* left, const float4* right, 
 
 // A thread block per section of `each` float4.
 __global__ void __launch_bounds__(threads)
-    squares_kernel(const float4* x, int64_t count, int64_t each, int first, double* parts) {
+    gradient_squares_kernel(const float4* x, int64_t count, int64_t each, int first, double* parts) {
     double sum = 0;
     const int64_t begin = (int64_t{first} + blockIdx.x) * each, end = min(count, begin + each);
 #pragma unroll 4
@@ -32,19 +32,19 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(threads) squares_end_kernel(const double* parts, int count, double* out) {
+__global__ void __launch_bounds__(threads) gradient_squares_end_kernel(const double* parts, int count, double* out) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) sum += parts[i];
     sum = block_sum<threads>(sum);
     if (threadIdx.x == 0) *out = sum;
 }
 
-__global__ void clip_kernel(const double* squares, double limit, float* clip) {
+__global__ void clip_factor_kernel(const double* squares, double limit, float* clip) {
     const double norm = sqrt(*squares);
     *clip = !isfinite(norm) ? NAN : !(limit > 0) || norm <= limit ? 1.0f : static_cast<float>(limit / norm);
 }
 
-__global__ void __launch_bounds__(threads) adamw_kernel(const __grid_constant__ AdamW a) {
+__global__ void __launch_bounds__(threads) adamw_f32_kernel(const __grid_constant__ AdamW a) {
     const float clip = *a.clip;
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (isnan(clip) || 4 * i >= a.count) return;
@@ -76,31 +76,31 @@ cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cud
 }
 
 cudaError_t launch_sum_gradients(float* to, const float* a, const float* b, int64_t count, cudaStream_t stream) {
-    add_kernel<<<ceil_blocks(count / 4, threads), threads, 0, stream>>>(reinterpret_cast<float4*>(to),
-                                                                        reinterpret_cast<const float4*>(a),
-                                                                        reinterpret_cast<const float4*>(b), count / 4);
+    add_gradient_kernel<<<ceil_blocks(count / 4, threads), threads, 0, stream>>>(
+        reinterpret_cast<float4*>(to), reinterpret_cast<const float4*>(a), reinterpret_cast<const float4*>(b),
+        count / 4);
     return cudaGetLastError();
 }
 
 cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,
                                    cudaStream_t stream) {
-    squares_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(reinterpret_cast<const float4*>(x),
-                                                                            count / 4, each / 4, first, parts);
+    gradient_squares_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(reinterpret_cast<const float4*>(x),
+                                                                                     count / 4, each / 4, first, parts);
     return cudaGetLastError();
 }
 
 cudaError_t launch_sum_sections(const double* parts, int count, double* sum, cudaStream_t stream) {
-    squares_end_kernel<<<1, threads, 0, stream>>>(parts, count, sum);
+    gradient_squares_end_kernel<<<1, threads, 0, stream>>>(parts, count, sum);
     return cudaGetLastError();
 }
 
 cudaError_t launch_clip_factor(const double* squares, double limit, float* clip, cudaStream_t stream) {
-    clip_kernel<<<1, 1, 0, stream>>>(squares, limit, clip);
+    clip_factor_kernel<<<1, 1, 0, stream>>>(squares, limit, clip);
     return cudaGetLastError();
 }
 
 cudaError_t launch_adamw(const AdamW& a, cudaStream_t stream) {
-    adamw_kernel<<<ceil_blocks(a.count / 4, threads), threads, 0, stream>>>(a);
+    adamw_f32_kernel<<<ceil_blocks(a.count / 4, threads), threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

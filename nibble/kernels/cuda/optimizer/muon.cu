@@ -12,7 +12,7 @@ constexpr int threads = 256;
 constexpr int tile = 128, depth = 16, pitch = tile + 4;
 
 // One element a thread: g + momentum m', where m' = momentum m + g.
-__global__ void __launch_bounds__(threads) direction_kernel(const __grid_constant__ Muon u, float* direction) {
+__global__ void __launch_bounds__(threads) muon_direction_kernel(const __grid_constant__ Muon u, float* direction) {
     const float clip = *u.clip;
     const int64_t group = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (4 * group >= u.rows * u.cols) return;
@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(threads) direction_kernel(const __grid_constan
 }
 
 // A block per section of `each` neighbours.
-__global__ void __launch_bounds__(threads) section_kernel(const float* x, int64_t count, int64_t each, double* parts) {
+__global__ void __launch_bounds__(threads)
+    muon_section_kernel(const float* x, int64_t count, int64_t each, double* parts) {
     const int64_t begin = blockIdx.x * each, end = min(count, begin + each);
     double sum = 0;
     for (int64_t i = begin + threadIdx.x; i < end; i += threads) sum = fma(double{x[i]}, double{x[i]}, sum);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(threads) section_kernel(const float* x, int64_
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(threads) scale_kernel(const double* parts, int count, float* scale) {
+__global__ void __launch_bounds__(threads) muon_scale_factor_kernel(const double* parts, int count, float* scale) {
     double sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) sum += parts[i];
     sum = block_sum<threads>(sum);
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(threads) scale_kernel(const double* parts, int
 }
 
 // to [r, c] = scale * from, which lies as [rows, cols]: turned where there are more rows.
-__global__ void scaled_kernel(const float* from, int64_t r, int64_t c, bool turned, const float* scale, float* to) {
+__global__ void muon_scale_kernel(const float* from, int64_t r, int64_t c, bool turned, const float* scale, float* to) {
     __shared__ float square[32][33];
     const int64_t column = int64_t{blockIdx.x} * 32, row = int64_t{blockIdx.y} * 32;
     for (int i = static_cast<int>(threadIdx.y); i < 32; i += 8) {
@@ -72,7 +73,7 @@ struct Gemm {
 
 // A block of 16 x 16 threads a tile of 128 x 128; each has four times 4 x 4 numbers.
 template <bool down>
-__global__ void __launch_bounds__(threads) gemm_kernel(const __grid_constant__ Gemm g) {
+__global__ void __launch_bounds__(threads) muon_gemm_f32_kernel(const __grid_constant__ Gemm g) {
     __shared__ __align__(16) float left[depth][pitch], right[depth][pitch];
     const int thread = static_cast<int>(threadIdx.x), ty = thread / 16, tx = thread % 16;
     const int64_t row = int64_t{blockIdx.y} * tile, column = int64_t{blockIdx.x} * tile;
@@ -123,11 +124,11 @@ __global__ void __launch_bounds__(threads) gemm_kernel(const __grid_constant__ G
 template <bool down>
 void launch_gemm(const Gemm& g, cudaStream_t stream) {
     const dim3 blocks(static_cast<unsigned>((g.n + tile - 1) / tile), static_cast<unsigned>((g.m + tile - 1) / tile));
-    gemm_kernel<down><<<blocks, threads, 0, stream>>>(g);
+    muon_gemm_f32_kernel<down><<<blocks, threads, 0, stream>>>(g);
 }
 
 // u [r, c], turned where the matrix has more rows.
-__global__ void apply_kernel(const __grid_constant__ Muon u, const float* direction, bool turned) {
+__global__ void muon_apply_kernel(const __grid_constant__ Muon u, const float* direction, bool turned) {
     if (isnan(*u.clip)) return;
     const int64_t row = int64_t{blockIdx.y} * 32, column = int64_t{blockIdx.x} * 32;
     __shared__ float square[32][33];
@@ -162,11 +163,11 @@ cudaError_t launch_muon_direction(const Muon& u, cudaStream_t stream) {
     auto* scale = reinterpret_cast<float*>(squares + w.muon_sections);
     // Into `next`, from where X is made.
     const auto blocks = static_cast<unsigned>((count / 4 + threads - 1) / threads);
-    direction_kernel<<<blocks, threads, 0, stream>>>(u, at + w.next);
-    section_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(at + w.next, count, each, squares);
-    scale_kernel<<<1, threads, 0, stream>>>(squares, sections, scale);
-    scaled_kernel<<<squares_of(w.r, w.c), dim3(32, 8), 0, stream>>>(at + w.next, w.r, w.c, u.rows > u.cols, scale,
-                                                                    at + w.direction);
+    muon_direction_kernel<<<blocks, threads, 0, stream>>>(u, at + w.next);
+    muon_section_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(at + w.next, count, each, squares);
+    muon_scale_factor_kernel<<<1, threads, 0, stream>>>(squares, sections, scale);
+    muon_scale_kernel<<<squares_of(w.r, w.c), dim3(32, 8), 0, stream>>>(at + w.next, w.r, w.c, u.rows > u.cols, scale,
+                                                                        at + w.direction);
     return cudaGetLastError();
 }
 
@@ -198,7 +199,7 @@ cudaError_t launch_muon_rounds(const Muon& u, cudaStream_t stream) {
 cudaError_t launch_muon_apply(const Muon& u, cudaStream_t stream) {
     const MuonWorkspace w(u.rows, u.cols);
     const float* at = reinterpret_cast<const float*>(u.workspace);
-    apply_kernel<<<squares_of(u.rows, u.cols), dim3(32, 8), 0, stream>>>(u, at + w.next, u.rows > u.cols);
+    muon_apply_kernel<<<squares_of(u.rows, u.cols), dim3(32, 8), 0, stream>>>(u, at + w.next, u.rows > u.cols);
     return cudaGetLastError();
 }
 

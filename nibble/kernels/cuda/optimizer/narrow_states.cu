@@ -21,7 +21,7 @@ __device__ int owner_of(const FlatOwners& owners, int64_t at) {
 }
 
 // A thread for four elements, which may be of two parameters.
-__global__ void __launch_bounds__(threads) narrow_adamw_kernel(const __grid_constant__ NarrowAdamW n) {
+__global__ void __launch_bounds__(threads) adamw_bf16_states_kernel(const __grid_constant__ NarrowAdamW n) {
     const AdamW& a = n.plain;
     const float clip = *a.clip;
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(threads) narrow_adamw_kernel(const __grid_cons
 
 cudaError_t launch_narrow_adamw(const NarrowAdamW& a, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>((a.plain.count / 4 + threads - 1) / threads);
-    narrow_adamw_kernel<<<blocks, threads, 0, stream>>>(a);
+    adamw_bf16_states_kernel<<<blocks, threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -1,8 +1,7 @@
-#include "kernels/train_optimizer_cuda.h"
+#include "kernels/optimizer_cuda.h"
 
 #include "kernels/cuda/optimizer/optimizer_launch.h"
 #include "kernels/cuda/primitives/launch_checks.h"
-#include "kernels/train_cuda.h"
 
 namespace nibble::cuda {
 namespace {

@@ -1,8 +1,7 @@
 // The kernels of optimizer steps and of sums of gradients. The host side checks arguments before it calls these.
 #pragma once
 
-#include "kernels/train_args.h"
-#include "kernels/train_optimizer_args.h"
+#include "kernels/optimizer_args.h"
 
 #include <cuda_runtime_api.h>
 

@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
-#include "kernels/train_optimizer_args.h"
+#include "kernels/optimizer_args.h"
 
 namespace nibble::cuda {
 

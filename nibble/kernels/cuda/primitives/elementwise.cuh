@@ -41,8 +41,8 @@ __device__ inline float act(int activation, float x) {
     return x > 0.0f || x != x ? x * x : 0.0f;
 }
 
-// Eight elements of a row go out as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see permute_kernel of
-// w4a16_wide.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
+// Eight elements of a row go out as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see w4a16_permute_kernel of
+// sm90_product_w4a16_m32.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
 struct Chunk8 {
     int column[4];   // of each pair
     int64_t offset;  // in bytes

@@ -1,5 +1,5 @@
+#include "kernels/cast_cuda.h"
 #include "kernels/cuda/quantize/cast_launch.h"
-#include "kernels/train_cast_cuda.h"
 #include "tensor/cuda/call.h"
 
 #include <initializer_list>

@@ -54,7 +54,7 @@ enum class Turned : uint8_t { none, rows, columns };
 
 // Plain: of the numbers as they are, too, into `plain`.
 template <Turned Along, bool Plain>
-__global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constant__ CastArgs a, float* plain) {
+__global__ void __launch_bounds__(cast_threads) cast_amax_kernel(const __grid_constant__ CastArgs a, float* plain) {
     const Tile tile(Order::last_first);
     float m = 0.0f;
     if constexpr (Along == Turned::columns) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(cast_threads) amax_kernel(const __grid_constan
 }
 
 // Of rows with a scale each.
-__global__ void __launch_bounds__(cast_threads) row_amax_kernel(const __grid_constant__ CastArgs a) {
+__global__ void __launch_bounds__(cast_threads) cast_row_amax_kernel(const __grid_constant__ CastArgs a) {
     float m = 0.0f;
     for (int64_t col = threadIdx.x * 16; col < a.cols; col += cast_threads * 16) {
         uint32_t pair[8];
@@ -165,24 +165,24 @@ __device__ void column_values(const Cast& cast, const Tile& tile) {
 }
 
 template <class Rounding, bool Rotate>
-__global__ void __launch_bounds__(cast_threads) row_values_kernel(const __grid_constant__ Cast cast) {
+__global__ void __launch_bounds__(cast_threads) cast_rows_kernel(const __grid_constant__ Cast cast) {
     row_values<Rounding, Rotate, 32 / Rounding::length>(cast, Tile(Order::first_first));
 }
 template <class Rounding, bool Rotate>
-__global__ void __launch_bounds__(cast_threads) column_values_kernel(const __grid_constant__ Cast cast) {
+__global__ void __launch_bounds__(cast_threads) cast_columns_kernel(const __grid_constant__ Cast cast) {
     column_values<Rounding, Rotate>(cast, Tile(Order::first_first));
 }
 // Rows find in the L1 what columns have read.
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads)
-    both_values_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
+    cast_rows_and_columns_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
     const Tile tile(Order::first_first);
     column_values<Rounding, Rotate>(columns, tile);
     row_values<Rounding, false, 1>(rows, tile);
 }
 
 // Four neighbouring threads have a tile of 16 x 16.
-__global__ void __launch_bounds__(cast_threads) nvfp4_square_kernel(const __grid_constant__ CastArgs a) {
+__global__ void __launch_bounds__(cast_threads) cast_nvfp4_16x16_kernel(const __grid_constant__ CastArgs a) {
     const ColumnPlace<16> at{Tile(Order::first_first)};
     ColumnPairs<16> w;
     load_columns<16>(a, at.row, at.col, w);
@@ -210,14 +210,15 @@ template <class Rounding, bool Rotate = false>
 void values(const CastArgs& a, bool down, cudaStream_t stream) {
     const Cast cast(a);
     if (down)
-        column_values_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
+        cast_columns_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
     else
-        row_values_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
+        cast_rows_kernel<Rounding, Rotate><<<tiles_of(a), cast_threads, 0, stream>>>(cast);
 }
 
 template <class Rounding, bool Rotate>
 void both_values(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream) {
-    both_values_kernel<Rounding, Rotate><<<tiles_of(rows), cast_threads, 0, stream>>>(Cast(rows), Cast(columns));
+    cast_rows_and_columns_kernel<Rounding, Rotate>
+        <<<tiles_of(rows), cast_threads, 0, stream>>>(Cast(rows), Cast(columns));
 }
 
 }  // namespace
@@ -226,20 +227,20 @@ cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream) {
     const dim3 tiles = tiles_of(a);
     const CastRule& rule = a.rule;
     if (rule.row_scaled) {
-        row_amax_kernel<<<static_cast<unsigned>(a.rows), cast_threads, 0, stream>>>(a);
+        cast_row_amax_kernel<<<static_cast<unsigned>(a.rows), cast_threads, 0, stream>>>(a);
     } else if (rule.format != CastFormat::mxfp8 && !a.has_amax) {
         if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
         if (!rule.rotate)
-            amax_kernel<Turned::none, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+            cast_amax_kernel<Turned::none, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
         else if (down)
-            amax_kernel<Turned::columns, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+            cast_amax_kernel<Turned::columns, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
         else
-            amax_kernel<Turned::rows, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
+            cast_amax_kernel<Turned::rows, false><<<tiles, cast_threads, 0, stream>>>(a, nullptr);
     }
     switch (rule.format) {
         case CastFormat::nvfp4:
             if (rule.square)
-                nvfp4_square_kernel<<<tiles, cast_threads, 0, stream>>>(a);
+                cast_nvfp4_16x16_kernel<<<tiles, cast_threads, 0, stream>>>(a);
             else if (rule.four_over_six)
                 values<RoundNvfp4<true, false>>(a, down, stream);
             else if (rule.stochastic)
@@ -269,9 +270,9 @@ cudaError_t launch_cast_both(const CastArgs& rows, const CastArgs& columns, cuda
     }
     if (const cudaError_t code = cudaMemsetAsync(rows.amax, 0, 2 * sizeof(float), stream)) return code;
     if (columns.rule.rotate)
-        amax_kernel<Turned::columns, true><<<tiles_of(rows), cast_threads, 0, stream>>>(columns, rows.amax);
+        cast_amax_kernel<Turned::columns, true><<<tiles_of(rows), cast_threads, 0, stream>>>(columns, rows.amax);
     else
-        amax_kernel<Turned::none, false><<<tiles_of(rows), cast_threads, 0, stream>>>(rows, nullptr);
+        cast_amax_kernel<Turned::none, false><<<tiles_of(rows), cast_threads, 0, stream>>>(rows, nullptr);
     if (rows.rule.stochastic)
         columns.rule.rotate ? both_values<RoundNvfp4<false, true>, true>(rows, columns, stream)
                             : both_values<RoundNvfp4<false, true>, false>(rows, columns, stream);

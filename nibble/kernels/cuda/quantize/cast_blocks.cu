@@ -9,7 +9,7 @@ namespace {
 constexpr int codes_threads = 256, codes_pitch_words = fp8_group / 2 + 1, codes_row = 2 * codes_pitch_words;
 
 template <bool Down>
-__global__ void __launch_bounds__(codes_threads) block_codes_kernel(const __grid_constant__ CastArgs a) {
+__global__ void __launch_bounds__(codes_threads) cast_block_codes_kernel(const __grid_constant__ CastArgs a) {
     __shared__ uint32_t words[fp8_group * codes_pitch_words];
     __shared__ float most[fp8_group];
     const auto* tile = reinterpret_cast<const uint16_t*>(words);
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(codes_threads) block_codes_kernel(const __grid
 cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(a.outer, fp8_group) * static_cast<unsigned>(a.groups);
     if (down)
-        block_codes_kernel<true><<<blocks, codes_threads, 0, stream>>>(a);
+        cast_block_codes_kernel<true><<<blocks, codes_threads, 0, stream>>>(a);
     else
-        block_codes_kernel<false><<<blocks, codes_threads, 0, stream>>>(a);
+        cast_block_codes_kernel<false><<<blocks, codes_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -80,7 +80,7 @@ __device__ void raise_code_amax(float* amax, float m) {
     if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
 }
 // Backwards: what the kernel before has written last is in the L2 still, and of what is read last codes are made first.
-__global__ void __launch_bounds__(code_threads) code_amax_kernel(const uint4* x, int64_t count, float* amax) {
+__global__ void __launch_bounds__(code_threads) cast_codes_amax_kernel(const uint4* x, int64_t count, float* amax) {
     float m = 0.0f;
     const int64_t step = int64_t{gridDim.x} * code_threads;
 #pragma unroll 4
@@ -115,7 +115,7 @@ __device__ void store_code_columns(const CodesArgs& a, const uint32_t* tile, int
 }
 
 template <CodeBlocks By>
-__global__ void __launch_bounds__(code_threads, 3) codes_kernel(const __grid_constant__ CodesArgs a) {
+__global__ void __launch_bounds__(code_threads, 3) cast_fp8_codes_kernel(const __grid_constant__ CodesArgs a) {
     constexpr bool by_row = By == CodeBlocks::rows || By == CodeBlocks::both;
     constexpr bool by_column = By == CodeBlocks::columns || By == CodeBlocks::both;
     __shared__ uint32_t tile[code_side * 32];
@@ -244,18 +244,18 @@ cudaError_t launch_codes_of(const CodesArgs& a, cudaStream_t stream) {
             if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
             const int64_t count = a.rows * a.cols / 8;
             constexpr unsigned most_blocks = 132 * 8;
-            code_amax_kernel<<<std::min(most_blocks, ceil_blocks(count, code_threads)), code_threads, 0, stream>>>(
-                reinterpret_cast<const uint4*>(a.x), count, a.amax);
+            cast_codes_amax_kernel<<<std::min(most_blocks, ceil_blocks(count, code_threads)), code_threads, 0,
+                                     stream>>>(reinterpret_cast<const uint4*>(a.x), count, a.amax);
         }
-        codes_kernel<CodeBlocks::tensor><<<blocks, code_threads, 0, stream>>>(a);
+        cast_fp8_codes_kernel<CodeBlocks::tensor><<<blocks, code_threads, 0, stream>>>(a);
     } else if (a.rule.square) {
-        codes_kernel<CodeBlocks::square><<<blocks, code_threads, 0, stream>>>(a);
+        cast_fp8_codes_kernel<CodeBlocks::square><<<blocks, code_threads, 0, stream>>>(a);
     } else if (a.to_rows && a.to_columns) {
-        codes_kernel<CodeBlocks::both><<<blocks, code_threads, 0, stream>>>(a);
+        cast_fp8_codes_kernel<CodeBlocks::both><<<blocks, code_threads, 0, stream>>>(a);
     } else if (a.to_rows) {
-        codes_kernel<CodeBlocks::rows><<<blocks, code_threads, 0, stream>>>(a);
+        cast_fp8_codes_kernel<CodeBlocks::rows><<<blocks, code_threads, 0, stream>>>(a);
     } else {
-        codes_kernel<CodeBlocks::columns><<<blocks, code_threads, 0, stream>>>(a);
+        cast_fp8_codes_kernel<CodeBlocks::columns><<<blocks, code_threads, 0, stream>>>(a);
     }
     return cudaGetLastError();
 }

@@ -49,7 +49,7 @@ __device__ void eden_store(const CastArgs& a, int64_t first, int64_t group, cons
 }
 
 template <bool Down>
-__global__ void __launch_bounds__(eden_threads) eden_rotate_kernel(const __grid_constant__ CastArgs a) {
+__global__ void __launch_bounds__(eden_threads) cast_eden_rotate_kernel(const __grid_constant__ CastArgs a) {
     __shared__ float z[eden_group * eden_apart];
     __shared__ float sign[eden_group];
     const int64_t first = int64_t{blockIdx.x} * eden_threads, group = blockIdx.y;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(eden_threads) eden_rotate_kernel(const __grid_
 }
 
 template <bool Down>
-__global__ void __launch_bounds__(eden_threads) eden_encode_kernel(const __grid_constant__ CastArgs a) {
+__global__ void __launch_bounds__(eden_threads) cast_eden_encode_kernel(const __grid_constant__ CastArgs a) {
     __shared__ float z[eden_group * eden_apart];
     const int64_t first = int64_t{blockIdx.x} * eden_threads, group = blockIdx.y;
     const float d = eden_scale(*a.amax);
@@ -87,10 +87,10 @@ template <bool Down>
 cudaError_t eden(CastArgs a, cudaStream_t stream) {
     if (const cudaError_t code = cudaMemsetAsync(a.amax, 0, sizeof(float), stream)) return code;
     const dim3 blocks(ceil_blocks(a.outer, eden_threads), static_cast<unsigned>(a.groups));
-    eden_rotate_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
+    cast_eden_rotate_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
     a.x = a.values, a.stride = a.pitch, a.source_scale = nullptr;
     (Down ? a.rows : a.cols) = eden_group * a.groups;
-    eden_encode_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
+    cast_eden_encode_kernel<Down><<<blocks, eden_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "formats/training.h"
-#include "kernels/train_args.h"
+#include "kernels/cast_args.h"
 
 #include <cuda_runtime_api.h>
 

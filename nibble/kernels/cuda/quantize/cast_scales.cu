@@ -7,7 +7,7 @@ namespace {
 
 constexpr int scale_threads = 256;
 
-__global__ void product_scales_kernel(const float* a, const float* b, float constant, float* out, int64_t count) {
+__global__ void cast_product_scales_kernel(const float* a, const float* b, float constant, float* out, int64_t count) {
     const int64_t i = int64_t{blockIdx.x} * scale_threads + threadIdx.x;
     if (i < count) out[i] = a[0] * b[0] * constant;
 }
@@ -19,7 +19,8 @@ __device__ void eight_numbers(const uint16_t* x, float (&z)[8]) {
     for (int i = 0; i < 8; ++i) z[i] = i % 2 ? high_of(pair[i / 2]) : low_of(pair[i / 2]);
 }
 
-__global__ void __launch_bounds__(scale_threads) see_largest_kernel(const uint16_t* x, int64_t groups, float* seen) {
+__global__ void __launch_bounds__(scale_threads)
+    cast_see_largest_kernel(const uint16_t* x, int64_t groups, float* seen) {
     float m = 0.0f;
     for (int64_t g = int64_t{blockIdx.x} * scale_threads + threadIdx.x; g < groups;
          g += int64_t{gridDim.x} * scale_threads) {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(scale_threads) see_largest_kernel(const uint16
 }
 
 __global__ void __launch_bounds__(scale_threads)
-    clear_clipped_kernel(const uint16_t* x, int64_t groups, const float* input_scale, uint16_t* dx) {
+    cast_clear_clipped_kernel(const uint16_t* x, int64_t groups, const float* input_scale, uint16_t* dx) {
     const float most = e2m1_max * nvfp4_decode_scale(e4m3_from_float(e4m3_max), *input_scale);
     for (int64_t g = int64_t{blockIdx.x} * scale_threads + threadIdx.x; g < groups;
          g += int64_t{gridDim.x} * scale_threads) {
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(scale_threads)
 }
 
 // A thread block for each scale.
-__global__ void __launch_bounds__(scale_threads) renew_scales_kernel(DelayedScales d, const float* clip) {
+__global__ void __launch_bounds__(scale_threads) cast_renew_scales_kernel(DelayedScales d, const float* clip) {
     float seen = d.seen[blockIdx.x];
     for (int64_t s = 0; s < d.sets; ++s) seen = fmaxf(seen, d.others[s * d.apart + blockIdx.x]);
     if (d.held) {
@@ -85,22 +86,23 @@ __global__ void __launch_bounds__(scale_threads) renew_scales_kernel(DelayedScal
 
 cudaError_t launch_product_scales(const float* a, const float* b, float constant, float* out, int64_t count,
                                   cudaStream_t stream) {
-    product_scales_kernel<<<ceil_blocks(count, scale_threads), scale_threads, 0, stream>>>(a, b, constant, out, count);
+    cast_product_scales_kernel<<<ceil_blocks(count, scale_threads), scale_threads, 0, stream>>>(a, b, constant, out,
+                                                                                                count);
     return cudaGetLastError();
 }
 cudaError_t launch_see_largest(const uint16_t* x, int64_t count, float* seen, cudaStream_t stream) {
-    see_largest_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
+    cast_see_largest_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
         x, count / 8, seen);
     return cudaGetLastError();
 }
 cudaError_t launch_clear_clipped(const uint16_t* x, int64_t count, const float* input_scale, uint16_t* dx,
                                  cudaStream_t stream) {
-    clear_clipped_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
+    cast_clear_clipped_kernel<<<std::min(ceil_blocks(count / 8, scale_threads), 1024u), scale_threads, 0, stream>>>(
         x, count / 8, input_scale, dx);
     return cudaGetLastError();
 }
 cudaError_t launch_renew_scales(const DelayedScales& d, const float* clip, cudaStream_t stream) {
-    renew_scales_kernel<<<static_cast<unsigned>(d.count), scale_threads, 0, stream>>>(d, clip);
+    cast_renew_scales_kernel<<<static_cast<unsigned>(d.count), scale_threads, 0, stream>>>(d, clip);
     return cudaGetLastError();
 }
 

@@ -67,7 +67,7 @@ __device__ void run_chunks(const uint8_t* __restrict__ data, int64_t first, int6
 
 template <class Op, int PerThread>
 __global__ void __launch_bounds__(chunk_threads)
-    chunk_kernel(const uint8_t* __restrict__ data, int64_t chunks, const __grid_constant__ Op op) {
+    quantize_chunk_kernel(const uint8_t* __restrict__ data, int64_t chunks, const __grid_constant__ Op op) {
     constexpr int per_thread = Op::per_thread;
     const int64_t block_first = int64_t{blockIdx.x} * (chunk_threads * per_thread);
     if (block_first + chunk_threads * per_thread <= chunks)
@@ -81,7 +81,7 @@ cudaError_t launch_chunks(const uint8_t* data, int64_t chunks, const Op& op, cud
     if (chunks == 0) return cudaSuccess;
     constexpr int64_t per_block = chunk_threads * Op::per_thread;
     const auto blocks = static_cast<unsigned>((chunks + per_block - 1) / per_block);
-    chunk_kernel<Op, Op::min_blocks><<<blocks, chunk_threads, 0, stream>>>(data, chunks, op);
+    quantize_chunk_kernel<Op, Op::min_blocks><<<blocks, chunk_threads, 0, stream>>>(data, chunks, op);
     return cudaGetLastError();
 }
 

@@ -47,7 +47,7 @@ __device__ void store16(void* out, int64_t index, const float (&y)[16]) {
 }
 
 template <int Bits, bool F32Out>
-__global__ void __launch_bounds__(threads) decode_kernel(const DecodeArgs a, void* __restrict__ out) {
+__global__ void __launch_bounds__(threads) dequantize_kernel(const DecodeArgs a, void* __restrict__ out) {
     const int64_t index = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (index >= a.rows * a.cols / chunk) return;
     const int64_t across = a.cols / chunk;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(threads) decode_kernel(const DecodeArgs a, voi
 }
 
 // FP8 of any width, element by element.
-__global__ void __launch_bounds__(threads) decode_elements_kernel(const DecodeArgs a, bool f32, void* out) {
+__global__ void __launch_bounds__(threads) dequantize_fp8_elements_kernel(const DecodeArgs a, bool f32, void* out) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i >= a.rows * a.cols) return;
     const int64_t row = i / a.cols;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(threads) decode_elements_kernel(const DecodeAr
 
 // One thread per four output bytes: a row of a tile.
 __global__ void __launch_bounds__(threads)
-    swizzle_kernel(const uint8_t* __restrict__ scales, int64_t rows, int64_t cols, uint32_t* __restrict__ out) {
+    swizzle_scales_kernel(const uint8_t* __restrict__ scales, int64_t rows, int64_t cols, uint32_t* __restrict__ out) {
     const int64_t word = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (word >= swizzled_scale_bytes(rows, cols) / 4) return;
     const int64_t tile = word / 128, across = (cols + 3) / 4;
@@ -104,22 +104,23 @@ cudaError_t launch_decode(const DecodeArgs& a, bool f32_out, void* out, cudaStre
     if (n == 0) return cudaSuccess;
     const bool whole = a.cols % chunk == 0 || (a.block == 0 && !a.per_row && !a.per_tile && n % chunk == 0);
     if (!whole)
-        decode_elements_kernel<<<blocks_for(n), threads, 0, stream>>>(a, f32_out, out);
+        dequantize_fp8_elements_kernel<<<blocks_for(n), threads, 0, stream>>>(a, f32_out, out);
     else if (a.code_bits == 4 && f32_out)
-        decode_kernel<4, true><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
+        dequantize_kernel<4, true><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
     else if (a.code_bits == 4)
-        decode_kernel<4, false><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
+        dequantize_kernel<4, false><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
     else if (f32_out)
-        decode_kernel<8, true><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
+        dequantize_kernel<8, true><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
     else
-        decode_kernel<8, false><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
+        dequantize_kernel<8, false><<<blocks_for(n / chunk), threads, 0, stream>>>(a, out);
     return cudaGetLastError();
 }
 
 cudaError_t launch_swizzle(const uint8_t* scales, int64_t rows, int64_t cols, uint8_t* out, cudaStream_t stream) {
     const int64_t words = swizzled_scale_bytes(rows, cols) / 4;
     if (words == 0) return cudaSuccess;
-    swizzle_kernel<<<blocks_for(words), threads, 0, stream>>>(scales, rows, cols, reinterpret_cast<uint32_t*>(out));
+    swizzle_scales_kernel<<<blocks_for(words), threads, 0, stream>>>(scales, rows, cols,
+                                                                     reinterpret_cast<uint32_t*>(out));
     return cudaGetLastError();
 }
 

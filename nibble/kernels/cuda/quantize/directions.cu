@@ -9,7 +9,7 @@ constexpr int split_threads = 256, split_rows = 16, split_cols = 64;
 constexpr int split_sums = split_rows * most_directions / split_threads;  // of a thread
 
 // a [n, pitch] = BF16(x P), zeros behind the rank. A thread block has 16 rows; a thread some of their sums.
-__global__ void __launch_bounds__(split_threads) project_kernel(const __grid_constant__ SplitRows s) {
+__global__ void __launch_bounds__(split_threads) directions_project_kernel(const __grid_constant__ SplitRows s) {
     __shared__ float x[split_rows][split_cols + 1];
     __shared__ float p[split_cols * most_directions];
     const auto thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(s.rank);
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(split_threads) project_kernel(const __grid_con
 }
 
 // rest [n, cols] = BF16(x - a P^T)
-__global__ void __launch_bounds__(split_threads) rest_kernel(const __grid_constant__ SplitRows s) {
+__global__ void __launch_bounds__(split_threads) directions_rest_kernel(const __grid_constant__ SplitRows s) {
     const int64_t i = int64_t{blockIdx.x} * split_threads + threadIdx.x;
     if (i >= s.n * s.cols) return;
     const int64_t row = i / s.cols, col = i % s.cols;
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(split_threads) rest_kernel(const __grid_consta
 
 // dw [rows, cols] += turned [rows, pitch] P^T
 __global__ void __launch_bounds__(split_threads)
-    add_term_kernel(const float* turned, int64_t rows, int64_t pitch, const float* p, int64_t cols, int64_t rank,
-                    float* dw) {
+    directions_add_term_kernel(const float* turned, int64_t rows, int64_t pitch, const float* p, int64_t cols,
+                               int64_t rank, float* dw) {
     const int64_t i = int64_t{blockIdx.x} * split_threads + threadIdx.x;
     if (i >= rows * cols) return;
     const int64_t row = i / cols, col = i % cols;
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(split_threads)
 }
 
 __global__ void __launch_bounds__(split_threads)
-    add_rows_kernel(float* y, int64_t stride, const float* more, int64_t n, int64_t cols) {
+    directions_add_rows_kernel(float* y, int64_t stride, const float* more, int64_t n, int64_t cols) {
     const int64_t i = int64_t{blockIdx.x} * split_threads + threadIdx.x;
     if (i < n * cols) y[i / cols * stride + i % cols] += more[i];
 }
 
 __global__ void __launch_bounds__(split_threads)
-    add_step_kernel(float* to, const float* from, int64_t count, const float* clip) {
+    directions_add_step_kernel(float* to, const float* from, int64_t count, const float* clip) {
     const int64_t i = int64_t{blockIdx.x} * split_threads + threadIdx.x;
     if (i < count && !isnan(*clip)) to[i] += from[i];
 }
@@ -85,22 +85,23 @@ __global__ void __launch_bounds__(split_threads)
 }  // namespace
 
 cudaError_t launch_split_rows(const SplitRows& s, cudaStream_t stream) {
-    project_kernel<<<ceil_blocks(s.n, split_rows), split_threads, 0, stream>>>(s);
-    if (s.rest) rest_kernel<<<ceil_blocks(s.n * s.cols, split_threads), split_threads, 0, stream>>>(s);
+    directions_project_kernel<<<ceil_blocks(s.n, split_rows), split_threads, 0, stream>>>(s);
+    if (s.rest) directions_rest_kernel<<<ceil_blocks(s.n * s.cols, split_threads), split_threads, 0, stream>>>(s);
     return cudaGetLastError();
 }
 cudaError_t launch_add_term(const float* turned, int64_t rows, int64_t pitch, const float* p, int64_t cols,
                             int64_t rank, float* dw, cudaStream_t stream) {
-    add_term_kernel<<<ceil_blocks(rows * cols, split_threads), split_threads, 0, stream>>>(turned, rows, pitch, p, cols,
-                                                                                           rank, dw);
+    directions_add_term_kernel<<<ceil_blocks(rows * cols, split_threads), split_threads, 0, stream>>>(
+        turned, rows, pitch, p, cols, rank, dw);
     return cudaGetLastError();
 }
 cudaError_t launch_add_rows(float* y, int64_t stride, const float* more, int64_t n, int64_t cols, cudaStream_t stream) {
-    add_rows_kernel<<<ceil_blocks(n * cols, split_threads), split_threads, 0, stream>>>(y, stride, more, n, cols);
+    directions_add_rows_kernel<<<ceil_blocks(n * cols, split_threads), split_threads, 0, stream>>>(y, stride, more, n,
+                                                                                                   cols);
     return cudaGetLastError();
 }
 cudaError_t launch_add_step(float* to, const float* from, int64_t count, const float* clip, cudaStream_t stream) {
-    add_step_kernel<<<ceil_blocks(count, split_threads), split_threads, 0, stream>>>(to, from, count, clip);
+    directions_add_step_kernel<<<ceil_blocks(count, split_threads), split_threads, 0, stream>>>(to, from, count, clip);
     return cudaGetLastError();
 }
 

@@ -62,7 +62,8 @@ __device__ float decoded(const MeasureArgs& a, int64_t row, int64_t j, uint32_t 
 
 template <class In, int Bits>
 __global__ void __launch_bounds__(threads)
-    measure_kernel(const uint8_t* __restrict__ data, const MeasureArgs a, DeviceStats* stats, RowSums* rows_out) {
+    quantize_measure_kernel(const uint8_t* __restrict__ data, const MeasureArgs a, DeviceStats* stats,
+                            RowSums* rows_out) {
     __shared__ Tally<Bits> tally;
     const int lane = static_cast<int>(threadIdx.x), first = lane % lanes;
     for (int i = lane; i < Tally<Bits>::codes * Tally<Bits>::copies; i += threads) tally.code[i] = 0;
@@ -139,9 +140,9 @@ cudaError_t launch_measure(const Input& in, const MeasureArgs& a, DeviceStats* s
     const auto blocks = static_cast<unsigned>(std::min((in.rows + 1) / 2, most_blocks));
     const auto launch = [&](auto kernel) { kernel<<<blocks, threads, 0, stream>>>(in.data, a, stats, rows); };
     if (in.f32)
-        a.code_bits == 4 ? launch(measure_kernel<F32, 4>) : launch(measure_kernel<F32, 8>);
+        a.code_bits == 4 ? launch(quantize_measure_kernel<F32, 4>) : launch(quantize_measure_kernel<F32, 8>);
     else
-        a.code_bits == 4 ? launch(measure_kernel<Bf16, 4>) : launch(measure_kernel<Bf16, 8>);
+        a.code_bits == 4 ? launch(quantize_measure_kernel<Bf16, 4>) : launch(quantize_measure_kernel<Bf16, 8>);
     return cudaGetLastError();
 }
 

@@ -80,13 +80,13 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
                           .normalization = spec.normalization,
                           .arithmetic = spec.arithmetic,
                           .kept = in.kept};
-    const Fp8Args fp8{.codes = out.codes,
-                      .scales = out.float_scales,
-                      .store_amax = spec.format == Format::fp8_row ? nullptr : amax.store,
-                      .tensor_scale = outputs.tensor_scale,
-                      .raised = raised,
-                      .arithmetic = spec.arithmetic,
-                      .weights = spec.weights};
+    const Fp8QuantizeArgs fp8{.codes = out.codes,
+                              .scales = out.float_scales,
+                              .store_amax = spec.format == Format::fp8_row ? nullptr : amax.store,
+                              .tensor_scale = outputs.tensor_scale,
+                              .raised = raised,
+                              .arithmetic = spec.arithmetic,
+                              .weights = spec.weights};
     cudaError_t code = cudaSuccess;
     switch (spec.format) {
         case Format::none:
@@ -177,7 +177,7 @@ Status quantize_activations(const MatrixView& x, Activations kind, const float* 
     const cudaStream_t s = queue_of(stream);
     if (nvfp4 || mx) NIBBLE_CHECK(clear_padding(x, block, out, stream));
     const ScaleTarget target{out.block_scales, out.swizzled};
-    const Fp8Args fp8{.codes = out.codes, .scales = out.float_scales, .arithmetic = Arithmetic::true_division};
+    const Fp8QuantizeArgs fp8{.codes = out.codes, .scales = out.float_scales, .arithmetic = Arithmetic::true_division};
     cudaError_t code = cudaSuccess;
     switch (kind) {
         case Activations::nvfp4:

@@ -18,7 +18,7 @@ struct Fp8Tensor {
         Divisor by;
     };
 
-    Fp8Args args;
+    Fp8QuantizeArgs args;
     const uint8_t* tail;  // elements behind the last whole chunk
     int tail_count;
     int64_t tail_index;
@@ -44,13 +44,14 @@ struct Fp8Tensor {
 };
 
 template <class In>
-cudaError_t tensor(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t tensor(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t n = in.elements(), chunks = n / chunk;
     const Fp8Tensor<In> op{args, in.data + chunks * Chunk<In>::bytes, static_cast<int>(n % chunk), chunks * chunk};
     if (n == 0) return cudaSuccess;
     constexpr int64_t per_block = chunk_threads * Fp8Tensor<In>::per_thread;
     const auto blocks = static_cast<unsigned>(chunks ? (chunks + per_block - 1) / per_block : 1);  // one for a tail
-    chunk_kernel<Fp8Tensor<In>, Fp8Tensor<In>::min_blocks><<<blocks, chunk_threads, 0, stream>>>(in.data, chunks, op);
+    quantize_chunk_kernel<Fp8Tensor<In>, Fp8Tensor<In>::min_blocks>
+        <<<blocks, chunk_threads, 0, stream>>>(in.data, chunks, op);
     return cudaGetLastError();
 }
 
@@ -63,7 +64,7 @@ struct Fp8Groups {
     static constexpr bool shared_state = false;
     struct State {};
 
-    Fp8Args args;
+    Fp8QuantizeArgs args;
 
     __device__ State begin(bool) const { return {}; }
     __device__ void chunk(const State&, Chunk<In>& w, const uint8_t* at, int64_t index, bool valid) const {
@@ -100,7 +101,7 @@ __device__ float block_max(float x) {
 // One block a row; up to Held chunks a thread stay in registers, the rest is read twice (from L2 the second time).
 template <class In, int Held>
 __global__ void __launch_bounds__(row_threads)
-    row_kernel(const uint8_t* __restrict__ data, int64_t chunks, const Fp8Args args) {
+    quantize_fp8_row_kernel(const uint8_t* __restrict__ data, int64_t chunks, const Fp8QuantizeArgs args) {
     const int64_t row = blockIdx.x;
     const uint8_t* at = data + row * chunks * Chunk<In>::bytes;
     uint4* codes = reinterpret_cast<uint4*>(args.codes) + row * chunks;
@@ -142,8 +143,9 @@ __global__ void __launch_bounds__(row_threads)
 
 // One block a tile: thread t holds chunk t % 8 of rows t / 8, + 32, + 64, + 96.
 template <class In>
-__global__ void __launch_bounds__(tile_threads) tile_kernel(const uint8_t* __restrict__ data, int64_t rows,
-                                                            int64_t chunks, int64_t tiles_across, const Fp8Args args) {
+__global__ void __launch_bounds__(tile_threads)
+    quantize_fp8_128x128_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t chunks, int64_t tiles_across,
+                                const Fp8QuantizeArgs args) {
     const int64_t tile_row = blockIdx.x / tiles_across, tile_col = blockIdx.x % tiles_across;
     const int64_t column = tile_col * 8 + threadIdx.x % 8;
     Chunk<In> w[4];
@@ -174,46 +176,48 @@ __global__ void __launch_bounds__(tile_threads) tile_kernel(const uint8_t* __res
 }
 
 template <class In>
-cudaError_t rows(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t rows(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t chunks = in.cols / chunk;
     const auto blocks = static_cast<unsigned>(in.rows);
     constexpr int wide = sizeof(Chunk<In>) == 32 ? 1 : 2;  // FP32 rows hold half as many chunks
     if (chunks <= row_threads)
-        row_kernel<In, 1><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
+        quantize_fp8_row_kernel<In, 1><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
     else if (chunks <= 2 * row_threads)
-        row_kernel<In, 2><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
+        quantize_fp8_row_kernel<In, 2><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
     else if (chunks <= 4 * row_threads || wide == 2)
-        row_kernel<In, 4><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
+        quantize_fp8_row_kernel<In, 4><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
     else
-        row_kernel<In, 8 / wide><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
+        quantize_fp8_row_kernel<In, 8 / wide><<<blocks, row_threads, 0, stream>>>(in.data, chunks, args);
     return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t launch_fp8_tensor(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_tensor(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     return in.f32 ? tensor<F32>(in, args, stream) : tensor<Bf16>(in, args, stream);
 }
 
-cudaError_t launch_fp8_groups(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_groups(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     const int64_t chunks = in.elements() / chunk;
     if (in.f32) return launch_chunks(in.data, chunks, Fp8Groups<F32>{args}, stream);
     return launch_chunks(in.data, chunks, Fp8Groups<Bf16>{args}, stream);
 }
 
-cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     return in.f32 ? rows<F32>(in, args, stream) : rows<Bf16>(in, args, stream);
 }
 
-cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8Args& args, cudaStream_t stream) {
+cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     const int64_t across = (in.cols + fp8_tile - 1) / fp8_tile, down = (in.rows + fp8_tile - 1) / fp8_tile;
     const auto blocks = static_cast<unsigned>(across * down);
     if (in.f32)
-        tile_kernel<F32><<<blocks, tile_threads, 0, stream>>>(in.data, in.rows, in.cols / chunk, across, args);
+        quantize_fp8_128x128_kernel<F32>
+            <<<blocks, tile_threads, 0, stream>>>(in.data, in.rows, in.cols / chunk, across, args);
     else
-        tile_kernel<Bf16><<<blocks, tile_threads, 0, stream>>>(in.data, in.rows, in.cols / chunk, across, args);
+        quantize_fp8_128x128_kernel<Bf16>
+            <<<blocks, tile_threads, 0, stream>>>(in.data, in.rows, in.cols / chunk, across, args);
     return cudaGetLastError();
 }
 

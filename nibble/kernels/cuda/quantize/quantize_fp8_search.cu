@@ -47,8 +47,9 @@ __device__ double fp8_row_loss(const uint8_t* data, int64_t index, int64_t cols,
 // One block per region: a row (tile = 1 x cols) or a tile.
 template <class In>
 __global__ void __launch_bounds__(threads)
-    region_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t cols, int64_t tile_rows, int64_t tile_cols,
-                  int64_t tiles_across, const Fp8Args args, const __grid_constant__ Multipliers multipliers) {
+    search_fp8_region_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t cols, int64_t tile_rows,
+                             int64_t tile_cols, int64_t tiles_across, const Fp8QuantizeArgs args,
+                             const __grid_constant__ Multipliers multipliers) {
     __shared__ uint32_t shared_amax;
     __shared__ double totals[batch][fp8_tile];  // by multiplier and row
     __shared__ double losses[batch];
@@ -98,17 +99,17 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const Fp8Args& args,
+cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const Fp8QuantizeArgs& args,
                     const Multipliers& multipliers, cudaStream_t stream) {
     if (in.elements() == 0) return cudaSuccess;
     const int64_t across = (in.cols + tile_cols - 1) / tile_cols, down = (in.rows + tile_rows - 1) / tile_rows;
     const auto blocks = static_cast<unsigned>(across * down);
     if (in.f32)
-        region_kernel<F32><<<blocks, threads, 0, stream>>>(in.data, in.rows, in.cols, tile_rows, tile_cols, across,
-                                                           args, multipliers);
+        search_fp8_region_kernel<F32><<<blocks, threads, 0, stream>>>(in.data, in.rows, in.cols, tile_rows, tile_cols,
+                                                                      across, args, multipliers);
     else
-        region_kernel<Bf16><<<blocks, threads, 0, stream>>>(in.data, in.rows, in.cols, tile_rows, tile_cols, across,
-                                                            args, multipliers);
+        search_fp8_region_kernel<Bf16><<<blocks, threads, 0, stream>>>(in.data, in.rows, in.cols, tile_rows, tile_cols,
+                                                                       across, args, multipliers);
     return cudaGetLastError();
 }
 
@@ -117,8 +118,8 @@ cudaError_t regions(const Input& in, int64_t tile_rows, int64_t tile_cols, const
 // scratch[row][c]: sixteen threads per (row, multiplier).
 template <class In, bool Fp8>
 __global__ void __launch_bounds__(threads)
-    row_loss_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t cols, const float* search_amax,
-                    const __grid_constant__ Multipliers multipliers, Arithmetic arithmetic, double* scratch) {
+    search_row_loss_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t cols, const float* search_amax,
+                           const __grid_constant__ Multipliers multipliers, Arithmetic arithmetic, double* scratch) {
     const int64_t job = int64_t{blockIdx.x} * groups + threadIdx.x / lanes;
     if (job >= rows * multipliers.count) return;
     const float g = *search_amax * multipliers.value[job % multipliers.count];
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Rows are added in order, one thread per multiplier.
-__global__ void add_rows_kernel(const double* __restrict__ scratch, int64_t rows, int count, double* losses) {
+__global__ void search_add_losses_kernel(const double* __restrict__ scratch, int64_t rows, int count, double* losses) {
     const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= count) return;
     double sum = losses[c];
@@ -151,12 +152,13 @@ __global__ void add_rows_kernel(const double* __restrict__ scratch, int64_t rows
 
 }  // namespace
 
-cudaError_t launch_fp8_rows(const Input& in, const Fp8Args& args, const Multipliers& multipliers, cudaStream_t stream) {
+cudaError_t launch_fp8_rows(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers,
+                            cudaStream_t stream) {
     if (multipliers.count == 0 && in.cols % chunk == 0) return launch_fp8_rows_plain(in, args, stream);
     return regions(in, 1, in.cols, args, multipliers, stream);
 }
 
-cudaError_t launch_fp8_tiles(const Input& in, const Fp8Args& args, const Multipliers& multipliers,
+cudaError_t launch_fp8_tiles(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers,
                              cudaStream_t stream) {
     if (multipliers.count == 0 && in.cols % chunk == 0) return launch_fp8_tiles_plain(in, args, stream);
     return regions(in, fp8_tile, fp8_tile, args, multipliers, stream);
@@ -172,11 +174,12 @@ cudaError_t launch_tensor_losses(const Input& in, bool fp8, const float* search_
                                                scratch);
     };
     if (in.f32)
-        fp8 ? launch(row_loss_kernel<F32, true>) : launch(row_loss_kernel<F32, false>);
+        fp8 ? launch(search_row_loss_kernel<F32, true>) : launch(search_row_loss_kernel<F32, false>);
     else
-        fp8 ? launch(row_loss_kernel<Bf16, true>) : launch(row_loss_kernel<Bf16, false>);
+        fp8 ? launch(search_row_loss_kernel<Bf16, true>) : launch(search_row_loss_kernel<Bf16, false>);
     if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) return code;
-    add_rows_kernel<<<(multipliers.count + 31) / 32, 32, 0, stream>>>(scratch, in.rows, multipliers.count, losses);
+    search_add_losses_kernel<<<(multipliers.count + 31) / 32, 32, 0, stream>>>(scratch, in.rows, multipliers.count,
+                                                                               losses);
     return cudaGetLastError();
 }
 

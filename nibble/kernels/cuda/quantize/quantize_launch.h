@@ -74,7 +74,7 @@ cudaError_t launch_nvfp4_training(const Input& in, const Nvfp4Args& args, const 
 
 // FP8 weights. Per tensor: *store_amax makes scale and divisor. Tiles: *store_amax, if any, is the least maximum. Rows,
 // tiles: scales[] is written, in the order of QuantMatrix; multipliers.count > 0 searches.
-struct Fp8Args {
+struct Fp8QuantizeArgs {
     uint8_t* codes = nullptr;
     float* scales = nullptr;
     const float* store_amax = nullptr;
@@ -84,14 +84,16 @@ struct Fp8Args {
     DType weights = DType::bf16;  // as WeightSpec::weights; of BF16 data: BF16
 };
 
-cudaError_t launch_fp8_tensor(const Input& in, const Fp8Args& args, cudaStream_t stream);
-cudaError_t launch_fp8_rows(const Input& in, const Fp8Args& args, const Multipliers& multipliers, cudaStream_t stream);
-cudaError_t launch_fp8_tiles(const Input& in, const Fp8Args& args, const Multipliers& multipliers, cudaStream_t stream);
+cudaError_t launch_fp8_tensor(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream);
+cudaError_t launch_fp8_rows(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers,
+                            cudaStream_t stream);
+cudaError_t launch_fp8_tiles(const Input& in, const Fp8QuantizeArgs& args, const Multipliers& multipliers,
+                             cudaStream_t stream);
 // Without a search, cols a multiple of 16.
-cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8Args& args, cudaStream_t stream);
-cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8Args& args, cudaStream_t stream);
+cudaError_t launch_fp8_rows_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream);
+cudaError_t launch_fp8_tiles_plain(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream);
 // One scale per 128 consecutive inputs, [rows, cols / 128].
-cudaError_t launch_fp8_groups(const Input& in, const Fp8Args& args, cudaStream_t stream);
+cudaError_t launch_fp8_groups(const Input& in, const Fp8QuantizeArgs& args, cudaStream_t stream);
 
 // The rules of formats/mx.h: MXFP8 has one for weights and inputs.
 enum class MxRule : uint8_t { mxfp4, mxfp4_inputs, mxfp8 };

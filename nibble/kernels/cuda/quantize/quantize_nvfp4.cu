@@ -43,7 +43,7 @@ constexpr int tile_blocks_across = 16;
 
 template <class In>
 __global__ void __launch_bounds__(chunk_threads, usual_min_blocks)
-    nvfp4_tiles_kernel(const uint8_t* __restrict__ data, int64_t across, const __grid_constant__ Nvfp4Args args) {
+    quantize_nvfp4_kernel(const uint8_t* __restrict__ data, int64_t across, const __grid_constant__ Nvfp4Args args) {
     const auto strips = static_cast<uint32_t>(across / tile_blocks_across);
     const uint32_t strip = blockIdx.x % strips, rows8 = blockIdx.x / strips;
     const uint32_t lane = threadIdx.x % 32, low = rows8 % 4 * 8 + threadIdx.x / 32 * 2 + lane / 4 % 2,
@@ -69,9 +69,9 @@ cudaError_t launch_tiles(const Input& in, const Nvfp4Args& args, cudaStream_t st
     const int64_t across = in.cols / chunk;
     const auto blocks = static_cast<unsigned>(in.rows / 32 * (across / tile_blocks_across));
     if (in.f32)
-        nvfp4_tiles_kernel<F32><<<blocks, chunk_threads, 0, stream>>>(in.data, across, args);
+        quantize_nvfp4_kernel<F32><<<blocks, chunk_threads, 0, stream>>>(in.data, across, args);
     else
-        nvfp4_tiles_kernel<Bf16><<<blocks, chunk_threads, 0, stream>>>(in.data, across, args);
+        quantize_nvfp4_kernel<Bf16><<<blocks, chunk_threads, 0, stream>>>(in.data, across, args);
     return cudaGetLastError();
 }
 

@@ -257,8 +257,8 @@ __device__ void chunk_of_two(const TwoMultipliers<Profile>& op, SearchState& s, 
 
 template <Arithmetic Profile>
 __global__ void __launch_bounds__(chunk_threads, search_min_blocks)
-    two_multipliers_kernel(const uint8_t* __restrict__ data, int64_t chunks, int rounds,
-                           const __grid_constant__ TwoMultipliers<Profile> op) {
+    search_two_multipliers_kernel(const uint8_t* __restrict__ data, int64_t chunks, int rounds,
+                                  const __grid_constant__ TwoMultipliers<Profile> op) {
     __shared__ CandidateTable table;
     __shared__ alignas(16) unsigned char shared[sizeof(SearchState)];
     constexpr int64_t round_bytes = 2 * chunk_threads * Chunk<Bf16>::bytes;
@@ -305,7 +305,7 @@ cudaError_t two_multipliers(const uint8_t* data, int64_t chunks, const TwoMultip
     const int rounds = chunks >= int64_t{1} << 23 ? 8 : 4;
     const int64_t per_block = int64_t{2} * rounds * chunk_threads;
     const auto blocks = static_cast<unsigned>((chunks + per_block - 1) / per_block);
-    two_multipliers_kernel<Profile><<<blocks, chunk_threads, 0, stream>>>(data, chunks, rounds, op);
+    search_two_multipliers_kernel<Profile><<<blocks, chunk_threads, 0, stream>>>(data, chunks, rounds, op);
     return cudaGetLastError();
 }
 
@@ -369,7 +369,7 @@ __device__ uint8_t close_sweep(float x, float amax, bool prune, const SweepTable
 
 template <class In>
 __global__ void __launch_bounds__(sweep_threads, search_min_blocks)
-    sweep_kernel(const uint8_t* __restrict__ data, int64_t chunks, Nvfp4Args args, ScaleStore store) {
+    search_sweep_kernel(const uint8_t* __restrict__ data, int64_t chunks, Nvfp4Args args, ScaleStore store) {
     __shared__ SweepTable table;
     const float g = *args.search_amax;
     const FakeScale fake = nvfp4_fake_scale(g, args.normalization, args.arithmetic);
@@ -425,7 +425,7 @@ cudaError_t sweep(const Input& in, const Nvfp4Args& args, const ScaleStore& stor
     const int64_t chunks = in.elements() / chunk;
     if (chunks == 0) return cudaSuccess;
     constexpr int64_t per_block = sweep_threads * sweep_chunks;
-    sweep_kernel<In><<<static_cast<unsigned>((chunks + per_block - 1) / per_block), sweep_threads, 0, stream>>>(
+    search_sweep_kernel<In><<<static_cast<unsigned>((chunks + per_block - 1) / per_block), sweep_threads, 0, stream>>>(
         in.data, chunks, args, store);
     return cudaGetLastError();
 }

@@ -26,8 +26,8 @@ struct Found {
 };
 
 template <class In>
-__global__ void __launch_bounds__(threads) scan_kernel(const uint8_t* __restrict__ data, int64_t elements,
-                                                       unsigned long long first_element, DeviceScan* scan) {
+__global__ void __launch_bounds__(threads) quantize_scan_kernel(const uint8_t* __restrict__ data, int64_t elements,
+                                                                unsigned long long first_element, DeviceScan* scan) {
     const int64_t chunks = elements / chunk;
     const int64_t first = int64_t{blockIdx.x} * (threads * per_thread) + threadIdx.x;
     Found found;
@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(threads) scan_kernel(const uint8_t* __restrict
     }
 }
 
-__global__ void reset_kernel(DeviceScan* scan) { *scan = {0.0f, 0, none}; }
+__global__ void quantize_scan_reset_kernel(DeviceScan* scan) { *scan = {0.0f, 0, none}; }
 
 }  // namespace
 
 cudaError_t launch_reset_scan(DeviceScan* scan, cudaStream_t stream) {
-    reset_kernel<<<1, 1, 0, stream>>>(scan);
+    quantize_scan_reset_kernel<<<1, 1, 0, stream>>>(scan);
     return cudaGetLastError();
 }
 
@@ -85,9 +85,9 @@ cudaError_t launch_scan(const Input& in, int64_t first_element, DeviceScan* scan
     const auto blocks = static_cast<unsigned>((n + per_block - 1) / per_block);
     const auto begin = static_cast<unsigned long long>(first_element);
     if (in.f32)
-        scan_kernel<F32><<<blocks, threads, 0, stream>>>(in.data, n, begin, scan);
+        quantize_scan_kernel<F32><<<blocks, threads, 0, stream>>>(in.data, n, begin, scan);
     else
-        scan_kernel<Bf16><<<blocks, threads, 0, stream>>>(in.data, n, begin, scan);
+        quantize_scan_kernel<Bf16><<<blocks, threads, 0, stream>>>(in.data, n, begin, scan);
     return cudaGetLastError();
 }
 

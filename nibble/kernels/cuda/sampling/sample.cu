@@ -445,7 +445,7 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
 }
 
 // `from` may be the host's memory: it is read once.
-__global__ void carry_kernel(const CarriedToken* list, int count, const ChosenToken* from, int32_t* tokens) {
+__global__ void carry_tokens_kernel(const CarriedToken* list, int count, const ChosenToken* from, int32_t* tokens) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= count) return;
     const CarriedToken c = list[i];
@@ -458,7 +458,7 @@ __global__ void carry_kernel(const CarriedToken* list, int count, const ChosenTo
 cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
                          cudaStream_t stream) {
     constexpr int block = 256;
-    carry_kernel<<<static_cast<unsigned>((count + block - 1) / block), block, 0, stream>>>(
+    carry_tokens_kernel<<<static_cast<unsigned>((count + block - 1) / block), block, 0, stream>>>(
         list, static_cast<int>(count), from, tokens);
     return cudaGetLastError();
 }

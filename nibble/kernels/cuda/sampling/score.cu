@@ -9,7 +9,7 @@ constexpr int score_threads = 512;
 using ScoredRow = DrawnRow<score_threads>;
 
 // `out` may be the host's memory: an id is read once.
-__global__ void __launch_bounds__(score_threads) score_kernel(const __grid_constant__ SampleArgs args) {
+__global__ void __launch_bounds__(score_threads) score_tokens_kernel(const __grid_constant__ SampleArgs args) {
     extern __shared__ __align__(16) uint8_t memory[];
     start(args.overlap);
     __shared__ int id;
@@ -29,8 +29,9 @@ __global__ void __launch_bounds__(score_threads) score_kernel(const __grid_const
 
 cudaError_t launch_score(const SampleArgs& args, cudaStream_t stream) {
     constexpr int bytes = sizeof(ScoredRow::Shared);
-    if (const cudaError_t code = allow_shared_memory(score_kernel, bytes)) return code;
-    return launch_kernel(score_kernel, dim3(static_cast<unsigned>(args.rows)), score_threads, bytes, args, stream);
+    if (const cudaError_t code = allow_shared_memory(score_tokens_kernel, bytes)) return code;
+    return launch_kernel(score_tokens_kernel, dim3(static_cast<unsigned>(args.rows)), score_threads, bytes, args,
+                         stream);
 }
 
 }  // namespace nibble::cuda

@@ -14,7 +14,7 @@ __device__ float conv_input(const SsmArgs& args, const SsmSegment& s, int64_t t,
     return s.state ? s.state[(args.conv - 1 + t) * args.channels + c] : 0.0f;
 }
 
-__global__ void __launch_bounds__(threads) convolve_kernel(const __grid_constant__ SsmArgs args) {
+__global__ void __launch_bounds__(threads) mamba_convolve_kernel(const __grid_constant__ SsmArgs args) {
     start(args.overlap);
     const SsmSegment s = args.list[blockIdx.z];
     const int c = static_cast<int>(blockIdx.x * threads + threadIdx.x);
@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(threads) convolve_kernel(const __grid_constant
     }
 }
 
-__global__ void __launch_bounds__(threads) steps_kernel(const __grid_constant__ SsmArgs args, int64_t step_blocks) {
+__global__ void __launch_bounds__(threads)
+    mamba_steps_kernel(const __grid_constant__ SsmArgs args, int64_t step_blocks) {
     start(args.overlap);
     if (blockIdx.x < step_blocks) {
         const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(threads) steps_kernel(const __grid_constant__ 
 }
 
 // A thread block per token and group.
-__global__ void gate_kernel(const __grid_constant__ SsmArgs args) {
+__global__ void mamba_gate_kernel(const __grid_constant__ SsmArgs args) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared_scale;
     start(args.overlap);
@@ -75,14 +76,14 @@ cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream) {
     const dim3 blocks(ceil_blocks(args.channels, threads),
                       static_cast<unsigned>(args.longest < 1024 ? args.longest : 1024),
                       static_cast<unsigned>(args.segments));
-    return launch_kernel(convolve_kernel, blocks, threads, 0, args, stream);
+    return launch_kernel(mamba_convolve_kernel, blocks, threads, 0, args, stream);
 }
 
 cudaError_t launch_steps(const SsmArgs& args, cudaStream_t stream) {
     const int64_t step_blocks = ceil_blocks(args.tokens * args.heads, threads);
     const auto blocks = static_cast<unsigned>(
         step_blocks + ceil_blocks(args.conv > 1 ? int64_t{args.segments} * args.channels : 0, threads));
-    steps_kernel<<<blocks, threads, 0, stream>>>(args, step_blocks);
+    mamba_steps_kernel<<<blocks, threads, 0, stream>>>(args, step_blocks);
     return cudaGetLastError();
 }
 
@@ -90,9 +91,10 @@ cudaError_t launch_gate(const SsmArgs& args, cudaStream_t stream) {
     const int width = args.inner / args.groups, bytes = norm_shared_bytes(width);
     if (bytes > 48 * 1024)
         if (const cudaError_t code =
-                cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024))
+                cudaFuncSetAttribute(mamba_gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024))
             return code;
-    return launch_kernel(gate_kernel, dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(args.tokens)),
+    return launch_kernel(mamba_gate_kernel,
+                         dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(args.tokens)),
                          width >= 1024 ? 256 : 128, bytes, args, stream);
 }
 

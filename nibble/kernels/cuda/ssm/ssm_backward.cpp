@@ -1,8 +1,8 @@
-#include "kernels/train_mamba_cuda.h"
+#include "kernels/ssm_backward_cuda.h"
 
 #include "base/checked.h"
 #include "kernels/cuda/ssm/ssm_backward_launch.h"
-#include "kernels/train_cuda.h"
+#include "kernels/elementwise_backward_cuda.h"
 #include "tensor/cuda/call.h"
 
 #include <algorithm>

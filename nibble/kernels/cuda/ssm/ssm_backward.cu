@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(mamba_threads) mamba_inputs_kernel(const __gri
 }
 
 // A thread block per group and token.
-__global__ void __launch_bounds__(mamba_threads) gate_back_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads) mamba_gate_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     extern __shared__ float gated[];
     __shared__ float of_warp[2][mamba_warps];
     const int64_t token = blockIdx.y;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(mamba_threads) gate_back_kernel(const __grid_c
 // A thread block per token: dB or dC of a group from those of its heads, ascending; of each head the product with B or
 // C, a warp for a head.
 __global__ void __launch_bounds__(mamba_threads)
-    group_sums_kernel(const __grid_constant__ MambaBackArgs a, bool of_c, float* dots) {
+    mamba_group_sums_kernel(const __grid_constant__ MambaBackArgs a, bool of_c, float* dots) {
     const int64_t token = blockIdx.x;
     const int each = a.heads / a.groups, all = a.groups * a.state, lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t at = token * a.channels + a.inner + (of_c ? all : 0);
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(mamba_threads)
 }
 
 // A thread per segment and head, from the last token back.
-__global__ void __launch_bounds__(mamba_threads) decays_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads) mamba_decays_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i >= int64_t{a.segments} * a.heads) return;
     const SsmSegment s = a.list[i / a.heads];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(mamba_threads) decays_kernel(const __grid_cons
 }
 
 // A warp per token and head.
-__global__ void __launch_bounds__(mamba_threads) steps_back_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads) mamba_steps_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_warps + threadIdx.x / 32;
     if (i >= a.tokens * a.heads) return;
     const int64_t token = i / a.heads, head = i % a.heads;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(mamba_threads) steps_back_kernel(const __grid_
     a.to_d[i] = by_skip;
 }
 
-__global__ void __launch_bounds__(mamba_threads) silu_back_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads) mamba_silu_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i < a.tokens * a.channels) a.d_xbc[i] *= value_and_slope(0, a.raw[i]).slope;
 }
@@ -156,7 +156,8 @@ __device__ int64_t reader_of(const MambaBackArgs& a, int64_t token, int tap) {
     return row < a.tokens && a.first[row] == a.first[token] ? row : -1;
 }
 
-__global__ void __launch_bounds__(mamba_threads) conv_back_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads)
+    mamba_convolve_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i >= a.tokens * a.channels) return;
     const int64_t token = i / a.channels, c = i % a.channels;
@@ -168,7 +169,7 @@ __global__ void __launch_bounds__(mamba_threads) conv_back_kernel(const __grid_c
 }
 
 // A thread per channel and part of the tokens.
-__global__ void __launch_bounds__(mamba_threads) conv_weight_kernel(const __grid_constant__ MambaBackArgs a) {
+__global__ void __launch_bounds__(mamba_threads) mamba_convolve_weight_kernel(const __grid_constant__ MambaBackArgs a) {
     const int c = static_cast<int>(blockIdx.x * mamba_threads + threadIdx.x);
     if (c >= a.channels) return;
     const int64_t each = (a.tokens + conv_parts - 1) / conv_parts, begin = blockIdx.y * each;
@@ -190,7 +191,8 @@ __global__ void __launch_bounds__(mamba_threads) conv_weight_kernel(const __grid
 }
 
 __global__ void __launch_bounds__(mamba_threads)
-    parameters_kernel(int channels, int conv, int heads, const float* from, const float* a_log, float* to, float* a) {
+    mamba_parameters_kernel(int channels, int conv, int heads, const float* from, const float* a_log, float* to,
+                            float* a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i < int64_t{channels} * conv) to[i % conv * channels + i / conv] = from[i];
     if (i < heads) a[i] = static_cast<float>(-exp(static_cast<double>(a_log[i])));
@@ -205,33 +207,34 @@ cudaError_t launch_mamba_inputs(const MambaBackArgs& a, cudaStream_t stream) {
 
 cudaError_t launch_mamba_gate_back(const MambaBackArgs& a, cudaStream_t stream) {
     const dim3 blocks(static_cast<unsigned>(a.groups), static_cast<unsigned>(a.tokens));
-    gate_back_kernel<<<blocks, mamba_threads, 4 * (a.inner / a.groups), stream>>>(a);
+    mamba_gate_backward_kernel<<<blocks, mamba_threads, 4 * (a.inner / a.groups), stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_mamba_group_sums(const MambaBackArgs& a, bool of_c, cudaStream_t stream) {
-    group_sums_kernel<<<static_cast<unsigned>(a.tokens), mamba_threads, 0, stream>>>(a, of_c,
-                                                                                     of_c ? a.read : a.written);
+    mamba_group_sums_kernel<<<static_cast<unsigned>(a.tokens), mamba_threads, 0, stream>>>(a, of_c,
+                                                                                           of_c ? a.read : a.written);
     return cudaGetLastError();
 }
 
 cudaError_t launch_mamba_decays(const MambaBackArgs& a, cudaStream_t stream) {
-    decays_kernel<<<ceil_blocks(int64_t{a.segments} * a.heads, mamba_threads), mamba_threads, 0, stream>>>(a);
+    mamba_decays_kernel<<<ceil_blocks(int64_t{a.segments} * a.heads, mamba_threads), mamba_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_mamba_steps_back(const MambaBackArgs& a, cudaStream_t stream) {
-    steps_back_kernel<<<ceil_blocks(a.tokens * a.heads, mamba_warps), mamba_threads, 0, stream>>>(a);
+    mamba_steps_backward_kernel<<<ceil_blocks(a.tokens * a.heads, mamba_warps), mamba_threads, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
 cudaError_t launch_mamba_conv_back(const MambaBackArgs& a, float* d_weight, cudaStream_t stream) {
     const unsigned blocks = ceil_blocks(a.tokens * a.channels, mamba_threads);
-    silu_back_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
+    mamba_silu_backward_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
     if (const cudaError_t code = cudaGetLastError()) return code;
-    conv_back_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
+    mamba_convolve_backward_kernel<<<blocks, mamba_threads, 0, stream>>>(a);
     if (const cudaError_t code = cudaGetLastError(); code || !d_weight) return code;
-    conv_weight_kernel<<<dim3(ceil_blocks(a.channels, mamba_threads), conv_parts), mamba_threads, 0, stream>>>(a);
+    mamba_convolve_weight_kernel<<<dim3(ceil_blocks(a.channels, mamba_threads), conv_parts), mamba_threads, 0,
+                                   stream>>>(a);
     if (const cudaError_t code = cudaGetLastError()) return code;
     return launch_sum_parts(a.conv_sums, conv_parts, int64_t{a.channels} * a.conv, d_weight, stream);
 }
@@ -239,7 +242,7 @@ cudaError_t launch_mamba_conv_back(const MambaBackArgs& a, float* d_weight, cuda
 cudaError_t launch_mamba_parameters(int channels, int conv, int heads, const float* from, const float* a_log,
                                     float* conv_weight, float* a, cudaStream_t stream) {
     const int64_t all = int64_t{channels} * conv;
-    parameters_kernel<<<ceil_blocks(all > heads ? all : heads, mamba_threads), mamba_threads, 0, stream>>>(
+    mamba_parameters_kernel<<<ceil_blocks(all > heads ? all : heads, mamba_threads), mamba_threads, 0, stream>>>(
         channels, conv, heads, from, a_log, conv_weight, a);
     return cudaGetLastError();
 }

@@ -20,7 +20,8 @@ constexpr int most_segments = 8;
 // Halves = 2: a column's states are two threads', the second of which goes on with the sum of the first. That leaves
 // room beside the products before and after, so that states are read while the one before still runs.
 template <int State, int Halves>
-__global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1) decode_kernel(const __grid_constant__ SsmArgs args) {
+__global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
+    mamba_decode_kernel(const __grid_constant__ SsmArgs args) {
     constexpr int own_states = State / Halves;
     constexpr int each = (most_head_dim + 2 * State + threads - 1) / threads;  // channels of a thread
     __shared__ __align__(16) float b[State], c[State];
@@ -160,8 +161,8 @@ cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = args.overlap ? 2 : 1;
-    if (const cudaError_t code = prefer_shared_memory(decode_kernel<State, Halves>)) return code;
-    return cudaLaunchKernelEx(&config, decode_kernel<State, Halves>, args);
+    if (const cudaError_t code = prefer_shared_memory(mamba_decode_kernel<State, Halves>)) return code;
+    return cudaLaunchKernelEx(&config, mamba_decode_kernel<State, Halves>, args);
 }
 
 }  // namespace

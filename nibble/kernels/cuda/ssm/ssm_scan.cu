@@ -65,7 +65,7 @@ constexpr int least_blocks = Tokens > 1 ? 1 : std::min(640 / State, 32);
 
 template <int State, int Tokens>
 __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
-    scan_kernel(const __grid_constant__ SsmArgs args) {
+    mamba_scan_kernel(const __grid_constant__ SsmArgs args) {
     constexpr int warps = State / own_states;
     __shared__ __align__(16) float operands[warps][Tokens][token_floats];
     __shared__ float sums[2][warps][Tokens][columns];
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
 
 template <int State>
 cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
-    const auto kernel = args.longest == 1 ? scan_kernel<State, 1> : scan_kernel<State, 8>;
+    const auto kernel = args.longest == 1 ? mamba_scan_kernel<State, 1> : mamba_scan_kernel<State, 8>;
     const dim3 blocks(static_cast<unsigned>(args.heads * ((args.head_dim + columns - 1) / columns)),
                       static_cast<unsigned>(args.segments));
     return launch_kernel(kernel, blocks, 2 * State, 0, args, stream);

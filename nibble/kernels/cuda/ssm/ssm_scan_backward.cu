@@ -49,7 +49,7 @@ __device__ float element(const MambaBackArgs& a, int64_t token, int head, int i)
 
 template <ScanRows Rows, int Columns>
 __global__ void __launch_bounds__(scan_threads)
-    scan_rows_kernel(const __grid_constant__ MambaBackArgs a, float* out, int rows) {
+    mamba_scan_backward_kernel(const __grid_constant__ MambaBackArgs a, float* out, int rows) {
     constexpr Sides sides = sides_of(Rows);
     __shared__ __align__(16) float b[run][Columns], v[run][Columns];
     __shared__ float own[run][scan_threads], factor[run];
@@ -100,11 +100,11 @@ cudaError_t launch_rows(const MambaBackArgs& a, float* out, cudaStream_t stream)
     const int rows = states ? a.state : a.head_dim, columns = states ? a.head_dim : a.state;
     const dim3 blocks(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.segments));
     if (columns <= 16)
-        scan_rows_kernel<Rows, 16><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
+        mamba_scan_backward_kernel<Rows, 16><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
     else if (columns <= 64)
-        scan_rows_kernel<Rows, 64><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
+        mamba_scan_backward_kernel<Rows, 64><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
     else
-        scan_rows_kernel<Rows, 128><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
+        mamba_scan_backward_kernel<Rows, 128><<<blocks, scan_threads, 0, stream>>>(a, out, rows);
     return cudaGetLastError();
 }
 

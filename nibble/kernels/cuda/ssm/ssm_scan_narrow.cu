@@ -33,7 +33,7 @@ __host__ __device__ constexpr int draw_blocks(int state, int head_dim) {
 // A thread block per segment and head, a thread per element p of the head, its column of the state in registers.
 // Shared memory: B, C [tokens][State] and x, dt, decay of a few tokens; a token's draws.
 template <int State, SsmStateFormat Format>
-__global__ void scan_kernel(const __grid_constant__ SsmArgs args) {
+__global__ void mamba_scan_narrow_state_kernel(const __grid_constant__ SsmArgs args) {
     __shared__ float b[scan_tokens][State], c[scan_tokens][State], step[scan_tokens][2];
     extern __shared__ __align__(16) uint4 draws[];
     using Narrow = NarrowState<Format>;
@@ -117,11 +117,11 @@ cudaError_t launch_scan(const SsmArgs& args, cudaStream_t stream) {
     int bytes = 0;
     if (NarrowState<Format>::stochastic) {
         bytes = draw_blocks(args.state, args.head_dim) * int{sizeof(uint4)};
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(scan_kernel<State, Format>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
+        if (const cudaError_t code = cudaFuncSetAttribute(mamba_scan_narrow_state_kernel<State, Format>,
+                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes))
             return code;
     }
-    return launch_kernel(scan_kernel<State, Format>, blocks, block, bytes, args, stream);
+    return launch_kernel(mamba_scan_narrow_state_kernel<State, Format>, blocks, block, bytes, args, stream);
 }
 
 template <int State>

@@ -13,9 +13,9 @@ namespace nibble::cuda {
 
 inline constexpr int product_chain_steps = 4;
 inline constexpr int most_chain_width = 8192;
-// Codes (product_chain_fp8.cu): bytes of a slot of the ring, threads that multiply.
+// Codes (sm90_chain_fp8_m1.cu): bytes of a slot of the ring, threads that multiply.
 inline constexpr int product_slot_bytes = 32 * 1024, product_chain_threads = 512;
-// Records (product_chain_w4a16.cu): a slot has one of each of a tile's eight chunks.
+// Records (chain_w4a16_m1.cu): a slot has one of each of a tile's eight chunks.
 inline constexpr int record_slot_bytes = matmul_chunks * 2304;
 
 struct ProductStep {

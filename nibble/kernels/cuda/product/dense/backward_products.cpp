@@ -1,7 +1,7 @@
 // dX = dY W and dW = dY^T X by cuBLASLt. It counts by columns: a row-major [a, b] is its [b, a] with leading dimension
 // b.
 #include "kernels/cuda/product/dense/cublas_lt.h"
-#include "kernels/train_cuda.h"
+#include "kernels/dense_backward_cuda.h"
 #include "tensor/cuda/call.h"
 
 namespace nibble::cuda {

@@ -1,6 +1,6 @@
+#include "kernels/codes_product_cuda.h"
 #include "kernels/cuda/product/dense/cublas_lt.h"
-#include "kernels/train_codes_cuda.h"
-#include "kernels/train_cuda.h"
+#include "kernels/dense_backward_cuda.h"
 
 namespace nibble::cuda {
 

@@ -31,7 +31,7 @@ __device__ float value_at(const OperandArgs& a, int64_t row, int64_t col) {
 
 // Eight columns a thread.
 template <int K>
-__global__ void __launch_bounds__(threads) operand_kernel(const __grid_constant__ OperandArgs a) {
+__global__ void __launch_bounds__(threads) make_bf16_operand_kernel(const __grid_constant__ OperandArgs a) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, chunks = a.cols / 8;
     if (i >= a.rows * chunks) return;
     const int64_t from = i / chunks, row = a.first_row + from, chunk = i % chunks;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(threads) operand_kernel(const __grid_constant_
 }
 
 // 16 columns a thread; cols may end inside.
-__global__ void __launch_bounds__(threads) codes_kernel(const __grid_constant__ OperandArgs a) {
+__global__ void __launch_bounds__(threads) make_fp8_operand_kernel(const __grid_constant__ OperandArgs a) {
     const int64_t chunks = (a.cols + 15) / 16, i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i >= a.rows * chunks) return;
     const int64_t from = i / chunks, chunk = i % chunks, row = a.first_row + from;
@@ -128,7 +128,7 @@ __device__ float input_scale_of(const InputsArgs& a, int64_t token) {
 }
 
 template <ActivationFormat F>
-__global__ void __launch_bounds__(threads) inputs_kernel(const __grid_constant__ InputsArgs a) {
+__global__ void __launch_bounds__(threads) quantize_inputs_kernel(const __grid_constant__ InputsArgs a) {
     if (a.overlap) {
         overlap_next();
         wait_for_previous();
@@ -187,7 +187,7 @@ cudaError_t launch(const InputsArgs& args, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = args.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, inputs_kernel<F>, args);
+    return cudaLaunchKernelEx(&config, quantize_inputs_kernel<F>, args);
 }
 
 }  // namespace
@@ -195,7 +195,7 @@ cudaError_t launch(const InputsArgs& args, cudaStream_t stream) {
 cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>((args.rows * ((args.cols + 15) / 16) + threads - 1) / threads);
     if (blocks == 0) return cudaSuccess;
-    codes_kernel<<<blocks, threads, 0, stream>>>(args);
+    make_fp8_operand_kernel<<<blocks, threads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
@@ -204,19 +204,19 @@ cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream) {
     if (blocks == 0) return cudaSuccess;
     switch (args.kind) {
         case bf16:
-            operand_kernel<bf16><<<blocks, threads, 0, stream>>>(args);
+            make_bf16_operand_kernel<bf16><<<blocks, threads, 0, stream>>>(args);
             break;
         case f16:
-            operand_kernel<f16><<<blocks, threads, 0, stream>>>(args);
+            make_bf16_operand_kernel<f16><<<blocks, threads, 0, stream>>>(args);
             break;
         case f32:
-            operand_kernel<f32><<<blocks, threads, 0, stream>>>(args);
+            make_bf16_operand_kernel<f32><<<blocks, threads, 0, stream>>>(args);
             break;
         case e4m3:
-            operand_kernel<e4m3><<<blocks, threads, 0, stream>>>(args);
+            make_bf16_operand_kernel<e4m3><<<blocks, threads, 0, stream>>>(args);
             break;
         default:
-            operand_kernel<e2m1><<<blocks, threads, 0, stream>>>(args);
+            make_bf16_operand_kernel<e2m1><<<blocks, threads, 0, stream>>>(args);
     }
     return cudaGetLastError();
 }

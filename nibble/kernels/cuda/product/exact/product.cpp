@@ -73,7 +73,7 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
 
 // Blocks of 128 rows and 256 tokens where they fill the GPU; else more of them, the smallest where even so one wave
 // is all there is.
-WideTile wide_tile(const Operand& w, int64_t tokens) {
+WideProductTile wide_tile(const Operand& w, int64_t tokens) {
     if (w.tile_scales) return {128, 2};
     if (tokens <= most_narrow_tokens) return {tile_tokens_for(tokens), 1};
     if (tokens <= 128 || ceil_div(w.rows, 64) * ceil_div(tokens, 128) <= multiprocessors) return {128, 1};
@@ -85,9 +85,9 @@ enum class ProductKernel : uint8_t { codes, chunked, wide, few_rows, narrow };
 // What a product launches: all that depends on sizes.
 struct ProductChoice {
     ProductKernel kernel = ProductKernel::narrow;
-    Fp8Choice codes;      // of codes
-    WideTile wide;        // of wide
-    int tile_tokens = 0;  // of narrow
+    Fp8Choice codes;       // of codes
+    WideProductTile wide;  // of wide
+    int tile_tokens = 0;   // of narrow
 };
 
 Result<ProductChoice> choose_product(const ProductArgs& args, const Operand& w) {
@@ -241,32 +241,32 @@ Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
             const Fp8Choice& c = choice.codes;
             const std::string codes = "E4M3 codes by E4M3 codes; ";
             if (c.kernel == Fp8Kernel::narrow)
-                return KernelChoice{"product_fp8 (narrow)",
+                return KernelChoice{"sm90_product_fp8 (narrow)",
                                     codes + fmt::format("{} (up to {}): {} rows of W to a thread block", n,
                                                         fp8_most_narrow_tokens, c.rows)};
             if (c.kernel == Fp8Kernel::medium)
                 return KernelChoice{
-                    "product_fp8 (medium)",
+                    "sm90_product_fp8 (medium)",
                     codes + fmt::format("{}: one wave of thread blocks with {} rows of W each", n, c.rows)};
             if (c.kernel == Fp8Kernel::wide)
                 return KernelChoice{
-                    "product_fp8_wide",
+                    "sm90_product_fp8_m256",
                     codes + n + ": tiles of 256 tokens x 256 rows take fewer waves than 1.8 times those of 128 x 256"};
-            return KernelChoice{"product_fp8 (square)", codes + n + ": tiles of 128 tokens x 256 rows"};
+            return KernelChoice{"sm90_product_fp8 (square)", codes + n + ": tiles of 128 tokens x 256 rows"};
         }
         case ProductKernel::chunked:
-            return KernelChoice{"product_chunked",
+            return KernelChoice{"product_bf16_splitk",
                                 fmt::format("few rows of W ({}, up to 256): K in eight chunks fills the GPU", w.rows)};
         case ProductKernel::wide:
-            return KernelChoice{"product_wide", fmt::format("{}: wgmma in tiles of {} tokens x {} rows", n,
-                                                            choice.wide.tokens, 64 * choice.wide.row_groups)};
+            return KernelChoice{"sm90_product_bf16", fmt::format("{}: wgmma in tiles of {} tokens x {} rows", n,
+                                                                 choice.wide.tokens, 64 * choice.wide.row_groups)};
         case ProductKernel::few_rows:
-            return KernelChoice{"product_few",
+            return KernelChoice{"product_bf16_m8",
                                 fmt::format("{} (up to 8) and few rows of W a multiprocessor ({} rows)", n, w.rows)};
         case ProductKernel::narrow:
             break;
     }
-    return KernelChoice{"product_narrow",
+    return KernelChoice{"product_bf16_m64",
                         fmt::format("{}: mma.sync in tiles of {} tokens, W streamed once", n, choice.tile_tokens)};
 }
 
@@ -296,8 +296,8 @@ Result<KernelChoice> describe_grouped_product(const Experts& w, int64_t tokens) 
     if (w.first.codes && !on_hopper()) return fail("grouped_product: codes have no kernel on this GPU");
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(tokens) / w.count, expert_tile(w, tokens));
-    if (w.first.codes) return KernelChoice{"product_fp8_experts", "E4M3 codes by E4M3 codes; " + each};
-    return KernelChoice{"product_narrow (grouped)", each};
+    if (w.first.codes) return KernelChoice{"sm90_experts_fp8", "E4M3 codes by E4M3 codes; " + each};
+    return KernelChoice{"product_bf16_m64 (grouped)", each};
 }
 
 Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stream) {

@@ -45,17 +45,17 @@ cudaError_t prepare_few_rows();
 // Few rows, any number of tokens: eight chunks of K. No experts, no tile_scales.
 cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream);
 // wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
-struct WideTile {
+struct WideProductTile {
     int tokens = 256;    // 16, 32, 64, 128 with one row group, 128 or 256 with two; tile_scales: 128 with two
     int row_groups = 2;  // of 64 rows
 };
-cudaError_t launch_wide_product(const ProductArgs& args, WideTile tile, cudaStream_t stream);
+cudaError_t launch_wide_product(const ProductArgs& args, WideProductTile tile, cudaStream_t stream);
 cudaError_t prepare_wide_product();
 
 // x and W as E4M3 codes: x_stride a multiple of 128, zeros behind the columns; W in tiles of 8 x 128, [rows / 8][cols /
 // 128][8 rows][128 bytes], the 16-byte chunk i of a row at i ^ row. No `rows`, no experts.
 inline constexpr int fp8_tile_bytes = 1024, fp8_most_narrow_tokens = 64;
-struct Fp8Args {
+struct Fp8ProductArgs {
     ProductArgs product;
     int stage_groups = 1, token_rows = 0, stages = 0;  // launch_fp8() fills them in
 };

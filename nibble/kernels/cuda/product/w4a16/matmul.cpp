@@ -62,7 +62,7 @@ int64_t padded(int64_t tokens, int64_t tile) { return ceil_div(tokens, tile) * t
 
 struct WideGrid {
     WideShape shape;
-    bool prefill;                                 // w4a16_prefill.cu: clusters along the rows, not along K
+    bool prefill;                                 // sm90_product_w4a16_m128.cu: clusters along the rows, not along K
     int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
     int units, chunks, levels;
     int64_t whole;  // prefill: tiles of one cluster each, before those that are cut into parts
@@ -192,8 +192,8 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                        "matmul: kernel launch");
 }
 
-// One token, work in units (w4a16_token.cu), where gemv_kernel's even pattern would leave warps without a chunk or
-// much of the GPU without a thread block. Elsewhere it is slower than that.
+// One token, work in units (product_w4a16_m1.cu), where product_w4a16_m8_kernel's even pattern would leave warps
+// without a chunk or much of the GPU without a thread block. Elsewhere it is slower than that.
 struct TokenGrid {
     static constexpr int warps = 24, most_records = 64, most_slots = 4;
     int blocks, tiles, active, records;  // tiles: of a thread block at most
@@ -295,18 +295,19 @@ KernelChoice describe(const MatmulPlan& plan) {
     };
     switch (plan.kernel) {
         case MatmulKernel::token:
-            return {"w4a16_token", tokens +
-                                       ": the even pattern of w4a16_gemv would leave warps or much of the GPU "
-                                       "without work, so work is dealt chunk by chunk"};
+            return {"product_w4a16_m1",
+                    tokens +
+                        ": the even pattern of product_w4a16_m8 would leave warps or much of the GPU "
+                        "without work, so work is dealt chunk by chunk"};
         case MatmulKernel::wide:
-            return {"w4a16_wide", tiles("9 to 32")};
+            return {"sm90_product_w4a16_m32", tiles("9 to 32")};
         case MatmulKernel::prefill:
-            return {"w4a16_prefill", tiles("more than 32")};
+            return {"sm90_product_w4a16_m128", tiles("more than 32")};
         case MatmulKernel::gemv:
             break;
     }
     const int64_t passes = ceil_div(p.m, plan.tokens_per_pass);
-    return {"w4a16_gemv",
+    return {"product_w4a16_m8",
             fmt::format("{}{}: every warp streams its own rows of W{}", tokens, p.m <= most_tokens ? " (up to 8)" : "",
                         passes > 1 ? fmt::format(", in {} passes of the tokens that fit shared memory", passes) : "")};
 }

@@ -3,11 +3,11 @@
 // (..Args) that the kernel receives, a shape (..Shape) that selects the compiled variant, launch_.. and, where a kernel
 // needs more shared memory than the default, prepare_.. (once per device).
 //
-//   gemv      1 to 8 tokens          w4a16_gemv.cu
-//   token     1 token, in units      w4a16_token.cu
-//   wide      9 to 32 tokens         w4a16_wide.cu
-//   prefill   33 tokens and more     w4a16_prefill.cu
-//   experts   mixtures               kernels/cuda/moe/w4a16_experts*.cu
+//   gemv      1 to 8 tokens          product_w4a16_m8.cu
+//   token     1 token, in units      product_w4a16_m1.cu
+//   wide      9 to 32 tokens         sm90_product_w4a16_m32.cu
+//   prefill   33 tokens and more     sm90_product_w4a16_m128.cu
+//   experts   mixtures               experts_w4a16_*.cu, sm90_experts_w4a16.cu
 #pragma once
 
 #include "formats/format.h"
@@ -103,7 +103,8 @@ struct GemvShape {
 };
 cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 
-// One token with the work distributed in units of one chunk of one tile (w4a16_token.cu). The caller sets args.blocks.
+// One token with the work distributed in units of one chunk of one tile (product_w4a16_m1.cu). The caller sets
+// args.blocks.
 struct TokenShape {
     int warps = 0, slots = 0;  // slots: ring buffer of a warp, records in flight, 1 to 4
     int64_t shared_bytes = 0;
@@ -181,11 +182,11 @@ struct ExpertsArgs {
 // tiles: 8, 16 or 64 tokens. few: tiles of 8, where fits_few_experts(), `parts` warps per 16 rows (1 or 4). many: the
 // kernel on wgmma, with tiles of 16, 32 or 48 tokens.
 enum class ExpertsKernel : uint8_t { tiles, few, many };
-struct ExpertsShape {
+struct ExpertsLaunchShape {
     ExpertsKernel kernel = ExpertsKernel::tiles;
     int tokens = 8, parts = 1, blocks = 132;
 };
-cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsShape& shape, cudaStream_t stream);
+cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts();
 // Whether x of a tile of eight tokens, `records` records of 256 columns wide, fits into shared memory as a whole.
 bool fits_few_experts(int records, int experts);
@@ -230,7 +231,7 @@ struct OneTokenArgs {
 bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
 cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
 cudaError_t prepare_one_token();
-// The same with the work distributed in units (w4a16_token.cuh), for a first product without a dense one beside it, or
+// The same with the work distributed in units (w4a16_units.cuh), for a first product without a dense one beside it, or
 // for a second product with the sum inside.
 bool fits_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
 cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);

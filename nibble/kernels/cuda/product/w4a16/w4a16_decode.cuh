@@ -46,8 +46,9 @@ struct LaneRecord {
 
 // Zero in lane 0, and not known before a record's loads are done: as part of a request's addresses it makes that
 // request wait for them, as loads_done() does, without a fence (m = 1, 4096 x 4096: 5.36 us, fence 5.62, neither 5.35;
-// in w4a16_wide.cu no better). Machine code waits for a load only where an instruction uses it, so the asm must not be
-// empty; the scoreboard is a warp's, so lane 0 waits for all lanes. tools/early-release shows whether it still does.
+// in sm90_product_w4a16_m32.cu no better). Machine code waits for a load only where an instruction uses it, so the asm
+// must not be empty; the scoreboard is a warp's, so lane 0 waits for all lanes. tools/early-release shows whether it
+// still does.
 __device__ inline uint32_t zero_after(const uint4 (&codes)[w4a16::record_blocks], uint2 scales, int lane) {
     static_assert(w4a16::record_blocks == 4);
     uint32_t zero;

@@ -18,9 +18,9 @@ bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 // Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each. On
 // Hopper wgmma was never slower from five tokens an expert on; tiles of 64 lost to tiles of 48, as an expert's tokens
 // fill them worse.
-ExpertsShape choose_shape(int64_t slots, const ExpertsArgs& args) {
+ExpertsLaunchShape choose_shape(int64_t slots, const ExpertsArgs& args) {
     const double each = static_cast<double>(slots) / args.experts;
-    ExpertsShape shape{.blocks = multiprocessors};
+    ExpertsLaunchShape shape{.blocks = multiprocessors};
     if (each > 4 && on_hopper()) {
         shape.kernel = ExpertsKernel::many;
         shape.tokens = each <= 9 ? 16 : each <= 26 ? 32 : 48;
@@ -124,8 +124,8 @@ enum class GroupedKernel : uint8_t { token_experts, one_token, experts };
 struct GroupedLaunch {
     GroupedKernel kernel = GroupedKernel::experts;
     ExpertsArgs args;
-    OneTokenArgs one;    // of token_experts and one_token
-    ExpertsShape shape;  // of experts
+    OneTokenArgs one;          // of token_experts and one_token
+    ExpertsLaunchShape shape;  // of experts
 };
 
 Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out,
@@ -206,20 +206,20 @@ Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const Packe
     NIBBLE_TRY(const GroupedLaunch launch, choose_grouped(in, w, out, false));
     const std::string ends = out.combine.sum ? ", weighted sum inside" : "";
     if (launch.kernel == GroupedKernel::token_experts)
-        return KernelChoice{"w4a16_experts_token",
+        return KernelChoice{"experts_w4a16_m1_units",
                             "1 token: work dealt in chunks of the " + std::to_string(in.slots) + " experts" + ends};
     if (launch.kernel == GroupedKernel::one_token)
-        return KernelChoice{"w4a16_experts_one",
+        return KernelChoice{"experts_w4a16_m1",
                             fmt::format("1 token, {} experts{}{}", in.slots,
                                         launch.one.dense.n ? ", the shared expert's product beside" : "", ends)};
-    const ExpertsShape& shape = launch.shape;
+    const ExpertsLaunchShape& shape = launch.shape;
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(in.slots) / w.count, shape.tokens);
-    if (shape.kernel == ExpertsKernel::many) return KernelChoice{"w4a16_experts_many", each + ", wgmma"};
+    if (shape.kernel == ExpertsKernel::many) return KernelChoice{"sm90_experts_w4a16", each + ", wgmma"};
     if (shape.kernel == ExpertsKernel::few)
-        return KernelChoice{"w4a16_experts_few",
+        return KernelChoice{"experts_w4a16_m8",
                             fmt::format("{}, {} warp{} to 16 rows", each, shape.parts, shape.parts == 1 ? "" : "s")};
-    return KernelChoice{"w4a16_experts", each};
+    return KernelChoice{"experts_w4a16_m64", each};
 }
 
 }  // namespace nibble::cuda

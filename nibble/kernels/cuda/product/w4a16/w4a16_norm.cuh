@@ -72,8 +72,8 @@ __device__ inline void load_norm_weight(const GemvArgs& args, float2 (&w)[norm_p
             w[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
 }
 
-// The thread blocks of GemvArgs::side: chunked_kernel's order, a warp for each of eight chunks. Shared memory: x, 16
-// rows of W, norm_row_bytes().
+// The thread blocks of GemvArgs::side: product_bf16_splitk_kernel's order, a warp for each of eight chunks. Shared
+// memory: x, 16 rows of W, norm_row_bytes().
 __device__ inline void side_rows(const GemvArgs& args, uint8_t* shared) {
     const GemvSide& side = args.side;
     const int row_tile = static_cast<int>(blockIdx.x) - args.blocks, thread = static_cast<int>(threadIdx.x);

@@ -25,7 +25,7 @@ __device__ Place place(uint8_t* records, int64_t cols) {
 }
 
 // A thread per row and group of 16 columns, padding included.
-__global__ void prepack_kernel(const __grid_constant__ PackArgs args) {
+__global__ void w4a16_prepack_kernel(const __grid_constant__ PackArgs args) {
     const int64_t across = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols;
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, group = i % (across * 16), from = i / (across * 16);
     if (from >= args.rows + args.padding) return;
@@ -48,8 +48,8 @@ __global__ void prepack_kernel(const __grid_constant__ PackArgs args) {
         args.mx ? w4a16::pack_mx_scale(scale) : w4a16::pack_scale(scale);
 }
 
-__global__ void unpack_kernel(uint8_t* records, int64_t cols, bool mx, uint8_t* __restrict__ codes,
-                              uint8_t* __restrict__ scales) {
+__global__ void w4a16_unpack_kernel(uint8_t* records, int64_t cols, bool mx, uint8_t* __restrict__ codes,
+                                    uint8_t* __restrict__ scales) {
     const Place p = place(records, cols);
     const uint4 words = *reinterpret_cast<const uint4*>(p.codes);
 #pragma unroll
@@ -73,13 +73,13 @@ unsigned record_count(int64_t rows, int64_t cols) {
 cudaError_t launch_prepack(const PackArgs& args, cudaStream_t stream) {
     const int64_t groups = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols * 16;
     const auto blocks = static_cast<unsigned>(((args.rows + args.padding) * groups + threads - 1) / threads);
-    prepack_kernel<<<blocks, threads, 0, stream>>>(args);
+    w4a16_prepack_kernel<<<blocks, threads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
 cudaError_t launch_unpack(const PackArgs& args, cudaStream_t stream) {
-    unpack_kernel<<<record_count(args.rows, args.cols), threads, 0, stream>>>(args.records, args.cols, args.mx,
-                                                                              args.codes, args.scales);
+    w4a16_unpack_kernel<<<record_count(args.rows, args.cols), threads, 0, stream>>>(args.records, args.cols, args.mx,
+                                                                                    args.codes, args.scales);
     return cudaGetLastError();
 }
 

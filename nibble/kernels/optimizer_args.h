@@ -1,0 +1,62 @@
+// What the functions of kernels/optimizer_cuda.h are given: plain values, for host and device code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nibble::cuda {
+
+// One update as train/optimizer.h states it, each operation rounded; nothing changes where *clip is NaN.
+struct AdamW {
+    int64_t count = 0;
+    float* master = nullptr;
+    float* m = nullptr;
+    float* v = nullptr;
+    const float* gradient = nullptr;
+    std::byte* published = nullptr;  // BF16 of the masters
+    const float* clip = nullptr;
+    float beta2 = 0, rest1 = 0, rest2 = 0, epsilon = 0, rate = 0, root = 0;
+    float keep = 1;  // master is multiplied with it first, where `decay`
+    bool decay = false;
+};
+
+// What names the random bits of an update beside parameter and element.
+struct StateDraws {
+    uint64_t seed = 0;
+    uint32_t step = 0;  // of the optimizer, from 1
+};
+
+// Which parameter an element of the flat arrays belongs to: from begin[i] on that with the id id[i]; ascending.
+struct FlatOwners {
+    int count = 0;
+    const int64_t* begin = nullptr;
+    const uint32_t* id = nullptr;
+};
+
+// AdamW whose m and v are BF16, rounded stochastically. `plain`: all but its m and v.
+struct NarrowAdamW {
+    AdamW plain;
+    uint16_t* m = nullptr;
+    uint16_t* v = nullptr;
+    int64_t first = 0;  // of the flat arrays: where plain.master lies, a multiple of 4
+    FlatOwners owners;
+    StateDraws draws;
+};
+
+// Muon's update of one matrix [rows, cols]; columns a multiple of 8. Products and sums are FP32 in an order that the
+// shape alone decides, the norm's squares FP64.
+struct Muon {
+    int64_t rows = 0, cols = 0;
+    float* master = nullptr;
+    float* m = nullptr;  // FP32; null: narrow_m
+    uint16_t* narrow_m = nullptr;
+    const float* gradient = nullptr;
+    std::byte* published = nullptr;  // BF16 of the masters
+    const float* clip = nullptr;
+    float momentum = 0, rate = 0, keep = 1;  // rate: of the direction; keep: multiplies the master first
+    uint32_t id = 0;                         // of the parameter
+    StateDraws draws;
+    std::byte* workspace = nullptr;  // muon_workspace(rows, cols)
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,10 @@
+// Sets what kernels of training need once per device: the backward pass of attention and experts, and losses.
+#pragma once
+
+#include "tensor/device.h"
+
+namespace nibble::cuda {
+
+Status prepare_training(const DeviceInfo& device);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,49 @@
+// Kernels of decoding and of benchmarks that the emulated GPU does not have.
+#include "kernels/product_chain_cuda.h"
+#include "kernels/sampling_cuda.h"
+#include "kernels/scaled_mm_cuda.h"
+#include "kernels/ssm_cuda.h"
+#include "kernels/vendor_cuda.h"
+
+namespace nibble::cuda {
+
+namespace {
+
+Error missing() { return fail("the emulated GPU does not have this kernel"); }
+
+}  // namespace
+
+// ---- product_chain_cuda.h -------------------------------------------------------------------------------------------
+
+bool takes_product_chain(const ProductChain&, const DeviceInfo&) { return false; }
+int64_t product_chain_bytes(const ProductChain&) { return 0; }
+Status chain_products(const ProductChain&, bool, const DeviceInfo&, const Stream&) { return missing(); }
+
+// ---- sampling_cuda.h ------------------------------------------------------------------------------------------------
+
+Status sample(const Sampling&, bool, const Stream&) { return missing(); }
+
+Status carry_tokens(const CarriedToken*, int64_t, const ChosenToken*, int32_t*, const Stream&) { return missing(); }
+
+// ---- ssm_cuda.h -----------------------------------------------------------------------------------------------------
+
+int64_t mamba_workspace_bytes(const MambaShape&, int64_t) { return 0; }
+Status mamba_step(const MambaStep&, bool, const Stream&) { return missing(); }
+
+// ---- vendor_cuda.h --------------------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo&) { return missing(); }
+Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>&, const VendorProblem&) { return missing(); }
+Status vendor_product(const VendorPlan&, const std::byte*, const std::byte*, float*, std::byte*, const Stream&) {
+    return missing();
+}
+
+// ---- scaled_mm_cuda.h -----------------------------------------------------------------------------------------------
+
+Result<ScaledMmPlan> plan_scaled_mm(int64_t, int64_t, int64_t, const DeviceInfo&) { return missing(); }
+Status scaled_mm(const ScaledMmPlan&, const ScaledMatrix&, const ScaledMatrix&, float, float*, std::byte*,
+                 const Stream&) {
+    return missing();
+}
+
+}  // namespace nibble::cuda
