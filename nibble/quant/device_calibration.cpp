@@ -265,7 +265,7 @@ Status calibrate_on_device(DeviceWalk& walk, const Checkpoint& model, bool quant
         const std::string name = fmt::format("layer {} of {}", b + 1, blocks);
         NIBBLE_TRY(const DeviceLayers layer, walk.load(model, b, 1, quantize_inputs));
         NIBBLE_CHECK(walk.forward(layer, b, x, &observer, [&](int64_t rows) -> Status {
-            if (hooks.should_stop()) return fail("calibration stopped on request");
+            if (hooks.should_stop()) return fail(ErrorKind::cancelled, "calibration stopped on request");
             meter.add(rows, name);
             return Ok{};
         }));

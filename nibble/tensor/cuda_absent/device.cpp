@@ -6,13 +6,15 @@ namespace nibble {
 
 namespace {
 
-Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+Error absent() {
+    return fail(ErrorKind::device, "this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu");
+}
 
 }  // namespace
 
 Result<std::vector<DeviceInfo>> list_devices() { return absent(); }
 Result<DeviceInfo> open_device(const DeviceChoice& choice) {
-    return choice.cuda ? absent() : fail("device cpu is not a GPU");
+    return choice.cuda ? absent() : fail(ErrorKind::device, "device cpu is not a GPU");
 }
 
 Result<DeviceMemory> device_memory(int) { return absent(); }

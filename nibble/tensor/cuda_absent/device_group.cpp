@@ -4,7 +4,9 @@
 namespace nibble {
 namespace {
 
-Error absent() { return fail("this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu"); }
+Error absent() {
+    return fail(ErrorKind::device, "this build has no CUDA (configure with -DNIBBLE_CUDA=ON); use --device cpu");
+}
 
 }  // namespace
 
