@@ -263,7 +263,7 @@ Status bench_matmul(const BenchMatmulOptions& o, std::FILE* out) {
     if (o.shapes != "smollm2" && o.shapes != "llama" && o.shapes != "all")
         return fail("bench matmul: shapes '{}': choose one of: smollm2, llama, all", o.shapes);
     NIBBLE_TRY(const std::vector<Kind> formats, chosen_kinds(o.format));
-    NIBBLE_TRY(const SumOrder order, sum_order(o.sums));
+    NIBBLE_TRY(const SumOrder order, parse_sum_order(o.sums));
     NIBBLE_TRY(const MatmulKernels* forced, select_matmul_kernels(o.kernel, order));
     std::vector<const MatmulKernels*> chosen;
     for (const MatmulKernels& k : matmul_kernels(order))

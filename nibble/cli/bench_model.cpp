@@ -132,7 +132,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     ThreadPool threads(o.threads);
     ModelOptions options;
     options.kernels = o.kernel;
-    NIBBLE_TRY(options.sums, sum_order(o.sums));
+    NIBBLE_TRY(options.sums, parse_sum_order(o.sums));
     options.compute = o.f32 ? Compute::f32 : Compute::bf16;
     options.quantize_activations = !o.weights_only;
     NIBBLE_TRY(const DeviceChoice device, parse_device(o.device).within("--device"));

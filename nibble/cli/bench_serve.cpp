@@ -2,10 +2,12 @@
 
 #include "base/json_fields.h"
 #include "checkpoint/output_place.h"
+#include "cli/engine.h"
 #include "cli/input_text.h"
 #include "cli/options.h"
-#include "cli/served.h"
+#include "cli/terminal.h"
 #include "io/atomic_file.h"
+#include "jobs/served.h"
 #include "page/html.h"
 #include "page/numbers.h"
 #include "page/svg.h"
@@ -30,7 +32,8 @@ struct BenchServeConfig {
     double goal_ttft_ms = 0, goal_tpot_ms = 0;
     int64_t requests = 0, rounds = 4;
     bool json = false;
-    ServedFlags served;
+    ServedSettings served;
+    bool quiet = false;
 };
 
 bool is_url(const std::string& target) { return target.starts_with("http:") || target.starts_with("unix:"); }
@@ -63,8 +66,8 @@ Json load_json(const std::string& target, const LoadResult& r) {
 }
 
 // Bytes of memory that the model is served from: of a GPU what is in use, else the most that this process held.
-Result<int64_t> memory_in_use(const EngineFlags& flags) {
-    NIBBLE_TRY(const DeviceChoice choice, parse_device(flags.device).within("--device"));
+Result<int64_t> memory_in_use(const ModelSettings& settings) {
+    NIBBLE_TRY(const DeviceChoice choice, parse_device(settings.device).within("--device"));
     if (choice.cuda) {
         NIBBLE_TRY(const DeviceInfo device, open_device(choice));
         NIBBLE_TRY(const DeviceMemory memory, device_memory(device.index));
@@ -190,11 +193,11 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
         if (is_url(target)) {
             NIBBLE_TRY(at.url, parse_url(target));
         } else {
-            ServedFlags flags = config.served;
-            flags.path = target;
-            flags.queue = 1 << 16;
+            ServedSettings settings = config.served;
+            settings.path = target;
+            settings.queue = 1 << 16;
             NIBBLE_TRY(server, ModelServer::listen({}));
-            NIBBLE_TRY(ServedModel model, load_served(flags, pool));
+            NIBBLE_TRY(ServedModel model, load_served(settings, pool, printing_hooks(config.quiet)));
             at.url.address = server->address();
             at.vocabulary = model.vocab();
             served = model.facts;
@@ -273,7 +276,7 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(0.0, 1e6));
     add_json_flag(*command, config->json);
     add_cache_flags(*command, config->served.cache);
-    add_engine_flags(*command, config->served.engine);
+    add_engine_flags(*command, config->served.engine, config->quiet);
     command->footer(
         "Example:\n  nibble bench serve SmolLM2-135M --concurrency 1,4,16 --isl 128 --osl 64\n"
         "  nibble bench serve http://127.0.0.1:8080 --request-rate 2,4,8");

@@ -19,7 +19,7 @@ struct BenchThroughputOptions {
     int64_t requests = 0;                                  // 0: twice as many as run together
     int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // of the engine; 0: its choice
     EngineFlags engine;
-    CacheFlags cache;
+    CacheSettings cache;
     bool json = false;
 };
 

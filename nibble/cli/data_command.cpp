@@ -1,7 +1,8 @@
 // `nibble data build FILES -o DIR` and `nibble data show DIR`: token shards for training.
 #include "base/utf8.h"
+#include "chat/model_text.h"
+#include "checkpoint/output_place.h"
 #include "cli/command.h"
-#include "cli/model_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"

@@ -5,6 +5,7 @@
 #include "cli/engine.h"
 #include "cli/input_text.h"
 #include "cli/terminal.h"
+#include "serve/answer_all.h"
 #include "serve/answer_constraint.h"
 
 #include <fmt/format.h>
@@ -18,8 +19,8 @@ struct GenerateConfig {
     bool has_prompt = false, chat = false, json = false, parse_special = false;
     int64_t batch = 16;
     EngineFlags engine;
-    SamplingFlags sampling;
-    CacheFlags cache;
+    SamplingSettings sampling;
+    CacheSettings cache;
     ConstraintFlags constraint;
 };
 
@@ -124,7 +125,9 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
     NIBBLE_TRY(const std::vector<Prompt> prompts, read_prompts(config, text));
     NIBBLE_TRY(const auto grammar, constraint_grammar(config.constraint));
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
+    NIBBLE_TRY(const LoadedModel engine,
+               LoadedModel::open(config.path, config.engine, pool, printing_hooks(config.engine.quiet),
+                                 config.cache.predicts()));
     NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
     const ModelConfig& model = engine.model->config();
     if (grammar) {

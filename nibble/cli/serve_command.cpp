@@ -1,54 +1,40 @@
 // `nibble serve MODEL`: an OpenAI-compatible server.
-#include "cli/inspect_kernels.h"
+#include "cli/engine.h"
 #include "cli/options.h"
-#include "cli/served.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
+#include "jobs/kernel_table.h"
+#include "jobs/serve.h"
 #include "page/numbers.h"
-#include "server/model_server.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 namespace nibble {
 namespace {
 
 struct ServeConfig {
-    ServedFlags model;
+    ServedSettings model;
     std::string host = "127.0.0.1", unix_path, key_file, cors_origin;
     std::vector<std::string> keys, allowed_hosts;
     uint16_t port = 8000;
     double drain_seconds = 30, most_seconds = 0;
     int64_t connections = 8192;
     std::string most_body = "32MB", stored = "64MB", request_memory = "256MB", total_memory;
-    bool ignore_unknown = false, log_prompts = false;
+    bool ignore_unknown = false, log_prompts = false, quiet = false;
 };
 
 Result<std::vector<std::string>> api_keys(const ServeConfig& config) {
     std::vector<std::string> keys = config.keys;
     if (!config.key_file.empty()) {
-        std::ifstream in(config.key_file);
-        if (!in) return fail("--api-key-file {}: cannot be read", config.key_file);
-        for (std::string line; std::getline(in, line);) {
-            const size_t first = line.find_first_not_of(" \t"), last = line.find_last_not_of(" \t\r");
-            if (first != line.npos && line[first] != '#') keys.push_back(line.substr(first, last + 1 - first));
-        }
-        if (keys.empty()) return fail("--api-key-file {}: has no key", config.key_file);
+        NIBBLE_TRY(const auto more, read_api_keys(config.key_file).within("--api-key-file"));
+        keys.insert(keys.end(), more.begin(), more.end());
     }
     for (const std::string& key : keys)
-        if (key.empty()) return fail("--api-key: a key is empty");
+        if (key.empty()) return fail(ErrorKind::usage, "--api-key: a key is empty");
     return keys;
-}
-
-// Bytes of the machine, or of the container where that has a limit.
-int64_t machine_memory() {
-    int64_t bytes = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE), limit = 0;
-    if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
-    return bytes;
 }
 
 void tell_choices(const Json& facts) {
@@ -69,43 +55,43 @@ Result<int64_t> size_or_none(std::string_view word) {
     return parse_size(word);
 }
 
-Result<Outcome> run_serve(const ServeConfig& config) {
-    ServerOptions options;
-    options.address = {.host = config.host, .port = config.port, .unix_path = config.unix_path};
-    options.limits.connections = static_cast<size_t>(config.connections);
+Result<ServeOptions> serve_options(const ServeConfig& config) {
+    ServeOptions options{.model = config.model};
+    ServerOptions& server = options.server;
+    server.address = {.host = config.host, .port = config.port, .unix_path = config.unix_path};
+    server.limits.connections = static_cast<size_t>(config.connections);
     NIBBLE_TRY(const int64_t body, parse_size(config.most_body).within("--max-body"));
-    options.limits.body_bytes = static_cast<size_t>(body);
-    options.limits.bodies_bytes = std::max(options.limits.bodies_bytes, 2 * options.limits.body_bytes);
-    NIBBLE_TRY(options.request_bytes, parse_size(config.request_memory).within("--max-request-memory"));
-    options.requests_bytes = std::max(options.requests_bytes, machine_memory() / 8);
+    server.limits.body_bytes = static_cast<size_t>(body);
+    server.limits.bodies_bytes = std::max(server.limits.bodies_bytes, 2 * server.limits.body_bytes);
+    NIBBLE_TRY(server.request_bytes, parse_size(config.request_memory).within("--max-request-memory"));
+    server.requests_bytes = usual_memory_of_requests();
     if (!config.total_memory.empty()) {
-        NIBBLE_TRY(options.requests_bytes, parse_size(config.total_memory).within("--max-total-memory"));
+        NIBBLE_TRY(server.requests_bytes, parse_size(config.total_memory).within("--max-total-memory"));
     }
-    NIBBLE_TRY(options.api_keys, api_keys(config));
-    options.cors_origin = config.cors_origin;
-    options.allowed_hosts = config.allowed_hosts;
-    options.ignore_unknown = config.ignore_unknown;
-    options.log_prompts = config.log_prompts;
-    NIBBLE_TRY(options.stored_bytes, size_or_none(config.stored).within("--stored-responses"));
-    options.most_seconds = config.most_seconds;
-    if (!config.model.engine.quiet) options.log = say;
-    ThreadPool pool(config.model.engine.threads);  // outlives the engine
-    Console console(true);
+    NIBBLE_TRY(server.api_keys, api_keys(config));
+    server.cors_origin = config.cors_origin;
+    server.allowed_hosts = config.allowed_hosts;
+    server.ignore_unknown = config.ignore_unknown;
+    server.log_prompts = config.log_prompts;
+    NIBBLE_TRY(server.stored_bytes, size_or_none(config.stored).within("--stored-responses"));
+    server.most_seconds = config.most_seconds;
+    if (!config.quiet) server.log = say;
+    return options;
+}
+
+Result<Outcome> run_serve(const ServeConfig& config) {
+    NIBBLE_TRY(const ServeOptions options, serve_options(config));
+    Console console(true, config.quiet);
     const JobHooks hooks = console.hooks();
-    NIBBLE_TRY(const auto server, ModelServer::listen(std::move(options)));
-    NIBBLE_TRY(ServedModel model, load_served(config.model, pool).within("serve"));
-    if (!config.model.engine.quiet) tell_choices(model.facts);
-    const std::string name = model.names[0];
-    server->serve(std::move(model));
-    const HttpAddress& at = server->address();
-    if (!config.model.engine.quiet)
-        say(fmt::format("nibble: {} is served at {}{}{}", name, at.unix_path.empty() ? "http://" : "", to_text(at),
-                        config.keys.empty() && config.key_file.empty() ? "" : " (with a key)"));
+    NIBBLE_TRY(const auto server, serve(options, hooks));
+    if (!config.quiet) {
+        tell_choices(server->facts());
+        say(fmt::format("nibble: {} is served at {}{}", server->name(), server->url(),
+                        options.server.api_keys.empty() ? "" : " (with a key)"));
+    }
     while (!hooks.should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (!config.model.engine.quiet)
-        say(fmt::format("nibble: finishes what runs; ends in {} s at most", config.drain_seconds));
-    server->drain(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                                         std::chrono::duration<double>(config.drain_seconds)));
+    if (!config.quiet) say(fmt::format("nibble: finishes what runs; ends in {} s at most", config.drain_seconds));
+    server->stop(std::chrono::duration<double>(config.drain_seconds));
     return Outcome{};
 }
 
@@ -192,7 +178,7 @@ void add_serve(CLI::App& app, RunCommand& run) {
                       "control tokens count as such in messages, too, not only in what the chat template wrote");
     command->add_flag("--log-prompts", config->log_prompts, "put the bodies of requests into the log");
     add_cache_flags(*command, config->model.cache);
-    add_engine_flags(*command, config->model.engine);
+    add_engine_flags(*command, config->model.engine, config->quiet);
     command->footer(
         "A line of JSON a request goes to stderr (--quiet: none). SIGTERM and Ctrl-C end the server when what runs is "
         "done.\nExample:\n  nibble serve SmolLM2-135M --port 8000");

@@ -1,51 +1,21 @@
 // `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
 #include "base/utf8.h"
 #include "cli/command.h"
-#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "jobs/verify.h"
 #include "quant/report_summary.h"
-#include "quant/verify.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 
 namespace nibble {
 namespace {
 
-struct VerifyConfig {
-    std::vector<std::string> paths;
-    std::string against;
-    int threads = 0;
+struct VerifyConfig : VerifyCheckpointsOptions {
     bool json = false, quiet = false;
 };
-
-// What the recipe wanted, from the nibble.json beside the weights; nothing for checkpoints that others made.
-Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& checkpoint) {
-    const auto manifest = checkpoint / "nibble.json";
-    if (!std::filesystem::exists(manifest)) return std::optional<ExpectedFormats>{};
-    NIBBLE_TRY(const auto json, read_json_file(manifest));
-    if (!json.is_object() || !json.contains("tensors")) return std::optional<ExpectedFormats>{};
-    NIBBLE_TRY(auto expected, expected_formats_from_json(json["tensors"]).within(manifest.string()));
-    return std::optional<ExpectedFormats>(std::move(expected));
-}
-
-// An error is the checkpoint's own: others beside it still get their rows.
-Result<VerifyReport> verify_opened(const std::string& path, bool quiet, const Checkpoint* source, ThreadPool& pool,
-                                   const JobHooks& hooks) {
-    NIBBLE_TRY(const auto expected, expected_of(path));
-    NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, quiet, ScaleReading::raw));
-    return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
-}
-
-VerifyReport verify_one(const std::string& path, bool quiet, const Checkpoint* source, ThreadPool& pool,
-                        const JobHooks& hooks) {
-    auto report = verify_opened(path, quiet, source, pool, hooks);
-    if (report.ok()) return *std::move(report);
-    return VerifyReport{.path = path, .error = report.error().message()};
-}
 
 // A scale that is not finite makes the error NaN.
 std::string sqnr_text(const ReportTotals& totals) {
@@ -75,18 +45,8 @@ std::string comparison(std::span<const VerifyReport> reports) {
 }
 
 Result<Outcome> run_verify(const VerifyConfig& config) {
-    Console console(config.quiet || config.json);
-    const JobHooks hooks = console.hooks();
-    ThreadPool pool(config.threads);
-    std::unique_ptr<Checkpoint> source;
-    if (!config.against.empty()) {
-        NIBBLE_TRY(source, Checkpoint::open(config.against));
-    }
-    std::vector<VerifyReport> reports;
-    for (const std::string& path : config.paths) {
-        reports.push_back(verify_one(path, config.quiet, source.get(), pool, hooks));
-        if (hooks.should_stop()) return fail("stopped on request; nothing was changed");
-    }
+    Console console(config.quiet || config.json, config.quiet);
+    NIBBLE_TRY(const std::vector<VerifyReport> reports, verify_checkpoints(config, console.hooks()));
     console.end_line();
     bool passed = true;
     Json json = Json::array();

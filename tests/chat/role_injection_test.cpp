@@ -1,5 +1,5 @@
 // What a user writes never becomes a control token, unless --parse-special says so.
-#include "cli/engine.h"
+#include "chat/prompt_tokens.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>

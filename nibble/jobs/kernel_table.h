@@ -1,5 +1,5 @@
-// Which kernel runs every product, and why: the table of `nibble inspect MODEL --device cuda --kernels`, and what
-// `nibble serve` says of its model.
+// Which kernel runs every product, and why: the table of `nibble inspect MODEL --device cuda --kernels`, and the part
+// of it that `nibble serve` reports.
 #pragma once
 
 #include "base/json.h"

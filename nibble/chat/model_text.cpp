@@ -1,4 +1,4 @@
-#include "cli/model_text.h"
+#include "chat/model_text.h"
 
 #include "base/json_append.h"
 #include "checkpoint/gguf_tokenizer.h"

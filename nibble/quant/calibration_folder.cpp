@@ -1,4 +1,4 @@
-#include "cli/calibration_folder.h"
+#include "quant/calibration_folder.h"
 
 #include "io/atomic_file.h"
 
@@ -25,10 +25,11 @@ bool keeps_nothing(const fs::path& folder) {
 Result<CalibrationFolder> CalibrationFolder::hold(const fs::path& folder, bool resume) {
     std::error_code error;
     fs::create_directories(folder, error);
-    if (error) return fail("{}: cannot create: {}", folder.string(), error.message());
+    if (error) return fail(ErrorKind::file, "{}: cannot create: {}", folder.string(), error.message());
     NIBBLE_TRY(auto lock, WorkFolder::Lock::take(folder));
     if (!resume && !keeps_nothing(folder))
-        return fail("{}: is left from an interrupted job; resume it with --resume or remove the folder",
+        return fail(ErrorKind::file,
+                    "{}: is left from an interrupted job; resume it with --resume or remove the folder",
                     folder.string());
     CalibrationFolder held;
     held.folder_ = folder;

@@ -1,4 +1,4 @@
-#include "cli/inspect_kernels.h"
+#include "jobs/kernel_table.h"
 
 #include "base/utf8.h"
 #include "formats/format.h"

@@ -1,8 +1,8 @@
-#include "cli/served.h"
+#include "jobs/served.h"
 
 #include "base/map_faults.h"
 #include "checkpoint/held_tensors.h"
-#include "cli/inspect_kernels.h"
+#include "jobs/kernel_table.h"
 #include "model/device/model.h"
 
 #include <ctime>
@@ -45,13 +45,13 @@ Json tokenizer_info(const ModelText& text, std::span<const int32_t> eos) {
     return info;
 }
 
-Result<KernelTable> kernels_of(const LoadedModel& loaded, const EngineFlags& flags) {
+Result<KernelTable> kernels_of(const LoadedModel& loaded, const ModelSettings& settings) {
     if (const auto* on_device = dynamic_cast<const DeviceModel*>(loaded.model.get())) return on_device->kernels(1);
-    return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), flags.compute, flags.weights_only);
+    return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), settings.compute, settings.weights_only);
 }
 
 // How many tensors lie in which format and which kernels run them, and what the engine was given.
-Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const EngineFlags& flags, double seconds) {
+Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const ModelSettings& settings, double seconds) {
     std::map<std::string, std::pair<int64_t, int64_t>> formats;  // tensors, bytes
     for (const CheckpointTensor& t : loaded.checkpoint->tensors()) {
         auto& [count, bytes] = formats[t.quantized() ? std::string(format_name(t.format)) : t.stored_type];
@@ -62,7 +62,7 @@ Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const Eng
     for (const auto& [name, sum] : formats)
         list.push_back({{"format", name}, {"tensors", sum.first}, {"bytes", sum.second}});
     const ModelConfig& config = loaded.model->config();
-    NIBBLE_TRY(const KernelTable kernels, kernels_of(loaded, flags));
+    NIBBLE_TRY(const KernelTable kernels, kernels_of(loaded, settings));
     return Json{
         {"architecture", config.architecture},    {"kernels", loaded.model->kernels()},    {"formats", std::move(list)},
         {"layers", folded_kernels_json(kernels)}, {"context", engine.capacity()},          {"vocabulary", config.vocab},
@@ -76,17 +76,19 @@ Status hold_weights(const LoadedModel& loaded) {
     const auto tensors = loaded.checkpoint->tensors();
     for (size_t i = 0; i < tensors.size(); ++i)
         if (tensors[i].name == loaded.model->config().embedding) NIBBLE_CHECK(hold_tensor(*loaded.checkpoint, i));
-    return check_maps();
+    return check_maps().as(ErrorKind::file);
 }
 
 }  // namespace
 
-Result<ServedModel> load_served(const ServedFlags& config, ThreadPool& pool) {
+Result<ServedModel> load_served(const ServedSettings& config, ThreadPool& pool, const JobHooks& hooks) {
     const auto start = std::chrono::steady_clock::now();
     NIBBLE_TRY(ModelText text, open_model_text(config.path));
-    NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
+    NIBBLE_TRY(const LoadedModel loaded,
+               LoadedModel::open(config.path, config.engine, pool, hooks, config.cache.predicts()));
     if (const int64_t most = loaded.model->config().context; most > 0 && config.context > most)
-        return fail("--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
+        return fail(ErrorKind::usage,
+                    "--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
                     config.context, most);
     NIBBLE_CHECK(hold_weights(loaded).within(config.path));
     // What neither the request nor generation_config.json says is as OpenAI has it.
