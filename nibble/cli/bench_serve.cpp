@@ -32,7 +32,7 @@ struct BenchServeConfig {
     double goal_ttft_ms = 0, goal_tpot_ms = 0;
     int64_t requests = 0, rounds = 4;
     bool json = false;
-    ServedSettings served;
+    ServeOptions served;
     bool quiet = false;
 };
 
@@ -193,8 +193,8 @@ Result<Outcome> run_bench_serve(const BenchServeConfig& config) {
         if (is_url(target)) {
             NIBBLE_TRY(at.url, parse_url(target));
         } else {
-            ServedSettings settings = config.served;
-            settings.path = target;
+            ServeOptions settings = config.served;
+            settings.model = target;
             settings.queue = 1 << 16;
             NIBBLE_TRY(server, ModelServer::listen({}));
             NIBBLE_TRY(ServedModel model, load_served(settings, pool, printing_hooks(config.quiet)));
@@ -272,7 +272,7 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
     command->add_option("-o,--page", config->page, "writes a page with the table and a plot of throughput and latency");
     command->add_option("--max-num-seqs", config->served.sequences, "of a checkpoint: answers that run together")
         ->check(CLI::Range(0, 4096));
-    command->add_option("--prompt-stretch", config->served.stretch, "of a checkpoint: as `nibble serve` has it")
+    command->add_option("--prompt-stretch", config->served.prompt_stretch, "of a checkpoint: as `nibble serve` has it")
         ->check(CLI::Range(0.0, 1e6));
     add_json_flag(*command, config->json);
     add_cache_flags(*command, config->served.cache);

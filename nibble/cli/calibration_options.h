@@ -1,7 +1,7 @@
 // --calib and its companions: the calibration text of a command, and how it is read.
 #pragma once
 
-#include "jobs/calibration_text.h"
+#include "nibble/calibration_text.h"
 
 #include <CLI/CLI.hpp>
 

@@ -5,7 +5,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
-#include "jobs/convert.h"
+#include "nibble/convert.h"
 #include "page/numbers.h"
 
 #include <fmt/core.h>

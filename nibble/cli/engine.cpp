@@ -64,15 +64,12 @@ void add_cache_flags(CLI::App& command, CacheSettings& flags) {
         ->check(CLI::Range(0.01, 1.0))
         ->capture_default_str();
     command
-        .add_option_function<std::string>(
-            "--speculate",
-            [&flags](const std::string& text) {
-                if (const Status s = parse_speculation(text, flags); !s.ok())
-                    throw CLI::ValidationError("--speculate", s.error().message());
-            },
+        .add_option(
+            "--speculate", flags.speculate,
             "tokens guessed ahead: none, lookup[:N] in the text so far, mtp[:N] by layers for multi-token prediction; "
             "the answer is the same")
-        ->default_str("none");
+        ->check(read_by(parse_speculation))
+        ->capture_default_str();
     command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
 }
 

@@ -2,11 +2,10 @@
 #include "cli/engine.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
-#include "jobs/evaluate.h"
+#include "nibble/evaluate.h"
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 
 namespace nibble {
@@ -18,9 +17,9 @@ struct EvalConfig : EvaluateOptions {
 
 Result<Outcome> run_eval(const EvalConfig& config) {
     Console console(config.json || config.quiet, config.quiet);
-    NIBBLE_TRY(const EvalReport report, evaluate(config, console.hooks()));
+    NIBBLE_TRY(const EvaluationReport report, evaluate(config, console.hooks()));
     console.end_line();
-    std::fputs(config.json ? (to_json(report).dump(1) + "\n").c_str() : report_text(report).c_str(), stdout);
+    fmt::print("{}", config.json ? report.json() : report.text());
     if (!config.out.empty() && !config.json)
         fmt::print("\nreport: {}\n", (std::filesystem::path(config.out) / "eval.html").string());
     return Outcome{};
@@ -36,12 +35,10 @@ void add_eval(CLI::App& app, RunCommand& run) {
     command->add_option("--reference-cache", config->reference_cache,
                         "a file for the reference's log-probabilities; made at first, read later");
     command->add_option("--text", config->text, "a text: perplexity, and KL divergence from the reference");
-    command->add_option("--context", config->perplexity.context, "tokens of a window of the text")
-        ->capture_default_str();
-    command->add_option("--stride", config->perplexity.stride,
+    command->add_option("--context", config->context, "tokens of a window of the text")->capture_default_str();
+    command->add_option("--stride", config->stride,
                         "move the window by so many tokens; default: llama-perplexity's windows, side by side");
-    command->add_option("--chunks", config->perplexity.chunks, "at most so many windows; 0: all")
-        ->capture_default_str();
+    command->add_option("--chunks", config->chunks, "at most so many windows; 0: all")->capture_default_str();
     command->add_option("--lambada", config->lambada, "lines {\"text\"}: the last word");
     command
         ->add_option("--choices", config->choices,

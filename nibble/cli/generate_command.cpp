@@ -125,9 +125,9 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
     NIBBLE_TRY(const std::vector<Prompt> prompts, read_prompts(config, text));
     NIBBLE_TRY(const auto grammar, constraint_grammar(config.constraint));
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const LoadedModel engine,
-               LoadedModel::open(config.path, config.engine, pool, printing_hooks(config.engine.quiet),
-                                 config.cache.predicts()));
+    NIBBLE_TRY(const Speculation guess, parse_speculation(config.cache.speculate));
+    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool,
+                                                           printing_hooks(config.engine.quiet), guess.predicts()));
     NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
     const ModelConfig& model = engine.model->config();
     if (grammar) {

@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "jobs/convert.h"
+#include "nibble/convert.h"
 #include "page/numbers.h"
 
 #include <fmt/core.h>

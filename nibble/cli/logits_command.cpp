@@ -2,7 +2,7 @@
 #include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "jobs/logits.h"
+#include "nibble/logits.h"
 
 #include <fmt/format.h>
 

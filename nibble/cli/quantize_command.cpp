@@ -4,10 +4,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
-#include "jobs/quantize.h"
-#include "quant/plan_json.h"
+#include "nibble/quantize.h"
 #include "quant/recipe.h"
-#include "quant/report_text.h"
 
 #include <fmt/format.h>
 
@@ -22,12 +20,10 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
     Console console(config.quiet || config.json, config.quiet);
     NIBBLE_TRY(const QuantizeReport made, quantize(config, console.hooks()));
     console.end_line();
-    if (made.outcome == QuantizeReport::Outcome::planned)
-        fmt::print("{}", config.json ? json_line(to_json(made.plan)) : to_text(made.plan));
-    else if (made.outcome == QuantizeReport::Outcome::written && config.json)
-        fmt::print("{}", to_json_text(made.report));
-    else if (made.outcome == QuantizeReport::Outcome::written && !config.quiet)
-        fmt::print("{}", report_text(made.report));
+    if (config.json)
+        fmt::print("{}", made.json());
+    else if (!config.quiet || config.dry_run)
+        fmt::print("{}", made.text());
     return Outcome{};
 }
 

@@ -4,12 +4,11 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
-#include "jobs/search.h"
+#include "nibble/search.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace nibble {
 namespace {
@@ -20,16 +19,16 @@ struct SearchConfig : SearchOptions {
 
 Result<Outcome> run_search(const SearchConfig& config) {
     Console console(config.quiet || config.json, config.quiet);
-    NIBBLE_TRY(const SearchReport report, search(config, console.hooks()));
+    NIBBLE_TRY(const SearchedRecipe report, search(config, console.hooks()));
     console.end_line();
     if (config.json)
-        std::fputs((to_json(report).dump(1) + "\n").c_str(), stdout);
+        fmt::print("{}", report.json());
     else if (!config.quiet)
-        fmt::print("{}recipe: {}{}\nreport: {}\n", report_text(report), config.out,
+        fmt::print("{}recipe: {}{}\nreport: {}\n", report.text(), config.out,
                    std::ranges::count(config.formats, "w8a16_fp8")
                        ? " (w8a16_fp8: quantize --format compressed-tensors; Model Optimizer has no such layout)"
                        : "",
-                   search_page_path(config));
+                   report.page);
     return Outcome{};
 }
 

@@ -1,5 +1,6 @@
 #include "jobs/calibrate.h"
 
+#include "jobs/calibration_text.h"
 #include "quant/awq_search.h"
 #include "quant/job.h"
 #include "quant/plan_json.h"

@@ -1,6 +1,10 @@
-#include "jobs/convert.h"
+#include "nibble/convert.h"
 
+#include "checkpoint/convert.h"
+#include "checkpoint/gguf_import.h"
 #include "checkpoint/output_place.h"
+#include "jobs/job.h"
+#include "jobs/manifest.h"
 #include "jobs/open_checkpoint.h"
 #include "jobs/words.h"
 
@@ -35,8 +39,8 @@ ModelCard card_of_import(const ImportCheckpointOptions& options) {
 
 }  // namespace
 
-Result<ConvertReport> convert_checkpoint(const ConvertCheckpointOptions& options, const JobHooks& hooks) {
-    return as_job([&]() -> Result<ConvertReport> {
+Result<ConversionReport> convert_checkpoint(const ConvertCheckpointOptions& options, const JobHooks& hooks) {
+    return as_job([&]() -> Result<ConversionReport> {
         NIBBLE_TRY(const auto dialect, target_dialect(options));
         NIBBLE_TRY(const auto max_shard_bytes, parse_size(options.max_shard_size));
         NIBBLE_TRY(const auto source, open_checkpoint(options.source, hooks));
@@ -44,30 +48,29 @@ Result<ConvertReport> convert_checkpoint(const ConvertCheckpointOptions& options
         const Manifest manifest{.command_line = options.command.whole,
                                 .settings = {{"dialect", dialect_name(dialect)}, {"drop", options.drop}}};
         ThreadPool pool(options.threads);
-        return convert(*source,
-                       {.to = dialect,
-                        .out = options.out,
-                        .drop = options.drop,
-                        .max_shard_bytes = max_shard_bytes,
-                        .manifest = to_text(manifest),
-                        .card = card_of_conversion(options)},
-                       pool, hooks)
-            .as(ErrorKind::checkpoint);
+        const ConvertOptions how{.to = dialect,
+                                 .out = options.out,
+                                 .drop = options.drop,
+                                 .max_shard_bytes = max_shard_bytes,
+                                 .manifest = to_text(manifest),
+                                 .card = card_of_conversion(options)};
+        NIBBLE_TRY(ConvertReport made, convert(*source, how, pool, hooks).as(ErrorKind::checkpoint));
+        return ConversionReport{made.tensors, made.quantized, made.decoded, made.bytes, std::move(made.lines)};
     });
 }
 
-Result<GgufImportResult> import_checkpoint(const ImportCheckpointOptions& options, const JobHooks& hooks) {
-    return as_job([&]() -> Result<GgufImportResult> {
+Result<ImportReport> import_checkpoint(const ImportCheckpointOptions& options, const JobHooks& hooks) {
+    return as_job([&]() -> Result<ImportReport> {
         NIBBLE_TRY(const int64_t max_shard_bytes, parse_size(options.max_shard_size));
-        return import_gguf({.file = options.file,
-                            .out = options.out,
-                            .max_shard_bytes = max_shard_bytes,
-                            .threads = options.threads,
-                            .pre = options.pre,
-                            .manifest = to_text(Manifest{.command_line = options.command.whole}),
-                            .card = model_card_text(card_of_import(options), "")},
-                           hooks)
-            .as(ErrorKind::checkpoint);
+        const GgufImportOptions how{.file = options.file,
+                                    .out = options.out,
+                                    .max_shard_bytes = max_shard_bytes,
+                                    .threads = options.threads,
+                                    .pre = options.pre,
+                                    .manifest = to_text(Manifest{.command_line = options.command.whole}),
+                                    .card = model_card_text(card_of_import(options), "")};
+        NIBBLE_TRY(const auto made, import_gguf(how, hooks).as(ErrorKind::checkpoint));
+        return ImportReport{made.tensors, made.weight_bytes, made.tokenizer};
     });
 }
 

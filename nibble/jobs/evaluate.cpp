@@ -1,10 +1,14 @@
-#include "jobs/evaluate.h"
+#include "nibble/evaluate.h"
 
 #include "checkpoint/output_place.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
+#include "eval/report.h"
 #include "eval/run.h"
+#include "eval/text_task.h"
 #include "io/atomic_file.h"
+#include "jobs/job.h"
+#include "jobs/loaded_model.h"
 #include "serve/answer_all.h"
 
 #include <fmt/format.h>
@@ -104,8 +108,9 @@ private:
     Status open_tasks() {
         if (!options_.text.empty()) {
             NIBBLE_TRY(TextFile file, read_evaluation_text(options_.text));
-            tasks_.push_back(std::make_unique<TextTask>(std::move(file), options_.perplexity,
-                                                        options_.against.empty() ? nullptr : &reference_));
+            tasks_.push_back(std::make_unique<TextTask>(
+                std::move(file), TextTaskOptions{options_.context, options_.stride, options_.chunks},
+                options_.against.empty() ? nullptr : &reference_));
         }
         if (!options_.lambada.empty()) {
             NIBBLE_TRY(LinesFile file, read_lines_file(options_.lambada, options_.limit));
@@ -220,13 +225,25 @@ Status write_files(const EvalReport& report, const std::string& folder) {
     return Ok{};
 }
 
-Result<EvalReport> evaluate_job(const EvaluateOptions& options, const JobHooks& hooks) {
+EvaluationReport evaluation_report(EvalReport report) {
+    EvaluationReport out;
+    for (const SubjectResult& subject : report.subjects)
+        for (const TaskResult& task : subject.tasks)
+            for (const Metric& m : task.metrics)
+                out.measured.push_back({subject.name, task.task, m.name, m.estimate.value, m.estimate.error});
+    const auto all = std::make_shared<const EvalReport>(std::move(report));
+    out.text = [all] { return report_text(*all); };
+    out.json = [all] { return to_json(*all).dump(1) + "\n"; };
+    return out;
+}
+
+Result<EvaluationReport> evaluate_job(const EvaluateOptions& options, const JobHooks& hooks) {
     NIBBLE_CHECK(check_options(options));
     if (!options.out.empty()) NIBBLE_CHECK(check_output_folder(options.out, 0).as(ErrorKind::file));
     if (!options.reference_cache.empty()) NIBBLE_CHECK(check_output_file(options.reference_cache).as(ErrorKind::file));
     NIBBLE_TRY(EvalReport report, Evaluation(options, hooks).run());
     if (!options.out.empty()) NIBBLE_CHECK(write_files(report, options.out));
-    return report;
+    return evaluation_report(std::move(report));
 }
 
 }  // namespace
@@ -243,7 +260,7 @@ Status check_options(const EvaluateOptions& o) {
     return Ok{};
 }
 
-Result<EvalReport> evaluate(const EvaluateOptions& options, const JobHooks& hooks) {
+Result<EvaluationReport> evaluate(const EvaluateOptions& options, const JobHooks& hooks) {
     return as_job([&] { return evaluate_job(options, hooks).as(ErrorKind::checkpoint); });
 }
 

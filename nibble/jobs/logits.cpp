@@ -1,9 +1,11 @@
-#include "jobs/logits.h"
+#include "nibble/logits.h"
 
 #include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "jobs/job.h"
+#include "jobs/loaded_model.h"
 
 #include <fmt/format.h>
 

@@ -7,12 +7,6 @@
 
 namespace nibble {
 
-// The command that a job runs for. A caller other than the command line may leave both empty.
-struct CommandText {
-    std::string whole;  // as typed: goes into nibble.json and reports
-    std::string card;   // without options that change no byte of the output: goes into README.md
-};
-
 struct Manifest {
     std::string command_line;
     Json settings = Json::object();

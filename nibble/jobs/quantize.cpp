@@ -1,9 +1,11 @@
-#include "jobs/quantize.h"
+#include "nibble/quantize.h"
 
 #include "checkpoint/output_place.h"
 #include "checkpoint/work_folder.h"
 #include "io/atomic_file.h"
 #include "jobs/calibrate.h"
+#include "jobs/job.h"
+#include "jobs/manifest.h"
 #include "jobs/open_checkpoint.h"
 #include "quant/device_workers.h"
 #include "quant/job.h"
@@ -11,6 +13,7 @@
 #include "quant/plan_json.h"
 #include "quant/quantized_card.h"
 #include "quant/report_html.h"
+#include "quant/report_text.h"
 #include "quant/verify.h"
 
 #include <algorithm>
@@ -135,11 +138,46 @@ Status write_reports(const QuantizeOptions& options, const QuantizeSettings& set
     return write_file_atomically(out.work_dir() / model_card_name, model_card_text(card, source_card));
 }
 
+QuantizeReport made_before_report() {
+    QuantizeReport out;
+    out.outcome = QuantizeReport::Outcome::made_before;
+    out.text = out.json = [] { return std::string(); };
+    return out;
+}
+
+QuantizeReport planned_report(Plan made) {
+    QuantizeReport out;
+    out.outcome = QuantizeReport::Outcome::planned;
+    out.tensors = std::ssize(made.entries);
+    out.quantized_tensors =
+        std::ranges::count_if(made.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; });
+    out.warnings = made.warnings;
+    const auto plan = std::make_shared<const Plan>(std::move(made));
+    out.text = [plan] { return to_text(*plan); };
+    out.json = [plan] { return to_json(*plan).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
+    return out;
+}
+
+QuantizeReport written_report(const Plan& plan, QuantReport made) {
+    QuantizeReport out;
+    const ReportTotals totals = made.totals();
+    out.tensors = totals.tensors;
+    out.quantized_tensors = totals.quantized_tensors;
+    out.stored_bytes = totals.stored_bytes;
+    out.bits_per_quantized_weight = totals.quantized_bits_per_element;
+    out.sqnr_db = totals.sqnr_db;
+    out.warnings = plan.warnings;
+    const auto report = std::make_shared<const QuantReport>(std::move(made));
+    out.text = [report] { return report_text(*report); };
+    out.json = [report] { return to_json_text(*report); };
+    return out;
+}
+
 Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHooks& hooks) {
     const auto begin = JobClock::now();
     if (made_by_this_command(options)) {
         hooks.emit_note(fmt::format("{}: this command has made it already", options.out));
-        return QuantizeReport{.outcome = QuantizeReport::Outcome::made_before};
+        return made_before_report();
     }
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
     if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
@@ -158,7 +196,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
     const bool calibrates = !options.calib.file.empty();
     if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
-    if (options.dry_run) return QuantizeReport{.outcome = QuantizeReport::Outcome::planned, .plan = std::move(plan)};
+    if (options.dry_run) return planned_report(std::move(plan));
     note_a_fresh_start(options, hooks);
     for (const std::string& warning : plan.warnings) hooks.emit_warning(warning);
 
@@ -219,7 +257,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_CHECK(calibrated.folder.mark_done());
     NIBBLE_CHECK(out->finish());
     calibrated.folder.remove();
-    return QuantizeReport{.plan = std::move(plan), .report = std::move(report)};
+    return written_report(plan, std::move(report));
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
-#include "jobs/quantize.h"
 #include "kernels/quantize.h"
+#include "nibble/quantize.h"
 #include "quant/input_scales.h"
+#include "quant/plan.h"
 #include "quant/ranges.h"
 #include "quant/recipe.h"
 #include "tensor/device.h"

@@ -1,7 +1,9 @@
-#include "jobs/search.h"
+#include "nibble/search.h"
 
 #include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
+#include "jobs/calibration_text.h"
+#include "jobs/job.h"
 #include "jobs/loaded_model.h"
 #include "jobs/open_checkpoint.h"
 #include "quant/search_scores.h"
@@ -189,7 +191,7 @@ Status check_outputs(const SearchOptions& options) {
     return Ok{};
 }
 
-Result<SearchReport> search_job(const SearchOptions& options, const JobHooks& hooks) {
+Result<SearchedRecipe> search_job(const SearchOptions& options, const JobHooks& hooks) {
     NIBBLE_CHECK(check_options(options));
     NIBBLE_CHECK(check_outputs(options));
     SearchRun search(options, hooks);
@@ -201,7 +203,15 @@ Result<SearchReport> search_job(const SearchOptions& options, const JobHooks& ho
     NIBBLE_CHECK(write_file_atomically(beside(options.out, ".html"), report_page(report)));
     std::error_code ignored;
     fs::remove_all(work_folder(options.out), ignored);
-    return report;
+    SearchedRecipe out;
+    out.bits = report.chosen.bits;
+    out.score = report.chosen.score;
+    out.kl = report.chosen.kl;
+    out.page = beside(options.out, ".html").string();
+    const auto all = std::make_shared<const SearchReport>(std::move(report));
+    out.text = [all] { return report_text(*all); };
+    out.json = [all] { return to_json(*all).dump(1) + "\n"; };
+    return out;
 }
 
 }  // namespace
@@ -222,10 +232,8 @@ Status check_options(const SearchOptions& o) {
     return Ok{};
 }
 
-Result<SearchReport> search(const SearchOptions& options, const JobHooks& hooks) {
+Result<SearchedRecipe> search(const SearchOptions& options, const JobHooks& hooks) {
     return as_job([&] { return search_job(options, hooks).as(ErrorKind::checkpoint); });
 }
-
-std::string search_page_path(const SearchOptions& options) { return beside(options.out, ".html").string(); }
 
 }  // namespace nibble

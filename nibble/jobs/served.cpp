@@ -3,6 +3,7 @@
 #include "base/map_faults.h"
 #include "checkpoint/held_tensors.h"
 #include "jobs/kernel_table.h"
+#include "jobs/sampling.h"
 #include "model/device/model.h"
 
 #include <ctime>
@@ -81,35 +82,36 @@ Status hold_weights(const LoadedModel& loaded) {
 
 }  // namespace
 
-Result<ServedModel> load_served(const ServedSettings& config, ThreadPool& pool, const JobHooks& hooks) {
+Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, const JobHooks& hooks) {
     const auto start = std::chrono::steady_clock::now();
-    NIBBLE_TRY(ModelText text, open_model_text(config.path));
-    NIBBLE_TRY(const LoadedModel loaded,
-               LoadedModel::open(config.path, config.engine, pool, hooks, config.cache.predicts()));
+    NIBBLE_TRY(const Speculation guess, parse_speculation(config.cache.speculate).within("--speculate"));
+    NIBBLE_TRY(ModelText text, open_model_text(config.model));
+    NIBBLE_TRY(const LoadedModel loaded, LoadedModel::open(config.model, config.engine, pool, hooks, guess.predicts()));
     if (const int64_t most = loaded.model->config().context; most > 0 && config.context > most)
         return fail(ErrorKind::usage,
                     "--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
                     config.context, most);
-    NIBBLE_CHECK(hold_weights(loaded).within(config.path));
+    NIBBLE_CHECK(hold_weights(loaded).within(config.model));
     // What neither the request nor generation_config.json says is as OpenAI has it.
     NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
     options.context = config.context;
     options.queue = config.queue;
-    options.stretch = config.stretch.value_or(loaded.model->chooses() ? 3 : 0);
+    options.stretch = config.prompt_stretch.value_or(loaded.model->chooses() ? 3 : 0);
     NIBBLE_TRY(auto engine, Engine::create(loaded.model, text.tokenizer, options));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     NIBBLE_TRY(Json facts, facts_of(loaded, *engine, config.engine, seconds));
     std::vector<std::string> names = config.names;
-    if (names.empty()) names.push_back(nibble::name_of(config.path));
+    if (names.empty()) names.push_back(nibble::name_of(config.model));
     Json info = tokenizer_info(text, like.eos);
     NIBBLE_TRY(auto configured, configured_sampling(*loaded.checkpoint));
     std::shared_ptr<const ChatTemplate> chat;  // null: only requests that bring their own are conversations
     if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
-    NIBBLE_TRY(auto format, ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
-                                               {.tools = config.tools, .reasoning = config.reasoning}));
+    NIBBLE_TRY(auto format,
+               ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
+                                  {.tools = config.tool_call_parser, .reasoning = config.reasoning_parser}));
     ServedModel served{.names = std::move(names),
-                       .root = nibble::name_of(config.path),  // clients learn no path of this machine
+                       .root = nibble::name_of(config.model),  // clients learn no path of this machine
                        .engine = std::move(engine),
                        .tokenizer = std::move(text.tokenizer),
                        .format = std::make_shared<const ChatFormat>(std::move(format)),
@@ -118,7 +120,7 @@ Result<ServedModel> load_served(const ServedSettings& config, ThreadPool& pool, 
                        .configured_sampling = std::move(configured),
                        .tokenizer_info = std::move(info),
                        .created = std::time(nullptr),
-                       .license = license_of(config.path),
+                       .license = license_of(config.model),
                        .facts = std::move(facts)};
     // A tokenizer whose texts are not known serves free answers alone.
     if (const Status made = served.prepare_grammars(); !made.ok()) served.facts["grammars"] = made.error().message();

@@ -43,6 +43,11 @@ Result<int64_t> parse_size(std::string_view word) {
     return static_cast<int64_t>(std::llround(value * factor));
 }
 
+Result<int64_t> parse_size_or_zero(std::string_view word) {
+    if (word == "0") return 0;
+    return parse_size(word);
+}
+
 Result<RangeRule> parse_range_rule(std::string_view word) {
     if (word == "max") return RangeRule{};
     if (word == "mse") return RangeRule{RangeRule::Kind::mse, 0};

@@ -19,5 +19,6 @@ Result<SumOrder> parse_sum_order(std::string_view word);     // lanes, tiles
 
 // Bytes: "5GB", "500MB", "1024"; "512M" and "512MiB" are multiples of 1024.
 Result<int64_t> parse_size(std::string_view word);
+Result<int64_t> parse_size_or_zero(std::string_view word);  // the same, or "0"
 
 }  // namespace nibble

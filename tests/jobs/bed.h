@@ -1,8 +1,7 @@
 // A small model, texts and an output folder for jobs that are called as a library.
 #pragma once
 
-#include "base/progress.h"
-#include "jobs/quantize.h"
+#include "nibble/quantize.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>

@@ -1,11 +1,12 @@
 // The kind of the error for a table of bad inputs: what a language binding maps to exceptions.
 #include "jobs/bed.h"
-#include "jobs/convert.h"
-#include "jobs/evaluate.h"
-#include "jobs/logits.h"
-#include "jobs/search.h"
-#include "jobs/serve.h"
-#include "jobs/verify.h"
+#include "jobs/job.h"
+#include "nibble/convert.h"
+#include "nibble/evaluate.h"
+#include "nibble/logits.h"
+#include "nibble/search.h"
+#include "nibble/serve.h"
+#include "nibble/verify.h"
 
 #include <filesystem>
 #include <new>
@@ -148,16 +149,16 @@ const Case cases[] = {
     {"serve_a_missing_model", ErrorKind::file,
      [](Bed& b) {
          ServeOptions options;
-         options.model.path = b.at("no");
-         options.server.address.port = 0;
+         options.model = b.at("no");
+         options.port = 0;
          return error_of(serve(options, {}));
      }},
     {"serve_more_context_than_the_model_has", ErrorKind::usage,
      [](Bed& b) {
          ServeOptions options;
-         options.model.path = b.model;
-         options.model.context = 1 << 24;
-         options.server.address.port = 0;
+         options.model = b.model;
+         options.context = 1 << 24;
+         options.port = 0;
          return error_of(serve(options, {}));
      }},
     {"exception_of_no_memory", ErrorKind::memory,

@@ -1,9 +1,11 @@
 // The job of `nibble logits`: the logits of given tokens, to compare with other systems.
 #pragma once
 
-#include "jobs/job.h"
-#include "jobs/loaded_model.h"
+#include "nibble/error.h"
+#include "nibble/hooks.h"
+#include "nibble/model_settings.h"
 
+#include <cstdint>
 #include <string>
 
 namespace nibble {

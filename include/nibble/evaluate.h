@@ -1,22 +1,25 @@
 // The job of `nibble eval`: what checkpoints can do, and how far they are from a reference.
 #pragma once
 
-#include "eval/report.h"
-#include "eval/text_task.h"
-#include "jobs/job.h"
-#include "jobs/loaded_model.h"
+#include "nibble/error.h"
+#include "nibble/hooks.h"
+#include "nibble/model_settings.h"
+#include "nibble/report.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace nibble {
 
 struct EvaluateOptions {
-    std::vector<std::string> models;  // checkpoints: folders or .gguf files
-    std::string against;              // the reference checkpoint; empty: none
-    std::string reference_cache;      // a file for the reference's log-probabilities; written once, then read
-    std::string text;                 // perplexity, and KL divergence from the reference
-    TextTaskOptions perplexity;
+    std::vector<std::string> models;   // checkpoints: folders or .gguf files
+    std::string against;               // the reference checkpoint; empty: none
+    std::string reference_cache;       // a file for the reference's log-probabilities; written once, then read
+    std::string text;                  // perplexity, and KL divergence from the reference
+    int64_t context = 512;             // tokens of a window of the text
+    int64_t stride = 0;                // tokens between windows; 0: side by side, as llama-perplexity has them
+    int64_t chunks = 0;                // most windows; 0: all
     std::string lambada;               // lines {"text"}: the last word
     std::vector<std::string> choices;  // files of lines {"context", "choices", "answer"}: the likeliest choice
     std::string gsm8k;                 // lines {"question", "answer"}: generated answers
@@ -27,6 +30,18 @@ struct EvaluateOptions {
     ModelSettings engine;
 };
 
+// One number of one task of one model.
+struct Measured {
+    std::string model;   // its name in the tables
+    std::string task;    // "perplexity", "lambada" ...
+    std::string metric;  // "perplexity", "KL mean", "accuracy" ...
+    double value = 0, standard_error = 0;
+};
+
+struct EvaluationReport : JobReport {
+    std::vector<Measured> measured;
+};
+
 // Errors of kind usage: no task, or options that do not fit together.
 Status check_options(const EvaluateOptions& options);
 
@@ -34,6 +49,6 @@ Status check_options(const EvaluateOptions& options);
 // the same options continue.
 //
 // Errors by kind: usage (no task, options that exclude each other); file; checkpoint; device; cancelled.
-Result<EvalReport> evaluate(const EvaluateOptions& options, const JobHooks& hooks);
+Result<EvaluationReport> evaluate(const EvaluateOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

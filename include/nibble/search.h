@@ -1,10 +1,13 @@
 // The job of `nibble search`: which linears of a model deserve more bits, as a mixed-precision recipe.
 #pragma once
 
-#include "jobs/calibration_text.h"
-#include "jobs/job.h"
-#include "quant/search.h"
+#include "nibble/calibration_text.h"
+#include "nibble/error.h"
+#include "nibble/hooks.h"
+#include "nibble/report.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +32,13 @@ struct SearchOptions {
     std::string command;            // as typed, for the report
 };
 
+struct SearchedRecipe : JobReport {
+    double bits = 0;           // effective bits per weight of the recipe
+    double score = 0;          // of the chosen formats, summed over the groups
+    std::optional<double> kl;  // measured on options.measure, nats per token
+    std::string page;          // path of the report
+};
+
 // Errors of kind usage: unknown words, a sweep without end, no text and no scores.
 Status check_options(const SearchOptions& options);
 
@@ -37,9 +47,6 @@ Status check_options(const SearchOptions& options);
 //
 // Errors by kind: usage (options); recipe (a target that the candidates cannot reach); checkpoint; file; device;
 // cancelled.
-Result<SearchReport> search(const SearchOptions& options, const JobHooks& hooks);
-
-// The report's page, next to the recipe.
-std::string search_page_path(const SearchOptions& options);
+Result<SearchedRecipe> search(const SearchOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

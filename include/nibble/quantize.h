@@ -3,11 +3,11 @@
 //   const auto report = quantize({.source = "Qwen3-8B", .out = "Qwen3-8B-NVFP4", .recipe = "w4a16_nvfp4"}, hooks);
 #pragma once
 
-#include "jobs/calibration_text.h"
-#include "jobs/job.h"
-#include "jobs/manifest.h"
-#include "quant/plan.h"
-#include "quant/quant_report.h"
+#include "nibble/calibration_text.h"
+#include "nibble/command_text.h"
+#include "nibble/error.h"
+#include "nibble/hooks.h"
+#include "nibble/report.h"
 
 #include <string>
 #include <vector>
@@ -40,14 +40,17 @@ struct QuantizeOptions {
     CommandText command;                    // a finished output with the same command and `resume` is not made again
 };
 
-struct QuantizeReport {
+struct QuantizeReport : JobReport {
     enum class Outcome : uint8_t {
-        written,      // `out` is complete and verified; `report` describes it
-        planned,      // dry_run: only `plan` is set
-        made_before,  // resume: `out` was there already; nothing else is set
+        written,      // `out` is complete and verified
+        planned,      // dry_run: text() and json() are the plan
+        made_before,  // resume: `out` was there already; everything else is empty
     } outcome = Outcome::written;
-    Plan plan;
-    QuantReport report;
+    int64_t tensors = 0, quantized_tensors = 0;
+    int64_t stored_bytes = 0;              // of all tensors
+    double bits_per_quantized_weight = 0;  // scales included
+    double sqnr_db = 0;                    // of all quantized weights together; infinity when nothing was lost
+    std::vector<std::string> warnings;     // of the plan
 };
 
 // Checks everything that follows from names, shapes and formats first; then calibrates, quantizes tensor by tensor,
