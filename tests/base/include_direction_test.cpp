@@ -84,8 +84,9 @@ TEST(IncludeDirection, PublicHeadersIncludePublicHeadersOnly) {
         const fs::path file = name == "error.h" ? base / "error.h" : name == "hooks.h" ? base / "progress.h" : entry;
         std::ifstream in(file);
         for (std::string line; std::getline(in, line);)
-            if (std::smatch match; std::regex_search(line, match, include))
+            if (std::smatch match; std::regex_search(line, match, include)) {
                 EXPECT_TRUE(fs::exists(source.parent_path() / "include" / match[1].str())) << name << ": " << line;
+            }
         seen.insert(name);
     }
     EXPECT_TRUE(seen.contains("quantize.h"));
