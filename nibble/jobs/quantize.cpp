@@ -3,7 +3,7 @@
 #include "checkpoint/output_place.h"
 #include "checkpoint/work_folder.h"
 #include "io/atomic_file.h"
-#include "jobs/calibrate.h"
+#include "jobs/calibrate_source.h"
 #include "jobs/job.h"
 #include "jobs/manifest.h"
 #include "jobs/open_checkpoint.h"

@@ -1,8 +1,10 @@
 // The kind of the error for a table of bad inputs: what a language binding maps to exceptions.
 #include "jobs/bed.h"
 #include "jobs/job.h"
+#include "nibble/calibrate.h"
 #include "nibble/convert.h"
 #include "nibble/evaluate.h"
+#include "nibble/generate.h"
 #include "nibble/logits.h"
 #include "nibble/search.h"
 #include "nibble/serve.h"
@@ -108,6 +110,28 @@ const Case cases[] = {
          QuantizeOptions options = b.calibrated("out");
          options.source = model;
          return error_of(quantize(options, {}));
+     }},
+    {"calibrate_without_a_text", ErrorKind::usage,
+     [](Bed& b) { return error_of(calibrate(b.weights("scales.json"), {})); }},
+    {"calibrate_for_a_solver", ErrorKind::recipe,
+     [](Bed& b) {
+         QuantizeOptions options = b.calibrated("scales.json");
+         options.recipe = "nvfp4_nibble_best";
+         return error_of(calibrate(options, {}));
+     }},
+    {"generate_without_prompts", ErrorKind::usage,
+     [](Bed& b) {
+         GenerateOptions options;
+         options.model = b.model;
+         return error_of(generate(options, {}));
+     }},
+    {"generate_by_a_damaged_grammar", ErrorKind::usage,
+     [](Bed& b) {
+         GenerateOptions options;
+         options.model = b.model;
+         options.prompts = {{.text = "hello"}};
+         options.form.regex = "(";
+         return error_of(generate(options, {}));
      }},
     {"convert_without_a_format", ErrorKind::usage,
      [](Bed& b) { return error_of(convert_checkpoint({.source = b.model, .out = b.at("out")}, {})); }},

@@ -2,8 +2,10 @@
 // one after the other or at the same time in one process.
 #include "http/client.h"
 #include "jobs/bed.h"
+#include "nibble/calibrate.h"
 #include "nibble/convert.h"
 #include "nibble/evaluate.h"
+#include "nibble/generate.h"
 #include "nibble/logits.h"
 #include "nibble/search.h"
 #include "nibble/serve.h"
@@ -138,6 +140,56 @@ TEST(Jobs, SearchWritesARecipeThatQuantizeTakes) {
     });
 }
 
+// Scales that calibrate() found lead to the weights of a job that calibrates by itself.
+TEST(Jobs, CalibrateReturnsTheScalesThatQuantizeStores) {
+    Bed bed;
+    silently([&] {
+        QuantizeOptions options = bed.calibrated("scales.json");
+        const CalibrationReport report = value(calibrate(options, {}));
+        EXPECT_FALSE(report.scales.empty());
+        value(quantize(bed.calibrated("in_one"), {}));
+        options.out = bed.at("in_two");
+        options.calib = {};
+        options.input_scales = bed.at("scales.json");
+        value(quantize(options, {}));
+    });
+    EXPECT_EQ(sha256(read_file(bed.at("in_one") + "/model.safetensors")),
+              sha256(read_file(bed.at("in_two") + "/model.safetensors")));
+}
+
+TEST(Jobs, GenerateAnswersPromptsInOrder) {
+    Bed bed;
+    GenerateOptions options;
+    options.model = bed.model;
+    for (const char* text : {"hello", "the world says hello", "say"}) options.prompts.push_back({.text = text});
+    options.sampling.temperature = 0;
+    options.sampling.max_tokens = 5;
+    options.engine.threads = 1;
+    options.cache.kv_memory = "16MB";
+    std::vector<size_t> order;
+    std::vector<std::string> pieces(3);
+    GenerateHooks hooks;
+    hooks.on_answer = [&](size_t prompt, const GeneratedAnswer&) { order.push_back(prompt); };
+    hooks.on_text = [&](size_t prompt, std::string_view piece) { pieces[prompt] += piece; };
+    silently([&] {
+        const GenerationReport together = value(generate(options, hooks));
+        EXPECT_EQ(order, (std::vector<size_t>{0, 1, 2}));
+        options.batch = 1;
+        const GenerationReport apart = value(generate(options, {}));
+        ASSERT_EQ(together.answers.size(), 3u);
+        for (size_t i = 0; i < 3; ++i) {
+            EXPECT_EQ(together.answers[i].ids, apart.answers[i].ids);
+            EXPECT_EQ(together.answers[i].logprobs, apart.answers[i].logprobs);
+            EXPECT_EQ(together.answers[i].text, pieces[i]);
+        }
+    });
+    std::atomic<bool> stop{true};
+    GenerateHooks stopped;
+    stopped.stop_requested = &stop;
+    for (const GeneratedAnswer& answer : value(generate(options, stopped)).answers)
+        EXPECT_EQ(answer.finish_reason, "cancelled");
+}
+
 TEST(Jobs, ServeAnswersUntilItIsStopped) {
     Bed bed;
     silently([&] {
@@ -200,7 +252,8 @@ TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
         EXPECT_EQ(result.error().kind(), ErrorKind::cancelled) << job << ": " << result.error().message();
     };
     expect_cancelled("quantize", quantize(bed.weights("out"), hooks));
-    expect_cancelled("calibrate", quantize(bed.calibrated("calibrated"), hooks));
+    expect_cancelled("quantize with a text", quantize(bed.calibrated("calibrated"), hooks));
+    expect_cancelled("calibrate", calibrate(bed.calibrated("scales.json"), hooks));
     expect_cancelled("verify", verify_checkpoints({.paths = {bed.at("made")}}, hooks));
     expect_cancelled(
         "convert",
@@ -214,7 +267,8 @@ TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
         "logits",
         compute_logits({.model = bed.model, .ids = bed.at("ids.safetensors"), .out = bed.at("logits.safetensors")},
                        hooks));
-    for (const char* out : {"out", "calibrated", "ct", "r.yaml", "logits.safetensors", "logits.safetensors.part"})
+    for (const char* out :
+         {"out", "calibrated", "scales.json", "ct", "r.yaml", "logits.safetensors", "logits.safetensors.part"})
         EXPECT_FALSE(fs::exists(bed.at(out))) << out;
 }
 
