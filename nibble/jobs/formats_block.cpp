@@ -1,4 +1,4 @@
-#include "cli/formats_block.h"
+#include "jobs/formats_block.h"
 
 #include "formats/fp8.h"
 #include "formats/mx.h"

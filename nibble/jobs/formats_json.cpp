@@ -1,8 +1,8 @@
-#include "cli/formats_json.h"
+#include "jobs/formats_json.h"
 
-#include "cli/formats_block.h"
-#include "cli/formats_elements.h"
-#include "cli/formats_text.h"
+#include "jobs/formats_block.h"
+#include "jobs/formats_elements.h"
+#include "jobs/formats_text.h"
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
-#include "cli/formats_text.h"
+#include "jobs/formats_text.h"
 
-#include "cli/formats_block.h"
-#include "cli/formats_elements.h"
 #include "formats/format.h"
+#include "jobs/formats_block.h"
+#include "jobs/formats_elements.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-#include "cli/formats_text.h"
-#include "cli/formats_json.h"
+#include "jobs/formats_text.h"
+#include "jobs/formats_json.h"
 
 #include <gtest/gtest.h>
 

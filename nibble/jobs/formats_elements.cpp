@@ -1,4 +1,4 @@
-#include "cli/formats_elements.h"
+#include "jobs/formats_elements.h"
 
 #include "formats/minifloat.h"
 
