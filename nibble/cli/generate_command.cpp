@@ -4,7 +4,7 @@
 #include "base/utf8.h"
 #include "cli/constraint_flags.h"
 #include "cli/engine.h"
-#include "cli/input_text.h"
+#include "io/input_text.h"
 #include "cli/terminal.h"
 #include "nibble/generate.h"
 

@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "chat/model_text.h"
 #include "cli/command.h"
-#include "cli/input_text.h"
+#include "io/input_text.h"
 
 #include <fmt/format.h>
 

@@ -1,13 +1,13 @@
-#include "cli/bench_matmul.h"
+#include "measure/matmul.h"
 
 #include "base/thread_pool.h"
-#include "cli/engine.h"
-#include "cli/median.h"
 #include "formats/minifloat.h"
+#include "jobs/words.h"
 #include "kernels/machine_limits.h"
 #include "kernels/matmul.h"
 #include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
+#include "measure/median.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,9 @@
 // `nibble bench throughput`: output tokens per second of an engine without HTTP, all requests queued at once.
 #pragma once
 
-#include "cli/bench_subject.h"
-#include "cli/engine.h"
+#include "measure/subject.h"
+#include "nibble/model_settings.h"
+#include "nibble/sampling.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -18,9 +19,9 @@ struct BenchThroughputOptions {
     double masked = 0, biased = 0;                         // shares of the requests, see ThroughputLoad
     int64_t requests = 0;                                  // 0: twice as many as run together
     int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // of the engine; 0: its choice
-    EngineFlags engine;
+    ModelSettings engine;
     CacheSettings cache;
-    bool json = false;
+    bool json = false, quiet = false;
 };
 
 // A line for every pair, beside what the model alone decodes in the same run.

@@ -1,4 +1,4 @@
-#include "cli/bench_kernels.h"
+#include "measure/kernels.h"
 
 #include "bench/attention.h"
 #include "bench/attention_backward.h"

@@ -1,4 +1,4 @@
-#include "cli/input_text.h"
+#include "io/input_text.h"
 
 #include "base/mapped_file.h"
 #include "base/utf8.h"

@@ -2,7 +2,7 @@
 // prefill.
 #pragma once
 
-#include "cli/bench_subject.h"
+#include "measure/subject.h"
 
 #include <cstdint>
 #include <cstdio>

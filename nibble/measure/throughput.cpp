@@ -1,5 +1,6 @@
-#include "cli/bench_throughput.h"
+#include "measure/throughput.h"
 
+#include "jobs/sampling.h"
 #include "serve/throughput.h"
 
 #include <fmt/format.h>
@@ -110,7 +111,7 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
     if (o.json) {
         const Json all{{"model", name}, {"device", model->kernels()}, {"flags", to_json(o.engine)}, {"loads", lines}};
         fmt::print(out, "{}\n", all.dump(2, ' ', false, Json::error_handler_t::replace));
-    } else if (!o.engine.quiet) {
+    } else if (!o.quiet) {
         fmt::print(out,
                    "decode alone: as many texts as ran together, forks of one of ISL + OSL / 2 tokens, without "
                    "scheduler, prompts and answers\n");

@@ -1,6 +1,7 @@
-#include "cli/bench_model.h"
+#include "measure/model.h"
 
-#include "cli/engine.h"
+#include "jobs/loaded_model.h"
+#include "jobs/words.h"
 #include "kernels/machine_limits.h"
 #include "model/cpu/model.h"
 

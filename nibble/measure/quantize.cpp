@@ -1,10 +1,10 @@
-#include "cli/bench_quantize.h"
+#include "measure/quantize.h"
 
 #include "base/thread_pool.h"
 #include "bench/quantize.h"
-#include "cli/median.h"
 #include "formats/minifloat.h"
 #include "kernels/quantize.h"
+#include "measure/median.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
