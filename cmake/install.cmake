@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the Debian packages made of it (`make install`, `make deb`).
 #   program      bin/nibble, shell completion, the manual page
-#   development  one static library of all folders but cli, their headers, nibbleConfig.cmake: find_package(nibble), nibble::nibble
+#   development  one static library of all folders but cli, the public headers, nibbleConfig.cmake: find_package(nibble), nibble::nibble
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -18,7 +18,7 @@ add_library(nibble_library STATIC EXCLUDE_FROM_ALL ${objects} ${NIBBLE_BACKEND_O
 set_target_properties(nibble_library PROPERTIES OUTPUT_NAME nibble EXPORT_NAME nibble LINKER_LANGUAGE CXX
   ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 target_compile_features(nibble_library PUBLIC cxx_std_20)
-target_include_directories(nibble_library INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/nibble>)
+target_include_directories(nibble_library INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_definitions(nibble_library INTERFACE $<INSTALL_INTERFACE:NIBBLE_VERSION="${PROJECT_VERSION}">)
 target_link_libraries(nibble_library INTERFACE
   $<INSTALL_INTERFACE:fmt::fmt> $<INSTALL_INTERFACE:nlohmann_json::nlohmann_json> $<INSTALL_INTERFACE:Threads::Threads>
@@ -53,11 +53,13 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright COMPO
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
 install(TARGETS nibble_library EXPORT nibble ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(EXPORT nibble NAMESPACE nibble:: FILE nibbleTargets.cmake DESTINATION ${package_dir} COMPONENT development)
-foreach(folder ${NIBBLE_LIBRARY_FOLDERS} model/config model/cpu)
-  # Other folders below these are one implementation's own.
-  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${folder}/*.h)
-  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nibble/${folder} COMPONENT development)
-endforeach()
+# Public headers. Two of them are headers of base/ under another name.
+file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/nibble/*.h)
+list(FILTER headers EXCLUDE REGEX "/(error|hooks)\\.h$")
+set(header_dir ${CMAKE_INSTALL_INCLUDEDIR}/nibble)
+install(FILES ${headers} DESTINATION ${header_dir} COMPONENT development)
+install(FILES nibble/base/error.h DESTINATION ${header_dir} RENAME error.h COMPONENT development)
+install(FILES nibble/base/progress.h DESTINATION ${header_dir} RENAME hooks.h COMPONENT development)
 configure_package_config_file(cmake/nibbleConfig.cmake.in ${CMAKE_BINARY_DIR}/nibbleConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/nibbleConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/nibbleConfig.cmake ${CMAKE_BINARY_DIR}/nibbleConfigVersion.cmake

@@ -110,7 +110,7 @@ Status hold_pages(std::span<const std::byte> part) {
         const size_t size = (to - begin + page_size - 1) / page_size * page_size;
         // Shared memory: what done_with() drops of it comes back.
         void* const copy = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (copy == MAP_FAILED) return fail("{}: no memory for {} bytes of it", (*paths)[i], size);
+        if (copy == MAP_FAILED) return fail(ErrorKind::memory, "{}: no memory for {} bytes of it", (*paths)[i], size);
         std::memcpy(copy, reinterpret_cast<const void*>(begin), size);
         ::mprotect(copy, size, PROT_READ);
         if (::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(begin)) == MAP_FAILED) {
@@ -127,7 +127,7 @@ Status check_maps() {
     std::string path = *first_failed;
     for (size_t i = 0; i < used.load() && path.empty(); ++i)
         if (watched[i].begin.load() != 0 && watched[i].failed.load()) path = (*paths)[i];
-    return fail("{}: became shorter while it was read", path);
+    return fail(ErrorKind::file, "{}: became shorter while it was read", path);
 }
 
 }  // namespace nibble

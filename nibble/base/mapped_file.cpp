@@ -47,9 +47,10 @@ namespace {
 Result<Descriptor> open_regular(const std::filesystem::path& path, struct stat& info) {
     // O_NONBLOCK: a FIFO without a writer would hold open() up for ever. It means nothing for regular files.
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-    if (file.fd < 0) return fail("{}: cannot open: {}", path.string(), std::strerror(errno));
-    if (::fstat(file.fd, &info) != 0) return fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
-    if (!S_ISREG(info.st_mode)) return fail("{}: not a regular file", path.string());
+    if (file.fd < 0) return fail(ErrorKind::file, "{}: cannot open: {}", path.string(), std::strerror(errno));
+    if (::fstat(file.fd, &info) != 0)
+        return fail(ErrorKind::file, "{}: cannot stat: {}", path.string(), std::strerror(errno));
+    if (!S_ISREG(info.st_mode)) return fail(ErrorKind::file, "{}: not a regular file", path.string());
     return file;
 }
 
@@ -60,7 +61,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     NIBBLE_TRY(const Descriptor file, open_regular(path, info));
     if (info.st_size == 0) return MappedFile(path, nullptr, 0);
     void* address = ::mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, file.fd, 0);
-    if (address == MAP_FAILED) return fail("{}: cannot map: {}", path.string(), std::strerror(errno));
+    if (address == MAP_FAILED) return fail(ErrorKind::file, "{}: cannot map: {}", path.string(), std::strerror(errno));
     watch_map(address, static_cast<size_t>(info.st_size), path.string());
     return MappedFile(path, address, info.st_size);
 }
@@ -71,7 +72,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t lim
     struct stat info {};
     NIBBLE_TRY(const Descriptor file, open_regular(path, info));
     const auto too_long = [&](size_t size) {
-        return fail("{}: {} bytes, more than the limit of {}", path.string(), size, limit);
+        return fail(ErrorKind::file, "{}: {} bytes, more than the limit of {}", path.string(), size, limit);
     };
     const auto size = static_cast<size_t>(info.st_size);
     if (size > limit) return too_long(size);
@@ -80,7 +81,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t lim
     for (size_t done = 0;;) {
         const ssize_t n = ::read(file.fd, text.data() + done, text.size() - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail("{}: cannot read: {}", path.string(), std::strerror(errno));
+        if (n < 0) return fail(ErrorKind::file, "{}: cannot read: {}", path.string(), std::strerror(errno));
         done += static_cast<size_t>(n);
         if (done > limit) return too_long(done);
         if (n > 0 && done == text.size()) text.resize(std::max<size_t>(4096, 2 * done));

@@ -44,9 +44,10 @@ constexpr OtherFormat other_weights[] = {{".bin", "PyTorch's pickles"},
 
 Error no_such_model(const fs::path& path) {
     const std::string name = path.string();
-    if (!is_hub_name(path)) return fail("{}: no such file or folder", name);
+    if (!is_hub_name(path)) return fail(ErrorKind::file, "{}: no such file or folder", name);
     const std::string folder = path.filename().string();
     return fail(
+        ErrorKind::file,
         "{}: no such file or folder; if it is a model of the Hugging Face Hub, fetch it and give its folder: hf "
         "download "
         "{} --local-dir {}",
@@ -61,20 +62,23 @@ Error no_safetensors(const fs::path& folder) {
     std::ranges::sort(names);
     const std::string where = folder.string();
     for (const std::string& name : names)
-        if (name.ends_with(".gguf")) return fail("{}: has no *.safetensors; give its file {}", where, name);
+        if (name.ends_with(".gguf"))
+            return fail(ErrorKind::checkpoint, "{}: has no *.safetensors; give its file {}", where, name);
     for (const std::string& name : names)
         if (name == "adapter_config.json")
-            return fail("{}: is a PEFT adapter, not a model; merge it into its base model first", where);
+            return fail(ErrorKind::checkpoint, "{}: is a PEFT adapter, not a model; merge it into its base model first",
+                        where);
     for (const OtherFormat& format : other_weights)
         for (const std::string& name : names)
             if (name.ends_with(format.ending))
                 return fail(
+                    ErrorKind::checkpoint,
                     "{}: its weights are in {} ({}), which is not read; write them as safetensors: python3 -c \"from "
                     "transformers import AutoModelForCausalLM as A, AutoTokenizer as T; A.from_pretrained('{}', "
                     "dtype='auto').save_pretrained('{}-safetensors'); "
                     "T.from_pretrained('{}').save_pretrained('{}-safetensors')\"",
                     where, name, format.name, where, where, where, where);
-    return fail("{}: no weights: neither *.safetensors nor an index", where);
+    return fail(ErrorKind::checkpoint, "{}: no weights: neither *.safetensors nor an index", where);
 }
 
 }  // namespace nibble

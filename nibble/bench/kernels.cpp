@@ -1,4 +1,8 @@
+<<<<<<<< HEAD:nibble/bench/kernels.cpp
 #include "bench/kernels.h"
+========
+#include "measure/kernels.h"
+>>>>>>>> h-jobs:nibble/measure/kernels.cpp
 
 #include "bench/attention.h"
 #include "bench/attention_backward.h"

@@ -233,7 +233,7 @@ Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, co
     int64_t total = 0, done = 0;
     for (const Item& item : job.items) total += in.tensors()[item.source].stored_bytes;
     for (size_t i = 0; i < job.items.size(); ++i) {
-        if (hooks.should_stop()) return fail("stopped on request");
+        if (hooks.should_stop()) return fail(ErrorKind::cancelled, "stopped on request");
         const size_t source = job.items[i].source;
         const CheckpointTensor& t = in.tensors()[source];
         const int64_t step = panel_rows(t);

@@ -63,7 +63,7 @@ Status write_weights(const GgufSource& source, Export& out, int threads, int64_t
         if (hooks.progress) hooks.progress({"import", t.name, done, total});
     });
     if (error) return *std::move(error);
-    if (hooks.should_stop()) return fail("stopped, and what was written is removed");
+    if (hooks.should_stop()) return fail(ErrorKind::cancelled, "stopped, and what was written is removed");
     return Ok{};
 }
 

@@ -30,16 +30,17 @@ Status check_writable(const fs::path& folder, const fs::path& out) {
             return Ok{};
         }
     }
-    return fail("{}: cannot be written: {}: {}", out.string(), folder.string(), std::strerror(errno));
+    return fail(ErrorKind::file, "{}: cannot be written: {}: {}", out.string(), folder.string(), std::strerror(errno));
 }
 
 Status check_room(const fs::path& folder, const fs::path& out, int64_t bytes_needed) {
     struct statvfs info {};
     if (::statvfs(folder.c_str(), &info) != 0)
-        return fail("{}: cannot look at its file system: {}", folder.string(), std::strerror(errno));
+        return fail(ErrorKind::file, "{}: cannot look at its file system: {}", folder.string(), std::strerror(errno));
     const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
     if (static_cast<double>(bytes_needed) <= available) return Ok{};
-    return fail("{}: needs {}, but only {} are free on its file system; free some or choose another output",
+    return fail(ErrorKind::file,
+                "{}: needs {}, but only {} are free on its file system; free some or choose another output",
                 out.string(), size_text(bytes_needed), size_text(static_cast<int64_t>(available)));
 }
 
@@ -54,7 +55,8 @@ Status check_from(const fs::path& start, const fs::path& out, int64_t bytes_need
     const fs::path folder = existing_part(start);
     std::error_code ignored;
     if (!fs::is_directory(folder, ignored))
-        return fail("{}: cannot be written: {} is no folder; choose another output", out.string(), folder.string());
+        return fail(ErrorKind::file, "{}: cannot be written: {} is no folder; choose another output", out.string(),
+                    folder.string());
     NIBBLE_CHECK(check_writable(folder, out));
     return check_room(folder, out, bytes_needed);
 }
@@ -72,10 +74,24 @@ Status check_output_folder(const fs::path& folder, int64_t bytes_needed) {
 Status check_output_file(const fs::path& file) {
     const fs::path folder = fs::absolute(file).lexically_normal().parent_path();
     std::error_code ignored;
-    if (fs::is_directory(file, ignored)) return fail("{}: is a folder; give the name of a file", file.string());
+    if (fs::is_directory(file, ignored))
+        return fail(ErrorKind::file, "{}: is a folder; give the name of a file", file.string());
     if (!fs::exists(folder, ignored))
-        return fail("{}: there is no folder {}; make it or choose another output", file.string(), folder.string());
+        return fail(ErrorKind::file, "{}: there is no folder {}; make it or choose another output", file.string(),
+                    folder.string());
     return check_from(folder, file, 0);
+}
+
+Status refuse_output_in_source(const std::filesystem::path& out, const std::filesystem::path& source) {
+    std::error_code error;
+    if (!fs::is_directory(source, error)) return Ok{};
+    const fs::path folder = fs::canonical(source, error), place = fs::weakly_canonical(fs::absolute(out, error), error);
+    if (error) return Ok{};  // whatever is wrong with the names, opening them says it
+    const fs::path relative = place.lexically_relative(folder);
+    if (relative.empty() || *relative.begin() == "..") return Ok{};
+    return fail(ErrorKind::usage,
+                "{}: lies in the source {}, and the next run would take it for a part of it; choose another output",
+                out.string(), source.string());
 }
 
 }  // namespace nibble

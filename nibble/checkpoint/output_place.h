@@ -18,4 +18,8 @@ Status check_output_folder(const std::filesystem::path& folder, int64_t bytes_ne
 // replaced.
 Status check_output_file(const std::filesystem::path& file);
 
+// Error of kind usage: `out` lies in the folder that is read, where the next run would take it for the source's own
+// files.
+Status refuse_output_in_source(const std::filesystem::path& out, const std::filesystem::path& source);
+
 }  // namespace nibble

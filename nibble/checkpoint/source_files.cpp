@@ -51,7 +51,8 @@ Status check_source_unchanged(const Checkpoint& source, const JobIdentity& befor
     NIBBLE_TRY(const JobIdentity now, source_files(source));
     for (const auto& fact : now)
         if (std::ranges::find(before, fact) == before.end())
-            return fail("{}: {} changed while it was read; what was made of it is worthless: remove it and start over",
+            return fail(ErrorKind::file,
+                        "{}: {} changed while it was read; what was made of it is worthless: remove it and start over",
                         source.path().string(), fact.first);
     return Ok{};
 }

@@ -35,7 +35,7 @@ Status check_output_is_free(const fs::path& out) {
     const auto status = fs::symlink_status(out, error);
     if (!fs::exists(status)) return Ok{};
     if (fs::is_directory(status) && fs::is_empty(out, error) && !error) return Ok{};
-    return fail("{}: exists already; remove it or choose another output", out.string());
+    return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", out.string());
 }
 
 // The journal stays: see take_journal_out().
@@ -76,16 +76,17 @@ Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::
     for (int attempt = 0; attempt < 1000; ++attempt) {
         Lock lock;
         lock.fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (lock.fd_ < 0) return fail("{}: cannot open: {}", file.string(), std::strerror(errno));
+        if (lock.fd_ < 0) return fail(ErrorKind::file, "{}: cannot open: {}", file.string(), std::strerror(errno));
         std::array<char, 32> text{};
         const bool taken = ::flock(lock.fd_, LOCK_EX | LOCK_NB) == 0;
         const int problem = errno;
         const ssize_t n = ::pread(lock.fd_, text.data(), text.size(), 0);
         if (!taken) {
-            if (problem != EWOULDBLOCK) return fail("{}: cannot lock: {}", file.string(), std::strerror(problem));
+            if (problem != EWOULDBLOCK)
+                return fail(ErrorKind::file, "{}: cannot lock: {}", file.string(), std::strerror(problem));
             std::string holder(text.data(), n > 0 ? static_cast<size_t>(n) : 0);
             while (!holder.empty() && (holder.back() < '0' || holder.back() > '9')) holder.pop_back();
-            return fail("{}: another process{} is writing it; wait for it or stop it", shown.string(),
+            return fail(ErrorKind::file, "{}: another process{} is writing it; wait for it or stop it", shown.string(),
                         holder.empty() ? "" : fmt::format(" ({})", holder));
         }
         struct stat opened {
@@ -97,10 +98,10 @@ Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::
         lock.left_ = n > 0;  // written by whoever had it, and not removed
         const std::string id = fmt::format("{}\n", ::getpid());
         if (::ftruncate(lock.fd_, 0) != 0 || ::pwrite(lock.fd_, id.data(), id.size(), 0) < 0)
-            return fail("{}: cannot write: {}", file.string(), std::strerror(errno));
+            return fail(ErrorKind::file, "{}: cannot write: {}", file.string(), std::strerror(errno));
         return lock;
     }
-    return fail("{}: other processes take and remove it all the time", file.string());
+    return fail(ErrorKind::file, "{}: other processes take and remove it all the time", file.string());
 }
 
 void WorkFolder::Lock::release() {
@@ -147,7 +148,8 @@ Status WorkFolder::make_empty(int64_t bytes_needed) {
     NIBBLE_CHECK(check_output_place(out_, bytes_needed));
     error.clear();
     if (!fs::create_directory(path_, error))
-        return fail("{}: cannot create: {}", path_.string(), error ? error.message() : "exists already");
+        return fail(ErrorKind::file, "{}: cannot create: {}", path_.string(),
+                    error ? error.message() : "exists already");
     NIBBLE_TRY(auto mark, FileDescriptor::open(path_ / work_name, O_WRONLY | O_CREAT));
     fresh_ = true;
     return mark.close();
@@ -156,7 +158,7 @@ Status WorkFolder::make_empty(int64_t bytes_needed) {
 Result<WorkFolder> WorkFolder::named(const fs::path& out) {
     WorkFolder work;
     work.out_ = without_slash(out);
-    if (!work.out_.has_filename()) return fail("'{}': is not a name for an output", out.string());
+    if (!work.out_.has_filename()) return fail(ErrorKind::file, "'{}': is not a name for an output", out.string());
     work.path_ = work.out_;
     work.path_ += ".partial";
     return work;
@@ -167,7 +169,8 @@ Status WorkFolder::look(ExportMode mode, int64_t bytes_needed) const {
     std::error_code ignored;
     if (!fs::is_directory(path_, ignored)) return check_output_place(out_, bytes_needed);
     if (mode == ExportMode::create && holds_work())
-        return fail("{}: is left from an interrupted job; resume it with --resume or remove the folder",
+        return fail(ErrorKind::file,
+                    "{}: is left from an interrupted job; resume it with --resume or remove the folder",
                     path_.string());
     return Ok{};
 }
@@ -191,7 +194,7 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     if (!fs::exists(work.beside(lock_ending), error)) NIBBLE_CHECK(work.look(mode, bytes_needed));
     error.clear();
     if (work.path_.has_parent_path()) fs::create_directories(work.path_.parent_path(), error);
-    if (error) return fail("{}: cannot make its folder: {}", work.path_.string(), error.message());
+    if (error) return fail(ErrorKind::file, "{}: cannot make its folder: {}", work.path_.string(), error.message());
     NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
     NIBBLE_CHECK(work.tidy());
     // Nothing to resume: schedulers repeat the command of a job that was killed before it had made a file.
@@ -202,7 +205,8 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
         return work;
     }
     if (fs::is_directory(work.path_, error) && !work.is_ours())
-        return fail("{}: exists and is no unfinished work of nibble; remove it or choose another output",
+        return fail(ErrorKind::file,
+                    "{}: exists and is no unfinished work of nibble; remove it or choose another output",
                     work.path_.string());
     NIBBLE_CHECK(work.make_empty(bytes_needed));
     return work;
@@ -242,6 +246,7 @@ Status WorkFolder::publish_file(const std::string& name) { return publish(path_ 
 
 Error WorkFolder::another_job(const Error& why) const {
     return fail(
+        ErrorKind::file,
         "{}: cannot resume: {}; if it is left from another job (other tensors, formats or --max-shard-size), repeat "
         "that "
         "job's options, or remove the folder",

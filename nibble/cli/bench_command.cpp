@@ -1,14 +1,15 @@
 // `nibble bench WHAT`: checks first, then times.
 #include "bench/kernels.h"
-#include "cli/bench_matmul.h"
-#include "cli/bench_model.h"
-#include "cli/bench_quantize.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_study.h"
-#include "cli/bench_throughput.h"
+#include "cli/bench_subject.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "measure/matmul.h"
+#include "measure/model.h"
+#include "measure/quantize.h"
+#include "measure/throughput.h"
 
 namespace nibble {
 namespace {
@@ -71,7 +72,7 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
                      "tokens of prompts in a step that has running answers; default: an eighth of --step-rows")
         ->check(CLI::Range(1, 1 << 20));
     add_cache_flags(*command, config->cache);
-    add_engine_flags(*command, config->engine);
+    add_engine_flags(*command, config->engine, config->quiet);
     add_json_flag(*command, config->json);
     command->footer(
         "Example:\n  nibble bench throughput model-NVFP4 --isl 128 --osl 64 --requests 32\n"

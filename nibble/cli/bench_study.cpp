@@ -6,6 +6,7 @@
 #include "cli/terminal.h"
 #include "cli/usage.h"
 #include "io/atomic_file.h"
+#include "jobs/open_checkpoint.h"
 #include "quant/recipe.h"
 #include "quant/resolve.h"
 

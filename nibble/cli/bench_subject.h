@@ -1,25 +1,13 @@
-// The model that `nibble bench model` and `nibble bench throughput` measure: a checkpoint, or a published model's shape
-// with random weights.
+// Flags that name the model to measure.
 #pragma once
 
-#include "checkpoint/random_checkpoint.h"
+#include "measure/subject.h"
 
 #include <CLI/CLI.hpp>
 
-#include <memory>
 #include <string>
 
 namespace nibble {
-
-struct BenchSubject {
-    std::string path;    // folder or .gguf; or
-    RandomModel random;  // where `shape` is not empty
-
-    // inputs: of a shape, quantized as its format usually has them. prediction: with its layers for multi-token
-    // prediction.
-    Result<std::unique_ptr<Checkpoint>> open(bool inputs, bool prediction) const;
-    std::string name() const;
-};
 
 // A positional argument `name` and --shape with what belongs to it. check_subject() belongs into the command's
 // callback.

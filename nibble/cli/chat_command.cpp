@@ -4,6 +4,7 @@
 #include "cli/engine.h"
 #include "cli/line_editor.h"
 #include "cli/terminal.h"
+#include "serve/answer_all.h"
 
 #include <fmt/format.h>
 
@@ -22,8 +23,8 @@ struct ChatConfig {
     int64_t context = 8192;
     bool no_history = false, parse_special = false;
     EngineFlags engine;
-    SamplingFlags sampling;
-    CacheFlags cache;
+    SamplingSettings sampling;
+    CacheSettings cache;
 };
 
 Json first_messages(const ChatConfig& config) {
@@ -87,7 +88,9 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     if (!text.chat) return fail("{}: has no chat template", config.path);
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
+    NIBBLE_TRY(const Speculation guess, parse_speculation(config.cache.speculate));
+    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool,
+                                                           printing_hooks(config.engine.quiet), guess.predicts()));
     NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
     // Twice the context: a conversation that begins anew does not push out the old one.
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, 2));

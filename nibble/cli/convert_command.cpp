@@ -1,12 +1,11 @@
 // `nibble convert SRC -o OUT --format DIALECT`: the same codes and scales in another dialect, or everything decoded to
 // BF16.
 #include "base/utf8.h"
-#include "checkpoint/convert.h"
 #include "cli/command.h"
-#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
+#include "nibble/convert.h"
 #include "page/numbers.h"
 
 #include <fmt/core.h>
@@ -14,38 +13,17 @@
 namespace nibble {
 namespace {
 
-struct ConvertConfig {
-    std::string source, out, format, max_shard_size = "5GB", command_line, card_command;
-    std::vector<std::string> drop;
-    int threads = 0;
+struct ConvertConfig : ConvertCheckpointOptions {
     bool json = false, quiet = false;
 };
 
 Result<Outcome> run_convert(const ConvertConfig& config) {
-    Console console(config.quiet || config.json);
-    NIBBLE_TRY(const auto dialect, parse_dialect(config.format == "bf16" ? "plain" : config.format));
-    NIBBLE_TRY(const auto max_shard_bytes, parse_size(config.max_shard_size));
-    NIBBLE_TRY(const auto source, open_checkpoint(config.source, config.quiet));
-    NIBBLE_CHECK(refuse_output_in_source(config.out, config.source));
-    ThreadPool pool(config.threads);
-    const Manifest manifest{.command_line = config.command_line,
-                            .settings = {{"dialect", dialect_name(dialect)}, {"drop", config.drop}}};
-    NIBBLE_TRY(const auto report, convert(*source,
-                                          {.to = dialect,
-                                           .out = config.out,
-                                           .drop = config.drop,
-                                           .max_shard_bytes = max_shard_bytes,
-                                           .manifest = to_text(manifest),
-                                           .card = ModelCard{.title = hub_name(config.out),
-                                                             .base_model = hub_name(config.source),
-                                                             .keeps_base = true,
-                                                             .facts = {{"made from", hub_name(config.source)}},
-                                                             .command = config.card_command}},
-                                          pool, console.hooks()));
+    Console console(config.quiet || config.json, config.quiet);
+    NIBBLE_TRY(const auto report, convert_checkpoint(config, console.hooks()));
     console.end_line();
     if (config.json) {
         fmt::print("{}", json_line({{"output", config.out},
-                                    {"dialect", dialect_name(dialect)},
+                                    {"dialect", config.format == "bf16" ? "plain" : config.format},
                                     {"tensors", report.tensors},
                                     {"bytes", report.bytes},
                                     {"carried", report.quantized},
@@ -84,8 +62,7 @@ void add_convert(CLI::App& app, RunCommand& run) {
     command->callback([config, command, format, &run] {
         if (format->count() == 0 && !config->out.ends_with(".gguf")) throw CLI::RequiredError("--format");
         config->format = output_format(config->out, config->format);
-        config->command_line = command_line_of(*command);
-        config->card_command = command_for_card(*command);
+        config->command = {command_line_of(*command), command_for_card(*command)};
         run = [config] { return run_convert(*config); };
     });
 }

@@ -1,8 +1,8 @@
 // `nibble formats`: explains number formats to a person. The tables and the block walk-through are computed by the same
 // functions that quantize models.
 #include "cli/command.h"
-#include "cli/formats_json.h"
-#include "cli/formats_text.h"
+#include "jobs/formats_json.h"
+#include "jobs/formats_text.h"
 
 #include <fmt/core.h>
 

@@ -1,11 +1,12 @@
 // `nibble generate MODEL [PROMPT]`: what a model writes after a prompt, or after each of many.
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "cli/constraint_flags.h"
 #include "cli/engine.h"
-#include "cli/input_text.h"
+#include "io/input_text.h"
 #include "cli/terminal.h"
-#include "serve/answer_constraint.h"
+#include "nibble/generate.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,45 +14,25 @@
 namespace nibble {
 namespace {
 
-struct GenerateConfig {
-    std::string path, prompt, prompt_file, jsonl, system;
-    bool has_prompt = false, chat = false, json = false, parse_special = false;
-    int64_t batch = 16;
-    EngineFlags engine;
-    SamplingFlags sampling;
-    CacheFlags cache;
-    ConstraintFlags constraint;
+struct GenerateConfig : GenerateOptions {
+    std::string prompt, prompt_file, jsonl, system;
+    bool has_prompt = false, chat = false, json = false, quiet = false;
 };
 
 Result<std::string> prompt_text(const GenerateConfig& config) {
     if (config.has_prompt) return config.prompt;
-    if (config.prompt_file.empty()) return read_standard_input();
+    if (config.prompt_file.empty()) {
+        NIBBLE_CHECK(open_tokenizer(config.model));  // a wrong name is refused before the prompt is typed
+        return read_standard_input();
+    }
     NIBBLE_TRY(const MappedFile file, MappedFile::open(config.prompt_file));
     if (file.bytes().empty()) return fail("{}: is empty", config.prompt_file);
     const std::string_view content(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
     return std::string(without_byte_order_mark(content));
 }
 
-Json conversation(const std::string& system, const std::string& user) {
-    Json messages = Json::array();
-    if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
-    messages.push_back({{"role", "user"}, {"content", user}});
-    return messages;
-}
-
-// Every prompt with the place that errors name.
-struct Prompt {
-    std::string where;
-    std::vector<int32_t> ids;
-};
-
-Result<std::vector<int32_t>> encode(const GenerateConfig& config, const ModelText& text, const std::string& prompt) {
-    if (!config.chat) return encode_prompt(text, prompt);
-    return encode_chat(text, conversation(config.system, prompt), config.parse_special);
-}
-
-// A key that nobody reads is a wish that would go unheard.
-Result<std::vector<int32_t>> encode_line(const GenerateConfig& config, const ModelText& text, const Json& line) {
+// A key that nobody reads would be a wish without effect.
+Result<GeneratePrompt> prompt_of_line(const GenerateConfig& config, const Json& line) {
     if (!line.is_object()) return fail("expected an object with 'prompt' or 'messages'");
     const auto prompt = line.find("prompt"), messages = line.find("messages");
     for (const auto& [key, value] : line.items())
@@ -59,129 +40,83 @@ Result<std::vector<int32_t>> encode_line(const GenerateConfig& config, const Mod
     if (prompt != line.end() && messages != line.end()) return fail("give one of 'prompt' and 'messages'");
     if (messages != line.end()) {
         if (!config.system.empty()) return fail("--system goes before a 'prompt'; 'messages' hold their own");
-        return encode_chat(text, *messages, config.parse_special);
+        return GeneratePrompt{.messages = messages->dump()};
     }
     if (prompt == line.end() || !prompt->is_string()) return fail("neither 'prompt', a string, nor 'messages'");
-    return encode(config, text, prompt->get<std::string>());
+    return GeneratePrompt{.text = prompt->get<std::string>(), .chat = config.chat, .system = config.system};
 }
 
-Result<std::vector<Prompt>> read_lines(const GenerateConfig& config, const ModelText& text) {
-    std::vector<Prompt> prompts;
+Result<std::vector<GeneratePrompt>> read_prompt_lines(const GenerateConfig& config) {
+    std::vector<GeneratePrompt> prompts;
     size_t number = 0;
     NIBBLE_CHECK(for_each_line(config.jsonl, [&](std::string_view line) -> Status {
-        const std::string where = fmt::format("{}: line {}", config.jsonl, ++number);
+        ++number;
         if (line.find_first_not_of(" \t\r") == std::string::npos) return Ok{};
         NIBBLE_TRY(const Json json, parse_json(line));
-        NIBBLE_TRY(auto ids, encode_line(config, text, json));
-        prompts.push_back({where, std::move(ids)});
+        NIBBLE_TRY(prompts.emplace_back(), prompt_of_line(config, json));
+        prompts.back().where = fmt::format("{}: line {}", config.jsonl, number);
         return Ok{};
     }));
     if (prompts.empty()) return fail("{}: has no prompts", config.jsonl);
     return prompts;
 }
 
-Result<std::vector<Prompt>> read_prompts(const GenerateConfig& config, const ModelText& text) {
-    if (!config.jsonl.empty()) return read_lines(config, text);
-    NIBBLE_TRY(const std::string prompt, prompt_text(config));
-    const std::string where = config.prompt_file.empty() ? "prompt" : config.prompt_file;
-    NIBBLE_TRY(auto ids, encode(config, text, prompt).within(where));
-    return std::vector<Prompt>{{where, std::move(ids)}};
+Result<std::vector<GeneratePrompt>> read_prompts(const GenerateConfig& config) {
+    if (!config.jsonl.empty()) return read_prompt_lines(config);
+    NIBBLE_TRY(std::string text, prompt_text(config));
+    return std::vector<GeneratePrompt>{{.text = std::move(text),
+                                        .chat = config.chat,
+                                        .system = config.system,
+                                        .where = config.prompt_file.empty() ? "prompt" : config.prompt_file}};
 }
 
-Json result_json(const WholeAnswer& answer, size_t prompt_tokens) {
-    std::vector<int32_t> ids;
-    std::vector<float> log_probs;
-    for (const GeneratedToken& t : answer.tokens) {
-        ids.push_back(t.id);
-        log_probs.push_back(t.logprob);
-    }
+Json answer_json(const GeneratedAnswer& answer) {
     return {{"text", answer.text},
-            {"ids", ids},
-            {"logprobs", log_probs},
-            {"finish_reason", finish_name(answer.finish)},
-            {"prompt_tokens", prompt_tokens}};
+            {"ids", answer.ids},
+            {"logprobs", answer.logprobs},
+            {"finish_reason", answer.finish_reason},
+            {"prompt_tokens", answer.prompt_tokens}};
 }
 
 double per_second(int64_t tokens, double seconds) { return seconds > 0 ? double(tokens) / seconds : 0; }
 
-// Seconds of steps with rows of prompts, and of all others; their tokens.
-struct Timing {
-    double prompt_seconds = 0, seconds = 0;
-    int64_t prompt_tokens = 0, tokens = 0;
-};
-
-Json timing_json(const Timing& t) {
-    return {{"prompt_seconds", t.prompt_seconds},
-            {"prompt_tokens_per_second", per_second(t.prompt_tokens, t.prompt_seconds)},
-            {"generate_seconds", t.seconds},
-            {"tokens_per_second", per_second(t.tokens, t.seconds)}};
+Json timing_json(const GenerationReport& r) {
+    return {{"prompt_seconds", r.prompt_seconds},
+            {"prompt_tokens_per_second", per_second(r.prompt_tokens, r.prompt_seconds)},
+            {"generate_seconds", r.answer_seconds},
+            {"tokens_per_second", per_second(r.answer_tokens, r.answer_seconds)}};
 }
 
 std::string to_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-Result<Outcome> run_generate(const GenerateConfig& config) {
-    NIBBLE_TRY(const ModelText text, open_model_text(config.path));
-    NIBBLE_TRY(const std::vector<Prompt> prompts, read_prompts(config, text));
-    NIBBLE_TRY(const auto grammar, constraint_grammar(config.constraint));
-    ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool, config.cache.predicts()));
-    NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
-    const ModelConfig& model = engine.model->config();
-    if (grammar) {
-        NIBBLE_TRY(const auto vocabulary, GrammarVocabulary::of(text.tokenizer, like.eos, size_t(model.vocab)));
-        const auto tokens = std::make_shared<const GrammarTokens>(grammar, vocabulary);
-        like.constraint = token_constraint(AnswerConstraint({}, tokens, vocabulary));
-    }
-    std::vector<Request> requests;
-    int64_t longest = 0;
-    for (const Prompt& prompt : prompts) {
-        NIBBLE_CHECK(check_prompt(prompt.ids, model.vocab, model.context).within(prompt.where));
-        Request& request = requests.emplace_back(like);
-        request.prompt = prompt.ids;
-        request.sequence = requests.size() - 1;
-        longest = std::max(longest, std::ssize(prompt.ids) + request.max_tokens);
-    }
-    NIBBLE_TRY(EngineOptions options, engine_options(config.cache, std::min(config.batch, std::ssize(requests))));
-    options.context = longest;
-    options.queue = std::ssize(requests);
-    NIBBLE_TRY(const auto running, Engine::create(engine.model, text.tokenizer, options));
+void print_now(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+}
 
+Result<Outcome> run_generate(const GenerateConfig& config) {
     const bool lines = !config.jsonl.empty();
-    Console console(true);
-    const JobHooks hooks = console.hooks();
-    std::vector<WholeAnswer> answers;
-    AnswerHooks on{.stop = hooks.stop_requested};
-    size_t printed = 0;  // lines come in the order of the prompts
-    const auto print_finished = [&](size_t) {
-        for (; printed < answers.size() && answers[printed].finish != FinishReason::none; ++printed)
-            std::fputs(to_line(result_json(answers[printed], prompts[printed].ids.size())).c_str(), stdout);
-        std::fflush(stdout);
-    };
+    GenerateOptions options = config;
+    NIBBLE_TRY(options.prompts, read_prompts(config));
+    Console console(true, config.quiet);
+    GenerateHooks hooks{console.hooks()};
     if (lines)
-        on.on_finish = print_finished;
+        hooks.on_answer = [](size_t, const GeneratedAnswer& answer) { print_now(to_line(answer_json(answer))); };
     else if (!config.json)
-        on.on_text = [](size_t, std::string_view piece) {
-            std::fwrite(piece.data(), 1, piece.size(), stdout);
-            std::fflush(stdout);
-        };
-    const Status done = answer_all(*running, std::move(requests), on, answers);
-    if (lines) print_finished(0);
-    NIBBLE_CHECK(done);
-    const EngineStats stats = running->stats();
-    const Timing timing{stats.prompt_step_seconds, stats.answer_step_seconds, stats.prompt_tokens - stats.prefix_hits,
-                        stats.generated_tokens};
+        hooks.on_text = [](size_t, std::string_view piece) { print_now(piece); };
+    NIBBLE_TRY(const GenerationReport report, generate(options, hooks));
     if (config.json && !lines) {
-        Json json = result_json(answers[0], prompts[0].ids.size());
-        json["timing"] = timing_json(timing);
-        std::fputs(to_line(json).c_str(), stdout);
+        Json json = answer_json(report.answers[0]);
+        json["timing"] = timing_json(report);
+        print_now(to_line(json));
     } else if (!lines) {
-        std::fputs("\n", stdout);
+        print_now("\n");
     }
-    if (::isatty(STDERR_FILENO) && !config.json && !config.engine.quiet)
-        say(fmt::format("prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s", timing.prompt_tokens,
-                        per_second(timing.prompt_tokens, timing.prompt_seconds), timing.tokens,
-                        per_second(timing.tokens, timing.seconds)));
-    return Outcome{.findings = answers.back().finish == FinishReason::cancelled};
+    if (::isatty(STDERR_FILENO) && !config.json && !config.quiet)
+        say(fmt::format("prompt {} tokens, {:.1f}/s; answer {} tokens, {:.1f}/s", report.prompt_tokens,
+                        per_second(report.prompt_tokens, report.prompt_seconds), report.answer_tokens,
+                        per_second(report.answer_tokens, report.answer_seconds)));
+    return Outcome{.findings = report.answers.back().finish_reason == "cancelled"};
 }
 
 }  // namespace
@@ -189,7 +124,7 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
 void add_generate(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<GenerateConfig>();
     CLI::App* command = app.add_subcommand("generate", "what a model writes after a prompt");
-    command->add_option("model", config->path, "a checkpoint: folder or .gguf file")->required();
+    command->add_option("model", config->model, "a checkpoint: folder or .gguf file")->required();
     CLI::Option* prompt = command->add_option("prompt", config->prompt, "the text; standard input if there is none");
     CLI::Option* file =
         command->add_option("--prompt-file", config->prompt_file, "a file with the text")->excludes(prompt);
@@ -206,10 +141,10 @@ void add_generate(CLI::App& app, RunCommand& run) {
     command->add_flag("--json", config->json, "ids, text, log-probabilities, finish reason and timing");
     command->add_flag("--parse-special", config->parse_special,
                       "control tokens count as such in messages, too, not only in what the chat template wrote");
-    add_constraint_flags(*command, config->constraint);
+    add_constraint_flags(*command, config->form);
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
-    add_engine_flags(*command, config->engine);
+    add_engine_flags(*command, config->engine, config->quiet);
     command->footer("Example:\n  nibble generate SmolLM2-135M --chat 'Why is the sky blue?' --seed 7");
     command->callback([config, prompt, &run] {
         config->has_prompt = prompt->count() > 0;

@@ -6,10 +6,11 @@
 #include "checkpoint/config_json.h"
 #include "cli/command.h"
 #include "cli/engine.h"
-#include "cli/inspect_kernels.h"
-#include "cli/open_checkpoint.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
 #include "cli/usage.h"
+#include "jobs/kernel_table.h"
+#include "jobs/open_checkpoint.h"
 #include "model/device_model.h"
 #include "page/numbers.h"
 
@@ -125,7 +126,7 @@ Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectC
 }
 
 Result<Outcome> run_inspect(const InspectConfig& config) {
-    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.path));
+    NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(config.path, printing_hooks(false)));
     const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
     if (config.kernels) {
         NIBBLE_CHECK(show_kernels(checkpoint, config).within(config.path));

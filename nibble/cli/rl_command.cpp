@@ -1,9 +1,9 @@
 // `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process or in each of several.
 #include "base/clock.h"
+#include "chat/model_text.h"
 #include "checkpoint/convert.h"
 #include "cli/command.h"
 #include "cli/engine.h"
-#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/rl_from_nemo.h"
 #include "cli/rl_mismatch.h"
@@ -12,6 +12,8 @@
 #include "cli/terminal.h"
 #include "cli/trained_card.h"
 #include "cli/version.h"
+#include "jobs/manifest.h"
+#include "jobs/open_checkpoint.h"
 #include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
 #include "rl/policy_export.h"
@@ -210,7 +212,7 @@ Status open_trainer(const RlConfig& c, const RlFlags& flags, const DeviceChoice&
 Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, const ModelText& text,
                 const JobHooks& hooks, RlJob& job) {
     const bool fp32 = c.precision.recipe == TrainRecipe::fp32;
-    NIBBLE_TRY(const auto checkpoint, open_checkpoint(c.model));
+    NIBBLE_TRY(const auto checkpoint, open_checkpoint(c.model, printing_hooks(false)));
     NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
     if (model.context > 0 && c.length > model.context)
         return fail("policy.max_total_sequence_length {}: {} has a context of {} tokens", c.length, c.model.string(),

@@ -1,7 +1,7 @@
 // `nibble template PATH --jsonl FILE`: conversations through a model's chat template.
 #include "base/json_append.h"
 #include "cli/command.h"
-#include "cli/input_text.h"
+#include "io/input_text.h"
 #include "cli/options.h"
 #include "text/chat_template.h"
 

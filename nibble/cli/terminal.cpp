@@ -51,14 +51,28 @@ std::string progress_line(const Progress& p, double seconds, int width) {
     return line;
 }
 
+namespace {
+
+void print_note(std::string_view line) { say(fmt::format("nibble: {}", printable(line))); }
+void print_warning(std::string_view line) { say(fmt::format("nibble: warning: {}", printable(line))); }
+
+}  // namespace
+
+JobHooks printing_hooks(bool quiet) {
+    JobHooks hooks{.warn = print_warning};
+    if (!quiet) hooks.note = print_note;
+    return hooks;
+}
+
 struct Console::State {
-    bool quiet = false, terminal = false, on_line = false;
+    bool quiet = false, no_notes = false, terminal = false, on_line = false;
     std::string phase;
     double phase_start = 0, last_print = 0;
 };
 
-Console::Console(bool quiet) : state_(std::make_unique<State>()) {
+Console::Console(bool quiet, bool no_notes) : state_(std::make_unique<State>()) {
     state_->quiet = quiet;
+    state_->no_notes = no_notes;
     state_->terminal = ::isatty(STDERR_FILENO);
 }
 
@@ -81,8 +95,13 @@ JobHooks Console::hooks() {
     hooks.stop_requested = &stop_flag;
     hooks.warn = [this](std::string_view text) {
         end_line();
-        say(fmt::format("nibble: warning: {}", printable(text)));
+        print_warning(text);
     };
+    if (!state_->no_notes)
+        hooks.note = [this](std::string_view text) {
+            end_line();
+            print_note(text);
+        };
     if (state_->quiet) return hooks;
     hooks.progress = [this](const Progress& progress) {
         State& s = *state_;

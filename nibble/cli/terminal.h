@@ -14,14 +14,18 @@ namespace nibble {
 // there, and a remark or a line of the log must not end what it tells of.
 void say(std::string_view line);
 
+// Hooks that only print notes and warnings, for commands without progress. `quiet`: warnings only.
+JobHooks printing_hooks(bool quiet);
+
 // One line of progress: "quantize  42 %  1.13/2.69 GB  1.94 GB/s  1.0 s left  model.layers.3..."; at most `width`
 // columns.
 std::string progress_line(const Progress& progress, double seconds, int width);
 
-// Prints to stderr. `quiet`: warnings only.
+// Prints to stderr. Warnings always; progress unless `quiet`; notes unless `no_notes`.
 class Console {
 public:
-    explicit Console(bool quiet = false);
+    explicit Console(bool quiet = false) : Console(quiet, quiet) {}
+    Console(bool quiet, bool no_notes);
     ~Console();
     Console(const Console&) = delete;
     Console& operator=(const Console&) = delete;

@@ -1,8 +1,8 @@
 // `nibble tokenize PATH [TEXT]`: token ids of a text, and the text that they decode to.
 #include "base/json.h"
+#include "chat/model_text.h"
 #include "cli/command.h"
-#include "cli/input_text.h"
-#include "cli/model_text.h"
+#include "io/input_text.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
 // `nibble train CONFIG.yaml`: pretraining and fine-tuning. `nibble train --shape NAME --synthetic`: one line to
 // measure.
 #include "base/utf8.h"
+#include "chat/model_text.h"
 #include "checkpoint/config_json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/output_place.h"
@@ -8,8 +9,6 @@
 #include "checkpoint/side_files.h"
 #include "checkpoint/source_files.h"
 #include "cli/command.h"
-#include "cli/model_text.h"
-#include "cli/open_checkpoint.h"
 #include "cli/options.h"
 #include "cli/run_output.h"
 #include "cli/terminal.h"
@@ -22,6 +21,9 @@
 #include "data/source.h"
 #include "io/atomic_file.h"
 #include "io/journal.h"
+#include "jobs/manifest.h"
+#include "jobs/open_checkpoint.h"
+#include "jobs/words.h"
 #include "run/folder.h"
 #include "run/rank_device.h"
 #include "run/ranks.h"
@@ -92,7 +94,7 @@ Result<std::unique_ptr<Checkpoint>> open_model(const TrainConfig& c) {
         NIBBLE_TRY(Json config, train_shape(c.shape, c.layers));
         return random_checkpoint(std::move(config));
     }
-    if (!c.random_start) return open_checkpoint(c.model);
+    if (!c.random_start) return open_checkpoint(c.model, printing_hooks(false));
     NIBBLE_TRY(Json config, config_json(c.model));
     return random_checkpoint(std::move(config)).within(c.model.string());
 }

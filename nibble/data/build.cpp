@@ -42,7 +42,7 @@ public:
 
     Result<DataManifest> run(ThreadPool& pool, const JobHooks& hooks) {
         for (bool more = true; more;) {
-            if (hooks.should_stop()) return fail("stopped on request; nothing was written");
+            if (hooks.should_stop()) return fail(ErrorKind::cancelled, "stopped on request; nothing was written");
             NIBBLE_TRY(more, step(pool));
             if (hooks.progress) hooks.progress({"tokenize", {}, reader_.bytes_read(), total_bytes_});
         }

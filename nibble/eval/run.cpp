@@ -23,8 +23,8 @@ Result<std::vector<TaskResult>> run_tasks(const Subject& subject, int64_t subjec
         const std::string phase = fmt::format("{} {}", subject.name, task.name());
         for (int64_t item = 0; item < items;) {
             if (hooks.should_stop())
-                return fail("stopped on request after {} of {} items of {}{}", item, items, task.name(),
-                            journal ? "; the same command continues" : "");
+                return fail(ErrorKind::cancelled, "stopped on request after {} of {} items of {}{}", item, items,
+                            task.name(), journal ? "; the same command continues" : "");
             if (auto kept = journal ? journal->finished(unit(subject_number, number, item)) : std::nullopt) {
                 found[static_cast<size_t>(item++)] = std::move(*kept);
                 continue;

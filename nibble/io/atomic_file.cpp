@@ -100,7 +100,7 @@ Status write_file_atomically(const fs::path& path, std::string_view text) {
 
 Status rename_durably(const fs::path& from, const fs::path& to) {
     if (::rename(from.c_str(), to.c_str()) != 0)
-        return fail("{}: cannot rename to {}: {}", from.string(), to.string(), std::strerror(errno));
+        return fail(ErrorKind::file, "{}: cannot rename to {}: {}", from.string(), to.string(), std::strerror(errno));
     NIBBLE_CHECK(sync_folder(folder_of(to)));
     if (folder_of(from) != folder_of(to)) NIBBLE_CHECK(sync_folder(folder_of(from)));
     return Ok{};

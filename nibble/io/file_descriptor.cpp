@@ -18,7 +18,7 @@ constexpr int64_t mapped_write_bytes = int64_t{64} << 10, page_bytes = 4096;
 constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older kernels refuse it
 
 Error system_error(const std::filesystem::path& path, std::string_view action) {
-    return fail("{}: cannot {}: {}", path.string(), action, std::strerror(errno));
+    return fail(ErrorKind::file, "{}: cannot {}: {}", path.string(), action, std::strerror(errno));
 }
 
 // The kernel found no memory behind `bytes`: they lie in the map of a file that became shorter. Reading them here makes
@@ -84,7 +84,8 @@ Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
         if (n < 0 && errno == EFAULT) NIBBLE_CHECK(check_source(bytes));
         if (n < 0) return system_error(path_, fmt::format("write {} bytes at {}", bytes.size(), offset));
         if (n == 0)
-            return fail("{}: cannot write {} bytes at {}: nothing was taken", path_.string(), bytes.size(), offset);
+            return fail(ErrorKind::file, "{}: cannot write {} bytes at {}: nothing was taken", path_.string(),
+                        bytes.size(), offset);
         bytes = bytes.subspan(n);
         offset += n;
     }
@@ -99,7 +100,9 @@ Status FileDescriptor::read_at(std::span<std::byte> bytes, int64_t offset) const
         const ssize_t n = ::pread(fd_, bytes.data(), bytes.size(), offset);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return system_error(path_, fmt::format("read {} bytes at {}", bytes.size(), offset));
-        if (n == 0) return fail("{}: cannot read {} bytes at {}: the file ends", path_.string(), bytes.size(), offset);
+        if (n == 0)
+            return fail(ErrorKind::file, "{}: cannot read {} bytes at {}: the file ends", path_.string(), bytes.size(),
+                        offset);
         bytes = bytes.subspan(n);
         offset += n;
     }

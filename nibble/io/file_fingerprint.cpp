@@ -18,8 +18,9 @@ Result<std::string> file_fingerprint(const std::filesystem::path& path) {
     constexpr int64_t first = int64_t{64} << 10, part = 4096, parts = 63;
     struct stat info {};
     NIBBLE_TRY(const auto file, FileDescriptor::open(path, O_RDONLY | O_NONBLOCK));
-    if (::fstat(file.number(), &info) != 0) return fail("{}: cannot stat: {}", path.string(), std::strerror(errno));
-    if (!S_ISREG(info.st_mode)) return fail("{}: not a regular file", path.string());
+    if (::fstat(file.number(), &info) != 0)
+        return fail(ErrorKind::file, "{}: cannot stat: {}", path.string(), std::strerror(errno));
+    if (!S_ISREG(info.st_mode)) return fail(ErrorKind::file, "{}: not a regular file", path.string());
     const auto size = static_cast<int64_t>(info.st_size);
     uint64_t sum = 0;
     std::vector<std::byte> buffer(static_cast<size_t>(std::min(first, size)));

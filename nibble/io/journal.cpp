@@ -46,10 +46,11 @@ std::string differences(const Json& old_facts, const JobIdentity& identity) {
 Status check_identity(const Json& line, const JobIdentity& identity) {
     int version = 0;
     NIBBLE_CHECK(json_get(line, "nibble_journal", version));
-    if (version != journal_version) return fail("written by another version of nibble (journal version {})", version);
+    if (version != journal_version)
+        return fail(ErrorKind::file, "written by another version of nibble (journal version {})", version);
     NIBBLE_TRY(const Json* facts, json_object(line, "job"));
     const std::string text = differences(*facts, identity);
-    if (!text.empty()) return fail("the unfinished work belongs to another job: {}", text);
+    if (!text.empty()) return fail(ErrorKind::file, "the unfinished work belongs to another job: {}", text);
     return Ok{};
 }
 
@@ -62,7 +63,7 @@ Journal::~Journal() { ::close(fd_); }
 Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& folder, const JobIdentity& identity) {
     const std::filesystem::path path = folder / file_name;
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return fail("{}: cannot open: {}", path.string(), std::strerror(errno));
+    if (fd < 0) return fail(ErrorKind::file, "{}: cannot open: {}", path.string(), std::strerror(errno));
     std::unique_ptr<Journal> journal(new Journal(path, fd));
     NIBBLE_CHECK(journal->load(identity).within(path.string()));
     return journal;
@@ -84,7 +85,7 @@ bool Journal::holds_units(const std::filesystem::path& file) {
 }
 
 Error Journal::start_over(const Error& error) const {
-    return fail("{}; to start over, remove {}", error.message(), path_.parent_path().string());
+    return fail(ErrorKind::file, "{}; to start over, remove {}", error.message(), path_.parent_path().string());
 }
 
 // Reads line by line: the file of a model with 100,000 tensors is large.
@@ -95,7 +96,7 @@ Status Journal::load(const JobIdentity& identity) {
     for (;;) {
         const ssize_t n = ::read(fd_, buffer.data(), buffer.size());
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail("cannot read: {}", std::strerror(errno));
+        if (n < 0) return fail(ErrorKind::file, "cannot read: {}", std::strerror(errno));
         if (n == 0) break;
         text.append(buffer.data(), static_cast<size_t>(n));
         size_t begin = 0;
@@ -106,7 +107,7 @@ Status Journal::load(const JobIdentity& identity) {
             auto json = parse_json(std::string_view(text).substr(begin, end - begin));
             int64_t unit = 0;
             if (!json.ok() || (line > 1 && !(json_get(*json, "unit", unit).ok() && json->contains("result")))) {
-                damaged = fail("line {} is damaged", line);
+                damaged = fail(ErrorKind::file, "line {} is damaged", line);
                 continue;
             }
             if (line == 1) {
@@ -120,7 +121,8 @@ Status Journal::load(const JobIdentity& identity) {
         }
         text.erase(0, begin);
     }
-    if (::ftruncate(fd_, size_) != 0) return fail("cannot cut off a torn line: {}", std::strerror(errno));
+    if (::ftruncate(fd_, size_) != 0)
+        return fail(ErrorKind::file, "cannot cut off a torn line: {}", std::strerror(errno));
     return size_ == 0 ? write_line(identity_line(identity)) : Ok{};
 }
 
@@ -147,8 +149,8 @@ Status Journal::write_line(const Json& line) {
         if (n <= 0) {
             const int why = n < 0 ? errno : ENOSPC;
             if (::ftruncate(fd_, size_) != 0)
-                return fail("cannot write, nor cut off what was written: {}", std::strerror(why));
-            return fail("cannot write: {}", std::strerror(why));
+                return fail(ErrorKind::file, "cannot write, nor cut off what was written: {}", std::strerror(why));
+            return fail(ErrorKind::file, "cannot write: {}", std::strerror(why));
         }
         done += static_cast<size_t>(n);
     }

@@ -106,7 +106,7 @@ public:
                 for (const std::string& module : here[i].watched) observer.wanted[module].push_back(&samples[i]);
             NIBBLE_TRY(const auto block, load_block(source_, config_, b, weights, pool_));
             for (const BatchPiece& piece : batches) {
-                if (hooks.should_stop()) return fail("calibration stopped on request");
+                if (hooks.should_stop()) return fail(ErrorKind::cancelled, "calibration stopped on request");
                 NIBBLE_CHECK(block.forward(piece.batch, x + piece.row * config_.hidden, work, &observer));
                 meter.add(piece.batch.rows(), layer);
             }

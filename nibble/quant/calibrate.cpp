@@ -61,7 +61,7 @@ public:
             const std::string layer = fmt::format("layer {} of {}", b + 1, blocks());
             NIBBLE_TRY(const auto block, load(b));
             for (const BatchPiece& piece : batches_) {
-                if (hooks_.should_stop()) return fail("calibration stopped on request");
+                if (hooks_.should_stop()) return fail(ErrorKind::cancelled, "calibration stopped on request");
                 NIBBLE_CHECK(block.forward(piece.batch, row(piece.row), *work_, &observer));
                 meter.add(piece.batch.rows(), layer);
             }
@@ -106,7 +106,8 @@ public:
                                       },
                                       .block_done = [&](size_t) { return back.end_block(solver); },
                                       .progress = [&](int64_t done, int64_t all) -> Status {
-                                          if (hooks_.should_stop()) return fail("calibration stopped on request");
+                                          if (hooks_.should_stop())
+                                              return fail(ErrorKind::cancelled, "calibration stopped on request");
                                           if (!meter) meter.emplace(hooks_, "gradients", all, token_layers);
                                           meter->add(done - std::exchange(reported, done), source_.path().string());
                                           return Ok{};

@@ -128,9 +128,10 @@ Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, con
     const auto end = run_units(
         pool, static_cast<int64_t>(units.size()), [&](int64_t unit) { return start_unit(job, unit); },
         [&] { return hooks.should_stop(); });
-    if (!end.ok() && job.machine_failed) return fail("{} ({})", end.error().message(), kept(job));
+    if (!end.ok() && job.machine_failed)
+        return Error(fmt::format("{} ({})", end.error().message(), kept(job)), end.error().kind());
     if (!end.ok()) return end.error();
-    if (*end == RunEnd::stopped) return fail("stopped on request: {}", kept(job));
+    if (*end == RunEnd::stopped) return fail(ErrorKind::cancelled, "stopped on request: {}", kept(job));
     NIBBLE_CHECK(check_source_unchanged(source, identity));
     meter.finish();
     return make_report(job, pool);

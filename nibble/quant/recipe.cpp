@@ -118,7 +118,7 @@ Result<Recipe> find_recipe(std::string_view name) {
 }  // namespace
 
 Result<Recipe> load_recipe(std::string_view name_or_path) {
-    NIBBLE_TRY(Recipe recipe, find_recipe(name_or_path));
+    NIBBLE_TRY(Recipe recipe, find_recipe(name_or_path).as(ErrorKind::recipe));
     recipe.name = name_or_path;
     return recipe;
 }

@@ -71,7 +71,7 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
             for (size_t i = 0; i < space.groups[g].candidates.size(); ++i) {
                 const size_t format = space.groups[g].candidates[i];
                 if (format == space.none()) continue;
-                if (hooks.should_stop()) return fail("search stopped on request");
+                if (hooks.should_stop()) return fail(ErrorKind::cancelled, "search stopped on request");
                 std::vector<size_t> choice(space.groups.size(), space.none());
                 choice[g] = format;
                 NIBBLE_TRY(const auto trial, trials.of(choice));

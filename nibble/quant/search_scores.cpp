@@ -220,7 +220,8 @@ Result<std::vector<std::vector<double>>> gradient_sums(const Trials& trials, Tok
                                            .scratch = options.scratch,
                                            .block_done = [&](size_t) { return observer->close(options.journal); },
                                            .progress = [&](int64_t done, int64_t all) -> Status {
-                                               if (hooks.should_stop()) return fail("search stopped on request");
+                                               if (hooks.should_stop())
+                                                   return fail(ErrorKind::cancelled, "search stopped on request");
                                                if (!meter) meter.emplace(hooks, "scores", all);
                                                meter->add(done - std::exchange(reported, done), source.path().string());
                                                return Ok{};

@@ -190,7 +190,7 @@ Result<VerifyReport> verify(const Checkpoint& checkpoint, const VerifyOptions& o
                                      pool, static_cast<int64_t>(list.size()),
                                      [&](int64_t i) { return verify_tensor(context, static_cast<size_t>(i)); },
                                      [&] { return hooks.should_stop(); }));
-    if (end == RunEnd::stopped) return fail("stopped on request; nothing was changed");
+    if (end == RunEnd::stopped) return fail(ErrorKind::cancelled, "stopped on request; nothing was changed");
     meter.finish();
 
     VerifyReport report{.path = checkpoint.path().string(), .dialect = checkpoint.dialect()};

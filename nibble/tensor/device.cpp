@@ -15,7 +15,7 @@ Result<DeviceChoice> parse_device(std::string_view text) {
         const auto [end, status] = std::from_chars(first, last, index);
         if (status == std::errc() && end == last && index >= 0 && first != last) return DeviceChoice{true, index};
     }
-    return fail("device '{}': expected cpu, cuda or cuda:N", text);
+    return fail(ErrorKind::usage, "device '{}': expected cpu, cuda or cuda:N", text);
 }
 
 }  // namespace nibble

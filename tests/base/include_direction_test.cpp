@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
 
 namespace nibble::test {
 namespace {
@@ -94,6 +97,25 @@ TEST(KernelNames, AreUnique) {
 TEST(KernelNames, EveryPlantedClashIsFound) {
     EXPECT_EQ(lines_of(check_kernel_names(planted).violations),
               lines_of({"kernels/cuda/ssm/scan.cu: 'scan_kernel' is also in kernels/cuda/attention/scan.cu"}));
+}
+
+// What is installed includes nothing that is not.
+TEST(IncludeDirection, PublicHeadersIncludePublicHeadersOnly) {
+    const std::regex include("#include \"([^\"]+)\"");
+    const fs::path base = source / "base";
+    std::set<std::string> seen;
+    for (const auto& entry : fs::directory_iterator(source.parent_path() / "include/nibble")) {
+        const std::string name = entry.path().filename();
+        // Two headers are installed from base/ under their public names.
+        const fs::path file = name == "error.h" ? base / "error.h" : name == "hooks.h" ? base / "progress.h" : entry;
+        std::ifstream in(file);
+        for (std::string line; std::getline(in, line);)
+            if (std::smatch match; std::regex_search(line, match, include)) {
+                EXPECT_TRUE(fs::exists(source.parent_path() / "include" / match[1].str())) << name << ": " << line;
+            }
+        seen.insert(name);
+    }
+    EXPECT_TRUE(seen.contains("quantize.h"));
 }
 
 TEST(UnityNames, CodeIsReadWithoutCommentsAndLiterals) {

@@ -1,4 +1,4 @@
-#include "cli/bench_matmul.h"
+#include "measure/matmul.h"
 
 #include "kernels/matmul.h"
 #include "support/files.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_quantize.h"
+#include "measure/quantize.h"
 
 #include "kernels/quantize.h"
 #include "support/files.h"

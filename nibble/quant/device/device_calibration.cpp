@@ -22,7 +22,7 @@ public:
             const std::string name = fmt::format("layer {} of {}", b + 1, blocks);
             NIBBLE_TRY(const DeviceLayers layer, walk_->load(pass.model, b, 1, pass.quantized != nullptr));
             NIBBLE_CHECK(walk_->forward(layer, b, x, &observer, [&](int64_t rows) -> Status {
-                if (hooks.should_stop()) return fail("calibration stopped on request");
+                if (hooks.should_stop()) return fail(ErrorKind::cancelled, "calibration stopped on request");
                 meter.add(rows, name);
                 return Ok{};
             }));

@@ -11,7 +11,8 @@ namespace nibble {
 
 inline Status cuda_status(cudaError_t code, std::string_view call) {
     if (code == cudaSuccess) return Ok{};
-    return fail("{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
+    const ErrorKind kind = code == cudaErrorMemoryAllocation ? ErrorKind::memory : ErrorKind::device;
+    return fail(kind, "{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
 // Whether the current device has wgmma (compute capability 9.x).

@@ -26,7 +26,7 @@ Result<DeviceInfo> device_info(int index) {
 Result<std::vector<DeviceInfo>> list_devices() {
     int count = 0;
     NIBBLE_CUDA_CALL(cudaGetDeviceCount, &count);
-    if (count == 0) return fail("cudaGetDeviceCount: the driver shows no GPU");
+    if (count == 0) return fail(ErrorKind::device, "cudaGetDeviceCount: the driver shows no GPU");
     std::vector<DeviceInfo> devices;
     for (int i = 0; i < count; ++i) {
         NIBBLE_TRY(auto info, device_info(i));
@@ -36,17 +36,18 @@ Result<std::vector<DeviceInfo>> list_devices() {
 }
 
 Result<DeviceInfo> open_device(const DeviceChoice& choice) {
-    if (!choice.cuda) return fail("device cpu is not a GPU");
+    if (!choice.cuda) return fail(ErrorKind::device, "device cpu is not a GPU");
     NIBBLE_TRY(const auto devices, list_devices().within(fmt::format("device cuda:{}", choice.index)));
     if (choice.index >= static_cast<int>(devices.size())) {
         std::string there;
         for (const DeviceInfo& d : devices)
             there += fmt::format("{}cuda:{} ({})", there.empty() ? "" : ", ", d.index, d.name);
-        return fail("device cuda:{}: this machine has {}", choice.index, there);
+        return fail(ErrorKind::device, "device cuda:{}: this machine has {}", choice.index, there);
     }
     const DeviceInfo& info = devices[static_cast<size_t>(choice.index)];
     if (info.major != 9 && info.major != 10 && info.major != 12)
         return fail(
+            ErrorKind::device,
             "device cuda:{}: {} has compute capability {}.{}; nibble's kernels need 9.0, 10.0 or 12.0; use --device "
             "cpu",
             choice.index, info.name, info.major, info.minor);

@@ -44,7 +44,7 @@ struct Nccl {
     Status status(int code, std::string_view call) const {
         if (code == nccl_success || code == nccl_in_progress) return Ok{};
         const std::string_view more = last(nullptr);
-        return fail("{}: {}{}{}", call, text(code), more.empty() ? "" : ": ", more);
+        return fail(ErrorKind::device, "{}: {}{}{}", call, text(code), more.empty() ? "" : ": ", more);
     }
 };
 
@@ -52,7 +52,7 @@ Result<Nccl> load() {
     Nccl n;
     for (const char* name : {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"})
         if ((n.library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL))) break;
-    if (!n.library) return fail("several GPUs need NCCL 2.14 or newer: {}", ::dlerror());
+    if (!n.library) return fail(ErrorKind::device, "several GPUs need NCCL 2.14 or newer: {}", ::dlerror());
     const char* missing = nullptr;
     const auto find = [&](auto& function, const char* name) {
         function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(n.library, name));
@@ -70,7 +70,8 @@ Result<Nccl> load() {
     find(n.async_error, "ncclCommGetAsyncError");
     find(n.text, "ncclGetErrorString");
     find(n.last, "ncclGetLastError");
-    if (missing) return fail("libnccl.so.2 has no {}: several GPUs need NCCL 2.14 or newer", missing);
+    if (missing)
+        return fail(ErrorKind::device, "libnccl.so.2 has no {}: several GPUs need NCCL 2.14 or newer", missing);
     return n;
 }
 
@@ -93,7 +94,7 @@ Result<DeviceGroup::Id> DeviceGroup::make_id() {
 Result<DeviceGroup> DeviceGroup::create(const Id& id, int rank, int size, int device, Alive alive) {
     NIBBLE_TRY(const Nccl n, nccl());
     NcclId raw;
-    if (id.size() != sizeof raw.bytes) return fail("an NCCL id of {} bytes", id.size());
+    if (id.size() != sizeof raw.bytes) return fail(ErrorKind::device, "an NCCL id of {} bytes", id.size());
     std::memcpy(raw.bytes, id.data(), sizeof raw.bytes);
     const CurrentDevice current(device);
     NIBBLE_CHECK(current.status());
@@ -130,12 +131,14 @@ Status DeviceGroup::settle(int code, std::string_view call) {
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin; code == nccl_in_progress;) {
         const int answer = n.async_error(communicator_.get(), &code);
-        if (answer != nccl_success) return give_up(fail("{}: ncclCommGetAsyncError: {}", call, n.text(answer)));
+        if (answer != nccl_success)
+            return give_up(fail(ErrorKind::device, "{}: ncclCommGetAsyncError: {}", call, n.text(answer)));
         const auto now = std::chrono::steady_clock::now();
         if (code != nccl_in_progress || now - asked < std::chrono::milliseconds(200)) continue;
         asked = now;
         if (Status lives = alive_(); !lives.ok()) return give_up(std::move(lives));
-        if (now - begin > patience) return give_up(fail("{}: no answer in {} minutes", call, patience.count()));
+        if (now - begin > patience)
+            return give_up(fail(ErrorKind::device, "{}: no answer in {} minutes", call, patience.count()));
     }
     Status done = n.status(code, call);
     return done.ok() ? done : give_up(std::move(done));
@@ -161,7 +164,7 @@ Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> r
 }
 
 Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
-    if (exchange_) return fail("sums in a free order are NCCL's");
+    if (exchange_) return fail(ErrorKind::device, "sums in a free order are NCCL's");
     NIBBLE_TRY(const Nccl n, nccl());
     auto* queue = static_cast<cudaStream_t>(stream.handle());
     return together([&]() -> Status {
@@ -182,7 +185,7 @@ Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
 // Issues NCCL calls as one group, so that they start together.
 Status DeviceGroup::together(const std::function<Status()>& calls) {
     NIBBLE_TRY(const Nccl n, nccl());
-    if (!communicator_) return fail("NCCL: given up after a failure");
+    if (!communicator_) return fail(ErrorKind::device, "NCCL: given up after a failure");
     NIBBLE_CHECK(n.status(n.group_start(), "ncclGroupStart"));
     Status done = calls();
     const int ended = n.group_end();
@@ -208,7 +211,7 @@ Status DeviceGroup::wait(const Event& event) {
 
 Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
     NIBBLE_TRY(const Nccl n, nccl());
-    if (!communicator_) return fail("NCCL: given up after a failure");
+    if (!communicator_) return fail(ErrorKind::device, "NCCL: given up after a failure");
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin;;) {
         const Result<bool> there = done();
@@ -223,7 +226,7 @@ Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
             // An error of another rank takes precedence: it causes the NCCL error.
             if (Status others = alive_(); !others.ok()) lives = std::move(others);
             if (lives.ok() && now - begin > patience)
-                lives = fail("a step waits for other GPUs since {} minutes", patience.count());
+                lives = fail(ErrorKind::device, "a step waits for other GPUs since {} minutes", patience.count());
             if (!lives.ok()) return give_up(std::move(lives));
         }
         std::this_thread::sleep_for(std::chrono::microseconds(50));

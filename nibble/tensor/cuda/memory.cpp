@@ -17,7 +17,8 @@ struct Budget {
 std::array<Budget, 64> budgets;
 
 Result<Budget*> budget_of(int device) {
-    if (device < 0 || device >= std::ssize(budgets)) return fail("device cuda:{}: no such device", device);
+    if (device < 0 || device >= std::ssize(budgets))
+        return fail(ErrorKind::device, "device cuda:{}: no such device", device);
     return &budgets[static_cast<size_t>(device)];
 }
 
@@ -34,7 +35,8 @@ Result<DeviceMemory> device_memory(int device) {
 }
 
 Status limit_device_memory(int device, double share) {
-    if (!(share > 0 && share <= 1)) return fail("a share of {} of a device's memory is not in (0, 1]", share);
+    if (!(share > 0 && share <= 1))
+        return fail(ErrorKind::usage, "a share of {} of a device's memory is not in (0, 1]", share);
     NIBBLE_TRY(Budget * budget, budget_of(device));
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device));
     budget->limit = static_cast<int64_t>(share * static_cast<double>(memory.total));
@@ -42,13 +44,14 @@ Status limit_device_memory(int device, double share) {
 }
 
 Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
-    if (bytes <= 0) return fail("device arena: {} bytes asked for", bytes);
+    if (bytes <= 0) return fail(ErrorKind::memory, "device arena: {} bytes asked for", bytes);
     NIBBLE_TRY(Budget * budget, budget_of(device));
     const int64_t held = budget->held += bytes;
     const auto give_back = [&] { budget->held -= bytes; };
     if (held > budget->limit) {
         give_back();
-        return fail("{} bytes on cuda:{} are beyond this process's share of its memory: {} of {} are taken", bytes,
+        return fail(ErrorKind::memory,
+                    "{} bytes on cuda:{} are beyond this process's share of its memory: {} of {} are taken", bytes,
                     device, held - bytes, budget->limit.load());
     }
     CurrentDevice current(device);
@@ -62,7 +65,7 @@ Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
         size_t free = 0, total = 0;
         cudaGetLastError();  // out of memory is not sticky: clears it so that the next launch does not report it
         if (cudaMemGetInfo(&free, &total) != cudaSuccess) free = total = 0;
-        return fail("cudaMalloc: {} bytes on cuda:{}: {} ({} of {} bytes are free)", bytes, device,
+        return fail(ErrorKind::memory, "cudaMalloc: {} bytes on cuda:{}: {} ({} of {} bytes are free)", bytes, device,
                     cudaGetErrorString(code), free, total);
     }
     return DeviceArena(static_cast<std::byte*>(base), device, bytes);
@@ -71,7 +74,7 @@ Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
 Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
     const int64_t left = capacity_ - used_;
     if (bytes < 0 || bytes > left)
-        return fail("device arena: {} bytes asked for, {} of {} are left", bytes, left, capacity_);
+        return fail(ErrorKind::memory, "device arena: {} bytes asked for, {} of {} are left", bytes, left, capacity_);
     std::byte* p = base_.get() + used_;
     used_ = std::min(capacity_, used_ + round_up(bytes, alignment));
     return p;
@@ -84,7 +87,7 @@ void DeviceArena::Free::operator()(std::byte* p) const {
 }
 
 Result<PinnedBuffer> PinnedBuffer::create(int64_t bytes) {
-    if (bytes <= 0) return fail("pinned buffer: {} bytes asked for", bytes);
+    if (bytes <= 0) return fail(ErrorKind::memory, "pinned buffer: {} bytes asked for", bytes);
     void* data = nullptr;
     NIBBLE_CUDA_CALL(cudaMallocHost, &data, static_cast<size_t>(bytes));
     return PinnedBuffer(static_cast<std::byte*>(data), bytes);

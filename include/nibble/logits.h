@@ -1,0 +1,28 @@
+// The job of `nibble logits`: the logits of given tokens, to compare with other systems.
+#pragma once
+
+#include "nibble/error.h"
+#include "nibble/hooks.h"
+#include "nibble/model_settings.h"
+
+#include <cstdint>
+#include <string>
+
+namespace nibble {
+
+struct LogitsOptions {
+    std::string model;  // folder or .gguf file
+    std::string ids;    // a .safetensors file with input_ids, I64 [rows, tokens]
+    std::string out;    // the .safetensors file to write, which must not exist: logits, F32 [rows, tokens, vocabulary]
+    ModelSettings engine;
+};
+
+struct LogitsReport {
+    int64_t rows = 0, tokens = 0, vocabulary = 0;
+};
+
+// Errors: usage; file; checkpoint; shape, where input_ids are not I64 [rows, tokens] within the model's vocabulary and
+// context. A stop leaves no output.
+Result<LogitsReport> compute_logits(const LogitsOptions& options, const JobHooks& hooks);
+
+}  // namespace nibble

@@ -1,0 +1,136 @@
+#include "jobs/calibrate_source.h"
+
+#include "jobs/calibration_text.h"
+#include "quant/awq_search.h"
+#include "quant/job.h"
+#include "quant/plan_json.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SourceCalibration {
+public:
+    SourceCalibration(const QuantizeOptions& options, const QuantizeSettings& settings, const Checkpoint& source,
+                      const JobHooks& hooks)
+        : options_(options), settings_(settings), source_(source), hooks_(hooks), pool_(options.threads) {}
+
+    Result<Calibrated> run(Plan plan, std::optional<ScaleTable> given) {
+        out_.plan = std::move(plan);
+        out_.scales = std::move(given);
+        out_.settings = settings_json(options_, settings_);
+        if (!out_.plan.awq && !needs_calibration(out_.plan))
+            return fail(ErrorKind::recipe, "--calib: this recipe stores nothing that depends on activations");
+        NIBBLE_CHECK(check_output());
+        NIBBLE_TRY(out_.folder, CalibrationFolder::hold(calibration_folder(options_), options_.resume));
+        if (out_.plan.awq) NIBBLE_CHECK(fold_scales());
+        if (needs_calibration(out_.plan)) NIBBLE_CHECK(find_ranges());
+        return std::move(out_);
+    }
+
+private:
+    // What would be found out when all work is done is checked before it begins.
+    Status check_output() {
+        const ExportMode mode = resumes_export(options_) ? ExportMode::resume : ExportMode::create;
+        const Status possible = WorkFolder::check(options_.out, mode, planned_bytes(out_.plan)).as(ErrorKind::file);
+        if (std::error_code none; !possible.ok() && fs::exists(options_.out, none))
+            CalibrationFolder::tidy(calibration_folder(options_));
+        return possible;
+    }
+
+    const Checkpoint& model() const { return out_.folded ? *out_.folded : source_; }
+
+    Status resolve() {
+        NIBBLE_TRY(out_.plan, make_plan(options_, settings_, model(),
+                                        {.scales = out_.scales ? &*out_.scales : nullptr,
+                                         .statistics = out_.statistics != nullptr,
+                                         .folded = out_.folded != nullptr}));
+        return Ok{};
+    }
+
+    CalibrationOptions calibration_options() const {
+        return {.range = settings_.range,
+                .all_experts = options_.calib.all_experts,
+                .gradient_tokens = options_.calib.gradients,
+                .scratch = fs::absolute(options_.out).parent_path()};
+    }
+
+    void report_gaps(std::vector<CalibrationGap>& gaps) {
+        for (CalibrationGap& gap : gaps) {
+            hooks_.emit_warning(gap.text);
+            out_.gaps.push_back(std::move(gap));
+        }
+    }
+
+    // awq_lite: scales that are multiplied into the weights.
+    Status fold_scales() {
+        NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, source_, hooks_));
+        NIBBLE_TRY(auto found, awq_search(source_, out_.plan, sequences, calibration_options(), pool_, hooks_));
+        for (const std::string& warning : found.warnings) hooks_.emit_warning(warning);
+        report_gaps(found.gaps);
+        out_.settings["awq_lite"] = found.summary();
+        NIBBLE_TRY(out_.folded, fold_checkpoint(source_, std::move(found.folds)));
+        NIBBLE_CHECK(resolve());
+        std::ranges::move(found.warnings, std::back_inserter(out_.plan.warnings));
+        return Ok{};
+    }
+
+    // Ranges of inputs, keys and values, and statistics for solvers.
+    Status find_ranges() {
+        // A GPU adds in another order.
+        if (settings_.device.cuda && calibrates_on_device(out_.plan)) out_.settings["calibration_device"] = "cuda";
+        NIBBLE_TRY(auto seen, run_text());
+        ScaleTable found = scale_table(seen, out_.plan, settings_.arithmetic);
+        if (out_.scales) {
+            out_.scales->values.merge(found.values);
+            out_.scales->origin += " and " + found.origin;
+        } else {
+            out_.scales = std::move(found);
+        }
+        for (const std::string& warning : seen.warnings) hooks_.emit_warning(warning);
+        report_gaps(seen.gaps);
+        out_.statistics = std::move(seen.statistics);
+        out_.output_errors = std::move(seen.output_errors);
+        std::vector<std::string> warnings = std::move(out_.plan.warnings);
+        NIBBLE_CHECK(resolve());
+        out_.plan.warnings = std::move(warnings);
+        return Ok{};
+    }
+
+    Result<Calibration> run_text() {
+        NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, model(), hooks_));
+        CalibrationOptions how = calibration_options();
+        how.device = settings_.device;
+        how.keep = calibration_folder(options_);
+        NIBBLE_TRY(how.job, source_identity(model()));
+        how.job.emplace_back("version of nibble", NIBBLE_VERSION);
+        for (const auto& [name, value] : out_.settings.items()) how.job.emplace_back("setting " + name, value.dump());
+        auto found = calibrate(model(), out_.plan, options_.calib.file, sequences, how, pool_, hooks_);
+        if (std::error_code none; !found.ok() && fs::file_size(how.keep / "solutions.bin", none) == 0)
+            for (const auto& entry : fs::directory_iterator(how.keep, none))  // nothing to continue from
+                if (entry.path().filename() != ".nibble-lock") fs::remove(entry.path(), none);
+        return found;
+    }
+
+    const QuantizeOptions& options_;
+    const QuantizeSettings& settings_;
+    const Checkpoint& source_;
+    const JobHooks& hooks_;
+    ThreadPool pool_;
+    Calibrated out_;
+};
+
+}  // namespace
+
+Result<Calibrated> calibrate_source(const QuantizeOptions& options, const QuantizeSettings& settings,
+                                    const Checkpoint& source, Plan plan, std::optional<ScaleTable> given,
+                                    const JobHooks& hooks) {
+    return SourceCalibration(options, settings, source, hooks)
+        .run(std::move(plan), std::move(given))
+        .as(ErrorKind::checkpoint);
+}
+
+}  // namespace nibble

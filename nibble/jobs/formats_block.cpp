@@ -1,0 +1,164 @@
+#include "jobs/formats_block.h"
+
+#include "formats/fp8.h"
+#include "formats/mx.h"
+#include "formats/nvfp4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace nibble {
+namespace {
+
+float max_magnitude(std::span<const float> numbers) {
+    float amax = 0;
+    for (float x : numbers) amax = std::max(amax, magnitude(x));
+    return amax;
+}
+
+std::string tensor_line(float own, float amax) {
+    return own == amax ? "(as if this block were the whole tensor; --amax says otherwise)"
+                       : fmt::format("(amax {:.9g} of the tensor)", amax);
+}
+
+// Divides by the scale and rounds to E2M1.
+void add_e2m1(BlockWalk& walk, std::span<const float> w, float step) {
+    for (float x : w) {
+        const uint8_t code = nvfp4_code(x, step);
+        walk.add(x / step, code, e2m1_to_float(code), e2m1_to_float(code) * step);
+    }
+}
+
+BlockWalk walk_nvfp4(std::span<const float> w, float amax, Arithmetic arithmetic) {
+    const float own = max_magnitude(w), s2 = nvfp4_tensor_scale(amax, 448, arithmetic);
+    const uint8_t s8 = nvfp4_dynamic_scale(own, s2);
+    const float step = nvfp4_decode_scale(s8, s2), exact = own / (6 * s2);
+    BlockWalk walk;
+    walk.steps = fmt::format(
+        "  largest magnitude           {:.9g}\n"
+        "  tensor scale  amax/2688     {:.9g}   {}\n"
+        "  block scale   own/(6 ts)    {:.9g} -> E4M3 0x{:02X} = {:.9g}   ({:+.3g} % by rounding)\n"
+        "  step          bs * ts       {:.9g}\n",
+        own, s2, tensor_line(own, amax), exact, s8, e4m3_to_float(s8),
+        exact > 0 ? 100 * (double(e4m3_to_float(s8)) / double(exact) - 1) : 0.0, step);
+    walk.scales = {{"tensor_scale", s2}, {"block_scale", e4m3_to_float(s8)}, {"step", step}};
+    add_e2m1(walk, w, step);
+    return walk;
+}
+
+BlockWalk walk_mx(std::span<const float> w, bool fp8) {
+    const float amax = max_magnitude(w);
+    const uint8_t byte = fp8 ? mxfp8_scale(amax) : mxfp4_scale(amax);
+    const float inverse = mx_inverse_scale(byte), scale = e8m0_to_float(byte);
+    BlockWalk walk;
+    walk.steps = fmt::format(
+        "  largest magnitude           {:.9g}\n"
+        "  block scale                 E8M0 0x{:02X} = 2^{} = {:.9g}   (the smallest with {} * scale >= {:.9g})\n",
+        amax, byte, int(byte) - 127, scale, fp8 ? 448 : 6, amax);
+    walk.scales = {{"block_scale", scale}};
+    for (float x : w) {
+        const uint8_t code = fp8 ? mxfp8_code(x, inverse) : mxfp4_code(x, inverse);
+        const float element = fp8 ? e4m3_to_float(code) : e2m1_to_float(code);
+        walk.add(x * inverse, code, element, element * scale);
+    }
+    return walk;
+}
+
+BlockWalk walk_fp8(std::span<const float> w, Format format, float amax, Arithmetic arithmetic) {
+    const bool tensor = format == Format::fp8;
+    const float scale = fp8_scale(amax, arithmetic), divisor = fp8_tensor_divisor(scale, arithmetic, DType::bf16);
+    BlockWalk walk;
+    walk.steps = fmt::format("  largest magnitude           {:.9g}\n  scale         amax/448      {:.9g}   {}\n",
+                             max_magnitude(w), scale, tensor ? tensor_line(max_magnitude(w), amax) : "");
+    if (tensor)
+        walk.steps += fmt::format("  divisor                     {:.9g}   (of BF16 weights: {})\n", divisor,
+                                  divisor == scale ? "the scale itself" : "a GPU rounds the scale to BF16");
+    walk.scales = {{"scale", scale}, {"divisor", divisor}};
+    for (float x : w) {
+        const float weight = tensor ? round_to_bf16(x) : x;
+        const uint8_t code = tensor ? fp8_tensor_code(weight, divisor, DType::bf16) : fp8_code(weight, scale);
+        walk.add(tensor ? round_to_bf16(weight / divisor) : weight / scale, code, e4m3_to_float(code),
+                 e4m3_to_float(code) * scale);
+    }
+    return walk;
+}
+
+std::string walk_table(const BlockWalk& walk, std::span<const float> numbers, bool four_bits) {
+    std::string text = fmt::format("{}\n  {:>14} {:>13} {:>12} {:>6} {:>14} {:>13}\n", walk.steps, "number", "quotient",
+                                   "element", "code", "value", "error");
+    double squared_error = 0, squared = 0;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+        const double error = double(walk.values[i]) - double(numbers[i]);
+        squared_error += error * error;
+        squared += double(numbers[i]) * double(numbers[i]);
+        text += fmt::format("  {:>14.8g} {:>13.6g} {:>12.6g} {:>6} {:>14.8g} {:>+13.4g}\n", numbers[i],
+                            walk.quotients[i], walk.elements[i],
+                            fmt::format("0x{:0{}X}", walk.codes[i], four_bits ? 1 : 2), walk.values[i], error);
+    }
+    if (squared_error > 0 && squared > 0)
+        text += fmt::format("\n  signal to quantization noise {:.2f} dB\n", 10 * std::log10(squared / squared_error));
+    return text;
+}
+
+// Six or four: the block's maximum at the element 6 or at 4, both under the tensor scale amax/1536, which leaves room
+// for block scales 1.5 times as large.
+std::string four_over_six(std::span<const float> numbers, float amax, Arithmetic arithmetic) {
+    const float own = max_magnitude(numbers), s2 = nvfp4_tensor_scale(amax, 256, arithmetic);
+    const FakeScale fake = nvfp4_fake_scale(amax, 256, arithmetic);
+    float block[nvfp4_block] = {};
+    std::copy(numbers.begin(), numbers.end(), block);
+    BlockWalk walks[2];
+    float losses[2], multipliers[2] = {1.0f, 1.5f};
+    uint8_t scales[2];
+    for (int i = 0; i < 2; ++i) {
+        losses[i] = nvfp4_fake_loss(block, nvfp4_fake_block_scale(own * multipliers[i], fake, arithmetic));
+        scales[i] = nvfp4_static_scale(own * multipliers[i], amax, 256, arithmetic);
+        add_e2m1(walks[i], numbers, nvfp4_decode_scale(scales[i], s2));
+    }
+    std::string text = fmt::format(
+        "\nFour over six (nvfp4_four_over_six): tensor scale amax/1536 = {:.9g}\n"
+        "  {:>14}   {:>12} {:>8} {:>14}   {:>12} {:>8} {:>14}\n",
+        s2, "", "six: quotient", "element", "value", "four: quotient", "element", "value");
+    for (size_t i = 0; i < numbers.size(); ++i)
+        text += fmt::format("  {:>14.8g}   {:>13.6g} {:>8.3g} {:>14.8g}   {:>14.6g} {:>8.3g} {:>14.8g}\n", numbers[i],
+                            walks[0].quotients[i], walks[0].elements[i], walks[0].values[i], walks[1].quotients[i],
+                            walks[1].elements[i], walks[1].values[i]);
+    text += fmt::format("  {:>14}   E4M3 0x{:02X} = {:<10.6g} loss {:<11.5g}   E4M3 0x{:02X} = {:<10.6g} loss {:.5g}\n",
+                        "block scale", scales[0], e4m3_to_float(scales[0]), losses[0], scales[1],
+                        e4m3_to_float(scales[1]), losses[1]);
+    return text + fmt::format("  chosen: {}\n", losses[1] < losses[0] ? "four, which loses less" : "six");
+}
+
+}  // namespace
+
+Result<BlockWalk> walk_block(Format format, std::span<const float> numbers, Arithmetic arithmetic,
+                             std::optional<float> amax) {
+    const FormatLayout layout = format_layout(format);
+    const std::string_view name = format_name(format);
+    if (layout.block && numbers.size() > size_t(layout.block))
+        return fail("{} has blocks of {} numbers; {} were given", name, layout.block, numbers.size());
+    for (float x : numbers)
+        if (!is_finite(x)) return fail("{} is not finite: no scale can hold it", x);
+    const float own = max_magnitude(numbers);
+    if (amax && !layout.tensor_scale)
+        return fail("--amax: the scales of {} do not depend on the tensor's maximum", name);
+    if (amax && !(is_finite(*amax) && *amax >= own))
+        return fail("--amax {}: the tensor's largest magnitude is at least that of these numbers, {}", *amax, own);
+    const float whole = amax.value_or(own);
+    if (format == Format::mxfp4 || format == Format::mxfp8) return walk_mx(numbers, format == Format::mxfp8);
+    return layout.code_bits == 4 ? walk_nvfp4(numbers, whole, arithmetic)
+                                 : walk_fp8(numbers, format, whole, arithmetic);
+}
+
+Result<std::string> block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic,
+                               std::optional<float> amax) {
+    NIBBLE_TRY(const BlockWalk walk, walk_block(format, numbers, arithmetic, amax));
+    std::string text = fmt::format("{}, one block of {} numbers\n{}", format_name(format), numbers.size(),
+                                   walk_table(walk, numbers, format_layout(format).code_bits == 4));
+    if (format == Format::nvfp4) text += four_over_six(numbers, amax.value_or(max_magnitude(numbers)), arithmetic);
+    return text;
+}
+
+}  // namespace nibble

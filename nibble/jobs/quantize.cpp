@@ -1,0 +1,269 @@
+#include "nibble/quantize.h"
+
+#include "checkpoint/output_place.h"
+#include "checkpoint/work_folder.h"
+#include "io/atomic_file.h"
+#include "jobs/calibrate_source.h"
+#include "jobs/job.h"
+#include "jobs/manifest.h"
+#include "jobs/open_checkpoint.h"
+#include "quant/device_workers.h"
+#include "quant/job.h"
+#include "quant/kept_scales.h"
+#include "quant/plan_json.h"
+#include "quant/quantized_card.h"
+#include "quant/report_html.h"
+#include "quant/report_text.h"
+#include "quant/verify.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+using JobClock = std::chrono::steady_clock;
+double seconds_since(JobClock::time_point begin) {
+    return std::chrono::duration<double>(JobClock::now() - begin).count();
+}
+
+// Whether the output is there and its manifest has this very command: a scheduler repeated a job that had ended.
+bool made_by_this_command(const QuantizeOptions& options) {
+    const fs::path manifest = fs::path(options.out) / manifest_name;
+    std::error_code ignored;
+    if (!options.resume || options.command.whole.empty() || !fs::is_regular_file(manifest, ignored)) return false;
+    const auto json = read_json_file(manifest);
+    return json.ok() && json->is_object() && json->value("command", Json()) == Json(options.command.whole);
+}
+
+// Rounding twice loses more than the report shows, which compares with the source.
+Status refuse_quantized_source(const QuantizeOptions& options, const Checkpoint& source) {
+    const std::string already = quantized_text(source);
+    if (options.requantize || already.empty()) return Ok{};
+    return fail(
+        ErrorKind::usage,
+        "{}: {}: take the checkpoint that it was made from, or decode and round again with --requantize; the report "
+        "will not show what the first time lost",
+        options.source, already);
+}
+
+// Presets for other architectures (experts only, say) match nothing in some models.
+Status refuse_empty_plan(const QuantizeOptions& options, const Plan& plan) {
+    if (std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; }))
+        return Ok{};
+    return fail(ErrorKind::recipe,
+                "{}: recipe {} quantizes nothing of this model: its rules match none of the linears; choose another",
+                options.source, options.recipe);
+}
+
+// A recipe that stores scales of activations needs them from --input-scales or --calib.
+Status refuse_missing_activations(const Plan& plan) {
+    if (plan.needs_activations.empty()) return Ok{};
+    const size_t others = plan.needs_activations.size() - 1;
+    return fail(ErrorKind::recipe, "the recipe needs activations: {}{}", plan.needs_activations.front(),
+                others ? fmt::format(" (and {} more)", others) : "");
+}
+
+void warn_of_cpu_passes(const DeviceChoice& device, const Plan& plan, const JobHooks& hooks) {
+    if (!device.cuda) return;
+    if (plan.awq) hooks.emit_warning("awq_lite searches its scales on the CPU, whatever --device says");
+    if (!calibrates_on_device(plan))
+        hooks.emit_warning(
+            "nibble_best reads gradients, which only the CPU computes: calibration runs there, whatever --device says");
+}
+
+// Schedulers repeat the command of a killed job, which may have made nothing yet.
+void note_a_fresh_start(const QuantizeOptions& options, const JobHooks& hooks) {
+    if (!options.resume || fs::exists(partial_output(options)) || fs::exists(calibration_folder(options))) return;
+    hooks.emit_note(fmt::format("{}: nothing to resume, the job starts from the beginning", options.out));
+}
+
+// Two threads a core on a GPU: one reads or writes while the other waits for its panel.
+int thread_count(const QuantizeOptions& options, const DeviceChoice& device) {
+    return options.threads > 0 || !device.cuda ? options.threads : 2 * usable_cores();
+}
+
+// Null on the CPU. Weight solvers are not written for a GPU; their tensors stay on the CPU, and a line says so.
+Result<std::unique_ptr<PanelWorkers>> workers_on(const DeviceChoice& device, const Checkpoint& source, const Plan& plan,
+                                                 int threads, const JobHooks& hooks) {
+    if (!device.cuda) return std::unique_ptr<PanelWorkers>();
+    NIBBLE_TRY(auto workers, open_device_workers(device, source, plan, threads).as(ErrorKind::device));
+    const auto solved = std::ranges::count_if(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
+    if (solved) hooks.emit_warning(fmt::format("{} tensors have a weight solver, which runs on the CPU", solved));
+    return workers;
+}
+
+Result<ExportSpec> export_spec(const QuantizeOptions& options, const QuantizeSettings& settings,
+                               const Checkpoint& source, const Plan& plan, const ActivationScales& scales) {
+    NIBBLE_TRY(auto side_files, source.side_files());
+    return ExportSpec{.dialect = settings.dialect,
+                      .out = options.out,
+                      .tensors = export_tensors(source, plan, scales),
+                      .kv = plan.kv,
+                      .config = source.config(),
+                      .side_files = std::move(side_files),
+                      .max_shard_bytes = settings.max_shard_bytes,
+                      .manifest = {}};
+}
+
+// Reads the work folder back: a checkpoint that fails never gets its final name.
+Result<std::string> verify_written(const QuantizeOptions& options, const QuantizeSettings& settings,
+                                   const Checkpoint& source, const Plan& plan, const QuantReport& report,
+                                   const Export& out, ThreadPool& pool, const JobHooks& hooks) {
+    NIBBLE_TRY(const auto written, Checkpoint::open(out.checkpoint_path()));
+    const ExpectedFormats expected = expected_formats(plan);
+    NIBBLE_TRY(
+        const auto checked,
+        verify(*written,
+               {.kernels = settings.kernels, .source = &source, .expected = &expected, .computed = &report.tensors},
+               pool, hooks));
+    if (!checked.passed())
+        return fail(ErrorKind::checkpoint,
+                    "{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
+                    options.out, checked.findings.size(), checked.findings.front().tensor,
+                    checked.findings.front().text, out.work_dir().string());
+    return fmt::format("{} tensors read back: codes and scales are those computed, the rest is the source's",
+                       checked.tensors.size());
+}
+
+Status write_reports(const QuantizeOptions& options, const QuantizeSettings& settings, const QuantReport& report,
+                     const std::string& source_card, const Export& out) {
+    NIBBLE_CHECK(write_file_atomically(out.work_dir() / "nibble-report.json", to_json_text(report)));
+    NIBBLE_CHECK(write_file_atomically(out.work_dir() / "nibble-report.html", render_html(report)));
+    if (settings.dialect == Dialect::gguf) return Ok{};
+    const ModelCard card =
+        quantized_card(report, settings.dialect, hub_name(options.out), hub_name(options.source), options.command.card);
+    return write_file_atomically(out.work_dir() / model_card_name, model_card_text(card, source_card));
+}
+
+QuantizeReport made_before_report() {
+    QuantizeReport out;
+    out.outcome = QuantizeReport::Outcome::made_before;
+    out.text = out.json = [] { return std::string(); };
+    return out;
+}
+
+QuantizeReport planned_report(Plan made) {
+    QuantizeReport out;
+    out.outcome = QuantizeReport::Outcome::planned;
+    out.tensors = std::ssize(made.entries);
+    out.quantized_tensors =
+        std::ranges::count_if(made.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; });
+    out.warnings = made.warnings;
+    const auto plan = std::make_shared<const Plan>(std::move(made));
+    out.text = [plan] { return to_text(*plan); };
+    out.json = [plan] { return to_json(*plan).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
+    return out;
+}
+
+QuantizeReport written_report(const Plan& plan, QuantReport made) {
+    QuantizeReport out;
+    const ReportTotals totals = made.totals();
+    out.tensors = totals.tensors;
+    out.quantized_tensors = totals.quantized_tensors;
+    out.stored_bytes = totals.stored_bytes;
+    out.bits_per_quantized_weight = totals.quantized_bits_per_element;
+    out.sqnr_db = totals.sqnr_db;
+    out.warnings = plan.warnings;
+    const auto report = std::make_shared<const QuantReport>(std::move(made));
+    out.text = [report] { return report_text(*report); };
+    out.json = [report] { return to_json_text(*report); };
+    return out;
+}
+
+Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHooks& hooks) {
+    const auto begin = JobClock::now();
+    if (made_by_this_command(options)) {
+        hooks.emit_note(fmt::format("{}: this command has made it already", options.out));
+        return made_before_report();
+    }
+    NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
+    if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
+    NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened, open_checkpoint(options.source, hooks));
+    NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
+    NIBBLE_CHECK(refuse_quantized_source(options, *opened));
+    std::optional<ScaleTable> given;
+    if (!options.input_scales.empty()) {
+        NIBBLE_TRY(given, read_scale_table(options.input_scales));
+    }
+
+    // Everything that follows from names, shapes and formats is checked before the first tensor is read.
+    NIBBLE_TRY(Plan plan, make_plan(options, settings, *opened, {.scales = given ? &*given : nullptr}));
+    if (settings.dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(options, plan));
+    NIBBLE_TRY(const ExportSpec planned, export_spec(options, settings, *opened, plan, placeholder_scales(plan)));
+    NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
+    const bool calibrates = !options.calib.file.empty();
+    if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
+    if (options.dry_run) return planned_report(std::move(plan));
+    note_a_fresh_start(options, hooks);
+    for (const std::string& warning : plan.warnings) hooks.emit_warning(warning);
+
+    Calibrated calibrated;
+    const auto calibration_begin = JobClock::now();
+    if (calibrates) {
+        NIBBLE_TRY(calibrated, calibrate_source(options, settings, *opened, std::move(plan), std::move(given), hooks));
+    } else {
+        calibrated.plan = std::move(plan);
+        calibrated.scales = std::move(given);
+        calibrated.settings = settings_json(options, settings);
+    }
+    const double calibration_seconds = calibrates ? seconds_since(calibration_begin) : 0;
+    plan = std::move(calibrated.plan);
+    const Checkpoint& source = calibrated.folded ? *calibrated.folded : *opened;
+    NIBBLE_CHECK(refuse_missing_activations(plan));
+    NIBBLE_TRY(
+        const auto scales,
+        resolve_activation_scales(plan, calibrated.scales ? &*calibrated.scales : nullptr).as(ErrorKind::recipe));
+    for (const std::string& warning : scales.warnings) hooks.emit_warning(warning);
+
+    ThreadPool pool(thread_count(options, settings.device));
+    NIBBLE_TRY(const auto workers, workers_on(settings.device, source, plan, pool.threads(), hooks));
+    const JobOptions job{.kernels = settings.kernels,
+                         .workers = workers.get(),
+                         .scales = scales,
+                         .statistics = calibrated.statistics.get(),
+                         .settings = std::move(calibrated.settings),
+                         .versions = {{"nibble", NIBBLE_VERSION}}};
+    const Manifest manifest{.command_line = options.command.whole,
+                            .settings = job.settings,
+                            .recipe = plan.recipe,
+                            .tensors = to_json(expected_formats(plan))};
+    NIBBLE_TRY(ExportSpec spec, export_spec(options, settings, source, plan, scales));
+    spec.manifest = to_text(manifest);
+    std::string source_card;
+    if (settings.dialect != Dialect::gguf) {
+        NIBBLE_TRY(source_card, take_model_card(spec.side_files));
+    }
+    if (const std::string note = export_note(spec); !note.empty()) {
+        hooks.emit_warning(note);
+        plan.warnings.push_back(note);
+    }
+    NIBBLE_TRY(const auto out,
+               open_export(std::move(spec), resumes_export(options) ? ExportMode::resume : ExportMode::create));
+    NIBBLE_TRY(QuantReport report, run_quantize(source, plan, job, *out, pool, hooks).as(ErrorKind::checkpoint));
+    report.timing.command = options.command.whole;
+    report.timing.output = options.out;
+    report.timing.calibration_seconds = calibration_seconds;
+    report.output_errors = std::move(calibrated.output_errors);
+    for (const CalibrationGap& gap : report.gaps) hooks.emit_warning(gap.text);  // calibration has reported its own
+    report.gaps.insert(report.gaps.begin(), std::make_move_iterator(calibrated.gaps.begin()),
+                       std::make_move_iterator(calibrated.gaps.end()));
+    NIBBLE_CHECK(keep_exact_scales(settings.dialect, to_text(manifest), *out, report));
+    NIBBLE_TRY(report.timing.verified, verify_written(options, settings, source, plan, report, *out, pool, hooks));
+    report.timing.whole_seconds = seconds_since(begin);
+    NIBBLE_CHECK(write_reports(options, settings, report, source_card, *out));
+    NIBBLE_CHECK(calibrated.folder.mark_done());
+    NIBBLE_CHECK(out->finish());
+    calibrated.folder.remove();
+    return written_report(plan, std::move(report));
+}
+
+}  // namespace
+
+Result<QuantizeReport> quantize(const QuantizeOptions& options, const JobHooks& hooks) {
+    return as_job([&] { return quantize_job(options, hooks); });
+}
+
+}  // namespace nibble
