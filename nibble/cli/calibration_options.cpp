@@ -1,5 +1,6 @@
 #include "cli/calibration_options.h"
 
+#include "base/mapped_file.h"
 #include "cli/model_text.h"
 #include "cli/usage.h"
 #include "io/safetensors.h"
@@ -33,13 +34,21 @@ Result<Sequences> ready_ids(const std::string& path) {
     return sequences;
 }
 
+// A header's size in eight bytes, then the header, which is JSON: no text has a zero byte.
+Result<bool> is_safetensors(const std::string& path) {
+    if (path.ends_with(".safetensors")) return true;
+    NIBBLE_TRY(const auto file, MappedFile::open(path));
+    const auto bytes = file.bytes();
+    return bytes.size() > 8 && bytes[7] == std::byte{0} && bytes[8] == std::byte{'{'};
+}
+
 }  // namespace
 
 void add_calibration_flags(CLI::App& command, CalibrationFlags& flags) {
     command.add_option(
         "--calib", flags.file,
-        "calibration text: .txt, .jsonl of {\"text\"} or {\"messages\"} (either may be .gz), or .safetensors with "
-        "input_ids");
+        "calibration text: plain, or lines of {\"text\"} or {\"messages\"} (either may be packed by gzip), or "
+        ".safetensors with input_ids");
     command.add_option("--calib-tokens", flags.tokens, "tokens taken from the front of the file")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
@@ -77,7 +86,8 @@ Result<RangeRule> parse_range_rule(std::string_view word) {
 Result<Sequences> calibration_sequences(const CalibrationFlags& flags, const Checkpoint& checkpoint,
                                         const JobHooks& hooks) {
     NIBBLE_TRY(const ModelConfig config, model_config(checkpoint));
-    if (flags.file.ends_with(".safetensors")) {
+    NIBBLE_TRY(const bool ids, is_safetensors(flags.file));
+    if (ids) {
         NIBBLE_TRY(Sequences ready, ready_ids(flags.file));
         for (const auto& sequence : ready)
             if (std::ssize(sequence) > config.context)

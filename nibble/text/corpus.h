@@ -26,11 +26,11 @@ struct Corpus {
 // Whether `messages` is what chat templates are written for: a list, not empty, of objects with a 'role'.
 Status check_messages(const Json& messages);
 
-// *.jsonl: {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them.
-// Anything else: plain text, each window after the tokens the tokenizer puts in front of a text (BOS). *.gz: either,
-// packed; of a long one only as much is unpacked as holds the tokens that were asked for (64 bytes a token, 64 MiB at
-// least).
-// Errors: empty or not UTF-8 (says where), a line that is neither, messages without a template, a Parquet file, no
+// {"text": "..."} or {"messages": [...]} per line, special tokens as the tokenizer or the template adds them: where the
+// first line is such an object, and in *.jsonl. Anything else: plain text, each window after the tokens the tokenizer
+// puts in front of a text (BOS). Either may be packed by gzip; of a long one only as much is unpacked as holds the
+// tokens that were asked for (64 bytes a token, 64 MiB at least). Errors: empty or not UTF-8 (says where), a line that
+// is neither, messages without a template, other JSON in *.json, a table, a Parquet file and other kinds of files, no
 // tokens.
 Result<Corpus> read_corpus(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
                            const CorpusOptions& options = {});
