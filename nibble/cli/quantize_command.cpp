@@ -1,6 +1,7 @@
 // `nibble quantize SRC -o OUT --recipe NAME`: the main job. run_quantize_command() below is its whole path: open,
 // resolve the recipe into a plan, stream the tensors through the quantizers, verify what was written, report, and only
 // then give the folder its name.
+#include "checkpoint/reciprocal.h"
 #include "checkpoint/work_folder.h"
 #include "cli/calibration_folder.h"
 #include "cli/calibration_options.h"
@@ -62,6 +63,7 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
     for (const std::string& pattern : config.ignore) recipe.rules.push_back(ignore_rule(pattern));
     NIBBLE_TRY(const auto arithmetic, parse_arithmetic(config.arithmetic));
     NIBBLE_TRY(const auto embeddings, parse_format(config.embeddings));
+    NIBBLE_TRY(const auto dialect, parse_dialect(config.format));
     return resolve(recipe, source.tensors(), source.config(),
                    {.weights_only = config.weights_only,
                     .strict = config.strict,
@@ -71,6 +73,7 @@ Result<Plan> make_plan(const QuantizeConfig& config, const Checkpoint& source, c
                     .embeddings = embeddings,
                     .statistics = statistics,
                     .folded = folded,
+                    .least_scale = dialect == Dialect::compressed_tensors ? least_divided_scale : 0.0f,
                     .scales = scales ? &scales->values : nullptr});
 }
 
