@@ -34,10 +34,13 @@ TEST_P(CustomTools, AreCalledWithTheirInput) {
     const TestServer s({.chat_template = tool_template});
     Json custom{{"name", "patch"}, {"description", "edits"}};
     if (!GetParam().format.is_null()) custom["format"] = GetParam().format;
-    const Json tools{{{"type", "custom"}, {"custom", custom}}, {{"type", "function"}, {"function", weather}}};
+    const Json tools =
+        Json::array({{{"type", "custom"}, {"custom", custom}}, {{"type", "function"}, {"function", weather}}});
+    const std::string quote = std::to_string(s.chat.encode("\"", false).at(0));  // likely, so that free texts end
     Json body{
         {"messages", user},  {"tools", tools},   {"tool_choice", {{"type", "custom"}, {"custom", {{"name", "patch"}}}}},
-        {"max_tokens", 300}, {"temperature", 1}, {"seed", 5}};
+        {"max_tokens", 300}, {"temperature", 1}, {"logit_bias", {{quote, 6}}},
+        {"seed", 5}};
     const Json choice = s.ask("/v1/chat/completions", body)["choices"][0];
     EXPECT_EQ(choice["finish_reason"], "tool_calls");
     ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
@@ -111,8 +114,8 @@ TEST(CustomTools, AreAllowedAndRefusedByName) {
         {custom(grammar("lark", "start: /(?=a)a/")), "(?="},
         {custom(grammar("regex", "(?<!a)b")), "(?<!"},
         {custom({{"type", "text"}}, ""), "name"},
-        {{{{"type", "custom"}, {"name", "patch"}}}, "[0].custom.name is missing"},
-        {{{{"type", "magic"}}}, "neither 'function' nor 'custom'"}};
+        {Json::array({{{"type", "custom"}, {"name", "patch"}}}), "[0].custom.name is missing"},
+        {Json::array({{{"type", "magic"}}}), "neither 'function' nor 'custom'"}};
     for (const auto& [tools, says] : wrong) {
         const Json error =
             s.ask("/v1/chat/completions", {{"messages", user}, {"tools", tools}, {"max_tokens", 1}}, 400);
