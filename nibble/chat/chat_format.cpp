@@ -30,6 +30,24 @@ bool uses_tools(const ChatRequest& request) {
     return request.tools.is_array() && !request.tools.empty() && request.tool_choice != ToolChoice::none;
 }
 
+// Whether the calls of a tool are held to its schema or grammar although the model need not call it.
+bool is_held(const Json& tool, const InputGrammars& grammars) {
+    const Json& function = tool["function"];
+    return function.value("strict", Json()) == true || grammars.contains(function["name"].get<std::string>());
+}
+
+// The tools that an answer may call. Where calls are free, the arguments of a tool that is not held are any object.
+Json callable_tools(const ChatRequest& request) {
+    Json tools = Json::array();
+    for (const Json& tool : request.tools) {
+        if (request.tool_choice == ToolChoice::named && tool["function"]["name"] != request.tool_name) continue;
+        tools.push_back(tool);
+        if (request.tool_choice == ToolChoice::automatic && !is_held(tool, request.input_grammars))
+            tools.back()["function"]["parameters"] = {{"type", "object"}, {"additionalProperties", true}};
+    }
+    return tools;
+}
+
 std::string_view without_end_blanks(std::string_view text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
     return text.substr(0, last == text.npos ? 0 : last + 1);
@@ -174,23 +192,24 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
     const ChatRequest& request, const ChatPrompt& prompt, std::shared_ptr<const GrammarVocabulary> vocabulary,
     std::shared_ptr<const GrammarTokens> answer, int64_t max_tokens) const {
     std::shared_ptr<const GrammarTokens> grammar = std::move(answer);
-    if (request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named) {
+    std::string opening;
+    const bool demanded = request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named;
+    if (demanded || (holds_calls(request) && !grammar)) {
         if (grammar) return fail("tool_choice: does not go with another constraint of the answer");
         const ToolFormat* format = find_tool_format(tools_);
         if (!format) return fail("tool_choice: the model's chat template has no known format of tool calls");
-        Json tools = Json::array();
-        for (const Json& tool : request.tools)
-            if (request.tool_choice == ToolChoice::required || tool["function"]["name"] == request.tool_name)
-                tools.push_back(tool);
+        const Json tools = callable_tools(request);
         if (tools.empty()) return fail("tool_choice: there are no tools");
-        const bool parallel = request.parallel_tool_calls && request.tool_choice == ToolChoice::required;
+        const bool parallel = request.parallel_tool_calls && request.tool_choice != ToolChoice::named;
         const size_t most = std::min<size_t>(parallel ? 16 : 1, std::max<size_t>(request.most_calls, 1));
         const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();
         NIBBLE_TRY(const auto structure,
                    Grammar::from_structure(
                        tool_structure(*format, tools, most, source, tokenizer_, request.input_grammars), answer_schema)
                        .within("tools"));
-        grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
+        // Calls of a format without an opening tag look like any JSON, which a free answer may be.
+        if (demanded || !format->begin.empty()) grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
+        if (!demanded) opening = format->begin;
     }
     std::optional<ReasoningGate> gate;
     const ReasoningFormat* format = find_reasoning(reasoning_);
@@ -201,12 +220,13 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
         gate->begin = format->begin;
         gate->end = format->end;
         gate->budget = request.reasoning_budget;
-        if (grammar) gate->budget = std::min(gate->budget.value_or(INT64_MAX), max_tokens / 2);
+        if (grammar && opening.empty()) gate->budget = std::min(gate->budget.value_or(INT64_MAX), max_tokens / 2);
         NIBBLE_TRY(const auto ids, tokenizer_.encode(format->end));
         gate->end_tokens.assign(ids.begin(), ids.end());
     }
     if (!grammar && !gate) return std::shared_ptr<const AnswerConstraint>();
-    return std::make_shared<const AnswerConstraint>(std::move(gate), std::move(grammar), std::move(vocabulary));
+    return std::make_shared<const AnswerConstraint>(std::move(gate), std::move(grammar), std::move(vocabulary),
+                                                    opening);
 }
 
 AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& prompt) const {
@@ -224,6 +244,11 @@ AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& pr
         format.short_ids = tools_ == "mistral";
     }
     return AnswerParser(std::make_unique<AnswerScanner>(std::move(format)));
+}
+
+bool ChatFormat::holds_calls(const ChatRequest& request) {
+    return request.tool_choice == ToolChoice::automatic && request.tools.is_array() &&
+           std::ranges::any_of(request.tools, [&](const Json& tool) { return is_held(tool, request.input_grammars); });
 }
 
 bool ChatFormat::needs_control_tokens(const ChatRequest& request) const {

@@ -52,7 +52,8 @@ struct ChatRequest {
     std::optional<std::tm> now;  // what the template takes for the time; else the local time
 };
 
-// `tool_choice` of a request: null, "none", "auto", "required", {"type": "function", "function": {"name"}} or
+// `tool_choice` of a request: null, "none", "auto", "required", {"type": "function", "function": {"name"}},
+// {"type": "custom", "custom": {"name"}} or
 // {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}, which takes all other tools out; sets tool_choice and
 // tool_name. Error: another value, a tool that the request does not have.
 Status read_tool_choice(const Json& value, ChatRequest& request);
@@ -88,13 +89,19 @@ public:
     Result<ChatPrompt> prompt(const ChatRequest& request) const;
 
     // What the answer is held to: a tool call where tool_choice demands one, else `answer` (of response_format; may be
-    // null), both after the reasoning; and the budget of the reasoning. Null: the answer is free. Before an answer
-    // that is held to a grammar, the reasoning takes at most half of `max_tokens`. Errors: both are wanted, a tool's
-    // parameters that no grammar can hold, a format of tool calls that is not known.
+    // null), else calls where the model makes some (holds_calls()), all after the reasoning; and the budget of the
+    // reasoning. Null: the answer is free. Before an answer that is held to a grammar, the reasoning takes at most half
+    // of `max_tokens`. Errors: both are wanted, a tool's parameters that no grammar can hold, a format of tool calls
+    // that is not known.
     Result<std::shared_ptr<const AnswerConstraint>> constraint(const ChatRequest& request, const ChatPrompt& prompt,
                                                                std::shared_ptr<const GrammarVocabulary> vocabulary,
                                                                std::shared_ptr<const GrammarTokens> answer = nullptr,
                                                                int64_t max_tokens = INT64_MAX) const;
+
+    // Whether calls that the model is free to make are held to a schema or a grammar: one of the tools is "strict":
+    // true or takes a text with a grammar. The other tools then take any object. Not in llama3's format, whose calls
+    // have no opening tag. Precondition: prompt() accepted the tools.
+    static bool holds_calls(const ChatRequest& request);
 
     AnswerParser parser(const ChatRequest& request, const ChatPrompt& prompt) const;
     // Whether the engine has to print control tokens, so that the parser sees them (Request::skip_special = false).

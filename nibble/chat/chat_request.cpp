@@ -44,12 +44,28 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
     return out;
 }
 
+// A call of a custom tool, {"type": "custom", "custom": {"name", "input"}}, as the call of a function that takes a
+// text.
+Status read_custom_call(Json& call, const std::string& where) {
+    if (!call.is_object() || call.value("type", Json()) != "custom") return Ok{};
+    const Json custom = call.value("custom", Json());
+    const Json* name = custom.is_object() ? at_key(custom, "name") : nullptr;
+    const Json* input = custom.is_object() ? at_key(custom, "input") : nullptr;
+    if (!name || !name->is_string()) return fail("{}.custom.name: is not a text", where);
+    if (!input || !input->is_string()) return fail("{}.custom.input: is not a text", where);
+    call["type"] = "function";
+    call["function"] = {{"name", *name}, {"arguments", {{input_parameter, *input}}}};
+    call.erase("custom");
+    return Ok{};
+}
+
 // Arguments come as a text of JSON; templates want the object that it says. A text that says none stays a text: models
 // write such calls (max_tokens cuts them, or the JSON is wrong), and a conversation with one of them has to go on.
 Status read_calls(Json& calls, const std::string& where) {
     if (!calls.is_array()) return fail("{}: is not a list of calls", where);
     for (size_t i = 0; i < calls.size(); ++i) {
         const std::string here = fmt::format("{}[{}]", where, i);
+        NIBBLE_CHECK(read_custom_call(calls[i], here));
         if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object())
             return fail("{}.function: is missing", here);
         Json& function = calls[i]["function"];
@@ -145,7 +161,7 @@ Status check_tools(const Json& tools) {
         const Json& tool = tools[i];
         if (!tool.is_object()) return fail("{}: is not an object", where);
         if (const Json* type = at_key(tool, "type"); !type || *type != "function")
-            return fail("{}.type: only 'function' is supported", where);
+            return fail("{}.type: is neither 'function' nor 'custom'", where);
         const Json* function = at_key(tool, "function");
         if (!function || !function->is_object()) return fail("{}.function: is not an object", where);
         const Json* name = at_key(*function, "name");
@@ -163,12 +179,15 @@ Status check_tools(const Json& tools) {
 
 namespace {
 
-// A function's name where `tool` is {"type": "function", "function": {"name"}}; else empty.
-std::string function_name(const Json& tool) {
-    if (!tool.is_object() || tool.value("type", Json("function")) != "function") return {};
-    const auto function = tool.find("function");
-    if (function == tool.end() || !function->is_object()) return {};
-    const Json name = function->value("name", Json());
+// Returns the name in {"type": "function", "function": {"name"}} or {"type": "custom", "custom": {"name"}}; else an
+// empty text.
+std::string tool_name(const Json& tool) {
+    if (!tool.is_object()) return {};
+    const Json type = tool.value("type", Json("function"));
+    if (type != "function" && type != "custom") return {};
+    const auto named = tool.find(type.get_ref<const std::string&>());
+    if (named == tool.end() || !named->is_object()) return {};
+    const Json name = named->value("name", Json());
     return name.is_string() ? name.get<std::string>() : std::string();
 }
 
@@ -182,9 +201,9 @@ Status allow_tools(const Json& allowed, ChatRequest& request) {
         return fail("tool_choice.allowed_tools.mode: is none of 'auto', 'required'");
     Json kept = Json::array();
     for (const Json& tool : allowed["tools"]) {
-        const std::string name = function_name(tool);
-        const auto known = std::ranges::find_if(
-            request.tools, [&](const Json& t) { return !name.empty() && function_name(t) == name; });
+        const std::string name = tool_name(tool);
+        const auto known =
+            std::ranges::find_if(request.tools, [&](const Json& t) { return !name.empty() && tool_name(t) == name; });
         if (known == request.tools.end()) return fail("tool_choice.allowed_tools.tools: there is no tool '{}'", name);
         if (std::ranges::find(kept, *known) == kept.end()) kept.push_back(*known);
     }
@@ -208,13 +227,15 @@ Status read_tool_choice(const Json& value, ChatRequest& request) {
         request.tool_choice = ToolChoice::required;
     } else if (value.is_object() && value.value("type", Json()) == "allowed_tools") {
         return allow_tools(value.value("allowed_tools", Json()), request);
-    } else if (value.is_object() && value.value("type", Json()) == "function" && !function_name(value).empty()) {
+    } else if (value.is_object() && value.contains("type") && !tool_name(value).empty()) {
         request.tool_choice = ToolChoice::named;
-        request.tool_name = function_name(value);
+        request.tool_name = tool_name(value);
         const bool known = tools && std::ranges::any_of(request.tools, [&](const Json& tool) {
-                               return function_name(tool) == request.tool_name;
+                               return tool_name(tool) == request.tool_name;
                            });
-        if (!known) return fail("tool_choice.function.name: there is no tool '{}'", request.tool_name);
+        if (!known)
+            return fail("tool_choice.{}.name: there is no tool '{}'", value["type"].get<std::string>(),
+                        request.tool_name);
     } else {
         return fail(
             "tool_choice: is none of 'none', 'auto', 'required', {{\"type\": \"function\", \"function\": "

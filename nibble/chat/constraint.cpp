@@ -17,18 +17,36 @@ void set_token(std::span<uint32_t> bits, uint32_t token) { bits[token / 32] |= 1
 }  // namespace
 
 AnswerConstraint::AnswerConstraint(std::optional<ReasoningGate> gate, std::shared_ptr<const GrammarTokens> grammar,
-                                   std::shared_ptr<const GrammarVocabulary> vocabulary)
+                                   std::shared_ptr<const GrammarVocabulary> vocabulary, const std::string& opening)
     : vocabulary_(std::move(vocabulary)) {
     if (grammar) start_.emplace(std::move(grammar));
-    matcher_ = start_;
+    if (opening.empty()) {
+        matcher_ = start_;
+    } else {
+        if (!start_->accept_bytes(opening)) start_->accept_bytes(expression::control_text(opening));
+        auto made = std::make_shared<Opening>();
+        made->text = opening;
+        made->closing = closing_tokens(opening);
+        opening_ = std::move(made);
+        phase_ = Phase::free;
+    }
     if (!gate) return;
     auto made = std::make_shared<Gate>();
     static_cast<ReasoningGate&>(*made) = *std::move(gate);
-    for (uint32_t t = 0; t < vocabulary_->size(); ++t)
-        if (text_of(t).find(made->end.back()) != std::string_view::npos) made->closing.push_back(t);
+    made->closing = closing_tokens(made->end);
     gate_ = std::move(made);
-    phase_ = gate_->open ? Phase::reasoning : gate_->begin.empty() ? Phase::answer : Phase::before;
+    if (gate_->open)
+        phase_ = Phase::reasoning;
+    else if (!gate_->begin.empty())
+        phase_ = Phase::before;
     if (phase_ == Phase::reasoning && gate_->budget && *gate_->budget <= 0) phase_ = Phase::ending;
+}
+
+std::vector<uint32_t> AnswerConstraint::closing_tokens(const std::string& text) const {
+    std::vector<uint32_t> out;
+    for (uint32_t t = 0; t < vocabulary_->size(); ++t)
+        if (text_of(t).find(text.back()) != std::string_view::npos) out.push_back(t);
+    return out;
 }
 
 // Without the mark of control tokens.
@@ -46,12 +64,43 @@ std::optional<std::string_view> AnswerConstraint::behind_end(std::string& joined
     return without_white(std::string_view(joined).substr(at + gate_->end.size()));
 }
 
-// Whether an answer that began as tail_ and goes on with the token may still begin with the opening tag.
-bool AnswerConstraint::opening(uint32_t token) const {
+// Whether an answer that began as tail_ and goes on with the token may still begin with the tag that opens reasoning.
+bool AnswerConstraint::begins_reasoning(uint32_t token) const {
     const std::string_view text = text_of(token);
     if (text.empty()) return false;
     const std::string_view left = std::string_view(gate_->begin).substr(tail_.size());
     return left.starts_with(text) || text.starts_with(left);
+}
+
+bool AnswerConstraint::may_begin(std::string_view text) const {
+    if (opening_) {
+        const size_t at = text.find(opening_->text);
+        if (at == text.npos) return true;
+        text.remove_prefix(at + opening_->text.size());
+    }
+    GrammarMatcher copy = *start_;
+    return copy.accept_bytes(text);
+}
+
+// In a free answer: tokens that complete the opening and go on with what the grammar does not have.
+void AnswerConstraint::clear_wrong_openings(std::span<uint32_t> allowed) const {
+    for (const uint32_t t : opening_->closing)
+        if (!may_begin(tail_ + std::string(text_of(t)))) allowed[t / 32] &= ~(1u << (t % 32));
+}
+
+// `text`: the end of the free answer so far. False, and nothing changes: the grammar refuses what follows the opening.
+bool AnswerConstraint::go_on_free(std::string text) {
+    if (const size_t at = text.find(opening_->text); at != text.npos) {
+        GrammarMatcher copy = *start_;
+        if (!copy.accept_bytes(std::string_view(text).substr(at + opening_->text.size()))) return false;
+        matcher_ = std::move(copy);
+        phase_ = Phase::answer;
+        return true;
+    }
+    if (text.size() > opening_->text.size()) text.erase(0, text.size() - opening_->text.size());
+    tail_ = std::move(text);
+    phase_ = Phase::free;
+    return true;
 }
 
 void AnswerConstraint::mask(std::span<uint32_t> allowed) const {
@@ -65,19 +114,25 @@ void AnswerConstraint::mask(std::span<uint32_t> allowed) const {
         if (!start_) return;
         std::string joined;
         for (const uint32_t t : gate_->closing)
-            if (const auto rest = behind_end(joined, t); rest && !rest->empty()) {
-                GrammarMatcher copy = *start_;
-                if (!copy.accept_bytes(*rest)) allowed[t / 32] &= ~(1u << (t % 32));
-            }
+            if (const auto rest = behind_end(joined, t); rest && !rest->empty() && !may_begin(*rest))
+                allowed[t / 32] &= ~(1u << (t % 32));
         return;
     }
-    if (matcher_)
+    if (opening_ && phase_ != Phase::answer) {
+        std::fill(allowed.begin(), allowed.end(), ~0u);
+        clear_wrong_openings(allowed);
+    } else if (matcher_)
         matcher_->mask(allowed);
     else
         std::fill(allowed.begin(), allowed.end(), 0);
     if (phase_ != Phase::before) return;
     for (uint32_t t = 0; t < vocabulary_->size(); ++t)
-        if (opening(t)) set_token(allowed, t);
+        if (begins_reasoning(t)) set_token(allowed, t);
+}
+
+void AnswerConstraint::end_reasoning() {
+    tail_.clear();
+    phase_ = opening_ ? Phase::free : Phase::answer;
 }
 
 // `text` was said inside of reasoning and does not end it.
@@ -94,20 +149,22 @@ bool AnswerConstraint::accept(int32_t token) {
     switch (phase_) {
         case Phase::answer:
             return !matcher_ || matcher_->accept(token);
+        case Phase::free:
+            return go_on_free(tail_ + std::string(text_of(id)));
         case Phase::ending:
             if (token != gate_->end_tokens[ending_]) return false;
-            if (++ending_ == gate_->end_tokens.size()) phase_ = Phase::answer;
+            if (++ending_ == gate_->end_tokens.size()) end_reasoning();
             return true;
         case Phase::reasoning: {
             std::string joined;
             if (const auto rest = behind_end(joined, id)) {
-                GrammarMatcher* const next = start_ ? &*start_ : nullptr;
-                if (next && !rest->empty()) {
-                    GrammarMatcher copy = *next;
+                if (opening_) return go_on_free(std::string(*rest));
+                if (start_ && !rest->empty()) {
+                    GrammarMatcher copy = *start_;
                     if (!copy.accept_bytes(*rest)) return false;
                     matcher_ = std::move(copy);
                 }
-                phase_ = Phase::answer;
+                end_reasoning();
                 return true;
             }
             ++thought_;
@@ -118,14 +175,15 @@ bool AnswerConstraint::accept(int32_t token) {
             break;
     }
     // The answer, or the opening tag, or what may become either.
-    const bool opens = opening(id);
+    const bool opens = begins_reasoning(id);
+    if (opening_ && !opens) return go_on_free(tail_ + std::string(text_of(id)));
     std::optional<GrammarMatcher> answer = matcher_;
     const bool answers = !start_ || (answer && answer->accept(token));
     if (!opens && !answers) return false;
     if (opens && tail_.size() + text_of(id).size() >= gate_->begin.size()) {
         const std::string_view rest = text_of(id).substr(gate_->begin.size() - tail_.size());
         tail_.clear();
-        matcher_ = start_;
+        if (!opening_) matcher_ = start_;
         think(rest);
         return true;
     }
@@ -139,7 +197,7 @@ bool AnswerConstraint::accept(int32_t token) {
 
 bool AnswerConstraint::may_end() const {
     if (phase_ == Phase::ending) return false;
-    if (!start_) return true;
+    if (!start_ || (opening_ && phase_ != Phase::answer)) return true;
     return phase_ != Phase::reasoning && matcher_ && matcher_->may_end();
 }
 

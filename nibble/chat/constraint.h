@@ -1,4 +1,5 @@
-// What an answer is held to, token by token: reasoning that ends within its budget, then a grammar.
+// What an answer is held to, token by token: reasoning that ends within its budget, then a grammar, which may begin
+// only where a text appears that opens it.
 #pragma once
 
 #include "grammar/matcher.h"
@@ -25,9 +26,11 @@ struct ReasoningGate {
 // independent and cheap. Used by one thread at a time.
 class AnswerConstraint {
 public:
-    // Either may be missing. Precondition: gate->end is not empty.
+    // Either may be missing. `opening`: after the reasoning, the answer is free until this text appears in it, with
+    // which every text of the grammar begins, as characters or as a control token; empty: the grammar holds all of the
+    // answer. Preconditions: gate->end is not empty; an opening comes with a grammar.
     AnswerConstraint(std::optional<ReasoningGate> gate, std::shared_ptr<const GrammarTokens> grammar,
-                     std::shared_ptr<const GrammarVocabulary> vocabulary);
+                     std::shared_ptr<const GrammarVocabulary> vocabulary, const std::string& opening = {});
 
     // Sets the bits of the tokens that may follow and clears all others. End tokens are never set where a grammar is
     // followed; while the answer is free, every bit is set.
@@ -37,19 +40,30 @@ public:
     bool finished() const;
 
 private:
-    enum class Phase : uint8_t { before, reasoning, ending, answer };
+    enum class Phase : uint8_t { before, reasoning, ending, free, answer };
     struct Gate : ReasoningGate {
-        std::vector<uint32_t> closing;  // tokens that `end` may be complete with
+        std::vector<uint32_t> closing;  // tokens that may complete `end`
     };
+    struct Opening {
+        std::string text;
+        std::vector<uint32_t> closing;  // tokens that may complete `text`
+    };
+    std::vector<uint32_t> closing_tokens(const std::string& text) const;
     std::string_view text_of(uint32_t token) const;
-    // Behind the text of a token in reasoning: where the reasoning has ended, what the token says behind it.
+    // If this token ends the reasoning, returns the part of its text after the end tag.
     std::optional<std::string_view> behind_end(std::string& joined, uint32_t token) const;
-    bool opening(uint32_t token) const;
+    bool begins_reasoning(uint32_t token) const;
     void think(std::string_view text);
+    void end_reasoning();
+    // Whether an answer may begin with `text`, directly after the reasoning.
+    bool may_begin(std::string_view text) const;
+    void clear_wrong_openings(std::span<uint32_t> allowed) const;
+    bool go_on_free(std::string text);
 
     std::shared_ptr<const Gate> gate_;
     std::shared_ptr<const GrammarVocabulary> vocabulary_;
-    std::optional<GrammarMatcher> start_, matcher_;  // at the start; where the answer is, if it is of the grammar
+    std::shared_ptr<const Opening> opening_;         // null: the grammar holds from the beginning
+    std::optional<GrammarMatcher> start_, matcher_;  // after the opening; where the answer is, if it is of the grammar
     Phase phase_ = Phase::answer;
     std::string tail_;     // the last bytes, in which a tag may begin
     int64_t thought_ = 0;  // tokens of reasoning

@@ -66,6 +66,7 @@ public:
     const Json& config() const override { return source_.config(); }
     KvFormat kv() const override { return KvFormat::none; }
     std::span<const CheckpointTensor> tensors() const override { return tensors_; }
+    std::span<const std::string> notes() const override { return source_.notes(); }
     Result<std::vector<SideFile>> side_files() const override {
         return gguf_side_files(source_).within(path_.string());
     }

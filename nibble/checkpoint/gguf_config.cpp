@@ -64,7 +64,7 @@ public:
         arch_ = name;
         NIBBLE_CHECK(architecture());
         NIBBLE_CHECK(token_ids());
-        c_["tie_word_embeddings"] = !has_tensor("output.weight");
+        c_["tie_word_embeddings"] = !has_own_head(file_);
         c_["torch_dtype"] = "bfloat16";
         c_["use_cache"] = true;
         return std::move(c_);
@@ -443,6 +443,15 @@ Result<int64_t> gguf_head_dim(const GgufMetadata& metadata, std::string_view arc
 }
 
 Result<Json> gguf_model_config(const GgufFile& file) { return ConfigBuilder(file).build(); }
+
+bool has_own_head(const GgufFile& file) {
+    const GgufTensor* head = file.find_tensor("output.weight");
+    const GgufTensor* embedding = file.find_tensor("token_embd.weight");
+    if (!head || !embedding) return head != nullptr;
+    // The scale of an NVFP4 matrix stands in a tensor of its own.
+    return head->type == GgmlType::nvfp4 || head->type != embedding->type || head->shape != embedding->shape ||
+           !std::ranges::equal(head->data, embedding->data);
+}
 
 Result<Json> gguf_generation_config(const GgufFile& file) {
     const GgufMetadata& m = file.metadata();

@@ -11,6 +11,10 @@ namespace nibble {
 // cannot express (named), rope_freqs.weight that is no Llama-3 scaling.
 Result<Json> gguf_model_config(const GgufFile& file);
 
+// Whether the file has a matrix for the output head that is not a copy of the embedding, byte for byte. Some converters
+// write the copy for tied models.
+bool has_own_head(const GgufFile& file);
+
 // Token ids for generation: every token at which llama.cpp would stop (end of text, of turn, of message).
 Result<Json> gguf_generation_config(const GgufFile& file);
 

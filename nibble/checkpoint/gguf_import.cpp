@@ -75,6 +75,7 @@ Status check_unchanged(const std::filesystem::path& file, const std::string& bef
 
 void warn_about_losses(const GgufSource& source, bool tokenizer, const JobHooks& hooks) {
     if (!hooks.warn) return;
+    for (const std::string& note : source.notes()) hooks.warn(note);
     if (!source.left_out().empty())
         hooks.warn(fmt::format("{} activation scales are not carried into a BF16 folder (the first: {})",
                                source.left_out().size(), source.left_out()[0]));

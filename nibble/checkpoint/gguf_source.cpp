@@ -90,6 +90,10 @@ Status GgufSource::map_tensors() {
 
 Status GgufSource::add(const GgufArchitecture& architecture, const GgufTensor& tensor) {
     if (tensor.name == "rope_freqs.weight") return Ok{};  // in the config, as rope_scaling
+    if (tensor.name == "output.weight" && config_["tie_word_embeddings"] == true) {
+        notes_.push_back("output.weight is a copy of token_embd.weight: it is used once");
+        return Ok{};
+    }
     const std::string_view name = tensor.name;
     if (name.ends_with(input_scale_suffix)) {
         left_out_.push_back(tensor.name);

@@ -48,6 +48,8 @@ public:
 
     // Tensors of the file that no BF16 model can hold: NVFP4 activation scales (X.input_scale).
     const std::vector<std::string>& left_out() const { return left_out_; }
+    // One line each for the user.
+    const std::vector<std::string>& notes() const { return notes_; }
 
     // Rows [begin, end) in Hugging Face order, (end - begin) * cols() values. Thread-safe. Errors: a range outside the
     // tensor, numbers that cannot be the architecture's (a state matrix that is not negative).
@@ -68,7 +70,7 @@ private:
     std::unique_ptr<GgufFile> file_;  // behind a pointer: tensors_ points into it, and the source moves
     Json config_;
     std::vector<GgufSourceTensor> tensors_;
-    std::vector<std::string> left_out_;
+    std::vector<std::string> left_out_, notes_;
 };
 
 }  // namespace nibble

@@ -71,7 +71,7 @@ Status check_output_folder(const fs::path& folder, int64_t bytes_needed) {
     return check_from(fs::absolute(folder).lexically_normal(), folder, bytes_needed);
 }
 
-Status check_output_file(const fs::path& file) {
+Status check_output_file(const fs::path& file, int64_t bytes_needed) {
     const fs::path folder = fs::absolute(file).lexically_normal().parent_path();
     std::error_code ignored;
     if (fs::is_directory(file, ignored))
@@ -79,7 +79,7 @@ Status check_output_file(const fs::path& file) {
     if (!fs::exists(folder, ignored))
         return fail(ErrorKind::file, "{}: there is no folder {}; make it or choose another output", file.string(),
                     folder.string());
-    return check_from(folder, file, 0);
+    return check_from(folder, file, bytes_needed);
 }
 
 Status refuse_output_in_source(const std::filesystem::path& out, const std::filesystem::path& source) {

@@ -12,6 +12,9 @@
 
 namespace nibble {
 
+// The least normal number. Smaller scales have no finite reciprocal, or one whose reciprocal GPUs flush to zero.
+inline constexpr float least_divided_scale = 0x1p-126f;
+
 inline int trailing_zero_bits(float x) { return float_bits(x) == 0 ? 32 : std::countr_zero(float_bits(x)); }
 
 struct Divisor {

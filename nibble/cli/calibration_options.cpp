@@ -7,8 +7,8 @@ namespace nibble {
 void add_calibration_flags(CLI::App& command, CalibrationText& text) {
     command.add_option(
         "--calib", text.file,
-        "calibration text: .txt, .jsonl of {\"text\"} or {\"messages\"} (either may be .gz), or .safetensors with "
-        "input_ids");
+        "calibration text: plain, or lines of {\"text\"} or {\"messages\"} (either may be compressed by gzip), or "
+        ".safetensors with input_ids");
     command.add_option("--calib-tokens", text.tokens, "tokens taken from the front of the file")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();

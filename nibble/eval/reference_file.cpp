@@ -1,5 +1,7 @@
 #include "eval/reference_file.h"
 
+#include "checkpoint/output_place.h"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -14,6 +16,8 @@ static_assert(std::endian::native == std::endian::little, "the file is little-en
 
 constexpr double levels = 65535;
 
+int64_t reference_row_bytes(int64_t vocab) { return 8 + 2 * vocab; }
+
 // One line of JSON, padded with spaces to a multiple of 64 bytes.
 std::string header_of(const ReferenceShape& shape) {
     Json facts = Json::object();
@@ -24,6 +28,12 @@ std::string header_of(const ReferenceShape& shape) {
         -1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 64) / 64 * 64 - 1, ' ');
     return text + '\n';
+}
+
+int64_t whole_bytes(const ReferenceShape& shape) {
+    int64_t bytes = std::ssize(header_of(shape));
+    for (const int64_t rows : shape.rows) bytes += rows * reference_row_bytes(shape.vocab);
+    return bytes;
 }
 
 Error differs(const Json& old_header, const Json& header) {
@@ -67,11 +77,14 @@ void decode_row(std::span<const std::byte> in, std::span<float> row) {
 int64_t ReferenceFile::offset(int64_t window) const {
     int64_t rows = 0;
     for (int64_t w = 0; w < window; ++w) rows += shape_.rows[static_cast<size_t>(w)];
-    return header_ + rows * row_bytes();
+    return header_ + rows * reference_row_bytes(shape_.vocab);
 }
 
 // Only whole windows are written, in order: the file's length tells how many there are.
 Result<ReferenceFile> ReferenceFile::open(const std::filesystem::path& path, const ReferenceShape& shape) {
+    std::error_code none;
+    const auto present = static_cast<int64_t>(std::filesystem::file_size(path, none));
+    NIBBLE_CHECK(check_output_file(path, whole_bytes(shape) - (none ? 0 : present)));
     NIBBLE_TRY(FileDescriptor fd, FileDescriptor::open(path, O_RDWR | O_CREAT));
     ReferenceFile file(std::move(fd), shape);
     const std::string header = header_of(shape);
@@ -94,7 +107,8 @@ Result<ReferenceFile> ReferenceFile::open(const std::filesystem::path& path, con
 }
 
 Status ReferenceFile::append(std::span<const float> log_probs) {
-    const auto vocab = static_cast<size_t>(shape_.vocab), width = static_cast<size_t>(row_bytes());
+    const auto vocab = static_cast<size_t>(shape_.vocab),
+               width = static_cast<size_t>(reference_row_bytes(shape_.vocab));
     const size_t rows = log_probs.size() / vocab;
     for (const float v : log_probs)
         if (!std::isfinite(v)) return fail("{}: a log-probability is not finite", file_.path().string());
@@ -107,7 +121,8 @@ Status ReferenceFile::append(std::span<const float> log_probs) {
 }
 
 Status ReferenceFile::read(int64_t window, std::span<float> log_probs) const {
-    const auto vocab = static_cast<size_t>(shape_.vocab), width = static_cast<size_t>(row_bytes());
+    const auto vocab = static_cast<size_t>(shape_.vocab),
+               width = static_cast<size_t>(reference_row_bytes(shape_.vocab));
     const size_t rows = log_probs.size() / vocab;
     std::vector<std::byte> bytes(rows * width);
     NIBBLE_CHECK(file_.read_at(bytes, offset(window)));

@@ -27,7 +27,8 @@ struct ReferenceShape {
 
 class ReferenceFile {
 public:
-    // Opens or starts a file. Errors: it holds another reference (says which facts differ), it is damaged.
+    // Opens or starts a file. Errors: it holds another reference (says which facts differ), it is damaged, its file
+    // system has no room for all windows.
     static Result<ReferenceFile> open(const std::filesystem::path& path, const ReferenceShape& shape);
 
     int64_t windows() const { return windows_; }  // complete ones, from the first
@@ -39,7 +40,6 @@ public:
 
 private:
     ReferenceFile(FileDescriptor file, ReferenceShape shape) : file_(std::move(file)), shape_(std::move(shape)) {}
-    int64_t row_bytes() const { return 8 + 2 * shape_.vocab; }
     int64_t offset(int64_t window) const;
 
     FileDescriptor file_;

@@ -25,27 +25,10 @@ std::string pointer_part(std::string_view name) {
     return out;
 }
 
-// The text of a reference's fragment without its percent signs.
-std::string percent_decoded(std::string_view text) {
-    const auto digit = [](char c) {
-        return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-    };
-    std::string out;
-    for (size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
-            out += char(digit(text[i + 1]) * 16 + digit(text[i + 2]));
-            i += 2;
-        } else {
-            out += text[i];
-        }
-    }
-    return out;
-}
-
 // Whether a keyword that is not enforced has no effect where it stands.
 bool restricts_nothing(const Json& schema, std::string_view keyword, const Json& value) {
     if (keyword == "minContains" || keyword == "maxContains") return !schema.contains("contains");
-    return (keyword == "unevaluatedItems" && value == true) || (keyword == "dependencies" && value == Json::object());
+    return keyword == "unevaluatedItems" && value == true;
 }
 
 bool has_any(const Json& schema, std::initializer_list<const char*> keys) {
@@ -54,10 +37,11 @@ bool has_any(const Json& schema, std::initializer_list<const char*> keys) {
 
 }  // namespace
 
-const Json* SchemaShapes::made(Json schema, const Json& where) {
+Result<const Json*> SchemaShapes::made(Json schema, const Json& where) {
     made_.push_back(std::move(schema));
     made_places_.insert(&made_.back());
     where_[&made_.back()] = where_[&where];
+    NIBBLE_CHECK(ids_.read_copy(made_.back(), where, budget_));
     return &made_.back();
 }
 
@@ -72,14 +56,12 @@ Result<const Json*> SchemaShapes::child(const Json& schema, std::string_view key
 Status SchemaShapes::check_keywords(const Json& schema) {
     // Keywords of some draft that restrict documents and that a grammar does not enforce. A keyword that JSON Schema
     // does not define is an annotation (core specification, 6.5).
-    static constexpr std::array refused{"contains",    "minContains",   "maxContains",  "unevaluatedItems",
-                                        "$dynamicRef", "$recursiveRef", "dependencies", "extends",
-                                        "disallow",    "divisibleBy"};
+    static constexpr std::array refused{"contains",         "minContains", "maxContains",
+                                        "unevaluatedItems", "$dynamicRef", "$recursiveRef",
+                                        "extends",          "disallow",    "divisibleBy"};
     for (const char* key : refused)
         if (const auto it = schema.find(key); it != schema.end() && !restricts_nothing(schema, key, *it))
             return at(&schema, "", fail("the keyword '{}' is not supported", key));
-    if (schema.contains("$id") && &schema != &root_)
-        return at(&schema, "$id", fail("only the outermost schema may have one"));
     if (const auto it = schema.find("unevaluatedProperties"); it != schema.end()) {
         if (has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas",
                              "additionalProperties"}))
@@ -94,6 +76,8 @@ Status SchemaShapes::check_keywords(const Json& schema) {
 }
 
 Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
+    if (!ids_read_) NIBBLE_CHECK(ids_.read(root_, budget_));
+    ids_read_ = true;
     NIBBLE_CHECK(check_keywords(schema));
     NIBBLE_CHECK(budget_.pay_work(100));
     std::vector<JsonShape> shapes;
@@ -132,7 +116,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
         NIBBLE_CHECK(limit(values(*it, schema, "enum")));
     }
     if (const auto it = schema.find("const"); it != schema.end())
-        NIBBLE_CHECK(limit(values(*made(Json::array({*it}), schema), schema, "const")));
+        NIBBLE_CHECK(limit(values(Json::array({*it}), schema, "const")));
     if (const auto it = schema.find("$ref"); it != schema.end()) {
         if (!it->is_string()) return at(&schema, "$ref", fail("a text"));
         NIBBLE_TRY(const Json* to, target(schema, it->get<std::string>()));
@@ -160,7 +144,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
         NIBBLE_CHECK(limit(none_of(*excluded)));
     }
     if (schema.contains("if")) NIBBLE_CHECK(limit(conditional(schema)));
-    for (const char* keyword : {"dependentRequired", "dependentSchemas"})
+    for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
         if (schema.contains(keyword)) NIBBLE_CHECK(limit(dependent(schema, keyword)));
     // OpenAPI 3.0: null is allowed, too.
     const auto is_null = [](const JsonShape& shape) { return shape.kind == Kind::null; };
@@ -207,7 +191,8 @@ Result<std::vector<JsonShape>> SchemaShapes::values(const Json& list, const Json
                 same["required"] = std::move(required);
                 same["additionalProperties"] = false;
             }
-            NIBBLE_TRY(auto shapes, of_schema(made(std::move(same), schema)));
+            NIBBLE_TRY(const Json* alone, made(std::move(same), schema));
+            NIBBLE_TRY(auto shapes, of_schema(alone));
             for (JsonShape& shape : shapes) out.push_back(std::move(shape));
         }
     }
@@ -299,8 +284,8 @@ Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
                                                 "unevaluatedProperties"});
                    })) {
             for (const std::string& name : shape.required) {
-                NIBBLE_TRY(auto without,
-                           of_schema(made({{"type", "object"}, {"properties", {{name, false}}}}, schema)));
+                NIBBLE_TRY(const Json* lacks, made({{"type", "object"}, {"properties", {{name, false}}}}, schema));
+                NIBBLE_TRY(auto without, of_schema(lacks));
                 for (JsonShape& one : without) rest.push_back(std::move(one));
             }
             for (const Json* layer : shape.layers)
@@ -308,7 +293,8 @@ Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
                     for (const auto& [name, member] : members->items()) {
                         Json other_value{{"type", "object"}, {"required", Json::array({name})}};
                         other_value["properties"][name]["not"] = member;
-                        NIBBLE_TRY(auto wrong, of_schema(made(std::move(other_value), schema)));
+                        NIBBLE_TRY(const Json* differs, made(std::move(other_value), schema));
+                        NIBBLE_TRY(auto wrong, of_schema(differs));
                         for (JsonShape& one : wrong) rest.push_back(std::move(one));
                     }
         } else {
@@ -325,19 +311,22 @@ Result<std::vector<JsonShape>> SchemaShapes::dependent(const Json& schema, std::
     NIBBLE_TRY(auto out, of(SchemaSet{}));
     for (const auto& [name, value] : map.items()) {
         Json with{{"required", Json::array({name})}};
-        if (keyword == "dependentRequired") {
+        const bool lists = keyword == "dependentRequired" || (keyword == "dependencies" && value.is_array());
+        if (lists) {
             if (!value.is_array()) return at(&schema, keyword, fail("lists of names"));
             for (const Json& one : value) with["required"].push_back(one);
         }
-        NIBBLE_TRY(auto shapes, of_schema(made(std::move(with), schema)));
-        if (keyword == "dependentSchemas") {
+        NIBBLE_TRY(const Json* has, made(std::move(with), schema));
+        NIBBLE_TRY(auto shapes, of_schema(has));
+        if (!lists) {
             NIBBLE_TRY(const Json* then, child(schema, keyword, value, name));
             NIBBLE_TRY(const auto more, of_schema(then));
             NIBBLE_TRY(shapes, both(shapes, more));
         }
         Json none = Json::object();
         none["properties"][name] = false;
-        NIBBLE_TRY(auto without, of_schema(made(std::move(none), schema)));
+        NIBBLE_TRY(const Json* lacks, made(std::move(none), schema));
+        NIBBLE_TRY(auto without, of_schema(lacks));
         // Values of other types are in both.
         std::erase_if(without, [](const JsonShape& shape) { return shape.kind != Kind::object; });
         for (JsonShape& shape : without) shapes.push_back(std::move(shape));
@@ -414,14 +403,22 @@ Status SchemaShapes::string_keywords(const Json& schema, JsonShape& shape) {
 Status SchemaShapes::array_keywords(const Json& schema, JsonShape& shape) {
     NIBBLE_TRY(shape.least, count(schema, "minItems", 0));
     NIBBLE_TRY(shape.most, count(schema, "maxItems", SIZE_MAX));
-    if (const auto it = schema.find("items"); it != schema.end()) {
-        if (it->is_array())
-            return at(&schema, "items", fail("a list of schemas is called prefixItems since draft 2020-12"));
-        NIBBLE_CHECK(child(schema, "items", *it, ""));
+    const auto list = [&](const char* keyword, const Json& schemas) -> Status {
+        for (size_t i = 0; i < schemas.size(); ++i) NIBBLE_CHECK(child(schema, keyword, schemas[i], std::to_string(i)));
+        return Ok{};
+    };
+    const auto prefix = schema.find("prefixItems"), items = schema.find("items");
+    if (prefix != schema.end()) {
+        if (!prefix->is_array()) return at(&schema, "prefixItems", fail("a list of schemas"));
+        NIBBLE_CHECK(list("prefixItems", *prefix));
     }
-    if (const auto it = schema.find("prefixItems"); it != schema.end()) {
-        if (!it->is_array()) return at(&schema, "prefixItems", fail("a list of schemas"));
-        for (size_t i = 0; i < it->size(); ++i) NIBBLE_CHECK(child(schema, "prefixItems", (*it)[i], std::to_string(i)));
+    if (items != schema.end() && items->is_array()) {  // before draft 2020-12
+        if (prefix != schema.end()) return at(&schema, "items", fail("a schema, since there are prefixItems"));
+        NIBBLE_CHECK(list("items", *items));
+        if (const auto it = schema.find("additionalItems"); it != schema.end())
+            NIBBLE_CHECK(child(schema, "additionalItems", *it, ""));
+    } else if (items != schema.end()) {
+        NIBBLE_CHECK(child(schema, "items", *items, ""));
     }
     if (has_any(schema, {"items", "prefixItems"})) shape.layers.push_back(&schema);
     return Ok{};
@@ -459,55 +456,10 @@ Status SchemaShapes::object_keywords(const Json& schema, JsonShape& shape) {
 }
 
 Result<const Json*> SchemaShapes::target(const Json& schema, const std::string& reference) {
-    const auto refuse = [&](std::string_view why) { return at(&schema, "$ref", fail("'{}' {}", reference, why)); };
-    std::string_view fragment = reference;
-    if (const auto id = root_.find("$id"); id != root_.end() && id->is_string())
-        if (const auto& text = id->get_ref<const std::string&>(); !text.empty() && fragment.starts_with(text)) {
-            fragment.remove_prefix(text.size());
-            if (fragment.empty()) return &root_;
-        }
-    if (!fragment.starts_with('#')) return refuse("is outside of the schema; only '#...' is supported");
-    const std::string path = percent_decoded(fragment.substr(1));
-    if (!path.empty() && path[0] != '/') {  // an anchor
-        std::vector<const Json*> work{&root_};
-        while (!work.empty()) {
-            const Json* at_node = work.back();
-            work.pop_back();
-            NIBBLE_CHECK(budget_.pay_work(1));
-            if (at_node->is_object())
-                if (const auto it = at_node->find("$anchor"); it != at_node->end() && *it == path) {
-                    where_.try_emplace(at_node, "#" + path);
-                    return at_node;
-                }
-            if (at_node->is_structured())
-                for (const Json& inner : *at_node) work.push_back(&inner);
-        }
-        return refuse("names no $anchor");
-    }
-    const Json* found = &root_;
-    for (size_t from = 0; from < path.size();) {
-        const size_t end = std::min(path.find('/', from + 1), path.size());
-        std::string name;
-        for (size_t i = from + 1; i < end; ++i) {
-            if (path[i] == '~' && i + 1 < end && (path[i + 1] == '0' || path[i + 1] == '1'))
-                name += path[++i] == '0' ? '~' : '/';
-            else
-                name += path[i];
-        }
-        if (found->is_object()) {
-            const auto it = found->find(name);
-            found = it == found->end() ? nullptr : &*it;
-        } else {
-            const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == name.npos;
-            found = found->is_array() && number && size_t(std::atol(name.c_str())) < found->size()
-                        ? &(*found)[size_t(std::atol(name.c_str()))]
-                        : nullptr;
-        }
-        if (!found) return refuse("names nothing in the schema");
-        from = end;
-    }
-    where_.try_emplace(found, "#" + path);
-    return found;
+    auto found = ids_.find(schema, reference, budget_);
+    if (!found.ok()) return at(&schema, "$ref", fail("'{}' {}", reference, found.error().message()));
+    where_.try_emplace(found->schema, found->place);
+    return found->schema;
 }
 
 }  // namespace nibble

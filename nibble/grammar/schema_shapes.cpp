@@ -72,6 +72,20 @@ const Json* find(const Json& object, const std::string& key) {
     return it == object.end() ? nullptr : &*it;
 }
 
+// The schemas of a layer's first items, one each; null: there are none. Before draft 2020-12 they are a list in
+// "items".
+const Json* first_items(const Json& layer) {
+    if (const Json* prefix = find(layer, "prefixItems")) return prefix;
+    const Json* items = find(layer, "items");
+    return items && items->is_array() ? items : nullptr;
+}
+
+// The schema of all items after them; null: they are free.
+const Json* further_items(const Json& layer) {
+    const Json* items = find(layer, "items");
+    return items && items->is_array() ? find(layer, "additionalItems") : items;
+}
+
 // What a layer says of members that it does not name; null: nothing.
 const Json* others_of(const Json& layer) {
     const Json* others = find(layer, "additionalProperties");
@@ -227,8 +241,8 @@ SchemaSet SchemaShapes::other_member(const JsonShape& shape, const std::vector<M
 SchemaSet SchemaShapes::item(const JsonShape& shape, size_t index) const {
     SchemaSet out;
     for (const Json* layer : shape.layers) {
-        const Json* prefix = find(*layer, "prefixItems");
-        const Json* items = find(*layer, "items");
+        const Json* prefix = first_items(*layer);
+        const Json* items = further_items(*layer);
         if (prefix && index < prefix->size())
             append(out, {&(*prefix)[index]});
         else if (items)
@@ -240,7 +254,7 @@ SchemaSet SchemaShapes::item(const JsonShape& shape, size_t index) const {
 size_t SchemaShapes::prefix_items(const JsonShape& shape) {
     size_t n = 0;
     for (const Json* layer : shape.layers)
-        if (const Json* prefix = find(*layer, "prefixItems")) n = std::max(n, prefix->size());
+        if (const Json* prefix = first_items(*layer)) n = std::max(n, prefix->size());
     return n;
 }
 

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "grammar/dfa.h"
 #include "grammar/json_number.h"
+#include "grammar/schema_ids.h"
 
 #include <deque>
 #include <map>
@@ -92,10 +93,12 @@ private:
     Status check_keywords(const Json& schema);
     Result<const Json*> child(const Json& schema, std::string_view keyword, const Json& value, std::string_view part);
     Result<const Json*> target(const Json& schema, const std::string& reference);
-    const Json* made(Json schema, const Json& where);
+    Result<const Json*> made(Json schema, const Json& where);
     Result<size_t> count(const Json& schema, std::string_view keyword, size_t otherwise);
 
     const Json& root_;
+    SchemaIds ids_;
+    bool ids_read_ = false;
     bool open_objects_;
     GrammarBudget& budget_;
     std::deque<Json> made_;

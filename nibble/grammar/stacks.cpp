@@ -8,6 +8,9 @@ namespace {
 constexpr size_t most_nodes = 512;       // that stay; collect() runs where there are more
 constexpr size_t most_kept_nodes = 256;  // that the tops may need
 
+// While the readings of one byte are followed.
+constexpr size_t most_followed = 20'000, most_settling_nodes = 50'000;
+
 uint64_t key_of(uint32_t a, uint32_t b) { return uint64_t(a) << 32 | b; }
 
 }  // namespace
@@ -72,18 +75,33 @@ void GrammarStacks::settle(std::vector<StackTop> pending) {
         tops_ = std::move(pending);
         return;
     }
+    // A state is followed with all its stacks at once, and again when it has more: were each stack followed alone,
+    // their number would count, which doubles with every rule that calls a nullable one twice. Beyond the limit of work
+    // a state keeps the stacks that it has.
     std::unordered_map<uint32_t, uint32_t> place;  // of a state in tops_
-    std::vector<StackTop> next;
-    for (size_t i = 0; i < pending.size(); ++i) {  // in this order, few states are met again with more stacks
-        const StackTop at = pending[i];
+    std::vector<uint32_t> waiting;                 // places in tops_, in the order in which they are followed
+    std::vector<bool> waits;
+    const auto add = [&](const StackTop& at) {
         const auto [it, fresh] = place.try_emplace(at.state, uint32_t(tops_.size()));
+        const uint32_t where = it->second;
         if (fresh) {
             tops_.push_back(at);
+            waits.push_back(false);
         } else {
-            const uint32_t joined = unite(tops_[it->second].below, at.below);
-            if (joined == std::exchange(tops_[it->second].below, joined)) continue;
+            if (waiting.size() > most_followed || nodes_.size() > most_settling_nodes) return;
+            const uint32_t joined = unite(tops_[where].below, at.below);
+            if (joined == std::exchange(tops_[where].below, joined)) return;
         }
-        if (!automaton_->simple(at.state)) follow_state(*automaton_, *this, at, may_end_, pending);
+        if (automaton_->simple(at.state) || waits[where]) return;
+        waits[where] = true;
+        waiting.push_back(where);
+    };
+    for (const StackTop& at : pending) add(at);
+    for (size_t i = 0; i < waiting.size(); ++i) {
+        waits[waiting[i]] = false;
+        pending.clear();
+        follow_state(*automaton_, *this, tops_[waiting[i]], may_end_, pending);
+        for (const StackTop& at : pending) add(at);
     }
     std::erase_if(tops_, [&](const StackTop& top) { return !automaton_->has_edges(top.state); });
 }

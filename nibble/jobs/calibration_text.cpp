@@ -1,5 +1,6 @@
 #include "jobs/calibration_text.h"
 
+#include "base/mapped_file.h"
 #include "chat/model_text.h"
 #include "io/safetensors.h"
 #include "model/cpu/model.h"
@@ -31,12 +32,22 @@ Result<Sequences> ready_ids(const std::string& path) {
     return sequences;
 }
 
+// A safetensors file begins with the size of its header (8 bytes, little-endian) and the header, which is JSON. A text
+// has no zero byte.
+Result<bool> is_safetensors(const std::string& path) {
+    if (path.ends_with(".safetensors")) return true;
+    NIBBLE_TRY(const auto file, MappedFile::open(path));
+    const auto bytes = file.bytes();
+    return bytes.size() > 8 && bytes[7] == std::byte{0} && bytes[8] == std::byte{'{'};
+}
+
 }  // namespace
 
 Result<Sequences> calibration_sequences(const CalibrationText& calib, const Checkpoint& checkpoint,
                                         const JobHooks& hooks) {
     NIBBLE_TRY(const ModelConfig config, model_config(checkpoint));
-    if (calib.file.ends_with(".safetensors")) {
+    NIBBLE_TRY(const bool ids, is_safetensors(calib.file));
+    if (ids) {
         NIBBLE_TRY(Sequences ready, ready_ids(calib.file));
         for (const auto& sequence : ready)
             if (std::ssize(sequence) > config.context)

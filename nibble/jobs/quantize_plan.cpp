@@ -1,5 +1,6 @@
 #include "jobs/quantize_plan.h"
 
+#include "checkpoint/reciprocal.h"
 #include "jobs/words.h"
 #include "quant/resolve.h"
 
@@ -63,6 +64,7 @@ Result<Plan> make_plan(const QuantizeOptions& options, const QuantizeSettings& s
                     .embeddings = settings.embeddings,
                     .statistics = known.statistics,
                     .folded = known.folded,
+                    .least_scale = settings.dialect == Dialect::compressed_tensors ? least_divided_scale : 0.0f,
                     .scales = known.scales ? &known.scales->values : nullptr})
         .as(ErrorKind::recipe);
 }

@@ -2,6 +2,7 @@
 
 #include "formats/nvfp4.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -158,6 +159,11 @@ Result<ActivationScales> resolve_activation_scales(const Plan& plan, const Scale
     NIBBLE_CHECK(lookup.complete());
     if (auto unused = lookup.unused()) scales.warnings.push_back(*std::move(unused));
     unify(plan, scales);
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+        const PlanEntry& entry = plan.entries[i];
+        if (scales.input[i] && entry.activation == ActivationFormat::nvfp4)
+            scales.input[i] = std::max(*scales.input[i], entry.least_scale);
+    }
     return scales;
 }
 

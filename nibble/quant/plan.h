@@ -22,6 +22,8 @@ struct PlanEntry {
     WeightSolver solver;  // makes the codes from statistics of activations; none: the kernels of kernels/quantize.h
     ActivationFormat activation = ActivationFormat::none;
     std::optional<float> constant_input_amax;  // recipe fixed it: no calibration needed
+    // NVFP4: no stored tensor scale or input scale is below it (ResolveOptions::least_scale).
+    float least_scale = 0;
     // Tensors with equal keys belong together; an empty key: alone.
     std::string scale_group;  // they share the stored tensor scale, made of their largest maximum
     // They share the maximum inside a search, and where it chooses one multiplier per tensor also the choice, by the

@@ -239,6 +239,7 @@ private:
         PlanEntry e{tensor.name, m.name, tensor.shape, tensor.dtype};
         e.listed_module = m.listed;
         e.reason = m.why;
+        e.least_scale = options_.least_scale;
         if (m.has_quantizers()) NIBBLE_CHECK(decide(m, first_[i], e));
         if (m.kind == ModuleKind::embedding && options_.embeddings != Format::none) NIBBLE_CHECK(quantize_embedding(e));
         if (e.spec.format != Format::none) NIBBLE_CHECK(check_fit(m, e));

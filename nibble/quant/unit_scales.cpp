@@ -1,5 +1,7 @@
 #include "quant/unit_scales.h"
 
+#include "formats/nvfp4.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -14,6 +16,11 @@ void for_group(std::span<const MemberScale> members, const MemberScale& of, Key 
     const std::string& name = of.entry->*key;
     for (const MemberScale& m : members)
         if (&m == &of || (!name.empty() && m.entry->*key == name)) visit(m);
+}
+
+// The least maximum whose tensor scale the output can store.
+float least_amax(const PlanEntry& entry) {
+    return entry.spec.format == Format::nvfp4 ? entry.least_scale * e2m1_max * entry.spec.normalization : 0.0f;
 }
 
 float found_amax(const MemberScale& m) { return searches_tensor(*m.entry) ? m.amax.search * m.multiplier : m.own_amax; }
@@ -54,6 +61,7 @@ void set_stored_scales(std::span<MemberScale> members) {
         if (m.entry->spec.format == Format::fp8_block128 && m.entry->scale_group.empty()) continue;  // tiles are local
         for_group(members, m, &PlanEntry::scale_group,
                   [&](const MemberScale& x) { m.amax.store = std::max(m.amax.store, found_amax(x)); });
+        if (m.amax.store > 0) m.amax.store = std::max(m.amax.store, least_amax(*m.entry));
         m.tensor_scale = tensor_scale(m.entry->spec, m.amax);
     }
 }

@@ -47,7 +47,7 @@ Answer::Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uin
 
 void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
     if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
-        return end(FinishReason::error, fmt::format("the logits of token {} hold a NaN or an infinity", generated()));
+        return end(fail("the logits of token {} hold a NaN or an infinity", generated()));
     if (request_->sampled_logprobs) {
         std::ranges::copy(logits, log_probs.begin());
         filter_.restrict(log_probs, request_->sampling);
@@ -56,7 +56,10 @@ void Answer::choose(std::span<float> logits, std::span<float> log_probs, const E
         kernels.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
     }
     if ((masks() || rules_.biases()) && !rules_.apply(logits, said(), constraint_.get()))
-        return end(FinishReason::error, fmt::format("no token may follow token {} of the answer", generated()));
+        return end(fail(ErrorKind::usage,
+                        "no token may follow token {} of the answer: the request's constraint, allowed_token_ids, "
+                        "bad_words and logit_bias exclude all",
+                        generated()));
     const int32_t id = sampler_.sample(logits, std::ssize(tokens_));
     accept(scored(id, log_probs, request_->top_logprobs));
 }
@@ -81,8 +84,7 @@ void Answer::accept(GeneratedToken token) {
         return;
     }
     if (constraint_) {
-        if (!constraint_->accept(id))
-            return end(FinishReason::error, fmt::format("the constraint refuses token {}, which it allowed", id));
+        if (!constraint_->accept(id)) return end(fail("the constraint refuses token {}, which it allowed", id));
         if (constraint_->finished()) return end(FinishReason::stop);
     }
     if (generated() >= most_tokens_) end(FinishReason::length);
@@ -113,10 +115,15 @@ void Answer::trim(std::vector<int32_t>& draft) const {
     draft.resize(kept);
 }
 
-void Answer::end(FinishReason reason, std::string error) {
+void Answer::end(Error error) {
+    if (finished()) return;
+    error_ = std::move(error);
+    end(FinishReason::error);
+}
+
+void Answer::end(FinishReason reason) {
     if (finished()) return;
     finish_ = reason;
-    error_ = std::move(error);
     if (!decoder_) return;
     std::string rest = stop_.push(decoder_->finish());
     if (!stop_.found()) rest += stop_.finish();

@@ -49,8 +49,9 @@ public:
     void accept(GeneratedToken token);
     // Shortens a draft to what the constraint lets follow.
     void trim(std::vector<int32_t>& draft) const;
-    // Ends an answer that is not finished; `error` with FinishReason::error.
-    void end(FinishReason reason, std::string error = {});
+    // Both end an answer that is not finished; an error with FinishReason::error.
+    void end(FinishReason reason);
+    void end(Error error);
 
     // What is new since the last call.
     struct News {
@@ -60,7 +61,7 @@ public:
     News take() { return std::exchange(news_, {}); }
     const std::string& stop() const { return stop_.matched(); }
     int32_t stop_token() const { return stop_token_; }
-    const std::string& error() const { return error_; }
+    const std::optional<Error>& error() const { return error_; }
 
 private:
     std::span<const int32_t> said() const { return std::span(tokens_).subspan(static_cast<size_t>(prompt_)); }
@@ -78,7 +79,7 @@ private:
     News news_;
     FinishReason finish_ = FinishReason::none;
     int32_t stop_token_ = -1;
-    std::string error_;
+    std::optional<Error> error_;
 };
 
 // The log-probability of `id`, and of the `top` likeliest tokens, likeliest first, of equal ones the lower id.

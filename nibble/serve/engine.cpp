@@ -81,13 +81,20 @@ int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
     return low;
 }
 
+// `error` may be null.
+void note_error(AnswerEvent& event, const Error* error) {
+    if (!error) return;
+    event.error = error->message();
+    event.error_kind = error->kind();
+}
+
 // What one request asks for is not to end the process.
 template <class Work>
 Status guarded(const Work& work) {
     try {
         return work();
     } catch (const std::bad_alloc&) {
-        return fail("out of memory");
+        return fail(ErrorKind::memory, "out of memory");
     }
 }
 
@@ -139,7 +146,7 @@ struct Engine::State {
     void count_finished(Job& job, EngineClock::time_point now);
     void tell(Choice& choice);
     void count_choice(Job& job, AnswerEvent& event);
-    void tell_unmade(Job& job, int32_t from, FinishReason finish, std::string_view error);
+    void tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error);
     void tell_finished();
     void publish(bool more);
     void loop();
@@ -278,7 +285,7 @@ void Engine::State::loop() {
         try {
             more = step();
         } catch (const std::bad_alloc&) {  // what runs ends; the server goes on
-            scheduler->each([](Choice& c) { c.answer.end(FinishReason::error, "out of memory"); });
+            scheduler->each([](Choice& c) { c.answer.end(fail(ErrorKind::memory, "out of memory")); });
             more = true;
         }
     }
@@ -333,7 +340,7 @@ void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
         }
         return Ok{};
     });
-    if (!enough.ok()) tell_unmade(*job, made, FinishReason::error, enough.error().message());
+    if (!enough.ok()) tell_unmade(*job, made, FinishReason::error, &enough.error());
 }
 
 void Engine::State::fork(Choice& leader) {
@@ -345,7 +352,7 @@ void Engine::State::fork(Choice& leader) {
         return Ok{};
     });
     scheduler->fork(leader, std::move(children));
-    if (!enough.ok()) tell_unmade(*leader.job, made, FinishReason::error, enough.error().message());
+    if (!enough.ok()) tell_unmade(*leader.job, made, FinishReason::error, &enough.error());
 }
 
 void Engine::State::end_cancelled_and_late() {
@@ -422,8 +429,7 @@ void Engine::State::land(bool carried_on) {
 }
 
 void Engine::State::settle(Choice& choice) {
-    if (const Status settled = scheduler->settle(choice); !settled.ok())
-        choice.answer.end(FinishReason::error, settled.error().message());
+    if (const Status settled = scheduler->settle(choice); !settled.ok()) choice.answer.end(settled.error());
 }
 
 // Whose fault it was shows when each runs by itself. certain: a choice that was alone is it.
@@ -431,7 +437,7 @@ void Engine::State::fail_step(const Flight& flight, const Status& status, bool c
     for (const Flight::Part& part : flight.parts) {
         if (!part.valid()) continue;
         if (certain && flight.parts.size() == 1) {
-            part.choice->answer.end(FinishReason::error, status.error().message());
+            part.choice->answer.end(status.error());
         } else {
             part.choice->alone = true;
             scheduler->preempt(*part.choice);
@@ -512,7 +518,7 @@ void Engine::State::tell(Choice& choice) {
         event.finish = choice.answer.finish();
         event.stop = choice.answer.stop();
         event.stop_token = choice.answer.stop_token();
-        event.error = choice.answer.error();
+        note_error(event, choice.answer.error() ? &*choice.answer.error() : nullptr);
         job.longest = std::max(job.longest, choice.answer.generated());
         count_choice(job, event);
     }
@@ -549,9 +555,10 @@ void Engine::State::count_choice(Job& job, AnswerEvent& event) {
 }
 
 // Choices [from, n) were not begun: the one that they were to begin with has not come so far, or memory is missing.
-void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, std::string_view error) {
+void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error) {
     for (int32_t i = from; i < job.request.choices; ++i) {
-        AnswerEvent event{.choice = i, .finish = finish, .error = error};
+        AnswerEvent event{.choice = i, .finish = finish};
+        note_error(event, error);
         count_choice(job, event);
         if (job.sink) job.sink(event);
     }
@@ -559,7 +566,8 @@ void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, std
 
 void Engine::State::tell_finished() {
     for (auto& choice : scheduler->take_finished()) {
-        if (choice->forks) tell_unmade(*choice->job, 1, choice->answer.finish(), choice->answer.error());
+        const auto& error = choice->answer.error();
+        if (choice->forks) tell_unmade(*choice->job, 1, choice->answer.finish(), error ? &*error : nullptr);
         tell(*choice);
         if (choice->steps > 0) leaving.push_back(std::move(choice));
     }

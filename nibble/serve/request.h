@@ -5,6 +5,7 @@
 // order of arrival, chunks, cache hits, preemptions or drafts change a bit of it (docs/architecture.md 4).
 #pragma once
 
+#include "base/error.h"
 #include "kernels/sampling.h"
 
 #include <chrono>
@@ -117,7 +118,9 @@ struct AnswerEvent {
     FinishReason finish = FinishReason::none;  // another: the choice's last event
     std::string_view stop;                     // the stop string that ended the choice
     int32_t stop_token = -1;                   // the end token that did
-    std::string_view error;                    // with FinishReason::error
+    // With FinishReason::error. The kind `usage`: the request's own rules leave no token that may follow.
+    std::string_view error;
+    ErrorKind error_kind = ErrorKind::other;
     const RequestReport* report = nullptr;     // in the request's last event: every choice has finished
 };
 

@@ -99,7 +99,7 @@ bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) 
     if (pool_->free_pages() < needed() && !choice.draft.empty()) choice.draft.clear();
     if (!make_room(needed(), choice, step)) {
         if (running_.size() == 1) {
-            choice.answer.end(FinishReason::error, "the KV cache is too small for the answer");
+            choice.answer.end(fail("the KV cache is too small for the answer"));
         } else {
             push_out(choice);
         }
@@ -107,7 +107,7 @@ bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) 
     }
     const Status reserved = choice.sequence->reserve(rows + std::ssize(choice.draft));
     if (!reserved.ok()) {
-        choice.answer.end(FinishReason::error, reserved.error().message());
+        choice.answer.end(reserved.error());
         return false;
     }
     step.push_back(&choice);
@@ -179,7 +179,7 @@ Scheduler::Joins Scheduler::admit(Choice& choice, int64_t& spoken_for) {
     if (options_.prefix_cache && !choice.scores_prompt()) {
         auto past = cache_.begin(tokens, choice.job->request.cache_salt, *choice.sequence);
         if (!past.ok()) {
-            choice.answer.end(FinishReason::error, past.error().message());
+            choice.answer.end(past.error());
             return Joins::never;
         }
         if (past->wait) {

@@ -35,9 +35,7 @@ void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log
     for (int64_t i = 0; i < c.base && start + i + 1 < std::ssize(prompt); ++i) {
         const std::span<float> logits = row(i);
         if (k.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
-            return c.answer.end(
-                FinishReason::error,
-                fmt::format("the logits of the prompt's token {} hold a NaN or an infinity", start + i));
+            return c.answer.end(fail("the logits of the prompt's token {} hold a NaN or an infinity", start + i));
         k.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
         const int32_t id = prompt[static_cast<size_t>(start + i + 1)];
         c.prompt_scores.push_back(scored(id, log_probs, c.job->request.prompt_logprobs));
@@ -56,8 +54,8 @@ void follow_draft(Choice& c, const Choose& choose) {
     }
 }
 
-std::string nonfinite_text(const Choice& c) {
-    return fmt::format("the logits of token {} hold a NaN or an infinity", c.answer.generated());
+Error nonfinite(const Choice& c) {
+    return fail("the logits of token {} hold a NaN or an infinity", c.answer.generated());
 }
 
 }  // namespace
@@ -133,7 +131,7 @@ Status StepRunner::run_logits(std::span<Choice* const> step) {
             if (c.wants_row && !c.answer.finished())
                 follow_draft(c, [&](int64_t i) { c.answer.choose(row(behind + i), log_probs, *work.elementwise); });
         } catch (const std::bad_alloc&) {
-            c.answer.end(FinishReason::error, "out of memory");
+            c.answer.end(fail(ErrorKind::memory, "out of memory"));
         }
     });
     return go_on(batch, step);
@@ -199,7 +197,7 @@ Status StepRunner::choose_on_host(std::span<const HostRows> list) {
                     c.answer.choose(row(place[static_cast<size_t>(at)] + i), log_probs, *work.elementwise);
                 });
             } catch (const std::bad_alloc&) {
-                c.answer.end(FinishReason::error, "out of memory");
+                c.answer.end(fail(ErrorKind::memory, "out of memory"));
             }
         });
         stats_.host_rows += rows;
@@ -216,7 +214,7 @@ Status StepRunner::choose_deferred(std::span<const HostRows> list) {
             masks[static_cast<size_t>(at)] = c.answer.masks_along(c.draft, model_.config().vocab);
         } catch (const std::bad_alloc&) {
             c.right = 0;
-            c.answer.end(FinishReason::error, "out of memory");
+            c.answer.end(fail(ErrorKind::memory, "out of memory"));
         }
     });
     std::vector<int64_t> rows;
@@ -249,7 +247,7 @@ void StepRunner::prepare(const Flight& flight) const {
         try {
             c.answer.prepare(model_.config().vocab);
         } catch (const std::bad_alloc&) {
-            c.answer.end(FinishReason::error, "out of memory");
+            c.answer.end(fail(ErrorKind::memory, "out of memory"));
         }
     });
 }
@@ -265,7 +263,7 @@ Status StepRunner::collect(const Flight& flight, bool carried_on) {
         Choice& c = *part.choice;
         --c.pending;
         if (token.id == -2) {
-            c.answer.end(FinishReason::error, nonfinite_text(c));
+            c.answer.end(nonfinite(c));
         } else if (token.id >= 0 && c.answer.on_device()) {
             c.answer.accept({token.id, token.logprob, {}});
             c.on_host = false;
@@ -319,7 +317,7 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
             follow_draft(*c, [&](int64_t i) {
                 const ChosenToken token = rows[static_cast<size_t>(i)];
                 if (token.id >= 0) return c->answer.accept({token.id, token.logprob, {}});
-                c->answer.end(FinishReason::error, nonfinite_text(*c));
+                c->answer.end(nonfinite(*c));
             });
         }
     }

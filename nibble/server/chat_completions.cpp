@@ -1,5 +1,6 @@
 // POST /v1/chat/completions.
 #include "server/chat_turn.h"
+#include "server/input_reader.h"
 #include "server/neutral_fields.h"
 #include "server/openai_writer.h"
 #include "server/routes.h"
@@ -52,6 +53,7 @@ public:
     ChatWriter(ExchangePtr exchange, ModelPtr model, const ChatWish& wish)
         : OpenAiWriter(std::move(exchange), std::move(model), wish.form, "chatcmpl-"),
           logprobs_(wish.logprobs),
+          tools_(wish.turn.tools),
           functions_(wish.turn.functions),
           predicted_(!wish.request.expected.empty()) {
         prompt_tokens_ = std::ssize(wish.request.prompt);
@@ -83,6 +85,7 @@ public:
         if (ends)
             for (AnswerPart& part : one.reader.finish(e.finish == FinishReason::length))
                 parts.push_back(std::move(part));
+        for (AnswerPart& part : parts) read_input(one, part);
         std::erase_if(parts, [&](const AnswerPart& part) { return is_extra(part); });
         for (const GeneratedToken& t : e.tokens) {
             if (logprobs_ && form_.stream.stream) one.logprobs.push_back(chat_logprob(*model_, t, form_.as_ids));
@@ -101,7 +104,7 @@ public:
         for (size_t i = 0; i < chunks; ++i) {
             const bool last = i + 1 == chunks;
             Json choice{{"index", e.choice},
-                        {"delta", i < parts.size() ? delta_of(parts[i]) : Json::object()},
+                        {"delta", i < parts.size() ? delta_of(one, parts[i]) : Json::object()},
                         {"logprobs", nullptr},
                         {"finish_reason", nullptr}};
             if (last) {
@@ -135,6 +138,8 @@ private:
         AnswerParser reader;
         std::string content, reasoning;
         Json calls = Json::array();
+        std::vector<bool> custom;       // by the index of the call: it is a custom tool's
+        InputReader input;              // of the last call
         Json logprobs = Json::array();  // of the next chunk
         std::string scores;             // the same of a whole answer, as text
         std::vector<int32_t> ids;
@@ -151,7 +156,24 @@ private:
         return json;
     }
 
-    Json delta_of(const AnswerPart& part) const {
+    // The arguments of a custom tool's call become its input.
+    void read_input(One& one, AnswerPart& part) const {
+        if (part.kind == AnswerPart::Kind::tool_begin) {
+            one.custom.push_back(tools_.called(part.name).custom);
+            one.input = {};
+        }
+        if (part.kind == AnswerPart::Kind::tool_arguments && one.custom[part.index])
+            part.text = one.input.push(part.text);
+    }
+
+    // A call as it begins, without its arguments or input.
+    static Json call_of(const One& one, const AnswerPart& part) {
+        const bool custom = one.custom[part.index];
+        const char* const type = custom ? "custom" : "function";
+        return {{"id", part.id}, {"type", type}, {type, {{"name", part.name}, {custom ? "input" : "arguments", ""}}}};
+    }
+
+    Json delta_of(const One& one, const AnswerPart& part) const {
         if (functions_ && part.kind == AnswerPart::Kind::tool_begin)
             return {{"function_call", {{"name", part.name}, {"arguments", ""}}}};
         if (functions_ && part.kind == AnswerPart::Kind::tool_arguments)
@@ -161,14 +183,19 @@ private:
                 return {{"reasoning_content", part.text}};
             case AnswerPart::Kind::content:
                 return {{"content", part.text}};
-            case AnswerPart::Kind::tool_begin:
-                return {{"tool_calls", Json::array({{{"index", part.index},
-                                                     {"id", part.id},
-                                                     {"type", "function"},
-                                                     {"function", {{"name", part.name}, {"arguments", ""}}}}})}};
-            case AnswerPart::Kind::tool_arguments:
-                return {
-                    {"tool_calls", Json::array({{{"index", part.index}, {"function", {{"arguments", part.text}}}}})}};
+            case AnswerPart::Kind::tool_begin: {
+                Json call = call_of(one, part);
+                call["index"] = part.index;
+                return {{"tool_calls", Json::array({std::move(call)})}};
+            }
+            case AnswerPart::Kind::tool_arguments: {
+                Json call{{"index", part.index}};
+                if (one.custom[part.index])
+                    call["custom"] = {{"input", part.text}};
+                else
+                    call["function"] = {{"arguments", part.text}};
+                return {{"tool_calls", Json::array({std::move(call)})}};
+            }
             case AnswerPart::Kind::tool_end:
                 break;
         }
@@ -184,12 +211,12 @@ private:
                 one.content += part.text;
                 break;
             case AnswerPart::Kind::tool_begin:
-                one.calls.push_back(
-                    {{"id", part.id}, {"type", "function"}, {"function", {{"name", part.name}, {"arguments", ""}}}});
+                one.calls.push_back(call_of(one, part));
                 break;
             case AnswerPart::Kind::tool_arguments: {
-                auto& text = one.calls.back()["function"]["arguments"].get_ref<std::string&>();
-                text += part.text;
+                Json& call = one.calls.back();
+                Json& text = one.custom[part.index] ? call["custom"]["input"] : call["function"]["arguments"];
+                text.get_ref<std::string&>() += part.text;
                 break;
             }
             case AnswerPart::Kind::tool_end:
@@ -201,8 +228,10 @@ private:
         if (e.finish != FinishReason::stop || !one.reader.called_tools()) return finish_reason(e);
         return functions_ ? "function_call" : "tool_calls";
     }
-    // A deprecated function_call is one call; further ones have no place in the answer.
+    // A deprecated function_call is one call; further ones have no place in the answer. Nor have arguments without
+    // text.
     bool is_extra(const AnswerPart& part) const {
+        if (part.kind == AnswerPart::Kind::tool_arguments && part.text.empty()) return true;
         return functions_ && part.index > 0 && part.kind >= AnswerPart::Kind::tool_begin;
     }
 
@@ -224,7 +253,9 @@ private:
         return json.take();
     }
 
-    bool logprobs_, functions_, predicted_;
+    bool logprobs_;
+    ClientTools tools_;
+    bool functions_, predicted_;
     std::vector<int32_t> prompt_;
     std::vector<One> choices_;
     std::vector<GeneratedToken> prompt_scores_;

@@ -16,7 +16,7 @@ Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, cons
     asked.control_tokens_in_data = model.control_in_data;
     asked.deadline = fields.deadline();
     auto prompt = model.format->prompt(asked);
-    if (prompt.ok()) return ChatTurn{model.format, std::move(asked), *std::move(prompt)};
+    if (prompt.ok()) return ChatTurn{.format = model.format, .asked = std::move(asked), .prompt = *std::move(prompt)};
     const std::string& why = prompt.error().message();
     if (why.starts_with("tools")) fields.blame("tools");
     if (why.starts_with("chat_template:")) fields.blame("chat_template");
@@ -76,7 +76,14 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
         const bool neutral = !value || (value->is_array() && value->empty()) || *value == Json::array({"text"});
         if (!neutral) return fields.bad(name, "is not supported");
     }
-    if (const Json* tools = fields.find("tools")) asked.tools = *tools;
+    ClientTools tools;
+    if (const Json* list = fields.find("tools")) {
+        auto read = ClientTools::read_chat(*list);
+        if (!read.ok()) return fields.bad("tools", read.error().message());
+        tools = *std::move(read);
+        asked.tools = tools.functions();
+        asked.input_grammars = tools.grammars();
+    }
     if (const Json* choice = fields.find("tool_choice"))
         if (const Status read = read_tool_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
@@ -102,6 +109,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
         asked.reasoning_budget = budget;
     }
     NIBBLE_TRY(ChatTurn turn, make_chat_turn(fields, "messages", model, std::move(asked)));
+    turn.tools = std::move(tools);
     turn.functions = functions;
     return turn;
 }
@@ -111,7 +119,8 @@ Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_p
     const int64_t room = std::min(request.max_tokens, model.context() - std::ssize(turn.prompt.tokens));
     if (turn.format->needs_control_tokens(turn.asked)) request.skip_special = false;
     const bool demanded = turn.asked.tool_choice == ToolChoice::required || turn.asked.tool_choice == ToolChoice::named;
-    if (!grammar && !demanded && !turn.asked.reasoning_budget) return Ok{};
+    const bool held = demanded || ChatFormat::holds_calls(turn.asked);
+    if (!grammar && !held && !turn.asked.reasoning_budget) return Ok{};
     if (!model.grammars) return fail("the model's tokens cannot be held to a grammar");
     NIBBLE_TRY(const auto constraint, turn.format->constraint(turn.asked, turn.prompt, model.grammars->vocabulary(),
                                                               std::move(grammar), room));

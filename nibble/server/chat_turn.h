@@ -3,6 +3,7 @@
 
 #include "chat/chat_format.h"
 #include "server/body_fields.h"
+#include "server/client_tools.h"
 #include "server/exchange.h"
 #include "server/served_model.h"
 
@@ -12,6 +13,7 @@ struct ChatTurn {
     std::shared_ptr<const ChatFormat> format;
     ChatRequest asked;
     ChatPrompt prompt;
+    ClientTools tools;       // as the client declared them
     bool functions = false;  // asked for in the deprecated field, so the answer has one function_call
 
     AnswerParser reader() const { return format->parser(asked, prompt); }

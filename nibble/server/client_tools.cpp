@@ -108,6 +108,30 @@ Result<ClientTools> ClientTools::read(const Json& list) {
     return tools;
 }
 
+Result<ClientTools> ClientTools::read_chat(const Json& list) {
+    if (!list.is_array()) return fail("is not a list");
+    ClientTools tools;
+    for (size_t i = 0; i < list.size(); ++i) {
+        if (words(list[i], "type") != "custom") {
+            tools.functions_.push_back(list[i]);
+            continue;
+        }
+        Json custom = list[i].value("custom", Json());
+        const ClientTool named{.name = words(custom, "name"), .custom = true};
+        if (named.name.empty()) return fail("[{}].custom.name is missing", i);
+        // The grammar is a member of the format here, and its members are the format's in /v1/responses.
+        if (const Json format = custom.value("format", Json()); words(format, "type") == "grammar") {
+            const Json grammar = format.value("grammar", Json());
+            if (!grammar.is_object()) return fail("[{}].custom.format.grammar is missing", i);
+            custom["format"].update(grammar);
+        }
+        tools.by_name_.emplace(named.name, named);
+        if (const Status added = tools.add_custom(custom, named); !added.ok())
+            return fail("[{}].custom.{}", i, added.error().message());
+    }
+    return tools;
+}
+
 ClientTool ClientTools::called(const std::string& name) const {
     if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
     const ClientTool* only = nullptr;  // that has the name in its namespace

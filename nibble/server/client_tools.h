@@ -1,10 +1,14 @@
-// Tools of /v1/responses. In the prompt every tool is a function with a name of its own; the client hears of a call in
-// its own words: a function of a namespace, or a custom tool, which takes a text.
+// Tools of /v1/responses and /v1/chat/completions. In the prompt every tool is a function with a name of its own. The
+// answer describes a call as the client declared its tool: a function of a namespace, or a custom tool, which takes a
+// text.
 //
+//   /v1/responses                                                                                  in the prompt
 //   {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read", ...}]}   files__read, as vLLM
 //   {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", ...}}      patch({"input":
 //   TEXT})
 //   {"type": "web_search"}                                                                         left out
+//   /v1/chat/completions
+//   {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": {"syntax": "lark", ...}}}}
 #pragma once
 
 #include "chat/chat_format.h"
@@ -28,6 +32,8 @@ class ClientTools {
 public:
     // Errors name the place in the list: "[1].name is missing".
     static Result<ClientTools> read(const Json& list);
+    // Reads the tools of /v1/chat/completions. Its functions are not checked here (check_tools).
+    static Result<ClientTools> read_chat(const Json& list);
 
     const Json& functions() const { return functions_; }                 // of the chat template
     const InputGrammars& grammars() const { return grammars_; }          // of custom tools, by the prompt's name

@@ -10,9 +10,9 @@ namespace nibble {
 
 namespace {
 
-ApiError engine_error(const std::string& message) {
-    if (message == "out of memory") return {.status = 503, .message = message, .retry_seconds = 5};
-    return {.status = 500, .message = message};
+ApiError engine_error(const HeardEvent& e) {
+    if (e.error_kind == ErrorKind::memory) return {.status = 503, .message = e.error, .retry_seconds = 5};
+    return {.status = e.error_kind == ErrorKind::usage ? 400 : 500, .message = e.error};
 }
 
 }  // namespace
@@ -122,7 +122,8 @@ void LiveRequest::hear(size_t part, int32_t first_choice, const AnswerEvent& e) 
                        .finish = e.finish,
                        .stop = std::string(e.stop),
                        .stop_token = e.stop_token,
-                       .error = std::string(e.error)});
+                       .error = std::string(e.error),
+                       .error_kind = e.error_kind});
     } catch (const std::bad_alloc&) {
         heard.reset();
     }
@@ -229,20 +230,29 @@ void LiveRequest::deal() {
         exchange_->log(499);
         return;
     }
-    if (!std::exchange(begun_, true)) writer_->begin();
+    // A stream that fails before its first event is no stream: the client gets the status of the error.
+    const auto breaks_off = [](const HeardEvent& e) {
+        return e.finish == FinishReason::error || e.finish == FinishReason::deadline ||
+               e.finish == FinishReason::cancelled;
+    };
+    if (!begun_ && (events.empty() || !breaks_off(events.front()))) {
+        begun_ = true;
+        writer_->begin();
+    }
+    const auto refuse = [&](const ApiError& error) { begun_ ? writer_->fail(error) : exchange_->fail(error); };
     for (const HeardEvent& e : events) {
         if (e.finish == FinishReason::error || e.finish == FinishReason::deadline) {
             over_ = true;
             const bool late = e.finish == FinishReason::deadline;
             note(finish_name(e.finish));
-            writer_->fail(late ? late_error() : engine_error(e.error));
+            refuse(late ? late_error() : engine_error(e));
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }
         if (e.finish == FinishReason::cancelled) {  // by the server, which is about to end
             over_ = true;
             note(finish_name(e.finish));
-            writer_->fail({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});
+            refuse({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});
             return;
         }
         cut_off_ |= e.finish == FinishReason::length;

@@ -19,6 +19,7 @@ struct HeardEvent {
     std::string stop;
     int32_t stop_token = -1;
     std::string error;
+    ErrorKind error_kind = ErrorKind::other;
     std::optional<RequestReport> total;  // with the last event of all choices
 };
 

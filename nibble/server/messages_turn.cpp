@@ -87,7 +87,8 @@ Result<Json> tools_of(const Json& given) {
         if (!tool.value("name", Json()).is_string()) return fail("[{}].name is missing", i);
         if (!tool.value("input_schema", Json()).is_object()) return fail("[{}].input_schema is missing", i);
         Json function{{"name", tool["name"]}, {"parameters", tool["input_schema"]}};
-        if (tool.contains("description")) function["description"] = tool["description"];
+        for (const char* name : {"description", "strict"})
+            if (tool.contains(name)) function[name] = tool[name];
         tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
     return tools;

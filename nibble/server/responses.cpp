@@ -123,6 +123,7 @@ public:
                 for (const Json& byte : logprob["bytes"]) bytes += static_cast<char>(byte.get<int>());
                 pending_.push(std::move(bytes), std::move(logprob));
             }
+        if (!answered_) reasoning_tokens_ += std::ssize(e.tokens);
         std::vector<AnswerPart> parts = reader_.push(e.text);
         if (e.finish != FinishReason::none) {
             for (AnswerPart& one : reader_.finish(e.finish == FinishReason::length)) parts.push_back(std::move(one));
@@ -168,10 +169,15 @@ private:
         out_.event(name, json);
     }
     void add(const AnswerPart& one) {
+        answered_ |= one.kind != AnswerPart::Kind::reasoning;
         if (one.kind >= AnswerPart::Kind::tool_begin && one.index >= turn_.most_calls) return;
         switch (one.kind) {
             case AnswerPart::Kind::reasoning:
                 if (logprobs_) pending_.take(one.text);
+                reasons_ = true;
+                if (!open_ || type() != "reasoning") open(reasoning_item());
+                text_ += one.text;
+                if (stream_) say("response.reasoning_text.delta", place({{"delta", one.text}}));
                 break;
             case AnswerPart::Kind::content: {
                 if (!open_ || type() != "message") open(message_item());
@@ -203,7 +209,7 @@ private:
     }
     std::string type() const { return items_.back()["type"]; }
     Json call_item(const AnswerPart& one) {
-        const ClientTool tool = turn_.tools.called(one.name);
+        const ClientTool tool = turn_.chat.tools.called(one.name);
         input_ = {};
         Json item{{"id", fmt::format("{}_{}_{}", tool.custom ? "ctc" : "fc", id_, one.index)},
                   {"type", tool.custom ? "custom_tool_call" : "function_call"},
@@ -213,8 +219,15 @@ private:
         item[tool.custom ? "input" : "arguments"] = "";
         return item;
     }
+    std::string item_id(std::string_view kind) const {
+        return items_.empty() ? fmt::format("{}_{}", kind, id_) : fmt::format("{}_{}_{}", kind, id_, items_.size());
+    }
+    Json reasoning_item() const {
+        return {{"id", item_id("rs")},      {"type", "reasoning"},      {"status", "in_progress"},
+                {"summary", Json::array()}, {"content", Json::array()}, {"encrypted_content", nullptr}};
+    }
     Json message_item() const {
-        return {{"id", items_.empty() ? "msg_" + id_ : fmt::format("msg_{}_{}", id_, items_.size())},
+        return {{"id", item_id("msg")},
                 {"type", "message"},
                 {"role", "assistant"},
                 {"status", "in_progress"},
@@ -227,18 +240,21 @@ private:
         open_ = true;
         if (!stream_) return;
         say("response.output_item.added", {{"output_index", items_.size() - 1}, {"item", items_.back()}});
-        if (type() == "message") say("response.content_part.added", place({{"part", part("", Json::array())}}));
+        if (has_content()) say("response.content_part.added", place({{"part", part("", Json::array())}}));
     }
     void close(std::string_view status) {
         if (!open_) return;
         open_ = false;
         Json& item = items_.back();
         item["status"] = status;
-        if (type() == "message") {
+        if (has_content()) {
             const Json whole = part(text_, std::exchange(said_logprobs_, Json::array()));
             item["content"] = Json::array({whole});
             if (stream_) {
-                say("response.output_text.done", place({{"text", text_}, {"logprobs", whole["logprobs"]}}));
+                if (type() == "reasoning")
+                    say("response.reasoning_text.done", place({{"text", text_}}));
+                else
+                    say("response.output_text.done", place({{"text", text_}, {"logprobs", whole["logprobs"]}}));
                 say("response.content_part.done", place({{"part", whole}}));
             }
         } else if (type() == "custom_tool_call") {
@@ -252,14 +268,17 @@ private:
         text_.clear();
         if (stream_) say("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item}});
     }
+    // Whether the open item's text is a part of its content: a message or reasoning.
+    bool has_content() const { return type() == "message" || type() == "reasoning"; }
     // In the item that is open.
     Json place(Json more) const {
         Json json{{"item_id", items_.back()["id"]}, {"output_index", items_.size() - 1}};
-        if (type() == "message") json["content_index"] = 0;
+        if (has_content()) json["content_index"] = 0;
         json.update(more);
         return json;
     }
-    static Json part(const std::string& text, Json logprobs) {
+    Json part(const std::string& text, Json logprobs) const {
+        if (type() == "reasoning") return {{"type", "reasoning_text"}, {"text", text}};
         return {
             {"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
     }
@@ -287,7 +306,7 @@ private:
                 {"input_tokens", total->prompt_tokens},
                 {"input_tokens_details", {{"cached_tokens", total->cached_tokens}, {"cache_write_tokens", 0}}},
                 {"output_tokens", total->generated_tokens},
-                {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                {"output_tokens_details", {{"reasoning_tokens", reasons_ ? reasoning_tokens_ : 0}}},
                 {"total_tokens", total->prompt_tokens + total->generated_tokens}};
         return json;
     }
@@ -307,6 +326,9 @@ private:
     InputReader input_;        // of a custom tool's call
     PendingTokens pending_;
     Json said_logprobs_ = Json::array();  // of the open message
+    bool reasons_ = false;                // the answer has reasoning
+    bool answered_ = false;               // the reasoning has ended, or there is none
+    int64_t reasoning_tokens_ = 0;        // generated before the text or the call; counts only if there is reasoning
 };
 
 }  // namespace
@@ -319,7 +341,7 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
-    for (const std::string& type : wish->turn.tools.left_out())
+    for (const std::string& type : wish->turn.chat.tools.left_out())
         exchange->core.note_once(
             fmt::format("tools of type {} are left out of prompts: the server does not run them", type));
     constexpr int64_t bytes_per_byte = 48;  // of what the answer repeats: values, and events that hold them

@@ -18,13 +18,29 @@ bool has_text(const Json& item, const char* name) {
     return found != item.end() && found->is_string();
 }
 
+// The messages that items become. Reasoning belongs to the assistant's message or call that follows it, where templates
+// look for it.
+struct Conversation {
+    Json messages = Json::array();
+    std::string reasoning;
+
+    Json& add(Json message) {
+        const bool assistant = message.value("role", Json()) == "assistant";
+        if (const std::string before = std::exchange(reasoning, {}); assistant && !before.empty())
+            message["reasoning_content"] = before;
+        messages.push_back(std::move(message));
+        return messages.back();
+    }
+};
+
 // Calls that follow each other, and the answer's text before them, are one message.
-Status add_call(const Json& item, const char* content, Json& messages) {
+Status add_call(const Json& item, const char* content, Conversation& to) {
     if (!has_text(item, "call_id") || !has_text(item, "name") || !has_text(item, content))
         return fail("a {} has call_id, name and {}", item["type"].get<std::string>(), content);
-    if (messages.empty() || messages.back().value("role", Json()) != "assistant")
-        messages.push_back({{"role", "assistant"}, {"content", nullptr}});
-    Json& message = messages.back();
+    const bool begins =
+        to.messages.empty() || to.messages.back().value("role", Json()) != "assistant" || !to.reasoning.empty();
+    if (begins) to.add({{"role", "assistant"}, {"content", nullptr}});
+    Json& message = to.messages.back();
     if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
     const bool custom = item["type"] == "custom_tool_call";
     message["tool_calls"].push_back(
@@ -36,7 +52,7 @@ Status add_call(const Json& item, const char* content, Json& messages) {
     return Ok{};
 }
 
-Status add_output(const Json& item, Json& messages) {
+Status add_output(const Json& item, Conversation& to) {
     const std::string type = item["type"];
     if (!has_text(item, "call_id")) return fail("a {} has a call_id", type);
     const Json output = item.value("output", Json());
@@ -52,22 +68,34 @@ Status add_output(const Json& item, Json& messages) {
     } else {
         return fail("an output is a text or a list of texts");
     }
-    messages.push_back({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", std::move(text)}});
+    to.add({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", std::move(text)}});
     return Ok{};
 }
 
-Status add_item(const Json& item, Json& messages) {
+// Summaries and encrypted reasoning are not the model's text.
+Status add_reasoning(const Json& item, Conversation& to) {
+    const Json content = item.value("content", Json());
+    if (!content.is_null() && !content.is_array()) return fail("the content of reasoning is a list of parts");
+    for (const Json& part : content) {
+        if (!part.is_object() || !has_text(part, "text")) return fail("a part of reasoning has a text");
+        if (!to.reasoning.empty()) to.reasoning += '\n';
+        to.reasoning += part["text"].get<std::string>();
+    }
+    return Ok{};
+}
+
+Status add_item(const Json& item, Conversation& to) {
     const Json& type = item["type"];
-    if (type == "function_call") return add_call(item, "arguments", messages);
-    if (type == "custom_tool_call") return add_call(item, "input", messages);
-    if (type == "function_call_output" || type == "custom_tool_call_output") return add_output(item, messages);
-    if (type == "reasoning") return Ok{};  // of earlier turns, which templates do not repeat
+    if (type == "function_call") return add_call(item, "arguments", to);
+    if (type == "custom_tool_call") return add_call(item, "input", to);
+    if (type == "function_call_output" || type == "custom_tool_call_output") return add_output(item, to);
+    if (type == "reasoning") return add_reasoning(item, to);
     if (type != "message")
         return fail("type {} is not supported", type.dump(-1, ' ', false, Json::error_handler_t::replace));
     Json message = Json::object();
     for (const char* name : {"role", "content"})
         if (item.contains(name)) message[name] = item[name];
-    messages.push_back(std::move(message));
+    to.add(std::move(message));
     return Ok{};
 }
 
@@ -122,18 +150,18 @@ void join_system(Json& messages) {
 }
 
 Result<Json> messages_of(BodyFields& fields, const Json& earlier, const Json& own) {
-    Json messages = Json::array();
+    Conversation conversation;
     std::string instructions;
     NIBBLE_CHECK(fields.read("instructions", instructions));
-    if (!instructions.empty()) messages.push_back({{"role", "system"}, {"content", instructions}});
+    if (!instructions.empty()) conversation.add({{"role", "system"}, {"content", instructions}});
     for (const Json& item : earlier)
-        if (const Status added = add_item(item, messages); !added.ok())
+        if (const Status added = add_item(item, conversation); !added.ok())
             return fields.bad("previous_response_id", added.error().message());
     for (size_t i = 0; i < own.size(); ++i)
-        if (const Status added = add_item(own[i], messages); !added.ok())
+        if (const Status added = add_item(own[i], conversation); !added.ok())
             return fields.bad("input", fmt::format("[{}]: {}", i, added.error().message()));
-    join_system(messages);
-    return messages;
+    join_system(conversation.messages);
+    return std::move(conversation.messages);
 }
 
 // tool_choice in the words of chat completions, with the prompt's names.
@@ -182,16 +210,17 @@ Status read_word(BodyFields& fields, const char* field, const char* name, const 
     return Ok{};
 }
 
-Status read_tools(BodyFields& fields, const ServedModel& model, ResponsesTurn& turn, ChatRequest& asked) {
+Result<ClientTools> read_tools(BodyFields& fields, const ServedModel& model, ResponsesTurn& turn, ChatRequest& asked) {
+    ClientTools known;
     if (const Json* tools = fields.find("tools")) {
         auto ours = ClientTools::read(*tools);
         if (!ours.ok()) return fields.bad("tools", ours.error().message());
-        turn.tools = *std::move(ours);
-        if (!turn.tools.functions().empty()) asked.tools = turn.tools.functions();
-        asked.input_grammars = turn.tools.grammars();
+        known = *std::move(ours);
+        if (!known.functions().empty()) asked.tools = known.functions();
+        asked.input_grammars = known.grammars();
     }
     if (const Json* given = fields.find("tool_choice")) {
-        const auto choice = choice_of(*given, turn.tools);
+        const auto choice = choice_of(*given, known);
         if (!choice.ok()) return fields.bad("tool_choice", choice.error().message());
         if (const Status read = read_tool_choice(*choice, asked); !read.ok())
             return fields.bad("tool_choice", read.error().message());
@@ -202,7 +231,8 @@ Status read_tools(BodyFields& fields, const ServedModel& model, ResponsesTurn& t
         NIBBLE_CHECK(fields.read_in("max_tool_calls", most, int64_t{1}, int64_t{1} << 30));
         turn.most_calls = asked.most_calls = static_cast<size_t>(most);
     }
-    return check_tool_format(fields, model, asked);
+    NIBBLE_CHECK(check_tool_format(fields, model, asked));
+    return known;
 }
 
 // truncation "auto": where the prompt leaves no room, the oldest messages go until it leaves `room` tokens. Whole turns
@@ -268,7 +298,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
     NIBBLE_TRY(const Json own, items_of_input(fields, store));
     NIBBLE_TRY(asked.messages, messages_of(fields, earlier, own));
     turn.input = body_text(own);
-    NIBBLE_CHECK(read_tools(fields, model, turn, asked));
+    NIBBLE_TRY(ClientTools tools, read_tools(fields, model, turn, asked));
     if (const Json* more = fields.find("chat_template_kwargs")) {
         if (!more->is_object()) return fields.bad("chat_template_kwargs", "is not an object");
         asked.template_variables = *more;
@@ -293,12 +323,13 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         return fields.bad("truncation", "is neither auto nor disabled");
     if (truncation == "disabled") {
         NIBBLE_TRY(turn.chat, make_chat_turn(fields, "input", model, std::move(asked)));
-        return turn;
+    } else {
+        int64_t room = model.context() / 4;
+        NIBBLE_CHECK(fields.read("max_output_tokens", room));
+        room = std::clamp<int64_t>(room, 1, std::max<int64_t>(model.context() / 2, 1));
+        NIBBLE_TRY(turn.chat, fitting_turn(fields, model, asked, room));
     }
-    int64_t room = model.context() / 4;
-    NIBBLE_CHECK(fields.read("max_output_tokens", room));
-    room = std::clamp<int64_t>(room, 1, std::max<int64_t>(model.context() / 2, 1));
-    NIBBLE_TRY(turn.chat, fitting_turn(fields, model, asked, room));
+    turn.chat.tools = std::move(tools);
     return turn;
 }
 

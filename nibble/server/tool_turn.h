@@ -4,7 +4,6 @@
 
 #include "server/body_fields.h"
 #include "server/chat_turn.h"
-#include "server/client_tools.h"
 #include "server/response_store.h"
 
 namespace nibble {
@@ -19,7 +18,6 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
 
 struct ResponsesTurn {
     ChatTurn chat;
-    ClientTools tools;
     std::string input;   // the request's own items, each with a type and an id, as JSON
     StoredPtr previous;  // the answer that the conversation goes on from; null: none
     size_t most_calls = SIZE_MAX;

@@ -114,23 +114,57 @@ std::string_view whole_part(const Unpacked& unpacked, bool lines) {
     return text.substr(0, end == text.npos ? 0 : end);
 }
 
+// What a file is that is neither a text nor rows of texts; empty: it may be one.
+std::string_view other_kind(std::string_view bytes) {
+    using namespace std::string_view_literals;
+    static constexpr std::pair<std::string_view, std::string_view> kinds[]{{"PAR1"sv, "a Parquet file"},
+                                                                           {"PK\x03\x04"sv, "a zip archive"},
+                                                                           {"\x28\xB5\x2F\xFD"sv, "packed by zstd"},
+                                                                           {"\xFD\x37zXZ"sv, "packed by xz"},
+                                                                           {"BZh"sv, "packed by bzip2"},
+                                                                           {"ARROW1"sv, "an Arrow file"},
+                                                                           {"\xFF\xFF\xFF\xFF"sv, "an Arrow stream"},
+                                                                           {"%PDF-"sv, "a PDF document"}};
+    for (const auto& [begin, name] : kinds)
+        if (bytes.starts_with(begin)) return name;
+    return {};
+}
+
+enum class CorpusForm { plain, lines };
+
+// The form of a text, by its content. Only where a beginning is no JSON that says more, the name decides.
+Result<CorpusForm> form_of(const std::filesystem::path& name, std::string_view text) {
+    const std::string ending = name.extension();
+    if (ending == ".csv" || ending == ".tsv") return fail("is a table, which is not read");
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    const auto first = parse_json(text.substr(0, text.find('\n')));
+    if (first.ok() && first->is_object() && (first->contains("text") || first->contains("messages")))
+        return CorpusForm::lines;
+    if (ending == ".jsonl" || ending == ".ndjson") return CorpusForm::lines;
+    if (ending == ".json") return fail("is JSON, but not an object with 'text' or 'messages' in every line");
+    return CorpusForm::plain;
+}
+
 Status fill(Corpus& corpus, const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,
             const CorpusOptions& options) {
     NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
     const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
     if (bytes.empty()) return fail("{}: is empty", corpus.origin);
-    if (bytes.starts_with("PAR1"))
-        return fail("{}: is a Parquet file, which is not read; write its text as .jsonl, a line {{\"text\": ...}} each",
-                    corpus.origin);
-    const bool packed = path.extension() == ".gz";
+    constexpr std::string_view next_step = "write its text as .jsonl, a line {\"text\": ...} each";
+    if (const std::string_view kind = other_kind(bytes); !kind.empty())
+        return fail("{}: is {}, which is not read; {}", corpus.origin, kind, next_step);
+    const bool named_gz = path.extension() == ".gz", packed = named_gz || bytes.starts_with("\x1f\x8b");
     Unpacked unpacked;
     if (packed) {
         NIBBLE_TRY(unpacked, gunzip(bytes, most_unpacked_bytes(options)).within(corpus.origin));
         corpus.cut = unpacked.cut;
         if (unpacked.text.empty()) return fail("{}: is empty", corpus.origin);
     }
-    const bool lines = (packed ? path.stem() : path).extension() == ".jsonl";
-    const std::string_view text = without_byte_order_mark(packed ? whole_part(unpacked, lines) : bytes);
+    const std::string_view head = without_byte_order_mark(packed ? std::string_view(unpacked.text) : bytes);
+    const auto form = form_of(named_gz ? path.stem() : path.filename(), head);
+    if (!form.ok()) return fail("{}: {}; {}", corpus.origin, form.error().message(), next_step);
+    const bool lines = *form == CorpusForm::lines;
+    const std::string_view text = packed ? without_byte_order_mark(whole_part(unpacked, lines)) : head;
     if (packed && text.empty())
         return fail("{}: its first line has more than the {} bytes that {} tokens may take", corpus.origin,
                     unpacked.text.size(), options.tokens);

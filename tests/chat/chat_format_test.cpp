@@ -195,7 +195,7 @@ TEST(ChatFormat, ErrorsNameThePlace) {
         EXPECT_EQ(prompt_error(request_of(messages)).substr(0, std::string_view(error).size()), error) << messages;
     const std::pair<const char*, const char*> tools[]{
         {R"({})", "tools: is not a list"},
-        {R"([{"type":"x"}])", "tools[0].type: only 'function' is supported"},
+        {R"([{"type":"x"}])", "tools[0].type: is neither 'function' nor 'custom'"},
         {R"([{"type":"function"}])", "tools[0].function: is not an object"},
         {R"([{"type":"function","function":{"name":"a b"}}])",
          "tools[0].function.name: is not 1 to 128 letters, digits, '_', '-' or '.'"},
@@ -420,6 +420,79 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
             EXPECT_GT(called, 0) << name;
         }
     }
+}
+
+// A call that the model makes by itself: after its opening tag it has the format of calls, and its arguments the schema
+// where the tool is strict.
+TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
+    const std::string separator(deepseek_separator), call_begin(deepseek_call_begin), call_end(deepseek_call_end);
+    const std::string json = R"({"code": "CODE"})", named = R"({"name": "NAME", "arguments": )" + json + "}";
+    struct FreeCall {
+        const char *format, *source;
+        std::string text;
+    };
+    const FreeCall calls[]{
+        {"hermes", "<tool_call>", "<tool_call>\n" + named + "\n</tool_call>"},
+        {"hermes", "<tool_call><function=",
+         "<tool_call>\n<function=NAME>\n<parameter=code>\nCODE\n</parameter>\n</function>\n</tool_call>"},
+        {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS][" + named + "]"},
+        {"mistral", "[TOOL_CALLS][ARGS]", "[TOOL_CALLS]NAME[ARGS]" + json},
+        {"nemotron", "<TOOLCALL>", "<TOOLCALL>[" + named + "]</TOOLCALL>"},
+        {"deepseek_v3", "tool▁calls▁begin",
+         "<｜tool▁calls▁begin｜>" + call_begin + "NAME" + separator + json + call_end + "<｜tool▁calls▁end｜>"}};
+    ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
+    request.tools = json_of(R"([{"type":"function","function":{"name":"held","strict":true,"parameters":)"
+                            R"({"type":"object","properties":{"code":{"type":"string","pattern":"^[A-C]{3}$"}},)"
+                            R"("required":["code"],"additionalProperties":false}}},)"
+                            R"({"type":"function","function":{"name":"free","parameters":)"
+                            R"({"type":"object","properties":{"other":{"type":"integer"}},"required":["other"]}}}])");
+    for (const auto& [name, source, text] : calls) {
+        const ChatFormat format = format_with(source, {.tools = name, .reasoning = "think"});
+        std::vector<std::string> texts;
+        for (int b = 0; b < 256; ++b) texts.emplace_back(1, char(b));
+        const auto vocabulary = GrammarVocabulary::of(texts);
+        ASSERT_TRUE(vocabulary.ok());
+        const auto prompt = format.prompt(request);
+        ASSERT_TRUE(prompt.ok()) << prompt.error().message();
+        const auto held = format.constraint(request, *prompt, *vocabulary);
+        ASSERT_TRUE(held.ok() && *held) << name;
+        // How much of an answer is accepted; all of it: whether it may end there.
+        const auto taken = [&](std::string answer, const char* tool, const char* code) {
+            for (const auto& [word, value] : {std::pair{"NAME", tool}, {"CODE", code}})
+                if (const size_t at = answer.find(word); at != answer.npos)
+                    answer.replace(at, std::string_view(word).size(), value);
+            AnswerConstraint constraint = **held;
+            std::vector<uint32_t> mask((*vocabulary)->words());
+            size_t n = 0;
+            for (; n < answer.size(); ++n) {
+                const auto token = static_cast<unsigned char>(answer[n]);
+                constraint.mask(mask);
+                EXPECT_EQ(AnswerConstraint(constraint).accept(token), (mask[token / 32] >> (token % 32) & 1) != 0);
+                if (!constraint.accept(token)) break;
+            }
+            return n == answer.size() && constraint.may_end();
+        };
+        for (const char* before : {"", "Let me look. ", "<tool",
+                                   "<think>a "
+                                   "<tool_call>x</think>"}) {
+            EXPECT_TRUE(taken(before + text, "held", "ABC")) << name << before;
+            EXPECT_FALSE(taken(before + text, "held", "ABX")) << name << before;
+            EXPECT_TRUE(taken(before + text, "free", "any")) << name << before;
+            EXPECT_FALSE(taken(before + text, "other", "ABC")) << name << before;
+            EXPECT_TRUE(taken(std::string(before) + "no call", "", "")) << name << before;
+        }
+    }
+    // Calls without an opening tag look like any JSON, and so does an answer without strict tools.
+    const auto vocabulary = GrammarVocabulary::of({"a", "</think>"});
+    const ChatFormat plain = format_with("", {.tools = "llama3", .reasoning = "none"});
+    EXPECT_FALSE(*plain.constraint(request, *plain.prompt(request), *vocabulary));
+    const ChatFormat hermes = format_with("<tool_call>", {.tools = "hermes", .reasoning = "none"});
+    EXPECT_TRUE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
+    request.tools[0]["function"]["strict"] = false;
+    EXPECT_FALSE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
+    // What a grammar cannot hold is an error also where the model need not call the tool.
+    request.input_grammars["held"] = "start: missing";
+    EXPECT_FALSE(hermes.constraint(request, *hermes.prompt(request), *vocabulary).ok());
 }
 
 TEST(ChatFormat, ConstraintsOfFreeAnswers) {

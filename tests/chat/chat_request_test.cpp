@@ -104,6 +104,22 @@ TEST(DeprecatedFunctions, CallsAndResultsAreThoseOfTools) {
     EXPECT_FALSE((*old)[0].contains("function_call"));
 }
 
+TEST(CustomTools, CallsGoBackAsCallsOfFunctions) {
+    const auto history = checked_messages(
+        *parse_json(
+            R"([{"role":"assistant","tool_calls":[{"id":"1","type":"custom","custom":{"name":"p","input":"a\n"}}]},)"
+            R"({"role":"tool","tool_call_id":"1","content":"done"}])"),
+        false);
+    ASSERT_TRUE(history.ok()) << history.error().message();
+    EXPECT_EQ((*history)[0]["tool_calls"][0],
+              *parse_json(R"({"id":"1","type":"function","function":{"name":"p","arguments":{"input":"a\n"}}})"));
+    const auto broken = checked_messages(
+        *parse_json(R"([{"role":"assistant","tool_calls":[{"id":"1","type":"custom","custom":{"name":"p"}}]}])"),
+        false);
+    ASSERT_FALSE(broken.ok());
+    EXPECT_EQ(broken.error().message(), "messages[0].tool_calls[0].custom.input: is not a text");
+}
+
 struct SchemaCase {
     const char* what;
     const char* parameters;  // null: left out

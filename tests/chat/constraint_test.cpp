@@ -83,6 +83,41 @@ TEST(ReasoningGate, ReasoningThatMayBegin) {
     EXPECT_TRUE(third.finished());
 }
 
+TEST(Opening, TheAnswerIsFreeUntilItsOpening) {
+    Thinker t;
+    t.tokens = std::make_shared<const GrammarTokens>(*Grammar::from_regex("/think>\n(yes|no)"), t.vocabulary);
+    const AnswerConstraint start({}, t.tokens, t.vocabulary, "/think>");
+    for (const auto& words : std::vector<std::vector<std::string>>{{"/think>\n"}, {"a", "<", "/think>\n"}}) {
+        AnswerConstraint constraint = start;
+        for (const std::string& word : words) {
+            EXPECT_TRUE(constraint.may_end());
+            EXPECT_TRUE(t.say(constraint, {word}));
+        }
+        EXPECT_FALSE(constraint.may_end());
+        EXPECT_EQ(t.allowed(constraint), "yes|no");
+        EXPECT_TRUE(t.say(constraint, {"no"}));
+        EXPECT_TRUE(constraint.finished());
+    }
+    // A token that completes the opening and goes on has to fit the grammar.
+    AnswerConstraint wrong = start;
+    EXPECT_FALSE(t.say(wrong, {"</think>yes"}));
+    EXPECT_TRUE(t.say(wrong, {"</think>", "\n", "yes"}));
+    EXPECT_TRUE(wrong.finished());
+    // Reasoning opens nothing.
+    AnswerConstraint thinks({ReasoningGate{.open = true, .begin = "<think>", .end = "no"}}, t.tokens, t.vocabulary,
+                            "/think>");
+    EXPECT_TRUE(t.say(thinks, {"/think>\n", "a", "no", "b", "/think>\n", "yes"}));
+    EXPECT_TRUE(thinks.finished());
+    // An answer that may begin with reasoning may also begin with the opening.
+    AnswerConstraint may({ReasoningGate{.open = false, .begin = "<think>", .end = "no"}}, t.tokens, t.vocabulary,
+                         "/think>");
+    AnswerConstraint other = may;
+    EXPECT_TRUE(t.say(may, {"<", "/think>\n", "yes"}));
+    EXPECT_TRUE(may.finished());
+    EXPECT_TRUE(t.say(other, {"<thi", "nk>a", "/think>\n", "a", "no", "/think>\n", "no"}));
+    EXPECT_TRUE(other.finished());
+}
+
 TEST(ReasoningGate, TheBudgetEndsTheReasoning) {
     const Thinker t;
     ReasoningGate gate = think_gate(true);

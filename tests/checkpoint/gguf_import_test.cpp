@@ -72,6 +72,49 @@ Json read_json(const fs::path& file) {
     return json.ok() ? *json : Json();
 }
 
+// A head that is a copy of the embedding, byte for byte, is tied to it and written once.
+TEST(GgufImport, a_copy_of_the_embedding_is_no_head_of_its_own) {
+    enum class Head { none, copy, other, copy_in_f32 };
+    for (const Head head : {Head::none, Head::copy, Head::other, Head::copy_in_f32}) {
+        TempDir dir;
+        Json config = tiny_llama();
+        config["tie_word_embeddings"] = true;
+        const HfModel model = test::random_model(config, 1);
+        GgufFromHf gguf = test::convert_to_gguf(model);
+        const auto embedding = std::ranges::find(gguf.specs, "token_embd.weight", &GgufTensorSpec::name);
+        ASSERT_NE(embedding, gguf.specs.end());
+        if (head != Head::none) {
+            std::vector<std::byte> data = gguf.data[static_cast<size_t>(embedding - gguf.specs.begin())];
+            GgufTensorSpec spec = *embedding;
+            spec.name = "output.weight";
+            if (head == Head::other) data.back() ^= std::byte{1};
+            if (head == Head::copy_in_f32) {
+                std::vector<std::byte> wide(2 * data.size());
+                for (size_t i = 0; i < data.size(); ++i) wide[i / 2 * 4 + 2 + i % 2] = data[i];
+                data = std::move(wide);
+                spec.type = GgmlType::f32;
+            }
+            gguf.specs.push_back(spec);
+            gguf.data.push_back(std::move(data));
+        }
+        gguf.write(dir / "m.gguf");
+        const bool tied = head == Head::none || head == Head::copy;
+        const auto checkpoint = Checkpoint::open(dir / "m.gguf");
+        ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
+        EXPECT_EQ((*checkpoint)->config()["tie_word_embeddings"], tied) << int(head);
+        EXPECT_EQ((*checkpoint)->notes().size(), head == Head::copy ? 1u : 0u);
+        ASSERT_TRUE(import_gguf({.file = dir / "m.gguf", .out = dir / "out"}).ok());
+        EXPECT_EQ(read_json(dir / "out" / "config.json")["tie_word_embeddings"], tied);
+        if (tied) {
+            expect_folder_holds(dir / "out", model);
+        } else {
+            const auto files = ModelFiles::open(dir / "out");
+            ASSERT_TRUE(files.ok());
+            EXPECT_NE(files->find("lm_head.weight"), nullptr);
+        }
+    }
+}
+
 TEST(GgufImport, a_llama_model_comes_back_bit_for_bit_with_its_config) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_llama(), 1);

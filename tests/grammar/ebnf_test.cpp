@@ -139,6 +139,28 @@ TEST(AmbiguousGrammars, LongAnswersNeverBreakOff) {
     }
 }
 
+// Rules that may match nothing and call each other twice have a number of readings that doubles with every rule.
+TEST(AmbiguousGrammars, NullableRulesCalledTwiceEnd) {
+    for (const int rules : {12, 20, 60, 400})
+        for (const std::string& start : {std::string("a0"), std::string("\"y\" a0 \"z\"")}) {
+            std::string grammar = "root ::= " + start + "\n";
+            for (int i = 0; i < rules; ++i) grammar += fmt::format("a{} ::= a{} a{} | \"\"\n", i, i + 1, i + 1);
+            grammar += fmt::format("a{} ::= \"x\"\n", rules);
+            const auto made = Grammar::from_ebnf(grammar);
+            ASSERT_TRUE(made.ok()) << rules << made.error().message();
+            const bool framed = start != "a0";
+            for (const int n : {0, 1, 2, 3, 30}) {
+                const std::string text(static_cast<size_t>(n), 'x');
+                EXPECT_TRUE((*made)->matches(framed ? "y" + text + "z" : text)) << rules << " " << n;
+            }
+            EXPECT_FALSE((*made)->matches(framed ? "yy" : "xy"));
+            const auto tokens = std::make_shared<const GrammarTokens>(*made, small_vocabulary());
+            Dice dice(7);
+            const Walk walk = random_walk(tokens, dice, 60, 0, false);
+            EXPECT_TRUE(walk.complete || walk.tokens >= 60) << rules << walk.text;
+        }
+}
+
 TEST(Lark, RulesTerminalsAndImports) {
     expect_texts(R"x(
 // a small language

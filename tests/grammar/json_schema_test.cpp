@@ -279,21 +279,24 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
                                R"({"unevaluatedItems":false})",
                                R"({"$dynamicRef":"#n"})",
                                R"({"$recursiveRef":"#"})",
-                               R"({"dependencies":{"a":["b"]}})",
                                R"({"contains":{},"minContains":1})",
                                R"({"multipleOf":0.01})",
                                R"({"minLength":-1})",
                                R"({"required":"a"})",
                                R"({"enum":[]})",
                                R"({"properties":{"a":3}})",
-                               R"({"items":[{}]})",
+                               R"({"items":[{}],"prefixItems":[{}]})",
+                               R"({"items":[3]})",
+                               R"({"items":[{}],"additionalItems":3})",
+                               R"({"dependencies":{"a":3}})",
                                R"(3)",
                                R"({"type":[]})",
                                R"({"minimum":"1"})",
                                R"({"not":{"multipleOf":3}})",
                                R"({"anyOf":[]})",
                                R"({"pattern":3})",
-                               R"({"properties":{"a":{"$id":"x"}}})",
+                               R"({"properties":{"a":{"$id":"x"},"b":{"$ref":"y"}}})",
+                               R"({"enum":[{"$id":"x"}],"$ref":"x"})",
                                R"({"type":"object","minProperties":3})",
                                R"({"minimum":2e18,"type":"integer"})"})
         EXPECT_NE(text_error(schema), "") << schema;
@@ -303,6 +306,68 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
           R"({"$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":1}},"$ref":"#/$defs/a"})",
           R"({"type":"string","pattern":"^a$","minLength":2})"})
         EXPECT_NE(text_error(schema).find("nothing satisfies"), std::string::npos) << schema << text_error(schema);
+}
+
+// Tuples as they were written before draft 2020-12, and dependencies of draft 7.
+TEST(JsonSchema, ItemsMayBeAList) {
+    const char* const pair = R"({"type":"array","items":[{"type":"integer"},{"type":"string"}]})";
+    for (const char* document : {"[]", "[1]", R"([1, "a"])", R"([1, "a", null])"}) EXPECT_TRUE(takes(pair, document));
+    for (const char* document : {R"(["a"])", "[1, 2]"}) EXPECT_FALSE(takes(pair, document));
+    const char* const closed =
+        R"({"type":"array","items":[{"type":"integer"},{"type":"string"}],"additionalItems":false,"minItems":2})";
+    EXPECT_TRUE(takes(closed, R"([1, "a"])"));
+    for (const char* document : {"[1]", R"([1, "a", null])"}) EXPECT_FALSE(takes(closed, document));
+    const char* const more = R"({"type":"array","items":[{"const":1}],"additionalItems":{"type":"null"}})";
+    EXPECT_TRUE(takes(more, "[1, null, null]"));
+    EXPECT_FALSE(takes(more, "[1, 1]"));
+    // Without a list of items it has no effect.
+    EXPECT_TRUE(takes(R"({"type":"array","items":{"const":1},"additionalItems":false})", "[1, 1]"));
+    EXPECT_TRUE(takes(R"({"type":"array","additionalItems":false})", "[1, 1]"));
+    const char* const depends = R"({"type":"object","properties":{"a":{},"b":{}},"additionalProperties":false,)"
+                                R"("dependencies":{"a":["b"]}})";
+    EXPECT_TRUE(takes(depends, R"({"b": 1})"));
+    EXPECT_TRUE(takes(depends, R"({"a": 1, "b": 1})"));
+    EXPECT_FALSE(takes(depends, R"({"a": 1})"));
+}
+
+// References by $id, resolved against the nearest schema that has one. tests/data/grammar/suite.jsonl has more.
+TEST(JsonSchema, SchemasAreFoundByTheirId) {
+    struct Reference {
+        const char *what, *schema;
+        bool found;
+    };
+    const Reference cases[]{
+        {"absolute", R"({"$ref":"http://x/a/item.json","$defs":{"i":{"$id":"http://x/a/item.json","const":5}}})", true},
+        {"relative", R"({"$id":"http://x/a/list.json","$ref":"item.json","$defs":{"i":{"$id":"item.json","const":5}}})",
+         true},
+        {"without a base", R"({"$ref":"item","$defs":{"i":{"$id":"item","const":5}}})", true},
+        {"path", R"({"$id":"http://x/a/b.json","$ref":"/c.json","$defs":{"i":{"$id":"http://x/c.json","const":5}}})",
+         true},
+        {"dots", R"({"$id":"http://x/a/b.json","$ref":"../c.json","$defs":{"i":{"$id":"http://x/c.json","const":5}}})",
+         true},
+        {"urn", R"({"$id":"urn:a:b","$ref":"urn:a:b#/$defs/i","$defs":{"i":{"const":5}}})", true},
+        {"path inside", R"({"$ref":"item#/$defs/v","$defs":{"i":{"$id":"item","$defs":{"v":{"const":5}}}}})", true},
+        {"base inside", R"({"$ref":"item","$defs":{"i":{"$id":"item","$ref":"#/$defs/v","$defs":{"v":{"const":5}}}}})",
+         true},
+        {"anchor inside", R"({"$ref":"item#v","$defs":{"i":{"$id":"item","$defs":{"v":{"$anchor":"v","const":5}}}}})",
+         true},
+        {"anchor of draft 7", R"({"$ref":"#v","definitions":{"i":{"$id":"#v","const":5}}})", true},
+        {"copied into not",
+         R"({"const":5,"$defs":{"i":{"$id":"http://x/i","$defs":{"v":{"const":6}},"type":"object",)"
+         R"("properties":{"a":{"$ref":"#/$defs/v"}}}},"not":{"$ref":"http://x/i"}})",
+         true},
+        {"anchor of another", R"({"$ref":"#v","$defs":{"i":{"$id":"item","$defs":{"v":{"$anchor":"v","const":5}}}}})",
+         false},
+        {"data", R"({"$ref":"item","default":{"$id":"item"}})", false},
+        {"other host", R"({"$id":"http://x/a","$ref":"http://y/a"})", false}};
+    for (const auto& [what, schema, found] : cases) {
+        if (!found) {
+            EXPECT_NE(text_error(schema).find("$ref"), std::string::npos) << what << text_error(schema);
+            continue;
+        }
+        EXPECT_TRUE(takes(schema, "5")) << what;
+        EXPECT_FALSE(takes(schema, "6")) << what;
+    }
 }
 
 // Hostile schemas end in bounded time and memory.

@@ -5,12 +5,12 @@ packages (tools/setup --peers). One that cannot be installed is reported as skip
 has finished the requests that it was told to send; a stream comes piece by piece through each proxy, with the request's headers; and
 every query of vLLM's dashboard gives numbers. Exit status 77: nothing could be run.
 """
+import functools
 import json
 import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,53 +19,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "oracles"))
-CACHE = ROOT / ".cache" / "load_tools"
-MODEL = ROOT / "tests" / "data" / "chat"
-SECONDS = 300
+from peer_server import SECONDS, Server, Skipped, environment, free_port, get, model_folder, run_tests, wait_for
+
 REQUESTS = 8
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-class Skipped(Exception):
-    pass
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Server:
-    def __init__(self, program, folder, log=None):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process = subprocess.Popen([program, "serve", folder, "--port", str(self.port), "--kv-memory", "64MB", "--served-model-name", "tiny",
-                                         *([] if log else ["--quiet"])], stderr=log)
-        wait_for(self.url + "/health")
-
-    def stop(self):
-        self.process.terminate()
-        assert self.process.wait(SECONDS) == 0
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return answer.read().decode()
-
-
-def wait_for(url, wanted=lambda text: True):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        try:
-            if wanted(get(url)):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"{url} did not answer as expected within 60 s")
 
 
 def finished(server):
@@ -99,31 +56,6 @@ data:
   output_distribution: {min: 4, max: 8, mean: 6, std_dev: 1, total_count: 16}
 storage: {local_storage: {path: %(work)s}}
 """
-
-
-def python_for(name):
-    least = {"inference-perf": (3, 12)}.get(name, (3, 10))
-    for python in (sys.executable, *(f"python3.{minor}" for minor in range(14, 9, -1))):
-        try:
-            probe = subprocess.run([python, "-c", f"import sys; sys.exit(sys.version_info < {least})"], capture_output=True)
-        except FileNotFoundError:
-            continue
-        if probe.returncode == 0:
-            return python
-    raise Skipped(f"needs Python {least[0]}.{least[1]}")
-
-
-def environment(name, package):
-    folder = CACHE / name
-    stamp = folder / "package.stamp"
-    if not (stamp.exists() and stamp.read_text() == package):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        subprocess.run([python_for(name), "-m", "venv", "--clear", folder], check=True)
-        pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *package.split()], text=True, capture_output=True)
-        if pip.returncode:
-            raise Skipped(f"pip cannot install {package}: {pip.stderr.strip().splitlines()[-1] if pip.stderr.strip() else pip.returncode}")
-        stamp.write_text(package)
-    return folder / "bin"
 
 
 def run_generator(name, server, folder):
@@ -276,28 +208,12 @@ TESTS = {**{name: run_generator for name in GENERATORS}, **{name: run_proxy for 
 
 
 def main():
-    word = sys.argv[2] if len(sys.argv) > 2 else ""
-    failed = passed = 0
     with tempfile.TemporaryDirectory() as work:
-        folder = os.path.join(work, "tiny")
-        shutil.copytree(MODEL, folder)
-        config = pathlib.Path(folder) / "config.json"
-        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 16384}))
+        folder = model_folder(os.path.join(work, "tiny"), context=16384)
         server = Server(os.path.abspath(sys.argv[1]), folder)
-        for name, run in TESTS.items():
-            if word not in name:
-                continue
-            try:
-                run(name, server, folder)
-                passed += 1
-                print(f"{name}: passed", flush=True)
-            except Skipped as why:
-                print(f"{name}: skipped: {why}", flush=True)
-            except Exception as error:
-                failed += 1
-                print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
+        status = run_tests({name: functools.partial(run, name, server, folder) for name, run in TESTS.items()})
         server.stop()
-    return 1 if failed else 0 if passed else 77
+    return status
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+#include "checkpoint/reciprocal.h"
 #include "quant/fakes.h"
 
 #include <gtest/gtest.h>
@@ -42,6 +43,37 @@ Json numbers(const QuantReport& report) {
 }
 
 #define NIBBLE_EXPECT_OK(result) ASSERT_TRUE((result).ok()) << (result).error().message()
+
+// Where the output stores scales as divisors, the scale of tiny weights is one that has a reciprocal, and the blocks'
+// scales make up for it. Weights that need no such scale keep their bytes.
+TEST(Job, ScalesOfTinyWeightsHaveAReciprocal) {
+    for (const WeightSpec& spec : {WeightSpec{Format::nvfp4}, WeightSpec{Format::nvfp4, true, 256, four_over_six}})
+        for (const float size : {0x1p-130f, 0x1p-125f, 0x1p-110f, 1.0f}) {
+            SCOPED_TRACE(fmt::format("{} {}", to_string(spec), size));
+            FakeCheckpoint source;
+            source.add("a_proj.weight", {8, 64}, DType::f32);
+            for (int64_t i = 0; i < 8 * 64; ++i)
+                source.set("a_proj.weight", i, size * static_cast<float>(i % 13 - 6) / 6.0f);
+            Plan plan = plan_for(source, spec);
+            const Outcome before = run(source, plan, 1);
+            for (PlanEntry& entry : plan.entries) entry.least_scale = least_divided_scale;
+            const Outcome after = run(source, plan, 1);
+            NIBBLE_EXPECT_OK(before.report);
+            NIBBLE_EXPECT_OK(after.report);
+            const Divisor divisor = divisor_of(after.out->stored[0].tensor_scale);
+            EXPECT_GT(divisor.value, 0.0f);
+            EXPECT_TRUE(std::isnormal(1.0f / divisor.value));
+            const bool tiny = divisor_of(before.out->stored[0].tensor_scale).value == 0.0f;
+            EXPECT_EQ(tiny, size < 1e-30f);
+            if (tiny) {
+                const TensorReport& t = after.report->tensors[0];
+                EXPECT_LT(t.squared_error, 0.02 * t.squared_weight);
+                EXPECT_EQ(t.zeros, before.report->tensors[0].zeros);
+            } else if (size == 1.0f) {
+                EXPECT_TRUE(after.out->stored[0] == before.out->stored[0]);
+            }
+        }
+}
 
 TEST(Job, EqualsQuantizingEachTensorWholeWithTheReferenceKernels) {
     FakeCheckpoint source;

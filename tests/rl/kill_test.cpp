@@ -1,4 +1,4 @@
-// A run that is ended by SIGKILL while answers are judged, or right behind the last judgement of a step (while weights
+// A run that is ended by SIGKILL or Ctrl-C while answers are judged, or right behind the last judgement of a step (while weights
 // are updated or the next answers are generated), goes on to the bits of a run that was left alone. Kills at the calls
 // that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
 #include "base/json.h"
@@ -13,15 +13,18 @@
 namespace nibble::test {
 namespace {
 
-// Judges, and at the request whose number is in the file `kill` ends the program that asks: before or behind the reply.
-// The file goes first, so that the next run lives.
+// Judges, and at the request whose number is in the file `kill` sends a signal to the program that asks: before or behind
+// the reply. The file goes first, so that the next run lives. A program that SIGINT stops gets its reply.
 constexpr const char* judge = R"py(
-import json, os, signal, sys
+import json, os, signal, sys, time
 def end(when, n):
-    if os.path.exists("kill") and open("kill").read() == "%s %d" % (when, n):
+    wanted = open("kill").read().split() if os.path.exists("kill") else []
+    if wanted[:2] == [when, str(n)]:
         os.remove("kill")
-        os.kill(os.getppid(), signal.SIGKILL)
-        sys.exit(0)
+        os.kill(os.getppid(), getattr(signal, wanted[2]))
+        if wanted[2] == "SIGKILL":
+            sys.exit(0)
+        time.sleep(0.2)
 for n, line in enumerate(sys.stdin):
     end("before", n)
     r = json.loads(line)
@@ -63,10 +66,11 @@ checkpointing: {{save_period: 1}}
                 if (!key.ends_with("seconds")) out += key + value.dump();
         return out;
     }
-    void check(std::initializer_list<const char*> kills) {
+    void check(const char* signal, std::initializer_list<const char*> places) {
         ASSERT_EQ(run("-o whole"), 0) << read_file(dir / "out.txt");
         const std::string want = outcome("whole");
-        for (const std::string kill : kills) {
+        for (const std::string place : places) {
+            const std::string kill = fmt::format("{} {}", place, signal);
             std::filesystem::remove_all(dir / "killed");
             write_file(dir / "kill", kill);
             ASSERT_NE(run("-o killed"), 0) << kill;
@@ -80,14 +84,28 @@ checkpointing: {{save_period: 1}}
 
 TEST(RlKill, WhileAnswersAreJudgedAndBehind) {
     KilledRuns runs("}\nloss_fn: {reference_policy_kl_penalty: 0.01}");
-    runs.check({"before 0", "before 5", "behind 7", "before 8", "behind 11", "before 15"});
+    runs.check("SIGKILL", {"before 0", "before 5", "behind 7", "before 8", "behind 11", "before 15"});
 }
 
 TEST(RlKill, WithRolloutsThatOutliveAStep) {
     KilledRuns runs(
         ",\n  async_grpo: {enabled: true, prompts_in_flight: 4, tokens_per_round: 3}}\n"
         "loss_fn: {reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}");
-    runs.check({"before 1", "behind 4", "before 6", "behind 9", "before 10"});
+    runs.check("SIGKILL", {"before 1", "behind 4", "before 6", "behind 9", "before 10"});
+}
+
+// Two steps of four answers, then two answers of a validation: requests 8 and 9 are its own.
+constexpr const char* validated =
+    ", val_period: 2, max_val_samples: 2}\nloss_fn: {reference_policy_kl_penalty: 0.01}";
+
+TEST(RlKill, CtrlCDuringAValidation) {
+    KilledRuns runs(validated);
+    runs.check("SIGINT", {"before 8", "behind 8", "behind 9", "before 18", "before 3"});
+}
+
+TEST(RlKill, DuringAValidation) {
+    KilledRuns runs(validated);
+    runs.check("SIGKILL", {"before 8", "behind 9", "before 18"});
 }
 
 }  // namespace

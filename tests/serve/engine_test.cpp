@@ -229,6 +229,7 @@ TEST(Engine, AConstraintIsKeptAndEndsTheAnswer) {
     const Heard stuck = run_alone(*m.model, r, m.tokenizer);
     EXPECT_EQ(stuck.choices[0].finish, FinishReason::error);
     EXPECT_NE(stuck.error.find("no token may follow"), std::string::npos) << stuck.error;
+    EXPECT_EQ(stuck.error_kind, ErrorKind::usage);
 }
 
 TEST(Engine, WhatIsCancelledOrLateEndsAndTheOthersGoOn) {

@@ -41,6 +41,7 @@ struct Heard {
     std::vector<Answered> choices;
     std::vector<GeneratedToken> prompt;
     std::string error;
+    ErrorKind error_kind = ErrorKind::other;
     RequestReport report;
     int reports = 0;
 
@@ -56,7 +57,7 @@ struct Heard {
         a.text += e.text;
         a.finish = e.finish;
         if (!e.prompt.empty()) prompt.assign(e.prompt.begin(), e.prompt.end());
-        if (!e.error.empty()) error = e.error;
+        if (!e.error.empty()) error = e.error, error_kind = e.error_kind;
         if (e.report) report = *e.report, ++reports;
     }
 };

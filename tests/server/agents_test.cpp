@@ -22,6 +22,114 @@ const Json weather{{"name", "weather"},
                      {"required", {"unit"}},
                      {"additionalProperties", false}}}};
 
+// Custom tools of /v1/chat/completions: the format, and a regular expression of the inputs that a demanded call has.
+struct CustomCase {
+    const char* what;
+    Json format;
+    const char* input;
+};
+class CustomTools : public testing::TestWithParam<CustomCase> {};
+
+TEST_P(CustomTools, AreCalledWithTheirInput) {
+    const TestServer s({.chat_template = tool_template});
+    Json custom{{"name", "patch"}, {"description", "edits"}};
+    if (!GetParam().format.is_null()) custom["format"] = GetParam().format;
+    const Json tools =
+        Json::array({{{"type", "custom"}, {"custom", custom}}, {{"type", "function"}, {"function", weather}}});
+    const std::string quote = std::to_string(s.chat.encode("\"", false).at(0));  // likely, so that free texts end
+    Json body{
+        {"messages", user},  {"tools", tools},   {"tool_choice", {{"type", "custom"}, {"custom", {{"name", "patch"}}}}},
+        {"max_tokens", 300}, {"temperature", 1}, {"logit_bias", {{quote, 6}}},
+        {"seed", 5}};
+    const Json choice = s.ask("/v1/chat/completions", body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+    const Json call = choice["message"]["tool_calls"][0];
+    EXPECT_EQ(call["type"], "custom");
+    EXPECT_FALSE(call.contains("function"));
+    EXPECT_EQ(call["custom"]["name"], "patch");
+    const std::string input = call["custom"]["input"];
+    EXPECT_THAT(input, testing::MatchesRegex(GetParam().input));
+    // The stream says the same.
+    Json streamed = body;
+    streamed["stream"] = true;
+    Json joined, first;
+    for (const Json& chunk : s.stream("/v1/chat/completions", streamed))
+        for (const Json& piece : chunk["choices"][0]["delta"].value("tool_calls", Json::array())) {
+            EXPECT_EQ(piece["index"], 0);
+            if (first.is_null()) first = piece;
+            joined = (joined.is_null() ? "" : joined.get<std::string>()) + piece["custom"]["input"].get<std::string>();
+        }
+    EXPECT_EQ(first["type"], "custom");
+    EXPECT_TRUE(first.contains("id"));
+    EXPECT_EQ(first["custom"]["name"], "patch");
+    EXPECT_EQ(joined, input);
+    // The call and its result go back.
+    Json more = user;
+    more.push_back(choice["message"]);
+    more.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "done"}});
+    const Json next{{"messages", more}, {"tools", tools}, {"max_tokens", 2}};
+    s.ask("/v1/chat/completions", next);
+    const std::string prompt = s.ask("/v1/chat/completions/render", next)["prompt"];
+    EXPECT_NE(prompt.find(Json{{"input", input}}.dump().substr(1, 8)), prompt.npos) << prompt;
+    EXPECT_NE(prompt.find("<s>tool\ndone"), prompt.npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, CustomTools,
+    testing::Values(
+        CustomCase{"none", nullptr, "(.|\n)*"}, CustomCase{"text", {{"type", "text"}}, "(.|\n)*"},
+        CustomCase{"lark",
+                   {{"type", "grammar"},
+                    {"grammar",
+                     {{"syntax", "lark"},
+                      {"definition", "start: \"<\" LETTER LF \">\"\n%import common.LETTER\n%import common.LF\n"}}}},
+                   "<[a-zA-Z]\n>"},
+        CustomCase{"regex",
+                   {{"type", "grammar"}, {"grammar", {{"syntax", "regex"}, {"definition", "[a-c]{2}\""}}}},
+                   "[a-c][a-c]\""}),
+    [](const auto& info) { return std::string(info.param.what); });
+
+TEST(CustomTools, AreAllowedAndRefusedByName) {
+    const TestServer s({.chat_template = tool_template});
+    const auto custom = [](Json format, const char* name = "patch") {
+        return Json::array({{{"type", "custom"}, {"custom", {{"name", name}, {"format", std::move(format)}}}}});
+    };
+    const auto grammar = [](const char* syntax, const char* definition) {
+        return Json{{"type", "grammar"}, {"grammar", {{"syntax", syntax}, {"definition", definition}}}};
+    };
+    Json body{{"messages", user}, {"max_tokens", 200}, {"seed", 1}, {"tools", custom(grammar("regex", "[ab]"))}};
+    body["tools"].push_back({{"type", "function"}, {"function", weather}});
+    body["tool_choice"] = {
+        {"type", "allowed_tools"},
+        {"allowed_tools", {{"mode", "required"}, {"tools", {{{"type", "custom"}, {"custom", {{"name", "patch"}}}}}}}}};
+    body["parallel_tool_calls"] = false;
+    EXPECT_EQ(s.ask("/v1/chat/completions", body)["choices"][0]["message"]["tool_calls"][0]["type"], "custom");
+    const std::pair<Json, const char*> wrong[]{
+        {custom({{"type", "xml"}}), "format.type"},
+        {custom({{"type", "grammar"}}), "[0].custom.format.grammar is missing"},
+        {custom(grammar("peg", "x")), "format.syntax is neither lark nor regex"},
+        {custom(grammar("lark", "")), "format.definition is missing"},
+        {custom(grammar("lark", "start: other")), "other"},
+        {custom(grammar("lark", "start: /(?=a)a/")), "(?="},
+        {custom(grammar("regex", "(?<!a)b")), "(?<!"},
+        {custom({{"type", "text"}}, ""), "name"},
+        {Json::array({{{"type", "custom"}, {"name", "patch"}}}), "[0].custom.name is missing"},
+        {Json::array({{{"type", "magic"}}}), "neither 'function' nor 'custom'"}};
+    for (const auto& [tools, says] : wrong) {
+        const Json error =
+            s.ask("/v1/chat/completions", {{"messages", user}, {"tools", tools}, {"max_tokens", 1}}, 400);
+        EXPECT_EQ(error["error"]["param"], "tools") << error;
+        EXPECT_NE(error["error"]["message"].get<std::string>().find(says), std::string::npos) << error;
+    }
+    const Json other = s.ask("/v1/chat/completions",
+                             {{"messages", user},
+                              {"tools", custom({{"type", "text"}})},
+                              {"tool_choice", {{"type", "custom"}, {"custom", {{"name", "other"}}}}}},
+                             400);
+    EXPECT_EQ(other["error"]["param"], "tool_choice");
+}
+
 TEST(DeprecatedFunctions, AreToolsInTheirOldWords) {
     const TestServer s({.chat_template = tool_template});
     const Json asked{{"messages", user}, {"max_tokens", 200}, {"temperature", 1}, {"seed", 3}};

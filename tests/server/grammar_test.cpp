@@ -59,6 +59,29 @@ TEST(ServerGrammar, AnswersAreHeldToWhatTheBodyAsks) {
     fits(response["output"][0]["content"][0]["text"]);
 }
 
+// A constraint and lists of tokens that together leave no token are the client's error, whole or as a stream.
+TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
+    const TestServer s;
+    const auto ids = [&](const char* text) { return Json(s.chat.encode(text, false)); };
+    const std::pair<const char*, Json> cases[]{
+        {"no choice begins so", {{"guided_choice", {"yes", "no"}}, {"allowed_token_ids", ids("q")}}},
+        {"no choice goes on so", {{"guided_choice", {"yes", "you"}}, {"allowed_token_ids", ids("y")}}},
+        {"a banned text", {{"guided_regex", "x"}, {"bad_words", {"x"}}}},
+        {"a schema", {{"guided_json", {{"const", 5}}}, {"allowed_token_ids", ids("6")}}},
+        {"banned alone", {{"allowed_token_ids", ids("x")}, {"bad_words", {"x"}}, {"ignore_eos", true}}}};
+    for (const auto& [what, rules] : cases)
+        for (const bool stream : {false, true}) {
+            Json body = asked(rules);
+            body["stream"] = stream;
+            const HttpResponse r = s.post(chat_route, body.dump());
+            const bool begun = stream && r.status == 200;  // some token came first
+            EXPECT_TRUE(r.status == 400 || (begun && std::string_view(what) == "no choice goes on so"))
+                << what << r.status << r.body;
+            EXPECT_NE(r.body.find("no token may follow"), std::string::npos) << what << r.body;
+            EXPECT_NE(r.body.find("\"code\":400"), std::string::npos) << r.body;
+        }
+}
+
 TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
     const TestServer s;
     const auto wrong = [&](const Json& more, const char* param) {

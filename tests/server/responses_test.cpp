@@ -394,6 +394,77 @@ TEST(Responses, LogprobsAreThoseOfTheText) {
     EXPECT_EQ(s.ask("/v1/responses", body)["output"][0]["content"][0]["logprobs"], Json::array());
 }
 
+// Reasoning is an item of the output. Sent back, it belongs to the message or call that follows it.
+TEST(Responses, ReasoningIsAnItem) {
+    const TestServer s({.chat_template = "{% for m in messages %}<s>{{ m.role }}{% if m.reasoning_content is defined %}"
+                                         "[{{ m.reasoning_content }}]{% endif %}:{{ m.content }}"
+                                         "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}<mask>"
+                                         "{% endfor %}{% if add_generation_prompt %}<s>assistant\n<think>{% endif %}"});
+    const Json format{{"type", "json_schema"}, {"name", "x"}, {"schema", {{"const", 5}}}};
+    Json body{{"input", "q"}, {"max_output_tokens", 60}, {"seed", 4}, {"text", {{"format", format}}}};
+    const Json answer = s.ask("/v1/responses", body);
+    ASSERT_EQ(answer["output"].size(), 2u) << answer;
+    const Json reasoning = answer["output"][0], message = answer["output"][1];
+    EXPECT_EQ(reasoning["type"], "reasoning");
+    EXPECT_EQ(reasoning["status"], "completed");
+    EXPECT_EQ(reasoning["summary"], Json::array());
+    ASSERT_EQ(reasoning["content"].size(), 1u);
+    EXPECT_EQ(reasoning["content"][0]["type"], "reasoning_text");
+    EXPECT_EQ(message["content"][0]["text"], "5");
+    EXPECT_NE(reasoning["id"], message["id"]);
+    const int64_t thought = answer["usage"]["output_tokens_details"]["reasoning_tokens"];
+    EXPECT_GT(thought, 20);
+    EXPECT_LT(thought, answer["usage"]["output_tokens"]);
+
+    Json streamed = body;
+    streamed["stream"] = true;
+    std::string text;
+    std::vector<std::string> names;
+    Json whole;
+    for (const auto& [name, event] : s.events("/v1/responses", streamed, false)) {
+        if (name == "response.reasoning_text.delta") text += event["delta"];
+        if (names.empty() || names.back() != name) names.push_back(name);
+        if (name == "response.reasoning_text.done") {
+            EXPECT_EQ(event["text"], text);
+        }
+        if (name == "response.completed") whole = event["response"]["output"];
+    }
+    EXPECT_EQ(text, reasoning["content"][0]["text"]);
+    EXPECT_EQ(whole[0]["content"], reasoning["content"]);
+    EXPECT_THAT(names, testing::ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                                            "response.content_part.added", "response.reasoning_text.delta",
+                                            "response.reasoning_text.done", "response.content_part.done",
+                                            "response.output_item.done", "response.output_item.added",
+                                            "response.content_part.added", "response.output_text.delta",
+                                            "response.output_text.done", "response.content_part.done",
+                                            "response.output_item.done", "response.completed"));
+
+    // Reasoning that the token limit ends is the only item.
+    const Json cut = s.ask("/v1/responses", {{"input", "q"}, {"max_output_tokens", 4}, {"seed", 4}});
+    ASSERT_EQ(cut["output"].size(), 1u) << cut;
+    EXPECT_EQ(cut["output"][0]["type"], "reasoning");
+    EXPECT_EQ(cut["output"][0]["status"], "incomplete");
+    EXPECT_EQ(cut["usage"]["output_tokens_details"]["reasoning_tokens"], 4);
+
+    const auto tokens = [&](const Json& input) {
+        return s.ask("/v1/responses", {{"input", input}, {"max_output_tokens", 1}})["usage"]["input_tokens"];
+    };
+    const auto written = [&](const std::string& prompt) {
+        return s.chat.encode(prompt + "<s>assistant\n<think>", false).size();
+    };
+    const Json thinks{
+        {"type", "reasoning"}, {"summary", Json::array()}, {"content", {{{"type", "reasoning_text"}, {"text", "hm"}}}}};
+    const Json says{{"role", "assistant"}, {"content", "five"}};
+    const Json calls{{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", "{}"}};
+    const Json asks{{"role", "user"}, {"content", "q"}};
+    EXPECT_EQ(tokens({asks, thinks, says, asks}), written("<s>user:q<mask><s>assistant[hm]:five<mask><s>user:q<mask>"));
+    EXPECT_EQ(tokens({asks, thinks, calls, asks}), written("<s>user:q<mask><s>assistant[hm]:f<mask><s>user:q<mask>"));
+    EXPECT_EQ(tokens({asks, thinks, asks}), written("<s>user:q<mask><s>user:q<mask>"));
+    const Json secret{
+        {"type", "reasoning"}, {"summary", Json::array()}, {"content", nullptr}, {"encrypted_content", "x"}};
+    EXPECT_EQ(tokens({asks, secret, says, asks}), written("<s>user:q<mask><s>assistant:five<mask><s>user:q<mask>"));
+}
+
 TEST(Responses, MaxToolCallsBoundsTheCalls) {
     const TestServer s({.chat_template = agent_template});
     for (int seed = 0; seed < 6; ++seed) {

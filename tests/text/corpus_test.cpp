@@ -1,6 +1,7 @@
 #include "text/corpus.h"
 
 #include "support/files.h"
+#include "support/gzip.h"
 
 #include <gtest/gtest.h>
 
@@ -116,6 +117,37 @@ TEST_F(CorpusTest, PackedTextIsReadLikeTheTextItself) {
     EXPECT_EQ(lengths(write("b.jsonl.gz", lines), {.tokens = 100}),
               ": is no gzip file, or is damaged: incorrect header check");
     EXPECT_EQ(lengths(write("c.txt.gz", stored_gzip("")), {.tokens = 100}), ": is empty");
+}
+
+TEST_F(CorpusTest, TheContentDecidesWhateverTheName) {
+    const std::string lines = "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"the dog\"}\n",
+                      chats = "\n {\"messages\": [{\"role\": \"user\", \"content\": \"the cat\"}]}\n",
+                      plain = "the cat {sat}";
+    const auto chat = ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}");
+    ASSERT_TRUE(chat.ok());
+    const CorpusOptions options{.tokens = 100};
+    const std::string as_lines = lengths(write("a.jsonl", lines), options),
+                      as_text = lengths(write("a.txt", plain), options);
+    EXPECT_NE(as_lines.find(' '), as_lines.npos);
+    for (const char* name : {"calib", "calib.txt", "calib.json", "calib.ndjson", "calib.data.01"}) {
+        EXPECT_EQ(lengths(write(name, lines), options), as_lines) << name;
+        EXPECT_EQ(lengths(write(name, test::gzipped(lines)), options), as_lines) << name;
+        EXPECT_EQ(lengths(write(name, chats), options, &*chat), lengths(write("b.jsonl", chats), options, &*chat))
+            << name;
+    }
+    for (const char* name : {"calib", "calib.md", "calib.text"}) {
+        EXPECT_EQ(lengths(write(name, plain), options), as_text) << name;
+        EXPECT_EQ(lengths(write(name, test::gzipped(plain)), options), as_text) << name;
+    }
+    // Other JSON in a text is text.
+    EXPECT_EQ(lengths(write("c.txt", "{\"a\": 1}"), options).find(':'), std::string::npos);
+    const std::string next = "; write its text as .jsonl, a line {\"text\": ...} each";
+    EXPECT_EQ(lengths(write("list.json", "[{\"text\": \"a\"}]"), options),
+              ": is JSON, but not an object with 'text' or 'messages' in every line" + next);
+    EXPECT_EQ(lengths(write("rows.csv", "text\na\n"), options), ": is a table, which is not read" + next);
+    for (const char* name : {"rows.parquet", "rows.txt", "rows"})
+        EXPECT_EQ(lengths(write(name, "PAR1 and so on"), options), ": is a Parquet file, which is not read" + next);
+    EXPECT_EQ(lengths(write("x.txt", "PK\x03\x04"), options), ": is a zip archive, which is not read" + next);
 }
 
 TEST_F(CorpusTest, AByteOrderMarkIsNoText) {

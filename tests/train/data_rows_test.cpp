@@ -5,10 +5,10 @@
 #include "data/table.h"
 #include "data/token_set.h"
 #include "support/files.h"
+#include "support/gzip.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <cstdlib>
 
@@ -177,20 +177,6 @@ TEST(DataTable, ElementsOfAListAreObjects) {
         EXPECT_FALSE(next_element(bad).ok()) << bad;
 }
 
-std::string gzip(const std::string& text) {
-    z_stream stream{};
-    EXPECT_EQ(::deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    std::string packed(::deflateBound(&stream, text.size()), '\0');
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-    stream.avail_in = static_cast<uInt>(text.size());
-    stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-    stream.avail_out = static_cast<uInt>(packed.size());
-    EXPECT_EQ(::deflate(&stream, Z_FINISH), Z_STREAM_END);
-    packed.resize(stream.total_out);
-    ::deflateEnd(&stream);
-    return packed;
-}
-
 class DataFilesTest : public testing::Test {
 protected:
     void SetUp() override {
@@ -249,15 +235,15 @@ TEST_F(DataFilesTest, EveryFormatGivesTheSameTokens) {
              {"b.json", lines},
              {"b", lines},
              {"b.jsonl", "\xEF\xBB\xBF" + lines},
-             {"b.jsonl.gz", gzip(lines)},
-             {"b.bin", gzip(lines)},  // packed, whatever its name
+             {"b.jsonl.gz", test::gzipped(lines)},
+             {"b.bin", test::gzipped(lines)},  // packed, whatever its name
              {"b.json", list},
              {"b.txt", list},
-             {"b.json.gz", gzip(list)},
+             {"b.json.gz", test::gzipped(list)},
              {"b.json", "{\n\"version\": 1, \"data\": " + list + "}"},
              {"b.csv", table},
              {"b.txt", table},
-             {"b.csv.gz", gzip(table)},
+             {"b.csv.gz", test::gzipped(table)},
              {"b.csv", "\xEF\xBB\xBF" + table},
              {"b.tsv", "answer\tquestion\nworld\thello\n\"three\nfour\"\t\"one, \"\"two\"\"\"\n"},
              {"b.jsonl", with("user", "assistant", "messages", "role", "content")},

@@ -1,9 +1,9 @@
 #include "data/build.h"
 #include "data/token_set.h"
 #include "support/files.h"
+#include "support/gzip.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <array>
 #include <cstdlib>
@@ -14,20 +14,6 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string packed_by_gzip(const std::string& text) {
-    z_stream stream{};
-    EXPECT_EQ(::deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    std::string packed(::deflateBound(&stream, text.size()), '\0');
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-    stream.avail_in = static_cast<uInt>(text.size());
-    stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-    stream.avail_out = static_cast<uInt>(packed.size());
-    EXPECT_EQ(::deflate(&stream, Z_FINISH), Z_STREAM_END);
-    packed.resize(stream.total_out);
-    ::deflateEnd(&stream);
-    return packed;
-}
 
 std::map<std::string, std::string> files_of(const fs::path& folder) {
     std::map<std::string, std::string> files;
@@ -110,7 +96,7 @@ TEST_F(DataBuildTest, DocumentsLieOneAfterTheOtherWithTheirBoundaries) {
 TEST_F(DataBuildTest, TheBytesDoNotDependOnThreadsOrPacking) {
     std::string lines;
     for (int i = 0; i < 9000; ++i) lines += fmt::format("{{\"text\": \"line {} of many, {}\"}}\n", i, i * i);
-    const auto plain = write("a.jsonl", lines), packed = write("b.jsonl.gz", packed_by_gzip(lines));
+    const auto plain = write("a.jsonl", lines), packed = write("b.jsonl.gz", test::gzipped(lines));
     DataBuildOptions options{.validation = 0.1, .shard_tokens = 40'000};
     std::optional<std::map<std::string, std::string>> first;
     for (const int threads : {1, 2, 5}) {
@@ -208,7 +194,7 @@ TEST_F(DataBuildTest, SeparatorsCutPlainTextsAndTailsAreForValidation) {
     ASSERT_TRUE(made.ok());
     EXPECT_EQ(made->train.documents(), 3) << "a blank one is left out";
     // Pieces that lie across the steps in which a packed text is read.
-    const auto packed = write("b.txt.gz", packed_by_gzip(long_piece + "||" + long_piece + "||y"));
+    const auto packed = write("b.txt.gz", test::gzipped(long_piece + "||" + long_piece + "||y"));
     const auto split = build({.inputs = {packed}, .out = dir / "b", .separator = "||"});
     ASSERT_TRUE(split.ok()) << split.error().message();
     EXPECT_EQ(split->train.documents(), 3);
@@ -229,7 +215,7 @@ TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
         ASSERT_TRUE(build({.inputs = {write(name, content)}, .out = dir / (name + "-plain"), .separator = "|"}).ok());
         const auto wanted = all_of(dir / (name + "-plain")).ids;
         const std::vector<std::pair<std::string, std::string>> marked{
-            {"m" + name, mark + content}, {"m" + name + ".gz", packed_by_gzip(mark + content)}};
+            {"m" + name, mark + content}, {"m" + name + ".gz", test::gzipped(mark + content)}};
         for (const auto& [other, bytes] : marked) {
             const auto made =
                 build({.inputs = {write(other, bytes)}, .out = dir / (other + "-made"), .separator = "|"});
@@ -294,7 +280,7 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
     ends(write("b.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\""), "");
     ends(write("c.txt", "abc\xff"), ": byte 3 is not UTF-8");
     ends(write("d.txt", ""), ": is empty");
-    ends(write("e.jsonl.gz", packed_by_gzip("{\"text\": \"x\"}\n").substr(0, 20)), "");
+    ends(write("e.jsonl.gz", test::gzipped("{\"text\": \"x\"}\n").substr(0, 20)), "");
     ends(dir / "none", ": no such file or folder");
     ends(write("f.parquet", "PAR1abc"), "");
     ends(write("g.txt.gz", "no gzip"), ": is no gzip file, or is damaged: incorrect header check");

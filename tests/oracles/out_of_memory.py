@@ -1,0 +1,176 @@
+"""Commands that run out of memory: `out_of_memory.py build/cpu/nibble`
+
+The address space is limited (RLIMIT_AS) to many sizes below the one with which a command succeeds. What must hold at each: one line on
+stderr and status 1, no crash and no output under its final name, and what a job had finished is resumed to the same bytes. A server
+whose memory is limited after its start refuses what it has no memory for, and answers other requests afterwards.
+Needs Python's own library only.
+"""
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+DATA = HERE.parent / "data"
+MODEL, CHAT = DATA / "model", DATA / "chat"
+GGUF = HERE.parent / "fuzz" / "corpus" / "gguf" / "llama"
+MEGA = 1 << 20
+SIZES = 40  # limits that each command is tried with
+SECONDS = 120
+
+
+def limited(command, folder, limit=None):
+    def limit_memory():
+        if limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    return subprocess.run(command, cwd=folder, preexec_fn=limit_memory, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                          timeout=SECONDS)
+
+
+def content(folder):
+    """Weights and configuration of an output; documents quote times and the command."""
+    files = sorted(p for p in pathlib.Path(folder).iterdir() if p.suffix == ".safetensors" or p.name in ("config.json", "tokenizer.json"))
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def least_limit(command, folder, clean):
+    """The least megabytes with which the command succeeds."""
+    low, high = 1, 16384
+    while high - low > 2:
+        middle = (low + high) // 2
+        clean()
+        if limited(command, folder, middle * MEGA).returncode == 0:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def check_command(name, command, folder, output=None, resumes=False):
+    def clean():
+        for path in pathlib.Path(folder).iterdir():
+            if path.name.startswith("out"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    clean()
+    whole = limited(command, folder)
+    assert whole.returncode == 0, f"{name}: {whole.stderr}"
+    expected = content(pathlib.Path(folder) / output) if output else None
+    enough = least_limit(command, folder, clean)
+    # Below a third of it the dynamic loader itself fails.
+    failed = 0
+    for i in range(SIZES):
+        limit = int(enough * MEGA * (0.3 + 0.7 * i / SIZES))
+        clean()
+        done = limited(command, folder, limit)
+        said = done.stderr.splitlines()
+        where = f"{name} with {limit / MEGA:.1f} of {enough} MB: status {done.returncode}: {done.stderr[-500:]}"
+        if "error while loading shared libraries" in done.stderr:
+            continue
+        assert done.returncode in (0, 1), where
+        if done.returncode == 0:
+            assert not output or content(pathlib.Path(folder) / output) == expected, where
+            continue
+        failed += 1
+        assert said and said[-1].startswith("nibble: ") and sum(line.startswith("nibble: ") for line in said) == 1, where
+        if output:
+            assert not (pathlib.Path(folder) / output).exists(), where
+        if resumes:
+            again = limited([*command, "--resume"], folder)
+            assert again.returncode == 0, f"{where}; resumed: {again.stderr}"
+            assert content(pathlib.Path(folder) / output) == expected, where
+    clean()
+    return failed
+
+
+def test_commands(program):
+    text = "A text to calibrate with, and to measure. " * 40
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "text").write_text(text)
+        failed = 0
+        # --quiet leaves the error as the only line. Two threads each, so that limits mean the same on every machine.
+        for name, words, output, resumes in (
+                ("quantize", ["quantize", MODEL, "-o", "out", "--recipe", "w4a16_nvfp4", "--threads", "2", "--quiet"], "out", True),
+                ("calibrated", ["quantize", CHAT, "-o", "out", "--recipe", "nvfp4", "--calib", "text", "--calib-tokens", "64", "--threads", "2", "--quiet"],
+                 "out", True),
+                ("convert", ["convert", MODEL, "-o", "out", "--format", "bf16", "--threads", "2", "--quiet"], "out", False),
+                ("import", ["import", GGUF, "-o", "out", "--threads", "2", "--quiet"], "out", False),
+                ("generate", ["generate", CHAT, "hello", "--max-tokens", "4", "--kv-memory", "64MB", "--threads", "2", "--quiet"], None, False),
+                ("eval", ["eval", CHAT, "--text", "text", "--threads", "2", "--quiet"], None, False)):
+            failed += check_command(name, [program, *map(str, words)], folder, output, resumes)
+        assert failed > 40, f"only {failed} commands failed"
+
+
+def ask(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except (urllib.error.URLError, OSError) as error:  # a connection for which there was no memory
+        return 0, str(error).encode()
+
+
+def test_a_server_outlives_requests_that_have_no_memory(program):
+    process = subprocess.Popen([program, "serve", str(CHAT), "--port", "0", "--kv-memory", "64MB", "--served-model-name", "tiny", "--threads", "2"],
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        url = None
+        for line in process.stderr:
+            if match := re.search(r"is served at (http://\S+)", line):
+                url = match.group(1)
+                break
+        assert url, "the server did not start"
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # the log goes on
+        small = {"model": "tiny", "prompt": "a", "max_tokens": 4, "temperature": 0}
+        status, first = ask(url + "/v1/completions", small)
+        assert status == 200, first
+        size = int(re.search(r"VmSize:\s+(\d+) kB", pathlib.Path(f"/proc/{process.pid}/status").read_text()).group(1)) * 1024
+        large = {"model": "tiny", "prompt": ["a" * 200] * 16, "max_tokens": 500, "ignore_eos": True, "n": 8, "logprobs": 5}
+        refused = 0
+        for room in (0, 1, 4, 16, 64):
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (size + room * MEGA, resource.RLIM_INFINITY))
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                statuses = [status for status, _ in pool.map(lambda _: ask(url + "/v1/completions", large), range(4))]
+            assert set(statuses) <= {0, 200, 503}, statuses
+            refused += sum(status != 200 for status in statuses)
+            assert process.poll() is None, f"the server ended with {process.poll()} with {room} MB of room"
+        assert refused > 0, "no request ran out of memory"
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        status, again = ask(url + "/v1/completions", small)
+        assert status == 200, again
+        assert json.loads(again)["choices"] == json.loads(first)["choices"]
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+
+
+def main():
+    program, failed = os.path.abspath(sys.argv[1]), 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test(program)
+            print(f"{name}: passed", flush=True)
+        except Exception as error:
+            failed += 1
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
