@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:nibble/bench/kernels.cpp
 #include "bench/kernels.h"
-========
-#include "measure/kernels.h"
->>>>>>>> h-jobs:nibble/measure/kernels.cpp
 
 #include "bench/attention.h"
 #include "bench/attention_backward.h"

@@ -14,8 +14,8 @@ Status check_output_place(const std::filesystem::path& out, int64_t bytes_needed
 // Whether files can be made in `folder`, which may exist.
 Status check_output_folder(const std::filesystem::path& folder, int64_t bytes_needed);
 
-// Whether a file can be written: its folder exists, can be written and has room for `bytes_needed`, and no folder has its
-// name. An older file is replaced.
+// Whether a file can be written: its folder exists, can be written and has room for `bytes_needed`, and no folder has
+// its name. An older file is replaced.
 Status check_output_file(const std::filesystem::path& file, int64_t bytes_needed = 0);
 
 // Error of kind usage: `out` lies in the folder that is read, where the next run would take it for the source's own

@@ -4,6 +4,7 @@
 #include "jobs/words.h"
 
 namespace nibble {
+
 void add_calibration_flags(CLI::App& command, CalibrationText& text) {
     command.add_option(
         "--calib", text.file,

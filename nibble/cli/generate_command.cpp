@@ -4,8 +4,8 @@
 #include "base/utf8.h"
 #include "cli/constraint_flags.h"
 #include "cli/engine.h"
-#include "io/input_text.h"
 #include "cli/terminal.h"
+#include "io/input_text.h"
 #include "nibble/generate.h"
 
 #include <fmt/format.h>

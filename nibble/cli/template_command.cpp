@@ -1,8 +1,8 @@
 // `nibble template PATH --jsonl FILE`: conversations through a model's chat template.
 #include "base/json_append.h"
 #include "cli/command.h"
-#include "io/input_text.h"
 #include "cli/options.h"
+#include "io/input_text.h"
 #include "text/chat_template.h"
 
 #include <fmt/format.h>

@@ -1,10 +1,10 @@
+#include "nibble/calibrate.h"
 #include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
 #include "jobs/calibration_text.h"
 #include "jobs/job.h"
 #include "jobs/open_checkpoint.h"
 #include "jobs/quantize_plan.h"
-#include "nibble/calibrate.h"
 #include "quant/calibrate.h"
 
 #include <algorithm>

@@ -1,10 +1,11 @@
 // Backward pass of attention on a GPU: dS = P * (dP - sum(dO * O)).
 //
 // Multi-head latent attention (model/cpu/latent_attention.h) becomes rows of heads for attention_backward(), whose
-// queries, keys and values have one width: latent_rows() before it; latent_backward() and latent_join() turn its results
-// into gradients of the products. A sum over heads runs in ascending order.
+// queries, keys and values have one width: latent_rows() before it; latent_backward() and latent_join() turn its
+// results into gradients of the products. A sum over heads runs in ascending order.
 //
-// Gradients are BF16. No result depends on timing or on how many multiprocessors there are; nothing is added atomically.
+// Gradients are BF16. No result depends on timing or on how many multiprocessors there are; nothing is added
+// atomically.
 //
 // Pointers are device pointers, 16-byte aligned; rows are adjacent where no stride is given; widths are multiples of 8.
 // Functions queue work and return at once; they neither allocate nor wait.

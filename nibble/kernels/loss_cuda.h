@@ -1,5 +1,5 @@
-// Losses at the head of a model on a GPU, and their gradients by the logits: of labels, of a teacher's distribution, and
-// of labels under the distribution that rollouts draw from.
+// Losses at the head of a model on a GPU, and their gradients by the logits: of labels, of a teacher's distribution,
+// and of labels under the distribution that rollouts draw from.
 //
 // Pointers are device pointers, 16-byte aligned; rows are adjacent where no stride is given; widths are multiples of 8.
 // Functions queue work and return at once; they neither allocate nor wait.

@@ -121,7 +121,7 @@ struct AnswerEvent {
     // With FinishReason::error. The kind `usage`: the request's own rules leave no token that may follow.
     std::string_view error;
     ErrorKind error_kind = ErrorKind::other;
-    const RequestReport* report = nullptr;     // in the request's last event: every choice has finished
+    const RequestReport* report = nullptr;  // in the request's last event: every choice has finished
 };
 
 // Called by the engine's thread, or inside Engine::step() where there is none. Does not block, does not throw, and of

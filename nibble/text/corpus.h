@@ -26,9 +26,9 @@ struct Corpus {
 // Checks that `messages` is a non-empty list of objects with a 'role', as chat templates expect.
 Status check_messages(const Json& messages);
 
-// Reads a corpus. Lines of {"text": "..."} or {"messages": [...]}, with the special tokens of the tokenizer or template,
-// if the first line is such an object or the file is *.jsonl. Any other file: plain text; every window starts with the
-// tokens that the tokenizer puts before a text (BOS). Either kind may be compressed by gzip; only as much is
+// Reads a corpus. Lines of {"text": "..."} or {"messages": [...]}, with the special tokens of the tokenizer or
+// template, if the first line is such an object or the file is *.jsonl. Any other file: plain text; every window starts
+// with the tokens that the tokenizer puts before a text (BOS). Either kind may be compressed by gzip; only as much is
 // decompressed as the requested tokens can need (64 bytes per token, at least 64 MiB).
 //
 // Errors: empty or not UTF-8 (with the position), a line of another form, messages without a template, other JSON in

@@ -1,6 +1,6 @@
-// A run that is ended by SIGKILL or Ctrl-C while answers are judged, or right behind the last judgement of a step (while weights
-// are updated or the next answers are generated), goes on to the bits of a run that was left alone. Kills at the calls
-// that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
+// A run that is ended by SIGKILL or Ctrl-C while answers are judged, or right behind the last judgement of a step
+// (while weights are updated or the next answers are generated), goes on to the bits of a run that was left alone.
+// Kills at the calls that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
 #include "base/json.h"
 #include "run/log.h"
 #include "support/files.h"
@@ -13,8 +13,8 @@
 namespace nibble::test {
 namespace {
 
-// Judges, and at the request whose number is in the file `kill` sends a signal to the program that asks: before or behind
-// the reply. The file goes first, so that the next run lives. A program that SIGINT stops gets its reply.
+// Judges, and at the request whose number is in the file `kill` sends a signal to the program that asks: before or
+// behind the reply. The file goes first, so that the next run lives. A program that SIGINT stops gets its reply.
 constexpr const char* judge = R"py(
 import json, os, signal, sys, time
 def end(when, n):
@@ -95,8 +95,7 @@ TEST(RlKill, WithRolloutsThatOutliveAStep) {
 }
 
 // Two steps of four answers, then two answers of a validation: requests 8 and 9 are its own.
-constexpr const char* validated =
-    ", val_period: 2, max_val_samples: 2}\nloss_fn: {reference_policy_kl_penalty: 0.01}";
+constexpr const char* validated = ", val_period: 2, max_val_samples: 2}\nloss_fn: {reference_policy_kl_penalty: 0.01}";
 
 TEST(RlKill, CtrlCDuringAValidation) {
     KilledRuns runs(validated);
