@@ -1,6 +1,7 @@
 #include "cli/bench_study.h"
 
 #include "base/json_fields.h"
+#include "checkpoint/output_place.h"
 #include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

@@ -425,11 +425,11 @@ TEST(Responses, ReasoningIsAnItem) {
         if (name == "response.reasoning_text.delta") text += event["delta"];
         if (names.empty() || names.back() != name) names.push_back(name);
         if (name == "response.reasoning_text.done") {
-            EXPECT_EQ(event["text"], text);
+            EXPECT_EQ(event["text"].get<std::string>(), text);
         }
         if (name == "response.completed") whole = event["response"]["output"];
     }
-    EXPECT_EQ(text, reasoning["content"][0]["text"]);
+    EXPECT_EQ(text, reasoning["content"][0]["text"].get<std::string>());
     EXPECT_EQ(whole[0]["content"], reasoning["content"]);
     EXPECT_THAT(names, testing::ElementsAre("response.created", "response.in_progress", "response.output_item.added",
                                             "response.content_part.added", "response.reasoning_text.delta",

@@ -1,5 +1,6 @@
 // kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives; logarithms of its rows'
 // sums.
+#include "kernels/attention_backward_cuda.h"
 #include "model/device/attention.h"
 #include "train/device/device_cache.h"
 #include "train/device/train_mixer.h"

@@ -1,5 +1,6 @@
 // The two products of the way back.
 #include "kernels/elementwise_cuda.h"
+#include "kernels/optimizer_cuda.h"
 #include "train/device/cast_operand.h"
 #include "train/device/device_recipe.h"
 
