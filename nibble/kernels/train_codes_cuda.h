@@ -1,7 +1,7 @@
-// d [m, n] = a [m, k] times b [n, k] transposed on the FP8 tensor cores: both operands are codes of eight bits along k,
-// as cast_codes() of train_cast_cuda.h makes them, and the scales are applied by the product. By cuBLASLt, the kernel
-// that its heuristics put first, chosen once per plan; fast accumulation off: sums of 128 columns or fewer are added in
-// FP32 registers, the tensor core itself keeps about 14 bits. No atomics, so the same bits every time.
+// d [m, n] = a [m, k] times b [n, k] transposed on the FP8 tensor cores. Both operands are 8-bit codes along k from
+// cast_codes() of train_cast_cuda.h; the product applies the scales. Uses cuBLASLt with the first kernel of its
+// heuristics, chosen once per plan. Fast accumulation is off: sums of 128 columns or fewer are added in FP32 registers;
+// the tensor core itself keeps about 14 bits. No atomics, so the bits are the same every time.
 //
 // Pointers are device pointers, 16-byte aligned. codes_product() queues work and returns at once.
 // kernels/cuda_absent/train_codes.cpp implements this header in a build without CUDA.
@@ -17,9 +17,10 @@
 
 namespace nibble::cuda {
 
-enum class CodeScaling : uint8_t { tensor, group, tile };  // one; of 1 x 128; of 128 x 128
+enum class CodeScaling : uint8_t { tensor, group, tile };  // one scale; one per 1 x 128; one per 128 x 128
 
-// group: [k / 128, rows up to a multiple of 4], tile: [rows / 128, k / 128 up to a multiple of 4].
+// Layout: group [k / 128, rows rounded up to a multiple of 4]; tile [rows / 128, k / 128 rounded up to a multiple of
+// 4].
 inline CodeScales code_scales(float* at, int64_t rows, int64_t k, CodeScaling by) {
     if (by == CodeScaling::tile) return {at, round_up<int64_t>((k + fp8_group - 1) / fp8_group, 4), 1};
     return {at, 1, round_up<int64_t>(rows, 4)};
@@ -32,7 +33,7 @@ inline int64_t code_scale_count(int64_t rows, int64_t k, CodeScaling by) {
 }
 
 struct CodesShape {
-    int64_t m = 0, n = 0, k = 0;                                   // n: a multiple of 8, k: of 128
+    int64_t m = 0, n = 0, k = 0;                                   // n: a multiple of 8, k: a multiple of 128
     bool e5m2 = false;                                             // a's codes, else E4M3; b's are E4M3
     CodeScaling a = CodeScaling::tensor, b = CodeScaling::tensor;  // not both tile
     bool rounded = false;                                          // d BF16, else FP32
@@ -43,14 +44,14 @@ struct CodesPlan {
     CodesShape shape;
     std::shared_ptr<const CodesProduct> product;
 };
-// Error: the library is absent, or has no kernel for the shape.
+// Errors: the library is absent, or has no kernel for the shape.
 Result<CodesPlan> plan_codes_product(const CodesShape& shape, const DeviceInfo& device);
 
 struct CodesOperand {
     const std::byte* codes = nullptr;
-    const float* scales = nullptr;  // what codes are multiplied with
+    const float* scales = nullptr;  // factors of the codes
 };
-// `add`: d += it. workspace: back_workspace_bytes of train_cuda.h.
+// `add`: adds to d. workspace: back_workspace_bytes of train_cuda.h.
 Status codes_product(const CodesPlan& plan, const CodesOperand& a, const CodesOperand& b, void* d, bool add,
                      std::byte* workspace, const Stream& stream);
 

@@ -1,6 +1,6 @@
-// The way back through multi-head latent attention on a GPU (model/cpu/latent_attention.h), beside
-// kernels/train_cuda.h: rows of heads for attention_backward(), whose queries, keys and values have one width, and what
-// becomes of their gradients.
+// The backward pass of multi-head latent attention on a GPU (model/cpu/latent_attention.h), in addition to
+// kernels/train_cuda.h. It prepares rows of heads for attention_backward(), where queries, keys and values have equal
+// width, and converts their gradients back.
 //
 // Pointers are device pointers; functions queue work and return at once. A sum over heads runs in ascending order.
 // kernels/cuda_absent/train_latent.cpp implements this header in a build without CUDA.
@@ -11,7 +11,7 @@
 
 namespace nibble::cuda {
 
-// k and v, wide_o and wide_d_o.
+// Writes k, v, wide_o and wide_d_o.
 Status latent_rows(const LatentShape& shape, const LatentRows& r, const Stream& stream);
 Status latent_backward(const LatentShape& shape, const LatentBackward& b, const Stream& stream);
 Status latent_join(const LatentJoin& j, const Stream& stream);

@@ -1,8 +1,8 @@
-// Updates of an optimizer on a GPU beside plain AdamW (kernels/train_cuda.h): states in BF16, and Muon. The formulas,
-// their order and the random bits are those of train/optimizer.h.
+// Optimizer updates on a GPU in addition to plain AdamW (kernels/train_cuda.h): AdamW with BF16 states, and Muon. The
+// formulas, their order and the random bits are those of train/optimizer.h.
 //
 // Pointers are device pointers, 16-byte aligned. Functions queue work and return at once; they neither allocate nor
-// wait. Nothing changes where *clip is NaN. kernels/cuda_absent/train_optimizer.cpp implements this header in a build
+// wait. Nothing changes if *clip is NaN. kernels/cuda_absent/train_optimizer.cpp implements this header in a build
 // without CUDA.
 #pragma once
 
