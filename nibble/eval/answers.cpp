@@ -20,7 +20,7 @@ std::optional<std::string> gsm8k_strict(std::string_view text) {
     return std::nullopt;
 }
 
-// (-?[$0-9.,]{2,})|(-?[0-9]+), matches one after the other from the left, the last one.
+// Applies (-?[$0-9.,]{2,})|(-?[0-9]+) from left to right and returns the last match.
 std::optional<std::string> gsm8k_flexible(std::string_view text) {
     std::optional<std::string> last;
     for (size_t at = 0; at < text.size();) {
@@ -42,7 +42,7 @@ std::string gsm8k_normalized(std::string_view text) {
     std::string out;
     for (const char c : text)
         if (c != ',' && c != '$') out += c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-    // Python's $ also stands before a newline at the end.
+    // Python's $ also matches before a final newline.
     if (out.ends_with('.'))
         out.pop_back();
     else if (out.ends_with(".\n"))

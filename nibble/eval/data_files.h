@@ -1,4 +1,4 @@
-// Files with texts and items. Errors name file and line.
+// Reads files with texts and items. Errors name file and line.
 #pragma once
 
 #include "base/json.h"
@@ -14,18 +14,18 @@ struct TextFile {
     std::string text;  // UTF-8
     std::string hash;
 };
-// Errors: empty, not UTF-8 (at which byte).
+// Errors: empty, not UTF-8 (with the byte position).
 Result<TextFile> read_evaluation_text(const std::filesystem::path& path);
 
 struct LinesFile {
     std::string name, hash;
     std::vector<Json> lines;  // objects
 };
-// At most `limit` objects, one per line (0: all). Errors: no lines, a line that is no object or not JSON, a compressed
-// file.
+// Reads at most `limit` objects, one per line (0: all). Errors: no lines, a line that is not a JSON object, a
+// compressed file.
 Result<LinesFile> read_lines_file(const std::filesystem::path& path, int64_t limit);
 
-// A string field of a line.
+// Returns a string field of a line. Error: missing, or not a string.
 Result<std::string> text_field(const Json& line, const char* key);
 
 }  // namespace nibble

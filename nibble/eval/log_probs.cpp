@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Logits of a batch, made log-probabilities in place.
+// Computes the logits of a batch and converts them to log-probabilities in place.
 Status forward_log_probs(const LanguageModel& model, const Batch& batch, std::span<float> out) {
     NIBBLE_CHECK(model.forward(batch, out));
     const Workspace& work = model.workspace();
@@ -33,29 +33,30 @@ ContinuationScore score_rows(const Continuation& c, const float* rows, int64_t v
 
 std::span<const int32_t> input_of(const Continuation& c) { return std::span(c.tokens).first(c.tokens.size() - 1); }
 
-// Continuations [first, first + count) whose first `tokens` inputs are equal and want no logits: those run once.
+// Continuations [first, first + count) whose first `tokens` inputs are equal and need no logits; these inputs run once.
 struct Shared {
     size_t first = 0, count = 1;
-    int64_t tokens = 0;  // 0: nothing is shared
+    int64_t tokens = 0;  // 0: no shared inputs
 };
 
 constexpr int64_t worth_sharing = 8;  // tokens
 
-// Inputs that `c` has in common with the first `known` of `other`, but for those whose logits are wanted.
+// Returns the number of inputs that `c` shares with the first `known` of `other`, without inputs whose logits are
+// needed.
 int64_t common(const Continuation& c, const Continuation& other, int64_t known) {
     const int64_t most = std::min({known, c.from - 1, other.from - 1});
     const auto differ = std::mismatch(c.tokens.begin(), c.tokens.begin() + most, other.tokens.begin());
     return differ.first - c.tokens.begin();
 }
 
-// Groups from item `first` on that fit one pass of `rows` rows and `wanted` rows of logits; at least one item.
+// Returns groups from item `first` on that fit one pass of `rows` rows and `wanted` rows of logits; at least one item.
 std::vector<Shared> next_groups(std::span<const Continuation> items, size_t first, int64_t rows, int64_t wanted) {
     std::vector<Shared> groups;
     int64_t total = 0, total_wanted = 0;
     for (size_t i = first; i < items.size(); ++i) {
         const Continuation& c = items[i];
         const int64_t length = std::ssize(c.tokens) - 1, want = length - (c.from - 1);
-        // Rows that joining the last group costs: its members, this one too, keep only what they do not share.
+        // Rows if the item joins the last group: its members keep only the rows that they do not share.
         Shared joined = groups.empty() ? Shared{} : groups.back();
         if (!groups.empty()) {
             joined.tokens = common(c, items[joined.first], joined.count == 1 ? length : joined.tokens);
@@ -78,7 +79,7 @@ std::vector<Shared> next_groups(std::span<const Continuation> items, size_t firs
     return groups;
 }
 
-// The sequences of the members of groups that share something, in order, each after the shared tokens.
+// The sequences of the members of groups with shared tokens, in order; each starts after the shared tokens.
 struct Forks {
     std::unique_ptr<KvPool> pool;
     std::vector<Sequence> sequences;

@@ -80,7 +80,7 @@ int64_t ReferenceFile::offset(int64_t window) const {
     return header_ + rows * reference_row_bytes(shape_.vocab);
 }
 
-// Only whole windows are written, in order: the file's length tells how many there are.
+// Only whole windows are written, in order, so the length of the file gives their number.
 Result<ReferenceFile> ReferenceFile::open(const std::filesystem::path& path, const ReferenceShape& shape) {
     std::error_code none;
     const auto present = static_cast<int64_t>(std::filesystem::file_size(path, none));
@@ -93,7 +93,7 @@ Result<ReferenceFile> ReferenceFile::open(const std::filesystem::path& path, con
     std::string found(static_cast<size_t>(std::min(size, file.header_)), '\0');
     NIBBLE_CHECK(file.file_.read_at(std::as_writable_bytes(std::span(found)), 0));
     if (found != header) {
-        const bool torn = header.starts_with(found);  // an empty file, or one that died in its header
+        const bool torn = header.starts_with(found);  // an empty file, or one whose writer died within the header
         if (!torn) {
             const auto old = parse_json(std::string_view(found).substr(0, found.find_last_not_of(" \n") + 1));
             const auto now = parse_json(std::string_view(header).substr(0, header.find_last_not_of(" \n") + 1));
@@ -132,7 +132,7 @@ Status ReferenceFile::read(int64_t window, std::span<float> log_probs) const {
         float largest = 0, step = 0;
         std::memcpy(&largest, bytes.data() + r * width, 4);
         std::memcpy(&step, bytes.data() + r * width + 4, 4);
-        // Rounding may lift a log-probability of 0 by an ulp or two.
+        // Rounding may raise a log-probability of 0 by an ulp or two.
         if (!std::isfinite(first) || !(largest <= 1e-3f) || !(step >= 0 && step <= 1e4f))
             return fail("{}: row {} of window {} is damaged; to start over, remove it", file_.path().string(), r,
                         window);

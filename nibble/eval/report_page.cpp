@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// The first subject that ran task t: all ran the same tasks.
+// Tasks of the first subject; all subjects ran the same tasks.
 const std::vector<TaskResult>& tasks_of(const EvalReport& r) { return r.subjects.front().tasks; }
 
 std::string legend(const EvalReport& r, bool with_reference = true) {
@@ -52,7 +52,7 @@ std::string checkpoints(const EvalReport& r) {
                        table("sortable", {"<name", "size", "bits per weight", "<settings", "time", "<path"}, rows));
 }
 
-// A row per metric, a column per checkpoint, the relative score below the number.
+// A table with a row per metric and a column per checkpoint; the relative score is below each number.
 std::string scores(const EvalReport& r) {
     std::vector<std::string> heads{"<task", "<metric"};
     for (const SubjectResult& s : r.subjects) heads.push_back(s.name);
@@ -98,7 +98,8 @@ std::string relative_scores(const EvalReport& r) {
                     {double(s) + 0.15, double(s) + 0.85, relative->value,
                      fmt::format("{}: {}", r.subjects[s].name, relative_text(tasks_of(r)[t].metrics[m], *relative)),
                      int(s)});
-                chart.x_ticks.push_back({double(s) + 0.5, fmt::format("{}", s + 1)});  // names do not fit
+                chart.x_ticks.push_back(
+                    {double(s) + 0.5, fmt::format("{}", s + 1)});  // the names are too long for ticks
             }
             if (chart.bars.size() < 2) continue;
             const std::string &task = tasks_of(r)[t].task, &metric = tasks_of(r)[t].metrics[m].name;
@@ -114,7 +115,7 @@ std::string relative_scores(const EvalReport& r) {
         legend(r), figures);
 }
 
-// KL by share of tokens: where a median and a tail part ways.
+// KL divergence by share of tokens; shows the median and the tail.
 std::string divergences(const EvalReport& r) {
     LineChart chart{.title = "Kullback-Leibler divergence from the reference, by share of tokens",
                     .x_label = "per cent of tokens below",

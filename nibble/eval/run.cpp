@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-// Units of a journal: subject, task, item.
+// Returns the journal's unit number for a subject, task and item.
 int64_t unit(int64_t subject, int64_t task, int64_t item) { return (subject << 48) + (task << 40) + item; }
 
 }  // namespace

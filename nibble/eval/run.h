@@ -9,9 +9,9 @@
 
 namespace nibble {
 
-// Results of a subject's tasks. `journal` (may be nullptr) is asked for what an earlier run finished and told what this
-// one did; `subject_number` and `first_task`, the number of tasks[0], tell items apart in it. Errors: a task's own;
-// "stopped on request", with what is kept.
+// Runs the tasks on a subject and returns their results. `journal` (may be nullptr) provides results of an earlier run
+// and records new ones; `subject_number` and `first_task`, the number of tasks[0], identify items in it. Errors: those
+// of a task; "stopped on request", which states what is kept.
 Result<std::vector<TaskResult>> run_tasks(const Subject& subject, int64_t subject_number,
                                           std::span<const std::unique_ptr<Task>> tasks, int64_t first_task,
                                           Journal* journal, const JobHooks& hooks);

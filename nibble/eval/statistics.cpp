@@ -55,7 +55,7 @@ Interval bootstrap(std::span<const double> values, const std::function<double(st
         const PhiloxStream stream{seed, static_cast<uint64_t>(r)};
         for (size_t i = 0; i < sample.size(); i += 4) {
             const PhiloxBlock b = stream.block(i / 4);
-            for (size_t j = i; j < std::min(i + 4, sample.size()); ++j)  // 32 bits onto [0, n): bias below n / 2^32
+            for (size_t j = i; j < std::min(i + 4, sample.size()); ++j)  // maps 32 bits to [0, n); bias below n / 2^32
                 sample[j] = values[static_cast<size_t>(uint64_t{b.word[j - i]} * values.size() >> 32)];
         }
         results.push_back(statistic(sample));

@@ -10,21 +10,22 @@ namespace nibble {
 
 struct Estimate {
     double value = 0;
-    double error = 0;  // one standard error; 0 where there is none to tell (fewer than two values)
+    double error = 0;  // one standard error; 0 for fewer than two values
 };
 
 Estimate mean(std::span<const double> values);           // standard error of the mean, n - 1 in the variance
 Estimate share(std::span<const double> zeros_and_ones);  // sqrt(p (1 - p) / (n - 1))
-double covariance_of_means(std::span<const double> a, std::span<const double> b);  // of the two means, paired values
+double covariance_of_means(std::span<const double> a, std::span<const double> b);  // of paired values
 
-// Linear interpolation between order statistics (numpy's default). `sorted` rises and is not empty; q in [0, 1].
+// Interpolates linearly between order statistics (numpy's default). `sorted` is ascending and not empty; q is in [0,
+// 1].
 double quantile(std::span<const double> sorted, double q);
 
 struct Interval {
     double low = 0, high = 0;
 };
-// 95 % percentile interval of a statistic over `resamples` draws with replacement, random numbers from Philox keyed by
-// (seed, resample). The statistic may reorder what it gets.
+// Returns the 95 % percentile interval of a statistic over `resamples` draws with replacement. Random numbers come from
+// Philox, keyed by (seed, resample). The statistic may reorder its argument.
 Interval bootstrap(std::span<const double> values, const std::function<double(std::span<double>)>& statistic,
                    int resamples, uint64_t seed);
 

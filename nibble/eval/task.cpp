@@ -13,7 +13,7 @@ Result<std::vector<int32_t>> encoded(const Tokenizer& tokenizer, std::string_vie
 Result<std::vector<int32_t>> Subject::prefix() const {
     NIBBLE_TRY(const std::vector<int32_t> ids, encoded(*tokenizer, "", true));
     if (ids.empty()) return ids;
-    return std::vector<int32_t>{ids[0]};  // [BOS, EOS] of tokenizers that end every text
+    return std::vector<int32_t>{ids[0]};  // some tokenizers end every text: [BOS, EOS]
 }
 
 Result<std::vector<int32_t>> Subject::encode(std::string_view text) const { return encoded(*tokenizer, text, false); }

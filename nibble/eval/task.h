@@ -1,5 +1,5 @@
-// A task is a list of items; what came of an item is one JSON value, so that a journal can keep it, and what came of
-// all items is a few metrics.
+// A task is a list of items. The result of an item is one JSON value, so that a journal can store it; the result of all
+// items is a few metrics.
 #pragma once
 
 #include "base/json.h"
@@ -20,21 +20,21 @@ struct TextRequest {
 };
 struct TextAnswer {
     std::string text;
-    bool stopped = false;  // by a stop string or an end token, not by max_tokens
+    bool stopped = false;  // ended by a stop string or end token, not by max_tokens
 };
-// Greedy answers to several prompts. The program passes serve/'s loop, tests what they like.
+// Generates greedy answers to several prompts. The program passes the engine of serve/; tests pass their own function.
 using GenerateText = std::function<Result<std::vector<TextAnswer>>(const TextRequest&)>;
 
-// What is evaluated.
+// The model under evaluation.
 struct Subject {
     std::string name;
     const LanguageModel* model = nullptr;
     const Tokenizer* tokenizer = nullptr;
     GenerateText generate;
 
-    // The tokens that begin every text (BOS, where the tokenizer adds it).
+    // Returns the tokens that begin every text (BOS, if the tokenizer adds it).
     Result<std::vector<int32_t>> prefix() const;
-    // Without special tokens; control tokens in the text are text.
+    // Encodes without adding special tokens; control tokens in `text` stay text.
     Result<std::vector<int32_t>> encode(std::string_view text) const;
 };
 
@@ -42,14 +42,14 @@ struct Metric {
     enum class Kind : uint8_t { share, perplexity, plain };
     std::string name;  // "accuracy"
     Estimate estimate;
-    Kind kind = Kind::share;  // shares are 0 ... 1
-    bool compares = false;    // a score of the model alone: relative_score() divides it by the reference's
+    Kind kind = Kind::share;  // shares are in [0, 1]
+    bool compares = false;    // a score of the model alone, which relative_score() may divide by the reference's
 };
 
 struct TaskResult {
     std::string task;
     int64_t items = 0;
-    std::vector<Metric> metrics;  // the headline first
+    std::vector<Metric> metrics;  // headline first
     Json details = Json::object();
 };
 
@@ -57,13 +57,13 @@ class Task {
 public:
     virtual ~Task() = default;
     virtual std::string name() const = 0;
-    // Facts of the task that its results depend on (file, hash, settings): identity of journals.
+    // Returns the facts on which the results depend (file, hash, settings). They identify journals.
     virtual Json settings() const = 0;
-    // Called before anything else for each subject; the items may depend on its tokenizer.
+    // Called first for each subject, because the items may depend on its tokenizer.
     virtual Status prepare(const Subject& subject) = 0;
     virtual int64_t items() const = 0;
-    virtual int64_t batch() const { return 1; }  // items that run() is best given at once
-    // One value per item in [begin, end).
+    virtual int64_t batch() const { return 1; }  // preferred number of items per run()
+    // Returns one value per item in [begin, end).
     virtual Result<std::vector<Json>> run(const Subject& subject, int64_t begin, int64_t end) = 0;
     virtual Result<TaskResult> summarize(std::span<const Json> results) const = 0;
 };

@@ -74,7 +74,7 @@ Status TextTask::reference_rows(int64_t window, std::span<const int32_t> tokens,
         NIBBLE_TRY(const Subject* reference, loaded_reference());
         return log_prob_rows(*reference->model, tokens, from, out);
     }
-    // The file is filled in order; a resumed run may ask for a window beyond its end.
+    // The file is filled in order; a resumed run may need a window beyond its end.
     for (int64_t w = cache_->windows(); w <= window; ++w) {
         const Window& missing = windows_[static_cast<size_t>(w)];
         const auto input =
@@ -84,7 +84,7 @@ Status TextTask::reference_rows(int64_t window, std::span<const int32_t> tokens,
         NIBBLE_CHECK(log_prob_rows(*reference->model, input, missing.counted - 1 - missing.begin, rows));
         NIBBLE_CHECK(cache_->append(rows));
     }
-    return cache_->read(window, out);  // also what was just written: a run gives the same numbers the second time
+    return cache_->read(window, out);  // also right after writing, so that a second run gives the same numbers
 }
 
 Result<std::vector<Json>> TextTask::run(const Subject& subject, int64_t begin, int64_t end) {
@@ -93,7 +93,7 @@ Result<std::vector<Json>> TextTask::run(const Subject& subject, int64_t begin, i
     for (int64_t w = begin; w < end; ++w) {
         const Window& window = windows_[static_cast<size_t>(w)];
         const auto tokens = tokens_of(window, tokens_, bos_);
-        const auto input = std::span(tokens).first(tokens.size() - 1);  // nothing is asked about what follows the last
+        const auto input = std::span(tokens).first(tokens.size() - 1);  // nothing follows the last token
         const auto from = static_cast<size_t>(window.counted - 1 - window.begin);
         const size_t count = input.size() - from;
         rows_.resize(count * vocab);

@@ -1,4 +1,4 @@
-// Perplexity of a text and, beside a reference, the divergence from it.
+// Perplexity of a text and, with a reference, the divergence from it.
 #pragma once
 
 #include "eval/data_files.h"
@@ -14,28 +14,30 @@ namespace nibble {
 
 struct TextTaskOptions {
     int64_t context = 512;
-    int64_t stride = 0;  // 0: llama-perplexity's definition; else the sliding window's
-    int64_t chunks = 0;  // at most this many windows; 0: all
+    int64_t stride = 0;  // 0: llama-perplexity's definition; else the stride of a sliding window
+    int64_t chunks = 0;  // limits the number of windows; 0: all
 };
 
-// A model whose distributions are the truth; its rows are computed, or read from a file that is filled on the way.
+// The model whose distributions count as the truth. Its rows are computed, or read from a file that is filled as
+// needed.
 struct Reference {
-    std::string name, fingerprint;                 // identity of the cache
-    std::filesystem::path cache;                   // empty: none
-    std::function<Result<const Subject*>()> load;  // called when its rows are needed: not for a complete cache
+    std::string name, fingerprint;  // identify the cache
+    std::filesystem::path cache;    // empty: no cache
+    std::function<Result<const Subject*>()>
+        load;  // called when rows must be computed; not called if the cache is complete
 };
 
-// The reference's own result, from a comparison with it.
+// Returns the reference's own result, derived from a comparison with it.
 TaskResult reference_perplexity(const TaskResult& comparison);
 
 class TextTask : public Task {
 public:
-    // `reference` may be nullptr; else it outlives the task.
+    // `reference` may be nullptr; otherwise it must outlive the task.
     TextTask(TextFile text, const TextTaskOptions& options, const Reference* reference);
 
     std::string name() const override { return "perplexity"; }
     Json settings() const override;
-    // Errors: text too short, a context longer than the model's.
+    // Errors: the text is too short, the context exceeds the model's.
     Status prepare(const Subject& subject) override;
     int64_t items() const override { return static_cast<int64_t>(windows_.size()); }
     Result<std::vector<Json>> run(const Subject& subject, int64_t begin, int64_t end) override;
@@ -54,7 +56,7 @@ private:
     int32_t bos_ = -1;
     std::vector<Window> windows_;
     std::optional<ReferenceFile> cache_;
-    const Subject* loaded_ = nullptr;  // the reference, compared with this subject
+    const Subject* loaded_ = nullptr;  // the reference, once loaded
     std::vector<float> rows_, reference_rows_;
 };
 

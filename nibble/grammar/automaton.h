@@ -1,8 +1,8 @@
 // The pushdown automaton of a grammar. Every rule is a deterministic automaton over bytes and calls of rules; a stack
-// of states to return to joins them. From every state an end can be reached.
+// of return states connects them. An accepting end can be reached from every state.
 //
-// Nesting is limited without dead ends: a rule that recursion could make ever deeper has a shallow twin, in which only
-// such calls are left that end by themselves. Calls made below the limit lead to the twins.
+// Nesting is limited without dead ends. A rule that recursion could nest without bound has a shallow twin, which keeps
+// only calls that are certain to end. At the depth limit, calls go to the twins.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ struct PushdownAutomaton {
         uint32_t to = 0;
     };
     struct Call {
-        uint32_t start = 0;    // the first state of the rule
-        uint32_t shallow = 0;  // of its shallow twin; the same where it needs none
-        uint32_t back = none;  // where its end leads; none: to the end of the caller
+        uint32_t start = 0;    // first state of the rule
+        uint32_t shallow = 0;  // first state of its shallow twin; equals `start` if it needs none
+        uint32_t back = none;  // return state; none: the caller ends there too
     };
 
     std::vector<uint32_t> edge_begin, call_begin;  // [states + 1]
@@ -33,7 +33,7 @@ struct PushdownAutomaton {
     std::vector<Call> calls;
     std::vector<uint8_t> accepts;   // [states]: the rule may end here
     std::vector<uint32_t> rule_of;  // [states]
-    std::vector<ByteSet> follow;    // [rules]: bytes that can come behind the rule's end
+    std::vector<ByteSet> follow;    // [rules]: bytes that can follow the end of the rule
     uint32_t start = 0;
 
     size_t states() const { return accepts.size(); }
@@ -44,7 +44,7 @@ struct PushdownAutomaton {
         return {calls.data() + call_begin[state], calls.data() + call_begin[state + 1]};
     }
     bool has_edges(uint32_t state) const { return edge_begin[state] != edge_begin[state + 1]; }
-    // Nothing but bytes leads on.
+    // Whether only bytes lead on: no accept and no call.
     bool simple(uint32_t state) const { return !accepts[state] && call_begin[state] == call_begin[state + 1]; }
 
     uint32_t next(uint32_t state, uint8_t byte) const {

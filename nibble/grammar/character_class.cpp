@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// By the name of the general category: "Lu", "Nd" ...
+// Sets by general category: "Lu", "Nd" ...
 const std::map<std::string, CodeSet, std::less<>>& category_sets() {
     static const auto sets = [] {
         std::map<std::string, CodeSet, std::less<>> out;
@@ -31,7 +31,7 @@ void add_all(CodeSet& to, const CodeSet& from) {
     for (const auto& [first, last] : from.ranges()) to.add(first, last);
 }
 
-// The categories whose names begin so.
+// Returns the union of all categories whose names start with one of `names`.
 CodeSet categories(std::initializer_list<std::string_view> names) {
     CodeSet out;
     for (const auto& [name, set] : category_sets())

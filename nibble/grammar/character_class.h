@@ -1,7 +1,7 @@
-// The character classes of regular expressions. Dialects differ in them: \d is [0-9] in ECMAScript and every decimal
-// digit in Python. A class is therefore a pair: `narrow` is in it by every dialect, `wide` by some. A grammar lets a
-// model write only what is in `narrow`, and in a negated class only what is outside of `wide`, so that an answer
-// matches whatever dialect checks it.
+// Character classes of regular expressions. Dialects differ: \d is [0-9] in ECMAScript and every decimal digit in
+// Python. A class is therefore a pair: `narrow` holds the characters that all dialects include, `wide` those that any
+// dialect includes. A grammar allows only `narrow`, and in a negated class only characters outside `wide`, so an answer
+// matches in every dialect.
 #pragma once
 
 #include "grammar/expression.h"
@@ -19,11 +19,11 @@ struct CharacterClass {
     void add(char32_t first, char32_t last);
 };
 
-// Of \d, \D, \w, \W, \s, \S by its letter; nothing for another letter.
+// Returns the class of \d, \D, \w, \W, \s or \S by its letter; nothing for another letter.
 std::optional<CharacterClass> class_of_escape(char32_t letter);
-// What '.' stands for: everything but line ends.
+// Returns the class of '.': everything except line ends.
 CharacterClass class_of_dot();
-// Of a general category of Unicode, "L" or "Lu"; nothing for another name.
+// Returns the class of a Unicode general category, "L" or "Lu"; nothing for an unknown name.
 std::optional<CharacterClass> class_of_category(std::string_view name);
 
 }  // namespace nibble

@@ -20,7 +20,7 @@ Status GrammarBudget::pay_work(size_t n) {
     return Ok{};
 }
 
-// The subset construction. A set holds only states that bytes or calls leave, and the end.
+// The subset construction. A set holds only the end state and states that have outgoing bytes or calls.
 class Determinizer {
 public:
     Determinizer(const Nfa& nfa, GrammarBudget& budget)
@@ -54,7 +54,7 @@ private:
         return begin;
     }
 
-    // The state for what can be reached from `targets`, which become scratch.
+    // Returns the state for the set reachable from `targets`, which is overwritten.
     Result<uint32_t> place(std::vector<uint32_t>& targets, Dfa& out) {
         ++round_;
         std::vector<uint32_t> set;
@@ -197,7 +197,7 @@ void Dfa::trim() {
 Result<Dfa> Dfa::both(const Dfa& a, const Dfa& b, GrammarBudget& budget) { return product(a, b, true, budget); }
 Result<Dfa> Dfa::minus(const Dfa& a, const Dfa& b, GrammarBudget& budget) { return product(a, b, false, budget); }
 
-// States are pairs; b's may be missing in a difference.
+// The product automaton: states are pairs. In a difference the state of b may be missing.
 Result<Dfa> Dfa::product(const Dfa& a, const Dfa& b, bool keep_both, GrammarBudget& budget) {
     constexpr uint32_t gone = UINT32_MAX;
     Dfa out;

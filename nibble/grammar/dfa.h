@@ -1,5 +1,5 @@
-// Deterministic automata over bytes and calls of rules, made from expressions, and the regular languages among them as
-// sets: intersection and difference.
+// Deterministic automata over bytes and calls of rules, built from expressions. Regular languages (automata without
+// calls) support intersection and difference.
 #pragma once
 
 #include "base/error.h"
@@ -12,12 +12,12 @@
 
 namespace nibble {
 
-// What compiling has used of its limits; one for a grammar.
+// Counts the states and work of compiling one grammar against its limits.
 class GrammarBudget {
 public:
     explicit GrammarBudget(const GrammarLimits& limits) : limits(limits) {}
 
-    // Errors: the limit, by name.
+    // Error: the limit that is exceeded, by name.
     Status pay_states(size_t n);
     Status pay_work(size_t n);
 
@@ -44,11 +44,12 @@ public:
         bool accepts = false;
     };
 
-    // Only states from which an end can be reached, where calls count as passable. Nothing at all: no states.
+    // Builds the automaton. It keeps only states from which an accepting end can be reached, assuming that every call
+    // returns. The empty language has no states.
     static Result<Dfa> of(const GrammarExpression& expression, GrammarBudget& budget);
     static Result<Dfa> of(const Nfa& nfa, GrammarBudget& budget);
 
-    // Preconditions: no calls.
+    // Intersection and difference. Precondition: no calls.
     static Result<Dfa> both(const Dfa& a, const Dfa& b, GrammarBudget& budget);
     static Result<Dfa> minus(const Dfa& a, const Dfa& b, GrammarBudget& budget);
     bool matches(std::string_view bytes) const;
@@ -63,7 +64,8 @@ private:
     std::vector<State> states_;
 };
 
-// For each state whether an end can be reached from it; passable: rules whose calls come back (null: all).
+// Returns for each state whether an accepting end can be reached. `passable` marks the rules whose calls return (null:
+// all).
 std::vector<bool> reach_an_end(const std::vector<Dfa::State>& states, const std::vector<bool>* passable = nullptr);
 
 }  // namespace nibble

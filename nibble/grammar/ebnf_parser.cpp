@@ -17,7 +17,7 @@ bool name_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-// The terminals of Lark's common.lark that are used in grammars of answers.
+// Terminals of Lark's common.lark that occur in grammars of answers.
 std::string_view common_terminal(std::string_view name) {
     static constexpr std::pair<std::string_view, std::string_view> terminals[]{
         {"DIGIT", "[0-9]"},
@@ -79,7 +79,7 @@ private:
         return true;
     }
 
-    // White space and comments; line ends, too, where `lines`.
+    // Skips white space and comments; with `lines` also line ends.
     void skip(bool lines) {
         while (at_ < text_.size()) {
             const char c = text_[at_];
@@ -93,7 +93,7 @@ private:
         }
     }
 
-    // Whether the next line goes on with the rule: it begins with '|', or no rule begins there.
+    // Whether the rule continues on the next line: the line starts with '|', or no rule starts there.
     bool goes_on() {
         const size_t before = at_;
         skip(true);
@@ -149,7 +149,7 @@ private:
         return Ok{};
     }
 
-    // %ignore and %import.
+    // Parses %ignore and %import.
     Status directive() {
         const std::string kind = name();
         skip(false);
@@ -169,7 +169,7 @@ private:
         return here("%ignore is not supported: write the white space where it may stand");
     }
 
-    // name[capture="x", ...]: of llguidance; captures do not change the texts.
+    // Parses llguidance's name[capture="x", ...]. Captures do not change the language.
     Status attributes() {
         while (!take("]")) {
             skip(false);
@@ -189,7 +189,7 @@ private:
         return Ok{};
     }
 
-    // A JSON object in the grammar, which may go on over lines.
+    // Reads a JSON object inside the grammar, possibly over several lines.
     Result<Json> json_object() {
         skip(true);
         const size_t from = at_;
@@ -214,7 +214,7 @@ private:
         return json;
     }
 
-    // %json {schema} of llguidance.
+    // Parses llguidance's %json {schema}.
     Result<ExprPtr> inline_directive() {
         const std::string kind = name();
         if (kind != "json") return here("%{} is not supported", kind);
@@ -281,7 +281,7 @@ private:
         return expression::rule(rule_index(rule));
     }
 
-    // "text", with the escapes of C; Lark: "a".."z" and a flag i behind.
+    // Parses "text" with C escapes; in Lark also "a".."z" and the suffix i.
     Result<ExprPtr> quoted() {
         NIBBLE_TRY(std::string text, literal());
         if (lark_ && take("..")) {
@@ -348,7 +348,7 @@ private:
         return code;
     }
 
-    // /regular expression/ of Lark.
+    // Parses Lark's /regular expression/.
     Result<ExprPtr> slashed() {
         const size_t from = ++at_;
         bool in_class = false;
@@ -369,7 +369,7 @@ private:
         return *parsed;
     }
 
-    // [a-z] and [^a-z] of GBNF, with the escapes of texts.
+    // Parses GBNF's [a-z] and [^a-z], with string escapes.
     Result<ExprPtr> bracket() {
         ++at_;
         const bool negated = take("^");
@@ -395,7 +395,7 @@ private:
         return expression::set(negated ? set.inverse() : set);
     }
 
-    // <|token|> of llama.cpp and of Lark for llguidance: a control token of the vocabulary.
+    // Parses <|token|> (llama.cpp; Lark for llguidance): a control token of the vocabulary.
     Result<ExprPtr> control() {
         if (starts("<[")) return here("tokens by their numbers are not supported");
         const size_t end = text_.find('>', at_);

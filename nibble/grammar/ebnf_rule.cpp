@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Bytes as a JSON string has them.
+// Encodes bytes as they appear in a JSON string.
 std::string json_bytes(std::string_view bytes) {
     std::string out;
     for (const char c : bytes) {
@@ -27,7 +27,7 @@ std::string json_bytes(std::string_view bytes) {
     return out;
 }
 
-// Copies expressions: calls of rules move by `offset`, characters get another spelling.
+// Copies expressions. Rule numbers increase by `offset`; characters get the new spelling.
 class ExpressionCopier {
 public:
     ExpressionCopier(uint32_t offset, Spelling spelling, GrammarBudget& budget)

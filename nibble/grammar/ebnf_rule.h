@@ -1,4 +1,4 @@
-// A grammar in EBNF as a part of a larger one, as it is or inside of a JSON string.
+// Embeds an EBNF grammar in a larger one, as plain text or inside a JSON string.
 #pragma once
 
 #include "base/error.h"
@@ -11,9 +11,8 @@
 
 namespace nibble {
 
-// Adds the rules of the grammar to `rules` and `names`, with their characters in `spelling`. Returns a call of its
-// start. Error: what parse_ebnf() finds wrong; in a JSON string, a regular expression with conditions on what stands
-// around it.
+// Adds the rules of the grammar to `rules` and `names`, with characters in `spelling`. Returns a call of the start
+// rule. Errors: those of parse_ebnf(); inside a JSON string, a regular expression with look-around conditions.
 Result<ExprPtr> ebnf_rule(std::string_view text, Spelling spelling, GrammarBudget& budget, std::vector<ExprPtr>& rules,
                           std::vector<std::string>& names);
 

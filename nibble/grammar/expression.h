@@ -1,5 +1,5 @@
-// What grammars are written in before they become automata: texts over bytes, built from characters, sequences,
-// alternatives, repetitions and calls of named rules. Expressions are immutable and share their parts.
+// Expressions from which grammars are built before they become automata. They describe byte texts by characters,
+// sequences, alternatives, repetitions and calls of named rules. Expressions are immutable and share their parts.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ class Dfa;
 struct GrammarExpression;
 using ExprPtr = std::shared_ptr<const GrammarExpression>;
 
-// A set of code points as sorted, disjoint ranges that do not touch.
+// A set of code points, as sorted, disjoint, non-adjacent ranges.
 class CodeSet {
 public:
     CodeSet() = default;
     CodeSet(std::initializer_list<std::pair<char32_t, char32_t>> ranges);
-    static CodeSet all();  // every code point but the surrogates
+    static CodeSet all();  // all code points except surrogates
 
     void add(char32_t first, char32_t last);
     CodeSet inverse() const;
@@ -34,8 +34,8 @@ private:
     std::vector<std::pair<char32_t, char32_t>> ranges_;
 };
 
-// How characters are spelled: as they are, or as in a JSON string, where a quote, a backslash and control characters
-// are escaped in one canonical way ("\n" is \n, U+0001 is \u0001).
+// Spelling of characters: plain, or as in a JSON string, where quotes, backslashes and control characters are escaped
+// in one canonical form ("\n" is \n, U+0001 is \u0001).
 enum class Spelling : uint8_t { plain, json };
 
 struct GrammarExpression {
@@ -46,13 +46,13 @@ struct GrammarExpression {
     };
     Kind kind = Kind::text;
     std::string text;                     // bytes
-    CodeSet set;                          // one character in UTF-8
-    Spelling spelling = Spelling::plain;  // of a set
-    std::vector<ExprPtr> items;           // of a sequence or choice (none: never matches); the repeated one
-    size_t least = 0, most = 0;           // repeat; most == unlimited: no bound
+    CodeSet set;                          // matches one character in UTF-8
+    Spelling spelling = Spelling::plain;  // used by set
+    std::vector<ExprPtr> items;           // sequence, choice (empty: never matches) or the repeated item
+    size_t least = 0, most = 0;           // used by repeat; most == unlimited: no bound
     uint32_t rule = 0;
     std::shared_ptr<const Dfa> automaton;
-    uint32_t nodes = 0;  // of a graph: every path of arcs from node 0 to node 1
+    uint32_t nodes = 0;  // used by graph: matches every path of arcs from node 0 to node 1
     std::vector<Arc> arcs;
 
     static constexpr size_t unlimited = SIZE_MAX;
@@ -61,7 +61,7 @@ struct GrammarExpression {
 namespace expression {
 
 ExprPtr text(std::string bytes);
-// The characters of `utf8` in their spelling.
+// Matches the characters of `utf8` in the given spelling.
 ExprPtr characters(std::string_view utf8, Spelling spelling);
 ExprPtr set(CodeSet codes, Spelling spelling = Spelling::plain);
 ExprPtr sequence(std::vector<ExprPtr> items);
@@ -72,11 +72,12 @@ ExprPtr rule(uint32_t index);
 ExprPtr automaton(Dfa dfa);
 ExprPtr graph(uint32_t nodes, std::vector<GrammarExpression::Arc> arcs);
 
-// Bytes that UTF-8 never has and that are no part of a text: an automaton that is made of another one jumps over them.
+// Marks of the beginning and end of a text: bytes that never occur in UTF-8. Building an automaton from another one
+// skips them.
 constexpr char begin_mark = '\xF8', end_mark = '\xF9';
 
-// A control token of a vocabulary, by its text. A byte that UTF-8 never has stands in front, so that no text of other
-// tokens is ever taken for a control token.
+// Returns the byte text of a control token. It begins with a byte that UTF-8 never has, so text of other tokens is
+// never mistaken for a control token.
 std::string control_text(std::string_view token);
 
 }  // namespace expression

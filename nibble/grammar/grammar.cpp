@@ -15,7 +15,7 @@
 namespace nibble {
 namespace {
 
-// The rules of a grammar on their way to one automaton.
+// Compiles the rules of a grammar into one automaton.
 class RuleCompiler {
 public:
     RuleCompiler(const std::vector<std::string>& names, GrammarBudget& budget) : names_(names), budget_(budget) {}
@@ -64,7 +64,7 @@ public:
 private:
     using Rule = std::vector<Dfa::State>;
 
-    // Cuts away calls that never come back and states that lead nowhere.
+    // Removes calls that never return and states that lead nowhere.
     Status drop_endless() {
         std::vector<bool> passable(rules_.size(), false);
         rank_.assign(rules_.size(), 0);
@@ -95,8 +95,8 @@ private:
         return Ok{};
     }
 
-    // Shallow twins: a rule keeps the calls of rules that were found to end before it, so that calls in calls come to
-    // an end. A rule of which nothing is dropped is its own twin.
+    // Adds shallow twins. A twin keeps only calls of rules that were proved to end before its own rule, so nested calls
+    // end. A rule without removed calls is its own twin.
     Status add_twins() {
         const size_t n = rules_.size();
         std::vector<uint32_t> by_rank;
@@ -130,9 +130,9 @@ private:
         return Ok{};
     }
 
-    // Called rules before their callers, as far as calls without a byte before them go. There is no circle.
+    // Orders rules so that called rules precede their callers, following calls before any byte. There is no cycle.
     Status order_rules() {
-        std::vector<std::vector<uint32_t>> begins(rules_.size());  // rules that a rule may call at once
+        std::vector<std::vector<uint32_t>> begins(rules_.size());  // rules that a rule may call before any byte
         for (uint32_t r = 0; r < rules_.size(); ++r) {
             if (rules_[r].empty()) continue;
             NIBBLE_TRY(const auto states, states_without_bytes(rules_[r], 0, nullable_, budget_));
@@ -185,7 +185,8 @@ private:
             NIBBLE_TRY(first_[r], first_bytes(r, 0, end));
         }
         out.follow.assign(rules_.size(), {});
-        std::vector<std::vector<uint32_t>> passes(rules_.size());  // what follows r follows these, too
+        std::vector<std::vector<uint32_t>> passes(
+            rules_.size());  // [r]: rules that r may end with; what follows r also follows them
         for (uint32_t r = 0; r < rules_.size(); ++r)
             for (const Dfa::State& s : rules_[r])
                 for (const auto& c : s.calls) {
@@ -211,8 +212,8 @@ private:
     const std::vector<std::string>& names_;
     GrammarBudget& budget_;
     std::vector<Rule> rules_;
-    std::vector<size_t> rank_;    // in which order they were found to end
-    std::vector<uint32_t> twin_;  // the shallow one
+    std::vector<size_t> rank_;    // order in which rules were proved to end
+    std::vector<uint32_t> twin_;  // index of the shallow twin
     std::vector<bool> nullable_;
     std::vector<uint32_t> order_;
     std::vector<ByteSet> first_;

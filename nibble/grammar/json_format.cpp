@@ -8,7 +8,7 @@ namespace nibble {
     "([1-9]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))" \
     "|([1-9]\\d(0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)"
 #define NIBBLE_TIME "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
-// Without "--", which only encoded labels have, and only in one place.
+// Excludes "--" inside labels, which only encoded labels have.
 #define NIBBLE_LABEL "[a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}"
 #define NIBBLE_HOST NIBBLE_LABEL "(\\." NIBBLE_LABEL "){0,5}"
 #define NIBBLE_CLOCK "(\\d{1,5}H(\\d{1,5}M(\\d{1,5}S)?)?|\\d{1,5}M(\\d{1,5}S)?|\\d{1,5}S)"

@@ -1,12 +1,12 @@
-// The texts of JSON Schema's "format".
+// Regular expressions for JSON Schema's "format".
 #pragma once
 
 #include <string_view>
 
 namespace nibble {
 
-// A regular expression for the whole text; empty: a format that is not supported. Takes no more than the format does
-// (dates exist, years have four digits), and less where that is simpler (ipv6 without "::").
+// Returns a regular expression for the whole text, or "" for an unsupported format. It never accepts more than the
+// format (dates exist, years have four digits), and sometimes less for simplicity (ipv6 without "::").
 std::string_view format_pattern(std::string_view name);
 
 }  // namespace nibble

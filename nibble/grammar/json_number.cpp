@@ -23,8 +23,8 @@ std::string padded(FixedNumber value, size_t digits) {
     return out;
 }
 
-// Texts of the numbers between two strings of digits of the same length, of which `before` stand in front of the point;
-// zeros at the end of the others may be left out.
+// Texts of all numbers between two digit strings of equal length. The first `before` digits precede the decimal point;
+// trailing zeros after it may be omitted.
 class DigitRange {
 public:
     DigitRange(std::string low, std::string high, size_t before)
@@ -37,7 +37,7 @@ private:
         return digits.find_first_not_of(digit, at) == digits.npos;
     }
 
-    // The digits from `at` on. `low`, `high`: those before are the bound's.
+    // Digits from `at` on. `low`, `high`: all previous digits equal the bound's.
     ExprPtr from(size_t at, bool low, bool high) const {
         const bool free_low = !low || all(low_, at, '0'), free_high = !high || all(high_, at, '9');
         if (at == low_.size()) return expression::text("");
@@ -78,7 +78,7 @@ private:
     size_t before_;
 };
 
-// Numbers from `low` >= 0 to `high` in units of 10^-after, with at most `most` digits in front of the point.
+// Adds numbers from `low` >= 0 to `high` in units of 10^-after, with at most `most` digits before the point.
 void positive_range(FixedNumber low, FixedNumber high, int most, int after, std::vector<ExprPtr>& out,
                     const char* sign) {
     const FixedNumber unit = ten_to(after);
@@ -97,14 +97,14 @@ FixedNumber down(FixedNumber value, FixedNumber unit) {
     return value % unit < 0 ? q - 1 : q;
 }
 
-// Decimal integers that `multiple` divides, as remainders.
+// Decimal integers divisible by `multiple`, as an automaton over remainders.
 ExprPtr multiples(int64_t multiple) {
     const auto m = uint32_t(multiple);
     std::vector<GrammarExpression::Arc> arcs;
     const auto arc = [&](uint32_t from, uint32_t to, char digit) {
         arcs.push_back({from, to, expression::text(std::string(1, digit))});
     };
-    // Nodes: 0 start, 1 end, 2 behind the sign, 3 + remainder.
+    // Nodes: 0 start, 1 end, 2 after the sign, 3 + remainder.
     arc(0, 2, '-');
     arcs.push_back({0, 2, expression::text("")});
     arc(2, 1, '0');
@@ -160,7 +160,7 @@ bool NumberBounds::has(const Json& number) const {
     const auto value = fixed_number(number);
     const FixedNumber unit = ten_to(fixed_digits);
     if (multiple > 1000) return false;
-    if (!value.ok()) return !whole && free();  // cannot be compared; such a number is within no bounds
+    if (!value.ok()) return !whole && free();  // not comparable: such a number is outside all bounds
     if (whole && (*value % unit != 0 || (*value / unit) % multiple != 0)) return false;
     if (least && (*value < *least || (least_open && *value == *least))) return false;
     return !(most && (*value > *most || (most_open && *value == *most)));
@@ -170,7 +170,7 @@ Result<ExprPtr> number_texts(const NumberBounds& bounds, GrammarBudget& budget) 
     if (bounds.free()) return free_number(bounds.whole);
     if (bounds.multiple > 1000) return fail("multiples of more than 1000 are not supported");
     const FixedNumber one = ten_to(fixed_digits);
-    // Digits in front of the point and behind it.
+    // Digits before and after the point.
     int before = 9, after = 0;
     for (const auto& bound : {bounds.least, bounds.most}) {
         if (!bound) continue;

@@ -46,7 +46,7 @@ private:
         return uint32_t(rules_.size() - 1);
     }
 
-    // White space between parts: nothing, one space, or line ends with indentation.
+    // White space between parts: none, one space, or line ends with indentation.
     ExprPtr space() {
         if (!flexible_) return expression::text("");
         const ExprPtr end = expression::set({{'\n', '\n'}}), blank = expression::set({{' ', ' '}, {'\t', '\t'}});
@@ -62,7 +62,8 @@ private:
         return shapes;
     }
 
-    // A value that satisfies the schemas: a call of its rule, or what is small as it is.
+    // Returns an expression for a value that satisfies all schemas: a call of its rule, or the expression itself if it
+    // is small.
     Result<ExprPtr> value(const SchemaSet& set) {
         if (const auto it = rule_of_.find(set); it != rule_of_.end()) return expression::rule(it->second);
         NIBBLE_TRY(const auto shapes, shapes_of(set));
@@ -82,7 +83,7 @@ private:
         return expression::rule(rule);
     }
 
-    // Strings and numbers that are alike are one rule, and so one set of masks. Precondition: nothing is listed.
+    // Identical strings and numbers share one rule and thus one set of masks. Precondition: the shape lists no values.
     Result<ExprPtr> shared(const JsonShape& shape) {
         const std::string key = key_of(shape);
         if (const auto it = shared_.find(key); it != shared_.end()) return expression::rule(it->second);
@@ -159,7 +160,8 @@ private:
         return expression::sequence({quote, expression::automaton(std::move(dfa)), quote});
     }
 
-    // Strings of so many characters. Long ones are made of calls of runs of 64, so that their states are few.
+    // Strings with `least` to `most` characters. Long ones call runs of 64 characters, which keeps the number of states
+    // small.
     ExprPtr lengths(size_t least, size_t most) {
         const ExprPtr any = expression::set(CodeSet::all(), Spelling::json);
         constexpr size_t run = 64, few = 256;
@@ -173,7 +175,7 @@ private:
         if (more == SIZE_MAX) {
             parts.push_back(expression::repeat(any, 0));
         } else {
-            // n runs and fewer than 64 characters, or all the runs and what is left.
+            // Either n full runs and fewer than 64 characters, or all full runs and the remainder.
             const ExprPtr tail = expression::repeat(any, 0, run - 1);
             const size_t full = more / run, left = more % run;
             std::vector<ExprPtr> ways{expression::sequence({runs(full, full), expression::repeat(any, 0, left)})};
@@ -192,7 +194,7 @@ private:
         const size_t positions = bounded ? shape.most : std::max(prefix, shape.least);
         NIBBLE_CHECK(budget_.pay_work(positions * 4));
         if (positions > budget_.limits.max_states) return fail("arrays of so many items are not supported");
-        // Node 2 + n: behind n items.
+        // Node 2 + n: after n items.
         std::vector<GrammarExpression::Arc> arcs{
             {begin_node, 2, expression::sequence({expression::text("["), space_})}};
         const auto close = [&](size_t n) {
@@ -226,7 +228,7 @@ private:
         bool required = false;
     };
 
-    // What stands around and between the members of an object; `tagged`: they are written as tagged_ says.
+    // The text around and between the members of an object. `tagged`: members are encoded according to tagged_.
     struct Frame {
         ExprPtr open, between, close, none;
         const TaggedObject* tagged = nullptr;
@@ -237,7 +239,7 @@ private:
                 expression::sequence({space_, expression::text("}")}), expression::text("{}"), nullptr};
     }
 
-    // Null: no value is written so.
+    // Returns null if no value can be encoded this way.
     Result<ExprPtr> member(const Frame& frame, ExprPtr key, const SchemaSet& set, bool is_text) {
         if (!frame.tagged) {
             NIBBLE_TRY(const ExprPtr content, value(set));
@@ -262,7 +264,7 @@ private:
         return expression::choice(std::move(ways));
     }
 
-    // A value and the end of its tag, as TaggedObject says that it is read.
+    // A value and its end tag, consistent with the reader described at TaggedObject.
     Result<ExprPtr> tagged_value(const SchemaSet& set, bool is_text) {
         NIBBLE_TRY(const auto shapes, shapes_of(set));
         std::vector<ExprPtr> ways;
@@ -278,7 +280,7 @@ private:
         return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
     }
 
-    // A string as it is with the end of its tag: one deterministic rule, so that its masks leave nothing open.
+    // A literal string with its end tag. It is one deterministic rule, so its masks decide all tokens.
     Result<ExprPtr> plain_text(const JsonShape& shape, bool is_text) {
         const std::string key = fmt::format("plain {} {}", is_text, key_of(shape));
         if (const auto it = shared_.find(key); it != shared_.end() && !shape.texts) return expression::rule(it->second);
@@ -293,8 +295,8 @@ private:
         return expression::rule(rule);
     }
 
-    // Texts without closing tags; where they are not read as texts, without those that are JSON: all that begin as an
-    // object, a list or a string, and numbers and what looks like one.
+    // Texts without closing tags. For values that are not read as texts, also excludes texts that are JSON: everything
+    // that begins like an object, list or string, and numbers or texts that resemble them.
     Result<const Dfa*> sayable_texts(bool is_text) {
         std::optional<Dfa>& out = sayable_[is_text];
         if (out) return &*out;
@@ -314,7 +316,7 @@ private:
         return &*out;
     }
 
-    // Names that stand in a tag: without its end, and without blanks around them, which are no part of the name.
+    // Names that fit in a tag: without the end of the tag and without surrounding blanks, which are not part of a name.
     Result<Dfa> taggable_names() {
         const CodeSet blank{{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
         CodeSet end;
@@ -361,7 +363,7 @@ private:
         return joined(shape, members, others, frame);
     }
 
-    // Members beside the listed ones; null: there are none.
+    // Members other than the listed ones; null: none are allowed.
     Result<ExprPtr> other_members(const JsonShape& shape, const std::vector<std::string>& names, const Frame& frame,
                                   const std::optional<Dfa>& taggable) {
         const auto patterns = shapes_.patterns_of(shape);
@@ -413,15 +415,15 @@ private:
         return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
     }
 
-    // Members in their order, then others, in their frame, as many as the shape says. Others may repeat a name:
-    // all of them count for "most", one for "least".
+    // Members in order, then others, in their frame, within the shape's limits. Others may repeat a name: each counts
+    // towards "most", all together count once towards "least".
     Result<ExprPtr> joined(const JsonShape& shape, const std::vector<Member>& members, const ExprPtr& others,
                            const Frame& frame) {
         const bool counted = shape.least > 0 || shape.most != SIZE_MAX;
         if (others && shape.least > members.size() + 1)
             return fail("minProperties above the number of listed properties is not supported");
         const size_t most = std::min(shape.most, members.size() + (others ? 1 : 0));
-        // State: `count` members so far, exact up to `top`.
+        // State: number of members so far, exact up to `top`.
         const size_t top = !counted ? 1 : std::max<size_t>(1, std::max(shape.least, shape.most == SIZE_MAX ? 0 : most));
         const size_t rows = members.size() + 1;
         NIBBLE_CHECK(budget_.pay_work(rows * (top + 1) * 4));
@@ -455,7 +457,7 @@ private:
             if (!others || count + 1 < shape.least) continue;
             const size_t room = shape.most == SIZE_MAX ? SIZE_MAX : shape.most - std::min(shape.most, count);
             if (room == 0) continue;
-            // Others: a chain of its own for every count.
+            // Other members: a separate chain per count.
             const size_t chain = room == SIZE_MAX ? 1 : room;
             NIBBLE_CHECK(budget_.pay_work(chain * 4));
             if (chain > budget_.limits.max_states) return fail("objects of so many members are not supported");
@@ -475,8 +477,8 @@ private:
     std::vector<ExprPtr>& rules_;
     std::vector<std::string>& names_;
     bool flexible_;
-    const TaggedObject* tagged_;     // of the document; null: JSON
-    std::optional<Dfa> sayable_[2];  // by whether they are read as texts
+    const TaggedObject* tagged_;     // encoding of the document; null: JSON
+    std::optional<Dfa> sayable_[2];  // index: whether the value is read as text
     ExprPtr space_;
     std::map<SchemaSet, uint32_t> rule_of_;
     std::map<std::string, uint32_t> shared_;

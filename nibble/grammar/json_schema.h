@@ -1,6 +1,7 @@
-// JSON Schema (draft 2020-12) as rules of a grammar whose every text is a document of the schema.
+// Translates JSON Schema (draft 2020-12) into rules of a grammar. Every text of the grammar is a document of the
+// schema.
 //
-// Taken: true, false, type, enum, const; properties, patternProperties (up to four patterns beside each other),
+// Supported: true, false, type, enum, const; properties, patternProperties (at most four patterns in one object),
 // additionalProperties, propertyNames, required, dependentRequired, dependentSchemas, minProperties, maxProperties;
 // items, prefixItems, items as a list with additionalItems (before draft 2020-12), minItems, maxItems; minLength,
 // maxLength, pattern, format (date, time, date-time, duration, email, hostname, ipv4, ipv6, uri, uuid, json-pointer);
@@ -11,8 +12,8 @@
 // that restrict documents are errors, so that an answer that ends validates. Keywords that JSON Schema does not define
 // and formats that are not listed here are annotations and have no effect.
 //
-// A grammar is a part of what the schema takes: properties come in the order of the schema and those that it does not
-// list behind them, numbers have at most 18 digits, strings escape only what they must, and white space is bounded.
+// A grammar accepts a subset of the schema's documents: properties in the order of the schema, unlisted ones after
+// them, numbers with at most 18 digits, strings with necessary escapes only, bounded white space.
 #pragma once
 
 #include "base/json.h"
@@ -25,9 +26,9 @@
 
 namespace nibble {
 
-// Adds rules; the expression returned is one document. `schema` is used during the call only. Errors name the place:
-// "#/properties/a/pattern: ...". `tagged`: the document is an object that is written so; a text with a closing tag
-// is no value of it, and a listed name that cannot stand in a tag an error.
+// Adds rules and returns an expression for one document. `schema` is used during the call only. Errors name the
+// position: "#/properties/a/pattern: ...". With `tagged`, the document is an object in that encoding. Its values then
+// never contain a closing tag, and a listed name that does not fit in a tag is an error.
 Result<ExprPtr> schema_rules(const Json& schema, const SchemaOptions& options, GrammarBudget& budget,
                              std::vector<ExprPtr>& rules, std::vector<std::string>& names,
                              const TaggedObject* tagged = nullptr);

@@ -9,7 +9,7 @@ namespace {
 
 using Rule = std::vector<Dfa::State>;
 
-// The strongly connected components of a graph, by Tarjan's algorithm without recursion.
+// Finds the strongly connected components of a graph (Tarjan's algorithm without recursion).
 class Components {
 public:
     explicit Components(const std::vector<std::vector<uint32_t>>& next)
@@ -23,7 +23,7 @@ public:
         return members[of[node]].size() > 1 || std::ranges::find(next_[node], node) != next_[node].end();
     }
 
-    std::vector<uint32_t> of;  // component of a node
+    std::vector<uint32_t> of;  // component of each node
     std::vector<std::vector<uint32_t>> members;
 
 private:
@@ -66,13 +66,13 @@ private:
     uint32_t count_ = 0;
 };
 
-// An automaton in parts that grow.
+// Builds an automaton part by part.
 struct Builder {
     Nfa nfa;
 
     uint32_t state() { return nfa.states++; }
     void jump(uint32_t from, uint32_t to) { nfa.jumps.push_back({from, to}); }
-    // Bytes and calls of `state` of a rule, whose states stand from `base` on.
+    // Adds the bytes and calls of `state` of a rule whose states start at `base`.
     void edges(uint32_t from, const Dfa::State& state, uint32_t base) {
         for (const auto& e : state.edges) nfa.edges.push_back({from, e.first, e.last, base + e.to});
     }
@@ -89,8 +89,8 @@ struct Builder {
     }
 };
 
-// A rule without the empty text, over calls of rules without it: a call of a nullable rule may also be left out.
-// The start state has no way back to it.
+// Returns the rule without the empty text, for callees that also lost it: a call of a nullable rule may be skipped
+// instead. No transition leads back to the start state.
 Result<Rule> without_empty_text(const Rule& rule, const std::vector<bool>& nullable, GrammarBudget& budget) {
     Builder out;
     const uint32_t base = 2;
@@ -113,8 +113,9 @@ Result<Rule> without_empty_text(const Rule& rule, const std::vector<bool>& nulla
     return dfa.states();
 }
 
-// The texts of rule `wanted` of a component: a text of some rule X of it that begins with no call into the component,
-// then, any number of times, what follows a beginning call of X in a rule Y, which makes the whole a text of Y.
+// Returns the texts of rule `wanted` of a component. A text starts with a text of some rule X of the component that
+// begins without a call into the component. Then, any number of times, follows what comes after a leading call of X in
+// a rule Y; the whole is then a text of Y.
 Result<Rule> unrolled(const std::vector<Rule>& rules, const std::vector<uint32_t>& members, uint32_t wanted,
                       const std::vector<uint32_t>& component, GrammarBudget& budget) {
     Builder out;
@@ -147,7 +148,7 @@ Result<Rule> unrolled(const std::vector<Rule>& rules, const std::vector<uint32_t
     return dfa.states();
 }
 
-// For each rule those that it can call before a byte.
+// Returns for each rule the rules that it can call before any byte.
 Result<std::vector<std::vector<uint32_t>>> beginning_calls(const std::vector<Rule>& rules,
                                                            const std::vector<bool>& nullable, GrammarBudget& budget) {
     std::vector<std::vector<uint32_t>> out(rules.size());
@@ -197,7 +198,7 @@ Result<bool> remove_left_recursion(std::vector<std::vector<Dfa::State>>& rules, 
     }
     if (!recursive) return false;
 
-    // Without empty texts, a call can begin a rule only from its first state.
+    // Without empty texts, only a call from the first state can begin a rule.
     for (Rule& rule : rules) {
         if (rule.empty()) continue;
         NIBBLE_TRY(rule, without_empty_text(rule, nullable, budget));
@@ -211,7 +212,7 @@ Result<bool> remove_left_recursion(std::vector<std::vector<Dfa::State>>& rules, 
         }
     rules = std::move(out);
     if (!nullable[0]) return true;
-    // The start takes the empty text, too; its calls mean the rule without it.
+    // The start rule also accepts the empty text; calls of it mean the rule without the empty text.
     const auto moved = uint32_t(rules.size());
     rules.push_back(std::move(rules[0]));
     for (Rule& rule : rules)

@@ -45,9 +45,9 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
     for (const StackTop& top : stacks_.tops()) {
         if (cost.enough() && std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; })) return;
         const auto mask = tokens_->mask_of(top.state);
-        cost.add(mask->cost);  // also where it was known: the mask does not depend on other requests
+        cost.add(mask->cost);  // counts cached masks too, so the result does not depend on other requests
         if (stacks_.depth(top.below) + mask->depth > uint32_t(grammar.limits().max_stack)) {
-            // Near the deepest nesting that is allowed, what fits depends on the stack.
+            // Near the depth limit the allowed tokens depend on the stack.
             TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
             walk.start_at(top);
             walk.run(vocabulary.others(), allow, nothing);

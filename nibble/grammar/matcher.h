@@ -1,9 +1,9 @@
-// A grammar over a vocabulary: which tokens may follow what was said so far.
+// Combines a grammar with a vocabulary and finds the tokens that may follow the answer so far.
 //
-// The mask of a state of the automaton is computed when the state is first met and kept: tokens that the rule of the
-// state decides alone, and what is left over of tokens that reach beyond the end of the rule. With the stack only the
-// left-overs are looked at. Tokens that are plain text (no quote, backslash or control character) are accepted by their
-// number of characters, not one by one.
+// The mask of an automaton state is computed on first use and cached. It holds the tokens that the state's rule decides
+// alone, and the remainders of tokens that extend beyond the end of the rule. Only these remainders are checked against
+// the stack. Plain tokens (without quote, backslash and control characters) are allowed by their number of characters,
+// not one by one.
 #pragma once
 
 #include "grammar/grammar.h"
@@ -22,11 +22,10 @@ namespace nibble {
 
 struct StateMask;
 
-// A grammar and a vocabulary, and the masks found so far. Shared by all requests with the same grammar; safe to use
-// from several threads.
+// A grammar, a vocabulary and the cached masks. Shared by all requests with the same grammar; thread-safe.
 class GrammarTokens {
 public:
-    // `mask_bytes`: memory that the kept masks may take; beyond it they are dropped and found again.
+    // `mask_bytes` limits the memory of cached masks. Beyond it the cache is cleared.
     GrammarTokens(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
                   size_t mask_bytes = 32 << 20);
     ~GrammarTokens();
@@ -44,21 +43,21 @@ private:
     mutable size_t bytes_ = 0;
 };
 
-// One answer. Copies are cheap (the stacks of the answer) and independent. Used by one thread at a time.
+// The state of one answer. Copies are independent and cheap (they copy the stacks). Used by one thread at a time.
 class GrammarMatcher {
 public:
     explicit GrammarMatcher(std::shared_ptr<const GrammarTokens> tokens);
 
-    // Sets the bits of the tokens that may follow and clears all others; token i is bit i % 32 of word i / 32. End
-    // tokens are never set. [(vocab + 31) / 32 or more]
+    // Sets the bits of allowed tokens and clears all others; token i is bit i % 32 of word i / 32. End tokens are never
+    // set. `allowed` has at least (vocab + 31) / 32 words.
     void mask(std::span<uint32_t> allowed) const;
-    // False, and nothing changes, where the token may not follow.
+    // Appends a token or bytes. Returns false without a change if the grammar does not allow them.
     bool accept(int32_t token);
     bool accept_bytes(std::string_view bytes);
     bool may_end() const { return stacks_.may_end(); }
-    // Complete, and nothing can follow.
+    // Whether the answer is complete and nothing can follow.
     bool finished() const { return stacks_.finished(); }
-    // The bytes that must follow whatever is chosen; at most `most`.
+    // Returns the bytes that must follow in any case, at most `most`.
     std::string forced(size_t most = 256) const;
 
 private:

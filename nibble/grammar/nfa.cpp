@@ -8,10 +8,10 @@
 namespace nibble {
 namespace {
 
-using Bytes = std::vector<std::pair<uint8_t, uint8_t>>;  // ranges, one a byte of a character
+using Bytes = std::vector<std::pair<uint8_t, uint8_t>>;  // one range per byte of a character
 
-// The code points first ... last, of equally long spellings, as byte ranges that multiply out: split where the bytes
-// behind the first differing one do not run through all of 80 ... BF.
+// Adds the byte ranges of code points first ... last, whose encodings have equal length. Splits where the bytes after
+// the first differing one do not cover all of 80 ... BF.
 void add_equally_long(char32_t first, char32_t last, int more, Bytes& head, std::vector<Bytes>& out) {
     static constexpr uint8_t lead[]{0x00, 0xC0, 0xE0, 0xF0};
     const bool leading = head.empty();
@@ -153,7 +153,7 @@ private:
                 for (char32_t code = first; code <= last; ++code) text(escaped(code), from, to);
             plain = e.set.both(special.inverse());
         }
-        std::map<Bytes, uint32_t> places;  // by what is still to come
+        std::map<Bytes, uint32_t> places;  // by the remaining byte ranges
         places[{}] = to;
         for (Bytes bytes : byte_ranges(plain)) {
             uint32_t next = to;

@@ -1,4 +1,4 @@
-// Expressions as nondeterministic automata (Thompson's construction), the step before determinism.
+// Expressions as nondeterministic automata (Thompson's construction), the step before determinization.
 #pragma once
 
 #include "grammar/dfa.h"
@@ -22,11 +22,11 @@ struct Nfa {
     };
 
     uint32_t states = 0, start = 0, end = 0;
-    std::vector<Edge> edges;  // sorted by `from`, as the others
+    std::vector<Edge> edges;  // all three lists are sorted by `from`
     std::vector<Jump> jumps;
     std::vector<Call> calls;
 
-    // Error: more than limits.max_parts states, or nested beyond limits.max_depth * 8.
+    // Errors: more than limits.max_parts states, nesting beyond limits.max_depth * 8.
     static Result<Nfa> of(const GrammarExpression& expression, GrammarBudget& budget);
 };
 

@@ -8,8 +8,8 @@
 namespace nibble {
 namespace {
 
-// Anchors while an expression is parsed: bytes that UTF-8 never has, in front of the text and behind it. The automaton
-// jumps over them (nfa.cpp).
+// Anchors during parsing: bytes that never occur in UTF-8, at the beginning and end of the text. The automaton skips
+// them (nfa.cpp).
 const std::string text_begin(1, expression::begin_mark), text_end(1, expression::end_mark);
 constexpr size_t most_repeats = 100'000;
 
@@ -121,7 +121,7 @@ private:
         return inner;
     }
 
-    // Of an escape behind its backslash: the class, or the only character of it.
+    // Parses an escape after its backslash. Returns its class, possibly of one character.
     Result<CharacterClass> escaped(bool in_class) {
         if (ends()) return here("a backslash at the end");
         const char32_t c = next();
@@ -183,7 +183,7 @@ private:
             if (code) at_ = end + 1;
         } else if ((code = four(at_))) {
             at_ += digits;
-            // Two halves of a character beyond U+FFFF.
+            // Joins the two surrogates of a character beyond U+FFFF.
             if (digits == 4 && *code >= 0xD800 && *code < 0xDC00 && pattern_.substr(at_).starts_with("\\u"))
                 if (const auto low = four(at_ + 2); low && *low >= 0xDC00 && *low < 0xE000) {
                     at_ += 6;
@@ -208,7 +208,7 @@ private:
         CharacterClass out;
         if (pattern_.substr(at_).starts_with("]"))
             return here("']' at the beginning of a class means something else in every dialect; write '\\]'");
-        int64_t from = -1;  // of a range that may begin
+        int64_t from = -1;  // start of a possible range
         while (true) {
             start_ = open;
             if (ends()) return here("'[' without ']'");
@@ -247,7 +247,7 @@ private:
         return out;
     }
 
-    // {n}, {n,}, {n,m}: what else begins with a brace is text.
+    // Parses {n}, {n,} or {n,m}. Any other text after a brace is literal.
     bool bounds(size_t& least, size_t& most) {
         const size_t end = pattern_.find('}', at_);
         if (end == pattern_.npos) return false;
@@ -296,9 +296,9 @@ private:
     std::string_view pattern_;
     Spelling spelling_;
     int max_depth_;
-    size_t at_ = 0, start_ = 0;  // start_: of what an error names
+    size_t at_ = 0, start_ = 0;  // start_: position for error messages
     bool anchored_ = false;
-    bool every_line_ = false;  // "." matches line ends: inside of (?s: )
+    bool every_line_ = false;  // "." matches line ends, as inside (?s: )
 };
 
 // Whether `item` is the anchor, and what is left of an expression without it at its beginning or end.
@@ -323,7 +323,7 @@ Result<ExprPtr> parse_regex(std::string_view pattern, const RegexOptions& option
     const ExprPtr anything = expression::repeat(expression::set(CodeSet::all(), options.spelling), 0);
     bool from_begin = !options.search, to_end = !options.search;
     if (parser.anchored()) {
-        // The usual places: the beginning and the end of the whole expression.
+        // The usual positions: the beginning and end of the whole expression.
         std::vector<ExprPtr> items =
             parsed->kind == GrammarExpression::Kind::sequence ? parsed->items : std::vector<ExprPtr>{parsed};
         while (!items.empty() && is_anchor(items.front(), text_begin)) {
@@ -336,7 +336,7 @@ Result<ExprPtr> parse_regex(std::string_view pattern, const RegexOptions& option
         }
         const ExprPtr rest = expression::sequence(items);
         if (holds_anchor(*rest)) {
-            // Anchors elsewhere: what matches in a text between marks, where the marks stand in their places.
+            // Anchors at other positions: matches texts between marks, with the marks at their positions.
             const ExprPtr begin = expression::text(text_begin), end = expression::text(text_end);
             const ExprPtr marks = expression::repeat(expression::choice({begin, end}), 0);
             const ExprPtr around =

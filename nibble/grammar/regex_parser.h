@@ -1,11 +1,10 @@
-// Regular expressions as grammar expressions: the part that ECMAScript, Python and PCRE share and a finite automaton
-// can follow.
+// Parses regular expressions: the subset shared by ECMAScript, Python and PCRE that a finite automaton can match.
 //
-// Taken: characters, '.', classes [a-z] [^a-z], \d \w \s and their negations, \p{L} and other general categories, the
-// escapes \n \r \t \f \v \a \0 \xHH \uHHHH \u{H} \cX, groups ( ) (?: ) (?<name> ) and (?s: ), alternatives, the
-// quantifiers
-// * + ? {n} {n,} {n,m} (also lazy: greed changes which match is found, not which texts match), the anchors ^ $ \A \z \Z
-// anywhere. Refused by name: back-references, look-around, \b and \B, flags, atomic groups and possessive quantifiers.
+// Supported: characters, '.', classes [a-z] [^a-z], \d \w \s and their negations, \p{L} and other general categories,
+// the escapes \n \r \t \f \v \a \0 \xHH \uHHHH \u{H} \cX, groups ( ) (?: ) (?<name> ) and (?s: ), alternatives, the
+// quantifiers * + ? {n} {n,} {n,m} (lazy ones too: greediness changes which match is found, not which texts match), and
+// the anchors ^ $ \A \z \Z anywhere. Rejected by name: back-references, look-around, \b and \B, flags, atomic groups
+// and possessive quantifiers.
 #pragma once
 
 #include "base/error.h"
@@ -17,8 +16,8 @@
 namespace nibble {
 
 struct RegexOptions {
-    Spelling spelling = Spelling::plain;  // of the texts that match
-    bool search = false;                  // a text matches where a part of it does; else the whole text has to
+    Spelling spelling = Spelling::plain;  // spelling of matching texts
+    bool search = false;  // true: a match anywhere in the text suffices; false: the whole text must match
 };
 
 // Errors name the character, counted from 1: "character 7: look-ahead is not supported".

@@ -1,4 +1,4 @@
-// The keywords of JSON Schema, one after the other.
+// The keywords of JSON Schema, each as a function.
 #include "base/utf8.h"
 #include "grammar/json_format.h"
 #include "grammar/regex_parser.h"
@@ -81,7 +81,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
     NIBBLE_CHECK(check_keywords(schema));
     NIBBLE_CHECK(budget_.pay_work(100));
     std::vector<JsonShape> shapes;
-    // Each type with the keywords that speak of it.
+    // Combines each type with the keywords that apply to it.
     std::vector<std::string> types;
     if (const auto it = schema.find("type"); it != schema.end()) {
         if (it->is_string()) types.push_back(it->get<std::string>());
@@ -105,7 +105,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
         shapes.push_back(std::move(shape));
     }
     NIBBLE_TRY(const auto all, of(SchemaSet{}));
-    NIBBLE_TRY(shapes, both(shapes, all));  // drops what bounds have emptied
+    NIBBLE_TRY(shapes, both(shapes, all));  // drops shapes that bounds made empty
     const auto limit = [&](Result<std::vector<JsonShape>> more) -> Status {
         if (!more.ok()) return std::move(more).error();
         NIBBLE_TRY(shapes, both(shapes, *more));
@@ -146,7 +146,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
     if (schema.contains("if")) NIBBLE_CHECK(limit(conditional(schema)));
     for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"})
         if (schema.contains(keyword)) NIBBLE_CHECK(limit(dependent(schema, keyword)));
-    // OpenAPI 3.0: null is allowed, too.
+    // OpenAPI 3.0: null is allowed too.
     const auto is_null = [](const JsonShape& shape) { return shape.kind == Kind::null; };
     if (const auto it = schema.find("nullable");
         it != schema.end() && *it == true && std::ranges::none_of(shapes, is_null))
@@ -154,7 +154,7 @@ Result<std::vector<JsonShape>> SchemaShapes::keywords(const Json& schema) {
     return shapes;
 }
 
-// What equals one of a list.
+// Values equal to one of a list.
 Result<std::vector<JsonShape>> SchemaShapes::values(const Json& list, const Json& schema, std::string_view keyword) {
     std::vector<JsonShape> out;
     JsonShape texts{.kind = Kind::string}, numbers{.kind = Kind::number};
@@ -172,7 +172,7 @@ Result<std::vector<JsonShape>> SchemaShapes::values(const Json& list, const Json
         } else if (value.is_null()) {
             out.push_back({.kind = Kind::null});
         } else {
-            // As a schema of its own.
+            // Treated as a separate schema.
             Json same = Json::object();
             if (value.is_array()) {
                 same["type"] = "array";
@@ -224,7 +224,7 @@ Result<std::vector<JsonShape>> SchemaShapes::one_of(const Json& schema) {
     return out;
 }
 
-// What matches "if" and "then", or does not match "if" and matches "else".
+// Values that match "if" and "then", or do not match "if" and match "else".
 Result<std::vector<JsonShape>> SchemaShapes::conditional(const Json& schema) {
     NIBBLE_TRY(const Json* condition, child(schema, "if", schema["if"], ""));
     NIBBLE_TRY(auto out, of_schema(condition));
@@ -243,7 +243,7 @@ Result<std::vector<JsonShape>> SchemaShapes::conditional(const Json& schema) {
     return out;
 }
 
-// What does not match `schema`, as far as it is simple.
+// Values that do not match `schema`, if it is simple enough.
 Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
     NIBBLE_TRY(const auto shapes, of_schema(&schema));
     NIBBLE_TRY(auto out, of(SchemaSet{}));
@@ -253,7 +253,7 @@ Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
                        "patterns, bounds, required and listed members"));
     };
     for (const JsonShape& shape : shapes) {
-        std::vector<JsonShape> rest;  // values of this type that do not have the shape
+        std::vector<JsonShape> rest;  // values of this type without the shape
         for (const Kind kind : {Kind::object, Kind::array, Kind::string, Kind::number, Kind::boolean, Kind::null})
             if (kind != shape.kind) rest.push_back({.kind = kind});
         JsonShape other{.kind = shape.kind};
@@ -347,7 +347,7 @@ Status SchemaShapes::number_keywords(const Json& schema, JsonShape& shape) {
         }
         if (!it->is_number()) return at(&schema, keyword, fail("a number"));
         const double value = it->get<double>();
-        if (is_least ? value <= -1e18 : value >= 1e18) return Ok{};  // no number that is written is beyond it
+        if (is_least ? value <= -1e18 : value >= 1e18) return Ok{};  // no printed number exceeds it
         const auto fixed = fixed_number(*it);
         if (!fixed.ok()) return at(&schema, keyword, fixed.error());
         auto& to = is_least ? shape.bounds.least : shape.bounds.most;

@@ -27,7 +27,7 @@ void keep_common(std::optional<std::vector<T>>& to, const std::optional<std::vec
     std::erase_if(*to, [&](const T& item) { return std::find(other->begin(), other->end(), item) == other->end(); });
 }
 
-// Greater ones are refused (number_texts), and no number is one of them.
+// Greater multiples are rejected (number_texts) and no representable number is one.
 constexpr int64_t most_multiple = 1'000'000;
 
 void narrow(NumberBounds& to, const NumberBounds& other) {
@@ -43,7 +43,7 @@ void narrow(NumberBounds& to, const NumberBounds& other) {
     }
 }
 
-// Precondition: the same kind.
+// Intersects two shapes. Precondition: equal kinds.
 JsonShape common(JsonShape a, const JsonShape& b) {
     a.yes &= b.yes;
     a.no &= b.no;
@@ -331,7 +331,7 @@ Result<bool> SchemaShapes::empty(const JsonShape& shape, int depth) {
     if (depth > 8) return false;
     for (const std::string& name : shape.required) {
         NIBBLE_TRY(const SchemaSet set, member(shape, name));
-        // A member that is being looked at already: it says nothing new.
+        // Skips a member that is already being checked: recursion adds no new information.
         if (std::any_of(set.begin(), set.end(), [&](const Json* s) { return open_.contains(s); })) continue;
         NIBBLE_TRY(const auto shapes, of(set));
         bool all = true;

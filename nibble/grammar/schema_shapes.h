@@ -1,5 +1,5 @@
-// A JSON schema as a union of shapes, each of one JSON type: what all keywords together leave of it. Schemas of members
-// and items stay schemas, so that recursion ends.
+// Represents a JSON schema as a union of shapes, each of one JSON type, that combine all keywords. Schemas of members
+// and items are not expanded, so recursion ends.
 #pragma once
 
 #include "base/json.h"
@@ -16,46 +16,45 @@
 
 namespace nibble {
 
-// Schemas that a value satisfies all of; none: any value.
+// Schemas that a value must all satisfy; empty: any value.
 using SchemaSet = std::vector<const Json*>;
 
 struct JsonShape {
     enum class Kind : uint8_t { null, boolean, number, string, array, object };
     Kind kind = Kind::null;
 
-    bool yes = true, no = true;  // the booleans
+    bool yes = true, no = true;  // allowed booleans
 
     NumberBounds bounds;
-    std::optional<std::vector<Json>> numbers;  // only these
+    std::optional<std::vector<Json>> numbers;  // if set, only these values
 
     struct Language {
         std::string pattern;
         bool search = true, negated = false;
         bool operator==(const Language&) const = default;
     };
-    std::optional<std::vector<std::string>> texts;  // only these
+    std::optional<std::vector<std::string>> texts;  // if set, only these values
     std::vector<std::string> excluded;
     std::vector<Language> languages;
 
-    size_t least = 0, most = SIZE_MAX;  // characters, items or members
+    size_t least = 0, most = SIZE_MAX;  // number of characters, items or members
 
-    SchemaSet layers;  // schemas whose keywords for arrays or objects hold
+    SchemaSet layers;  // schemas whose array or object keywords apply
     std::vector<std::string> required;
     bool unconstrained() const;
 };
 
-// Turns schemas of one document into shapes.
+// Converts schemas of one document to shapes.
 class SchemaShapes {
 public:
     SchemaShapes(const Json& root, bool open_objects, GrammarBudget& budget);
 
-    // No shapes: no value.
+    // Returns the shapes of values that satisfy all schemas; none: no value does.
     Result<std::vector<JsonShape>> of(const SchemaSet& set);
 
-    // What a member of an object of the shape satisfies.
+    // Returns the schemas for member `name` of an object of the shape.
     Result<SchemaSet> member(const JsonShape& shape, const std::string& name);
-    // Beside those that match a pattern: what the layers say of other members. `patterns`: bit i: patterns_of()[i]
-    // matches.
+    // Schemas for members that no layer names. Bit i of `matching`: the name matches patterns_of()[i].
     struct MemberPattern {
         const Json* layer = nullptr;
         std::string pattern;
@@ -66,17 +65,18 @@ public:
     SchemaSet item(const JsonShape& shape, size_t index) const;
     static size_t prefix_items(const JsonShape& shape);
 
-    // The strings of a shape, spelled as in JSON without the quotes; no calls.
+    // Returns the strings of a shape in the given spelling, without quotes. The automaton has no calls.
     Result<Dfa> strings(const JsonShape& shape, Spelling spelling);
-    // The listed strings of a shape that satisfy its other keywords.
+    // Returns the listed strings of a shape that satisfy its other keywords.
     Result<std::vector<std::string>> listed(const JsonShape& shape);
 
-    // Whether it is certain that no value has the shape.
+    // Whether certainly no value has the shape.
     Result<bool> empty(const JsonShape& shape, int depth = 0);
     Error at(const Json* schema, std::string_view keyword, const Error& error) const;
 
 private:
-    // Whether an object of the shape has only members that it names, though no layer says so (SchemaOptions).
+    // Whether an object of the shape may have only the members it names although no layer requires that
+    // (SchemaOptions).
     bool closed(const JsonShape& shape) const;
     Result<std::vector<JsonShape>> of_schema(const Json* schema);
     Result<std::vector<JsonShape>> keywords(const Json& schema);
@@ -102,7 +102,7 @@ private:
     bool open_objects_;
     GrammarBudget& budget_;
     std::deque<Json> made_;
-    std::set<const Json*> made_places_;  // of made_
+    std::set<const Json*> made_places_;  // positions in the schema for made_
     std::map<const Json*, std::string> where_;
     std::map<const Json*, std::vector<JsonShape>> known_;
     std::set<const Json*> open_;

@@ -5,7 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_states = 64;  // of a rule that is looked at: the work grows with their third power
+constexpr size_t most_states =
+    64;  // limit for rules that are analysed: the work grows with the third power of the states
 
 }  // namespace
 
@@ -31,7 +32,7 @@ bool SelfCalls::still_simulates(uint32_t a, uint32_t b) const {
     const Dfa::State &x = rule_[a], &y = rule_[b];
     if (y.accepts && !x.accepts) return false;
     for (const Dfa::Edge& wanted : y.edges) {
-        int from = wanted.first;  // bytes before it are covered
+        int from = wanted.first;  // bytes below it are covered
         for (const Dfa::Edge& e : x.edges)
             if (e.first <= from && e.last >= from && simulates(e.to, wanted.to)) from = e.last + 1;
         if (from <= wanted.last) return false;

@@ -1,6 +1,5 @@
-// Calls of a rule by itself after which nothing new can follow: in e: NUMBER ("+" e)*, what may follow the inner e in
-// the outer one may follow at the end of the inner one as well. Such a call needs no stack entry, so that a chain of
-// them needs no stack.
+// Finds calls of a rule by itself that need no stack entry. In e: NUMBER ("+" e)*, everything that may follow the inner
+// e in the outer one may also follow at the end of the inner one. A chain of such calls then needs no stack.
 #pragma once
 
 #include "grammar/dfa.h"
@@ -12,11 +11,11 @@ namespace nibble {
 
 class SelfCalls {
 public:
-    // `rule` is rule number `index`, and outlives this.
+    // `rule` is the automaton of rule `index` and outlives this object.
     SelfCalls(const std::vector<Dfa::State>& rule, uint32_t index);
 
-    // Whether the call may end its caller: the caller may end where the call returns to, and all that can follow there
-    // can follow every end of the rule.
+    // Whether the call can also be the end of its caller: the caller may end at the return state, and everything that
+    // can follow there can follow every end of the rule.
     bool repeats_end(const Dfa::Call& call) const;
 
 private:

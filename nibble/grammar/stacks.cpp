@@ -5,8 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_nodes = 512;       // that stay; collect() runs where there are more
-constexpr size_t most_kept_nodes = 256;  // that the tops may need
+constexpr size_t most_nodes = 512;       // kept between steps; collect() runs above it
+constexpr size_t most_kept_nodes = 256;  // maximum that the tops may need after pruning
 
 // While the readings of one byte are followed.
 constexpr size_t most_followed = 20'000, most_settling_nodes = 50'000;
@@ -46,7 +46,7 @@ uint32_t GrammarStacks::push(uint32_t state, uint32_t below) {
     return node(false, {&link, 1});
 }
 
-// The stacks of both.
+// Returns the node with the stacks of both nodes.
 uint32_t GrammarStacks::unite(uint32_t a, uint32_t b) {
     if (a == b) return a;
     if (a > b) std::swap(a, b);
@@ -67,7 +67,7 @@ uint32_t GrammarStacks::unite(uint32_t a, uint32_t b) {
     return united_[key_of(a, b)] = node(both_end, all);
 }
 
-// Sets the tops to what the readings become without a byte.
+// Sets the tops to the states reached from `pending` without a byte.
 void GrammarStacks::settle(std::vector<StackTop> pending) {
     tops_.clear();
     may_end_ = false;
@@ -130,7 +130,7 @@ bool GrammarStacks::step(std::string_view bytes) {
     return true;
 }
 
-// The stacks of at most `most` entries. Precondition: there is one.
+// Returns the node with the stacks of at most `most` entries. Precondition: one exists.
 uint32_t GrammarStacks::without_deep(uint32_t at, uint32_t most, std::map<StackTop, uint32_t>& known) {
     if (nodes_[at].most_depth <= most) return at;
     const auto it = known.find({at, most});
@@ -141,7 +141,7 @@ uint32_t GrammarStacks::without_deep(uint32_t at, uint32_t most, std::map<StackT
     return known[{at, most}] = node(ends(at), kept);
 }
 
-// The shortest stack alone, of equally short ones the first.
+// Returns the node with only the shortest stack; the first of equally short ones.
 uint32_t GrammarStacks::shortest(uint32_t at) {
     if (ends(at)) return stack_bottom;
     const auto all = links(at);
@@ -150,7 +150,7 @@ uint32_t GrammarStacks::shortest(uint32_t at) {
     return push(link.state, shortest(link.below));
 }
 
-// Gives up the deepest readings where there are too many.
+// Drops the deepest readings if there are too many.
 void GrammarStacks::prune() {
     if (tops_.size() > max_live_) {
         std::ranges::stable_sort(tops_, {}, [&](const StackTop& top) { return depth(top.below); });
@@ -180,7 +180,7 @@ void GrammarStacks::collect() {
     united_.clear();
     std::vector<bool> needed(nodes.size());
     for (const StackTop& top : tops_) needed[top.below] = true;
-    for (size_t i = nodes.size(); i-- > 0;)  // links lead to nodes that were made before
+    for (size_t i = nodes.size(); i-- > 0;)  // links always point to earlier nodes
         if (needed[i])
             for (size_t l = 0; l < nodes[i].count; ++l) needed[links[nodes[i].first + l].below] = true;
     std::vector<uint32_t> place(nodes.size(), stack_bottom);

@@ -1,8 +1,8 @@
-// Where a text stands in a pushdown automaton. A reading of the text is a state and a stack of states to return to. An
-// ambiguous grammar gives a text many readings, so that all stacks of one state are kept as a set: a node. A node says
-// whether the empty stack is in the set, and for each state that lies on top of some stacks, the node of what lies
-// below it. Equal nodes are one, and stacks share their lower parts. So a position has at most one top for each state
-// of the automaton, however many readings there are.
+// The position of a text in a pushdown automaton. A reading of the text is a state and a stack of return states.
+// Ambiguous grammars give a text many readings, so all stacks of one state are stored as a set, called a node. A node
+// records whether the empty stack is in the set and, for each state on top of some stacks, the node of the stacks below
+// it. Equal nodes are stored once and stacks share their lower parts. A position therefore has at most one top per
+// automaton state, however many readings exist.
 #pragma once
 
 #include "grammar/automaton.h"
@@ -17,16 +17,16 @@
 
 namespace nibble {
 
-// A state, and the node of the stacks below it.
+// A state and the node of the stacks below it.
 struct StackTop {
     uint32_t state = 0, below = 0;
     auto operator<=>(const StackTop&) const = default;
 };
-constexpr uint32_t stack_bottom = 0;  // the node of the empty stack alone
+constexpr uint32_t stack_bottom = 0;  // the node with only the empty stack
 
-// Adds to `out` what `at` becomes without a byte: calls, and returns where its rule may end; `ended`: the text is
-// complete there. `Store`: ends(node); links(node); push(state, below), which returns a node; and deep(below): calls
-// from there lead to shallow rules.
+// Adds to `out` the states reached from `at` without a byte: calls, and returns if its rule may end. Sets `ended` if
+// the text is complete there. `Store` provides ends(node), links(node), push(state, below), which returns a node, and
+// deep(below): whether calls from there go to shallow rules.
 template <class Store>
 void follow_state(const PushdownAutomaton& automaton, Store& store, StackTop at, bool& ended,
                   std::vector<StackTop>& out) {
@@ -43,15 +43,16 @@ void follow_state(const PushdownAutomaton& automaton, Store& store, StackTop at,
 
 class GrammarStacks {
 public:
-    // At the start of `automaton`, which must outlive it. `max_live`: the most tops that are kept after a text.
+    // Starts at the beginning of `automaton`, which must outlive this object. `max_live` limits the tops kept after a
+    // text.
     GrammarStacks(const PushdownAutomaton& automaton, int max_depth, size_t max_live);
 
-    // False, and nothing changes, where no reading goes on with the bytes. Readings beyond the limits are given up
-    // after a text that was taken, deepest first; at least one stays.
+    // Appends bytes. Returns false without a change if no reading continues with them. Afterwards drops readings beyond
+    // the limits, deepest first; at least one remains.
     bool step(std::string_view bytes);
     bool may_end() const { return may_end_; }
     bool finished() const { return may_end_ && tops_.empty(); }
-    // The readings, one for each state; a state has at least one byte to go on with.
+    // The readings, one per state. Every state has at least one outgoing byte.
     const std::vector<StackTop>& tops() const { return tops_; }
     uint32_t max_depth() const { return max_depth_; }
 
@@ -64,7 +65,7 @@ public:
 
 private:
     struct Node {
-        size_t first = 0;  // of its links
+        size_t first = 0;  // index of its first link
         uint32_t count = 0;
         uint32_t least_depth = 0, most_depth = 0;
         bool ends = false;
@@ -77,7 +78,7 @@ private:
 
     bool step_once(uint8_t byte);
     void settle(std::vector<StackTop> pending);
-    uint32_t node(bool ends, std::span<const StackTop> links);  // sorted links, one for each state
+    uint32_t node(bool ends, std::span<const StackTop> links);  // links are sorted, one per state
     uint32_t unite(uint32_t a, uint32_t b);
     uint32_t without_deep(uint32_t node, uint32_t most, std::map<StackTop, uint32_t>& known);
     uint32_t shortest(uint32_t node);
@@ -89,7 +90,7 @@ private:
     size_t max_live_;
     std::vector<Node> nodes_;
     std::vector<StackTop> links_;
-    std::unordered_map<uint64_t, uint32_t> single_;  // nodes of one link, without the empty stack
+    std::unordered_map<uint64_t, uint32_t> single_;  // nodes with one link and without the empty stack
     std::map<std::pair<bool, std::vector<StackTop>>, uint32_t> others_;
     std::unordered_map<uint64_t, uint32_t> united_;
     std::vector<StackTop> tops_;

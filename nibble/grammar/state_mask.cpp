@@ -6,10 +6,10 @@
 namespace nibble {
 namespace {
 
-// The state behind every plain character, from `state`; none where there is no single one.
+// Returns the state after any plain character from `state`; none if it is not unique.
 uint32_t behind_plain(const PushdownAutomaton& a, uint32_t state) {
     constexpr uint32_t none = PushdownAutomaton::none;
-    // The state behind every byte of [first, last], if there is one.
+    // Returns the state after every byte of [first, last], if it is unique.
     const auto all = [&](uint32_t from, int first, int last) {
         if (from == none) return none;
         uint32_t to = none;
@@ -153,7 +153,7 @@ StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocab
     out.plain = plain_run(automaton, state, vocabulary.longest_plain(), closed);
     const bool all_plain = out.plain == vocabulary.longest_plain();
     std::vector<uint32_t> allowed(vocabulary.words(), 0);
-    std::vector<std::pair<uint32_t, uint32_t>> rests;  // (token, where its text goes on behind the rule)
+    std::vector<std::pair<uint32_t, uint32_t>> rests;  // (token, position in its text after the end of the rule)
     size_t count = 0;
     const ByteSet& follow = automaton.follow[automaton.rule_of[state]];
     TokenWalk walk(automaton, nullptr, limits);
@@ -169,7 +169,7 @@ StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocab
                 const uint32_t depth = tree.nodes[node].depth;
                 for (uint32_t i = node + 1; i < tree.nodes[node].next; i = tree.nodes[i].next) {  // its children
                     if (!follow[tree.nodes[i].byte]) continue;
-                    // The tokens of the child and below stand together.
+                    // The tokens of the child and its descendants are contiguous.
                     const uint32_t next = tree.nodes[i].next;
                     const size_t last = next < tree.nodes.size() ? tree.nodes[next].first : tree.tokens.size();
                     for (size_t t = tree.nodes[i].first; t < last; ++t) rests.emplace_back(tree.tokens[t], depth);

@@ -1,5 +1,5 @@
-// Which tokens the rule of a state decides alone. The walk over a tree of tokens that finds them also serves with a
-// whole stack.
+// Finds the tokens that the rule of a state decides alone. The traversal of the token tree is also used with a whole
+// stack.
 #pragma once
 
 #include "grammar/grammar.h"
@@ -14,7 +14,7 @@
 
 namespace nibble {
 
-// What a walk took. `coarse`: it followed only few readings, because the grammar is so ambiguous.
+// Cost of traversals. `coarse`: only few readings were followed because the grammar is very ambiguous.
 struct WalkCost {
     size_t steps = 0;
     bool coarse = false;
@@ -23,35 +23,35 @@ struct WalkCost {
         steps += other.steps;
         coarse |= other.coarse;
     }
-    // Of all walks for one mask: enough, where the grammar is so ambiguous.
+    // Whether the traversals for one mask should stop early because the grammar is very ambiguous.
     bool enough() const { return coarse && steps > 10'000'000; }
 };
 
 struct StateMask {
-    size_t plain = 0;             // plain tokens with at most so many characters are allowed
-    std::vector<uint32_t> few;    // tokens that are allowed, beside those; or
-    std::vector<uint32_t> words;  // the same as bits, where they are many
-    // Texts that may follow the end of the rule, with the tokens that end with such a text: allowed where the stack
-    // says so.
+    size_t plain = 0;             // plain tokens with at most this many characters are allowed
+    std::vector<uint32_t> few;    // further allowed tokens, as a list, or
+    std::vector<uint32_t> words;  // as bits if there are many
+    // Texts that may follow the end of the rule, with the tokens that end with such a text. The stack decides whether
+    // they are allowed.
     TokenTree rest;
-    uint32_t depth = 0;  // entries that the tokens push at most
+    uint32_t depth = 0;  // maximum number of entries that a token pushes
     WalkCost cost;
-    size_t bytes = 0;  // memory
+    size_t bytes = 0;  // memory of this mask
 
     void add_to(std::span<uint32_t> allowed, const GrammarVocabulary& vocabulary) const;
 };
 
-// Characters that every plain text may go on with, from `state`: 1 + those of the state behind, where one state is
-// behind all of them. At most `most`. `closed`: no plain character is possible behind these, nor the end of the rule.
+// Returns the number of plain characters, at most `most`, that may follow `state` whatever they are, as long as each
+// leads to one unique state. `closed`: after them neither a plain character nor the end of the rule is possible.
 size_t plain_run(const PushdownAutomaton& automaton, uint32_t state, size_t most, bool& closed);
 
 StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocabulary& vocabulary, uint32_t state,
                           const GrammarLimits& limits);
 
-// Numbers of keys: a list while there are few, else a table.
+// Maps keys to numbers: a list for few keys, else a table.
 class SmallIndex {
 public:
-    // The key's value, and whether it is new and got `value`.
+    // Returns the key's value, and whether it was new and got `value`.
     std::pair<uint32_t, bool> insert(StackTop key, uint32_t value) {
         if (list_.size() < most_listed) {
             for (const auto& [known, found] : list_)
@@ -77,18 +77,18 @@ private:
     std::unordered_map<uint64_t, uint32_t> table_;
 };
 
-// Walks a tree with the readings of a text and calls allow(tokens) for nodes that a reading reaches.
+// Traverses a token tree with the readings of a text and calls allow(tokens) for each node that a reading reaches.
 class TokenWalk {
 public:
-    // `stacks`: whose nodes `below` of the first tops refer to; null: there is only the bottom.
+    // `stacks` owns the nodes `below` of the first tops; null: only the bottom exists.
     TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits);
 
-    // Readings before the first byte: `top` itself; or what follows the end of the rule above `below`.
+    // Sets the readings before the first byte: `top`, or what follows the end of a rule above `below`.
     void start_at(StackTop top);
     void start_behind(uint32_t below);
 
-    // `allow`: the tokens of a node that was reached. `at_end`: called with the index of a node where the bottom was
-    // reached: nothing but the tokens below the node is undecided.
+    // `allow` gets the tokens of each reached node. `at_end` gets the index of a node at which the bottom was reached;
+    // only tokens below that node are undecided.
     template <class Allow, class AtEnd>
     void run(const TokenTree& tree, Allow allow, AtEnd at_end) {
         levels_.resize(1);
@@ -109,7 +109,7 @@ public:
         while (levels_.size() > 1) leave();
     }
 
-    // Nodes: those of the stacks, then own ones, each of a single stack above another node.
+    // Nodes: those of the stacks, then own nodes with a single stack each.
     uint32_t depth(uint32_t node) const { return node < base_ ? stacks_->depth(node) : entries_[node - base_].depth; }
     bool ends(uint32_t node) const { return node < base_ ? stacks_->ends(node) : !stacks_ && node == stack_bottom; }
     std::span<const StackTop> links(uint32_t node) const {
@@ -127,19 +127,18 @@ private:
         uint32_t depth = 0;
     };
     struct Level {
-        size_t first = 0, last = 0;  // of tops_
+        size_t first = 0, last = 0;  // range in tops_
         size_t entries = 0;
     };
-    // Adds to the tops what `from` becomes without a byte, as far as max_live_ tops allow.
+    // Adds to the tops the states reached from `from` without a byte, up to max_live_ tops.
     void settle(StackTop from, size_t first, bool& ended);
     bool enter(uint8_t byte, bool& ended);
     void leave();
-    // Where bytes take long because they have many readings, few readings are followed from then on: all tokens that
-    // are found stay allowed, others may be missing.
+    // Follows only few readings once bytes become expensive. Tokens found stay allowed; others may be missing.
     void limit_readings() {
         if (work_ > 100'000 && work_ > 100 * bytes_) max_live_ = few_live;
     }
-    // A walk that takes too long ends early: the tokens that it did not see are not allowed.
+    // Whether the traversal must end early. Tokens not visited are then not allowed.
     bool spent() const { return work_ > 20'000'000; }
 
     const PushdownAutomaton& automaton_;
@@ -151,7 +150,7 @@ private:
     std::vector<StackTop> tops_;
     std::vector<Level> levels_;
     std::vector<StackTop> pending_;
-    SmallIndex seen_, pushed_;  // of this byte
+    SmallIndex seen_, pushed_;  // for the current byte
 };
 
 }  // namespace nibble

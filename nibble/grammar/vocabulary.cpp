@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Characters of a text that may stand in a JSON string as it is; 0: it may not.
+// Returns the number of characters of a text that needs no escape in a JSON string, or 0 if it does.
 size_t plain_characters(std::string_view text) {
     size_t n = 0;
     for (size_t at = 0; at < text.size(); ++n) {
@@ -24,7 +24,7 @@ size_t plain_characters(std::string_view text) {
 TokenTree TokenTree::of(std::vector<std::pair<std::string, uint32_t>> texts) {
     TokenTree tree;
     std::sort(texts.begin(), texts.end());
-    std::vector<uint32_t> path;  // open nodes
+    std::vector<uint32_t> path;  // nodes on the current path
     std::string_view before;
     for (const auto& [text, token] : texts) {
         size_t same = 0;
@@ -71,7 +71,7 @@ Result<std::shared_ptr<const GrammarVocabulary>> GrammarVocabulary::of(std::vect
         if (n) by_length.emplace_back(n, id);
     }
     if (bytes == 0) return fail("the vocabulary has no texts");
-    constexpr size_t longest = 32;  // few tokens are longer, and a mask for every length would cost memory
+    constexpr size_t longest = 32;  // few tokens are longer, and every length needs a mask
     for (const auto& [n, id] : by_length) {
         most = std::max(most, std::min(n, longest));
         out->longest_ = std::max(out->longest_, n);

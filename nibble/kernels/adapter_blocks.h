@@ -5,16 +5,17 @@
 
 namespace nibble::cuda {
 
-// Linears that read the same rows lie one below the other; some of them, the parts, have adapters. Their B are kept
+// Linears that read the same rows are stacked into a unit; some of them, the parts, have adapters. The B matrices of
+// the parts are stored in two forms:
 //
-//   narrow   [experts * narrow_rows(), rank]    one part's rows below the other's
-//   wide     [experts * rows, width()]          part p's in its own rows and in columns from p * rank on, zeros beside
+//   narrow   [experts * narrow_rows(), rank]    rows of all parts, stacked
+//   wide     [experts * rows, width()]          part p in its own rows and in columns from p * rank on, zeros elsewhere
 //
-// experts: so many such units, all alike, one below the other.
+// `experts` equal units are stacked.
 struct AdapterBlocks {
     static constexpr int most_parts = 4;
     struct Part {
-        int64_t first = 0, rows = 0;  // of the unit's
+        int64_t first = 0, rows = 0;  // rows [first, first + rows) of the unit
     };
     int64_t experts = 1, rows = 0, rank = 0;
     int parts = 0;

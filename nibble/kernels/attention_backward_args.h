@@ -28,7 +28,7 @@ struct AttentionBackward {
 
 struct LatentShape {
     int64_t tokens = 0;
-    int heads = 0, nope_dim = 0, rope_dims = 0, v_dim = 0;  // v_dim at most dim(); all even
+    int heads = 0, nope_dim = 0, rope_dims = 0, v_dim = 0;  // v_dim is at most dim(); all are even
     bool interleaved = false;
     const int32_t* positions = nullptr;  // [tokens]
     const float* cos = nullptr;          // [positions, rope_dims / 2]
@@ -39,7 +39,7 @@ struct LatentShape {
     int64_t kv_cols() const { return int64_t{heads} * (nope_dim + v_dim); }
 };
 
-// The keys that latent_append() makes, and values, outputs and their gradients with zeros behind v_dim.
+// The keys of latent_append(), and values, outputs and their gradients padded with zeros after v_dim.
 struct LatentRows {
     const std::byte* kv = nullptr;                 // [tokens, kv_cols()] BF16
     const std::byte* shared = nullptr;             // [tokens, rope_dims] BF16, not rotated
@@ -47,20 +47,20 @@ struct LatentRows {
     std::byte *k = nullptr, *v = nullptr, *wide_o = nullptr, *wide_d_o = nullptr;  // [tokens, heads, dim()] BF16
 };
 
-// From the gradients of rows to those of the products' outputs: queries in place.
+// Converts gradients of rows to gradients of the products' outputs; queries in place.
 struct LatentBackward {
     std::byte* dq = nullptr;                       // [tokens, heads, dim()] BF16
-    const std::byte *dk = nullptr, *dv = nullptr;  // the same
+    const std::byte *dk = nullptr, *dv = nullptr;  // [tokens, heads, dim()] BF16
     std::byte* d_kv = nullptr;                     // [tokens, kv_cols()] BF16
     std::byte* d_shared = nullptr;                 // [tokens, rope_dims] BF16
 };
 
-// out[t] = the gradients of what the first product gave, side by side, BF16: the queries' (q, or q_rows, which are
-// BF16), the latent row's, the shared key's. Widths are even.
+// out[t] = the gradients of the first product's outputs, concatenated, BF16: of the queries (q, or q_rows in BF16), the
+// latent row and the shared key. Widths are even.
 struct LatentJoin {
     int64_t tokens = 0, q_width = 0, c_width = 0, shared_width = 0;
-    const float* q = nullptr;           // [tokens, q_width]; null:
-    const std::byte* q_rows = nullptr;  // the same in BF16
+    const float* q = nullptr;           // [tokens, q_width]; if null:
+    const std::byte* q_rows = nullptr;  // [tokens, q_width] BF16
     const float* c = nullptr;           // [tokens, c_width]
     const std::byte* shared = nullptr;  // [tokens, shared_width] BF16
     std::byte* out = nullptr;           // [tokens, q_width + c_width + shared_width]

@@ -1,5 +1,5 @@
-// For negative controls: attention whose online softmax takes 32 positions in a step instead of the 64 that
-// kernels/attention.h defines. The same values but for rounding: a lab that compares bits must see it.
+// A negative control: attention whose online softmax takes steps of 32 positions instead of the 64 that
+// kernels/attention.h defines. Values differ by rounding only; a bit comparison must detect it.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,8 +1,8 @@
-// Products in 8-bit integers: two to four times the speed of FP32, an error of about half a percent. What passes over
-// calibration text use, where the sampling of the text is the larger error; never what a served token sees.
+// Products in 8-bit integers: two to four times as fast as FP32, with an error of about half a percent. Passes over
+// calibration text use them, because the sampling error of the text is larger. They never affect served tokens.
 //
 // A ByteMatrix is [rows, cols] in blocks of 192 columns: code = x / scale rounded to nearest even, scale = amax / 127.
-//   a b^T [i, j]: acc = fma(t, scale_a * scale_b, acc) over blocks ascending from +0, t the exact integer sum of the
+//   a b^T [i, j]: acc = fma(t, scale_a * scale_b, acc) over blocks ascending from +0; t is the exact integer sum of a
 //   block's products.
 // Every entry computes the same bits.
 #pragma once
@@ -19,17 +19,17 @@
 
 namespace nibble {
 
-// Panels of 32 rows. Rows and columns that pad are zero.
+// Panels of 32 rows. Padding rows and columns are zero.
 struct ByteMatrix {
     int64_t rows = 0, cols = 0;
-    int64_t room = 0;              // blocks from panel to panel
-    AlignedArray<uint32_t> words;  // [panels][room][48][32]: four codes, signed, ascending columns
-    AlignedArray<int32_t> sums;    // [panels][room][32]: of the block's codes
+    int64_t room = 0;              // blocks allocated per panel
+    AlignedArray<uint32_t> words;  // [panels][room][48][32]: four signed codes, columns ascending
+    AlignedArray<int32_t> sums;    // [panels][room][32]: sums of a block's codes
     AlignedArray<float> scales;    // [panels][room][32]
 
     ByteMatrix() = default;
     ByteMatrix(int64_t rows, int64_t cols) { resize(rows, cols); }
-    // Another shape in the same memory, which grows where it must; nothing is packed then.
+    // Sets the shape and reuses the memory if it is large enough. The contents are then undefined.
     void resize(int64_t rows, int64_t cols);
     int64_t panels() const { return (rows + byte_panel - 1) / byte_panel; }
     int64_t blocks() const { return (cols + byte_block - 1) / byte_block; }
@@ -49,20 +49,20 @@ struct ByteKernels {
 std::span<const ByteKernels> byte_kernels();
 Result<const ByteKernels*> select_byte_kernels(std::string_view force = {});
 
-// Into `m`, which takes their shape: x [rows, cols], `stride` floats from row to row; its transpose [cols, rows]; a
-// packed weight. NaN and infinities give blocks whose scale is not finite and whose products are NaN.
+// Convert to a ByteMatrix and set its shape: x [rows, cols] with `stride` floats per row; its transpose [cols, rows]; a
+// packed weight. NaN and infinities give blocks with a scale that is not finite and products that are NaN.
 void byte_rows(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
                ByteMatrix& m);
 void byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool,
                   ByteMatrix& m);
 void byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& pool, ByteMatrix& m);
 
-// Columns [at, at + rows) of `m`, at a multiple of 192, m.cols or more, become the rows of x [rows, m.rows], row t
-// times factor[t] (null: 1); m.cols is then at + rows. Returns whether all of it was finite.
+// Writes the columns of x [rows, m.rows], row t multiplied by factor[t] (null: 1), as columns [at, at + rows) of `m`.
+// `at` is a multiple of 192 and at least m.cols; m.cols becomes at + rows. Returns whether all values were finite.
 bool append_byte_columns(const ByteKernels& k, const float* x, int64_t rows, int64_t stride, const float* factor,
                          ThreadPool& pool, ByteMatrix& m, int64_t at);
 
-// out [a.rows, b.rows] = a b^T. Columns agree.
+// out [a.rows, b.rows] = a b^T. Precondition: a.cols == b.cols.
 void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, const MatmulOutput& out,
                   ThreadPool& pool);
 // sums [rows, rows] += a a^T, upper triangle only.

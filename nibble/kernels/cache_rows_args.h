@@ -1,4 +1,4 @@
-// What the functions of kernels/cache_rows_cuda.h are given: plain values, for host and device code.
+// Arguments of the functions in kernels/cache_rows_cuda.h: plain values for host and device code.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@ namespace nibble::cuda {
 struct CacheSide {                 // K, V or Q
     const std::byte* x = nullptr;  // [tokens, width]
     int64_t width = 0;
-    const float* scale = nullptr;  // one: value = code * scale
+    const float* scale = nullptr;  // one float: value = code * scale
 };
 inline constexpr int most_cache_sides = 3;
 
-// out = bf16(code * scale), the code being what append_kv() stores. The first `count` sides.
+// out = bf16(code * scale) with the code that append_kv() stores, for the first `count` sides.
 struct RoundCache {
     int64_t tokens = 0;
     int count = 0;
@@ -21,7 +21,7 @@ struct RoundCache {
     std::byte* out[most_cache_sides] = {};
 };
 
-// Gradients d, whose rows lie `stride` elements apart, become 0 where |x| is above 448 times the scale.
+// Sets gradients d to 0 where |x| is above 448 times the scale. Rows of d are `stride` elements apart.
 struct ClearClipped {
     int64_t tokens = 0;
     int count = 0;
@@ -30,9 +30,9 @@ struct ClearClipped {
     int64_t stride = 0;
 };
 
-// Of rows of row_tokens tokens: maxima[row * apart + side] becomes the larger of itself and the largest |x| of the row;
-// NaNs count as nothing. clipped[0] += the elements of K and V, which are the first two sides, above 448 times their
-// scale (null: none), clipped[1] those of Q, the third.
+// Updates statistics per row of row_tokens tokens. maxima[row * apart + side] becomes its maximum with the largest |x|
+// of the row; NaNs are ignored. clipped[0] += number of elements of K and V (the first two sides) above 448 times their
+// scale (null: no counts); clipped[1] += those of Q, the third side.
 struct SeeCache {
     int64_t rows = 0, row_tokens = 0;
     int count = 0;

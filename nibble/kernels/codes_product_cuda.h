@@ -16,9 +16,10 @@
 
 namespace nibble::cuda {
 
-enum class CodeScaling : uint8_t { tensor, group, tile };  // one; of 1 x 128; of 128 x 128
+enum class CodeScaling : uint8_t { tensor, group, tile };  // one scale; one per 1 x 128; one per 128 x 128
 
-// group: [k / 128, rows up to a multiple of 4], tile: [rows / 128, k / 128 up to a multiple of 4].
+// Layout: group [k / 128, rows rounded up to a multiple of 4]; tile [rows / 128, k / 128 rounded up to a multiple of
+// 4].
 inline CodeScales code_scales(float* at, int64_t rows, int64_t k, CodeScaling by) {
     if (by == CodeScaling::tile) return {at, round_up<int64_t>((k + fp8_group - 1) / fp8_group, 4), 1};
     return {at, 1, round_up<int64_t>(rows, 4)};
@@ -31,7 +32,7 @@ inline int64_t code_scale_count(int64_t rows, int64_t k, CodeScaling by) {
 }
 
 struct CodesShape {
-    int64_t m = 0, n = 0, k = 0;                                   // n: a multiple of 8, k: of 128
+    int64_t m = 0, n = 0, k = 0;                                   // n: a multiple of 8, k: a multiple of 128
     bool e5m2 = false;                                             // a's codes, else E4M3; b's are E4M3
     CodeScaling a = CodeScaling::tensor, b = CodeScaling::tensor;  // not both tile
     bool rounded = false;                                          // d BF16, else FP32
@@ -42,12 +43,12 @@ struct CodesPlan {
     CodesShape shape;
     std::shared_ptr<const CodesProduct> product;
 };
-// Error: the library is absent, or has no kernel for the shape.
+// Errors: the library is absent, or has no kernel for the shape.
 Result<CodesPlan> plan_codes_product(const CodesShape& shape, const DeviceInfo& device);
 
 struct CodesOperand {
     const std::byte* codes = nullptr;
-    const float* scales = nullptr;  // what codes are multiplied with
+    const float* scales = nullptr;  // factors of the codes
 };
 // `add`: d += it. workspace: back_workspace_bytes of dense_backward_cuda.h.
 Status codes_product(const CodesPlan& plan, const CodesOperand& a, const CodesOperand& b, void* d, bool add,

@@ -1,13 +1,13 @@
-// What observers leave on the device: plain data that kernels and hosts share.
+// Results of observers in device memory: plain data shared by kernels and host.
 #pragma once
 
 #include <cstdint>
 
 namespace nibble::cuda {
 
-// Of one place of a model; zero at the start.
+// Sums of one observed position of a model; zero at the start.
 struct RangeSums {
-    float largest;  // of |x|; NaN once a NaN came
+    float largest;  // largest |x|; NaN once a NaN was seen
     uint32_t reserved;
     uint64_t rows;
 };

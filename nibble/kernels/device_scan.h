@@ -1,4 +1,4 @@
-// What a scan leaves on the device: plain data that kernels and hosts share.
+// Result of a scan in device memory: plain data shared by kernels and host.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace nibble::cuda {
 struct DeviceScan {
     float amax;  // over finite elements
     uint32_t reserved;
-    uint64_t first_nonfinite;  // row-major index; all ones: everything is finite
+    uint64_t first_nonfinite;  // row-major index; all ones: all elements are finite
 };
 
 }  // namespace nibble::cuda

@@ -1,5 +1,5 @@
-// What lies between the products of a forward pass: norms, rotary embedding, activations, sums, exponentials. Functions
-// work on one row, on the calling thread, and allocate nothing. `bf16` rounds each result to BF16 once.
+// Operations between the products of a forward pass: norms, rotary embedding, activations, sums, exponentials.
+// Functions process one row on the calling thread and allocate nothing. `bf16` rounds each result to BF16 once.
 //
 // Every entry of the table computes the same bits. Elements are independent except in these sums:
 //   rms_norm      lane l of 16 sums the squares of elements j = l mod 16, s = fma(x, x, s), j ascending from s = +0;
@@ -23,18 +23,19 @@ struct ElementwiseKernels {
     bool (*supported)();
     // y = (x * r) * w,  r = 1 / sqrt(sum(x^2) / n + eps)
     void (*rms_norm)(const float* x, const float* w, int64_t n, float eps, bool bf16, float* y);
-    // y = y + x: residual streams and biases
+    // y = y + x, for residual streams and biases
     void (*add)(const float* x, int64_t n, bool bf16, float* y);
-    // y = a(x) * up, or a(x) where up is nullptr. y may be x or up.
+    // y = a(x) * up, or a(x) if up is nullptr. y may be x or up.
     //   silu: x / (1 + exp(-x));  gelu_tanh: x / (1 + exp(-z)), z = x * fma(c1, x * x, c0), c0 = 2 sqrt(2/pi),
     //   c1 = 0.044715 c0;  relu2: max(x, 0)^2
     void (*activate)(Activation activation, const float* x, const float* up, int64_t n, bool bf16, float* y);
-    // In place on `heads` heads, `stride` floats apart: pairs (i, i + dims/2), or (2i, 2i + 1) when interleaved, become
+    // Rotates `heads` heads, `stride` floats apart, in place: pairs (i, i + dims/2), or (2i, 2i + 1) if interleaved,
+    // become
     //   (fma(a, cos[i], -(b * sin[i])), fma(b, cos[i], a * sin[i])).
     void (*rope)(float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims,
                  bool interleaved, bool bf16);
     void (*round_bf16)(float* x, int64_t n);
-    // Index of the first NaN or infinity, -1 when there is none.
+    // Returns the index of the first NaN or infinity, or -1.
     int64_t (*first_nonfinite)(const float* x, int64_t n);
     // y = (x - max) - float(log(sum exp(x - max))). y may be x. An infinite or NaN maximum gives NaN.
     void (*log_softmax)(const float* x, int64_t n, float* y);
@@ -42,8 +43,8 @@ struct ElementwiseKernels {
 
 // Fastest first, `ref` last.
 std::span<const ElementwiseKernels> elementwise_kernels();
-// The first supported entry, or the one named; unknown names and entries this CPU lacks are errors that list the
-// choices.
+// Returns the first supported entry, or the one named by `force`. Errors: an unknown name, an entry that this CPU does
+// not support; the message lists the choices.
 Result<const ElementwiseKernels*> select_elementwise_kernels(std::string_view force = {});
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
-// What lies between the products of a forward pass, on a GPU: the operations of kernels/elementwise.h with `bf16` set,
-// the same bits as its `ref`, fused where that saves a pass over memory.
+// Operations between the products of a forward pass on a GPU: those of kernels/elementwise.h with `bf16` set and the
+// bits of its `ref`. Some are fused, which saves a pass over memory.
 //
 // The residual stream and all inputs of products are BF16; products hand over FP32, which is rounded to BF16 first, as
 // a BF16 linear layer does. Pointers are device pointers, 16-byte aligned. All functions queue work and return at once.
@@ -12,48 +12,48 @@
 
 namespace nibble::cuda {
 
-// Where rows of BF16 go, and how:
+// Destination and encoding of rows of BF16:
 //   row-major
 //   tile_tokens  for W4A16 products of more than eight tokens, in the order of cuda::permute(): tile_tokens =
-//                MatmulPlan::tiling.tokens (widths then are multiples of 256)
-//   codes        fp8, fp8_token or fp8_group128, for products of codes: what quantize_inputs() makes of the rows, E4M3
-//                [tokens, width], and behind them the scales it makes (widths then are multiples of 128)
+//                MatmulPlan::tiling.tokens (widths are then multiples of 256)
+//   codes        fp8, fp8_token or fp8_group128, for products of codes: the output of quantize_inputs(), E4M3
+//                [tokens, width] followed by its scales (widths are then multiples of 128)
 struct RowsOut {
     std::byte* data = nullptr;
     int tile_tokens = 0;
     ActivationFormat codes = ActivationFormat::none;
-    float input_scale = 1.0f;  // of fp8
+    float input_scale = 1.0f;  // used by fp8
 
     bool row_major() const { return tile_tokens == 0 && codes == ActivationFormat::none; }
 };
-// Of rows that went out as codes.
+// Returns the scales that follow rows of codes.
 inline float* scales_behind(std::byte* codes, int64_t tokens, int64_t width) {
     return reinterpret_cast<float*>(codes + tokens * width);
 }
 
-// h[t] = table[tokens[t]], rows of `width` BF16; width a multiple of 8. Tokens outside the table are the caller's to
-// refuse. Also gathers rows of any BF16 matrix.
+// h[t] = table[tokens[t]], rows of `width` BF16; width is a multiple of 8. The caller must reject tokens outside the
+// table. Also gathers rows of any other BF16 matrix.
 Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64_t width, std::byte* h, bool overlap,
              const Stream& stream);
 
-// h += update (where given; through post_norm where that is given), then out = rms_norm(h) * weight.
+// h += update (if given; through post_norm if that is given), then out = rms_norm(h) * weight.
 struct AddNorm {
     int64_t tokens = 0, width = 0;           // width: a multiple of 8, at most 32768
     std::byte* h = nullptr;                  // [tokens, width] BF16
-    std::byte* sum = nullptr;                // where h + update goes; null: to h
-    const float* update = nullptr;           // [tokens, width]; or, rounded already:
+    std::byte* sum = nullptr;                // destination of h + update; null: h
+    const float* update = nullptr;           // [tokens, width]; or, already rounded:
     const std::byte* update_rows = nullptr;  // [tokens, width] BF16
-    const float* post_norm = nullptr;        // [width]: the update is bf16(rms_norm(bf16(update)) * post_norm)
-    const float* weight = nullptr;           // [width]; null: only h is updated, nothing goes out
+    const float* post_norm = nullptr;        // [width]: the update becomes bf16(rms_norm(bf16(update)) * post_norm)
+    const float* weight = nullptr;           // [width]; null: updates h only, writes no output
     float eps = 0;
     RowsOut out;
-    // Lowered to the first row of h that holds a NaN or an infinity after the sum. May be null.
+    // Set to the minimum of its value and the first row of h with a NaN or infinity after the sum. May be null.
     int32_t* nonfinite = nullptr;
-    float* amax = nullptr;  // raised to the largest magnitude that goes out, NaN left out; null: not wanted
+    float* amax = nullptr;  // raised to the largest output magnitude, ignoring NaN; may be null
 };
 Status add_norm(const AddNorm& a, bool overlap, const Stream& stream);
 
-// out[t, g] = rms_norm(bf16(in[t, g])) * weight over `groups` pieces of a row, each of width / groups columns.
+// out[t, g] = rms_norm(bf16(in[t, g])) * weight, separately for `groups` parts of a row of width / groups columns.
 struct NormRows {
     int64_t tokens = 0, width = 0;
     const float* in = nullptr;
@@ -65,36 +65,35 @@ struct NormRows {
 };
 Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 
-// out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in). Rows of `in` lie in_stride apart (0: adjacent).
-// Width: a multiple of 8. by_turns: `in` has 16 columns of gate, 16 of up and so on (MatmulProblem::gated) instead of
-// one after the other; width: a multiple of 16.
-// Codes: not fp8_token, whose scale needs a whole row.
+// out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in). Rows of `in` are in_stride apart (0: adjacent).
+// Width is a multiple of 8. by_turns: columns of `in` alternate, 16 of gate, 16 of up and so on (MatmulProblem::gated);
+// width is then a multiple of 16. Codes: not fp8_token, whose scale needs a whole row.
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false);
 
-// The same of adjacent BF16 rows, a product's output that was rounded already: the same bits, but for what a NaN looks
-// like. Not in tile order. amax: as AddNorm's.
+// The same for adjacent BF16 rows, an output of a product that was already rounded. The bits are the same except for
+// payloads of NaN. No tile order. amax: see AddNorm.
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, float* amax = nullptr);
 
-// out = bf16(in), rows of FP32 in_stride apart (0: adjacent): a product's output as the next product's input. Width: a
-// multiple of 8.
+// out = bf16(in): converts the output of a product to the input of the next. FP32 rows of `in` are in_stride apart (0:
+// adjacent). Width is a multiple of 8.
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
                const Stream& stream);
 // y = bf16(bf16(y) + bf16(x)) as FP32.
 Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Stream& stream);
-// x = bf16(x), in place: logits.
+// x = bf16(x) in place, for logits.
 Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream);
 
-// Norm of queries and keys per head, rotary embedding of their first rope_dims dimensions, keys and values into the
-// cache, for products that give q, k, v side by side.
+// Normalizes queries and keys per head, applies the rotary embedding to their first rope_dims dimensions, and writes
+// keys and values to the cache. The input is a product with adjacent q, k and v columns.
 struct RopeAppend {
     int64_t tokens = 0;
     int q_heads = 0;
     const float* qkv = nullptr;           // [tokens, q_heads * k_dim, kv_heads * k_dim, kv_heads * v_dim]; or, rounded:
     const std::byte* qkv_rows = nullptr;  // the same, BF16; stride: a multiple of 8
     int64_t qkv_stride = 0;               // 0: adjacent
-    const int64_t* slots = nullptr;       // as in append_kv
+    const int64_t* slots = nullptr;       // see append_kv
     const float* q_norm = nullptr;        // [k_dim]; null: none
     const float* k_norm = nullptr;
     float eps = 0;
@@ -108,7 +107,7 @@ struct RopeAppend {
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream);
 
 // The same for latent attention (model/cpu/latent_attention.h): q [heads][nope + rope] is rotated in its last
-// dimensions; keys are kv_b's [heads][nope + v] nope part followed by the rotated part that all heads share.
+// dimensions. A key is the nope part of kv_b's [heads][nope + v], followed by the rotated part shared by all heads.
 struct LatentAppend {
     int64_t tokens = 0;
     int heads = 0, nope_dim = 0, rope_dims = 0, v_dim = 0;  // k_dim = nope_dim + rope_dims
@@ -126,7 +125,7 @@ struct LatentAppend {
 };
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream);
 
-// index[t]: of the largest of `width` logits, the first of equals; NaN is larger than everything.
+// index[t] = position of the largest of `width` logits, the first of equal ones; NaN counts as largest.
 Status argmax(const float* logits, int64_t tokens, int64_t width, int32_t* index, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

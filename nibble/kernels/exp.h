@@ -1,6 +1,6 @@
-// e^x in FP32 as one fixed sequence of correctly rounded operations, so that every instruction set gives the same bits
-// (libm's do not agree across machines). Cephes' expf: x = n ln 2 + r, a polynomial in r. Error below 1.2 ulp; results
-// below 2^-126 become 0; NaN stays NaN. The vector versions (kernels/cpu/exp.inc) are this text in vectors.
+// e^x in FP32 as a fixed sequence of correctly rounded operations, so that every instruction set gives the same bits
+// (libm differs between machines). Cephes' expf: x = n ln 2 + r, a polynomial in r. Error below 1.2 ulp; results below
+// 2^-126 become 0; NaN stays NaN. kernels/cpu/exp.inc has the same steps as vector operations.
 #pragma once
 
 #include <bit>

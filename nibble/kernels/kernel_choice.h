@@ -1,6 +1,5 @@
-// The kernel that a launch takes, in words for people. Made from the same value that the launch switches on
-// (cuda::describe() and cuda::describe_*() beside each operation), so that a table of kernels cannot differ from what
-// runs.
+// Names the kernel of a launch, for tables and logs. cuda::describe() and cuda::describe_*(), next to each operation,
+// derive it from the same value as the launch, so it always matches what runs.
 #pragma once
 
 #include <string>

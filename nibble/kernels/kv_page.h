@@ -1,4 +1,4 @@
-// One element of a page of K and V: the layout behind kernels/attention.h.
+// The layout of one page of K and V, used by kernels/attention.h.
 //   K  [head][dim][64]: codes, then scales: nvfp4 E4M3 [head][dim / 16][64], fp8_page E8M0 [head][64]
 //   V  [head][64][dim]: codes, then scales: nvfp4 E4M3 [head][64][dim / 16], fp8_page E8M0 [head][64]
 // nvfp4 codes of dims 2i and 2i + 1 share byte i, the even one in the low nibble.
@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// Bytes of `count` elements, and of the scales of one head of `dim` dimensions.
+// Bytes of `count` elements, and of the scales of one head with `dim` dimensions.
 inline int64_t kv_codes(KvType type, int64_t count) {
     switch (type) {
         case KvType::f32:
@@ -68,12 +68,12 @@ inline float kv_e2m1(std::byte pair, bool high, std::byte scale, float tensor_sc
     return e2m1_to_float(code) * nvfp4_decode_scale(static_cast<uint8_t>(scale), tensor_scale);
 }
 
-// The scale that position `j` of a head is stored under (not nvfp4's block scales).
+// Returns the scale of position `j` of a head (not for nvfp4, which has block scales).
 inline float kv_row_scale(const KvShape& s, const KvHead& h, int64_t j, float tensor_scale) {
     return s.type == KvType::fp8_page ? e8m0_to_float(static_cast<uint8_t>(h.scales[j])) : tensor_scale;
 }
 
-// K and V as attention sees them: dimension d of position `j` of the page.
+// Returns the decoded K or V: dimension d of position `j` of the page.
 inline float kv_k(const KvShape& s, const std::byte* page, int head, int d, int64_t j) {
     const KvHead h = kv_k_head(s, page, head);
     if (s.type != KvType::nvfp4)

@@ -1,5 +1,4 @@
-// The order of a row's sums, the same on every entry: element j goes to lane j % 16, the lanes are added by a halving
-// tree.
+// The order of a row's sums, equal for all entries: element j goes to lane j % 16, and a halving tree adds the lanes.
 #pragma once
 
 namespace nibble {

@@ -1,4 +1,4 @@
-// One weight of a BF16 or F32 matrix, at any alignment.
+// Reads single weights of a BF16 or F32 matrix at any alignment.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -22,13 +22,13 @@ inline float load(const MatrixView& m, int64_t row, int64_t col) {
     return bf16_to_float(code);
 }
 
-// What codes are made from.
+// Returns the value that is encoded: a BF16 weight is rounded to BF16.
 inline float load_rounded(const MatrixView& m, DType weights, int64_t row, int64_t col) {
     const float x = load(m, row, col);
     return weights == DType::bf16 ? round_to_bf16(x) : x;
 }
 
-// Part of a matrix: the shape of a block, a row or a tile.
+// A rectangle of a matrix: a block, a row or a tile.
 struct Region {
     int64_t row, rows, col, cols;
 };
@@ -45,7 +45,7 @@ inline float region_amax(const MatrixView& m, const Region& r) {
     return amax;
 }
 
-// A row's sum: element j goes to lane j % 16.
+// Sums a row: element j goes to lane j % 16.
 class LaneSum {
 public:
     void add(int64_t j, double x) { lane_[j % 16] += x; }
@@ -55,7 +55,7 @@ private:
     double lane_[16] = {};
 };
 
-// The sum of value(i, j) over a region: rows in order.
+// Sums value(i, j) over a region, row by row.
 template <class Value>
 double region_sum(const Region& r, Value value) {
     double sum = 0;

@@ -120,8 +120,8 @@ struct MatmulOptions {
         int32_t* nonfinite = nullptr;  // set to 0 if the sum holds a NaN or an infinity; may be null
         std::byte* x_out = nullptr;    // [k] BF16: a copy of x for other readers; may be null
     } norm{};
-    // A second product of the normalised x, where takes_side(): y = product(x, w), by extra thread blocks of the same
-    // launch. Used for a router beside a shared expert.
+    // A second product of the normalised x, if takes_side(): y = product(x, w), by extra thread blocks of the same
+    // launch. Used for a router together with a shared expert.
     struct Side {
         const Operand* w = nullptr;
         float* y = nullptr;  // [rows of w]
@@ -183,8 +183,8 @@ struct ExpertsInput {
     bool routed = false;
     // One token's `config.top_k` slots, where takes_one_token(). Non-null `rows` mean that all slots read row 0.
     const ExpertChoice* choice = nullptr;
-    // A dense product in the same launch, with a choice and where takes_beside(): y = matmul(x, w) of one row, by extra
-    // thread blocks that need not wait for the choice. Used for the last product of a shared expert.
+    // A dense product in the same launch, for a `choice` and if takes_beside(): y = matmul(x, w) of one row, by extra
+    // thread blocks that do not wait for the choice. Used for the last product of a shared expert.
     struct Beside {
         const std::byte* x = nullptr;  // [cols of w] BF16
         PackedMatrix w;                // rows 0: none
@@ -211,13 +211,14 @@ struct ExpertsOutput {
 };
 // Call once per device before the first grouped_matmul.
 Status prepare_grouped_matmul(const DeviceInfo& device);
-// Whether the one-token kernels accept these experts: with a choice, with a dense product beside, with the sum inside.
+// Whether the one-token kernels accept these experts: with a choice; with an additional dense product; with the fused
+// sum.
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w);
 bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside);
 bool takes_combine(const RouterConfig& config, const PackedExperts& w);
 Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
                       const Stream& stream);
-// What grouped_matmul() with these arguments launches; reads no device memory.
+// Describes the launch of grouped_matmul() with these arguments. Reads no device memory.
 Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out);
 
 }  // namespace nibble::cuda

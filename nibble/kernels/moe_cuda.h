@@ -1,4 +1,4 @@
-// The routed part of a mixture of experts on a GPU, beside the products of product_cuda.h and matmul_cuda.h.
+// The routing of a mixture of experts on a GPU; its products are in product_cuda.h and matmul_cuda.h.
 //
 // The choice is that of model/cpu/router.h given the same logits (ties: the lower index); a token's experts are in
 // ascending order, and their outputs are added in that order, so neither the batch nor the order of arrival shows.
@@ -13,23 +13,23 @@ struct RouterConfig {
     int experts = 0, top_k = 0;  // at most 1024 and 32
     int groups = 1, kept_groups = 1;
     bool sigmoid = false;  // else softmax
-    bool round = false;    // logits are rounded to BF16 first (softmax routers inside a BF16 model)
+    bool round = false;    // rounds logits to BF16 first (softmax routers in a BF16 model)
     bool normalize = true;
     float scaling = 1.0f;
 };
 struct Routing {
     int32_t* experts = nullptr;  // [tokens, top_k], ascending
     float* weights = nullptr;    // [tokens, top_k]
-    int32_t* begin = nullptr;    // [experts + 1]: of the sorted slots
-    int32_t* rows = nullptr;     // [tokens * top_k]: token of a sorted slot; slots of an expert in order of tokens
-    int32_t* places = nullptr;   // [tokens, top_k]: where a token's slot lies among the sorted ones
+    int32_t* begin = nullptr;    // [experts + 1]: first sorted slot of each expert
+    int32_t* rows = nullptr;     // [tokens * top_k]: token of each sorted slot; slots of an expert are ordered by token
+    int32_t* places = nullptr;   // [tokens, top_k]: sorted slot of each (token, expert)
 };
-// logits [tokens, experts]; bias [experts] moves the choice, not the weight; null for none.
+// logits [tokens, experts]. bias [experts] changes the choice but not the weights; may be null.
 Status route(const RouterConfig& config, const float* logits, const float* bias, int64_t tokens, const Routing& out,
              bool overlap, const Stream& stream);
 
-// out[t] = bf16(sum over the token's experts, ascending, of weight * bf16(y[place])) (FP32: product, then sum), then,
-// where `shared` is given, bf16(that + bf16(shared[t])). Goes to `sum` as FP32 (add_norm's update) or to `rows` as BF16
+// out[t] = bf16(sum over the token's experts, ascending, of weight * bf16(y[place])) (FP32: product, then sum); if
+// `shared` is given, then bf16(that + bf16(shared[t])). Written to `sum` as FP32 (AddNorm::update) or to `rows` as BF16
 // (the next product's input), whichever is given.
 struct CombineExperts {
     int64_t tokens = 0, width = 0;

@@ -26,35 +26,35 @@ struct StateDraws {
     uint32_t step = 0;  // of the optimizer, from 1
 };
 
-// Which parameter an element of the flat arrays belongs to: from begin[i] on that with the id id[i]; ascending.
+// Maps elements of the flat arrays to parameters: from begin[i] on they belong to parameter id[i]; ascending.
 struct FlatOwners {
     int count = 0;
     const int64_t* begin = nullptr;
     const uint32_t* id = nullptr;
 };
 
-// AdamW whose m and v are BF16, rounded stochastically. `plain`: all but its m and v.
+// AdamW with m and v in BF16, rounded stochastically. `plain` holds everything except m and v.
 struct NarrowAdamW {
     AdamW plain;
     uint16_t* m = nullptr;
     uint16_t* v = nullptr;
-    int64_t first = 0;  // of the flat arrays: where plain.master lies, a multiple of 4
+    int64_t first = 0;  // index of plain.master in the flat arrays, a multiple of 4
     FlatOwners owners;
     StateDraws draws;
 };
 
-// Muon's update of one matrix [rows, cols]; columns a multiple of 8. Products and sums are FP32 in an order that the
-// shape alone decides, the norm's squares FP64.
+// Muon's update of one matrix [rows, cols]; columns are a multiple of 8. Products and sums are FP32 in an order that
+// depends on the shape only; the norm's squares are FP64.
 struct Muon {
     int64_t rows = 0, cols = 0;
     float* master = nullptr;
     float* m = nullptr;  // FP32; null: narrow_m
     uint16_t* narrow_m = nullptr;
     const float* gradient = nullptr;
-    std::byte* published = nullptr;  // BF16 of the masters
+    std::byte* published = nullptr;  // BF16 copy of the masters
     const float* clip = nullptr;
-    float momentum = 0, rate = 0, keep = 1;  // rate: of the direction; keep: multiplies the master first
-    uint32_t id = 0;                         // of the parameter
+    float momentum = 0, rate = 0, keep = 1;  // rate multiplies the direction; keep multiplies the master first
+    uint32_t id = 0;                         // id of the parameter
     StateDraws draws;
     std::byte* workspace = nullptr;  // muon_workspace(rows, cols)
 };

@@ -1,4 +1,4 @@
-// prepack_stacked of kernels/matmul.h into memory that a model's weights share.
+// prepack_stacked() of kernels/matmul.h into memory shared by the weights of a model.
 #pragma once
 
 #include "base/large_pages.h"

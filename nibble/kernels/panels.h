@@ -1,14 +1,14 @@
-// The layout behind PackedMatrix, the same for every kernel. A panel is 32 output rows; the rows' bytes are cut into
-// words, and word w of row r of a panel is number w * 32 + r of the panel:
+// The layout of PackedMatrix, equal for all kernels. A panel is 32 output rows. The bytes of a row are split into
+// words; word w of row r is word number w * 32 + r of the panel:
 //
 //   F32    32 bits, one value           BF16   32 bits, two values, the even k in the low half
 //   E4M3   16 bits, two codes           E2M1   32 bits, eight codes, k ascending upwards
 //
-// So one vector register holds one word of 16 or 8 rows, and a shift brings the next k of all of them. Rows and words
-// that pad are zero (scales too).
+// One vector register holds one word of 16 or 8 rows, and a shift exposes the next k of all of them. Padding rows and
+// words are zero, including their scales.
 //
-// Block scales are never negative and never NaN. E4M3 ones are rewritten with five exponent bits, so that none is
-// subnormal and an addition decodes them: float bits = (byte << 20) + (118 << 23). A zero scale becomes zero codes.
+// Block scales are never negative and never NaN. E4M3 scales are stored with five exponent bits; none is then
+// subnormal, and one addition decodes them: float bits = (byte << 20) + (118 << 23). A zero scale becomes zero codes.
 #pragma once
 
 #include "base/large_pages.h"
@@ -25,7 +25,7 @@ namespace nibble {
 
 inline constexpr int64_t panel_rows = 32;
 
-// Memory on cache lines, with a line of slack behind so that kernels may read a word at any byte of it.
+// Memory aligned to cache lines, with spare bytes at the end so that kernels may read a whole word at any byte.
 template <class T>
 class AlignedArray {
 public:
@@ -37,7 +37,7 @@ public:
         data_.reset(p, [](T* array) { std::free(array); });
         if (zeroed) std::memset(p, 0, bytes);
     }
-    // Zeroed, in `memory` where there is one.
+    // Zeroed memory, taken from `memory` if it is not null.
     AlignedArray(int64_t n, SharedPages* memory) {
         if (!memory) {
             *this = AlignedArray(n);
@@ -56,7 +56,7 @@ public:
     const T& operator[](int64_t i) const { return data_.get()[i]; }
 
 private:
-    std::shared_ptr<T> data_;  // of one array; several share the pages behind it
+    std::shared_ptr<T> data_;  // one array; several may share pages
     int64_t size_ = 0;
 };
 
@@ -75,8 +75,8 @@ struct PackedMatrix::Panels {
     Format format = Format::none;
     DType dtype = DType::f32;
     WeightCode code = WeightCode::f32;
-    int block = 256;                     // B of the contract, of the weight alone
-    int64_t words = 0;                   // of a row
+    int block = 256;                     // B of the contract, from the weight alone
+    int64_t words = 0;                   // per row
     AlignedArray<std::byte> data;        // [panels][words][32]
     AlignedArray<uint8_t> block_scales;  // nvfp4*, mx*: [panels][cols / block][32]
     AlignedArray<float> tile_scales;     // fp8_block128: [panels][ceil(cols / 128)][32]

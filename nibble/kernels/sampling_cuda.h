@@ -1,6 +1,6 @@
-// Tokens chosen where the logits lie: kernels/sampling.h on a GPU. The token is that of serve/sampler.h given the same
-// logits; log-probabilities are those of ElementwiseKernels::log_softmax (but for one logarithm in FP64, which may
-// differ from libm's in its last place: that of a float, once in 10^8).
+// Sampling of kernels/sampling.h on a GPU, without copying logits to the host. The token equals that of serve/sampler.h
+// for the same logits. Log-probabilities equal ElementwiseKernels::log_softmax except for one FP64 logarithm, which may
+// differ from libm's in its last place (once in 10^8 results after rounding to float).
 //
 // A cluster of eight thread blocks per row. Tokens are counted in bins of 1/32 below the largest logit; of the few bins
 // in which top-k, top-p and the draw end, the tokens are sorted. A bin of more than `most_candidates` tokens is left to
@@ -13,32 +13,32 @@
 
 namespace nibble::cuda {
 
-// Without the request's mask: SampleRow::mask is the caller's to set.
+// Converts a request without its mask; the caller sets SampleRow::mask.
 SampleRow sample_row(const TokenRequest& request, int64_t first_seen);
 
 struct Sampling {
-    int64_t rows = 0, width = 0;  // width: up to 2^19
-    // [rows, width]; become bf16(logits) where `round`.
+    int64_t rows = 0, width = 0;  // width: at most 2^19
+    // [rows, width]. Become bf16(logits) if `round`.
     float* logits = nullptr;
     bool round = true;
-    const SampleRow* requests = nullptr;  // [rows]; deferred rows keep their logits as they are and get id -1
+    const SampleRow* requests = nullptr;  // [rows]; deferred rows keep their logits and get id -1
     SeenSlot* seen = nullptr;
-    bool scored = false;  // a request has SampleRow::scored; needs `round`
-    // [rows], memory of the device or page-locked memory of the host. id -2: the row holds a NaN or an infinity.
+    bool scored = false;  // a request has SampleRow::scored set; needs `round`
+    // [rows], device memory or page-locked host memory. id -2: the row has a NaN or an infinity.
     ChosenToken* out = nullptr;
-    // Choices from some rows alone: requests[i] is for row places[i] of logits and of out. null: for row i, and no mask
-    // is read.
+    // Chooses from some rows only: requests[i] applies to row places[i] of logits and out. null: to row i, and masks
+    // are not read.
     const int32_t* places = nullptr;
-    const uint32_t* masks = nullptr;  // [.., mask_pitch(width)]; a mask that allows nothing gives id -1
-    // Words that go the same way: a copy of their own would cost a step some microseconds.
+    const uint32_t* masks = nullptr;  // [.., mask_pitch(width)]; a mask that allows no token gives id -1
+    // Additional words that are copied along: a separate copy would cost a step some microseconds.
     const int32_t* words = nullptr;
     int32_t* words_out = nullptr;
     int64_t word_count = 0;
 };
 Status sample(const Sampling& s, bool overlap, const Stream& stream);
 
-// tokens[to] = the token of row `row` of `from`, or 0 where that row has none: what a step before has chosen and the
-// host does not know yet. `list` lies in device memory; `from` as Sampling::out.
+// tokens[to] = the token of row `row` of `from`, or 0 if the row has none: a token that the previous step chose and the
+// host does not know yet. `list` is in device memory; `from` is a Sampling::out.
 Status carry_tokens(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
                     const Stream& stream);
 

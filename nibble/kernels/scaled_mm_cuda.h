@@ -1,4 +1,4 @@
-// D = alpha (A SFA) (B SFB)^T on a GPU, both operands in NVFP4 with block scales in the 128 x 4 layout of
+// D = alpha (A SFA) (B SFB)^T on a GPU, with both operands in NVFP4 and block scales in the 128 x 4 layout of
 // formats/swizzle.h: the block-scaled product of Blackwell's tensor cores.
 //
 // Compute capability 10.0 and above: cuBLASLt with VEC16_UE4M3 scales, opened at run time. That path is compiled and
@@ -15,20 +15,20 @@ namespace nibble::cuda {
 
 struct ScaledMatrix {
     int64_t rows = 0, cols = 0;       // cols: a multiple of 32
-    const uint8_t* codes = nullptr;   // [rows, cols / 2], the even column in the low nibble
+    const uint8_t* codes = nullptr;   // [rows, cols / 2], even column in the low nibble
     const uint8_t* scales = nullptr;  // swizzled_scale_bytes(rows, cols / 16)
 };
 
 enum class ScaledBackend : uint8_t { emulated, cublaslt };
-struct CublasLt;  // the library and a handle
+struct CublasLt;  // the library with a handle
 
 struct ScaledMmPlan {
     int64_t m = 0, n = 0, k = 0;
     ScaledBackend backend = ScaledBackend::emulated;
     int64_t workspace_bytes = 0;
-    std::shared_ptr<CublasLt> library;  // cublaslt
+    std::shared_ptr<CublasLt> library;  // set for cublaslt
 };
-// Errors: k no multiple of 32; a device that wants cuBLASLt where it cannot be opened.
+// Errors: k is not a multiple of 32; the device needs cuBLASLt and it cannot be opened.
 Result<ScaledMmPlan> plan_scaled_mm(int64_t m, int64_t n, int64_t k, const DeviceInfo& device);
 
 // a [m, k], b [n, k], d [m, n] FP32. Call prepare_products() of product_cuda.h once before.

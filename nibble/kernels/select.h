@@ -1,4 +1,4 @@
-// Picks from a table of kernels, fastest first: the first entry this CPU runs, or the one named.
+// Selects from a table of kernels, fastest first: the first entry that this CPU supports, or the named one.
 #pragma once
 
 #include "base/error.h"

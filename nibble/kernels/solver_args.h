@@ -1,11 +1,11 @@
-// Arguments of kernels/solver.h. Plain data: instruction-set files include this header.
+// Arguments of the functions in kernels/solver.h. Plain data, because instruction-set files include this header.
 #pragma once
 
 #include <cstdint>
 
 namespace nibble {
 
-// C[i, j] += sum over k of A[k, i] * B[k, j], or -=. Strides count elements from row to row.
+// C[i, j] += (or -=) sum over k of A[k, i] * B[k, j]. Strides are in elements.
 template <class T>
 struct RankUpdate {
     int64_t m, n, k;
@@ -18,29 +18,29 @@ struct RankUpdate {
     bool subtract = false;
 };
 
-// What rounding one column of a block of 16 costs and does to the columns after it: the block's part of the upper
+// The cost of rounding one column of a block of 16 and its effect on later columns: the block's part of the upper
 // Cholesky factor U of the inverse Hessian.
 struct BlockFactor {
     float weight[16];   // 1 / U[k, k]
-    float row[16][16];  // U[k, j] / U[k, k] for j > k; the rest is not read
+    float row[16][16];  // U[k, j] / U[k, k] for j > k; other entries are not read
 };
 
 struct BlockChoice {
     int candidate;       // 0..15
     float cost;          // sum over k of (residual[k] * weight[k])^2
     float multiple[16];  // E2M1 values, -6..6
-    float residual[16];  // x_k - multiple * scale, x_k after the feedback of the columns before it
+    float residual[16];  // x_k - multiple * scale, with x_k after feedback from earlier columns
 };
 
-// One row of a quadratic form: its codes, and y = e H of its error e = w - multiple * scale. All [n], n a multiple
-// of 16.
+// One row of a quadratic form: its codes, and y = e H for its error e = w - multiple * scale. All arrays are [n], n a
+// multiple of 16.
 struct RowDescent {
     int64_t n;
     const float* h;                 // [n, n], symmetric
     const float* inverse_diagonal;  // 1 / h[k, k]
     const float* scale;
     const float* inverse_scale;
-    const float* other;  // what other rows add to the gradient
+    const float* other;  // contribution of other rows to the gradient
     float* multiple;     // E2M1 values
     float* y;
 };

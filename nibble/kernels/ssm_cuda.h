@@ -1,4 +1,4 @@
-// Mamba-2 between its two products, on a GPU: the operations and orders of kernels/ssm.h and model/cpu/mamba.cpp.
+// Mamba-2 between its two products on a GPU: the operations and orders of kernels/ssm.h and model/cpu/mamba.cpp.
 //
 // Convolution, scan and gated norm give the bits of their CPU twins; dt and decay go through the device's double
 // exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).
@@ -17,18 +17,18 @@ struct MambaShape {
     int64_t inner() const { return int64_t{heads} * head_dim; }
     int64_t channels() const { return inner() + int64_t{2} * groups * state; }
     SsmStateFormat format = SsmStateFormat::f32;
-    // Floats a sequence keeps: history [conv - 1, channels], then states [heads, state, head_dim] in `format`. Zero at
-    // the start.
+    // Size of a sequence's state in floats: history [conv - 1, channels], then states [heads, state, head_dim] in
+    // `format`. Zero at the start.
     int64_t state_floats() const {
         return (conv - 1) * channels() + (int64_t{heads} * state * head_dim * ssm_state_bytes(format) + 3) / 4;
     }
 };
-// Rows [row, row + rows) are consecutive tokens of one sequence. `state`: where it keeps its floats; null: a text of
-// its own, from zero, and nothing is kept.
+// Rows [row, row + rows) are consecutive tokens of one sequence. `state`: its state; null: the text starts from zero
+// and its state is not kept.
 struct MambaSegment {
     int32_t row = 0, rows = 0;
     float* state = nullptr;
-    int64_t position = 0;  // of the first row in its sequence
+    int64_t position = 0;  // position of the first row in its sequence
 };
 struct MambaStep {
     MambaShape shape;
@@ -45,13 +45,13 @@ struct MambaStep {
     float dt_min = 0.0f;
     const float* norm = nullptr;  // [inner]
     float eps = 0;
-    PhiloxStream stream;             // fp16_stochastic: (seed, layer), as SsmScan has it
-    std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalised, the input of out_proj
+    PhiloxStream stream;             // fp16_stochastic: (seed, layer), as in SsmScan
+    std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalised input of out_proj
     std::byte* workspace = nullptr;  // mamba_workspace_bytes
 };
 int64_t mamba_workspace_bytes(const MambaShape& shape, int64_t tokens);
-// Convolution and silu, dt and decay, scan, gated group norm; the states of the segments move on. The kernel before
-// must not write states: with `overlap` they may be read before it is done.
+// Computes convolution and silu, dt and decay, scan and gated group norm, and advances the states. The previous kernel
+// must not write states: with `overlap` they may be read before it ends.
 Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -1,20 +1,21 @@
-// One head of the scan, and what the instruction sets' files implement. Plain data only: see kernels/cpu/vec_avx512.h.
+// One head of the scan, and the functions that instruction-set files implement. Plain data only: see
+// kernels/cpu/vec_avx512.h.
 #pragma once
 
 #include <cstdint>
 
 namespace nibble {
 
-// How a sequence stores its SSM state. The narrow ones round after every token, not only where a call ends: bits must
-// not depend on where a prompt was cut. bf16 and fp16 round to nearest; fp16_stochastic with the draw named by (stream,
-// position, element).
+// How a sequence stores its SSM state. The 16-bit formats round after every token, not only at the end of a call, so
+// that bits do not depend on how a prompt is split. bf16 and fp16 round to nearest; fp16_stochastic uses the draw for
+// (stream, position, element).
 enum class SsmStateFormat : uint8_t { f32, bf16, fp16, fp16_stochastic };
 inline int64_t ssm_state_bytes(SsmStateFormat format) { return format == SsmStateFormat::f32 ? 4 : 2; }
 
-// One head over consecutive tokens. Strides in floats.
+// One head over consecutive tokens. Strides are in floats.
 struct SsmHead {
     const float *x, *b, *c;  // [tokens] rows: x [head_dim], B and C [state_size]
-    int64_t stride;          // of x, b and c
+    int64_t stride;          // of x, B and C
     const float *decay, *dt;
     int64_t dt_stride;
     float d;
@@ -25,9 +26,9 @@ struct SsmHead {
     int head_dim, state_size;
 };
 
-// A head's state in 16 bits: BF16 or FP16, to nearest or FP16 rounded stochastically. Then element i takes 16 bits from
-// draw block + 16 (i / 128) + i % 16, part (i / 16) % 8 of the eight (low half of word 0, high half, word 1 ...): lanes
-// are draws, so vectors need no shuffle.
+// A head's state in 16 bits: BF16 or FP16 to nearest, or FP16 rounded stochastically. For the latter element i uses 16
+// bits of draw block + 16 (i / 128) + i % 16, part (i / 16) % 8 of eight (low half of word 0, high half, word 1 ...).
+// Lanes are draws, so vector code needs no shuffle.
 struct SsmNarrow {
     float* state;
     uint16_t* stored;

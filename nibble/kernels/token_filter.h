@@ -1,4 +1,4 @@
-// Which tokens min-p, top-k and top-p leave to a draw, by the rules of kernels/sampling.h.
+// Applies min-p, top-k and top-p by the rules of kernels/sampling.h.
 #pragma once
 
 #include "kernels/sampling.h"
@@ -13,16 +13,16 @@ struct TokenCandidate {
     int32_t id;
 };
 
-// Memory for one row at a time, and what it kept of the last one.
+// Filters one row at a time and reuses its memory.
 class TokenFilter {
 public:
-    // Of logits that are divided by the temperature; `largest` of them. In the order of a draw; valid until the next
-    // call.
+    // Returns the kept tokens in the order of a draw; valid until the next call. `logits` are divided by the
+    // temperature, `largest` is their maximum.
     std::span<const TokenCandidate> keep(std::span<const float> logits, float largest, const SamplingParams& params);
-    // In place: finite logits to those of the distribution that is drawn from, divided by the temperature where a token
-    // is kept, -inf elsewhere. Temperature 0 and penalties change nothing.
+    // Converts finite logits in place to those of the sampled distribution: divided by the temperature for kept tokens,
+    // -inf for others. Temperature 0 and penalties change nothing.
     void restrict(std::span<float> logits, const SamplingParams& params);
-    // The token that `request` asks for. `logits` is finite and is scratch afterwards.
+    // Returns the token for `request`. `logits` are finite and are overwritten.
     int32_t choose(std::span<float> logits, const TokenRequest& request);
 
 private:

@@ -1,18 +1,19 @@
-// The way back from a packed weight, for backward passes: a layer keeps one copy of its weight, and its transpose is
-// made when gradients are wanted.
+// Unpacks packed weights for the backward pass: a layer keeps one copy of its weight, and its transpose is made when
+// gradients are computed.
 #pragma once
 
 #include "kernels/matmul.h"
 
 namespace nibble {
 
-// W^T [K, N] in FP32 of a packed W [N, K]; quantized weights decoded: (code * block scale) * scale of the row.
+// Returns W^T [K, N] in FP32 of a packed W [N, K]. Quantized weights are decoded: (code * block scale) * scale of the
+// row.
 PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool);
-// Outputs [32 panel, 32 panel + 32) decoded the same way, [cols][32]; zeros for outputs that are not there.
+// Decodes outputs [32 panel, 32 panel + 32) the same way to [cols][32]; zeros for outputs beyond the last.
 void decode_panel(const PackedMatrix& weight, int64_t panel, float* values);
-// The transpose of x [rows, cols], `stride` floats from row to row, as a weight [cols, rows].
+// Packs the transpose of x [rows, cols], `stride` floats per row, as a weight [cols, rows].
 PackedMatrix pack_transposed(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool);
-// x itself, as a weight [rows, cols].
+// Packs x as a weight [rows, cols].
 PackedMatrix pack_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool);
 
 }  // namespace nibble

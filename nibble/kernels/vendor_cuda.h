@@ -8,15 +8,15 @@
 
 namespace nibble::cuda {
 
-struct CublasLt;   // the library and a handle
-struct LtProduct;  // a problem and the algorithm that its heuristics put first
+struct CublasLt;   // the library with a handle
+struct LtProduct;  // a problem and the first algorithm of the library's heuristics
 
-// Error: it cannot be opened, and why.
+// Error: the library cannot be opened; states the reason.
 Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo& device);
 
 struct VendorProblem {
     int64_t m = 0, n = 0, k = 0;
-    bool e4m3 = false;  // operands; otherwise BF16. Sums of E4M3 are the fast ones, of about 14 bits
+    bool e4m3 = false;  // operands; otherwise BF16. Sums of E4M3 use fast accumulation, about 14 bits
 };
 struct VendorPlan {
     VendorProblem problem;
@@ -25,7 +25,7 @@ struct VendorPlan {
 };
 // Error: the library has no kernel for the problem.
 Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>& library, const VendorProblem& problem);
-// y [m, n] FP32 = x [m, k] times w [n, k] transposed, both row-major; 16-byte aligned. Queues work and returns.
+// y [m, n] FP32 = x [m, k] times w [n, k] transposed, row-major, 16-byte aligned. Queues work and returns at once.
 Status vendor_product(const VendorPlan& plan, const std::byte* x, const std::byte* w, float* y, std::byte* workspace,
                       const Stream& stream);
 

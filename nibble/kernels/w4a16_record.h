@@ -1,14 +1,13 @@
-// The layout of NVFP4 and MXFP4 weights that the Hopper matrix products read: plain functions, for prepack, kernels and
-// tests.
+// The layout of NVFP4 and MXFP4 weights for the Hopper matrix products. Plain functions for prepack, kernels and tests.
 //
-// Record = 16 rows x 256 columns = 2304 contiguous bytes; the records of a 16-row tile follow each other along K, tiles
-// follow each other along N. Inside a record, for each of its four blocks of 64 columns, lane = 4 g + c of a warp owns
-// 16 bytes: columns 16 c ... 16 c + 15 of row g (words 0, 1) and of row g + 8 (words 2, 3), one scale group each. After
-// the 2048 bytes of codes come 8 scale bytes per lane: block 0 row g, block 0 row g + 8, block 1 row g ...
+// A record is 16 rows x 256 columns = 2304 contiguous bytes. The records of a 16-row tile are adjacent along K, tiles
+// are adjacent along N. In each of a record's four blocks of 64 columns, lane = 4 g + c of a warp owns 16 bytes:
+// columns 16 c ... 16 c + 15 of row g (words 0, 1) and of row g + 8 (words 2, 3), one scale group each. After the 2048
+// bytes of codes come 8 scale bytes per lane: block 0 row g, block 0 row g + 8, block 1 row g ...
 //
 // A fragment of mma.m16n8k16 needs, per row, a register of columns {0, 1} + 4 j and one of {2, 3} + 4 j for k-step j:
-// registers t = 0 ... 7 of a group are its column pairs in order. Columns are permuted inside blocks of 64 that way,
-// for weights and activations alike.
+// registers t = 0 ... 7 of a group are its column pairs in order. Columns of weights and activations are permuted this
+// way inside blocks of 64.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -32,12 +31,12 @@ struct GroupWords {
 
 NIBBLE_HD constexpr uint32_t rotate_left(uint32_t x, int n) { return n ? x << n | x >> (32 - n) : x; }
 
-// A word holds three registers under pair_mask, rotated by 0, 4, 10 (w0) or 2, 6, 12 (w1). What those leave over, in
-// w0 the bits of `spare_mask` and in w1 all others of its own, makes a third word with two more, rotated by 8 and 14.
+// A word holds three registers under pair_mask, rotated by 0, 4, 10 (w0) or 2, 6, 12 (w1). Their remaining bits, those
+// of `spare_mask` in w0 and the others in w1, form a third word with two more registers, rotated by 8 and 14.
 inline constexpr uint32_t spare_mask = 0x06030603u;
 inline constexpr int w0_turns[3] = {0, 4, 10}, w1_turns[3] = {2, 6, 12}, spare_turns[2] = {8, 14};
 
-// Register t of a group, 0 <= t < 8 (a constant, so that the branches go away).
+// Returns register t of a group, 0 <= t < 8. t is a compile-time constant in kernels, which removes the branches.
 NIBBLE_HD constexpr uint32_t register_of(GroupWords words, int t) {
     if (t < 3) return rotate_left(words.w0, t == 0 ? 0 : t == 1 ? 4 : 10) & pair_mask;
     if (t < 6) return rotate_left(words.w1, t == 3 ? 2 : t == 4 ? 6 : 12) & pair_mask;
@@ -45,7 +44,7 @@ NIBBLE_HD constexpr uint32_t register_of(GroupWords words, int t) {
     return rotate_left(spare, t == 6 ? 8 : 14) & pair_mask;
 }
 
-// Sixteen codes of a row, the first in the lowest nibble.
+// Packs sixteen codes of a row, the first in the lowest nibble.
 NIBBLE_HD constexpr GroupWords pack_group(uint64_t codes) {
     uint32_t r[8] = {};
     for (int t = 0; t < 8; ++t)
@@ -69,7 +68,7 @@ NIBBLE_HD constexpr uint64_t unpack_group(GroupWords words) {
 }
 
 // Block scales: the values 1 ... 126 of E4M3, positive and finite. scale * 2^119 is a normal BF16 number whose upper
-// three exponent bits are ones, so that one byte, doubled, gives its pattern after one AND and one OR:
+// three exponent bits are ones, so one byte, repeated, gives its pattern after one AND and one OR:
 //   byte = [e0 m2 m1 m0 e4 e3 e2 e1], BF16 = 0 111 e4 e3 e2 e1 e0 m2 m1 m0 0000
 // The product with a code's register is code * scale * 2^-7, exact (at most 6 significant bits).
 NIBBLE_HD constexpr bool packable_scale(uint8_t scale) { return scale >= 1 && scale <= 126; }
@@ -80,11 +79,12 @@ NIBBLE_HD constexpr uint8_t pack_scale(uint8_t scale) {
 }
 inline constexpr uint32_t scale_and = 0x0FF00FF0u, scale_or = 0x70007000u;
 
-// BF16 of scale * 2^119, twice, from the packed byte in all four bytes.
+// Returns scale * 2^119 in BF16, twice, from the packed byte repeated in all four bytes.
 NIBBLE_HD constexpr uint32_t scale_pair(uint32_t byte_four_times) { return (byte_four_times & scale_and) | scale_or; }
 
-// MXFP4: a block of 32 is two groups with the same byte. E8M0 scales 2^-118 ... 2^8, the same power of two apart: the
-// byte is BF16's exponent of scale * 2^119, turned right by one, so that two bytes side by side hold it as it must lie.
+// MXFP4: a block of 32 is two groups with the same byte. E8M0 scales 2^-118 ... 2^8 are stored with the same factor
+// 2^119: the byte is the BF16 exponent of scale * 2^119 rotated right by one, so that two adjacent copies contain it in
+// place.
 inline constexpr uint32_t mx_scale_and = 0x7F807F80u, mx_scale_or = 0;
 NIBBLE_HD constexpr bool packable_mx_scale(uint8_t scale) { return scale >= 9 && scale <= 135; }
 NIBBLE_HD constexpr uint8_t pack_mx_scale(uint8_t scale) {
@@ -101,7 +101,7 @@ NIBBLE_HD constexpr uint8_t unpack_scale(uint8_t packed) {
     return e4m3_from_float(bf16_to_float(static_cast<uint16_t>(pair)) * 0x1p-119f);
 }
 
-// The factor that undoes 2^-126 of codes and 2^119 of scales.
+// Cancels the factors 2^-126 of codes and 2^119 of scales.
 inline constexpr float unscale = 128.0f;
 
 }  // namespace nibble::w4a16

@@ -2,8 +2,8 @@
 // steps, every created string or list pays bytes, and a caller may set a deadline and a cancel flag. All engines of
 // nibble/text take a Meter; without one they use limits that follow from the size of the text.
 //
-// Meter meter({.steps = 1'000'000, .bytes = 1 << 20, .deadline = steady_clock::now() + 2s, .cancel = &flag});
-// auto ids = tokenizer.encode(text, {}, meter);   // Error: "the limit of 1000000 steps is reached"
+//   Meter meter({.steps = 1'000'000, .bytes = 1 << 20, .deadline = steady_clock::now() + 2s, .cancel = &flag});
+//   auto ids = tokenizer.encode(text, {}, meter);   // Error: "the limit of 1000000 steps is reached"
 //
 // One step is about 10 to 100 ns of work: one evaluation, one symbol, or 64 bytes read. The same input costs the same
 // number of steps on every machine. Bytes count everything ever created, not what is alive: an upper bound of memory
