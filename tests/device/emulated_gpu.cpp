@@ -16,20 +16,20 @@ namespace {
 using test::on_device;
 using test::on_host;
 
-QuantSpan on_host(QuantSpan q) {
+QuantSpan span_on_host(QuantSpan q) {
     q.codes = on_host(q.codes);
     q.block_scales = on_host(q.block_scales);
     q.float_scales = on_host(q.float_scales);
     return q;
 }
-MatrixView on_host(MatrixView m) {
+MatrixView view_on_host(MatrixView m) {
     m.data = on_host(m.data);
     return m;
 }
 
 const QuantizeKernels& kernels() { return **select_quantize_kernels(); }
 
-Error missing() { return fail("the emulated GPU cannot do this"); }
+Error not_emulated() { return fail("the emulated GPU cannot do this"); }
 
 int queue;
 
@@ -48,7 +48,7 @@ Result<DeviceInfo> open_device(const DeviceChoice& choice) {
     return DeviceInfo{0, "emulated", 9, 0, 1, 1 << 30, 0};
 }
 Result<DeviceMemory> device_memory(int) { return DeviceMemory{test::emulated_gpu().free_bytes, int64_t{1} << 30}; }
-Status limit_device_memory(int, double) { return missing(); }
+Status limit_device_memory(int, double) { return not_emulated(); }
 Status use_device(int) { return Ok{}; }
 
 Result<Stream> Stream::create(int device, Priority) { return Stream(&queue, device); }
@@ -68,7 +68,7 @@ Status Event::synchronize() const {
 }
 Result<bool> Event::happened() const { return true; }
 Status Event::make_wait(const Stream&) { return Ok{}; }
-Result<float> Event::since(const Event&) const { return missing(); }
+Result<float> Event::since(const Event&) const { return not_emulated(); }
 
 Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
     test::emulated_gpu().arena_bytes = bytes;
@@ -107,19 +107,19 @@ Status fill_device(std::byte* device, uint8_t value, int64_t bytes, const Stream
 }
 
 // Models capture graphs of decoding only, which no emulated job does.
-Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return missing(); }
-Status Graph::launch(const Stream&) const { return missing(); }
+Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return not_emulated(); }
+Status Graph::launch(const Stream&) const { return not_emulated(); }
 void Graph::Destroy::operator()(void*) const {}
 
 // ---- tensor/device_group.h, tensor/device_range.h ------------------------------------------------------------------
 
-Result<DeviceGroup::Id> DeviceGroup::make_id() { return missing(); }
-Result<DeviceGroup> DeviceGroup::create(const Id&, int, int, int, Alive) { return missing(); }
+Result<DeviceGroup::Id> DeviceGroup::make_id() { return not_emulated(); }
+Result<DeviceGroup> DeviceGroup::create(const Id&, int, int, int, Alive) { return not_emulated(); }
 void DeviceGroup::Close::operator()(void*) const {}
-Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) { return missing(); }
-Status DeviceGroup::add(std::span<const Sum>, const Stream&) { return missing(); }
-Status DeviceGroup::wait(const Stream&) { return missing(); }
-Status DeviceGroup::wait(const Event&) { return missing(); }
+Status DeviceGroup::exchange(std::span<const Part>, std::span<const Part>, const Stream&) { return not_emulated(); }
+Status DeviceGroup::add(std::span<const Sum>, const Stream&) { return not_emulated(); }
+Status DeviceGroup::wait(const Stream&) { return not_emulated(); }
+Status DeviceGroup::wait(const Event&) { return not_emulated(); }
 
 void push_device_range(const char*) {}
 void pop_device_range() {}
@@ -128,10 +128,10 @@ void pop_device_range() {}
 
 namespace cuda {
 
-Status reset_scan(DeviceScan*, const Stream&) { return missing(); }
+Status reset_scan(DeviceScan*, const Stream&) { return not_emulated(); }
 Status scan(const MatrixView& panel, int64_t first_element, DeviceScan* scan, const Stream&) {
     DeviceScan& into = *on_host(scan);
-    const Scan found = kernels().scan(on_host(panel));
+    const Scan found = kernels().scan(view_on_host(panel));
     into.amax = std::max(into.amax, found.amax);
     if (found.first_nonfinite >= 0)
         into.first_nonfinite =
@@ -141,22 +141,22 @@ Status scan(const MatrixView& panel, int64_t first_element, DeviceScan* scan, co
 Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAmax& amax, const QuantSpan& out,
                 const QuantizeOutputs& outputs, const Stream&) {
     const TensorAmax values{*on_host(amax.search), *on_host(amax.store)};
-    QuantSpan host = on_host(out);
+    QuantSpan host = span_on_host(out);
     host.tensor_scale = tensor_scale(spec, values);  // the caller's is not read
     QuantStats stats;
-    kernels().quantize(on_host(panel), spec, values, host, stats);
+    kernels().quantize(view_on_host(panel), spec, values, host, stats);
     *on_host(outputs.raised_blocks) += static_cast<uint64_t>(stats.raised_blocks);
     return Ok{};
 }
 int64_t tensor_losses_scratch(int64_t rows, int64_t multipliers) { return rows * multipliers; }
 Status tensor_losses(const MatrixView& panel, const WeightSpec& spec, const float* search,
                      std::span<const float> multipliers, double* losses, double*, const Stream&) {
-    kernels().tensor_losses(on_host(panel), spec, {*on_host(search), 0}, multipliers,
+    kernels().tensor_losses(view_on_host(panel), spec, {*on_host(search), 0}, multipliers,
                             {on_host(losses), multipliers.size()});
     return Ok{};
 }
 Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* stats, RowSums* rows, const Stream&) {
-    const MatrixView w = on_host(weights);
+    const MatrixView w = view_on_host(weights);
     DeviceStats& into = *on_host(stats);
     QuantStats all;
     for (int64_t row = 0; row < panel.rows; ++row) {
@@ -184,14 +184,14 @@ Status measure(const MatrixView& weights, const QuantView& panel, DeviceStats* s
     return Ok{};
 }
 Status quantize_activations(const MatrixView&, Activations, const float*, const ActivationOutput&, const Stream&) {
-    return missing();
+    return not_emulated();
 }
 Status quantize_training(const MatrixView&, const float*, const TrainingRounding&, const ActivationOutput&,
                          const Stream&) {
-    return missing();
+    return not_emulated();
 }
-Status decode(const QuantView&, const float*, DType, std::byte*, const Stream&) { return missing(); }
-Status swizzle(const uint8_t*, int64_t, int64_t, uint8_t*, const Stream&) { return missing(); }
+Status decode(const QuantView&, const float*, DType, std::byte*, const Stream&) { return not_emulated(); }
+Status swizzle(const uint8_t*, int64_t, int64_t, uint8_t*, const Stream&) { return not_emulated(); }
 
 }  // namespace cuda
 }  // namespace nibble

@@ -9,7 +9,7 @@ namespace nibble::cuda {
 
 namespace {
 
-Error missing() { return fail("the emulated GPU does not have this kernel"); }
+Error missing_operation() { return fail("the emulated GPU does not have this kernel"); }
 
 }  // namespace
 
@@ -17,33 +17,37 @@ Error missing() { return fail("the emulated GPU does not have this kernel"); }
 
 bool takes_product_chain(const ProductChain&, const DeviceInfo&) { return false; }
 int64_t product_chain_bytes(const ProductChain&) { return 0; }
-Status chain_products(const ProductChain&, bool, const DeviceInfo&, const Stream&) { return missing(); }
+Status chain_products(const ProductChain&, bool, const DeviceInfo&, const Stream&) { return missing_operation(); }
 
 // ---- sampling_cuda.h ------------------------------------------------------------------------------------------------
 
-Status sample(const Sampling&, bool, const Stream&) { return missing(); }
+Status sample(const Sampling&, bool, const Stream&) { return missing_operation(); }
 
-Status carry_tokens(const CarriedToken*, int64_t, const ChosenToken*, int32_t*, const Stream&) { return missing(); }
+Status carry_tokens(const CarriedToken*, int64_t, const ChosenToken*, int32_t*, const Stream&) {
+    return missing_operation();
+}
 
 // ---- ssm_cuda.h -----------------------------------------------------------------------------------------------------
 
 int64_t mamba_workspace_bytes(const MambaShape&, int64_t) { return 0; }
-Status mamba_step(const MambaStep&, bool, const Stream&) { return missing(); }
+Status mamba_step(const MambaStep&, bool, const Stream&) { return missing_operation(); }
 
 // ---- vendor_cuda.h --------------------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo&) { return missing(); }
-Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>&, const VendorProblem&) { return missing(); }
+Result<std::shared_ptr<CublasLt>> open_vendor(const DeviceInfo&) { return missing_operation(); }
+Result<VendorPlan> plan_vendor_product(const std::shared_ptr<CublasLt>&, const VendorProblem&) {
+    return missing_operation();
+}
 Status vendor_product(const VendorPlan&, const std::byte*, const std::byte*, float*, std::byte*, const Stream&) {
-    return missing();
+    return missing_operation();
 }
 
 // ---- scaled_mm_cuda.h -----------------------------------------------------------------------------------------------
 
-Result<ScaledMmPlan> plan_scaled_mm(int64_t, int64_t, int64_t, const DeviceInfo&) { return missing(); }
+Result<ScaledMmPlan> plan_scaled_mm(int64_t, int64_t, int64_t, const DeviceInfo&) { return missing_operation(); }
 Status scaled_mm(const ScaledMmPlan&, const ScaledMatrix&, const ScaledMatrix&, float, float*, std::byte*,
                  const Stream&) {
-    return missing();
+    return missing_operation();
 }
 
 }  // namespace nibble::cuda
