@@ -1,2 +1,2 @@
-#include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/ref/matmul_ref.h"
+#include "kernels/cuda/primitives/ptx.cuh"
