@@ -24,10 +24,10 @@ constexpr ByteKernels entries[] = {
     {"ref", cpu::always, ref::byte_pack_rows, ref::byte_pack_columns, ref::byte_prepare, ref::byte_tile, ref::byte_put},
 };
 
-constexpr int64_t row_group = 160;  // of a, whose sums with one panel of b are 20 KiB
-constexpr int64_t strip = 3;        // blocks of b that are prepared at once: 18 KiB
+constexpr int64_t row_group = 160;  // rows of a; their sums with one panel of b take 20 KiB
+constexpr int64_t strip = 3;        // blocks of b prepared at once: 18 KiB
 
-// Rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].
+// Multiplies rows [begin, end) of a, whole tiles, by one panel of b: acc [end - begin][32].
 void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, int64_t begin, int64_t end,
                    int64_t panel, float* acc) {
     alignas(64) uint32_t prepared[strip * byte_words * byte_panel];
@@ -50,7 +50,7 @@ void panel_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& 
     }
 }
 
-// pack(panel's number, kernel's argument without its input) over the panels of a matrix, from block `at` on.
+// Calls pack(panel number, kernel argument without input) for the panels of a matrix, from block `at` on.
 template <class Pack>
 void pack_panels(ByteMatrix& m, int64_t at, int64_t cols, ThreadPool& pool, Pack pack) {
     pool.parallel_for(m.panels(), [&](int64_t p) {
@@ -66,7 +66,7 @@ void pack_panels(ByteMatrix& m, int64_t at, int64_t cols, ThreadPool& pool, Pack
 template <class T>
 void grow(AlignedArray<T>& array, int64_t size) {
     if (array.size() >= size) return;
-    array = AlignedArray<T>();  // not both at once
+    array = AlignedArray<T>();  // frees the old array before the new one is allocated
     array = AlignedArray<T>(size, false);
     prefer_large_pages(array.data(), size * int64_t{sizeof(T)});
 }
@@ -133,14 +133,14 @@ void byte_weight(const ByteKernels& k, const PackedMatrix& weight, ThreadPool& p
 
 void byte_product(const ByteKernels& k, const ByteMatrix& a, const ByteMatrix& b, const MatmulOutput& out,
                   ThreadPool& pool) {
-    const int64_t half = out.gated ? b.panels() / 2 : 0;  // panels of gates
+    const int64_t half = out.gated ? b.panels() / 2 : 0;  // number of gate panels
     const int64_t groups = (a.rows + row_group - 1) / row_group, panels = half ? half : b.panels();
     pool.parallel_for(groups * panels, [&](int64_t job) {
         const int64_t begin = job / panels * row_group, panel = job % panels;
         const int64_t rows = std::min(row_group, a.rows - begin), n = panel * byte_panel;
         const int64_t end = begin + (rows + byte_tile_rows - 1) / byte_tile_rows * byte_tile_rows;
         float* y = out.y + begin * out.stride + n;
-        for (int64_t i = 0; i < rows; ++i) {  // lines of y are under way while they are computed
+        for (int64_t i = 0; i < rows; ++i) {  // prefetches the lines of y during the computation
             __builtin_prefetch(y + i * out.stride, 1);
             __builtin_prefetch(y + i * out.stride + 16, 1);
         }

@@ -14,7 +14,7 @@ namespace nibble {
 namespace {
 
 #if defined(__x86_64__)
-// The vector files know no enums and no libm.
+// Adapts the functions of the vector files, which must not include enums or libm.
 template <const cpu::ElementwiseRows& k>
 constexpr ElementwiseKernels entry(std::string_view name, bool (*supported)()) {
     return {name,

@@ -8,11 +8,11 @@
 namespace nibble {
 namespace {
 
-// n elements to places `step` apart in a plain code array.
+// Encodes n elements and writes them `step` apart to an array of codes.
 template <class Code, class Encode>
 void scatter(const float* x, int n, std::byte* codes, int64_t step, Encode encode) {
     constexpr auto size = static_cast<int64_t>(sizeof(Code));
-    Code code[64];  // encoded in vectors, then scattered
+    Code code[64];  // encoded as vectors, then scattered
     for (int from = 0; from < n; from += 64) {
         const int count = std::min(n - from, 64);
         for (int i = 0; i < count; ++i) code[i] = encode(x[from + i]);
@@ -29,7 +29,7 @@ void put(KvType type, const float* x, int n, float scale, std::byte* codes, int6
         scatter<uint8_t>(x, n, codes + at, step, [scale](float v) { return e4m3_from_float_saturating(v / scale); });
 }
 
-// Codes and scale of one block of 16.
+// Codes and scale of a block of 16.
 struct Block16 {
     uint8_t code[16];
     uint8_t scale;
@@ -44,7 +44,7 @@ Block16 quantize(const float* x, float tensor_scale) {
     return b;
 }
 
-// The scale of a head's row, stored where the page keeps it.
+// Returns the scale of a head's row and stores it if the page has one.
 float row_scale(const KvShape& s, std::byte* scales, int64_t j, const float* x, int dim, float tensor_scale) {
     if (s.type != KvType::fp8_page) return tensor_scale;
     float amax = 0;
@@ -54,7 +54,7 @@ float row_scale(const KvShape& s, std::byte* scales, int64_t j, const float* x, 
     return e8m0_to_float(code);
 }
 
-// One head's K at one position: codes[(d / 2 or d) * 64 + j].
+// Stores one head's K at one position: codes[(d / 2 or d) * 64 + j].
 void store_k(const KvShape& s, std::byte* page, int head, int64_t j, const float* k) {
     const KvHead h = kv_k_head(s, page, head);
     auto* codes = const_cast<std::byte*>(h.codes);

@@ -13,7 +13,7 @@ namespace {
 
 using Panels = PackedMatrix::Panels;
 
-// A row of a stack: which matrix, and where in it.
+// The source of a row of a stack: the matrix and the row in it.
 struct Place {
     size_t matrix;
     int64_t row;
@@ -53,7 +53,7 @@ std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, D
     return p;
 }
 
-// Word w of row r goes to number w * 32 + r; `bytes` of each row are there.
+// Copies word w of row r to index w * 32 + r. Each row has `bytes` bytes.
 template <class Word>
 void interleave_words(const std::byte* const (&rows)[panel_rows], int64_t bytes, std::byte* words) {
     constexpr int64_t size = sizeof(Word);
@@ -92,7 +92,7 @@ bool is_e8m0(Format format) { return format_layout(format).e8m0_scales; }
 
 // ---- Quantized rows -----------------------------------------------------------------------------------------------
 
-// The codes of one block of a row: all of them with `change` (both nibbles or the byte) and `keep` applied.
+// Rewrites the codes of one block of a row: word = (word & keep) ^ change.
 void rewrite_codes(Panels& p, int64_t row, int64_t block, uint32_t keep, uint32_t change) {
     const int words = p.block / codes_per_word(p.code), bytes = word_bytes(p.code);
     std::byte* at = p.panel_words(row / panel_rows) + (block * words * panel_rows + row % panel_rows) * bytes;
@@ -104,14 +104,14 @@ void rewrite_codes(Panels& p, int64_t row, int64_t block, uint32_t keep, uint32_
     }
 }
 
-// The packed form of a non-negative E4M3 scale (panels.h).
+// Returns the packed form of a non-negative E4M3 scale (panels.h).
 uint8_t packed_scale(uint8_t e4m3) {
     const uint32_t bits = float_bits(e4m3_to_float(e4m3));
     return static_cast<uint8_t>((bits - packed_scale_bias) >> 20);
 }
 
-// Scales of one row into its lane. A negative E4M3 scale becomes a positive one and its block's codes change sign; a
-// zero one becomes zero codes. False: a scale is NaN.
+// Writes the scales of one row to its lane. A negative E4M3 scale becomes positive and the codes of its block change
+// sign; a zero scale becomes zero codes. Returns false if a scale is NaN.
 bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
     const auto [i, r] = stack.at(row);
     const QuantView& v = stack.view(i);
@@ -159,9 +159,9 @@ Status check_alike(std::span<const MatrixView> weights) {
 
 // ---- Transposes: `count` elements of a source's row become a column, one in each lane of a panel ------------------
 
-constexpr int64_t rows_ahead = 24;  // that are asked for: some are on their way at once
+constexpr int64_t rows_ahead = 24;  // prefetch distance in rows
 
-// BF16 into the lower (shift 0) or, behind that, the upper half of words.
+// Writes BF16 values to the lower (shift 0) or, after that, the upper halves of words.
 void put_column(const std::byte* from, int shift, int64_t count, uint32_t* words) {
     uint16_t codes[panel_rows] = {};
     std::memcpy(codes, from, static_cast<size_t>(count) * 2);
@@ -267,7 +267,7 @@ Result<PackedMatrix> prepack_transposed(std::span<const MatrixView> parts, Threa
         for (const MatrixView& part : parts) {
             const std::byte* from = part.data + first * dtype_bytes(dtype);
             for (int64_t row = 0; row < part.rows; ++row, ++k, from += part.row_bytes()) {
-                // A panel's share of a row is a cache line or two, too far from the next for the processor to foresee.
+                // A panel's part of a row is one or two cache lines, too far from the next for the hardware prefetcher.
                 for (int64_t line = 0; row + rows_ahead < part.rows && line < count * dtype_bytes(dtype); line += 64)
                     __builtin_prefetch(from + rows_ahead * part.row_bytes() + line);
                 if (code == WeightCode::bf16)

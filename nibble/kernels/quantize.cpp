@@ -17,8 +17,8 @@ namespace {
 
 constexpr int most_multipliers = 1024;
 
-// The number the user wrote: the shortest decimal that reads back as `x`. Counting candidates in it gives Python's
-// count where the nearest float would be one off (0.1f is a little more than 0.1).
+// Returns the number that the user wrote: the shortest decimal that reads back as `x`. The count of candidates then
+// equals Python's; with the nearest float it could be one off (0.1f is slightly more than 0.1).
 double as_written(float x) {
     const std::string decimal = fmt::format("{}", x);
     double value = x;
@@ -107,7 +107,7 @@ QuantStats& QuantStats::operator+=(const QuantStats& other) {
     blocks += other.blocks;
     squared_error += other.squared_error;
     squared_weight += other.squared_weight;
-    // Not std::max: NaN must stay.
+    // std::max would lose NaN.
     if (!(other.max_error <= max_error)) max_error = std::isnan(max_error) ? max_error : other.max_error;
     zeros += other.zeros;
     saturated += other.saturated;

@@ -92,7 +92,7 @@ void ssm_scan(const SsmKernels& kernels, const SsmScan& scan, std::byte* state, 
             return;
         }
         std::vector<float> wide(static_cast<size_t>(count));
-        const uint64_t draws = static_cast<uint64_t>(count + 127) / 128 * 16;  // of a head and token
+        const uint64_t draws = static_cast<uint64_t>(count + 127) / 128 * 16;  // per head and token
         SsmNarrow narrow{.state = wide.data(),
                          .stored = reinterpret_cast<uint16_t*>(state) + h * count,
                          .count = count,

@@ -6,9 +6,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t span = 32;  // tokens between kept states
+constexpr int64_t span = 32;  // tokens between checkpoints of the state
 
-struct Lanes {  // a sum in 16 parts, which compilers turn into vectors
+struct Lanes {  // a sum of 16 parts, which compilers vectorize
     float part[16] = {};
     void add(const float* a, const float* b, int64_t n) {
         int64_t j = 0;
@@ -60,7 +60,7 @@ private:
         for (int p = 0; p < s_.head_dim; ++p) u_[p] = dt * x(t)[p];
     }
 
-    // states_[i + 1] = the state after token begin + i; returns how many tokens.
+    // Sets states_[i + 1] to the state after token begin + i. Returns the number of tokens.
     int64_t forward(int64_t begin) {
         const int64_t n = std::min(span, s_.tokens - begin);
         for (int64_t i = 0; i < n; ++i) {
@@ -77,7 +77,7 @@ private:
         return n;
     }
 
-    // dh_ holds the gradient of the state after token t that later tokens gave.
+    // dh_ is the gradient of the state after token t from later tokens.
     void step(int64_t t, int64_t i) {
         const int dim = s_.head_dim;
         const float* before = states_.data() + i * size_;
@@ -123,7 +123,7 @@ private:
 
 }  // namespace
 
-// Heads of a group add to the same B and C, one after the other.
+// Heads of a group add to the same B and C, so they run one after the other.
 void ssm_scan_backward(const SsmScan& scan, const SsmGradients& gradients, ThreadPool& pool) {
     pool.parallel_for(scan.groups, [&](int64_t g) {
         for (int64_t t = 0; t < scan.tokens; ++t) {

@@ -16,7 +16,7 @@ std::span<const TokenCandidate> TokenFilter::keep(std::span<const float> logits,
                                                   const SamplingParams& params) {
     const float lowest = params.min_p > 0 ? largest + std::log(params.min_p) : -INFINITY;
     candidates_.clear();
-    uint64_t mass = 0;  // of what min-p leaves
+    uint64_t mass = 0;  // of tokens that min-p keeps
     for (size_t i = 0; i < logits.size(); ++i) {
         if (logits[i] < lowest) continue;
         candidates_.push_back({logits[i], static_cast<int32_t>(i)});
@@ -27,7 +27,7 @@ std::span<const TokenCandidate> TokenFilter::keep(std::span<const float> logits,
     };
     const size_t limit =
         params.top_k > 0 ? std::min<size_t>(candidates_.size(), static_cast<size_t>(params.top_k)) : candidates_.size();
-    // Sorts only as far as top-p needs: a few hundred of a hundred thousand, nearly always.
+    // Sorts only as far as top-p needs: usually a few hundred of a hundred thousand tokens.
     size_t sorted = 0;
     const auto sort_to = [&](size_t end) {
         std::partial_sort(candidates_.begin() + ptrdiff_t(sorted), candidates_.begin() + ptrdiff_t(end),
@@ -72,7 +72,7 @@ int32_t TokenFilter::choose(std::span<float> logits, const TokenRequest& request
         sum += sampling_weight(c.logit, largest);
         if (sum > target) return c.id;
     }
-    return candidates.back().id;  // logits beyond FP32
+    return candidates.back().id;  // reached only with logits beyond FP32
 }
 
 void TokenFilter::restrict(std::span<float> logits, const SamplingParams& params) {

@@ -20,7 +20,7 @@ std::unique_ptr<Panels> f32_panels(int64_t rows, int64_t cols) {
     return p;
 }
 
-// Input k of the 32 outputs of a panel: (code * block scale) * scale of the row.
+// Decodes input k of the 32 outputs of a panel: (code * block scale) * scale of the row.
 void decode_lanes(const Panels& w, int64_t panel, int64_t k, float (&out)[panel_rows]) {
     const float* scales = w.row_scales.data() + panel * panel_rows;
     if (w.code == WeightCode::f32) {
@@ -30,7 +30,7 @@ void decode_lanes(const Panels& w, int64_t panel, int64_t k, float (&out)[panel_
     }
     if (w.code == WeightCode::bf16) {
         const auto* words = reinterpret_cast<const uint32_t*>(w.panel_words(panel)) + k / 2 * panel_rows;
-        const int shift = k % 2 == 0 ? 16 : 0;  // the even k lies in the low half
+        const int shift = k % 2 == 0 ? 16 : 0;  // the even k is in the low half
         for (int64_t lane = 0; lane < panel_rows; ++lane)
             out[lane] = float_from_bits(words[lane] << shift & 0xFFFF0000u) * scales[lane];
         return;
@@ -53,7 +53,7 @@ void decode_panel(const PackedMatrix& weight, int64_t panel, float* values) {
 PackedMatrix transposed(const PackedMatrix& weight, ThreadPool& pool) {
     const Panels& w = weight.panels();
     auto p = f32_panels(w.cols, w.rows);
-    // Panel `to` of the transpose holds inputs [32 to, 32 to + 32) of all outputs n: words[n * 32 + k].
+    // Panel `to` of the transpose has inputs [32 to, 32 to + 32) of all outputs n: words[n * 32 + k].
     pool.parallel_for(p->panels(), [&](int64_t to) {
         auto* words = reinterpret_cast<float*>(p->panel_words(to));
         const int64_t first = to * panel_rows, count = std::min(panel_rows, w.cols - first);

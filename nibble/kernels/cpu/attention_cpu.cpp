@@ -9,17 +9,17 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t queries_per_task = 64;  // share one decoding of each tile
-constexpr int64_t most_queries = 256;     // heads per key head; beyond, a row is cut into several tasks
+constexpr int64_t queries_per_task = 64;  // they share one decoding of each tile
+constexpr int64_t most_queries = 256;     // heads per KV head; beyond it a row is split into several tasks
 
-// Queries [first, last) of a job, numbered row * group + head within the group of one key head.
+// Queries [first, last) of a job, numbered row * group + head within the group of one KV head.
 struct Task {
     const AttentionJob* job;
-    int head;  // of keys
+    int head;  // KV head
     int64_t first, last;
 };
 
-// A tile of K or V: one of the two.
+// A tile of K or V in one of two types.
 struct Values {
     const float* f32;
     const uint16_t* bf16;
@@ -58,7 +58,7 @@ private:
     int64_t row(int64_t query) const { return (task_.first + query) / group_; }
     int64_t head(int64_t query) const { return task_.head * group_ + (task_.first + query) % group_; }
     int64_t position(int64_t query) const { return task_.job->position + row(query); }
-    // First visible position of a query.
+    // Returns the first visible position of a query.
     int64_t begin(int64_t position) const {
         return shape_.window ? std::max<int64_t>(0, position - shape_.window + 1) : 0;
     }
@@ -97,7 +97,7 @@ private:
         return {scratch_.k, nullptr};
     }
 
-    // The first `count` positions.
+    // Decodes the first `count` positions.
     Values v_tile(const std::byte* page, int64_t count, bool direct) {
         const KvHead h = kv_v_head(kv_, page, task_.head);
         if (width_ != kv_.v_dim) {
@@ -132,7 +132,7 @@ private:
     void tile(int64_t t, int64_t n) {
         const int64_t base = t * kv_page_tokens;
         const std::byte* page = task_.job->pages[t];
-        // A tile that is used once is widened on the way: at 4096 positions 1.13 times the speed of decoding first.
+        // A tile that is used once is converted on the fly: 1.13 times as fast as decoding first, at 4096 positions.
         const bool direct = n <= attention_queries && width_ == kv_.v_dim;
         const Values k = k_tile(page, direct);
         const Values v = v_tile(page, std::min(position(n - 1) - base + 1, kv_page_tokens), direct);
@@ -163,7 +163,8 @@ private:
         }
     }
 
-    // Positions that all see together, those before and after one query at a time: a weight of 0 would not hide a NaN.
+    // Positions visible to all queries together, those before and after for each query alone: a weight of 0 would not
+    // hide a NaN.
     void accumulate(const float* s, const float* a, int count, const int64_t* first, const int64_t* last, Values v,
                     float* const* o) {
         const auto add = [&](int j, const float* factors, int queries, int64_t from, int64_t to) {
@@ -194,7 +195,7 @@ private:
     const KvShape& kv_;
     const Task& task_;
     int64_t group_, width_ = 0;
-    std::vector<float> padded_;  // sums of heads whose width is no multiple of 16
+    std::vector<float> padded_;  // sums of heads whose width is not a multiple of 16
     Scratch scratch_;
 };
 
@@ -203,7 +204,7 @@ private:
 void attend(const AttentionTiles& tiles, const AttentionShape& shape, std::span<const AttentionJob> jobs,
             ThreadPool& pool) {
     const int64_t group = shape.heads / shape.kv.heads;
-    // Whole rows where a row's heads fit a task.
+    // Whole rows if a row's heads fit a task.
     const int64_t step = group <= queries_per_task ? queries_per_task / group * group : std::min(group, most_queries);
     const auto tasks_of = [&](const AttentionJob& job) {
         return (job.rows * group + step - 1) / step * shape.kv.heads;

@@ -1,4 +1,4 @@
-// The order of kernels/attention.h over the tile operations of an instruction set.
+// The algorithm of kernels/attention.h over the tile operations of an instruction set.
 #pragma once
 
 #include "kernels/attention.h"

@@ -16,7 +16,7 @@ NIBBLE_OP void store_word(void* p, I x) { _mm512_storeu_si512(p, x); }
 NIBBLE_OP I to_int(F x) { return _mm512_cvtps_epi32(x); }
 NIBBLE_OP I add_bytes(I sum, I word) { return dot4_bytes(sum, splat(0x01010101), word); }
 
-// The instruction takes unsigned bytes on one side: b's, 128 up, which the chain starts by taking off again.
+// The instruction needs unsigned bytes on one side: those of b plus 128. The chain starts with the correction.
 using ByteOperand = I;
 NIBBLE_OP I byte_operand(I word) { return word; }
 NIBBLE_OP I first_sum(int32_t sum) { return splat(-128 * sum); }

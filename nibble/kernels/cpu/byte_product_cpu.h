@@ -1,4 +1,4 @@
-// What the instruction-set files of kernels/byte_product.h offer.
+// Functions of the instruction-set files for kernels/byte_product.h.
 #pragma once
 
 #include "kernels/byte_product_args.h"

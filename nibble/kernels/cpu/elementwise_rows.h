@@ -1,4 +1,4 @@
-// What the instruction-set files offer to kernels/elementwise.cpp. Plain data only.
+// Functions of the instruction-set files for kernels/elementwise.cpp. Plain data only.
 #pragma once
 
 #include <cstdint>

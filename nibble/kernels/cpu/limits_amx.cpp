@@ -6,7 +6,7 @@
 namespace nibble::cpu {
 namespace {
 
-// Four tiles of sums, as the products have.
+// Four tiles of sums, like the products.
 int64_t multiply_add(int64_t rounds) {
     constexpr int64_t operations = tile_rows * tile_k * 16 * 2;
     amx_kernels.configure(tile_rows);

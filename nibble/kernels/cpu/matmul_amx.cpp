@@ -1,7 +1,8 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/matmul_ops_avx512.h"
 
-// Tile registers: sums 0 1 (first 16 rows: outputs 0-15, 16-31) 2 3 (second), inputs 4 5, weights 6 7.
+// Tile registers: sums in 0 1 (first 16 rows: outputs 0-15, 16-31) and 2 3 (second 16 rows), inputs in 4 5, weights in
+// 6 7.
 namespace nibble::amx {
 namespace {
 
@@ -10,13 +11,12 @@ using namespace avx512;
 #define NIBBLE_INNER __attribute__((always_inline))
 
 constexpr int panel_lanes = 32, vectors = 2;
-constexpr int64_t panel_bytes = panel_lanes * 4;    // of one pair of k
+constexpr int64_t panel_bytes = panel_lanes * 4;    // per pair of k
 constexpr int64_t prefetch_bytes = 4096;            // as in matmul_tiles.inc
-constexpr int64_t row_bytes = cpu::tile_k * 2;      // of an input tile
+constexpr int64_t row_bytes = cpu::tile_k * 2;      // per row of an input tile
 constexpr int64_t half_sums = cpu::tile_rows * 32;  // floats
 
-// GCC 12 does not know that its tile intrinsics read and write memory: without this it drops or moves stores around
-// them.
+// GCC 12 does not know that its tile intrinsics access memory and without this drops or moves stores around them.
 NIBBLE_INNER inline void memory_barrier() { asm volatile("" ::: "memory"); }
 
 void configure(int rows) {
@@ -109,7 +109,7 @@ void pairs(const cpu::AmxWeights& w, uint32_t* to) {
     for (int64_t k = 0; k < w.k; k += cpu::tile_k, to += cpu::pairs_per_tile) decoder.step(to);
 }
 
-// The registers' numbers are constants in the instruction: macros would be the other way.
+// Register numbers are constants in the instruction; the alternative would be macros.
 NIBBLE_INNER inline void start(bool first, const float* acc) {
     memory_barrier();
     if (first) {
@@ -176,7 +176,7 @@ void few(const cpu::AmxInputs& x, const cpu::AmxWeights& w, bool first, float* a
     finish(acc);
 }
 
-// BF16 words are read where they lie but for a last step that ends within a tile.
+// Reads BF16 words in place, except for a last step that ends within a tile.
 void few_pairs(const cpu::AmxInputs& x, const cpu::AmxWeights& w, bool first, float* acc) {
     const int64_t whole = w.k / cpu::tile_k, rest = w.k % cpu::tile_k;
     const auto* at = reinterpret_cast<const uint32_t*>(w.words);

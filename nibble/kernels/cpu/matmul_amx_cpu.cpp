@@ -7,13 +7,13 @@ namespace {
 
 using Panels = PackedMatrix::Panels;
 
-constexpr int64_t strip_k = 512;         // 32 KiB of pairs: the first-level cache
-constexpr int64_t few_k = 1024;          // factors of that many k are decoded ahead: 8 KiB
+constexpr int64_t strip_k = 512;         // 32 KiB of pairs: fits the first-level cache
+constexpr int64_t few_k = 1024;          // factors of this many k are decoded ahead: 8 KiB
 constexpr int64_t tile_row_group = 512;  // rows whose strip_k inputs stay in the second-level cache
 
 struct TileInputs {
     AlignedArray<uint16_t> tiles;  // [tiles of 16 rows][steps][16][32]
-    int64_t steps = 0;             // tiles of k
+    int64_t steps = 0;             // number of tiles along k
     const FloatInputs& floats;
 
     const uint16_t* at(int64_t tile, int64_t k) const {
@@ -23,10 +23,10 @@ struct TileInputs {
 
 class TileJob : public PanelJob {
 public:
-    // block: of factors that BF16 weights cannot hold; 0: none.
+    // block: size of the blocks whose factors BF16 weights cannot hold; 0: none.
     TileJob(const Panels& w, int64_t block, const MatmulOutput& out) : PanelJob(matmul_avx512, w, block, out) {}
 
-    // Up to 16 rows: words are decoded beside the sums.
+    // For up to 16 rows: decodes words while summing.
     void from_words(const TileInputs& in, const RowTiles& tiles, const Group& group) const {
         alignas(64) float acc[2 * tile_rows * panel_rows];  // [panels][16][32]
         alignas(64) float room[(few_k / 16 + 1) * panel_rows];
@@ -49,7 +49,7 @@ public:
                    tiles.rows);
     }
 
-    // More: strips of pairs are used by all tiles of the group, two at a time.
+    // For more rows: all tiles of the group use the same strips of pairs, two tiles at a time.
     void from_strips(const TileInputs& in, const RowTiles& tiles, int64_t first_tile, int64_t end_tile,
                      const Group& group) const {
         alignas(64) float acc[most_panel_group * tile_row_group * panel_rows];
@@ -90,7 +90,7 @@ private:
             block_ && w_.block_scales.size() == 0 ? Factors{ones.data(), 0, 0} : factors(group, p, 1, k, count, room);
         return {words(group.panel(p), k), words_k(k, count), c.c, c.step, w_.block};
     }
-    // Words that pad the row count as k.
+    // Returns the k of `count` values including the padding of words.
     int64_t words_k(int64_t k, int64_t count) const {
         const int64_t per_word = codes_per_word(w_.code), end = (k + count + per_word - 1) / per_word * per_word;
         return end - k;
@@ -119,7 +119,7 @@ private:
         }
     }
 
-    // Strips of nearly equal length, whole blocks and tiles each.
+    // Strips of nearly equal length, of whole blocks and tiles.
     int64_t strip_step() const {
         const int64_t strips = (w_.cols + strip_k - 1) / strip_k, step = (w_.cols + strips - 1) / strips;
         const int64_t whole = std::max<int64_t>(block_, tile_k);
@@ -137,7 +137,7 @@ TileInputs tile_inputs(const FloatInputs& floats, const RowTiles& tiles, ThreadP
     return in;
 }
 
-// The tile registers of this thread, for a while.
+// Holds the tile registers of this thread for its lifetime.
 class Tiles {
 public:
     explicit Tiles(int64_t rows) { amx_kernels.configure(static_cast<int>(rows)); }

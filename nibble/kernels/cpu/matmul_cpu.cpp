@@ -9,9 +9,9 @@ namespace {
 
 using Panels = PackedMatrix::Panels;
 
-constexpr int64_t strip_k = 256;    // 32 KiB of F32: the first-level cache
-constexpr int64_t few_rows = 32;    // that share a shorter strip, so that they stay in that cache with it
-constexpr int64_t word_k = 1024;    // factors of that many k are decoded ahead: 8 KiB
+constexpr int64_t strip_k = 256;    // 32 KiB of F32: fits the first-level cache
+constexpr int64_t few_rows = 32;    // rows that use a shorter strip, so that they stay in that cache together with it
+constexpr int64_t word_k = 1024;    // factors of this many k are decoded ahead: 8 KiB
 constexpr int64_t integer_k = 512;  // 16 KiB
 constexpr int64_t row_group = 518;  // rows whose strip_k inputs stay in the second-level cache
 
@@ -19,12 +19,12 @@ class Job : public PanelJob {
 public:
     using PanelJob::PanelJob;
 
-    // A few rows: words are decoded on the way into registers. Of a group of two a single row takes both at once.
+    // For few rows: decodes words directly into registers. For a group of two panels a single row uses both at once.
     void from_words(const FloatInputs& in, const RowTiles& tiles, const Group& group) const {
         alignas(64) float room[2 * word_k / 16 * panel_rows];
         const int64_t step = w_.block_scales.size() ? word_k : in.k, in_rows = tiles.rows;
         const int64_t together = in_rows == 1 && isa_.pair[index()] ? group.count : 1;
-        const int64_t apart = std::max<int64_t>(group.half, 1) * w_.panel_bytes();  // of the two, in words
+        const int64_t apart = std::max<int64_t>(group.half, 1) * w_.panel_bytes();  // bytes between the two panels
         expect_scales({group.first + (group.half ? 1 : group.count), group.count, group.half});
         alignas(64) float acc[2 * 2 * most_word_rows * panel_rows];  // [panels][rows][32]
         const auto sums = [&](int64_t p, int64_t m) { return acc + (p * in_rows + m) * panel_rows; };
@@ -61,9 +61,9 @@ public:
                        tiles.count(t));
     }
 
-    // Many rows: a strip of each panel is decoded to F32 and used by all row tiles of the group. A tile's last strip
-    // is followed by its outputs at once, their lines asked for a tile ahead: otherwise their cache misses took a
-    // quarter of the time of 3072 x 576 on integers.
+    // For many rows: decodes a strip of each panel to F32, which all row tiles of the group use. A tile's outputs are
+    // written right after its last strip, and their lines are prefetched one tile ahead; without this, cache misses
+    // took a quarter of the time of 3072 x 576 on integers.
     void from_strips(const FloatInputs& in, const RowTiles& tiles, int64_t first_tile, int64_t end_tile,
                      const Group& group) const {
         const int64_t m0 = tiles.begin(first_tile), rows = tiles.begin(end_tile) - m0;
@@ -144,7 +144,7 @@ public:
     }
 
 private:
-    // Strips of nearly equal length, whole blocks each.
+    // Strips of nearly equal length, of whole blocks.
     int64_t strip_step(int64_t k, int64_t rows) const {
         const int64_t most = rows <= few_rows ? strip_k / 3 : strip_k;
         const int64_t strips = (k + most - 1) / most, step = (k + strips - 1) / strips;
@@ -171,8 +171,8 @@ void matmul(const MatmulTiles& isa, const RowKernels& kernels, const PackedMatri
                                          job.from_integers(x, scales.data(), tiles, t, end, g);
                                      });
     }
-    // Plain weights decoded twice on the way cost less than a strip (16 rows of the BF16 model: 6.6 times one
-    // beside 4.9).
+    // Decoding plain weights twice on the fly costs less than a strip (16 rows of the BF16 model: 4.9 times the time of
+    // one row, against 6.6 times).
     if (in.rows <= isa.word_rows * (w.format == Format::none ? 2 : 1)) {
         const RowTiles tiles(in.rows, isa.word_rows);
         const float factor = w.code == WeightCode::e4m3 ? 256.0f : 1.0f;

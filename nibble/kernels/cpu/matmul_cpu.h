@@ -1,4 +1,4 @@
-// The product over the tiles of one instruction set (matmul_tiles.h): everything around them, compiled for any CPU.
+// The product over the tiles of one instruction set (matmul_tiles.h): all code around the tiles, compiled for any CPU.
 #pragma once
 
 #include "kernels/cpu/matmul_tiles.h"
@@ -12,10 +12,10 @@ void quantize_row(const RowKernels& rows, const float* x, int64_t cols, Activati
 void matmul(const MatmulTiles& tiles, const RowKernels& rows, const PackedMatrix& w, const MatmulInput& x,
             const MatmulOutput& out, ThreadPool& pool);
 
-// The order `tiles`, on a CPU with AMX.
+// The order `tiles`, for a CPU with AMX.
 void matmul_amx(const PackedMatrix& w, const MatmulInput& x, const MatmulOutput& out, ThreadPool& pool);
 
-// The functions of a table entry.
+// Makes a table entry.
 template <const MatmulTiles& tiles, const RowKernels& rows>
 constexpr MatmulKernels matmul_entry(std::string_view name, bool (*supported)()) {
     return {name, supported,

@@ -14,7 +14,7 @@ float row_scale(const float* x, int64_t n, const RowKernels& rows) {
     return fp8_scale(float_from_bits(rows.f32.max_magnitude_bits(x, n)), Arithmetic::true_division);
 }
 
-// The cast gave NaN where x / scale is beyond the largest value; NaN inputs stay.
+// Replaces NaN from overflow of x / scale by the largest value; NaN inputs stay NaN.
 void saturate(const float* x, int64_t n, uint8_t* codes) {
     for (int64_t i = 0; i < n; ++i)
         if ((codes[i] & 0x7F) == e4m3_nan_code && x[i] == x[i]) codes[i] &= 0xFE;
@@ -32,7 +32,7 @@ struct RowCodes {
     ActivationRow out() { return {codes.data(), block_scales.data(), float_scales.data()}; }
 };
 
-// x [cols] becomes the x_k of the contract; g and scale as well.
+// Converts x [cols] to the x_k, g and scale of the contract.
 void quantized_row(const RowKernels& rows, const MatmulInput& in, const float* x, int64_t cols, int64_t block,
                    RowCodes& row, float* values, float* g, int64_t blocks, float& scale) {
     quantize_row(rows, x, cols, in.activation, in.input_scale, row.out());

@@ -1,5 +1,5 @@
-// Inputs of the product as its tiles read them: rows cut into tiles of nearly equal height and quantized where the
-// product asks for it. What needs nothing is read where it lies.
+// Inputs of the product in the layout of its tiles: rows split into tiles of nearly equal height, quantized if the
+// product requires it. Inputs that need no conversion are read in place.
 #pragma once
 
 #include "kernels/cpu/matmul_tiles.h"
@@ -10,7 +10,7 @@
 
 namespace nibble::cpu {
 
-// `rows` in as few tiles of at most `most` as possible.
+// Splits `rows` into as few tiles of at most `most` rows as possible.
 struct RowTiles {
     int64_t rows, tiles;
     RowTiles(int64_t r, int64_t most) : rows(r), tiles((r + most - 1) / most), each_(r / tiles), higher_(r % tiles) {}
@@ -18,19 +18,19 @@ struct RowTiles {
     int count(int64_t tile) const { return static_cast<int>(each_ + (tile < higher_)); }
 
 private:
-    int64_t each_, higher_;  // divisions cost as much as a few k of a tile
+    int64_t each_, higher_;  // stored, because a division costs as much as a few k of a tile
 };
 
 struct FloatInputs {
-    int64_t k = 0;              // of a row, padded with zeros to whole words of the weight
-    int64_t blocks = 0;         // of the contract's B
+    int64_t k = 0;              // per row, padded with zeros to whole words of the weight
+    int64_t blocks = 0;         // of the contract's size B
     const float* x = nullptr;   // [rows][k]
-    int64_t x_row = 0;          // floats from row to row
-    const float* g = nullptr;   // [rows][blocks]; null when every factor is 1
+    int64_t x_row = 0;          // floats per row
+    const float* g = nullptr;   // [rows][blocks]; null if every factor is 1
     std::vector<float> scales;  // per row
     AlignedArray<float> x_owned, g_owned;
 };
-// Every value is multiplied by `factor`, a power of two.
+// Multiplies every value by `factor`, a power of two.
 FloatInputs float_inputs(const RowKernels& kernels, const MatmulInput& in, const PackedMatrix::Panels& w, int64_t block,
                          float factor, ThreadPool& pool);
 

@@ -1,4 +1,5 @@
-// Weights from words for AVX2, and the integer block of nvfp4. Included by matmul_avx2.cpp after vec_avx2.h.
+// Decoding of weights from words for AVX2, and the integer block of nvfp4. matmul_avx2.cpp includes this file after
+// vec_avx2.h.
 #pragma once
 
 #include "kernels/cpu/vec_avx2.h"
@@ -7,7 +8,7 @@ namespace nibble::avx2 {
 
 #define NIBBLE_OP [[gnu::always_inline]] inline
 
-// Tile shapes: rows of inputs, vectors of outputs. 16 registers hold 6 x 2 sums, or 2 x 4.
+// Tile shapes: rows of inputs, vectors of outputs. 16 registers hold 6 x 2 or 2 x 4 sums.
 constexpr int strip_rows = 6, word_rows = 4, integer_rows = 4;
 constexpr int registers = 16;
 constexpr int strip_vectors(int rows) { return rows <= 2 ? 4 : 2; }
@@ -77,7 +78,7 @@ struct E2m1Words {
     }
 };
 
-// Pairs of products add up to 576, eight of them fit 16 bits.
+// Pairs of products add up to at most 576, so eight of them fit 16 bits.
 NIBBLE_OP I integer_block(I offset, const I (&u)[4], const I (&s)[4]) {
     const I a = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], s[0]), _mm256_maddubs_epi16(u[1], s[1]));
     const I b = _mm256_add_epi16(_mm256_maddubs_epi16(u[2], s[2]), _mm256_maddubs_epi16(u[3], s[3]));

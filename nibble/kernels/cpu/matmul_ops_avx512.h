@@ -1,4 +1,5 @@
-// Weights from words for AVX-512, and the integer block of nvfp4. Included by matmul_avx512.cpp after vec_avx512.h.
+// Decoding of weights from words for AVX-512, and the integer block of nvfp4. matmul_avx512.cpp includes this file
+// after vec_avx512.h.
 #pragma once
 
 #include "kernels/cpu/vec_avx512.h"
@@ -16,8 +17,8 @@ constexpr int integer_vectors = 2;
 
 NIBBLE_OP I load_bits(const std::byte* p) { return _mm512_loadu_si512(p); }
 
-// Each code type: `values` k of a word, how much too small its weights come, and use(j, w) for every one of them in
-// order, w[v] the weights of vector v; at(v) is the address of its words.
+// Each code type has `values` k per word, the factor by which its decoded weights are too small, and use(j, w), called
+// for each of them in order; w[v] are the weights of vector v. at(v) is the address of its words.
 struct F32Words {
     static constexpr int values = 1, word_bytes = 4;
     static constexpr float shrink = 1;
@@ -47,7 +48,7 @@ struct Bf16Words {
     }
 };
 
-// As FP16 an E4M3 code is 2^-8 small, subnormals included.
+// An E4M3 code read as FP16 is too small by 2^-8, also for subnormals.
 struct E4m3Words {
     static constexpr int values = 2, word_bytes = 2;
     static constexpr float shrink = 256;
@@ -71,8 +72,8 @@ struct E4m3Words {
     }
 };
 
-// A lookup reads the low four bits of a lane. Loading at byte j of the words saves half of the shifts, and loads are
-// what the decoding loop has to spare.
+// A lookup reads the low four bits of a lane. Loading at byte j of the words saves half of the shifts; the decoding
+// loop has loads to spare.
 struct E2m1Words {
     static constexpr int values = 8, word_bytes = 4;
     static constexpr float shrink = 1;
@@ -93,7 +94,7 @@ struct E2m1Words {
     }
 };
 
-// a + the sum of four products of unsigned bytes u and signed bytes s per lane, four times.
+// Four times: a + the sum of four products of unsigned bytes u and signed bytes s per lane.
 NIBBLE_OP I integer_block(I offset, const I (&u)[4], const I (&s)[4]) {
     for (int j = 0; j < 4; ++j) offset = dot4_bytes(offset, u[j], s[j]);
     return offset;

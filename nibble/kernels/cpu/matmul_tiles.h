@@ -1,8 +1,8 @@
-// What the instruction-set files offer the product: tiles of R input rows by one panel of 32 outputs (or two panels),
-// over a run of k. Plain data only: this header must bring no inline function into those files.
+// Functions of the instruction-set files for the product: tiles of R input rows by one panel of 32 outputs (or two
+// panels) over a run of k. Plain data only: this header must not bring inline functions into those files.
 //
-// Weights come as words (kernels/panels.h) or as a strip, which is words of F32: [k][32] floats. E4M3 values come 2^-8
-// small from words, so their inputs are scaled by 2^8; strips hold the values.
+// Weights are words (kernels/panels.h) or a strip, words of F32: [k][32] floats. E4M3 values decoded from words are too
+// small by 2^-8, so their inputs are scaled by 2^8; strips hold exact values.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 namespace nibble::cpu {
 
 struct TileRun {
-    const std::byte* words;      // of the first panel, at the first k of the run
-    int64_t words_panel;         // bytes from panel to panel
-    const std::byte* words_end;  // of the first panel; what is asked for ahead lies words_skip behind from there on
+    const std::byte* words;      // first panel, first k of the run
+    int64_t words_panel;         // bytes per panel
+    const std::byte* words_end;  // of the first panel; beyond it, prefetches go words_skip bytes further
     int64_t words_skip;
-    const float* x;  // [R][k], x_row floats from row to row
+    const float* x;  // [R][k], x_row floats per row
     int64_t x_row;
     const float* c;   // factors of blocks, [blocks][32]
-    int64_t c_step;   // 32; 0 when one row serves every block
-    int64_t c_panel;  // floats from panel to panel
-    const float* g;   // the inputs' factors [R][blocks], or null
+    int64_t c_step;   // 32; 0 if one row of factors applies to all blocks
+    int64_t c_panel;  // floats per panel
+    const float* g;   // factors of the inputs [R][blocks], or null
     int64_t g_row;
     int64_t k;      // whole words
     int64_t block;  // k per block
-    bool first;     // the sums begin here: acc is set
-    float* acc;     // [panels][R][32], else added to
+    bool first;     // sets acc instead of adding to it
+    float* acc;     // [panels][R][32]
 };
 using Tile = void (*)(const TileRun&);
 
-// nvfp4 on nvfp4: per block of 16 the exact sum of products of doubled codes.
+// nvfp4 weights and inputs: the exact sum of products of doubled codes per block of 16.
 struct IntegerRun {
     const uint32_t* w;      // strip [k / 4][32]: bytes 12 + doubled code of k 0 2 4 6 | 1 3 5 7 of every eight
     const uint32_t* x;      // [k / 4][R]: doubled codes, signed, in the same order
@@ -42,7 +42,7 @@ struct IntegerRun {
 };
 using IntegerTile = void (*)(const IntegerRun&);
 
-// y = acc * (input_scale * scale), + bias, rounded: `rows` rows of 32 outputs.
+// y = acc * (input_scale * scale) + bias, rounded, for `rows` rows of 32 outputs.
 struct FinishRun {
     const float* acc;           // [rows][32]
     const float* input_scales;  // [rows]
@@ -56,14 +56,14 @@ struct FinishRun {
 
 // y = activation(gate) * other, both finished as above.
 struct FinishGated {
-    FinishRun gate, other;  // other's y is where it goes
+    FinishRun gate, other;  // other.y is the destination
     int activation;         // Activation
 };
 
 inline constexpr int most_tile_rows = 7, most_word_rows = 8, most_integer_rows = 8;
 
 struct MatmulTiles {
-    int strip_rows, word_rows, integer_rows;  // the largest R of each kind of tile
+    int strip_rows, word_rows, integer_rows;  // largest R of each kind of tile
     Tile strip[most_tile_rows + 1];           // [R], F32 words
     Tile words[4][most_word_rows + 1];        // [WeightCode][R]
     Tile pair[4];                             // [WeightCode]: one row of inputs, two panels; may be null
@@ -76,7 +76,7 @@ struct MatmulTiles {
     void (*interleave)(const uint32_t* x, int64_t stride, int rows, int64_t count, uint32_t* out);
     void (*finish)(const FinishRun& run);
     void (*finish_gated)(const FinishGated& run);
-    // E2M1 codes of one row, canonical order: words and offsets as IntegerRun has them, R = 1.
+    // Converts E2M1 codes of one row in canonical order to words and offsets of IntegerRun with R = 1.
     void (*integer_row)(const uint8_t* codes, int64_t blocks, uint32_t* words, int32_t* offset);
 };
 

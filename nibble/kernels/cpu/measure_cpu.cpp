@@ -10,8 +10,8 @@
 namespace nibble::cpu {
 namespace {
 
-// Visits a panel as runs of one row: run(row, column, count, segment, scales), one scale per `segment` elements, or one
-// in all (0). Runs of a row come in column order and start at multiples of 16.
+// Visits a panel as runs within a row: run(row, column, count, segment, scales), with one scale per `segment` elements,
+// or one for all (0). Runs of a row are in column order and start at multiples of 16.
 template <class Run>
 void for_runs(const QuantView& q, Run run) {
     const FormatLayout layout = format_layout(q.format);

@@ -1,4 +1,4 @@
-// Where a panel's weights lie, and the loops for their type.
+// Selects the loops for the type of a panel's weights.
 #pragma once
 
 #include "kernels/cpu/rows.h"
@@ -10,7 +10,7 @@ inline const WeightRows& rows_for(const RowKernels& k, const MatrixView& w) {
     return w.dtype == DType::f32 ? k.f32 : k.bf16;
 }
 
-// `weights`: as WeightSpec::weights.
+// `weights` is WeightSpec::weights.
 inline const WeightRows& rows_for(const RowKernels& k, const MatrixView& w, DType weights) {
     return w.dtype == DType::f32 && weights != DType::bf16 ? k.f32_kept : rows_for(k, w);
 }

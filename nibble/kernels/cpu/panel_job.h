@@ -1,5 +1,4 @@
-// What every order of sums does around its tiles: panels in groups, their factors, what is asked for ahead, and the
-// finished outputs.
+// Shared by all orders of sums: groups of panels, their factors, prefetches, and the finishing of outputs.
 #pragma once
 
 #include "formats/fp8.h"
@@ -19,13 +18,13 @@ inline constexpr std::array<float, panel_rows> ones = [] {
     return a;
 }();
 
-// Factors of the weight's blocks from one on.
+// Factors of the weight's blocks, from a given block on.
 struct Factors {
     const float* c;
     int64_t step, panel;
 };
 
-// GCC takes a function that only prefetches for one without effect and drops its calls; a volatile statement stays.
+// GCC removes calls of a function that only prefetches; the volatile statement prevents this.
 [[gnu::always_inline]] inline void prefetch(const void* p) {
     asm volatile("");
     __builtin_prefetch(p);
@@ -38,14 +37,15 @@ public:
     PanelJob(const MatmulTiles& isa, const Panels& w, int64_t block, const MatmulOutput& out)
         : isa_(isa), w_(w), block_(block), e8m0_(format_layout(w.format).e8m0_scales), out_(out) {}
 
-    // A group of panels is a run of them; gated, of pairs: a panel of gates and the one it gates, half of all behind.
+    // A group is a run of panels. Gated, it is a run of pairs: a panel of gates and the panel `half` panels later that
+    // it gates.
     struct Group {
-        int64_t first, count, half;  // half: 0, or panels between the two of a pair
+        int64_t first, count, half;  // half: 0, or the distance between the panels of a pair
         int64_t panel(int64_t p) const { return half ? first + p / 2 + p % 2 * half : first + p; }
     };
 
-    // Outputs of rows m ... of the group's p-th panel from their sums acc [rows][32]; gates only wait for those they
-    // gate, whose sums lie `apart` floats behind.
+    // Writes the outputs of rows m ... of the group's p-th panel from their sums acc [rows][32]. A gate panel is
+    // finished together with the panel it gates, whose sums are `apart` floats later.
     void finish(const Group& group, int64_t p, const float* acc, int64_t apart, const float* input_scales, int64_t m,
                 int64_t rows) const {
         const int64_t panel = group.panel(p), n = panel * panel_rows, count = std::min(panel_rows, w_.rows - n);
@@ -75,7 +75,7 @@ public:
             std::copy_n(whole + r * panel_rows, count, out_.y + (m + r) * out_.stride + n);
     }
 
-    // Asks for the lines that finish will write.
+    // Prefetches the lines that finish() will write.
     void expect(const Group& group, int64_t p, const RowTiles& tiles, int64_t t) const {
         if (group.half && p % 2 == 0) return;
         const int64_t panel = group.panel(p) - group.half;
@@ -86,7 +86,8 @@ public:
         }
     }
 
-    // Of panels [p, p + panels) of the group, k at `from` on; decoded block scales go to `room` [panels][blocks][32].
+    // Returns the factors of panels [p, p + panels) of the group from k = `from` on. Decoded block scales go to `room`
+    // [panels][blocks][32].
     Factors factors(const Group& group, int64_t p0, int64_t panels, int64_t from, int64_t count, float* room) const {
         const int64_t at = from / w_.block * panel_rows;
         if (w_.format == Format::fp8_block128)
@@ -104,7 +105,7 @@ public:
         return w_.panel_words(panel) + k / codes_per_word(w_.code) * panel_rows * word_bytes(w_.code);
     }
 
-    // Block scales of the group that comes next.
+    // Prefetches the block scales of the next group.
     void expect_scales(const Group& group) const {
         if (w_.block_scales.size() == 0) return;
         const int64_t bytes = w_.blocks() * panel_rows;
@@ -115,8 +116,8 @@ public:
         }
     }
 
-    // Words and block scales of the strip that comes after (panel, k), asked for in `parts` parts while that one is
-    // used: a few rows wait for memory otherwise, and more lines at once than the core has room for stall it.
+    // Prefetches words and block scales of the strip after (panel, k), in `parts` parts while the current strip is
+    // used. Without it a few rows wait for memory; prefetching more lines at once stalls the core.
     class Ahead {
     public:
         Ahead(const PanelJob& job, int64_t panel, int64_t k, int64_t count, int64_t parts) {
@@ -131,7 +132,7 @@ public:
                 scales_ = run(w.panel_block_scales(panel) + k / w.block * panel_rows,
                               (count + w.block - 1) / w.block * panel_rows);
         }
-        // The next part.
+        // Prefetches the next part.
         void ask() {
             for (Run* run : {&words_, &scales_})
                 for (const std::byte* part = run->at + run->part; run->at < std::min(part, run->end); run->at += 64)
@@ -146,7 +147,7 @@ public:
         };
         Run words_, scales_;
     };
-    // The strip after the group's panel `p` at k, in from_strips' order.
+    // Returns the strip after the group's panel `p` at k, in the order of from_strips.
     Ahead ahead(const Group& group, int64_t p, int64_t k, int64_t step, int64_t end, int64_t parts) const {
         int64_t next = p + 1;
         if (next == group.count) {
@@ -154,7 +155,7 @@ public:
             if (k < end)
                 next = 0;
             else
-                k = 0;  // the next group's first: pairs follow one another as panels do
+                k = 0;  // the next group's first strip: pairs are adjacent, like panels
         }
         return {*this, group.panel(next), k, std::min(step, end - k), parts};
     }
@@ -172,8 +173,8 @@ protected:
     const MatmulOutput& out_;
 };
 
-// run(first tile, end tile, group) over all row tiles and panels, in pieces that keep the pool busy: at most
-// `row_group` rows, whose inputs stay in a cache. half: as in Group.
+// Calls run(first tile, end tile, group) for all row tiles and panels, in pieces that keep the pool busy: at most
+// `row_group` rows, whose inputs stay in a cache. half: see Group.
 template <class Run>
 void over_tiles_and_panels(const RowTiles& tiles, int64_t row_group, int64_t panels, int64_t half, ThreadPool& pool,
                            Run run) {

@@ -71,7 +71,7 @@ void fp8_region(const WeightRows& rows, const MatrixView& w, const Region& r, fl
 
 // ---- NVFP4 -------------------------------------------------------------------------------------------------------
 
-// The sweep's candidates, and whether they have the property that lets best_sweep leave most of them out.
+// The sweep's candidates, and whether they have the property that lets best_sweep() skip most of them.
 struct SweepTable {
     float scales[128], amaxes[128];
     bool doubles = true;
@@ -90,7 +90,7 @@ struct SweepTable {
     }
 };
 
-// Maxima for which no intermediate of a search overflows or becomes subnormal.
+// Whether no intermediate of a search with this maximum overflows or becomes subnormal.
 bool ordinary(float g) { return g >= 0x1p-30f && g <= 0x1p40f; }
 
 void nvfp4(const RowKernels& k, const MatrixView& w, const WeightSpec& spec, const TensorAmax& amax,
@@ -187,7 +187,7 @@ void quantize(const RowKernels& k, const MatrixView& panel, const WeightSpec& sp
 void tensor_losses(const RowKernels& k, const MatrixView& panel, const WeightSpec& spec, const TensorAmax& amax,
                    std::span<const float> multipliers, std::span<double> losses) {
     const WeightRows& rows = rows_for(k, panel);
-    // Rows outside, so that a row is read from memory once; each sum still adds its rows in order.
+    // Iterates over rows outside, so that each row is read from memory once; each sum still adds its rows in order.
     for (int64_t i = 0; i < panel.rows; ++i) {
         for (size_t c = 0; c < multipliers.size(); ++c) {
             const float g = amax.search * multipliers[c];

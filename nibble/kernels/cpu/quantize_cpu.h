@@ -1,4 +1,4 @@
-// The entries over vector loops (rows.h): everything per panel, row and tile, compiled for any CPU.
+// The table entries over vector loops (rows.h): all code per panel, row and tile, compiled for any CPU.
 #pragma once
 
 #include "kernels/cpu/rows.h"
@@ -14,7 +14,7 @@ void tensor_losses(const RowKernels& k, const MatrixView& panel, const WeightSpe
 void decode(const RowKernels& k, const QuantView& panel, float* out);
 void measure(const RowKernels& k, const MatrixView& weights, const QuantView& panel, QuantStats& stats);
 
-// The five functions of a table entry.
+// Makes a table entry of five functions.
 template <const RowKernels& k>
 constexpr QuantizeKernels entry(std::string_view name, bool (*supported)()) {
     return {

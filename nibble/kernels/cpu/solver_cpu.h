@@ -1,4 +1,4 @@
-// What the instruction-set files of kernels/solver.h offer.
+// Functions of the instruction-set files for kernels/solver.h.
 #pragma once
 
 #include "kernels/solver_args.h"

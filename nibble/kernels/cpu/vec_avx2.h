@@ -1,4 +1,4 @@
-// A vector of 8 lanes for AVX2 with FMA and F16C: the names of vec_avx512.h. Included by *_avx2.cpp only.
+// Vectors of 8 lanes for AVX2 with FMA and F16C, with the names of vec_avx512.h. Included by *_avx2.cpp only.
 #pragma once
 
 #include <immintrin.h>
@@ -101,7 +101,7 @@ NIBBLE_OP void store_bytes(uint8_t* p, I x) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p),
                      _mm_or_si128(_mm256_castsi256_si128(picked), _mm256_extracti128_si256(picked, 1)));
 }
-// 8 codes from 4 bytes, the low nibble first.
+// Loads 8 codes from 4 bytes, low nibble first.
 NIBBLE_OP I load_nibbles(const uint8_t* p) {
     int32_t four;
     std::memcpy(&four, p, 4);

@@ -1,6 +1,6 @@
-// A vector of 16 lanes for AVX-512 (F, BW, VL, DQ). vec_avx2.h has the same names for 8 lanes; the loops of *.inc are
-// written over them. Included by *_avx512.cpp only: everything lies in a namespace of this instruction set, so that the
-// linker cannot hand such code to a caller that has not checked the CPU.
+// Vectors of 16 lanes for AVX-512 (F, BW, VL, DQ). vec_avx2.h has the same names for 8 lanes; the loops in *.inc use
+// them. Included by *_avx512.cpp only. Everything is in a namespace of this instruction set, so that the linker cannot
+// give such code to a caller that has not checked the CPU.
 #pragma once
 
 #include <immintrin.h>
@@ -31,7 +31,7 @@ NIBBLE_OP F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 NIBBLE_OP F div(F a, F b) { return _mm512_div_ps(a, b); }
 NIBBLE_OP F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }    // a*b + c, rounded once
 NIBBLE_OP F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b, rounded once
-// `b` when either is NaN.
+// Return `b` if either is NaN.
 NIBBLE_OP F min(F a, F b) { return _mm512_min_ps(a, b); }
 NIBBLE_OP F max(F a, F b) { return _mm512_max_ps(a, b); }
 
@@ -64,7 +64,7 @@ NIBBLE_OP I max_unsigned(I a, I b) { return _mm512_max_epu32(a, b); }
 NIBBLE_OP I min_signed(I a, I b) { return _mm512_min_epi32(a, b); }
 NIBBLE_OP I max_signed(I a, I b) { return _mm512_max_epi32(a, b); }
 
-// Comparisons: false when either is NaN.
+// Comparisons return false if either is NaN.
 NIBBLE_OP M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 NIBBLE_OP M equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 NIBBLE_OP M unequal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_OQ); }
@@ -81,13 +81,13 @@ NIBBLE_OP I select(M m, I yes, I no) { return _mm512_mask_blend_epi32(m, no, yes
 NIBBLE_OP I where(M m, I x) { return _mm512_maskz_mov_epi32(m, x); }                // x, or 0
 NIBBLE_OP I add_where(M m, I a, I b) { return _mm512_mask_add_epi32(a, m, a, b); }  // a + b, or a
 
-// a + four products of unsigned bytes u and signed bytes s per lane. Written out: around the intrinsic GCC 12 copies
-// the sum twice (a tile of 8 x 32 then runs at half the speed).
+// a + four products of unsigned bytes u and signed bytes s per lane. Inline assembly, because GCC 12 copies the sum
+// twice around the intrinsic (a tile of 8 x 32 then runs at half the speed).
 NIBBLE_OP I dot4_bytes(I a, I u, I s) {
     asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(u), "v"(s));
     return a;
 }
-// The same signed bytes for every lane.
+// The same with four signed bytes shared by all lanes.
 NIBBLE_OP I dot4_bytes(I a, I u, const uint32_t* s) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(a) : "v"(u), "m"(*s));
     return a;
@@ -107,24 +107,24 @@ NIBBLE_OP I load_bytes(const uint8_t* p) {
 NIBBLE_OP void store_bytes(uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
 }
-// 16 codes from 8 bytes, the low nibble first.
+// Loads 16 codes from 8 bytes, low nibble first.
 NIBBLE_OP I load_nibbles(const uint8_t* p) {
     const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
     const __m128i split = _mm_and_si128(_mm_or_si128(wide, _mm_slli_epi16(wide, 4)), _mm_set1_epi8(0x0F));
     return _mm512_cvtepu8_epi32(split);
 }
-// Values of E2M1 codes 0..15.
+// Returns the values of E2M1 codes 0..15.
 NIBBLE_OP F e2m1_values(I codes) {
     const F table =
         _mm512_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f);
     return _mm512_permutexvar_ps(codes, table);
 }
-// Values of the magnitude codes in the low 3 bits, whatever the other bits are.
+// Returns the values of the magnitude codes in the low 3 bits; other bits are ignored.
 NIBBLE_OP F e2m1_magnitudes(I codes) {
     const F table = _mm512_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, 0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f);
     return _mm512_permutexvar_ps(codes, table);
 }
-// Values of 16 E4M3 codes: widened to FP16 they are 2^-8 too small; 0x7F and 0xFF are NaN.
+// Returns the values of 16 E4M3 codes: read as FP16 they are too small by 2^-8; 0x7F and 0xFF are NaN.
 NIBBLE_OP F load_e4m3(const uint8_t* p) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     const __m256i wide = _mm256_cvtepi8_epi16(codes);
@@ -135,7 +135,7 @@ NIBBLE_OP F load_e4m3(const uint8_t* p) {
     return as_float(select(nan, either(both(bits(value), splat(INT32_MIN)), splat(0x7FC00000)), bits(value)));
 }
 
-// The largest magnitude bits of n elements, as FP32 bits.
+// Returns the largest magnitude bits of n elements, as FP32 bits.
 NIBBLE_OP uint32_t max_magnitude_bits(const uint16_t* p, int64_t n) {
     const I mask = _mm512_set1_epi16(0x7FFF);
     I m[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -166,7 +166,7 @@ NIBBLE_OP uint32_t reduce_max_unsigned(I x) { return static_cast<uint32_t>(_mm51
 // ---- 16 double lanes ---------------------------------------------------------------------------------------------
 
 // Sums of squares, element j in lane j % 16. The square of an FP32 number is exact in FP64, so a fused multiply-add
-// rounds as an addition does.
+// rounds like an addition.
 struct Sum16 {
     __m512d low, high;
 
@@ -186,7 +186,7 @@ struct Sum16 {
 
 // ---- One lane per block ------------------------------------------------------------------------------------------
 
-// out[k] lane b = the k-th 32-bit word at base + b * stride.
+// Lane b of out[k] = the k-th 32-bit word at base + b * stride.
 NIBBLE_OP void transpose8(const uint8_t* base, ptrdiff_t stride, I (&out)[8]) {
     I r[8];
     // r[j]: blocks j and j + 8, 8 words each.
@@ -215,7 +215,7 @@ NIBBLE_OP void transpose8(const uint8_t* base, ptrdiff_t stride, I (&out)[8]) {
     }
 }
 
-// Block b's two words to dst + 8 b.
+// Writes block b's two words to dst + 8 b.
 NIBBLE_OP void store_pairs(uint8_t* dst, I first, I second) {
     const I low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const I high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -223,7 +223,7 @@ NIBBLE_OP void store_pairs(uint8_t* dst, I first, I second) {
     _mm512_storeu_si512(dst + 64, _mm512_permutex2var_epi32(first, high, second));
 }
 
-// Block b's four words to dst + b * stride.
+// Writes block b's four words to dst + b * stride.
 NIBBLE_OP void store_quads(uint8_t* dst, ptrdiff_t stride, const I (&w)[4]) {
     const I a = _mm512_unpacklo_epi32(w[0], w[1]), b = _mm512_unpackhi_epi32(w[0], w[1]);
     const I c = _mm512_unpacklo_epi32(w[2], w[3]), d = _mm512_unpackhi_epi32(w[2], w[3]);

@@ -15,7 +15,7 @@ namespace {
 struct Softmax {
     float m = -std::numeric_limits<float>::infinity(), l = 0;
 
-    // Scores become weights; returns what earlier sums are multiplied with.
+    // Converts scores to weights. Returns the factor of earlier sums.
     float tile(float (&s)[kv_page_tokens]) {
         float top = m;
         for (float x : s) top = x > top ? x : top;

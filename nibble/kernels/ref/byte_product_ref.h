@@ -1,4 +1,4 @@
-// kernels/byte_product.h in plain loops.
+// kernels/byte_product.h as plain loops.
 #pragma once
 
 #include "kernels/byte_product_args.h"

@@ -14,7 +14,7 @@ using Panels = PackedMatrix::Panels;
 
 uint8_t nibble_at(const uint8_t* codes, int64_t i) { return static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15); }
 
-// integers: nvfp4 codes keep their block scales apart.
+// `integers`: nvfp4 codes are returned without their block scales.
 InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, bool integers, int block) {
     InputRow row{{x, x + cols}, std::vector<float>(static_cast<size_t>((cols + block - 1) / block), 1.0f), 1.0f};
     const ActivationFormat f = in.activation;
@@ -54,7 +54,7 @@ InputRow input_row(const float* x, int64_t cols, const MatmulInput& in, bool int
     return row;
 }
 
-// The product with sum(row of inputs, values [K][32] of the panel's codes, panel, lane) for every output.
+// Computes the product with sum(row of inputs, values [K][32] of the panel's codes, panel, lane) for every output.
 template <class Sum>
 void product(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, bool integers, int block,
              ThreadPool& pool, Sum sum) {

@@ -1,4 +1,4 @@
-// The slow obvious product.
+// The reference product: plain loops.
 #pragma once
 
 #include "kernels/matmul.h"
@@ -9,10 +9,10 @@ namespace nibble::ref {
 
 void quantize_row(const float* x, int64_t cols, ActivationFormat format, float input_scale, const ActivationRow& out);
 
-// One row of inputs as the contract of matmul.h sees it.
+// One row of inputs with the names of the contract in matmul.h.
 struct InputRow {
     std::vector<float> x;  // [K]
-    std::vector<float> c;  // per block of B: the input's factor
+    std::vector<float> c;  // factor of the input, per block of B
     float scale = 1.0f;    // input scale
 };
 

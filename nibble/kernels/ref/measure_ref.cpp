@@ -11,12 +11,12 @@ namespace {
 
 struct Element {
     uint8_t code;
-    float value;    // of the code alone
-    float scale;    // value * scale is the weight
-    float largest;  // magnitude the code can have
+    float value;    // of the code, without the scale
+    float scale;    // the decoded weight is value * scale
+    float largest;  // largest magnitude of a code
 };
 
-// Element (i, j) of a panel.
+// Returns element (i, j) of a panel.
 Element element(const QuantView& q, const FormatLayout& layout, int64_t i, int64_t j) {
     const int64_t index = i * q.cols + j;
     Element e;

@@ -1,4 +1,4 @@
-// One element of a packed weight, read the slow way.
+// Reads single elements of a packed weight.
 #pragma once
 
 #include "formats/fp8.h"
@@ -8,7 +8,7 @@
 
 namespace nibble::ref {
 
-// Value of the code of output 32 * panel + lane, input k.
+// Returns the value of the code for output 32 * panel + lane and input k.
 inline float packed_code(const PackedMatrix::Panels& p, int64_t panel, int64_t k, int64_t lane) {
     const int per_word = codes_per_word(p.code), bytes = word_bytes(p.code);
     uint32_t word = 0;
@@ -27,7 +27,7 @@ inline float packed_code(const PackedMatrix::Panels& p, int64_t panel, int64_t k
     __builtin_unreachable();
 }
 
-// The scale of its block or tile, 1 where there is none.
+// Returns the scale of the block or tile; 1 if the format has none.
 inline float packed_factor(const PackedMatrix::Panels& p, int64_t panel, int64_t block, int64_t lane) {
     if (p.format == Format::fp8_block128) return p.panel_tile_scales(panel)[block * panel_rows + lane];
     if (p.block_scales.size() == 0) return 1.0f;

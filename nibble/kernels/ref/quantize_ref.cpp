@@ -22,7 +22,7 @@ struct Job {
     std::vector<float> multipliers;
 };
 
-// The first multiplier of least loss.
+// Returns the first multiplier of least loss.
 template <class Loss>
 float best_multiplier(const Job& job, Loss loss) {
     float best = 1.0f;
@@ -46,7 +46,7 @@ double fp8_loss(const MatrixView& w, const Region& region, float amax) {
     });
 }
 
-// One row or tile with its own scale.
+// Quantizes one row or tile with its own scale.
 void fp8_region(const Job& job, const Region& region, float floor, float& scale) {
     float amax = std::max(floor, region_amax(job.w, region));
     if (job.spec.search.kind == Search::Kind::multipliers)
@@ -103,7 +103,7 @@ float nvfp4_loss(const Job& job, const Region& block, float scale) {
     return nvfp4_fake_loss(w, scale);
 }
 
-// The maximum a static block is stored with: its own, a multiple of it, or one of the 126.
+// Returns the maximum stored for a static block: its own, a multiple of it, or one of the 126 candidates.
 float nvfp4_searched_amax(const Job& job, const Region& block) {
     const WeightSpec& spec = job.spec;
     const FakeScale fake = nvfp4_fake_scale(job.amax.search, spec.normalization, spec.arithmetic);

@@ -1,4 +1,5 @@
-// The definition: one element after the other, straight from formats/. Runs on any CPU; the other entries equal it.
+// The reference: one element after the other, directly from formats/. Runs on any CPU; all other entries give the same
+// bits.
 #pragma once
 
 #include "kernels/quantize.h"

@@ -22,7 +22,7 @@ void update_each(const RankUpdate<T>& u) {
 
 float nearest_multiple(float x) {
     const float value = e2m1_to_float(e2m1_magnitude(magnitude(x)));
-    return x < 0.0f ? 0.0f - value : value;  // no minus zero
+    return x < 0.0f ? 0.0f - value : value;  // avoids minus zero
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The definitions of kernels/solver.h, read aloud.
+// The definitions of kernels/solver.h as plain loops.
 #pragma once
 
 #include "kernels/solver_args.h"
