@@ -1,4 +1,4 @@
-// Integer arithmetic on sizes that come from files: overflow is a value, never a wrap-around.
+// Integer arithmetic on sizes from files: overflow gives an empty optional instead of wrapping around.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,8 @@ constexpr std::optional<T> checked_mul(T a, T b) {
     return r;
 }
 
-// Product of the dimensions; 1 for a scalar. Empty optional when negative or beyond int64.
+// Returns the product of the dimensions; 1 for a scalar. Returns nothing if a dimension is negative or the product
+// exceeds int64.
 constexpr std::optional<int64_t> checked_elements(std::span<const int64_t> shape) {
     int64_t n = 1;
     for (int64_t d : shape) {

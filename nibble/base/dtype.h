@@ -1,5 +1,5 @@
-// How one element lies in a file: the storage types of safetensors plus 4-bit pairs. What a byte of U8 means
-// (two E2M1 codes, an E8M0 exponent) is knowledge of higher folders.
+// The type of one element in a file: the storage types of safetensors. Higher folders know the meaning of a byte of U8
+// (two E2M1 codes, an E8M0 exponent).
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ enum class DType : uint8_t {
 // Bytes per element.
 int dtype_bytes(DType dtype);
 
-// The safetensors spelling: "BF16", "F8_E4M3", "U8" ...
+// Names in safetensors: "BF16", "F8_E4M3", "U8" ...
 std::string_view dtype_name(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 
-// The torch spelling: "bfloat16", "float8_e4m3fn", "uint8" ... (config.json's torch_dtype / dtype).
+// Names in torch, used by config.json's torch_dtype or dtype: "bfloat16", "float8_e4m3fn", "uint8" ...
 std::string_view dtype_torch_name(DType dtype);
 std::optional<DType> dtype_from_torch_name(std::string_view name);
 
-// BF16, F16, F32 or F64: what weights come in before they are quantized.
+// Whether the type is BF16, F16, F32 or F64, the types of weights before quantization.
 bool is_plain_float(DType dtype);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// Files that travel inside the program (cmake/embed.cmake).
+// Files that are part of the program (cmake/embed.cmake).
 #pragma once
 
 #include <span>

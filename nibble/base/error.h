@@ -1,7 +1,7 @@
-// Errors as values. Everything that reads untrusted bytes (files, flags, recipes) returns Result<T>; libraries
-// neither print nor exit. An Error is one line that says what, where and what to do; `within` adds the outer
-// context in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12". Names and values of files may
-// go into it as they are: the constructor makes them printable (base/utf8.h) and keeps the line short.
+// Errors as values. All functions that read untrusted bytes (files, flags, recipes) return Result<T>; libraries neither
+// print nor exit. An Error is one line that states what failed, where, and what to do. `within` puts the outer context
+// in front: "model-00002.safetensors: tensor 'x': needs 64 bytes, file has 12". Names and values from files can be used
+// directly: the constructor makes them printable (base/utf8.h) and limits the length.
 //
 // An error also has a kind, for callers that act on it: a language binding maps each kind to an exception. Code that
 // knows the kind states it, fail(ErrorKind::usage, "..."); a function whose errors are nearly all of one kind gives it
@@ -41,10 +41,10 @@ public:
     const std::string& message() const { return message_; }
     ErrorKind kind() const { return kind_; }
 
-    // "context: message", of the same kind. Chains outwards, innermost fact last.
+    // Returns "context: message" with the same kind. Outer calls add their context in front.
     Error within(std::string_view context) &&;
 
-    // Sets the kind of an error that has none (`other`); the kind set first stays.
+    // Sets the kind of an error without one (`other`). A kind that is already set stays.
     Error as(ErrorKind kind) &&;
 
 private:
@@ -63,7 +63,7 @@ Error fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
     return Error(fmt::format(format, std::forward<Args>(args)...), kind);
 }
 
-// A value or an Error. The storage is written out because every function of the program returns one of these: with
+// A value or an Error. It implements its own storage because every function of the program returns one: with
 // std::variant<T, Error> the program takes a tenth longer to compile.
 template <class T>
 class [[nodiscard]] Result {
@@ -132,7 +132,7 @@ private:
 
 struct Ok {};
 
-// A result without a value: `return Ok{};`
+// A result without a value. Success: `return Ok{};`
 using Status = Result<Ok>;
 
 }  // namespace nibble
@@ -140,7 +140,7 @@ using Status = Result<Ok>;
 #define NIBBLE_CONCAT_INNER(a, b) a##b
 #define NIBBLE_CONCAT(a, b) NIBBLE_CONCAT_INNER(a, b)
 
-// NIBBLE_TRY(auto file, MappedFile::open(path));   declares `file` or returns the error to the caller.
+// NIBBLE_TRY(auto file, MappedFile::open(path)) declares `file`, or returns the error from the calling function.
 #define NIBBLE_TRY(declaration, expression) \
     NIBBLE_TRY_INNER(declaration, expression, NIBBLE_CONCAT(nibble_try_, __LINE__))
 #define NIBBLE_TRY_INNER(declaration, expression, temporary)  \
@@ -148,8 +148,8 @@ using Status = Result<Ok>;
     if (!temporary.ok()) return std::move(temporary).error(); \
     declaration = *std::move(temporary)
 
-// NIBBLE_CHECK(writer.finish());   returns the error to the caller; the value, if any, is dropped.
-// One statement, so that an `else` behind it belongs to the `if` the reader sees.
+// NIBBLE_CHECK(writer.finish()) returns an error from the calling function and ignores the value. It is one statement,
+// so an `else` after it belongs to the `if` before it.
 #define NIBBLE_CHECK(expression)                                        \
     do {                                                                \
         auto nibble_check = (expression);                               \

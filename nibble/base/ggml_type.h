@@ -1,6 +1,6 @@
-// The tensor types of GGUF files: id, name, block length and bytes. Both the container (io/) and the codecs (formats/)
-// need them, and neither may include the other. Source: ggml/include/ggml.h and gguf-py GGML_QUANT_SIZES (0.19).
-// Ids that are missing here (retired or private to a fork) are refused, never guessed.
+// The tensor types of GGUF files: id, name, elements and bytes per block. They are in base because io/ and formats/
+// both need them and must not include each other. Source: ggml/include/ggml.h and gguf-py GGML_QUANT_SIZES (0.19).
+// Other ids (retired, or private to a fork) are errors.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ enum class GgmlType : uint32_t {
 
 struct GgmlTypeInfo {
     GgmlType type;
-    std::string_view name;  // ggml's spelling in upper case: "Q4_K"
+    std::string_view name;  // ggml's name in upper case: "Q4_K"
     int64_t block;          // elements per block, along the contiguous axis
     int64_t bytes;          // bytes per block
 };
@@ -71,7 +71,7 @@ constexpr std::optional<GgmlTypeInfo> ggml_type_from_id(uint32_t id) {
     return std::nullopt;
 }
 
-// Precondition: `type` is an enumerator (every one has its row; the tests check).
+// Precondition: `type` is an enumerator. The tests check that every enumerator has a row.
 constexpr const GgmlTypeInfo& ggml_type_info(GgmlType type) {
     for (const GgmlTypeInfo& info : ggml_types)
         if (info.type == type) return info;

@@ -1,11 +1,11 @@
-// Text inside HTML, between tags or in a quoted attribute.
+// Escapes text for HTML, between tags or in a quoted attribute.
 #pragma once
 
 #include <string>
 
 namespace nibble {
 
-// & < > " ' become character references, spelled as Jinja's `escape` filter spells them.
+// Replaces & < > " ' by the character references of Jinja's `escape` filter.
 inline void append_html(std::string& out, char c) {
     switch (c) {
         case '&':

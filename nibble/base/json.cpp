@@ -15,9 +15,9 @@ namespace nibble {
 namespace {
 
 constexpr size_t most_bytes = size_t{256} << 20;
-constexpr int64_t most_values = int64_t{16} << 20;  // of 16 to 64 bytes each
+constexpr int64_t most_values = int64_t{16} << 20;  // 16 to 64 bytes each
 
-// The parser of the library reads only JSON's own numbers, so each constant goes through it as another text.
+// nlohmann's parser reads only JSON numbers, so each constant is passed to it as a number that stands for it.
 struct PythonConstant {
     std::string_view name, stand_in;
     double value;
@@ -27,8 +27,8 @@ constexpr std::array python_constants{
     PythonConstant{"-Infinity", "-0e0070000000001", -std::numeric_limits<double>::infinity()},
     PythonConstant{"NaN", "0e0070000000002", std::numeric_limits<double>::quiet_NaN()}};
 
-// Builds the document and checks what the library does not: depth, duplicate keys, the number of values. The library's
-// own builder looks for every new key among all before it, which is quadratic in an ordered document.
+// Builds the document and makes checks that nlohmann's parser lacks: depth, duplicate keys, number of values.
+// nlohmann's own builder searches all earlier keys for every new key, which is quadratic.
 class Builder {
 public:
     Builder(Json& root, const JsonOptions& options) : root_(root), options_(options) {}
@@ -55,7 +55,7 @@ public:
         return true;
     }
     bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) {
-        // The library's text: "[json.exception...] parse error at line 1, column 2: reason"
+        // nlohmann's text: "[json.exception...] parse error at line 1, column 2: reason"
         std::string_view what = e.what();
         const size_t cut = what.find("parse error");
         problem = std::string(cut == std::string_view::npos ? what : what.substr(cut)).substr(0, 240);
@@ -71,7 +71,7 @@ private:
         return false;
     }
 
-    // Null: there are too many.
+    // Returns null if there are too many values.
     Json* place(Json value) {
         if (++values_ > most_values) {
             problem = fmt::format("over {} values", most_values);
@@ -84,7 +84,7 @@ private:
     }
     bool put(Json value) { return place(std::move(value)) != nullptr; }
 
-    // What is open stays where it is: its parent gets no other value before it is closed.
+    // Addresses of open values stay valid: a parent gets no other value before its open child is closed.
     bool open(Json empty) {
         if (static_cast<int>(open_.size()) >= options_.max_depth)
             return stop(fmt::format("nested deeper than {} levels", options_.max_depth));
@@ -97,7 +97,7 @@ private:
         return true;
     }
 
-    // Sorted, not hashed: a file can be made of keys whose hashes are all the same.
+    // Sorting instead of hashing: a hostile file could contain keys with equal hashes.
     bool check_keys() {
         sorted_.clear();
         for (const auto& entry : open_.back()->get_ref<const Json::object_t&>()) sorted_.push_back(entry.first);
@@ -107,14 +107,14 @@ private:
     }
 
     Json& root_;
-    std::vector<Json*> open_;  // objects and arrays around the next value, the outermost first
+    std::vector<Json*> open_;  // enclosing objects and arrays of the next value, outermost first
     Json* member_ = nullptr;   // the value of the last key
     std::vector<std::string_view> sorted_;
     int64_t values_ = 0;
     const JsonOptions& options_;
 };
 
-// Replaces bare Infinity, -Infinity and NaN outside strings by numbers that nobody writes.
+// Replaces bare Infinity, -Infinity and NaN outside strings by numbers that do not occur in practice.
 std::string replace_python_constants(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 16);
@@ -148,7 +148,7 @@ std::string replace_python_constants(std::string_view text) {
 Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
     if (text.size() > most_bytes)
         return fail("invalid JSON: {} bytes, more than the limit of {}", text.size(), most_bytes);
-    // The library takes a zero byte for the end of the text and would pass whatever follows.
+    // nlohmann's parser treats a zero byte as the end of the text and would accept anything after it.
     if (const size_t zero = text.find('\0'); zero != text.npos) return fail("invalid JSON: zero byte at {}", zero);
     std::string rewritten;
     if (options.python_constants) {
@@ -160,7 +160,7 @@ Result<Json> parse_json(std::string_view text, const JsonOptions& options) {
     bool fine = false;
     try {
         fine = Json::sax_parse(text.begin(), text.end(), &builder);
-    } catch (const std::exception& e) {  // number out of range and the like
+    } catch (const std::exception& e) {  // for example a number out of range
         builder.problem = e.what();
     }
     if (!fine) return fail("invalid JSON: {}", builder.problem);

@@ -1,6 +1,6 @@
-// JSON as nlohmann::ordered_json, parsed from untrusted text: depth-limited, duplicate keys refused, errors as values
-// with line and column. Model configs written by Python may hold the bare tokens Infinity, -Infinity and NaN, which are
-// not JSON; `python_constants` reads them as those numbers.
+// JSON as nlohmann::ordered_json, parsed from untrusted text. Depth is limited, duplicate keys are errors, and errors
+// are values with line and column. Model configs written by Python may contain the tokens Infinity, -Infinity and NaN,
+// which are not JSON; `python_constants` reads them as numbers.
 #pragma once
 
 #include "base/error.h"
@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-// Compiled once, in json.cpp: without these lines every file that touches a document compiles the class again, which
-// takes a fifth of the time of a build.
+// Instantiated once, in json.cpp. Otherwise every file that uses a document would compile the class again, a fifth of
+// the time of a build.
 extern template class nlohmann::basic_json<nlohmann::ordered_map>;
 extern template class std::vector<nlohmann::ordered_json>;
 extern template class nlohmann::detail::iter_impl<const nlohmann::ordered_json>;
@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 struct JsonOptions {
     int max_depth = 64;
     bool python_constants = false;
-    // Numbers that are no integers of 64 bits are strings, as they stand in the text.
+    // Numbers that are not 64-bit integers become strings with the original text.
     bool decimals_as_text = false;
 };
 

@@ -1,4 +1,4 @@
-// Members of large objects in linear time: object[key] = value looks at every key before it.
+// Appends members to large objects in constant time; object[key] = value searches all existing keys.
 #pragma once
 
 #include "base/json.h"
@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// Preconditions: an object that has no such key.
+// Precondition: `object` is an object without this key.
 inline void append_member(Json& object, std::string key, Json value) {
     static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>())
         .emplace_back(std::move(key), std::move(value));

@@ -1,4 +1,4 @@
-// Typed access to the fields of a JSON object, for values nibble wrote itself (reports, journals). Errors name the key.
+// Typed access to the fields of a JSON object that nibble wrote itself (reports, journals). Errors name the key.
 #pragma once
 
 #include "base/json.h"
@@ -28,7 +28,8 @@ inline Result<const Json*> json_array(const Json& object, std::string_view key) 
     return field;
 }
 
-// One value, by the type wanted. Integers must be integers and fit; numbers may be either.
+// Reads one value of the requested type; returns false if the type does not match. Integers must be integers that fit;
+// floating-point targets accept any number.
 inline bool json_value(const Json& json, bool& out) {
     if (json.is_boolean()) out = json.get<bool>();
     return json.is_boolean();

@@ -23,7 +23,7 @@ void prefer_large_pages([[maybe_unused]] void* p, [[maybe_unused]] int64_t bytes
     const auto at = reinterpret_cast<uintptr_t>(p);
     const uintptr_t begin = (at + large_page - 1) / large_page * large_page;
     const uintptr_t end = (at + static_cast<uintptr_t>(bytes)) / large_page * large_page;
-    // A system without them says no and goes on with small ones.
+    // A system without large pages refuses and keeps small pages.
     if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }

@@ -14,24 +14,25 @@
 namespace nibble {
 namespace {
 
-// Read by the signal handler, so nothing here is locked or allocated there.
+// Read by the signal handler, which must not lock or allocate.
 struct Watched {
-    std::atomic<uintptr_t> begin{0}, end{0};  // begin 0: the place is free
+    std::atomic<uintptr_t> begin{0}, end{0};  // begin 0: the entry is free
     std::atomic<bool> failed{false};
 };
 
 constexpr size_t most_maps = 8192;
 std::array<Watched, most_maps> watched;
-std::atomic<size_t> used{0};  // places that were ever taken
+std::atomic<size_t> used{0};  // number of entries ever used
 std::atomic<bool> any_failed{false};
 
-std::mutex mutex;                                     // guards the paths, and who changes `watched`
+std::mutex mutex;                                     // guards `paths` and changes of `watched`
 std::array<std::string, most_maps>* paths = nullptr;  // never freed: maps may outlive static objects
-std::string* first_failed = nullptr;                  // of a map that is gone by now
+std::string* first_failed = nullptr;                  // path of a map that was removed since
 struct sigaction before;
 uintptr_t page_size = 4096;
 
-// The file ends somewhere before `at`: its page becomes zeros. (Not the rest of the map: parts of it may be held.)
+// Replaces the page at `at`, where the file is too short, by zeros. Other pages of the map stay, because they may be in
+// use.
 bool replace_page(uintptr_t at) {
     const size_t n = used.load(std::memory_order_acquire);
     for (size_t i = 0; i < n; ++i) {
@@ -58,7 +59,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
         before.sa_handler(number);
     } else {
-        ::signal(SIGBUS, SIG_DFL);  // the access is tried again, and ends the process as it would have
+        ::signal(SIGBUS, SIG_DFL);  // the access is repeated and then ends the process as usual
     }
 }
 
@@ -108,7 +109,7 @@ Status hold_pages(std::span<const std::byte> part) {
         if (map_begin == 0 || from < map_begin || to > map_end) continue;
         const uintptr_t begin = from / page_size * page_size;
         const size_t size = (to - begin + page_size - 1) / page_size * page_size;
-        // Shared memory: what done_with() drops of it comes back.
+        // Shared memory: after done_with() drops pages, their contents can still be read again.
         void* const copy = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (copy == MAP_FAILED) return fail(ErrorKind::memory, "{}: no memory for {} bytes of it", (*paths)[i], size);
         std::memcpy(copy, reinterpret_cast<const void*>(begin), size);

@@ -1,6 +1,6 @@
-// Files that become shorter while they are mapped. Reading beyond the new end is a SIGBUS, which would end the process
-// without a word. MappedFile lists its maps here; where one of them is read beyond its file, zeros take the place of
-// what is gone, and check_maps() names the file. Whoever reads maps asks before it uses the results.
+// Handles files that become shorter while they are mapped. Reading beyond the new end raises SIGBUS, which would end
+// the process without a message. MappedFile registers its maps here. A read beyond the end of a registered file then
+// gives zeros, and check_maps() names the file. Code that reads maps calls check_maps() before it uses the results.
 #pragma once
 
 #include "base/error.h"
@@ -11,14 +11,14 @@
 
 namespace nibble {
 
-// Error: the first mapped file that was found shorter than its map, since the process began. One atomic load.
+// Error: the first mapped file found shorter than its map since the process started. Costs one atomic load.
 Status check_maps();
 
-// Copies the pages that hold `part` into memory of this process, at their addresses: whatever becomes of the file then
-// changes nothing of them. What lies in no watched map is left alone. Error: no memory.
+// Copies the pages that contain `part` to private memory at the same addresses, so later changes of the file do not
+// affect them. Memory outside registered maps is not changed. Error: no memory.
 Status hold_pages(std::span<const std::byte> part);
 
-// For MappedFile. `path` is for the message. False: there are too many maps, this one is not watched.
+// Used by MappedFile. `path` is for messages. Returns false if there are too many maps; this one is then not watched.
 bool watch_map(const void* address, size_t size, const std::string& path);
 void forget_map(const void* address);
 

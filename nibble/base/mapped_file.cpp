@@ -27,7 +27,7 @@ struct Descriptor {
 
 void advise(Bytes part, int advice) {
     if (part.empty()) return;
-    // madvise wants a page-aligned start; widening to the page is harmless here.
+    // madvise needs a page-aligned start; including the rest of the page is harmless here.
     const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
     const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size());
@@ -45,7 +45,7 @@ void MappedFile::Unmap::operator()(const void* address) const {
 namespace {
 
 Result<Descriptor> open_regular(const std::filesystem::path& path, struct stat& info) {
-    // O_NONBLOCK: a FIFO without a writer would hold open() up for ever. It means nothing for regular files.
+    // O_NONBLOCK: opening a FIFO without a writer would block forever. The flag has no effect on regular files.
     Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file.fd < 0) return fail(ErrorKind::file, "{}: cannot open: {}", path.string(), std::strerror(errno));
     if (::fstat(file.fd, &info) != 0)
@@ -76,7 +76,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t lim
     };
     const auto size = static_cast<size_t>(info.st_size);
     if (size > limit) return too_long(size);
-    // The size is a guess: files in /proc have none, and others may grow.
+    // The size is an estimate: files in /proc report none, and others may grow.
     std::string text(size + 1, '\0');
     for (size_t done = 0;;) {
         const ssize_t n = ::read(file.fd, text.data() + done, text.size() - done);

@@ -1,5 +1,5 @@
-// Read-only memory map of a whole file. Pages belong to the page cache, so reading a model through maps does not
-// count against the memory bound of a streaming job.
+// A read-only memory map of a whole file. Its pages belong to the page cache, so reading a model through maps does not
+// count against the memory limit of a streaming job.
 #pragma once
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ using Bytes = std::span<const std::byte>;
 
 class MappedFile {
 public:
-    // Errors name the path and the system's reason. An empty file maps to an empty span. Directories are refused.
+    // Errors name the path and the system's reason; directories are errors. An empty file gives an empty span.
     static Result<MappedFile> open(const std::filesystem::path& path);
 
     MappedFile(MappedFile&&) noexcept = default;
@@ -24,7 +24,7 @@ public:
     const std::filesystem::path& path() const { return path_; }
     Bytes bytes() const { return {static_cast<const std::byte*>(map_.get()), map_.get_deleter().size}; }
 
-    // Tells the kernel that `part` of bytes() is not needed any more.
+    // Informs the kernel that `part` of bytes() is no longer needed.
     void done_with(Bytes part) const;
 
 private:
@@ -39,7 +39,7 @@ private:
     std::unique_ptr<const void, Unmap> map_;
 };
 
-// The whole text of a small file (configs, recipes). Error when larger than `limit` bytes.
+// Reads a small text file (configs, recipes). Error: it has more than `limit` bytes.
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit = size_t{256} << 20);
 
 }  // namespace nibble

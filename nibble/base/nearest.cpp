@@ -14,7 +14,7 @@ char lower_letter(char c) { return static_cast<char>(std::tolower(static_cast<un
 }  // namespace
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-    // Three rows of the table: two letters back, one letter back, this letter.
+    // Three rows of the table: two letters before, one letter before, current letter.
     std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
     for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= a.size(); ++i) {
@@ -36,7 +36,7 @@ std::string nearest_word(std::string_view word, std::span<const std::string> kno
     std::string best;
     size_t least = std::max<size_t>(2, word.size() / 3) + 1;
     for (const std::string& candidate : known) {
-        // A change of every letter is no misspelling.
+        // A candidate that differs in every letter is not a misspelling.
         const size_t distance = edit_distance(word, candidate);
         if (distance >= least || distance >= candidate.size()) continue;
         least = distance;

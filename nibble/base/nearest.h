@@ -1,4 +1,4 @@
-// "did you mean": which of several known words was meant by a misspelled one.
+// "did you mean": finds the known word that a misspelled word most likely means.
 #pragma once
 
 #include <span>
@@ -7,15 +7,15 @@
 
 namespace nibble {
 
-// The fewest insertions, deletions, changes of one character and swaps of two neighbours that turn one word into the
-// other (optimal string alignment). Letters are compared without case. Bytes, not characters: the words are names.
+// Returns the minimum number of insertions, deletions, changes of one character and swaps of two neighbours between two
+// words (optimal string alignment). Ignores case. Compares bytes, because the words are names.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The known word nearest to `word`; empty when none is near: at most a third of the letters may differ, and two always.
-// Words longer than 64 bytes are near to nothing.
+// Returns the known word nearest to `word`, or "" if none is near: at most a third of the letters, or two, may differ.
+// Words longer than 64 bytes have no near word.
 std::string nearest_word(std::string_view word, std::span<const std::string> known);
 
-// "; did you mean 'quantize'?", or nothing.
+// Returns "; did you mean 'quantize'?", or "".
 std::string did_you_mean(std::string_view word, std::span<const std::string> known);
 
 }  // namespace nibble

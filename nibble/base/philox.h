@@ -1,6 +1,6 @@
-// Philox4x32-10: random numbers as a function of (key, counter), so that a draw is named by what it is for and never by
-// the thread that makes it. Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); known
-// answers from its Random123 library are in tests/base/philox_test.cpp.
+// Philox4x32-10: random numbers as a function of (key, counter). A draw is identified by its purpose, not by the thread
+// that computes it. Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+// tests/base/philox_test.cpp has known answers from the authors' Random123 library.
 #pragma once
 
 #include "base/host_device.h"
@@ -25,8 +25,8 @@ NIBBLE_HD constexpr PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, u
     return counter;
 }
 
-// What a stream of draws is for: the run's seed and a number for the role (step, layer, tensor). Draw `index` of a
-// stream is 128 bits; callers say which bits belong to which element.
+// The purpose of a stream of draws: the run's seed and a number for the role (step, layer, tensor). Draw `index` of a
+// stream has 128 bits; callers define which bits belong to which element.
 struct PhiloxStream {
     uint64_t seed = 0, role = 0;
 
@@ -35,8 +35,8 @@ struct PhiloxStream {
                             static_cast<uint32_t>(role), static_cast<uint32_t>(role >> 32)}},
                           static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     }
-    // Sixteen random bits for element i of a tensor: eight elements share a block, even ones take the low half of a
-    // word.
+    // Returns sixteen random bits for element i of a tensor. Eight elements share a block; even ones use the low half
+    // of a word.
     NIBBLE_HD constexpr uint32_t bits16(uint64_t i) const {
         const PhiloxBlock b = block(i / 8);
         return b.word[i / 2 % 4] >> (i % 2 * 16) & 0xFFFFu;

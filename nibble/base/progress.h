@@ -12,9 +12,9 @@ namespace nibble {
 
 struct Progress {
     std::string_view phase;  // "quantize", "verify" ...
-    std::string_view item;   // the tensor or file in work
+    std::string_view item;   // current tensor or file
     int64_t done = 0, total = 0;
-    std::string_view unit = {};  // of both: "items"; empty: bytes
+    std::string_view unit = {};  // of done and total: "items"; empty: bytes
 };
 
 // Functions may be empty. A job calls them from one thread at a time, but not always from the thread that started it.

@@ -42,23 +42,23 @@ constexpr uint32_t own_architecture = AUDIT_ARCH_AARCH64;
 constexpr uint32_t own_architecture = 0;
 #endif
 
-// The system calls that a program in the sandbox has not: new processes (threads it may have), sockets, and doors into
-// the kernel that a judged program never needs. What is refused fails with EPERM; clone3, whose flags no filter can
-// read, with ENOSYS, so that the C library takes clone.
+// Blocks system calls: new processes (threads are allowed), sockets, and kernel interfaces that a judged program does
+// not need. A blocked call fails with EPERM. clone3, whose flags a filter cannot read, fails with ENOSYS, so the C
+// library falls back to clone.
 std::vector<sock_filter> system_call_filter() {
     constexpr uint32_t refuse = SECCOMP_RET_ERRNO | EPERM, absent = SECCOMP_RET_ERRNO | ENOSYS;
     constexpr auto load = [](size_t offset) {
         return sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset));
     };
     constexpr auto answer = [](uint32_t value) { return sock_filter BPF_STMT(BPF_RET | BPF_K, value); };
-    constexpr auto unless_equal = [](uint32_t value) {  // skips one
+    constexpr auto unless_equal = [](uint32_t value) {  // skips one instruction
         return sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
     };
     std::vector<sock_filter> p{load(offsetof(seccomp_data, arch)),
                                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, own_architecture, 1, 0),
                                answer(SECCOMP_RET_KILL_PROCESS), load(offsetof(seccomp_data, nr))};
 #if defined(__x86_64__)
-    // The numbers of x32, which would name the same calls otherwise.
+    // The call numbers of x32, a second set of numbers for the same calls.
     p.push_back(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1));
     p.push_back(answer(SECCOMP_RET_KILL_PROCESS));
 #endif
@@ -77,7 +77,7 @@ std::vector<sock_filter> system_call_filter() {
         p.push_back(unless_equal(static_cast<uint32_t>(call)));
         p.push_back(answer(refuse));
     }
-    // clone without CLONE_THREAD is a new process.
+    // clone without CLONE_THREAD creates a process.
     p.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(SYS_clone), 0, 3));
     p.push_back(load(offsetof(seccomp_data, args)));
     p.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, static_cast<uint32_t>(CLONE_THREAD), 1, 0));
@@ -86,7 +86,7 @@ std::vector<sock_filter> system_call_filter() {
     return p;
 }
 
-// A file of its own for each run: bubblewrap reads it to the end.
+// Each run needs its own file, because bubblewrap reads it to the end.
 Result<int> filter_file() {
     static const std::vector<sock_filter> filter = system_call_filter();
     const int fd = ::memfd_create("filter", MFD_CLOEXEC);
@@ -108,7 +108,7 @@ public:
         ::close(output_);
         end();
     }
-    // Bubblewrap dies, and with it everything in its process namespace.
+    // Killing bubblewrap also kills everything in its process namespace.
     void kill() { ::kill(-pid_, SIGKILL); }
     int end() {
         int status = 0;
@@ -136,7 +136,7 @@ private:
     int input_, output_;
 };
 
-// Feeds the program and reads it until it closes its output, or a limit is reached.
+// Writes the program's input and reads its output until it closes the output or reaches a limit.
 void converse(Child& child, std::string_view input, const SandboxLimits& limits, Clock::time_point until,
               SandboxRun& run) {
     char buffer[16384];
@@ -154,7 +154,7 @@ void converse(Child& child, std::string_view input, const SandboxLimits& limits,
         if (child.input() >= 0 && watched[1].revents != 0) {
             const ssize_t sent = ::send(child.input(), input.data(), input.size(), MSG_NOSIGNAL);
             if (sent > 0) input.remove_prefix(static_cast<size_t>(sent));
-            if (sent < 0 && errno != EAGAIN && errno != EINTR) input = {};  // it reads no more
+            if (sent < 0 && errno != EAGAIN && errno != EINTR) input = {};  // the program no longer reads
         }
         if (watched[0].revents == 0) continue;
         const ssize_t got = ::recv(child.output(), buffer, sizeof buffer, 0);
@@ -211,8 +211,8 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
 
 Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::string_view input,
                                 const SandboxLimits& limits, bool errors) const {
-    // The shell sets limits that bubblewrap and the program inherit: KiB of address space, seconds of a processor,
-    // blocks of 512 bytes of a file.
+    // The shell sets limits that bubblewrap and the program inherit: address space in KiB, processor time in seconds,
+    // file size in blocks of 512 bytes.
     std::vector<std::string> words{
         shell_,
         "-c",
@@ -284,7 +284,7 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
     converse(child, input, limits, until, run);
-    // A program may close its output and go on.
+    // The program may close its output and continue.
     int status = 0;
     while (!run.timed_out && !run.flooded && !child.ended(status)) {
         if (Clock::now() > until) {
@@ -294,7 +294,7 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
         ::usleep(1000);
     }
     if (run.timed_out || run.flooded) status = child.end();
-    // Bubblewrap says 128 + n of a program that signal n ended.
+    // Bubblewrap exits with 128 + n if signal n ended the program.
     run.exit_status = WIFEXITED(status) && WEXITSTATUS(status) <= 128 ? WEXITSTATUS(status) : -1;
     return run;
 }

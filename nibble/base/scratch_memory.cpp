@@ -10,10 +10,10 @@
 namespace nibble {
 namespace {
 
-// A file without a name, all its blocks reserved: a full disk is an error here, not a SIGBUS later.
+// Creates an unnamed file with all blocks reserved: a full disk is an error here instead of a SIGBUS later.
 Result<int> reserved_file(size_t bytes, const std::filesystem::path& folder) {
     int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (file < 0) {  // not every file system has files without a name from the start
+    if (file < 0) {  // some file systems cannot create files without a name
         std::string name = (folder / ".nibble-scratch-XXXXXX").string();
         file = ::mkostemp(name.data(), O_CLOEXEC);
         if (file >= 0) ::unlink(name.c_str());

@@ -1,5 +1,5 @@
-// Memory for what may be too large to keep: ordinary pages up to a limit, beyond it pages of an unlinked file that the
-// system may write out. Zeroed.
+// Zeroed memory for data that may be too large for RAM: ordinary pages up to a limit, above it pages of an unlinked
+// file, which the system may write to disk.
 #pragma once
 
 #include "base/error.h"
@@ -12,7 +12,7 @@ namespace nibble {
 
 class ScratchMemory {
 public:
-    // `folder` must exist when bytes > limit. Errors: no memory, no room in the folder (the whole size is reserved).
+    // `folder` must exist if bytes > limit. Errors: no memory, no space in the folder (the whole size is reserved).
     static Result<ScratchMemory> create(size_t bytes, size_t limit, const std::filesystem::path& folder);
 
     std::byte* data() const { return static_cast<std::byte*>(map_.get()); }

@@ -24,7 +24,7 @@ namespace {
 
 thread_local const void* inside = nullptr;  // the pool whose work this thread is running
 
-// A job's ticket: generation, whether it is closed to further workers, how many work on it.
+// A job's ticket: generation, whether it is closed to further workers, number of workers on it.
 constexpr uint32_t one_worker = 1, closed = 1u << 11, next_generation = 1u << 12;
 static_assert(ThreadPool::most_threads < closed);
 constexpr uint32_t workers_of(uint32_t ticket) { return ticket & (closed - 1); }
@@ -41,9 +41,9 @@ void pause() {
 }  // namespace
 
 // A worker that finds an open job joins it by a compare-and-swap of the ticket. The caller works too, closes the ticket
-// when no index is left, and waits for those who joined, not for those who still sleep. Jobs of a decoding step follow
-// one another within microseconds: workers watch the ticket for `spins` before they sleep on it, and the caller watches
-// for the last one to finish.
+// when no index is left, and waits for workers that joined, not for sleeping ones. Jobs of a decoding step follow each
+// other within microseconds: workers poll the ticket for `spins` iterations before they sleep on it, and the caller
+// polls until the last worker finishes.
 struct ThreadPool::State {
     std::mutex caller;  // one parallel_for at a time
     std::vector<pthread_t> workers;
@@ -55,7 +55,7 @@ struct ThreadPool::State {
     alignas(64) std::atomic<int64_t> next{0};
 
     std::mutex thrown;
-    std::exception_ptr error;  // the first that was thrown
+    std::exception_ptr error;  // the first exception thrown
 
     void drain() {
         try {
@@ -63,13 +63,13 @@ struct ThreadPool::State {
         } catch (...) {
             const std::lock_guard lock(thrown);
             if (!error) error = std::current_exception();
-            next.store(n, std::memory_order_relaxed);  // the rest is not begun
+            next.store(n, std::memory_order_relaxed);  // skips indices that have not started
         }
     }
 
-    // False: the system has no memory or no threads left.
+    // Returns false if the system has no memory or threads left.
     bool add_worker() {
-        constexpr size_t least_stack = size_t{1} << 20;  // `ulimit -s` may say less
+        constexpr size_t least_stack = size_t{1} << 20;  // `ulimit -s` may be smaller
         pthread_attr_t how;
         if (::pthread_attr_init(&how) != 0) return false;
         size_t stack = 0;
@@ -142,7 +142,7 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t)>& wor
     s.work = &work;
     s.n = n;
     s.next.store(0, std::memory_order_relaxed);
-    const uint32_t last = s.ticket.load(std::memory_order_relaxed);  // closed, nobody works
+    const uint32_t last = s.ticket.load(std::memory_order_relaxed);  // closed, no worker is active
     s.ticket.store((last & ~closed) + next_generation, std::memory_order_release);
     s.ticket.notify_all();
     inside = &s;

@@ -1,5 +1,5 @@
-// What ran when, as spans of time, in the format that chrome://tracing and ui.perfetto.dev read ("Trace Event Format",
-// complete events). A null trace costs a comparison. Spans of one lane nest by their times.
+// Records what ran when as spans of time, in the format of chrome://tracing and ui.perfetto.dev ("Trace Event Format",
+// complete events). A null trace costs one comparison. Spans of one lane nest by their times.
 #pragma once
 
 #include "base/json.h"
@@ -15,7 +15,7 @@ class Trace {
 public:
     using Clock = std::chrono::steady_clock;
 
-    // Spans are kept while recording; at most `most` of them, so that a trace that nobody ends stays small.
+    // Spans are kept only while recording, at most `most` of them, which bounds a trace that is never stopped.
     explicit Trace(size_t most = size_t{1} << 20) : most_(most) {}
     void record(bool on) { recording_ = on; }
     bool recording() const { return recording_; }
@@ -24,7 +24,7 @@ public:
     void add(std::string name, std::string_view lane, Clock::time_point begin, Clock::time_point end);
     int64_t spans() const;
 
-    // {"traceEvents": [...]}: microseconds since the first span.
+    // Returns {"traceEvents": [...]} with times in microseconds since the first span.
     Json to_json() const;
 
 private:
@@ -40,7 +40,7 @@ private:
     std::vector<Event> events_;
 };
 
-// From here to the end of the scope, where the trace records then and is not null.
+// Adds a span from here to the end of the scope, if the trace is not null and is recording.
 class TraceSpan {
 public:
     TraceSpan(Trace* trace, std::string_view name, int64_t number = -1)

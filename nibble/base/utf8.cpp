@@ -55,7 +55,7 @@ Utf8Step utf8_step(std::string_view text, size_t at) {
     char32_t code = a & (0x7Fu >> size);
     for (size_t k = 1; k < size; ++k) {
         if (at + k >= text.size()) return {k, 0xFFFD, false, true};
-        // The second byte also rules out overlong forms, surrogates and what is beyond U+10FFFF.
+        // The range of the second byte also excludes overlong forms, surrogates and code points beyond U+10FFFF.
         uint8_t low = 0x80, high = 0xBF;
         if (k == 1 && a == 0xE0) low = 0xA0;
         if (k == 1 && a == 0xED) high = 0x9F;
