@@ -336,7 +336,7 @@ bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
     return args.slots >= 4;
 }
 
-cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_chain_w4a16_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
     constexpr int threads = 32 * matmul_chunks * groups;
     const auto kernel = args.width <= most_chain_width / 2
                             ? chain_w4a16_m1_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>

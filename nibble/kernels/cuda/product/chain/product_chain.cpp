@@ -140,8 +140,8 @@ Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo&
         return fail("chain_products: {} products that have no kernel in one", chain.products.size());
     args.overlap = overlap;
     const auto raw = static_cast<cudaStream_t>(stream.handle());
-    return cuda_status(records ? launch_record_chain(args, device.multiprocessors, raw)
-                               : launch_product_chain(args, device.multiprocessors, raw),
+    return cuda_status(records ? launch_chain_w4a16_m1(args, device.multiprocessors, raw)
+                               : launch_sm90_chain_fp8_m1(args, device.multiprocessors, raw),
                        "chain_products: kernel launch");
 }
 

@@ -65,7 +65,7 @@ struct ProductChainArgs {
 // Fills in what depends on the grid and on shared memory; whether there is a kernel for these steps.
 bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
 bool shape_record_chain(ProductChainArgs& args, int multiprocessors);
-cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
-cudaError_t launch_record_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_chain_w4a16_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
 
 }  // namespace nibble::cuda

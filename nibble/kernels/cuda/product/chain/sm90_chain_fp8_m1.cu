@@ -331,7 +331,7 @@ bool shape_product_chain(ProductChainArgs& args, int multiprocessors) {
     return args.slots >= 3;
 }
 
-cudaError_t launch_product_chain(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
     if (!map_encoder()) return cudaErrorNotSupported;
     ChainMaps maps{};
     for (int i = 0; i < args.steps; ++i) {

@@ -192,14 +192,14 @@ cudaError_t launch(const InputsArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream) {
+cudaError_t launch_make_fp8_operand(const OperandArgs& args, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>((args.rows * ((args.cols + 15) / 16) + threads - 1) / threads);
     if (blocks == 0) return cudaSuccess;
     make_fp8_operand_kernel<<<blocks, threads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
-cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream) {
+cudaError_t launch_make_bf16_operand(const OperandArgs& args, cudaStream_t stream) {
     const auto blocks = static_cast<unsigned>((args.rows * (args.cols / 8) + threads - 1) / threads);
     if (blocks == 0) return cudaSuccess;
     switch (args.kind) {
@@ -221,7 +221,7 @@ cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-cudaError_t launch_inputs(const InputsArgs& args, cudaStream_t stream) {
+cudaError_t launch_quantize_inputs(const InputsArgs& args, cudaStream_t stream) {
     switch (static_cast<ActivationFormat>(args.format)) {
         case ActivationFormat::nvfp4:
             return launch<ActivationFormat::nvfp4>(args, stream);

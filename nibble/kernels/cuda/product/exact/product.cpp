@@ -100,7 +100,7 @@ Result<ProductChoice> choose_product(const ProductArgs& args, const Operand& w) 
     const bool wide = args.tokens > most_narrow_tokens || (args.tokens > 8 && !w.tile_scales);
     if (wide && !args.rows && on_hopper())
         return ProductChoice{.kernel = ProductKernel::wide, .wide = wide_tile(w, args.tokens)};
-    if (fits_few_rows(args)) return ProductChoice{.kernel = ProductKernel::few_rows};
+    if (fits_product_bf16_m8(args)) return ProductChoice{.kernel = ProductKernel::few_rows};
     return ProductChoice{.kernel = ProductKernel::narrow, .tile_tokens = tile_tokens_for(args.tokens)};
 }
 
@@ -121,7 +121,7 @@ Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const 
     args.warps = static_cast<int>(
         std::clamp<int64_t>(ceil_div(args.row_tiles * token_tiles, multiprocessors * waves), 1, most_warps));
     if (token_tiles > 65535) return fail("product: {} tiles of tokens", token_tiles);
-    return cuda_status(launch_narrow(args, static_cast<int>(token_tiles), tile_tokens, queue_of(stream)),
+    return cuda_status(launch_product_bf16_m64(args, static_cast<int>(token_tiles), tile_tokens, queue_of(stream)),
                        "product: kernel launch");
 }
 
@@ -130,11 +130,11 @@ Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const 
 Status prepare_products(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    NIBBLE_CHECK(cuda_status(prepare_narrow(), "product: cudaFuncSetAttribute"));
-    NIBBLE_CHECK(cuda_status(prepare_few_rows(), "product: cudaFuncSetAttribute"));
-    NIBBLE_CHECK(cuda_status(prepare_fp8(), "product: cudaFuncSetAttribute"));
-    NIBBLE_CHECK(cuda_status(prepare_fp8_experts(), "product: cudaFuncSetAttribute"));
-    return cuda_status(prepare_wide_product(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
+    NIBBLE_CHECK(cuda_status(prepare_product_bf16_m64(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_product_bf16_m8(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_sm90_product_fp8(), "product: cudaFuncSetAttribute"));
+    NIBBLE_CHECK(cuda_status(prepare_sm90_experts_fp8(), "product: cudaFuncSetAttribute"));
+    return cuda_status(prepare_sm90_product_bf16(), "product: cudaFuncSetAttribute, cuTensorMapEncodeTiled");
 }
 
 int64_t operand_bytes(int64_t rows, int64_t cols) {
@@ -145,15 +145,15 @@ Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::b
     NIBBLE_CHECK(fits(rows, w.cols, first_row, w.rows, tiles));
     if (w.dtype != DType::bf16 && w.dtype != DType::f16 && w.dtype != DType::f32)
         return fail("make_operand: weights in {}", dtype_name(w.dtype));
-    return cuda_status(launch_operand({.from = reinterpret_cast<const uint8_t*>(w.data),
-                                       .rows = w.rows,
-                                       .cols = w.cols,
-                                       .first_row = first_row,
-                                       .tiles = reinterpret_cast<uint8_t*>(tiles),
-                                       .kind = w.dtype == DType::bf16  ? 0
-                                               : w.dtype == DType::f16 ? 1
-                                                                       : 2},
-                                      queue_of(stream)),
+    return cuda_status(launch_make_bf16_operand({.from = reinterpret_cast<const uint8_t*>(w.data),
+                                                 .rows = w.rows,
+                                                 .cols = w.cols,
+                                                 .first_row = first_row,
+                                                 .tiles = reinterpret_cast<uint8_t*>(tiles),
+                                                 .kind = w.dtype == DType::bf16  ? 0
+                                                         : w.dtype == DType::f16 ? 1
+                                                                                 : 2},
+                                                queue_of(stream)),
                        "make_operand: kernel launch");
 }
 
@@ -161,16 +161,16 @@ Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::by
     NIBBLE_CHECK(fits(rows, w.cols, first_row, w.rows, tiles));
     if (w.format == Format::none) return fail("make_operand: a quantized matrix without a format");
     const FormatLayout layout = format_layout(w.format);
-    return cuda_status(launch_operand({.from = w.codes,
-                                       .block_scales = layout.block ? w.block_scales : nullptr,
-                                       .rows = w.rows,
-                                       .cols = w.cols,
-                                       .first_row = first_row,
-                                       .tiles = reinterpret_cast<uint8_t*>(tiles),
-                                       .kind = layout.code_bits == 8 ? 3 : 4,
-                                       .block = layout.block,
-                                       .e8m0 = layout.e8m0_scales},
-                                      queue_of(stream)),
+    return cuda_status(launch_make_bf16_operand({.from = w.codes,
+                                                 .block_scales = layout.block ? w.block_scales : nullptr,
+                                                 .rows = w.rows,
+                                                 .cols = w.cols,
+                                                 .first_row = first_row,
+                                                 .tiles = reinterpret_cast<uint8_t*>(tiles),
+                                                 .kind = layout.code_bits == 8 ? 3 : 4,
+                                                 .block = layout.block,
+                                                 .e8m0 = layout.e8m0_scales},
+                                                queue_of(stream)),
                        "make_operand: kernel launch");
 }
 
@@ -181,12 +181,12 @@ Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte
     NIBBLE_CHECK(fits(rows, w.cols, first_row, w.rows, tiles));
     if (w.format != Format::fp8 && w.format != Format::fp8_row && w.format != Format::fp8_block128)
         return fail("make_codes: weights in {}", format_name(w.format));
-    return cuda_status(launch_codes({.from = w.codes,
-                                     .rows = w.rows,
-                                     .cols = w.cols,
-                                     .first_row = first_row,
-                                     .tiles = reinterpret_cast<uint8_t*>(tiles)},
-                                    queue_of(stream)),
+    return cuda_status(launch_make_fp8_operand({.from = w.codes,
+                                                .rows = w.rows,
+                                                .cols = w.cols,
+                                                .first_row = first_row,
+                                                .tiles = reinterpret_cast<uint8_t*>(tiles)},
+                                               queue_of(stream)),
                        "make_codes: kernel launch");
 }
 
@@ -197,15 +197,15 @@ Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_str
     constexpr std::string_view what = "product: kernel launch";
     switch (choice.kernel) {
         case ProductKernel::codes:
-            return cuda_status(launch_fp8(args, choice.codes, multiprocessors, queue_of(stream)), what);
+            return cuda_status(launch_sm90_product_fp8(args, choice.codes, multiprocessors, queue_of(stream)), what);
         case ProductKernel::chunked:
             if (ceil_div(in.tokens, 8) > 65535) return fail("product: {} tokens", in.tokens);
-            return cuda_status(launch_chunked(args, queue_of(stream)), what);
+            return cuda_status(launch_product_bf16_splitk(args, queue_of(stream)), what);
         case ProductKernel::wide:
             args.warps = 8;
-            return cuda_status(launch_wide_product(args, choice.wide, queue_of(stream)), what);
+            return cuda_status(launch_sm90_product_bf16(args, choice.wide, queue_of(stream)), what);
         case ProductKernel::few_rows:
-            return cuda_status(launch_few_rows(args, queue_of(stream)), what);
+            return cuda_status(launch_product_bf16_m8(args, queue_of(stream)), what);
         case ProductKernel::narrow:
             break;
     }
@@ -226,10 +226,11 @@ Status rounded_product(const ProductInput& in, const Operand& w, std::byte* y, i
     args.y = nullptr;
     args.y16 = reinterpret_cast<uint16_t*>(y);
     if (choice.kernel == ProductKernel::codes)
-        return cuda_status(launch_fp8(args, choice.codes, multiprocessors, queue_of(stream)), "product: kernel launch");
+        return cuda_status(launch_sm90_product_fp8(args, choice.codes, multiprocessors, queue_of(stream)),
+                           "product: kernel launch");
     if (choice.kernel != ProductKernel::wide) return fail("product: {} tokens have no kernel that rounds", in.tokens);
     args.warps = 8;
-    return cuda_status(launch_wide_product(args, choice.wide, queue_of(stream)), "product: kernel launch");
+    return cuda_status(launch_sm90_product_bf16(args, choice.wide, queue_of(stream)), "product: kernel launch");
 }
 
 Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
@@ -281,7 +282,7 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
     if (w.first.codes) {
         if (!on_hopper()) return fail("grouped_product: codes have no kernel on this GPU");
         args.expert_bytes = codes_bytes(w.first.rows, w.first.cols);
-        return cuda_status(launch_fp8_experts(args, expert_tile(w, in.tokens), multiprocessors, queue_of(stream)),
+        return cuda_status(launch_sm90_experts_fp8(args, expert_tile(w, in.tokens), multiprocessors, queue_of(stream)),
                            "grouped_product: kernel launch");
     }
     args.expert_bytes = operand_bytes(w.first.rows, w.first.cols);
@@ -313,21 +314,21 @@ Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stre
         return fail("quantize_inputs: {} has no codes of eight bits", activation_name(q.format));
     if (q.expert_scales && (q.experts < 1 || !q.begin)) return fail("quantize_inputs: {} experts", q.experts);
     if (!aligned(q.x) || !aligned(q.out)) return fail("quantize_inputs: device pointers must be 16-byte aligned");
-    return cuda_status(launch_inputs({.x = reinterpret_cast<const uint16_t*>(q.x),
-                                      .out = reinterpret_cast<uint16_t*>(q.out),
-                                      .scales = q.scales,
-                                      .tokens = q.tokens,
-                                      .cols = q.cols,
-                                      .stride = stride,
-                                      .input_scale = q.input_scale,
-                                      .format = static_cast<int>(q.format),
-                                      .codes = q.codes,
-                                      .out_pitch = codes_pitch(q.cols),
-                                      .experts = q.expert_scales ? q.experts : 0,
-                                      .begin = q.begin,
-                                      .expert_scales = q.expert_scales,
-                                      .overlap = overlap},
-                                     queue_of(stream)),
+    return cuda_status(launch_quantize_inputs({.x = reinterpret_cast<const uint16_t*>(q.x),
+                                               .out = reinterpret_cast<uint16_t*>(q.out),
+                                               .scales = q.scales,
+                                               .tokens = q.tokens,
+                                               .cols = q.cols,
+                                               .stride = stride,
+                                               .input_scale = q.input_scale,
+                                               .format = static_cast<int>(q.format),
+                                               .codes = q.codes,
+                                               .out_pitch = codes_pitch(q.cols),
+                                               .experts = q.expert_scales ? q.experts : 0,
+                                               .begin = q.begin,
+                                               .expert_scales = q.expert_scales,
+                                               .overlap = overlap},
+                                              queue_of(stream)),
                        "quantize_inputs: kernel launch");
 }
 

@@ -285,7 +285,7 @@ cudaError_t prepare() {
 
 }  // namespace
 
-cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream) {
+cudaError_t launch_product_bf16_m64(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream) {
     const auto go = [&]<int Tiles>() {
         return args.tile_scales ? launch<Tiles, true>(args, token_tiles, stream)
                                 : launch<Tiles, false>(args, token_tiles, stream);
@@ -304,7 +304,7 @@ cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tok
     }
 }
 
-cudaError_t prepare_narrow() {
+cudaError_t prepare_product_bf16_m64() {
     for (const auto each : {prepare<1>, prepare<2>, prepare<4>, prepare<8>})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;

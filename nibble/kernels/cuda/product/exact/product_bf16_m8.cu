@@ -151,14 +151,14 @@ void shape(ProductArgs& args) {
 
 }  // namespace
 
-bool fits_few_rows(const ProductArgs& given) {
+bool fits_product_bf16_m8(const ProductArgs& given) {
     ProductArgs args = given;
     if (args.tokens > 8 || args.experts > 0 || args.tile_scales || args.row_tiles > 4 * one_wave) return false;
     shape(args);
     return args.stages >= 3;
 }
 
-cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream) {
+cudaError_t launch_product_bf16_m8(ProductArgs args, cudaStream_t stream) {
     shape(args);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -173,7 +173,7 @@ cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, product_bf16_m8_kernel, args);
 }
 
-cudaError_t prepare_few_rows() {
+cudaError_t prepare_product_bf16_m8() {
     return cudaFuncSetAttribute(product_bf16_m8_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
 }
 

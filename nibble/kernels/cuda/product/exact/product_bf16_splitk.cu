@@ -102,7 +102,7 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream) {
+cudaError_t launch_product_bf16_splitk(const ProductArgs& args, cudaStream_t stream) {
     return args.tokens <= 8 ? launch<1>(args, stream) : launch<4>(args, stream);
 }
 

@@ -22,7 +22,7 @@ struct ProductArgs {
     const float* group_scales = nullptr;
     float scale = 1, input_scale = 1;
     float* y = nullptr;
-    uint16_t* y16 = nullptr;             // instead of y, rounded to BF16: launch_wide_product(), launch_fp8()
+    uint16_t* y16 = nullptr;  // instead of y, rounded to BF16: launch_sm90_product_bf16(), launch_sm90_product_fp8()
     int64_t x_stride = 0, y_stride = 0;  // bytes, floats
     int tokens = 0, n = 0, k = 0;
     int k_tiles = 0;            // of 64 columns
@@ -36,49 +36,50 @@ struct ProductArgs {
     bool overlap = false;
 };
 // Up to 64 tokens a thread block, mma.sync.
-cudaError_t launch_narrow(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream);
-cudaError_t prepare_narrow();
-// launch_narrow() for up to eight tokens and few rows a multiprocessor.
-bool fits_few_rows(const ProductArgs& args);
-cudaError_t launch_few_rows(ProductArgs args, cudaStream_t stream);
-cudaError_t prepare_few_rows();
+cudaError_t launch_product_bf16_m64(const ProductArgs& args, int token_tiles, int tile_tokens, cudaStream_t stream);
+cudaError_t prepare_product_bf16_m64();
+// launch_product_bf16_m64() for up to eight tokens and few rows a multiprocessor.
+bool fits_product_bf16_m8(const ProductArgs& args);
+cudaError_t launch_product_bf16_m8(ProductArgs args, cudaStream_t stream);
+cudaError_t prepare_product_bf16_m8();
 // Few rows, any number of tokens: eight chunks of K. No experts, no tile_scales.
-cudaError_t launch_chunked(const ProductArgs& args, cudaStream_t stream);
+cudaError_t launch_product_bf16_splitk(const ProductArgs& args, cudaStream_t stream);
 // wgmma; no `rows`, no experts. args.warps: tiles of tokens that go through W together.
 struct WideProductTile {
     int tokens = 256;    // 16, 32, 64, 128 with one row group, 128 or 256 with two; tile_scales: 128 with two
     int row_groups = 2;  // of 64 rows
 };
-cudaError_t launch_wide_product(const ProductArgs& args, WideProductTile tile, cudaStream_t stream);
-cudaError_t prepare_wide_product();
+cudaError_t launch_sm90_product_bf16(const ProductArgs& args, WideProductTile tile, cudaStream_t stream);
+cudaError_t prepare_sm90_product_bf16();
 
 // x and W as E4M3 codes: x_stride a multiple of 128, zeros behind the columns; W in tiles of 8 x 128, [rows / 8][cols /
 // 128][8 rows][128 bytes], the 16-byte chunk i of a row at i ^ row. No `rows`, no experts.
 inline constexpr int fp8_tile_bytes = 1024, fp8_most_narrow_tokens = 64;
 struct Fp8ProductArgs {
     ProductArgs product;
-    int stage_groups = 1, token_rows = 0, stages = 0;  // launch_fp8() fills them in
+    int stage_groups = 1, token_rows = 0, stages = 0;  // launch_sm90_product_fp8() fills them in
 };
 // narrow: up to fp8_most_narrow_tokens. medium: up to 128, where thread blocks of fewer rows fill the GPU in one wave.
-// square: tiles of 128 rows by two thread blocks x 128 tokens. wide: launch_fp8_wide().
+// square: tiles of 128 rows by two thread blocks x 128 tokens. wide: launch_sm90_product_fp8_m256().
 enum class Fp8Kernel : uint8_t { narrow, medium, square, wide };
 struct Fp8Choice {
     Fp8Kernel kernel = Fp8Kernel::square;
     int rows = 0;  // of W to a thread block: narrow, medium
 };
 Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors);
-cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_fp8();
-// launch_fp8() for many tokens: tiles of 256 tokens x 256 rows, by two thread blocks.
-bool fits_fp8_wide(const ProductArgs& product);
+cudaError_t launch_sm90_product_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors,
+                                    cudaStream_t stream);
+cudaError_t prepare_sm90_product_fp8();
+// launch_sm90_product_fp8() for many tokens: tiles of 256 tokens x 256 rows, by two thread blocks.
+bool fits_sm90_product_fp8_m256(const ProductArgs& product);
 int64_t fp8_wide_tiles(const ProductArgs& product);
-cudaError_t launch_fp8_wide(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_fp8_wide();
+cudaError_t launch_sm90_product_fp8_m256(const ProductArgs& product, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_sm90_product_fp8_m256();
 
 // The same for experts, in tiles of one of these numbers of tokens; `rows` may be given.
 inline constexpr int fp8_experts_tiles[] = {8, 16, 32, 64, 128};
-cudaError_t launch_fp8_experts(const ProductArgs& args, int tile_tokens, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_fp8_experts();
+cudaError_t launch_sm90_experts_fp8(const ProductArgs& args, int tile_tokens, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_sm90_experts_fp8();
 
 struct OperandArgs {
     const uint8_t* from = nullptr;          // values, or codes
@@ -92,8 +93,9 @@ struct OperandArgs {
     bool swizzled = false;         // block scales lie as in formats/swizzle.h
     uint16_t* rows_out = nullptr;  // row-major values go here instead of tiles
 };
-cudaError_t launch_codes(const OperandArgs& args, cudaStream_t stream);  // E4M3, in the tiles of launch_fp8()
-cudaError_t launch_operand(const OperandArgs& args, cudaStream_t stream);
+cudaError_t launch_make_fp8_operand(const OperandArgs& args,
+                                    cudaStream_t stream);  // E4M3, in the tiles of launch_sm90_product_fp8()
+cudaError_t launch_make_bf16_operand(const OperandArgs& args, cudaStream_t stream);
 
 struct InputsArgs {
     const uint16_t* x = nullptr;
@@ -109,6 +111,6 @@ struct InputsArgs {
     const float* expert_scales = nullptr;
     bool overlap = false;
 };
-cudaError_t launch_inputs(const InputsArgs& args, cudaStream_t stream);
+cudaError_t launch_quantize_inputs(const InputsArgs& args, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -238,7 +238,7 @@ cudaError_t prepare() {
 
 }  // namespace
 
-cudaError_t launch_wide_product(const ProductArgs& args, WideProductTile tile, cudaStream_t stream) {
+cudaError_t launch_sm90_product_bf16(const ProductArgs& args, WideProductTile tile, cudaStream_t stream) {
     const EncodeMap encode = map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUtensorMap map;
@@ -266,7 +266,7 @@ cudaError_t launch_wide_product(const ProductArgs& args, WideProductTile tile, c
     }
 }
 
-cudaError_t prepare_wide_product() {
+cudaError_t prepare_sm90_product_bf16() {
     for (const auto each : {prepare<16, false, 1>, prepare<32, false, 1>, prepare<64, false, 1>, prepare<128, false, 1>,
                             prepare<128, false, 2>, prepare<256, false, 2>, prepare<128, true, 2>})
         if (const cudaError_t code = each()) return code;

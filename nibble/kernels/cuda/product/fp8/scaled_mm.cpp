@@ -16,16 +16,16 @@ int64_t rows_bytes(const ScaledMmPlan& p) { return round_up<int64_t>(p.m * p.k *
 
 // Codes times block scales as BF16: row-major, or as tiles of an operand.
 Status decode(const ScaledMatrix& w, uint16_t* rows, uint8_t* tiles, const Stream& stream) {
-    return cuda_status(launch_operand({.from = w.codes,
-                                       .block_scales = w.scales,
-                                       .rows = w.rows,
-                                       .cols = w.cols,
-                                       .tiles = tiles,
-                                       .kind = 4,
-                                       .block = 16,
-                                       .swizzled = true,
-                                       .rows_out = rows},
-                                      queue_of(stream)),
+    return cuda_status(launch_make_bf16_operand({.from = w.codes,
+                                                 .block_scales = w.scales,
+                                                 .rows = w.rows,
+                                                 .cols = w.cols,
+                                                 .tiles = tiles,
+                                                 .kind = 4,
+                                                 .block = 16,
+                                                 .swizzled = true,
+                                                 .rows_out = rows},
+                                                queue_of(stream)),
                        "scaled_mm: kernel launch");
 }
 

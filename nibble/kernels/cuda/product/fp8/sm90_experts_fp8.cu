@@ -303,13 +303,14 @@ cudaError_t visit_tiles(int tokens, Visit visit) {
 
 }  // namespace
 
-cudaError_t launch_fp8_experts(const ProductArgs& args, int tile_tokens, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_experts_fp8(const ProductArgs& args, int tile_tokens, int multiprocessors,
+                                    cudaStream_t stream) {
     const int64_t tiles = int64_t{args.tokens} / tile_tokens + std::min(args.experts, args.tokens);
     if (args.experts > most_experts || tiles * ((args.n + 7) / 8) > INT_MAX) return cudaErrorInvalidValue;
     return visit_tiles(tile_tokens, [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); });
 }
 
-cudaError_t prepare_fp8_experts() {
+cudaError_t prepare_sm90_experts_fp8() {
     for (const int tokens : fp8_experts_tiles)
         if (const cudaError_t code = visit_tiles(tokens, [](auto launcher) { return launcher.prepare(); })) return code;
     return cudaSuccess;

@@ -419,10 +419,11 @@ Fp8Choice choose_fp8(const ProductArgs& product, int multiprocessors) {
         return {Fp8Kernel::medium, half_rows};
     // One tile of 256 x 128 takes 1.8 times as long as one of 128 x 128.
     const int64_t wide = (fp8_wide_tiles(product) + clusters - 1) / clusters;
-    return {fits_fp8_wide(product) && wide * 18 < square * 10 ? Fp8Kernel::wide : Fp8Kernel::square};
+    return {fits_sm90_product_fp8_m256(product) && wide * 18 < square * 10 ? Fp8Kernel::wide : Fp8Kernel::square};
 }
 
-cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_product_fp8(const ProductArgs& product, const Fp8Choice& choice, int multiprocessors,
+                                    cudaStream_t stream) {
     if (!map_encoder()) return cudaErrorNotSupported;
     const Fp8ProductArgs args{.product = product};
     const auto launch = [&](auto launcher) { return launcher.launch(args, multiprocessors, stream); };
@@ -432,20 +433,20 @@ cudaError_t launch_fp8(const ProductArgs& product, const Fp8Choice& choice, int 
         case Fp8Kernel::medium:
             return visit_medium(choice.rows, launch);
         case Fp8Kernel::wide:
-            return launch_fp8_wide(product, multiprocessors, stream);
+            return launch_sm90_product_fp8_m256(product, multiprocessors, stream);
         case Fp8Kernel::square:
             break;
     }
     return launch(Square{});
 }
 
-cudaError_t prepare_fp8() {
+cudaError_t prepare_sm90_product_fp8() {
     const auto prepare = [](auto launcher) { return launcher.prepare(); };
     for (const int rows : narrow_rows)
         if (const cudaError_t code = visit_narrow(rows, prepare)) return code;
     for (const int rows : medium_rows)
         if (const cudaError_t code = visit_medium(rows, prepare)) return code;
-    if (const cudaError_t code = prepare_fp8_wide()) return code;
+    if (const cudaError_t code = prepare_sm90_product_fp8_m256()) return code;
     return Square::prepare();
 }
 

@@ -216,11 +216,11 @@ __global__ void __launch_bounds__(threads, 1)
 
 }  // namespace
 
-bool fits_fp8_wide(const ProductArgs& p) { return !p.tile_scales || fp8_scales_in_fours(p); }
+bool fits_sm90_product_fp8_m256(const ProductArgs& p) { return !p.tile_scales || fp8_scales_in_fours(p); }
 
 int64_t fp8_wide_tiles(const ProductArgs& p) { return fp8_tiles(p, cluster * tile_rows, tile_tokens); }
 
-cudaError_t launch_fp8_wide(const ProductArgs& p, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_product_fp8_m256(const ProductArgs& p, int multiprocessors, cudaStream_t stream) {
     CUtensorMap x_map, w_map, scale_map{};
     if (!encode_fp8_maps(x_map, w_map, p, tile_tokens / cluster, tile_rows, 1) ||
         (p.tile_scales && !encode_fp8_scales(scale_map, p, tile_tokens)))
@@ -231,7 +231,7 @@ cudaError_t launch_fp8_wide(const ProductArgs& p, int multiprocessors, cudaStrea
                              scale_map);
 }
 
-cudaError_t prepare_fp8_wide() {
+cudaError_t prepare_sm90_product_fp8_m256() {
     for (const auto kernel : {sm90_product_fp8_m256_kernel<true>, sm90_product_fp8_m256_kernel<false>})
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, all_bytes))

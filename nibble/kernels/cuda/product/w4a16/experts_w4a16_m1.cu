@@ -202,12 +202,13 @@ struct OneShape {
 
 }  // namespace
 
-bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors) {
+bool fits_experts_w4a16_m1(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors) {
     const OneShape shape(args, one, multiprocessors);
     return shape.warps <= most_warps && shape.bytes <= shared_limit;
 }
 
-cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_experts_w4a16_m1(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
+                                    cudaStream_t stream) {
     const OneShape shape(args, one, multiprocessors);
     one.x_rows = shape.x_rows, one.expert_blocks = shape.expert_blocks;
     const auto deal = [](int all, int blocks) {
@@ -230,7 +231,7 @@ cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int mult
     }
 }
 
-cudaError_t prepare_one_token() {
+cudaError_t prepare_experts_w4a16_m1() {
     for (const auto kernel : {experts_w4a16_m1_kernel<1>, experts_w4a16_m1_kernel<2>, experts_w4a16_m1_kernel<4>})
         if (const cudaError_t code = allow_shared_memory(kernel, shared_limit)) return code;
     return cudaSuccess;

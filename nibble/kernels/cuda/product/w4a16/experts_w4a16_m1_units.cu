@@ -184,12 +184,13 @@ cudaError_t launch(const ExpertsArgs& args, const OneTokenArgs& one, const Grid&
 
 }  // namespace
 
-bool fits_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors) {
+bool fits_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors) {
     const Grid grid(args, one, multiprocessors);
     return grid.slots > 0 && (one.combine.sum ? one.active < matmul_chunks : args.rows && one.dense.row_tiles == 0);
 }
 
-cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
+                                          cudaStream_t stream) {
     const Grid grid(args, one, multiprocessors);
     switch (grid.slots) {
         case 1:
@@ -203,7 +204,7 @@ cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int 
     }
 }
 
-cudaError_t prepare_token_experts() {
+cudaError_t prepare_experts_w4a16_m1_units() {
     for (const auto kernel : {experts_w4a16_m1_units_kernel<1, false>, experts_w4a16_m1_units_kernel<2, false>,
                               experts_w4a16_m1_units_kernel<3, false>, experts_w4a16_m1_units_kernel<1, true>,
                               experts_w4a16_m1_units_kernel<2, true>, experts_w4a16_m1_units_kernel<3, true>})

@@ -215,9 +215,9 @@ cudaError_t prepare() {
 
 }  // namespace
 
-cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream) {
-    if (shape.kernel == ExpertsKernel::many) return launch_many_experts(args, shape.tokens, shape.blocks, stream);
-    if (shape.kernel == ExpertsKernel::few) return launch_few_experts(args, shape.parts, shape.blocks, stream);
+cudaError_t launch_experts_w4a16_m64(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream) {
+    if (shape.kernel == ExpertsKernel::many) return launch_sm90_experts_w4a16(args, shape.tokens, shape.blocks, stream);
+    if (shape.kernel == ExpertsKernel::few) return launch_experts_w4a16_m8(args, shape.parts, shape.blocks, stream);
     switch (shape.tokens) {
         case 8:
             return launch<1>(args, shape.blocks, stream);
@@ -230,9 +230,9 @@ cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& sh
     }
 }
 
-cudaError_t prepare_experts() {
-    for (const auto each : {prepare<1>, prepare<2>, prepare<8>, prepare_few_experts, prepare_many_experts,
-                            prepare_one_token, prepare_token_experts})
+cudaError_t prepare_experts_w4a16_m64() {
+    for (const auto each : {prepare<1>, prepare<2>, prepare<8>, prepare_experts_w4a16_m8, prepare_sm90_experts_w4a16,
+                            prepare_experts_w4a16_m1, prepare_experts_w4a16_m1_units})
         if (const cudaError_t code = each()) return code;
     return cudaSuccess;
 }

@@ -232,17 +232,17 @@ cudaError_t launch(const ExpertsArgs& args, int blocks, cudaStream_t stream) {
 
 }  // namespace
 
-bool fits_few_experts(int records, int experts) {
+bool fits_experts_w4a16_m8(int records, int experts) {
     return Few<1>::bytes(records, experts) <= shared_limit && Few<4>::bytes(records, experts) <= shared_limit;
 }
 
-cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream) {
+cudaError_t launch_experts_w4a16_m8(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream) {
     return parts == 4   ? launch<4>(args, blocks, stream)
            : parts == 1 ? launch<1>(args, blocks, stream)
                         : cudaErrorInvalidValue;
 }
 
-cudaError_t prepare_few_experts() {
+cudaError_t prepare_experts_w4a16_m8() {
     for (const auto kernel : {experts_w4a16_m8_kernel<1>, experts_w4a16_m8_kernel<4>})
         if (const cudaError_t code =
                 cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit))

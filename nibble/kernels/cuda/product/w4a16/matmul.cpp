@@ -154,8 +154,9 @@ Result<MatmulPlan> plan_wide(const MatmulProblem& p, const DeviceInfo& device, c
     if (matmul_chunks % grid.units) return fail("matmul: K cannot be cut between {} warpgroups", grid.units);
     if (grid.nodes > most_nodes)
         return fail("matmul: {} x {} x {} in {} parts need too many nodes", p.m, p.n, p.k, t.parts);
-    NIBBLE_CHECK(cuda_status(grid.prefill ? prepare_w4a16_prefill(t.tokens) : prepare_wide(grid.shape),
-                             fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
+    NIBBLE_CHECK(cuda_status(
+        grid.prefill ? prepare_sm90_product_w4a16_m128(t.tokens) : prepare_sm90_product_w4a16_m32(grid.shape),
+        fmt::format("matmul: tiling {} x {} x {}", t.tokens, t.row_blocks, t.k_parts)));
     plan.permuted_bytes = grid.token_tiles * t.tokens * ceil_div(p.k, w4a16::record_cols) * (2 * w4a16::record_cols);
     plan.workspace_bytes = nodes_bytes + grid.slots_bytes + grid.parks_bytes;
     return plan;
@@ -187,8 +188,9 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                         .levels = grid.levels,
                         .scale_bits = scale_bits(w.format),
                         .overlap = options.overlap};
-    return cuda_status(grid.prefill ? launch_w4a16_prefill(args, t.tokens, plan.multiprocessors, queue_of(stream))
-                                    : launch_wide(args, grid.shape, queue_of(stream)),
+    return cuda_status(grid.prefill
+                           ? launch_sm90_product_w4a16_m128(args, t.tokens, plan.multiprocessors, queue_of(stream))
+                           : launch_sm90_product_w4a16_m32(args, grid.shape, queue_of(stream)),
                        "matmul: kernel launch");
 }
 
@@ -244,7 +246,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
         plan.kernel = MatmulKernel::token;
         plan.norms = p.k <= 2 * norm_pairs * 32 * grid.warps;
         plan.tokens_per_pass = 1;
-        NIBBLE_CHECK(cuda_status(prepare_token(shared_limit), "matmul: cudaFuncSetAttribute"));
+        NIBBLE_CHECK(cuda_status(prepare_product_w4a16_m1(shared_limit), "matmul: cudaFuncSetAttribute"));
         return plan;
     }
     const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
@@ -327,18 +329,18 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
         return fail("prepack: needs a counter and 16-byte aligned device pointers");
     const int64_t padded = ceil_div(end, w4a16::record_rows) * w4a16::record_rows;
-    return cuda_status(launch_prepack({.rows = w.rows,
-                                       .cols = w.cols,
-                                       .first_row = first_row,
-                                       .padding = end == out.rows ? padded - end : 0,
-                                       .mx = w.format == Format::mxfp4,
-                                       .run = turns.run,
-                                       .step = turns.step,
-                                       .codes = const_cast<uint8_t*>(w.codes),
-                                       .scales = const_cast<uint8_t*>(w.block_scales),
-                                       .records = reinterpret_cast<uint8_t*>(out.records),
-                                       .refused = refused},
-                                      queue_of(stream)),
+    return cuda_status(launch_w4a16_prepack({.rows = w.rows,
+                                             .cols = w.cols,
+                                             .first_row = first_row,
+                                             .padding = end == out.rows ? padded - end : 0,
+                                             .mx = w.format == Format::mxfp4,
+                                             .run = turns.run,
+                                             .step = turns.step,
+                                             .codes = const_cast<uint8_t*>(w.codes),
+                                             .scales = const_cast<uint8_t*>(w.block_scales),
+                                             .records = reinterpret_cast<uint8_t*>(out.records),
+                                             .refused = refused},
+                                            queue_of(stream)),
                        "prepack: kernel launch");
 }
 
@@ -348,13 +350,13 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
         return fail("unpack: [{}, {}] into {} of [{}, {}]", w.rows, w.cols, format_name(out.format), out.rows,
                     out.cols);
     if (!aligned(out.codes) || !aligned(w.records)) return fail("unpack: device pointers must be 16-byte aligned");
-    return cuda_status(launch_unpack({.rows = w.rows,
-                                      .cols = w.cols,
-                                      .mx = w.format == Format::mxfp4,
-                                      .codes = out.codes,
-                                      .scales = out.block_scales,
-                                      .records = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(w.records))},
-                                     queue_of(stream)),
+    return cuda_status(launch_w4a16_unpack({.rows = w.rows,
+                                            .cols = w.cols,
+                                            .mx = w.format == Format::mxfp4,
+                                            .codes = out.codes,
+                                            .scales = out.block_scales,
+                                            .records = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(w.records))},
+                                           queue_of(stream)),
                        "unpack: kernel launch");
 }
 
@@ -415,7 +417,7 @@ Status norm_product(const MatmulOptions::Norm& norm, const Operand& w, float* y,
                         .side = side_args(w, y),
                         .overlap = overlap};
     NIBBLE_CHECK(cuda_status(allow_gemv_shared(shared_limit), "norm_product: cudaFuncSetAttribute"));
-    return cuda_status(launch_gemv(args, {1, 1, 1, side_bytes(w.cols)}, queue_of(stream)),
+    return cuda_status(launch_product_w4a16_m8(args, {1, 1, 1, side_bytes(w.cols)}, queue_of(stream)),
                        "norm_product: kernel launch");
 }
 
@@ -425,13 +427,13 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
     if (plan.permuted_bytes == 0) return fail("permute: this plan reads x as it is");
     if (!aligned(x) || !aligned(out)) return fail("permute: device pointers must be 16-byte aligned");
     return cuda_status(
-        launch_permute({.x = reinterpret_cast<const uint8_t*>(x),
-                        .out = reinterpret_cast<uint8_t*>(out),
-                        .tokens = static_cast<int>(p.m),
-                        .blocks = static_cast<int>(ceil_div(p.k, w4a16::record_cols) * (w4a16::record_cols / 64)),
-                        .cols = static_cast<int>(p.k),
-                        .overlap = options.overlap},
-                       plan.tiling.tokens, queue_of(stream)),
+        launch_w4a16_permute({.x = reinterpret_cast<const uint8_t*>(x),
+                              .out = reinterpret_cast<uint8_t*>(out),
+                              .tokens = static_cast<int>(p.m),
+                              .blocks = static_cast<int>(ceil_div(p.k, w4a16::record_cols) * (w4a16::record_cols / 64)),
+                              .cols = static_cast<int>(p.k),
+                              .overlap = options.overlap},
+                             plan.tiling.tokens, queue_of(stream)),
         "permute: kernel launch");
 }
 
@@ -489,14 +491,14 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
         if (units) {
             TokenShape shape = grid.shape;
             if (side.w) shape.shared_bytes = std::max(shape.shared_bytes, side_bytes(p.k));
-            return cuda_status(launch_token(args, shape, queue_of(stream)), "matmul: kernel launch");
+            return cuda_status(launch_product_w4a16_m1(args, shape, queue_of(stream)), "matmul: kernel launch");
         }
-        NIBBLE_CHECK(
-            cuda_status(launch_gemv(args,
+        NIBBLE_CHECK(cuda_status(
+            launch_product_w4a16_m8(args,
                                     {plan.chunks_per_warp, plan.split, plan.slots,
                                      side.w ? std::max(plan.shared_bytes, side_bytes(p.k)) : plan.shared_bytes},
                                     queue_of(stream)),
-                        "matmul: kernel launch"));
+            "matmul: kernel launch"));
     }
     return Ok{};
 }

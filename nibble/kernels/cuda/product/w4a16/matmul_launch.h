@@ -30,8 +30,8 @@ struct ScaleBits {
 ScaleBits scale_bits(Format format);  // only for formats that have records
 
 // Conversion between canonical NVFP4 or MXFP4 (codes, scales) and records, rows [first_row, first_row + rows).
-// launch_prepack reads codes and scales and writes records, with `padding` rows of zeros behind them; launch_unpack
-// goes the other way.
+// launch_w4a16_prepack reads codes and scales and writes records, with `padding` rows of zeros behind them;
+// launch_w4a16_unpack goes the other way.
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
     bool mx = false;
@@ -39,10 +39,10 @@ struct PackArgs {
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
-    uint32_t* refused = nullptr;  // launch_prepack adds the number of scales that records cannot hold
+    uint32_t* refused = nullptr;  // launch_w4a16_prepack adds the number of scales that records cannot hold
 };
-cudaError_t launch_prepack(const PackArgs& args, cudaStream_t stream);
-cudaError_t launch_unpack(const PackArgs& args, cudaStream_t stream);
+cudaError_t launch_w4a16_prepack(const PackArgs& args, cudaStream_t stream);
+cudaError_t launch_w4a16_unpack(const PackArgs& args, cudaStream_t stream);
 
 // Epilogue, as MatmulFactors: y = sum * scale * 2^7 + bias. Pointers may be null.
 struct OutputFactors {
@@ -93,7 +93,7 @@ struct GemvArgs {
     uint16_t* gated = nullptr;
     bool paired = false;
     GemvSide side;
-    int blocks = 0;      // thread blocks without those of `side`; launch_gemv() fills it in
+    int blocks = 0;      // thread blocks without those of `side`; launch_product_w4a16_m8() fills it in
     int activation = 0;  // nibble::Activation
     bool overlap = false;
 };
@@ -101,7 +101,7 @@ struct GemvShape {
     int chunks_per_warp = 1, split = 1, slots = 1;
     int64_t shared_bytes = 0;
 };
-cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
+cudaError_t launch_product_w4a16_m8(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream);
 
 // One token with the work distributed in units of one chunk of one tile (product_w4a16_m1.cu). The caller sets
 // args.blocks.
@@ -109,8 +109,8 @@ struct TokenShape {
     int warps = 0, slots = 0;  // slots: ring buffer of a warp, records in flight, 1 to 4
     int64_t shared_bytes = 0;
 };
-cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStream_t stream);
-cudaError_t prepare_token(int64_t bytes);
+cudaError_t launch_product_w4a16_m1(const GemvArgs& args, const TokenShape& shape, cudaStream_t stream);
+cudaError_t prepare_product_w4a16_m1(int64_t bytes);
 int token_ring_bytes(int warps, int slots);  // shared memory of the ring buffers
 // The kernel for 9 to 32 tokens.
 struct WideShape {
@@ -141,13 +141,13 @@ struct WideArgs {
     ScaleBits scale_bits;
     bool overlap = false;
 };
-cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
-cudaError_t prepare_wide(const WideShape& shape);
+cudaError_t launch_sm90_product_w4a16_m32(const WideArgs& args, const WideShape& shape, cudaStream_t stream);
+cudaError_t prepare_sm90_product_w4a16_m32(const WideShape& shape);
 
 // The kernel for more than 32 tokens, in tiles of 64, 96 or 128 tokens. row_groups count groups of 256 rows. Only tiles
 // whose K is split use the workspace: nodes [split tile][64 rows], slots [nodes][parts][64 rows x tokens of a tile].
-cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_w4a16_prefill(int tokens);
+cudaError_t launch_sm90_product_w4a16_m128(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream);
+cudaError_t prepare_sm90_product_w4a16_m128(int tokens);
 
 struct PermuteArgs {
     const uint8_t* x = nullptr;
@@ -156,7 +156,7 @@ struct PermuteArgs {
     int cols = 0;                // columns of x; the output has zeros behind them
     bool overlap = false;
 };
-cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t stream);
+cudaError_t launch_w4a16_permute(const PermuteArgs& args, int tile, cudaStream_t stream);
 
 // Products of experts. Slots, the rows of the output, are sorted by expert (PackedExperts in matmul_cuda.h).
 struct ExpertsArgs {
@@ -179,22 +179,22 @@ struct ExpertsArgs {
     // The previous kernel writes neither `begin` nor `rows`, so weights may be requested before that kernel ends.
     bool early = false;
 };
-// tiles: 8, 16 or 64 tokens. few: tiles of 8, where fits_few_experts(), `parts` warps per 16 rows (1 or 4). many: the
-// kernel on wgmma, with tiles of 16, 32 or 48 tokens.
+// tiles: 8, 16 or 64 tokens. few: tiles of 8, where fits_experts_w4a16_m8(), `parts` warps per 16 rows (1 or 4). many:
+// the kernel on wgmma, with tiles of 16, 32 or 48 tokens.
 enum class ExpertsKernel : uint8_t { tiles, few, many };
 struct ExpertsLaunchShape {
     ExpertsKernel kernel = ExpertsKernel::tiles;
     int tokens = 8, parts = 1, blocks = 132;
 };
-cudaError_t launch_experts(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream);
-cudaError_t prepare_experts();
+cudaError_t launch_experts_w4a16_m64(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream);
+cudaError_t prepare_experts_w4a16_m64();
 // Whether x of a tile of eight tokens, `records` records of 256 columns wide, fits into shared memory as a whole.
-bool fits_few_experts(int records, int experts);
-cudaError_t launch_few_experts(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
-cudaError_t prepare_few_experts();
+bool fits_experts_w4a16_m8(int records, int experts);
+cudaError_t launch_experts_w4a16_m8(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
+cudaError_t prepare_experts_w4a16_m8();
 // wgmma: Hopper only.
-cudaError_t launch_many_experts(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream);
-cudaError_t prepare_many_experts();
+cudaError_t launch_sm90_experts_w4a16(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream);
+cudaError_t prepare_sm90_experts_w4a16();
 // One token: slot i belongs to the i-th expert of the token. choose: every thread block computes the choice from
 // route.logits for its own use, and, where sort.begin is given, the first thread block writes the choice to where route
 // and sort point. Without `choose`, route.experts holds the choice.
@@ -212,7 +212,7 @@ struct OneTokenArgs {
     SortArgs sort;
     bool choose = false;
     // Distribution of tiles: `each` tiles per thread block, one more for the first `more` thread blocks.
-    // launch_one_token() fills in both members.
+    // launch_experts_w4a16_m1() fills in both members.
     struct Deal {
         int each = 0, more = 0;
     } expert_deal, dense_deal;
@@ -222,20 +222,23 @@ struct OneTokenArgs {
         const float* shared = nullptr;
         float* sum = nullptr;  // null: none
     } combine;
-    // launch_token_experts() fills in: chunks that have records, units per thread block, shared memory of the choice.
+    // launch_experts_w4a16_m1_units() fills in: chunks that have records, units per thread block, shared memory of the
+    // choice.
     int active = 0, units = 0, route_bytes = 0;
-    // launch_one_token() fills in: rows of x, and the number of thread blocks that compute experts. The thread blocks
-    // after expert_blocks compute `dense`.
+    // launch_experts_w4a16_m1() fills in: rows of x, and the number of thread blocks that compute experts. The thread
+    // blocks after expert_blocks compute `dense`.
     int x_rows = 0, expert_blocks = 0;
 };
-bool fits_one_token(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
-cudaError_t launch_one_token(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_one_token();
+bool fits_experts_w4a16_m1(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors);
+cudaError_t launch_experts_w4a16_m1(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
+                                    cudaStream_t stream);
+cudaError_t prepare_experts_w4a16_m1();
 // The same with the work distributed in units (w4a16_units.cuh), for a first product without a dense one beside it, or
 // for a second product with the sum inside.
-bool fits_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
-cudaError_t launch_token_experts(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors, cudaStream_t stream);
-cudaError_t prepare_token_experts();
+bool fits_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
+cudaError_t launch_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
+                                          cudaStream_t stream);
+cudaError_t prepare_experts_w4a16_m1_units();
 
 // Raises the shared memory limit of the gemv kernels to `bytes`.
 cudaError_t allow_gemv_shared(int64_t bytes);

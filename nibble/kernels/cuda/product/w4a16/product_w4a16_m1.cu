@@ -98,7 +98,7 @@ cudaError_t launch(const GemvArgs& args, const TokenShape& shape, cudaStream_t s
 
 int token_ring_bytes(int warps, int slots) { return warps * slots * (w4a16::record_bytes + 8); }
 
-cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStream_t stream) {
+cudaError_t launch_product_w4a16_m1(const GemvArgs& args, const TokenShape& shape, cudaStream_t stream) {
     switch (shape.slots) {
         case 1:
             return launch<1>(args, shape, stream);
@@ -113,7 +113,7 @@ cudaError_t launch_token(const GemvArgs& args, const TokenShape& shape, cudaStre
     }
 }
 
-cudaError_t prepare_token(int64_t bytes) {
+cudaError_t prepare_product_w4a16_m1(int64_t bytes) {
     for (const auto kernel : {product_w4a16_m1_kernel<1>, product_w4a16_m1_kernel<2>, product_w4a16_m1_kernel<3>,
                               product_w4a16_m1_kernel<4>})
         if (const cudaError_t code = allow_shared_memory(kernel, bytes)) return code;

@@ -212,7 +212,7 @@ cudaError_t launch(const GemvArgs& args, const GemvShape& shape, cudaStream_t st
 
 }  // namespace
 
-cudaError_t launch_gemv(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream) {
+cudaError_t launch_product_w4a16_m8(const GemvArgs& args, const GemvShape& shape, cudaStream_t stream) {
     switch (10 * shape.chunks_per_warp + shape.split) {
         case 11:
             return launch<1, 1>(args, shape, stream);

@@ -407,14 +407,14 @@ cudaError_t visit_tokens(int tokens, Visit visit) {
 
 }  // namespace
 
-cudaError_t launch_many_experts(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream) {
+cudaError_t launch_sm90_experts_w4a16(const ExpertsArgs& args, int tokens, int blocks, cudaStream_t stream) {
     return visit_tokens(tokens, [&]<class M>(Type<M>) {
         return launch_kernel(sm90_experts_w4a16_kernel<M>, dim3(static_cast<unsigned>(blocks)), M::threads,
                              M::bytes(args.experts), args, stream);
     });
 }
 
-cudaError_t prepare_many_experts() {
+cudaError_t prepare_sm90_experts_w4a16() {
     for (const int tokens : {16, 32, 48})
         if (const cudaError_t code = visit_tokens(tokens, []<class M>(Type<M>) {
                 return cudaFuncSetAttribute(sm90_experts_w4a16_kernel<M>, cudaFuncAttributeMaxDynamicSharedMemorySize,

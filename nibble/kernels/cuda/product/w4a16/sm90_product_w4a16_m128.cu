@@ -426,7 +426,7 @@ cudaError_t visit_tile(int tokens, Visit visit) {
 
 }  // namespace
 
-cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_product_w4a16_m128(const WideArgs& args, int tokens, int multiprocessors, cudaStream_t stream) {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -445,7 +445,7 @@ cudaError_t launch_w4a16_prefill(const WideArgs& args, int tokens, int multiproc
     });
 }
 
-cudaError_t prepare_w4a16_prefill(int tokens) {
+cudaError_t prepare_sm90_product_w4a16_m128(int tokens) {
     return visit_tile(tokens, [](auto tile) {
         return cudaFuncSetAttribute(sm90_product_w4a16_m128_kernel<tile.value>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, Prefill<tile.value>::shared_bytes);

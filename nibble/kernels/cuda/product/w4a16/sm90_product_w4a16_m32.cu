@@ -356,15 +356,15 @@ cudaError_t visit_shape(const WideShape& s, Visit visit) {
 
 }  // namespace
 
-cudaError_t launch_wide(const WideArgs& args, const WideShape& shape, cudaStream_t stream) {
+cudaError_t launch_sm90_product_w4a16_m32(const WideArgs& args, const WideShape& shape, cudaStream_t stream) {
     return visit_shape(shape, [&](auto w) { return launch(w, args, stream); });
 }
 
-cudaError_t prepare_wide(const WideShape& shape) {
+cudaError_t prepare_sm90_product_w4a16_m32(const WideShape& shape) {
     return visit_shape(shape, [](auto w) { return prepare(w); });
 }
 
-cudaError_t launch_permute(const PermuteArgs& args, int tile, cudaStream_t stream) {
+cudaError_t launch_w4a16_permute(const PermuteArgs& args, int tile, cudaStream_t stream) {
     const int64_t tiles = (args.tokens + tile - 1) / tile, count = tiles * args.blocks * tile * 8;
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -28,7 +28,7 @@ ExpertsLaunchShape choose_shape(int64_t slots, const ExpertsArgs& args) {
     }
     shape.tokens = each <= 4 ? 8 : each <= 16 ? 16 : 64;
     if (shape.tokens > 8) return shape;
-    if (fits_few_experts(args.row_records, args.experts)) shape.kernel = ExpertsKernel::few;
+    if (fits_experts_w4a16_m8(args.row_records, args.experts)) shape.kernel = ExpertsKernel::few;
     if (std::min<int64_t>(slots, args.experts) * args.row_tiles <= 12 * multiprocessors) shape.parts = 4;
     return shape;
 }
@@ -91,7 +91,7 @@ bool takes_one_token(const RouterConfig& config, const PackedExperts& w) {
     const bool valid = config.top_k > 0 && config.top_k <= most_top_k && config.experts == w.count;
     if (!valid) return false;
     ExpertsArgs args = weight_args(w);  // with an x row of every expert: the more memory
-    return fits_one_token(args, one_token({.config = config}, false), multiprocessors);
+    return fits_experts_w4a16_m1(args, one_token({.config = config}, false), multiprocessors);
 }
 
 bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside) {
@@ -99,7 +99,7 @@ bool takes_beside(const RouterConfig& config, const PackedExperts& w, const Pack
     ExpertsArgs args = weight_args(w);
     OneTokenArgs one = one_token({.config = config}, false);
     one.dense = dense_args(beside);
-    return fits_one_token(args, one, multiprocessors);
+    return fits_experts_w4a16_m1(args, one, multiprocessors);
 }
 
 bool takes_combine(const RouterConfig& config, const PackedExperts& w) {
@@ -107,13 +107,13 @@ bool takes_combine(const RouterConfig& config, const PackedExperts& w) {
     OneTokenArgs one = one_token({.config = config}, false);
     float sum;
     one.combine.sum = &sum;
-    return fits_token_experts(weight_args(w), one, multiprocessors);
+    return fits_experts_w4a16_m1_units(weight_args(w), one, multiprocessors);
 }
 
 Status prepare_grouped_matmul(const DeviceInfo& device) {
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
-    return cuda_status(prepare_experts(), "grouped_matmul: cudaFuncSetAttribute");
+    return cuda_status(prepare_experts_w4a16_m64(), "grouped_matmul: cudaFuncSetAttribute");
 }
 
 namespace {
@@ -175,8 +175,8 @@ Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts
                 return fail("grouped_matmul: experts of [{}, {}] cannot be combined here", n, k);
             one.combine = {combine.weights, combine.shared, combine.sum};
         }
-        launch.kernel =
-            fits_token_experts(args, one, multiprocessors) ? GroupedKernel::token_experts : GroupedKernel::one_token;
+        launch.kernel = fits_experts_w4a16_m1_units(args, one, multiprocessors) ? GroupedKernel::token_experts
+                                                                                : GroupedKernel::one_token;
         return launch;
     }
     if (combine.sum) return fail("grouped_matmul: only one token's choice is combined");
@@ -193,13 +193,13 @@ Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const Expe
     constexpr std::string_view what = "grouped_matmul: kernel launch";
     switch (launch.kernel) {
         case GroupedKernel::token_experts:
-            return cuda_status(launch_token_experts(launch.args, launch.one, multiprocessors, queue), what);
+            return cuda_status(launch_experts_w4a16_m1_units(launch.args, launch.one, multiprocessors, queue), what);
         case GroupedKernel::one_token:
-            return cuda_status(launch_one_token(launch.args, launch.one, multiprocessors, queue), what);
+            return cuda_status(launch_experts_w4a16_m1(launch.args, launch.one, multiprocessors, queue), what);
         case GroupedKernel::experts:
             break;
     }
-    return cuda_status(launch_experts(launch.args, launch.shape, queue), what);
+    return cuda_status(launch_experts_w4a16_m64(launch.args, launch.shape, queue), what);
 }
 
 Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out) {

@@ -70,14 +70,14 @@ unsigned record_count(int64_t rows, int64_t cols) {
 
 }  // namespace
 
-cudaError_t launch_prepack(const PackArgs& args, cudaStream_t stream) {
+cudaError_t launch_w4a16_prepack(const PackArgs& args, cudaStream_t stream) {
     const int64_t groups = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols * 16;
     const auto blocks = static_cast<unsigned>(((args.rows + args.padding) * groups + threads - 1) / threads);
     w4a16_prepack_kernel<<<blocks, threads, 0, stream>>>(args);
     return cudaGetLastError();
 }
 
-cudaError_t launch_unpack(const PackArgs& args, cudaStream_t stream) {
+cudaError_t launch_w4a16_unpack(const PackArgs& args, cudaStream_t stream) {
     w4a16_unpack_kernel<<<record_count(args.rows, args.cols), threads, 0, stream>>>(args.records, args.cols, args.mx,
                                                                                     args.codes, args.scales);
     return cudaGetLastError();
