@@ -18,7 +18,7 @@ constexpr double levels = 65535;
 
 int64_t reference_row_bytes(int64_t vocab) { return 8 + 2 * vocab; }
 
-// One line of JSON, padded with spaces to a multiple of 64 bytes.
+// Returns one line of JSON, padded with spaces to a multiple of 64 bytes.
 std::string header_of(const ReferenceShape& shape) {
     Json facts = Json::object();
     for (const auto& [name, value] : shape.identity) facts[name] = value;

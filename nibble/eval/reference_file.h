@@ -27,7 +27,7 @@ struct ReferenceShape {
 
 class ReferenceFile {
 public:
-    // Opens or starts a file. Errors: it holds another reference (says which facts differ), it is damaged, its file
+    // Opens or creates a file. Errors: it holds another reference (names the different facts), it is damaged, its file
     // system has no room for all windows.
     static Result<ReferenceFile> open(const std::filesystem::path& path, const ReferenceShape& shape);
 

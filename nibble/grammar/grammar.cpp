@@ -231,7 +231,7 @@ Grammar::Grammar(std::unique_ptr<const PushdownAutomaton> automaton, const Gramm
 
 Result<std::shared_ptr<const Grammar>> Grammar::from_json_schema(const Json& schema, const SchemaOptions& options,
                                                                  const GrammarLimits& limits) {
-    // Writing it out nests as deep as it does.
+    // Printing the schema recurses to its depth.
     if (!nests_at_most(schema, 8 * limits.max_depth))
         return fail("the schema nests deeper than {} levels", 8 * limits.max_depth);
     if (const size_t size = schema.dump(-1, ' ', false, Json::error_handler_t::replace).size();

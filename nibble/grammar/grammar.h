@@ -28,7 +28,7 @@ namespace nibble {
 struct PushdownAutomaton;
 class GrammarBudget;
 
-// A text of fixed and free parts, for the formats of tool calls.
+// A fixed or free part of a text, for formats of tool calls.
 struct GrammarPiece {
     std::string text;                            // literal text
     bool control = false;                        // `text` is a control token

@@ -25,7 +25,7 @@ std::string pointer_part(std::string_view name) {
     return out;
 }
 
-// Whether a keyword that is not enforced has no effect where it stands.
+// Whether an unenforced keyword has no effect in this schema.
 bool restricts_nothing(const Json& schema, std::string_view keyword, const Json& value) {
     if (keyword == "minContains" || keyword == "maxContains") return !schema.contains("contains");
     return keyword == "unevaluatedItems" && value == true;
@@ -54,8 +54,8 @@ Result<const Json*> SchemaShapes::child(const Json& schema, std::string_view key
 }
 
 Status SchemaShapes::check_keywords(const Json& schema) {
-    // Keywords of some draft that restrict documents and that a grammar does not enforce. A keyword that JSON Schema
-    // does not define is an annotation (core specification, 6.5).
+    // Keywords of some draft that restrict documents and that a grammar does not enforce. Keywords that JSON Schema
+    // does not define are annotations (core specification, 6.5).
     static constexpr std::array refused{"contains",         "minContains", "maxContains",
                                         "unevaluatedItems", "$dynamicRef", "$recursiveRef",
                                         "extends",          "disallow",    "divisibleBy"};
@@ -327,7 +327,7 @@ Result<std::vector<JsonShape>> SchemaShapes::dependent(const Json& schema, std::
         none["properties"][name] = false;
         NIBBLE_TRY(const Json* lacks, made(std::move(none), schema));
         NIBBLE_TRY(auto without, of_schema(lacks));
-        // Values of other types are in both.
+        // Values of other types are in both sets.
         std::erase_if(without, [](const JsonShape& shape) { return shape.kind != Kind::object; });
         for (JsonShape& shape : without) shapes.push_back(std::move(shape));
         NIBBLE_TRY(out, both(out, shapes));

@@ -1,4 +1,4 @@
-// How a JSON schema is read (grammar/json_schema.h) and how its documents are written.
+// Options for reading a JSON schema (grammar/json_schema.h), and the encoding of its documents.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,27 @@
 
 namespace nibble {
 
-// White space between the parts of a JSON document: none; or one space, or one or two line ends and up to 40 spaces and
-// tabs. Unbounded white space would let a model answer with nothing else.
+// White space between the parts of a JSON document. none: no white space. flexible: one space, or one or two line ends
+// with up to 40 spaces and tabs. The bound prevents answers that consist of white space only.
 enum class JsonSpace : uint8_t { flexible, none };
 
 struct SchemaOptions {
     JsonSpace space = JsonSpace::flexible;
-    // Objects without "additionalProperties" take properties that are not listed, as JSON Schema says. False: where
-    // "properties" lists some, they take those, "required" ones and those that "patternProperties" matches.
+    // True: objects without "additionalProperties" accept unlisted properties, as JSON Schema defines. False: an object
+    // that lists "properties" accepts only those, "required" ones and matches of "patternProperties".
     bool open_objects = true;
 };
-// How schemas of requests are read: as xgrammar and llama.cpp do, OpenAI's "strict" or not.
+// Options for schemas of requests: like xgrammar, llama.cpp and OpenAI, with or without "strict".
 inline constexpr SchemaOptions answer_schema{.open_objects = false};
 
-// How an object is written whose members stand between tags, in the order of the schema: `name_begin` NAME `name_end`
-// VALUE `value_end`. Whoever reads one takes a text as the string that it is; any other value is JSON, or the string
-// that it is where it is no JSON; of members of one name the first.
+// Encodes an object as members between tags in the order of the schema: `name_begin` NAME `name_end` VALUE `value_end`.
+// A reader takes a text value literally. Any other value is JSON, or a string if it is not valid JSON. The first of
+// several members with one name counts.
 struct TaggedObject {
     std::string name_begin, name_end, value_end;
-    std::vector<std::string> closing;               // end a value wherever they stand outside of a JSON string
-    std::map<std::string, bool, std::less<>> text;  // whether the values of a name are texts
-    bool others_are_texts = true;                   // of names that `text` does not have
+    std::vector<std::string> closing;               // each ends a value unless it occurs inside a JSON string
+    std::map<std::string, bool, std::less<>> text;  // by name: whether the value is literal text
+    bool others_are_texts = true;                   // for names that `text` does not list
 
     bool is_text(std::string_view name) const {
         const auto found = text.find(name);

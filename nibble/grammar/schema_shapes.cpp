@@ -86,7 +86,7 @@ const Json* further_items(const Json& layer) {
     return items && items->is_array() ? find(layer, "additionalItems") : items;
 }
 
-// What a layer says of members that it does not name; null: nothing.
+// The schema that a layer applies to members it does not name; null: none.
 const Json* others_of(const Json& layer) {
     const Json* others = find(layer, "additionalProperties");
     return others ? others : find(layer, "unevaluatedProperties");

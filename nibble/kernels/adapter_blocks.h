@@ -1,4 +1,4 @@
-// What the functions of kernels/lora_cuda.h are given: where adapters lie. A plain value, for host and device code.
+// The layout of adapters for the functions of kernels/lora_cuda.h: a plain value for host and device code.
 #pragma once
 
 #include <cstdint>

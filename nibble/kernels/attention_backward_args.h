@@ -1,4 +1,4 @@
-// What the functions of kernels/attention_backward_cuda.h are given: plain values, for host and device code.
+// Arguments of the functions in kernels/attention_backward_cuda.h: plain values for host and device code.
 #pragma once
 
 #include <cstddef>
@@ -6,20 +6,20 @@
 
 namespace nibble::cuda {
 
-// Causal, inside documents that lie one after the other: row i sees rows max(first[i], i - window + 1) .. i.
+// Causal attention within adjacent documents: row i sees rows max(first[i], i - window + 1) .. i.
 struct AttentionBackward {
     int64_t tokens = 0;
     int q_heads = 0, kv_heads = 0, dim = 0;  // dim: 64, 96, 128, 192 or 256
     float scale = 0;
-    int64_t window = 0;              // 0: none
+    int64_t window = 0;              // 0: unlimited
     const int32_t* first = nullptr;  // [tokens], ascending
     const std::byte* q = nullptr;    // [tokens, q_heads, dim] BF16
     const std::byte* k = nullptr;    // [tokens, kv_heads, dim]
     const std::byte* v = nullptr;
     const std::byte* o = nullptr;  // [tokens, q_heads, dim]
     const std::byte* d_o = nullptr;
-    const float* log_sums = nullptr;  // [tokens, q_heads], which attend() wrote (kernels/attention_cuda.h)
-    int64_t d_stride = 0;             // elements from row to row of dq, dk and dv
+    const float* log_sums = nullptr;  // [tokens, q_heads], written by attend() (kernels/attention_cuda.h)
+    int64_t d_stride = 0;             // elements per row of dq, dk and dv
     std::byte* dq = nullptr;
     std::byte* dk = nullptr;
     std::byte* dv = nullptr;

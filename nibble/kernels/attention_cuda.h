@@ -21,7 +21,7 @@
 // bytes apart. A sequence's row of the block table lists its pages. Entries of pages that no query of the launch sees
 // are not read.
 //
-// Pointers are device pointers, 16-byte aligned. All functions queue work and return at once; they neither allocate nor
+// Pointers are device pointers, 16-byte aligned. Functions queue work and return at once; they neither allocate nor
 // wait.
 #pragma once
 

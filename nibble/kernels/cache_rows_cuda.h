@@ -1,6 +1,6 @@
-// K, V and Q beside an FP8 KV cache (kernels/attention_cuda.h): what attention reads of them, what their scales clip,
-// and how large they were. Rows are BF16, adjacent; widths are multiples of 8. All functions queue work and return at
-// once.
+// Rounding and statistics of K, V and Q for an FP8 KV cache (kernels/attention_cuda.h): the values that attention
+// reads, the elements that the scales clip, and maxima. Rows are BF16 and adjacent; widths are multiples of 8.
+// Functions queue work and return at once.
 #pragma once
 
 #include "kernels/cache_rows_args.h"

@@ -1,7 +1,7 @@
-// d [m, n] = a [m, k] times b [n, k] transposed on the FP8 tensor cores: both operands are codes of eight bits along k,
-// as cast_codes() of cast_cuda.h makes them, and the scales are applied by the product. By cuBLASLt, the kernel
-// that its heuristics put first, chosen once per plan; fast accumulation off: sums of 128 columns or fewer are added in
-// FP32 registers, the tensor core itself keeps about 14 bits. No atomics, so the same bits every time.
+// d [m, n] = a [m, k] times b [n, k] transposed on the FP8 tensor cores. Both operands are 8-bit codes along k from
+// cast_codes() of cast_cuda.h; the product applies the scales. Uses cuBLASLt with the first kernel of its heuristics,
+// chosen once per plan. Fast accumulation is off: sums of 128 columns or fewer are added in FP32 registers; the tensor
+// core itself keeps about 14 bits. No atomics, so the bits are the same every time.
 //
 // Pointers are device pointers, 16-byte aligned. codes_product() queues work and returns at once.
 #pragma once

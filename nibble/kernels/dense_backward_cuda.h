@@ -1,7 +1,7 @@
-// Backward pass of a linear in BF16 on a GPU: dX = dY W and dW = dY^T X by cuBLASLt, the kernel that its heuristics put
-// first, chosen once per plan.
+// Backward pass of a linear in BF16 on a GPU: dX = dY W and dW = dY^T X by cuBLASLt, with the first kernel of its
+// heuristics, chosen once per plan.
 //
-// Pointers are device pointers, 16-byte aligned; rows are adjacent where no stride is given; widths are multiples of 8.
+// Pointers are device pointers, 16-byte aligned. Rows without a stride are adjacent. Widths are multiples of 8.
 // Functions queue work and return at once; they neither allocate nor wait.
 #pragma once
 
@@ -13,10 +13,10 @@ namespace nibble::cuda {
 
 struct BackProducts;  // dX and dW of a linear, for one number of tokens
 struct BackShape {
-    int64_t tokens = 0, rows = 0, cols = 0;  // of W [rows, cols]
-    bool scaled = false;                     // products with BackScale
+    int64_t tokens = 0, rows = 0, cols = 0;  // rows and cols of W [rows, cols]
+    bool scaled = false;                     // products use a BackScale
 };
-// What multiplies the finished sum, on the device; null: nothing.
+// The factor of the finished sum, in device memory; null: 1.
 struct BackScale {
     const float* factor = nullptr;
     const float* ends = nullptr;  // {0, 1}
@@ -25,13 +25,13 @@ struct BackPlan {
     BackShape shape;
     std::shared_ptr<const BackProducts> products;
 };
-// Error: the library is absent, or has no kernel for the shape.
+// Errors: the library is absent, or has no kernel for the shape.
 Result<BackPlan> plan_back_products(const BackShape& shape, const DeviceInfo& device);
 inline constexpr int64_t back_workspace_bytes = int64_t{32} << 20;
 // dx [tokens, cols] BF16 = dy [tokens, rows] BF16 times w [rows, cols] BF16.
 Status back_input_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* w, std::byte* dx,
                            std::byte* workspace, const Stream& stream, const BackScale& scale = {});
-// dw [rows, cols] FP32 = dy^T x, or with `add` += it.
+// dw [rows, cols] FP32 = dy^T x; with `add` added to dw.
 Status back_weight_gradient(const BackPlan& plan, const std::byte* dy, const std::byte* x, float* dw, bool add,
                             std::byte* workspace, const Stream& stream, const BackScale& scale = {});
 

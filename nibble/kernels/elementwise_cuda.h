@@ -1,9 +1,9 @@
 // Operations between the products of a forward pass on a GPU: those of kernels/elementwise.h with `bf16` set and the
 // bits of its `ref`. Some are fused, which saves a pass over memory.
 //
-// The residual stream and all inputs of products are BF16; products hand over FP32, which is rounded to BF16 first, as
-// a BF16 linear layer does. Pointers are device pointers, 16-byte aligned. All functions queue work and return at once.
-// `overlap`: as in MatmulOptions.
+// The residual stream and all inputs of products are BF16. Outputs of products are FP32 and rounded to BF16 first, as a
+// BF16 linear layer does. Pointers are device pointers, 16-byte aligned. Functions queue work and return at once.
+// `overlap`: see MatmulOptions.
 #pragma once
 
 #include "formats/format.h"

@@ -1,4 +1,4 @@
-// What the functions of kernels/loss_cuda.h are given: plain values, for host and device code.
+// Arguments of the functions in kernels/loss_cuda.h: plain values for host and device code.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace nibble::cuda {
 
-// Of a vocabulary.
+// Largest supported vocabulary.
 inline constexpr int64_t softmax_most_vocab = int64_t{104} << 12;
 
-// log_probs[i] = log p(labels[i]), with the bits of the host's log_softmax (but for the logarithm, as sampling_cuda.h
-// says), 0 where the label is -1; d_logits = slopes[i] * (onehot - p), null: not wanted.
+// log_probs[i] = log p(labels[i]), 0 if the label is -1, with the bits of the host's log_softmax except for the
+// logarithm (see sampling_cuda.h). d_logits = slopes[i] * (onehot - p); may be null.
 struct LabelLoss {
     int64_t rows = 0, vocab = 0;        // vocab: at most softmax_most_vocab
     const std::byte* logits = nullptr;  // [rows, vocab] BF16
@@ -20,8 +20,8 @@ struct LabelLoss {
     std::byte* d_logits = nullptr;      // [rows, vocab] BF16; may be `logits`
 };
 
-// losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy; of its
-// sum times weights[i] the gradient by the logits. Nothing of rows with label -1.
+// losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy. d_logits
+// is the gradient of the sum of weights[i] * losses[i]. Both are 0 for rows with label -1.
 struct TeacherLoss {
     int64_t rows = 0, vocab = 0;         // as LabelLoss
     const std::byte* logits = nullptr;   // [rows, vocab] BF16

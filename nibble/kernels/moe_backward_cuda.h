@@ -1,9 +1,10 @@
 // Backward pass of a mixture of experts on a GPU: products of rows sorted by expert, the combination of the experts'
 // outputs, the router.
 //
-// Rows are sorted as kernels/moe_cuda.h's Routing says: those of expert e in [begin[e], begin[e + 1]), on the device;
-// nothing here waits to read them. Orders of sums: a gradient of weights adds an expert's rows in ascending order (of
-// tokens), one chain of mma.sync.m16n8k16; a token adds its experts in ascending order. So nothing depends on timing.
+// Rows are sorted as in Routing (kernels/moe_cuda.h): those of expert e are [begin[e], begin[e + 1]), on the device; no
+// function waits to read them. Orders of sums: a gradient of weights adds an expert's rows in ascending order (of
+// tokens), as one chain of mma.sync.m16n8k16; a token adds its experts in ascending order. Results do not depend on
+// timing.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -18,7 +19,7 @@ struct ExpertsShape {
     int experts = 0;  // at most 1024
     int64_t slots = 0, rows = 0, cols = 0;
 };
-// dx [slots, cols] BF16 = dy [slots, rows] BF16 W_e, w BF16.
+// dx [slots, cols] BF16 = dy [slots, rows] BF16 times W_e, w BF16.
 Status experts_input_gradient(const ExpertsShape& shape, const int32_t* begin, const std::byte* dy, const std::byte* w,
                               std::byte* dx, const Stream& stream);
 // dw [experts * rows, cols] FP32 = dy^T x over every expert's rows, x [slots, cols] BF16. Writes zeros for experts

@@ -1,8 +1,8 @@
 // The routing of a mixture of experts on a GPU; its products are in product_cuda.h and matmul_cuda.h.
 //
-// The choice is that of model/cpu/router.h given the same logits (ties: the lower index); a token's experts are in
-// ascending order, and their outputs are added in that order, so neither the batch nor the order of arrival shows.
-// Pointers are device pointers. All functions queue work and return at once.
+// The choice equals model/cpu/router.h for the same logits (ties: the lower index). A token's experts are in ascending
+// order and their outputs are added in that order, so results do not depend on the batch or on the order of arrival.
+// Pointers are device pointers. Functions queue work and return at once.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"

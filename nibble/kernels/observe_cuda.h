@@ -6,8 +6,8 @@
 //            of tensor-core steps over 16 rows, ascending (product_cuda.h), which is then added to S
 //   local    the 16 x 16 blocks on its diagonal: chunks of 512 rows, an FP32 chain of fused multiply-adds in row order
 //
-// Pointers are device pointers, 16-byte aligned. All functions queue work and return at once; they neither allocate nor
-// wait, and start when everything before them is done.
+// Pointers are device pointers, 16-byte aligned. Functions queue work and return at once; they neither allocate nor
+// wait. Kernels start after all previous work.
 #pragma once
 
 #include "kernels/attention_cuda.h"

@@ -1,4 +1,4 @@
-// What the functions of kernels/optimizer_cuda.h are given: plain values, for host and device code.
+// Arguments of the functions in kernels/optimizer_cuda.h: plain values for host and device code.
 #pragma once
 
 #include <cstddef>
@@ -6,21 +6,21 @@
 
 namespace nibble::cuda {
 
-// One update as train/optimizer.h states it, each operation rounded; nothing changes where *clip is NaN.
+// One update as defined in train/optimizer.h, each operation rounded. Nothing changes if *clip is NaN.
 struct AdamW {
     int64_t count = 0;
     float* master = nullptr;
     float* m = nullptr;
     float* v = nullptr;
     const float* gradient = nullptr;
-    std::byte* published = nullptr;  // BF16 of the masters
+    std::byte* published = nullptr;  // BF16 copy of the masters
     const float* clip = nullptr;
     float beta2 = 0, rest1 = 0, rest2 = 0, epsilon = 0, rate = 0, root = 0;
-    float keep = 1;  // master is multiplied with it first, where `decay`
+    float keep = 1;  // factor of the master before the update, if `decay`
     bool decay = false;
 };
 
-// What names the random bits of an update beside parameter and element.
+// The key of an update's random bits, together with parameter and element.
 struct StateDraws {
     uint64_t seed = 0;
     uint32_t step = 0;  // of the optimizer, from 1

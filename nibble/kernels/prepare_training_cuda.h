@@ -1,4 +1,4 @@
-// Sets what kernels of training need once per device: the backward pass of attention and experts, and losses.
+// Prepares the training kernels once per device: the backward pass of attention and experts, and losses.
 #pragma once
 
 #include "tensor/device.h"

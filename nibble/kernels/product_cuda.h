@@ -10,8 +10,8 @@
 // four wgmma.m64nNk32 per 128 columns from zero, whose sums keep about 14 bits; then acc = acc + chain in FP32, or the
 // fma above, ascending. A token's result thus depends on its own row of x and on W only.
 //
-// Pointers are device pointers, 16-byte aligned (vectors of floats: 4). All functions queue work and return at once;
-// they neither allocate nor wait. `overlap`: start while the kernel before still runs, wait for it before x is read;
+// Pointers are device pointers, 16-byte aligned (vectors of floats: 4). Functions queue work and return at once; they
+// neither allocate nor wait. `overlap`: starts while the previous kernel still runs and waits for it before reading x;
 // that kernel must not write W.
 #pragma once
 

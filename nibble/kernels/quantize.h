@@ -54,9 +54,8 @@ Status check(const WeightSpec& spec);
 // Maxima from outside the panel. Formats with local scales ignore them.
 struct TensorAmax {
     float search = 0;  // normalises fake quantization in searches: the maximum of the tensor (or its group)
-    float store =
-        0;  // what the stored tensor scale is made of: the fusion group's maximum. fp8_block128: 0, or for a matrix
-            // of a single tile the maximum of its partners, below which the tile's maximum does not fall
+    float store = 0;   // determines the stored tensor scale: the fusion group's maximum. fp8_block128: 0, or for a
+                       // matrix of a single tile the maximum of its fusion partners, the minimum for the tile's maximum
 };
 
 // The FP32 scale of formats that have one (NVFP4's weight_scale_2, fp8's weight_scale); 1 for the others.

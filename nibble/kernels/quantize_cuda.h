@@ -1,9 +1,8 @@
 // Quantization on a GPU: the operations of kernels/quantize.h on device memory with the same results, bit for bit.
 //
-// Views hold device pointers: data 16-byte aligned, codes and block scales 16-byte aligned (DeviceArena gives 256). All
-// functions queue work on `stream` and return at once; they neither allocate nor wait. Maxima and scales that one
-// kernel makes and the next one uses stay on the device. Errors: unsupported combination, misaligned pointer, refused
-// launch.
+// Views hold device pointers; data, codes and block scales are 16-byte aligned (DeviceArena gives 256). Functions queue
+// work on `stream` and return at once; they neither allocate nor wait. Maxima and scales passed from kernel to kernel
+// stay on the device. Errors: unsupported combination, misaligned pointer, failed launch.
 #pragma once
 
 #include "base/philox.h"

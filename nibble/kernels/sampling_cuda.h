@@ -2,10 +2,10 @@
 // for the same logits. Log-probabilities equal ElementwiseKernels::log_softmax except for one FP64 logarithm, which may
 // differ from libm's in its last place (once in 10^8 results after rounding to float).
 //
-// A cluster of eight thread blocks per row. Tokens are counted in bins of 1/32 below the largest logit; of the few bins
-// in which top-k, top-p and the draw end, the tokens are sorted. A bin of more than `most_candidates` tokens is left to
-// the host (id -1). A log-probability of the distribution that is drawn from is computed by a thread block for each
-// row, behind the draw, whatever the row holds. All functions queue work and return at once.
+// A cluster of eight thread blocks processes a row. Tokens are counted in bins of 1/32 below the largest logit; only
+// tokens of the few bins in which top-k, top-p and the draw end are sorted. A bin of more than `most_candidates` tokens
+// is left to the host (id -1). The log-probability under the sampled distribution is computed by one thread block per
+// row after the draw, for any row. Functions queue work and return at once.
 #pragma once
 
 #include "kernels/sampling_row.h"

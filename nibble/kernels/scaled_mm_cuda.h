@@ -1,10 +1,11 @@
 // D = alpha (A SFA) (B SFB)^T on a GPU, with both operands in NVFP4 and block scales in the 128 x 4 layout of
 // formats/swizzle.h: the block-scaled product of Blackwell's tensor cores.
 //
-// Compute capability 10.0 and above: cuBLASLt with VEC16_UE4M3 scales, opened at run time. That path is compiled and
-// has never run: no such GPU was at hand. Below: emulated. Codes times block scales are exact in BF16, so this is the
-// product of product_cuda.h: one chain in FP32 over k-steps of 16 columns, ascending, d = sum * alpha; the bits of a
-// row do not depend on m. Pointers are device pointers, 16-byte aligned. scaled_mm() queues work and returns at once.
+// Compute capability 10.0 and above: cuBLASLt with VEC16_UE4M3 scales, opened at run time. This path compiles but was
+// never run, because no such GPU was available. Below 10.0 the product is emulated: codes times block scales are exact
+// in BF16, so it is the product of product_cuda.h with one FP32 chain over k-steps of 16 columns, ascending, and d =
+// sum * alpha. The bits of a row do not depend on m. Pointers are device pointers, 16-byte aligned. scaled_mm() queues
+// work and returns at once.
 #pragma once
 
 #include "tensor/device.h"

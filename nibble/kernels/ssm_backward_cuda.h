@@ -1,5 +1,5 @@
-// Backward pass of Mamba-2 between its two products on a GPU, of texts that begin from nothing (mamba_step() of
-// kernels/ssm_cuda.h). All that lies between is computed again from what in_proj gave.
+// Backward pass of Mamba-2 between its two products on a GPU, for mamba_step() of kernels/ssm_cuda.h on texts that
+// start from a zero state. Intermediate values are recomputed from the output of in_proj.
 //
 // With S the states of a head, u = dt x, and H the gradient of the states (H[t] = dy[t] C[t] + decay[t + 1] H[t + 1]):
 //   dC[t] = S[t] dy[t]     dB[t] = H[t] u[t]     du[t] = H[t] B[t]

@@ -1,10 +1,9 @@
 // Mamba-2 between its two products on a GPU: the operations and orders of kernels/ssm.h and model/cpu/mamba.cpp.
 //
-// Convolution, scan and gated norm give the bits of their CPU twins; dt and decay go through the device's double
-// exp and log1p, which may differ from libm's in the last place of a double (that of a float, once in 10^8).
-// in_proj's outputs are rounded to BF16 as they are read. States are kept as SsmStateFormat says, rounded after every
-// token with the draws of kernels/ssm_rows.h. Pointers are device pointers. All functions queue work and return at
-// once.
+// Convolution, scan and gated norm give the bits of the CPU versions. dt and decay use the device's double exp and
+// log1p, which may differ from libm's in the last place of a double (once in 10^8 results after rounding to float).
+// Outputs of in_proj are rounded to BF16 when read. States are stored in SsmStateFormat and rounded after every token
+// with the draws of kernels/ssm_rows.h. Pointers are device pointers. Functions queue work and return at once.
 #pragma once
 
 #include "kernels/ssm.h"

@@ -1,5 +1,4 @@
-// Products of the vendor's library on a GPU, as a baseline for benchmarks: cuBLASLt, opened at run time where it is
-// found. Nothing that computes a model calls it.
+// Products of cuBLASLt on a GPU, opened at run time if present, as a baseline for benchmarks. Models never use them.
 #pragma once
 
 #include "tensor/device.h"

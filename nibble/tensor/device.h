@@ -1,9 +1,9 @@
-// GPUs as the rest of the program sees them: no CUDA type appears here. tensor/cuda/ implements this header. A build
-// without CUDA implements only list_devices(), open_device(), device_memory() and limit_device_memory(), which return
-// an error (nibble/no_device.cpp); GPU code, which calls the rest, is not part of it.
+// GPUs without any CUDA type in the interface. tensor/cuda/ implements this header. A build without CUDA implements
+// only list_devices(), open_device(), device_memory() and limit_device_memory(), which return an error
+// (nibble/no_device.cpp). It does not contain the GPU code that calls the other functions.
 //
 // Handles own their resource and can be moved, not copied. Errors name the CUDA call that failed and the driver's
-// reason. A function allocates or waits only if its comment says so.
+// reason. A function allocates or waits only if its comment states it.
 #pragma once
 
 #include "base/error.h"
@@ -97,8 +97,8 @@ private:
     std::unique_ptr<void, Destroy> handle_;
 };
 
-// Work recorded once and launched in one call. Kernels get the recorded arguments; memory behind pointers may change
-// between launches.
+// Work recorded once and launched in one call. Kernels get the recorded arguments; the memory that pointers refer to
+// may change between launches.
 class Graph {
 public:
     // Records what `queue` submits to `stream`, without executing it.

@@ -114,7 +114,7 @@ std::string_view whole_part(const Unpacked& unpacked, bool lines) {
     return text.substr(0, end == text.npos ? 0 : end);
 }
 
-// What a file is that is neither a text nor rows of texts; empty: it may be one.
+// Returns the kind of a file that is neither a text nor rows of texts; "": unknown.
 std::string_view other_kind(std::string_view bytes) {
     using namespace std::string_view_literals;
     static constexpr std::pair<std::string_view, std::string_view> kinds[]{{"PAR1"sv, "a Parquet file"},

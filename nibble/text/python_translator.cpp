@@ -15,10 +15,10 @@ namespace nibble {
 namespace {
 
 constexpr int most_depth = 100;
-constexpr int64_t most_repeats = 65535;  // PCRE2's
+constexpr int64_t most_repeats = 65535;  // PCRE2's limit
 constexpr int64_t unbounded = std::numeric_limits<int32_t>::max();
 
-// Characters that a match of some part takes.
+// The number of characters that a part can match.
 struct Width {
     int64_t low = 0, high = 0;
 };
@@ -30,8 +30,8 @@ struct Flags {
     bool verbose = false, ascii = false, ignore_case = false;
 };
 
-// Recursive descent over a pattern as Python's parser walks it; `out_` is the same in PCRE2's words. Named groups
-// become numbered ones, verbose patterns lose their blanks, every escape becomes a character or a class.
+// Recursive descent over a pattern, like Python's parser; `out_` is the pattern in PCRE2's syntax. Named groups become
+// numbered ones, verbose patterns lose their blanks, every escape becomes a character or a class.
 class PythonTranslator {
 public:
     explicit PythonTranslator(std::string_view pattern) : from_(pattern) {}
@@ -54,7 +54,7 @@ private:
 
     int64_t groups() const { return static_cast<int64_t>(groups_.size()); }
 
-    // Branches between here and the end or a ')'.
+    // Parses branches up to the end or a ')'.
     Result<Width> alternatives(Flags flags, int depth) {
         if (depth > most_depth) return fail("groups are nested deeper than {}", most_depth);
         std::optional<Width> width;
@@ -66,7 +66,7 @@ private:
         return *width;
     }
 
-    // One branch. `first`: global flags may stand at its beginning; they hold for the whole pattern.
+    // Parses one branch. `first`: it may begin with global flags, which apply to the whole pattern.
     Result<Width> sequence(Flags& flags, int depth, bool first) {
         Width before, last_width;
         Item last = Item::none;
@@ -105,7 +105,7 @@ private:
         return true;
     }
 
-    // False for a '{' that stands for itself.
+    // Returns false for a literal '{'.
     Result<bool> quantifier(Item last, Width& width) {
         const size_t begin = from_.place();
         int64_t low = 0, high = unbounded;
@@ -211,7 +211,7 @@ private:
         return Width{1, 1};
     }
 
-    // "\12": a group, or with three octal digits a character.
+    // Parses "\12": a group, or with three octal digits a character.
     Result<Width> number_escape() {
         const char first = from_.next();
         int64_t number = first - '0';
@@ -245,7 +245,7 @@ private:
 
     // ---- Groups and flags -------------------------------------------------------------------------------------------
 
-    // "(?im)" and not "(?im:".
+    // Whether "(?im)", and not "(?im:", follows.
     bool global_flags_here() const {
         size_t end = 2;
         while (is_pattern_letter(from_.peek(end))) ++end;
@@ -293,7 +293,7 @@ private:
         return check_flags(flags, unicode);
     }
 
-    // "(?i-s:": the flags of a group, after "(?". Emits the group's beginning.
+    // Parses "(?i-s:", the flags of a group, after "(?". Emits the beginning of the group.
     Status group_flags(Flags& flags) {
         std::string on, off, turned_on;
         Flags added;
@@ -451,7 +451,7 @@ private:
     uint32_t options_ = 0;
     std::vector<Group> groups_;
     std::map<std::string_view, int64_t> names_;
-    std::optional<int64_t> lookbehind_;  // groups before the outermost look-behind that is open
+    std::optional<int64_t> lookbehind_;  // groups before the outermost open lookbehind
     int64_t needed_group_ = 0;
 };
 

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Checks that comments use plain technical English (CONTRIBUTING.md, Language).
+
+Usage: plain_words.py [FOLDER ...]   default: the folders that are converted (FOLDERS). Prints file:line: rule: comment.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
+FOLDERS = [
+    "nibble/base", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/kernels", "nibble/kernels/cpu",
+    "nibble/kernels/ref", "nibble/page", "nibble/parallel", "nibble/tensor", "nibble/text",
+]  # fmt: skip
+# The files of these folders, without the folders below them.
+FLAT = ["nibble/kernels"]
+
+# (name, pattern). Openings match the first words of a comment; words match anywhere in it.
+OPENINGS = [
+    ("opens with 'What', 'Of', 'Whose' or 'Where'", r"(What|Of|Whose|Where|what|whose)\b(?! if)"),
+    ("opens with 'As'", r"As\b(?! (in|above)\b)"),
+]
+WORDS = [
+    ("'behind' (after, next to)", r"\bbehind\b(?! (a|the) (flag|proxy|firewall))"),
+    ("'beside' (with, next to, in addition to)", r"\bbeside\b"),
+    ("'the way back' (the backward pass)", r"\bthe way back\b"),
+    ("'told' (gets, is passed, returns)", r"\btold\b"),
+    ("'in hand' (current)", r"\bin hand\b"),
+    ("'lent' (shared)", r"\blent\b"),
+    ("'in turn', 'by turns' (take turns, alternate)", r"\b(in turn|by turns)\b(?!s)"),
+    ("'anew' (again)", r"\banew\b"),
+    ("'read aloud' (as plain loops)", r"\bread aloud\b"),
+    ("'says so', 'says which' (states, returns)", r"\b(say|says|tells?) (so|which|where|whether|what|how|who|whose)\b"),
+    ("'nobody', 'somebody', 'whoever' (name the subject)", r"\b(nobody|somebody|whoever)\b"),
+    ("'not wanted', 'where wanted' (may be null, if given)", r"\b(null: not wanted|where (it is )?wanted|where given)\b"),
+    ("'what ... of' (name the parts)", r"\bwhat [^.;:]{0,40} (is|are) made of\b"),
+    ("'no more use' (unusable)", r"\bof (no|any) more use\b"),
+    ("'the caller's to' (the caller must)", r"\b(caller|host)'s to\b"),
+    ("a note outside the repository", r"\b(ptq|better-training|better-weights|docs/reference)\.md\b|\bdocs/reference\b"),
+]  # fmt: skip
+
+# At most 20 comments that may break a rule: (end of the path, text in the comment).
+EXCEPTIONS: list[tuple[str, str]] = []
+
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".inc"}
+TOKEN = re.compile(r'//(?P<line>[^\n]*)|/\*(?P<block>.*?)\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+
+def comments(text: str) -> list[tuple[int, str]]:
+    """Returns (line, text) per comment; adjacent lines of comments that stand alone are one comment."""
+    found: list[tuple[int, str, bool, int]] = []
+    for match in TOKEN.finditer(text):
+        body = match.group("line") if match.group("line") is not None else match.group("block")
+        if body is None:
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        start = text.rfind("\n", 0, match.start()) + 1
+        alone = not text[start : match.start()].strip()
+        column = match.start() - start
+        if found and (alone or found[-1][3] == column) and found[-1][3] == column and last == line - 1:
+            first, before, _, _ = found[-1]
+            found[-1] = (first, before + " " + body.strip(), alone, column)
+        else:
+            found.append((line, body.strip(), alone, column))
+        last = line
+    return [(line, body) for line, body, _, _ in found]
+
+
+def problems(text: str) -> list[tuple[int, str, str]]:
+    out = []
+    for line, comment in comments(text):
+        for name, pattern in OPENINGS:
+            if re.match(pattern, comment):
+                out.append((line, name, comment))
+        for name, pattern in WORDS:
+            if re.search(pattern, comment, re.I):
+                out.append((line, name, comment))
+    return out
+
+
+def self_test() -> None:
+    bad = ["int a;  // what it holds\n", "// Of the step.\n", "// sums lie `apart` floats behind\n", "// one\n// beside two\n",
+           "// The client is told 503.\n", "// Memory that users have in turn.\n", "// As measure, of a source.\n"]  # fmt: skip
+    good = ["// Returns the chain rule's factor.\n", "// A server behind a proxy.\n", 'print("what is behind");\n',
+            "// As in MambaStep.\n", "// Users take turns.\n", "// Whether the call may end.\n"]  # fmt: skip
+    for text in bad:
+        assert problems(text), f"not found: {text!r}"
+    for text in good:
+        assert not problems(text), f"found: {text!r} {problems(text)}"
+
+
+def main() -> int:
+    self_test()
+    assert len(EXCEPTIONS) <= 20, "at most 20 exceptions"
+    count = 0
+    for folder in sys.argv[1:] or FOLDERS:
+        assert (ROOT / folder).exists(), f"{folder} does not exist"
+        paths = [ROOT / folder] if (ROOT / folder).is_file() else sorted((ROOT / folder).glob("*" if folder in FLAT else "**/*"))
+        for path in paths:
+            if path.suffix not in SUFFIXES:
+                continue
+            name = str(path.relative_to(ROOT))
+            for line, rule, comment in problems(path.read_text()):
+                if any(name.endswith(end) and part in comment for end, part in EXCEPTIONS):
+                    continue
+                count += 1
+                print(f"{name}:{line}: {rule}: {comment[:160]}")
+    if count:
+        print(f"{count} comments break the rules of CONTRIBUTING.md (Language)", file=sys.stderr)
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
