@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
 FOLDERS = [
     "nibble/base", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/kernels", "nibble/kernels/cpu",
-    "nibble/kernels/ref", "nibble/page", "nibble/parallel", "nibble/tensor", "nibble/text",
+    "nibble/kernels/ref", "nibble/kernels/cuda/elementwise", "nibble/kernels/cuda/lora", "nibble/kernels/cuda/loss",
+    "nibble/kernels/cuda/moe", "nibble/kernels/cuda/observe", "nibble/kernels/cuda/optimizer",
+    "nibble/kernels/cuda/sampling", "nibble/kernels/cuda/ssm", "nibble/page", "nibble/parallel", "nibble/tensor", "nibble/text",
 ]  # fmt: skip
 # The files of these folders, without the folders below them.
 FLAT = ["nibble/kernels"]

@@ -1,4 +1,4 @@
-// The operations of kernels/elementwise.h that sum nothing along a row.
+// The operations of kernels/elementwise.h that need no sum along a row.
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/elementwise/input_codes.cuh"
 #include "kernels/cuda/primitives/rows8.cuh"
@@ -42,7 +42,7 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     *reinterpret_cast<uint4*>(args.out + to.offset) = {packed[0], packed[1], packed[2], packed[3]};
 }
 
-// A thread block per token and 8 * blockDim.x columns.
+// One thread block per token and 8 * blockDim.x columns.
 __global__ void activate_bf16_rows_kernel(const __grid_constant__ ActivateRowsArgs args) {
     start(args.overlap);
     const int64_t token = blockIdx.x, column = 8 * (int64_t{blockIdx.y} * blockDim.x + threadIdx.x);
@@ -118,7 +118,7 @@ __global__ void __cluster_dims__(argmax_blocks, 1, 1) __launch_bounds__(1024)
         across_warp();
         if (threadIdx.x == 0) args.index[token] = static_cast<int32_t>(~static_cast<uint32_t>(best));
     }
-    cluster_barrier();  // nobody leaves while its best is read
+    cluster_barrier();  // keeps shared memory alive until all blocks have read it
 }
 
 __global__ void round_rows_kernel(const __grid_constant__ RoundArgs args) {

@@ -1,4 +1,4 @@
-// The way back through norms and activations.
+// The backward pass of norms and activations.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
 #include "kernels/cuda/primitives/rows8.cuh"
 #include "kernels/cuda/primitives/value_slope.cuh"
@@ -8,7 +8,7 @@ namespace {
 
 // ---- Norm ----------------------------------------------------------------------------------------------------------
 
-// Eight columns of a row: of x and dy, and of the gradient that is added to.
+// Eight columns of a row: x, dy, and the gradient to add to.
 struct NormColumns {
     uint4 x, dy;
     float4 dx[2];
@@ -26,8 +26,8 @@ struct NormColumns {
     }
 };
 
-// A thread block per part of the rows, one row after the other; a thread has eight columns, PerThread times, and keeps
-// their part of dweight. Ahead: a row is on its way while the one before it is summed.
+// A thread block processes a part of the rows, one row after the other. A thread owns eight columns, PerThread times,
+// and accumulates their part of dweight. Ahead: loads a row while the previous one is summed.
 template <int Threads, int PerThread, bool Ahead>
 __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_constant__ NormBackward n, float* parts) {
     __shared__ float2 of_warp[2][Threads / 32];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_con
     int turn = 0;
     for (int64_t row = first; row < last; ++row, turn ^= 1) {
         if (Ahead && row + 1 < last) load(next, row + 1);
-        float2 sums = {0.0f, 0.0f};  // of x x and of g x
+        float2 sums = {0.0f, 0.0f};  // of x * x and of g * x
         visit([&](int k, int) {
             float x[8], dy[8];
             unpack8(row_of[k].x, x);

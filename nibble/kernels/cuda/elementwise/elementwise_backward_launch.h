@@ -8,11 +8,11 @@
 
 namespace nibble::cuda {
 
-// Thread blocks of kernels that sum over tokens: the parts of the first stage. Any number serves; this one fills an
-// H200 eight times.
+// Number of thread blocks of kernels that sum over tokens, the parts of the first stage. Any number is correct; this
+// one fills an H200 eight times.
 inline constexpr int sum_parts = 1056;
 
-// The same of column_sums(): its rows are short to read.
+// The same for column_sums(), whose rows are cheap to read.
 inline constexpr int column_parts = 128;
 
 cudaError_t launch_norm_backward(const NormBackward& n, cudaStream_t stream);
@@ -32,7 +32,7 @@ cudaError_t launch_rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_
 cudaError_t launch_embedding_backward(const EmbeddingBackward& e, cudaStream_t stream);
 cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream);
 cudaError_t launch_add_one(float* x, int64_t count, cudaStream_t stream);
-// out[j] = sum over parts of x[part][j], in an order that `parts` alone decides.
+// out[j] = sum over parts of x[part][j], in an order that depends on `parts` only.
 cudaError_t launch_sum_parts(const float* x, int parts, int64_t width, float* out, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,4 +1,4 @@
-// What kernels/cuda/elementwise/elementwise.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/elementwise/elementwise.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/kv_tile.h"
@@ -7,7 +7,7 @@
 
 namespace nibble::cuda {
 
-// Rows that go out as E4M3 codes, adjacent, instead of BF16.
+// Output rows as adjacent E4M3 codes instead of BF16.
 struct RowCodes {
     int format = 0;  // nibble::ActivationFormat; 0: BF16
     float input_scale = 1;
@@ -27,12 +27,12 @@ struct AddNormArgs {
     uint16_t* h = nullptr;
     uint16_t* sum = nullptr;  // may be h
     const float* update = nullptr;
-    const uint16_t* update16 = nullptr;  // the same, BF16
+    const uint16_t* update16 = nullptr;  // update in BF16
     const float* post_norm = nullptr;
     const float* weight = nullptr;
     uint8_t* out = nullptr;
     int32_t* nonfinite = nullptr;
-    float* amax = nullptr;  // null: not wanted
+    float* amax = nullptr;  // may be null
     int64_t tokens = 0;
     int width = 0, tile_tokens = 0;
     RowCodes codes;
@@ -49,7 +49,7 @@ struct NormRowsArgs {
     int64_t tokens = 0, in_stride = 0, out_stride = 0;
     int group_width = 0;
     float eps = 0;
-    bool round = true;  // in, to BF16
+    bool round = true;  // rounds `in` to BF16
     bool overlap = false;
 };
 cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t stream);
@@ -61,17 +61,17 @@ struct ActivateArgs {
     int width = 0, tile_tokens = 0;
     RowCodes codes;
     int activation = 0;     // nibble::Activation, -1: none
-    bool gated = false;     // by halves of a row, or
-    bool by_turns = false;  // 16 columns of gate, 16 of up
+    bool gated = false;     // gate and up are the halves of a row, or
+    bool by_turns = false;  // alternate every 16 columns
     bool overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
 
-// Rows of BF16 to rows of BF16 or of codes.
+// Converts rows of BF16 to rows of BF16 or codes.
 struct ActivateRowsArgs {
     const std::byte* in = nullptr;
     std::byte* out = nullptr;
-    float* amax = nullptr;  // null: not wanted
+    float* amax = nullptr;  // may be null
     int64_t tokens = 0, width = 0;
     RowCodes codes;
     int activation = 0;
@@ -95,7 +95,7 @@ struct RoundArgs {
 };
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream);
 
-// Where keys and values go.
+// The destination of keys and values.
 struct CacheArgs {
     uint8_t* pages = nullptr;
     const float* k_scales = nullptr;
@@ -127,12 +127,12 @@ struct RopeArgs {
 };
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream);
 
-// Of BF16 rows that begin at multiples of 16 bytes; tokens * (q_heads + 2 kv_heads) below 2^31.
+// BF16 rows whose addresses are multiples of 16 bytes; tokens * (q_heads + 2 kv_heads) is below 2^31.
 struct RopeRowsArgs {
     RopeArgs rope;  // without qkv
     const uint16_t* qkv = nullptr;
-    uint16_t* k = nullptr;  // [tokens, kv_heads, dims.k]; null: into the cache
-    uint16_t* v = nullptr;  // the same of dims.v = dims.k
+    uint16_t* k = nullptr;  // [tokens, kv_heads, dims.k]; null: writes to the cache
+    uint16_t* v = nullptr;  // like k, with dims.v = dims.k
     bool overlap = false;
 };
 cudaError_t launch_rope_rows(const RopeRowsArgs& args, cudaStream_t stream);

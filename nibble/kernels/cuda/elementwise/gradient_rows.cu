@@ -1,4 +1,4 @@
-// Sums of columns and of parts, gradients of rows of the embedding, and copies of parameters as the engine reads them.
+// Sums of columns and of parts, gradients of embedding rows, and copies of parameters in the engine's form.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
@@ -10,7 +10,7 @@ constexpr int threads = 128;
 __device__ float value_at(const uint16_t* x, int64_t i) { return bf16_to_float(x[i]); }
 __device__ float value_at(const float* x, int64_t i) { return x[i]; }
 
-// parts [column_parts][width]: rows of a part in ascending order.
+// parts [column_parts][width]: adds the rows of a part in ascending order.
 template <class T>
 __global__ void __launch_bounds__(threads)
     column_sums_parts_kernel(const T* x, int64_t tokens, int64_t width, float* parts) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(threads) add_one_kernel(float* x, int64_t coun
 
 constexpr int embedding_threads = 256;
 
-// A thread block per id and 4 * embedding_threads columns.
+// One thread block per id and 4 * embedding_threads columns.
 __global__ void __launch_bounds__(embedding_threads)
     embedding_backward_kernel(const __grid_constant__ EmbeddingBackward e) {
     const int64_t column = (int64_t{blockIdx.y} * embedding_threads + threadIdx.x) * 4;

@@ -1,4 +1,4 @@
-// Rows of BF16 on their way out as E4M3 codes: the bits of quantize_inputs(), without a pass of its own.
+// Writes rows of BF16 as E4M3 codes with the bits of quantize_inputs(), without a separate pass.
 #pragma once
 
 #include "formats/format.h"
@@ -9,7 +9,7 @@
 
 namespace nibble::cuda {
 
-// Eight values, pairs of BF16 in a word. NaN is dropped as std::max(amax, NaN) drops it.
+// Returns the largest magnitude of eight values, pairs of BF16 in a word. NaN is ignored, as by std::max(amax, NaN).
 __device__ inline float amax_of(const uint32_t (&pairs)[4]) {
     float m = 0.0f;
 #pragma unroll
@@ -20,11 +20,12 @@ __device__ inline float amax_of(const uint32_t (&pairs)[4]) {
     }
     return m;
 }
-// Raises *amax to m >= 0, of which most callers have one that is not larger.
+// Raises *amax to m >= 0. Most callers find a value that is already as large.
 __device__ inline void raise_amax(float* amax, float m) {
     if (m > __ldcg(amax)) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));  // ordered as their bits
 }
-// Of the 16 threads that have the same 128 columns: aligned halves of a warp, all or none of a half here.
+// Returns the maximum over the 16 threads with the same 128 columns: aligned halves of a warp, with all or no threads
+// of a half active.
 __device__ inline float amax_of_group(const uint32_t (&pairs)[4]) {
     const uint32_t half = 0xFFFFu << (threadIdx.x & 16);
     float m = amax_of(pairs);
@@ -44,7 +45,7 @@ __device__ inline uint2 codes_of(const uint32_t (&pairs)[4], float scale) {
     return {word[0], word[1]};
 }
 
-// Columns 8 i to 8 i + 7 of a row: fp8_group128 makes its scale here, the others come with theirs.
+// Writes columns 8 i to 8 i + 7 of a row. fp8_group128 computes its scale here; the other formats pass their scale.
 __device__ inline void store_codes(const RowCodes& codes, uint8_t* out, int64_t token, int width, int i,
                                    const uint32_t (&pairs)[4], float scale) {
     if (codes.format == static_cast<int>(ActivationFormat::fp8_group128)) {

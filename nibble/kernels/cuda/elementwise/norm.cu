@@ -1,4 +1,4 @@
-// Residual sums and norms: the sums in the order of kernels/elementwise.h.
+// Residual sums and norms, with sums in the order of kernels/elementwise.h.
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/elementwise/input_codes.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -6,8 +6,8 @@
 namespace nibble::cuda {
 namespace {
 
-// A thread block per token, a thread for eight elements (PerThread times). Shared memory holds the row in the order of
-// ref's sum. Narrow rows take small thread blocks, so that many of them share a multiprocessor.
+// One thread block per token; a thread processes eight elements, PerThread times. Shared memory holds the row in the
+// order of the reference sum. Narrow rows use small thread blocks, so that many share a multiprocessor.
 template <int PerThread, int Threads>
 __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
     extern __shared__ __align__(16) float row[];
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             if (const int i = static_cast<int>(threadIdx.x) + k * Threads; i < args.width / 8)
                 each(k, Chunk8(i, token, args.width, args.tile_tokens));
     };
-    // The row's scale; x must lie in shared memory.
+    // Returns the scale of the row; x must be in shared memory.
     const auto scale_of_row = [&] {
         __syncthreads();
         if (threadIdx.x < 32) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             to[0] = x[k][p].x, to[pitch] = x[k][p].y;
         }
     };
-    // Eight elements of a row, adjacent where rows are.
+    // Loads eight elements of a row, adjacent if rows are.
     const auto load = [&](const uint16_t* from, const Chunk8& c, uint32_t(&to)[4]) {
         if (args.tile_tokens == 0) {
             const uint4 v = *reinterpret_cast<const uint4*>(from + first + c.column[0]);
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
     });
 }
 
-// A thread block per token and group of columns.
+// One thread block per token and group of columns.
 __global__ void norm_rows_kernel(const __grid_constant__ NormRowsArgs args) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared_scale;

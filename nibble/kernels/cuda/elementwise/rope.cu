@@ -1,5 +1,5 @@
-// Between the projections and attention: head norms, rotary embedding, keys and values into the cache. A warp per token
-// and head: queries, then keys, then values.
+// Operations between the projections and attention: head norms, rotary embedding, writing keys and values to the cache.
+// One warp per token and head: queries, then keys, then values.
 #include "kernels/cuda/primitives/rope.cuh"
 
 namespace nibble::cuda {

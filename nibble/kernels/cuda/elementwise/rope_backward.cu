@@ -1,12 +1,12 @@
-// The way back through the rotary embedding and the norms of heads.
+// The backward pass of the rotary embedding and the head norms.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
 #include "kernels/cuda/primitives/rope_team.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-// A team per token and head of q or k; a thread block has neighbours, one after the other, and leaves parts
-// [q, k][block][dim] of the norms' gradients, if wanted.
+// One team per token and head of q or k. A thread block processes adjacent items one after the other and writes parts
+// [q, k][block][dim] of the norms' gradients, if requested.
 template <class Team, bool Norms>
 __global__ void __launch_bounds__(rope_threads)
     rope_backward_kernel(const __grid_constant__ RopeRows r, uint16_t* d_qkv, float* parts) {
@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(rope_threads)
     const int all = r.q_heads + 2 * r.kv_heads, team = static_cast<int>(threadIdx.x) / Team::lanes;
     const int64_t items = r.tokens * heads, each = (items + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
     const int64_t last = min(first + each, items);
-    float of_norm[2][Norms ? Team::times : 1][2 * V] = {};  // of q's, of k's
-    // Whole warps take each turn: lanes without an item do the last one's sums, for nobody.
+    float of_norm[2][Norms ? Team::times : 1][2 * V] = {};  // gradients of q's norm and of k's norm
+    // Whole warps run every iteration: lanes without an item repeat the last item and discard the result.
     for (int64_t turn = first + team / (32 / Team::lanes) * (32 / Team::lanes); turn < last; turn += Team::in_block) {
         const int64_t wanted = turn + team % (32 / Team::lanes);
         const bool present = wanted < last;

@@ -1,20 +1,20 @@
-// Rope of rows that are BF16 already: queries, keys and values as rows of their own, or keys and values into the cache.
+// Rotary embedding of BF16 rows: writes queries, keys and values as separate rows, or keys and values to the cache.
 #include "kernels/cuda/primitives/rope_team.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-// Columns column ... column + V - 1 of a key.
+// Writes columns column ... column + V - 1 of a key.
 template <int V>
 __device__ void store_key(const CacheArgs& c, int head, uint8_t* tile, int t, int column, const float (&x)[V]) {
     uint8_t* at = tile + k_offset(c.type, t, column);
     if constexpr (V == 8)
         if (c.type == KvType::bf16) return pack8(reinterpret_cast<std::byte*>(at), x);
-    for (int i = 0; i < V; ++i)  // codes of neighbours are neighbours
+    for (int i = 0; i < V; ++i)  // adjacent codes stay adjacent
         store_element(c.type, at + i, bf16_from_float(x[i]), c.k_scales, head);
 }
 
-// A team per token and head: queries, then keys, then, where they become rows too, values.
+// One team per token and head: queries, then keys, then values if they become rows too.
 template <class Team, bool Cached>
 __global__ void __launch_bounds__(rope_threads) rope_rows_kernel(const __grid_constant__ RopeRowsArgs args) {
     constexpr int V = Team::v;
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(rope_threads) rope_rows_kernel(const __grid_co
 
 constexpr int value_threads = 128, quad = 4;
 
-// Values into the cache: a thread block has four tokens, a thread two dimensions of a head of them, 16 bytes of a tile
-// where the tokens lie side by side in it.
+// Writes values to the cache. A thread block has four tokens; a thread has two dimensions of a head for each, 16 bytes
+// of a tile if the tokens are adjacent in it.
 __global__ void __launch_bounds__(value_threads) rope_rows_values_kernel(const __grid_constant__ RopeRowsArgs args) {
     start(args.overlap);
     const RopeArgs& r = args.rope;

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(adapter_threads)
     to = rounded(rounded(to) + rounded(scale * rounded(more[i])));
 }
 
-// A thread for each element of a narrow row, and of a wide one.
+// One thread per element of a narrow row, and of a wide one.
 __global__ void __launch_bounds__(adapter_threads)
     lora_spread_blocks_kernel(const __grid_constant__ AdapterBlocks b, const uint16_t* narrow, int64_t narrow_rows,
                               uint16_t* wide) {

@@ -1,4 +1,4 @@
-// What the host side of adapters.cu calls.
+// Kernels called by the host side of adapters.cu.
 #pragma once
 
 #include "kernels/adapter_blocks.h"

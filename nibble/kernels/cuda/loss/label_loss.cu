@@ -1,4 +1,4 @@
-// Log-probabilities of labels and the gradient of the logits. A cluster of thread blocks per row.
+// Log-probabilities of labels and the gradient of the logits, with one cluster of thread blocks per row.
 #include "kernels/cuda/loss/loss_launch.h"
 #include "kernels/cuda/loss/softmax_row.cuh"
 

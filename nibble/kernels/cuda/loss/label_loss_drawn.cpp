@@ -6,7 +6,7 @@
 namespace nibble::cuda {
 
 Status drawn_label_loss(const LabelLoss& l, const Drawn& drawn, const Stream& stream) {
-    constexpr int64_t most = int64_t{1} << 19;  // that a sum of weights has room for
+    constexpr int64_t most = int64_t{1} << 19;  // limit of a sum of weights
     if (l.rows < 1 || l.vocab < 8 || l.vocab % 8 || l.vocab > most)
         return fail("drawn_label_loss: {} rows of {}; multiples of 8 up to {}", l.rows, l.vocab, most);
     if (!(drawn.temperature > 0)) return fail("drawn_label_loss: temperature {}", drawn.temperature);

@@ -1,5 +1,5 @@
-// Log-probabilities of labels, and the gradient of the logits, under the distribution that tokens are drawn from. A
-// thread block per row.
+// Log-probabilities of labels and the gradient of the logits under the distribution that tokens are sampled from, with
+// one thread block per row.
 #include "kernels/cuda/loss/label_loss_drawn.h"
 #include "kernels/cuda/primitives/drawn_row.cuh"
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(drawn_threads) label_loss_drawn_kernel(const _
                       *reinterpret_cast<DrawnLabelRow::Shared*>(memory));
     const double sum = row.sum();
     if (thread == 0) l.log_probs[at] = row.log_prob(label, sum);
-    __syncthreads();  // the gradient may take the logits' place
+    __syncthreads();  // the gradient may overwrite the logits
     if (slope == 0.0f) return no_gradient();
     const float total = static_cast<float>(sum);
     for (int i = thread; i < vocab / 8; i += drawn_threads) {

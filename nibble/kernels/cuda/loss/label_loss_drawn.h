@@ -1,4 +1,4 @@
-// What label_loss_drawn.cpp calls. Arguments are checked before they come here.
+// Kernels called by label_loss_drawn.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/loss_args.h"

@@ -1,6 +1,6 @@
-// The largest logit of a row and the sum of exp(x - largest), by the thread blocks of a cluster: in the order of
-// kernels/elementwise.h (runs of 4096, lane l of 16 adds elements l, l + 16 ..., a halving tree, run totals in FP64).
-// A thread block reads whole runs once and keeps them in shared memory, so that a gradient may take the logits' place.
+// Computes the largest logit of a row and the sum of exp(x - largest) with the thread blocks of a cluster, in the order
+// of kernels/elementwise.h (runs of 4096; lane l of 16 adds elements l, l + 16 ...; a halving tree; run totals in
+// FP64). A thread block reads whole runs once and keeps them in shared memory, so a gradient may overwrite the logits.
 #pragma once
 
 #include "kernels/cuda/primitives/rows8.cuh"
@@ -9,7 +9,8 @@
 namespace nibble::cuda {
 
 constexpr int softmax_threads = 512, softmax_run = 4096;
-// Runs of a thread block: two rows of them fit into shared memory, and two thread blocks with one.
+// Maximum runs per thread block: two rows of this length fit into shared memory, and two thread blocks with one row
+// each.
 constexpr int softmax_most_each = 13, softmax_most_cluster = 8;
 constexpr int softmax_most_runs = softmax_most_each * softmax_most_cluster;
 static_assert(softmax_most_runs * softmax_run == softmax_most_vocab);
@@ -19,8 +20,8 @@ __device__ inline uint32_t cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// A float into the shared memory of thread block `rank` of the cluster, at this block's address `at`; behind a
-// cluster_sync(), which says that it has started.
+// Stores a float to the shared memory of thread block `rank` of the cluster, at the address `at` of this block. Call
+// after a cluster_sync(), which ensures that the block has started.
 __device__ inline void cluster_store(uint32_t at, uint32_t rank, float value) {
     asm volatile(
         "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
@@ -34,9 +35,9 @@ __device__ inline float larger_or_nan(float a, float b) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
     return m;
 }
-// How the runs of a row are dealt out.
+// The distribution of a row's runs over thread blocks.
 struct SoftmaxShape {
-    int vocab = 0, runs = 0, cluster = 1, each = 0;  // each: of a thread block
+    int vocab = 0, runs = 0, cluster = 1, each = 0;  // each: runs per thread block
 
     static SoftmaxShape of(int64_t vocab) {
         SoftmaxShape s{.vocab = static_cast<int>(vocab)};
@@ -45,20 +46,20 @@ struct SoftmaxShape {
         s.each = (s.runs + s.cluster - 1) / s.cluster;
         return s;
     }
-    NIBBLE_HD int part() const { return each * softmax_run; }  // elements of a thread block
+    NIBBLE_HD int part() const { return each * softmax_run; }  // elements per thread block
     int shared_bytes() const { return 2 * part(); }
 };
 
-// What a thread block has of a row: elements [begin, begin + count), at `x` in shared memory.
+// A thread block's part of a row: elements [begin, begin + count), at `x` in shared memory.
 struct SoftmaxPart {
     const uint16_t* x;
     int begin, count;
-    float largest;  // of the whole row, as `total`
+    float largest;  // largest and total are those of the whole row
     double total;
 
     __device__ bool has(int i) const { return i >= begin && i < begin + count; }
     __device__ float from_largest(int i) const { return bf16_to_float(x[i - begin]) - largest; }
-    // exp(from_largest) / total near enough for a gradient; shift: log2(total).
+    // Returns exp(from_largest) / total, exact enough for a gradient; shift: log2(total).
     static __device__ float share(float from_largest, float shift) {
         float p;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"(fmaf(from_largest, exp_log2e, -shift)));
@@ -66,8 +67,8 @@ struct SoftmaxPart {
     }
 };
 
-// x [vocab] BF16, a multiple of 8; `kept`: SoftmaxShape::shared_bytes(). All threads of the cluster together; a second
-// call may follow at once.
+// x [vocab] BF16, vocab a multiple of 8; `kept`: SoftmaxShape::shared_bytes() bytes. Called by all threads of the
+// cluster; a second call may follow at once.
 __device__ inline SoftmaxPart softmax_part(const uint16_t* x, const SoftmaxShape& shape, uint16_t* kept) {
     __shared__ float totals[softmax_most_runs], of_warp[softmax_threads / 32], of_block;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -93,8 +94,8 @@ __device__ inline SoftmaxPart softmax_part(const uint16_t* x, const SoftmaxShape
     cluster_sync();
     for (int r = 0; r < shape.cluster; ++r)
         largest = larger_or_nan(largest, cluster_float(shared_address(&of_block), static_cast<uint32_t>(r)));
-    // A warp has a run, 32 neighbours at a time: lane l of 16 adds its own and that of lane l + 16. The upper lanes add
-    // in another order, for nobody.
+    // A warp processes a run, 32 adjacent elements at a time: lane l of 16 adds its own element and that of lane l +
+    // 16. The sums of the upper lanes are not used.
     for (int run = warp; run * softmax_run < count; run += softmax_threads / 32) {
         const uint16_t* own = kept + run * softmax_run + lane;
         const int here = min(softmax_run, count - run * softmax_run), whole = here / 32 * 32;
@@ -115,7 +116,7 @@ __device__ inline SoftmaxPart softmax_part(const uint16_t* x, const SoftmaxShape
     return {kept, begin, count, largest, total};
 }
 
-// kernel(args, shape): a cluster of thread blocks for each row, which keeps `kept` rows.
+// Launches kernel(args, shape) with one cluster per row, which keeps `kept` rows.
 template <class Args>
 cudaError_t launch_rows(void (*kernel)(Args, SoftmaxShape), const Args& args, int64_t rows, int64_t vocab, int kept,
                         cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The loss beside a teacher's logits, and the gradient of the model's. A cluster of thread blocks per row; a thread
-// block sums its part of the divergence in FP64, and the first adds the parts.
+// The loss with a teacher's logits, and the gradient of the model's logits. One cluster of thread blocks per row; a
+// thread block sums its part of the divergence in FP64, and the first block adds the parts.
 #include "kernels/cuda/loss/loss_launch.h"
 #include "kernels/cuda/loss/softmax_row.cuh"
 #include "kernels/cuda/primitives/block_sum.cuh"
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(softmax_threads)
         for (int j = 0; j < 8; ++j) {
             const int at = model.begin + 8 * i + j;
             const float from_x = model.from_largest(at), from_t = teacher.from_largest(at);
-            // As label_loss(): near enough for a gradient, but for p - 1 of a sure model's label.
+            // Exact enough for a gradient, as in label_loss(), except p - 1 for the label of a very certain model.
             const float q = SoftmaxPart::share(from_t, teacher_shift);
             const float p = at == label ? exp_of(from_x) / static_cast<float>(model.total)
                                         : SoftmaxPart::share(from_x, model_shift);

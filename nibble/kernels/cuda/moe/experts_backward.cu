@@ -1,5 +1,5 @@
-// Products of the way back over rows sorted by expert, on mma.sync.m16n8k16: tiles of 128 x 128, 32 of the reduction a
-// step, four steps in flight by cp.async, eight warps of 64 x 32.
+// Products of the backward pass over rows sorted by expert, with mma.sync.m16n8k16: tiles of 128 x 128, 32 of the
+// reduction per step, four steps in flight by cp.async, eight warps of 64 x 32.
 //
 //   input     dx [slot, col] = sum over rows of dy[slot, row] W_e[row, col]; a thread block finds the expert of its
 //             slots in `begin`
@@ -14,9 +14,10 @@ namespace {
 constexpr int edge = 128, depth = 32, stages = 4, threads = 256;
 constexpr int tile_bytes = edge * depth * 2, stage_bytes = 2 * tile_bytes, most_experts_each = 4;
 
-// A tile whose rows are the reduction: [32][128], 256 bytes a row, chunks of 16 bytes exchanged by the row modulo 8.
+// Address in a tile whose rows are the reduction: [32][128], 256 bytes per row, 16-byte chunks swizzled by the row
+// modulo 8.
 __device__ uint32_t deep_at(uint32_t base, int row, int chunk) { return base + row * 256 + ((chunk ^ (row & 7)) << 4); }
-// A tile whose columns are: [128][32], 64 bytes a row.
+// Address in a tile whose columns are the reduction: [128][32], 64 bytes per row.
 __device__ uint32_t flat_at(uint32_t base, int row, int chunk) {
     return base + row * 64 + ((chunk ^ (row >> 1 & 3)) << 4);
 }
@@ -31,7 +32,8 @@ struct Found {
     int expert = -1, tile = 0;
 };
 
-// The expert whose tiles of 128 slots hold number `wanted`; experts in ascending order. All threads together.
+// Finds the expert that owns tile number `wanted`, counting tiles of 128 slots over experts in ascending order. Called
+// by all threads.
 __device__ Found find_tile(const int32_t* begin, int experts, int wanted) {
     __shared__ int of_warp[threads / 32];
     __shared__ Found found;
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(threads, 2) experts_bf16_backward_kernel(const
         if (at.expert < 0) return;
     }
     const int64_t first = a.begin[at.expert], last = a.begin[at.expert + 1];
-    // Of the result: a row of W, or a slot.
+    // Index in the result: a row of W, or a slot.
     const int64_t row0 = int64_t{at.tile} * edge + (Weights ? 0 : first);
     const int64_t reduced = Weights ? last - first : a.rows;
     const int steps = static_cast<int>((reduced + depth - 1) / depth);
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(threads, 2) experts_bf16_backward_kernel(const
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int index = thread + i * threads, k = index / 16, c = index % 16;
-            const int64_t deep = int64_t{step} * depth + k;  // of the reduction
+            const int64_t deep = int64_t{step} * depth + k;  // index in the reduction
             if constexpr (Weights) {
                 const int64_t column = row0 + 8 * c;
                 const bool present = deep < reduced && column < a.rows;

@@ -1,4 +1,4 @@
-// The choice of experts (the text of model/cpu/router.cpp), the order of their rows, the sum of their outputs.
+// The choice of experts (the same code as model/cpu/router.cpp), the order of their rows, the sum of their outputs.
 #include "kernels/cuda/moe/moe_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
@@ -10,8 +10,8 @@ namespace {
 constexpr int route_warps = 4, sort_threads = 256;
 constexpr unsigned every_lane = 0xFFFFFFFFu;
 
-// The index of the largest value among those `open` says may be taken; the lower index on a tie. NaN is the least, so
-// that all lanes agree whatever comes.
+// Returns the index of the largest value among those that `open` allows, the lower index on a tie. NaN is smallest, so
+// that all lanes agree for any input.
 template <class Open>
 __device__ int largest(const float* values, int count, int lane, Open open) {
     float best = -INFINITY;
@@ -41,7 +41,8 @@ __device__ float two_best(const float* values, int count) {
     return first + second;
 }
 
-// One token, by a warp with 3 x count floats of shared memory. A lane below top_k gets its choice, in ascending order.
+// Routes one token with a warp and 3 x count floats of shared memory. Lanes below top_k get the choices in ascending
+// order.
 __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) {
     const int lane = static_cast<int>(threadIdx.x) % 32, n = args.count;
     float* selection = scores + n;
@@ -76,8 +77,8 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
         for (int k = 0; k < args.kept_groups; ++k)
             kept |= 1u << largest(of_group, args.groups, lane, [&](int g) { return !(kept >> g & 1u); });
     }
-    uint32_t taken = 0;  // of the lane's experts lane, lane + 32 ...
-    int mine = n;        // lane k: the k-th choice
+    uint32_t taken = 0;  // bits of the lane's experts lane, lane + 32 ... that are taken
+    int mine = n;        // the k-th choice in lane k
     for (int k = 0; k < args.top_k; ++k) {
         const int best = largest(selection, n, lane, [&](int i) {
             return !(taken >> (i / 32) & 1u) && (args.groups == 1 || (kept >> (i / size) & 1u));
@@ -87,7 +88,7 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
     }
     int rank = 0;
     for (int k = 0; k < args.top_k; ++k) rank += __shfl_sync(every_lane, mine, k) < mine;
-    // Choices in ascending order, on lanes 0 ... top_k - 1.
+    // Sorts the choices in ascending order on lanes 0 ... top_k - 1.
     int sorted = n;
     for (int k = 0; k < args.top_k; ++k) {
         const int expert = __shfl_sync(every_lane, mine, k), at = __shfl_sync(every_lane, rank, k);
@@ -104,7 +105,7 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
     return sorted;
 }
 
-// A warp per token.
+// One warp per token.
 __global__ void __launch_bounds__(32 * route_warps) moe_route_kernel(const __grid_constant__ RouteArgs args) {
     extern __shared__ float shared[];
     start(args.overlap);
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(32 * route_warps) moe_route_kernel(const __gri
     if (token < args.tokens) route_token(args, token, shared + warp * (3 * args.count));
 }
 
-// Few tokens: one thread block chooses and sorts, so that a decoding step has one launch less.
+// For few tokens one thread block routes and sorts, which saves a decoding step one launch.
 __global__ void __launch_bounds__(1024)
     moe_route_and_sort_kernel(const __grid_constant__ RouteArgs args, const __grid_constant__ SortArgs sort) {
     extern __shared__ float shared[];
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(1024)
         __syncwarp();
     }
     __syncthreads();
-    // Where a slot goes, where an expert begins: how many slots come before.
+    // The position of a slot and the begin of an expert are the numbers of slots before them.
     for (int i = static_cast<int>(threadIdx.x); i < sort.slots + args.count + 1; i += static_cast<int>(blockDim.x)) {
         const bool is_slot = i < sort.slots;
         const int expert = is_slot ? chosen[i] : i - sort.slots;
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(1024)
     }
 }
 
-// A thread block per expert: counts the slots of lower experts and its own, then numbers its own in order.
+// One thread block per expert: counts the slots of lower experts and its own, then numbers its own in order.
 __global__ void __launch_bounds__(sort_threads) moe_sort_kernel(const __grid_constant__ SortArgs args) {
     __shared__ int of_warp[2][sort_threads / 32];
     start(args.overlap);
@@ -212,7 +213,7 @@ cudaError_t launch_route(const RouteArgs& args, cudaStream_t stream) {
 
 cudaError_t launch_route_and_sort(const RouteArgs& args, const SortArgs& sort, cudaStream_t stream) {
     const int each = 3 * args.count * 4, fit = 32 * 1024 / each, tokens = static_cast<int>(args.tokens);
-    const int warps = std::clamp(std::min(fit, tokens), 8, 32);  // 8: so that sorting has threads
+    const int warps = std::clamp(std::min(fit, tokens), 8, 32);  // at least 8, so that sorting has enough threads
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

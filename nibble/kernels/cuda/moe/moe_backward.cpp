@@ -9,7 +9,7 @@ namespace {
 
 cudaStream_t moe_queue(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
 
-constexpr int64_t most_blocks = 65535;  // of the second dimension of a grid
+constexpr int64_t most_blocks = 65535;  // limit of the second dimension of a grid
 
 Status check_experts(const ExpertsShape& s) {
     if (s.experts < 1 || s.experts > 1024 || s.slots < 1 || s.rows < 8 || s.rows % 8 || s.cols < 8 || s.cols % 8 ||

@@ -1,4 +1,4 @@
-// What lies between the products of a mixture's way back.
+// Operations between the products of a mixture's backward pass.
 #include "kernels/cuda/moe/moe_backward_launch.h"
 #include "kernels/cuda/primitives/value_slope.cuh"
 #include "kernels/cuda/product/exact/product_launch.h"
@@ -20,7 +20,7 @@ __device__ float warp_max(float value) {
     return value;
 }
 
-// Eight columns a thread, to where exact/operand.cu puts them.
+// Each thread writes eight columns, in the layout of exact/operand.cu.
 __global__ void __launch_bounds__(sum_threads) moe_operands_kernel(const __grid_constant__ ExpertsOperandsArgs a) {
     const int64_t i = int64_t{blockIdx.x} * sum_threads + threadIdx.x, chunks = a.cols / 8;
     if (i >= a.experts * a.rows * chunks) return;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(sum_threads) moe_operands_kernel(const __grid_
         reinterpret_cast<const uint4*>(a.w)[i];
 }
 
-// A thread block per slot, in order of tokens.
+// One thread block per slot, in token order.
 __global__ void __launch_bounds__(slot_threads) moe_activate_kernel(const __grid_constant__ ExpertsActivateArgs a) {
     __shared__ float of_warp[slot_threads / 32];
     const int64_t slot = blockIdx.x, row = a.places[slot], stride = a.gated ? 2 * a.width : a.width;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(slot_threads)
     }
 }
 
-// A warp per token; p lies in shared memory.
+// One warp per token; p is in shared memory.
 __global__ void __launch_bounds__(32 * route_warps)
     moe_route_backward_kernel(const __grid_constant__ RouteBackwardArgs a) {
     extern __shared__ float scores[];
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(32 * route_warps)
     if (!a.sigmoid)
         for (int i = lane; i < n; i += 32) p[i] = p[i] / total;
     __syncwarp();
-    // A lane per chosen expert.
+    // One lane per chosen expert.
     const bool chosen = lane < a.top_k;
     const int expert = chosen ? a.experts[token * a.top_k + lane] : 0;
     const float dw = chosen ? a.d_weights[token * a.top_k + lane] : 0.0f, own = chosen ? p[expert] : 0.0f;

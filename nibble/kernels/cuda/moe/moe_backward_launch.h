@@ -1,4 +1,4 @@
-// What kernels/cuda/moe/moe_backward.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/moe/moe_backward.cpp, which checks the arguments.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@ struct ExpertsBackArgs {
     int64_t slots = 0, rows = 0, cols = 0;
     const int32_t* begin = nullptr;
     const std::byte* dy = nullptr;
-    const std::byte* other = nullptr;  // w, or x
+    const std::byte* other = nullptr;  // w or x
     void* out = nullptr;
 };
 cudaError_t prepare_experts_back();
@@ -22,7 +22,7 @@ cudaError_t launch_experts_weight_gradient(const ExpertsBackArgs& args, cudaStre
 
 struct ExpertsOperandsArgs {
     int64_t experts = 0, rows = 0, cols = 0;
-    int64_t expert_bytes = 0;  // from operand to operand
+    int64_t expert_bytes = 0;  // bytes between operands
     const std::byte* w = nullptr;
     std::byte* tiles = nullptr;
 };

@@ -1,4 +1,4 @@
-// What kernels/cuda/moe/moe.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/moe/moe.cpp, which checks the arguments.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,8 @@
 namespace nibble::cuda {
 
 inline constexpr int most_experts = 1024, most_top_k = 32;
-// Of launch_route_and_sort: slots (at 384 one thread block takes 40 us), and experts (scores lie in shared memory).
+// Limits of launch_route_and_sort: slots (with 384 one thread block takes 40 us) and experts (scores are in shared
+// memory).
 inline constexpr int most_sorted_here = 64, most_experts_here = 256;
 
 struct RouteArgs {

@@ -19,7 +19,7 @@ Status usable(std::string_view what, const std::byte* x, int64_t rows, int64_t c
     return Ok{};
 }
 
-// Of add_moments: the transposed chunk, the same as an operand, the chunk's sums.
+// Scratch of add_moments(): the transposed chunk, the chunk as an operand, the chunk's sums.
 struct MomentScratch {
     int64_t operand, sums, bytes;
 

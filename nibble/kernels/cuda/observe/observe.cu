@@ -1,4 +1,4 @@
-// Ranges, second moments and divergences of what flows through a model.
+// Ranges, second moments and divergences of a model's activations.
 #include "kernels/cuda/observe/observe_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/kv_store.cuh"
@@ -11,7 +11,7 @@ constexpr int warps = 8, most_blocks = 1056;
 
 // ---- Ranges -------------------------------------------------------------------------------------------------------
 
-// The expert that holds `row`: the last that begins at or before it.
+// Returns the expert of `row`: the last that begins at or before it.
 __device__ int expert_of(const int32_t* begin, int experts, int64_t row) {
     int low = 0, high = experts - 1;
     while (low < high) {
@@ -24,7 +24,7 @@ __device__ int expert_of(const int32_t* begin, int experts, int64_t row) {
     return low;
 }
 
-// A warp takes neighbouring rows. |x| of BF16 orders like its code, NaN on top.
+// A warp processes adjacent rows. |x| of BF16 orders like its code; NaN is largest.
 __global__ void __launch_bounds__(32 * warps) observe_ranges_kernel(const __grid_constant__ RangeArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t all = int64_t{gridDim.x} * warps, each = (args.rows + all - 1) / all;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(32 * warps) observe_ranges_kernel(const __grid
     flush();
 }
 
-// Thread blocks along y: experts. A block counts in its own table first.
+// The y dimension of the grid is the expert. A block counts in its own table first.
 __global__ void __launch_bounds__(1024) observe_counts_kernel(const __grid_constant__ RangeArgs args) {
     extern __shared__ uint32_t table[];
     const int expert = static_cast<int>(blockIdx.y);
@@ -122,7 +122,7 @@ __global__ void observe_add_moments_kernel(const float* part, int64_t count, dou
     if (i < count) sums[i] += static_cast<double>(part[i]);
 }
 
-// A thread block per block of 16 columns, a thread per entry.
+// One thread block per block of 16 columns, one thread per entry.
 __global__ void __launch_bounds__(256)
     observe_local_moments_kernel(const uint16_t* x, int64_t rows, int64_t n, double* sums) {
     constexpr int side = 16, together = 128;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(256)
 
 constexpr int divergence_threads = 512;
 
-// Of all threads, in one order.
+// Reduces over all threads in a fixed order.
 template <class T, class Op>
 __device__ T block_total(T value, T* shared, Op op) {
     shared[threadIdx.x] = value;

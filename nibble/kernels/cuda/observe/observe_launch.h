@@ -1,4 +1,4 @@
-// What kernels/cuda/observe/observe.cpp calls. Arguments are checked before they come here; device pointers.
+// Kernels called by kernels/cuda/observe/observe.cpp, which checks the arguments. Pointers are device pointers.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise_launch.h"
@@ -10,7 +10,7 @@ namespace nibble::cuda {
 
 struct RangeArgs {
     const uint4* x = nullptr;
-    int64_t rows = 0, chunks = 0;  // chunks: of eight columns, in a row
+    int64_t rows = 0, chunks = 0;  // chunks: per row, of eight columns
     int experts = 1;
     const int32_t* begin = nullptr;
     RangeSums* sums = nullptr;
@@ -28,7 +28,7 @@ struct ReadKvArgs {
 };
 cudaError_t launch_read_kv(const ReadKvArgs& args, cudaStream_t stream);
 
-// out [n, padded]: rows of x as columns, zeros from `rows` on.
+// Transposes: out [n, padded] has rows of x as columns, zeros from `rows` on.
 cudaError_t launch_transpose(const uint16_t* x, int64_t rows, int64_t n, uint16_t* out, int64_t padded,
                              cudaStream_t stream);
 cudaError_t launch_add_sums(const float* part, int64_t count, double* sums, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// AdamW's step, and sums, squares and clipping of gradients.
+// AdamW's update, and sums, squares and clipping of gradients.
 #include "kernels/cuda/optimizer/optimizer_launch.h"
 #include "kernels/cuda/primitives/block_sum.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -17,7 +17,7 @@ __global__ void add_gradient_kernel(float4* to, const float4* left, const float4
     to[i] = a;
 }
 
-// A thread block per section of `each` float4.
+// One thread block per section of `each` float4.
 __global__ void __launch_bounds__(threads)
     gradient_squares_kernel(const float4* x, int64_t count, int64_t each, int first, double* parts) {
     double sum = 0;

@@ -1,6 +1,6 @@
-// Muon: momentum, the orthogonalization of its direction by five Newton-Schulz rounds, the update. A product is one
-// FP32 chain per number over the reduction, ascending; so A = X X^T is symmetric to the bit, and no result depends on
-// the launch.
+// Muon: momentum, orthogonalization of the direction by five Newton-Schulz iterations, the update. An element of a
+// product is one FP32 chain over the reduction, ascending. A = X X^T is therefore exactly symmetric, and results do not
+// depend on the launch.
 #include "kernels/cuda/optimizer/optimizer_launch.h"
 #include "kernels/cuda/optimizer/state_draws.cuh"
 #include "kernels/cuda/primitives/block_sum.cuh"
@@ -11,7 +11,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int tile = 128, depth = 16, pitch = tile + 4;
 
-// One element a thread: g + momentum m', where m' = momentum m + g.
+// Computes one element per thread: g + momentum m', with m' = momentum m + g.
 __global__ void __launch_bounds__(threads) muon_direction_kernel(const __grid_constant__ Muon u, float* direction) {
     const float clip = *u.clip;
     const int64_t group = int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(threads) muon_direction_kernel(const __grid_co
     }
 }
 
-// A block per section of `each` neighbours.
+// One block per section of `each` adjacent elements.
 __global__ void __launch_bounds__(threads)
     muon_section_kernel(const float* x, int64_t count, int64_t each, double* parts) {
     const int64_t begin = blockIdx.x * each, end = min(count, begin + each);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(threads) muon_scale_factor_kernel(const double
     if (threadIdx.x == 0) *scale = static_cast<float>(1 / (sqrt(sum) + 1e-7));
 }
 
-// to [r, c] = scale * from, which lies as [rows, cols]: turned where there are more rows.
+// to [r, c] = scale * from. `from` is [rows, cols], transposed if there are more rows than columns.
 __global__ void muon_scale_kernel(const float* from, int64_t r, int64_t c, bool turned, const float* scale, float* to) {
     __shared__ float square[32][33];
     const int64_t column = int64_t{blockIdx.x} * 32, row = int64_t{blockIdx.y} * 32;
@@ -64,14 +64,14 @@ __global__ void muon_scale_kernel(const float* from, int64_t r, int64_t c, bool 
 
 struct Gemm {
     const float* a = nullptr;  // [m, k]
-    const float* b = nullptr;  // [n, k], or with `down` [k, n]
+    const float* b = nullptr;  // [n, k], or [k, n] with `down`
     float* out = nullptr;      // [m, n] = fresh * (a b) + old * more
     const float* more = nullptr;
     float fresh = 1, old = 0;
     int64_t m = 0, n = 0, k = 0;
 };
 
-// A block of 16 x 16 threads a tile of 128 x 128; each has four times 4 x 4 numbers.
+// A block of 16 x 16 threads computes a tile of 128 x 128; each thread has four times 4 x 4 elements.
 template <bool down>
 __global__ void __launch_bounds__(threads) muon_gemm_f32_kernel(const __grid_constant__ Gemm g) {
     __shared__ __align__(16) float left[depth][pitch], right[depth][pitch];
@@ -127,7 +127,7 @@ void launch_gemm(const Gemm& g, cudaStream_t stream) {
     muon_gemm_f32_kernel<down><<<blocks, threads, 0, stream>>>(g);
 }
 
-// u [r, c], turned where the matrix has more rows.
+// u is [r, c], transposed if the matrix has more rows than columns.
 __global__ void muon_apply_kernel(const __grid_constant__ Muon u, const float* direction, bool turned) {
     if (isnan(*u.clip)) return;
     const int64_t row = int64_t{blockIdx.y} * 32, column = int64_t{blockIdx.x} * 32;
@@ -161,7 +161,7 @@ cudaError_t launch_muon_direction(const Muon& u, cudaStream_t stream) {
     const auto sections = static_cast<int>((count + each - 1) / each);
     auto* squares = reinterpret_cast<double*>(at + w.squares);
     auto* scale = reinterpret_cast<float*>(squares + w.muon_sections);
-    // Into `next`, from where X is made.
+    // Writes to `next`, from which X is computed.
     const auto blocks = static_cast<unsigned>((count / 4 + threads - 1) / threads);
     muon_direction_kernel<<<blocks, threads, 0, stream>>>(u, at + w.next);
     muon_section_kernel<<<static_cast<unsigned>(sections), threads, 0, stream>>>(at + w.next, count, each, squares);
@@ -195,7 +195,7 @@ cudaError_t launch_muon_rounds(const Muon& u, cudaStream_t stream) {
     return cudaGetLastError();
 }
 
-// After five rounds the result lies in `next`.
+// After five iterations the result is in `next`.
 cudaError_t launch_muon_apply(const Muon& u, cudaStream_t stream) {
     const MuonWorkspace w(u.rows, u.cols);
     const float* at = reinterpret_cast<const float*>(u.workspace);

@@ -1,4 +1,4 @@
-// AdamW whose states are BF16.
+// AdamW with BF16 states.
 #include "kernels/cuda/optimizer/optimizer_launch.h"
 #include "kernels/cuda/optimizer/state_draws.cuh"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int threads = 256;
 
-// The last parameter that begins at `at` or before.
+// Returns the last parameter that begins at or before `at`.
 __device__ int owner_of(const FlatOwners& owners, int64_t at) {
     int low = 0, high = owners.count - 1;
     while (low < high) {
@@ -20,7 +20,7 @@ __device__ int owner_of(const FlatOwners& owners, int64_t at) {
     return low;
 }
 
-// A thread for four elements, which may be of two parameters.
+// One thread per four elements, which may belong to two parameters.
 __global__ void __launch_bounds__(threads) adamw_bf16_states_kernel(const __grid_constant__ NarrowAdamW n) {
     const AdamW& a = n.plain;
     const float clip = *a.clip;

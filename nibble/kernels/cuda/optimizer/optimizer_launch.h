@@ -9,7 +9,7 @@ namespace nibble::cuda {
 
 cudaError_t launch_add_gradient(float* to, const float* from, int64_t count, cudaStream_t stream);
 cudaError_t launch_sum_gradients(float* to, const float* a, const float* b, int64_t count, cudaStream_t stream);
-// each: elements of a section, a multiple of 4.
+// each: elements per section, a multiple of 4.
 cudaError_t launch_section_squares(const float* x, int64_t count, int64_t each, int first, int sections, double* parts,
                                    cudaStream_t stream);
 cudaError_t launch_sum_sections(const double* parts, int count, double* sum, cudaStream_t stream);
@@ -17,7 +17,7 @@ cudaError_t launch_clip_factor(const double* squares, double limit, float* clip,
 cudaError_t launch_adamw(const AdamW& a, cudaStream_t stream);
 cudaError_t launch_narrow_adamw(const NarrowAdamW& a, cudaStream_t stream);
 
-// Where the parts of an orthogonalization lie in its workspace, in floats: r the shorter side, c the longer one.
+// Offsets in the workspace of an orthogonalization, in floats. r is the shorter side, c the longer one.
 struct MuonWorkspace {
     int64_t r, c;
     int64_t direction = 0, next, square, polynomial, squares, elements;
@@ -30,10 +30,11 @@ struct MuonWorkspace {
         squares = polynomial + whole(r * r);
         elements = squares + 2 * muon_sections + 64;
     }
-    static constexpr int64_t muon_sections = 512;  // of the norm: their FP64 sums, then the scale
+    static constexpr int64_t muon_sections = 512;  // FP64 sums of the norm, then the scale
 };
 
-// All of it into the first `direction` of the workspace, m; then X = scale * direction, r x c; five rounds; the update.
+// Runs a whole update: writes the first `direction` to the workspace and updates m; then X = scale * direction, r x c;
+// five iterations; the update.
 cudaError_t launch_muon_direction(const Muon& u, cudaStream_t stream);
 cudaError_t launch_muon_rounds(const Muon& u, cudaStream_t stream);
 cudaError_t launch_muon_apply(const Muon& u, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Random bits of an optimizer's states and their rounding, as train/optimizer.cpp has them.
+// Random bits of an optimizer's states and their rounding, equal to train/optimizer.cpp.
 #pragma once
 
 #include "base/philox.h"
@@ -7,7 +7,7 @@
 
 namespace nibble::cuda {
 
-// 32 random bits for every element of a parameter; four elements share a block.
+// Returns 32 random bits for every element of a parameter; four elements share a block.
 class ElementBits {
 public:
     __device__ explicit ElementBits(const StateDraws& draws) : draws_(draws) {}
@@ -30,7 +30,7 @@ private:
     PhiloxBlock block_{};
 };
 
-// The low 16 bits decide.
+// Rounds to BF16 stochastically; the low 16 bits decide.
 __device__ inline uint16_t rounded_by_chance(float x, uint32_t bits) {
     return static_cast<uint16_t>((__float_as_uint(x) + (bits & 0xFFFFu)) >> 16);
 }

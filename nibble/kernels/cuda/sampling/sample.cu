@@ -1,7 +1,7 @@
-// Sampling: a thread block per row, or of few rows a cluster of eight; see kernels/sampling_cuda.h. Block 0 of a
-// cluster decides, the others count and collect for it. Logits are read past the first-level caches: penalties change
-// them under way. Masked tokens are passed over wherever a token could be chosen, and nowhere else: the log-probability
-// is of all tokens.
+// Sampling (kernels/sampling_cuda.h) with one thread block per row, or for few rows a cluster of eight. Block 0 of a
+// cluster decides; the others count and collect for it. Loads of logits bypass the first-level cache, because penalties
+// change logits during the kernel. Masked tokens are skipped only where a token could be chosen: the log-probability is
+// over all tokens.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
@@ -16,18 +16,18 @@ namespace cg = cooperative_groups;
 using u64 = unsigned long long;
 
 constexpr int threads = 1024, warps = threads / 32;
-// A multiprocessor holds one block, so that 16 clusters run at once: 512 rows of 49,152 logits took 0.96 ms. More rows
-// take a block each: llama-8b in FP8 at 1,024 sequences of 128 + 128 tokens 18,310 to 19,050 tokens/s.
+// A multiprocessor holds one block, so 16 clusters run at once: 512 rows of 49,152 logits took 0.96 ms. More rows use
+// one block each: llama-8b in FP8 at 1,024 sequences of 128 + 128 tokens 18,310 to 19,050 tokens/s.
 constexpr int cluster_blocks = 8, most_clusters = 16;
-constexpr int bins = 1024;  // of 1/32: beyond 32 below the largest, weights are 0
-constexpr int run = 4096;   // of log_softmax
+constexpr int bins = 1024;  // of width 1/32; more than 32 below the largest logit, weights are 0
+constexpr int run = 4096;   // run length of log_softmax
 constexpr int most_runs = (1 << 19) / run;
 constexpr int stages = 3;  // where top-k ends, where top-p ends, the draw
 static_assert(bins == threads && most_candidates == 4 * threads);
 
 struct Candidates {
-    u64 keys[most_candidates];  // ascending: the likeliest first, of equal ones the lower id
-    u64 sums[most_candidates];  // of weights, up to and including
+    u64 keys[most_candidates];  // ascending: likeliest first, lower id of equal ones first
+    u64 sums[most_candidates];  // inclusive running sums of weights
 };
 struct Shared {
     Candidates list;
@@ -49,7 +49,7 @@ __device__ u64 weight_of(float logit, float largest) {
     return share > 0.0f ? static_cast<u64>(share) : 0;
 }
 
-// All threads of a block together.
+// Called by all threads of a block.
 __device__ u64 block_scan(u64 value, Shared& s, bool inclusive) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     u64 through = value;
@@ -65,7 +65,7 @@ __device__ u64 block_scan(u64 value, Shared& s, bool inclusive) {
     for (int w = 0; w < warp; ++w) before += s.of_warp[w];
     return before + through - (inclusive ? 0 : value);
 }
-// The least `index` of those with `hit`; INT_MAX where there is none. All threads of a block together.
+// Returns the least `index` with `hit`, or INT_MAX. Called by all threads of a block.
 __device__ int first_hit(bool hit, int index, Shared& s) {
     __syncthreads();
     if (threadIdx.x == 0) s.found = INT_MAX;
@@ -75,7 +75,7 @@ __device__ int first_hit(bool hit, int index, Shared& s) {
     return s.found;
 }
 
-// blocks: of a cluster. Masked: rows may have masks.
+// `blocks` is the size of a cluster. Masked: rows may have masks.
 template <int blocks, bool Masked>
 struct Row {
     const SampleArgs& args;
@@ -83,14 +83,14 @@ struct Row {
     cg::cluster_group cluster;
     SampleRow p;
     float* x;
-    const uint32_t* mask;  // null: every token may follow
+    const uint32_t* mask;  // null: all tokens are allowed
     int rank, thread;
 
     __device__ bool allowed(int64_t i) const {
         return !Masked || !mask || (__ldg(mask + i / 32) >> (i % 32) & 1u) != 0;
     }
 
-    // Eight loads are on their way before f, which may store, sees the first.
+    // Issues eight loads before f, which may store, gets the first value.
     template <class Each>
     __device__ void each(Each f) const {
         constexpr int ahead = 8, step = blocks * threads;
@@ -117,7 +117,7 @@ struct Row {
             cluster.sync();
     }
 
-    // The largest key of all threads of the cluster. `slot`: another one each time.
+    // Returns the largest key over all threads of the cluster. Consecutive calls need different slots.
     __device__ u64 largest_key(u64 best, int slot) const {
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
@@ -136,14 +136,14 @@ struct Row {
         return best;
     }
 
-    // Whether the weights of runs are those of log_softmax's pass: nothing is changed, left out or sorted behind it.
+    // Whether the weights of runs are those of the log_softmax pass: later steps change, drop and sort nothing.
     __device__ bool weighs_all() const {
         return p.temperature > 0.0f && p.seen == 0 && !mask && p.top_k <= 0 && p.top_p >= 1.0f;
     }
 
-    // log(sum of exp(x - largest)) in the order of log_softmax, into block 0's log_total; where weighs_all(), weights
-    // of runs into its run_weights. A warp has a run: thread t elements t, t + 32 ..., which are lane t % 16's of the
-    // sum, from halves by turns.
+    // Computes log(sum of exp(x - largest)) in the order of log_softmax to block 0's log_total. If weighs_all(), also
+    // writes the weights of runs to its run_weights. A warp processes a run: thread t has elements t, t + 32 ..., which
+    // belong to lane t % 16 of the sum; the two half-warps alternate.
     __device__ void sum_exponentials(float largest) const {
         constexpr int ahead = 8;
         const int runs = static_cast<int>((args.width + run - 1) / run), lane = thread % 32;
@@ -207,7 +207,7 @@ struct Row {
         sync();
     }
 
-    // Where nothing is sorted: through the tokens by id. The token, in block 0.
+    // Draws by id if nothing is sorted. Returns the token in block 0.
     __device__ int draw_by_id(float largest, float lowest, u64 bits) const {
         const auto weight = [&](int64_t i) -> u64 {
             if (i >= args.width || !allowed(i)) return 0;
@@ -272,14 +272,14 @@ struct Row {
         __syncthreads();
     }
 
-    // The tokens of a bin, sorted, with running sums, into block 0.
+    // Collects the tokens of a bin in block 0, sorted, with running sums.
     __device__ void collect(int bin, float largest, float lowest) const {
         Shared& to = of(0);
         each([&](int64_t i, float logit) {
             const float v = logit / p.temperature, below = largest - v;
             if (v < lowest || !(below < 32.0f) || static_cast<int>(below * 32.0f) != bin || !allowed(i)) return;
             const int place = atomicAdd(&to.candidates, 1);
-            // ~key_of: the smaller, the likelier; ~index becomes the index.
+            // ~key_of is smaller for likelier tokens; ~index becomes the index.
             if (place < most_candidates) to.list.keys[place] = ~key_of(v, static_cast<uint32_t>(i));
         });
         sync();
@@ -312,7 +312,7 @@ struct Row {
         __syncthreads();
     }
 
-    // Block 0. The first candidate for which hit(sum of everything up to it) holds.
+    // In block 0: returns the first candidate for which hit(inclusive running sum) holds.
     template <class Hit>
     __device__ int first_candidate(u64 before, Hit hit) const {
         int least = INT_MAX;
@@ -323,10 +323,10 @@ struct Row {
         return first_hit(least != INT_MAX, least, s);
     }
 
-    // Likeliest first. The token, in block 0.
+    // Draws likeliest first. Returns the token in block 0.
     __device__ int draw_sorted(float largest, float lowest, u64 bits) const {
         count(largest, lowest);
-        // Block 0's: `kept` is the weight of what top-k and top-p keep; it ends in bin `last`.
+        // In block 0 `kept` is the weight that top-k and top-p keep; it ends in bin `last`.
         u64 kept = rank == 0 ? s.weights_through[bins - 1] : 0, target = 0;
         double enough = 0.0;
         int last = bins, loaded = -1, id = -1;
@@ -417,7 +417,7 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     const bool decides = row.rank == 0 && row.thread == 0;
     if (best == ~u64{0}) {
         if (decides) args.out[at] = {-2, 0.0f};
-        row.sync();  // nobody leaves while its best is read
+        row.sync();  // keeps shared memory alive until all blocks have read it
         return;
     }
     const float largest = value_of(static_cast<uint32_t>(best >> 32));
@@ -444,7 +444,7 @@ __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
     row.sync();
 }
 
-// `from` may be the host's memory: it is read once.
+// `from` may be host memory: each token is read once.
 __global__ void carry_tokens_kernel(const CarriedToken* list, int count, const ChosenToken* from, int32_t* tokens) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= count) return;

@@ -1,4 +1,4 @@
-// What kernels/cuda/sampling/sampling.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/sampling/sampling.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/sampling_row.h"
@@ -12,7 +12,7 @@ struct SampleArgs {
     const SampleRow* requests = nullptr;
     SeenSlot* seen = nullptr;
     ChosenToken* out = nullptr;
-    const int32_t* places = nullptr;  // with masks
+    const int32_t* places = nullptr;  // used with masks
     const uint32_t* masks = nullptr;
     const int32_t* words = nullptr;
     int32_t* words_out = nullptr;
@@ -21,7 +21,7 @@ struct SampleArgs {
     bool round = false, overlap = false;
 };
 cudaError_t launch_sample(const SampleArgs& args, cudaStream_t stream);
-// Behind it: the log-probabilities of rows with SampleRow::scored.
+// Computes the log-probabilities of rows with SampleRow::scored; call after launch_sample().
 cudaError_t launch_score(const SampleArgs& args, cudaStream_t stream);
 cudaError_t launch_carry(const CarriedToken* list, int64_t count, const ChosenToken* from, int32_t* tokens,
                          cudaStream_t stream);

@@ -1,4 +1,4 @@
-// The log-probability of a token that was drawn, under the distribution that it was drawn from. A thread block per row.
+// The log-probability of a sampled token under the distribution it was sampled from, with one thread block per row.
 #include "kernels/cuda/primitives/drawn_row.cuh"
 #include "kernels/cuda/sampling/sampling_launch.h"
 
@@ -8,7 +8,7 @@ namespace {
 constexpr int score_threads = 512;
 using ScoredRow = DrawnRow<score_threads>;
 
-// `out` may be the host's memory: an id is read once.
+// `out` may be host memory: an id is read once.
 __global__ void __launch_bounds__(score_threads) score_tokens_kernel(const __grid_constant__ SampleArgs args) {
     extern __shared__ __align__(16) uint8_t memory[];
     start(args.overlap);

@@ -69,7 +69,7 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
         return cuda_status(launch_ssm_decode(args, queue_of(stream)), "mamba: one token");
     NIBBLE_CHECK(cuda_status(launch_convolve(args, queue_of(stream)), "mamba: convolution"));
     SsmArgs plain = args;
-    plain.overlap = false;  // the history is overwritten: nothing before may still read it
+    plain.overlap = false;  // the history is overwritten: previous kernels must have finished reading it
     NIBBLE_CHECK(cuda_status(launch_steps(plain, queue_of(stream)), "mamba: steps"));
     NIBBLE_CHECK(cuda_status(launch_ssm_scan(args, queue_of(stream)), "mamba: scan"));
     return cuda_status(launch_gate(args, queue_of(stream)), "mamba: gated norm");

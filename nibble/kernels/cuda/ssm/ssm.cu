@@ -1,4 +1,4 @@
-// Mamba-2 around its scan: the orders of kernels/ssm.h, one output a thread.
+// Mamba-2 around its scan, in the orders of kernels/ssm.h, one output per thread.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 #include "kernels/cuda/ssm/ssm_step.cuh"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 128;
 
-// Channel c at token t of a segment, t >= -(conv - 1).
+// Returns channel c at token t of a segment, t >= -(conv - 1).
 __device__ float conv_input(const SsmArgs& args, const SsmSegment& s, int64_t t, int c) {
     if (t >= 0) return rounded(args.projected[(s.row + t) * args.stride + args.inner + c]);
     return s.state ? s.state[(args.conv - 1 + t) * args.channels + c] : 0.0f;
@@ -45,11 +45,11 @@ __global__ void __launch_bounds__(threads)
     const SsmSegment s = args.list[i / args.channels];
     const int c = static_cast<int>(i % args.channels);
     if (!s.state) return;
-    for (int j = 0; j < args.conv - 1; ++j)  // ascending: what moves down is read before it is overwritten
+    for (int j = 0; j < args.conv - 1; ++j)  // ascending: each entry is read before it is overwritten
         s.state[int64_t{j} * args.channels + c] = conv_input(args, s, s.rows - (args.conv - 1) + j, c);
 }
 
-// A thread block per token and group.
+// One thread block per token and group.
 __global__ void mamba_gate_kernel(const __grid_constant__ SsmArgs args) {
     extern __shared__ __align__(16) float row[];
     __shared__ float shared_scale;

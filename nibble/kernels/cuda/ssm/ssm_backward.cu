@@ -1,4 +1,4 @@
-// The way back through Mamba-2 around its scans: what lies between the products again, gate and norm, steps,
+// The backward pass of Mamba-2 around its scans: recomputes intermediate values, then gate and norm, steps,
 // convolution.
 #include "kernels/cuda/elementwise/elementwise_backward_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -16,7 +16,7 @@ __device__ float all_lanes(float value) {
     return value;
 }
 
-// As mamba_step(): one output a thread.
+// Like mamba_step(), one output per thread.
 __global__ void __launch_bounds__(mamba_threads) mamba_inputs_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t all = a.tokens * a.channels, i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i < all) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(mamba_threads) mamba_inputs_kernel(const __gri
     }
 }
 
-// A thread block per group and token.
+// One thread block per group and token.
 __global__ void __launch_bounds__(mamba_threads) mamba_gate_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     extern __shared__ float gated[];
     __shared__ float of_warp[2][mamba_warps];
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(mamba_threads) mamba_gate_backward_kernel(cons
     }
 }
 
-// A thread block per token: dB or dC of a group from those of its heads, ascending; of each head the product with B or
-// C, a warp for a head.
+// One thread block per token: dB or dC of a group as the sum over its heads, ascending; and for each head the product
+// with B or C, one warp per head.
 __global__ void __launch_bounds__(mamba_threads)
     mamba_group_sums_kernel(const __grid_constant__ MambaBackArgs a, bool of_c, float* dots) {
     const int64_t token = blockIdx.x;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(mamba_threads)
     }
 }
 
-// A thread per segment and head, from the last token back.
+// One thread per segment and head, from the last token to the first.
 __global__ void __launch_bounds__(mamba_threads) mamba_decays_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i >= int64_t{a.segments} * a.heads) return;
@@ -115,10 +115,10 @@ __global__ void __launch_bounds__(mamba_threads) mamba_decays_kernel(const __gri
         sum += static_cast<double>(a.read[at]) - static_cast<double>(a.written[at]);
         a.read[at] = static_cast<float>(sum);
     }
-    a.read[int64_t{s.row} * a.heads + head] = 0.0f;  // of a state that is 0
+    a.read[int64_t{s.row} * a.heads + head] = 0.0f;  // the state before the first token is 0
 }
 
-// A warp per token and head.
+// One warp per token and head.
 __global__ void __launch_bounds__(mamba_threads) mamba_steps_backward_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_warps + threadIdx.x / 32;
     if (i >= a.tokens * a.heads) return;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(mamba_threads) mamba_silu_backward_kernel(cons
     if (i < a.tokens * a.channels) a.d_xbc[i] *= value_and_slope(0, a.raw[i]).slope;
 }
 
-// Tap j of token t + conv - 1 - j read token t; -1: no such token in its segment.
+// Returns the token whose tap j reads `token`; -1: not in the segment.
 __device__ int64_t reader_of(const MambaBackArgs& a, int64_t token, int tap) {
     const int64_t row = token + a.conv - 1 - tap;
     return row < a.tokens && a.first[row] == a.first[token] ? row : -1;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(mamba_threads)
     a.d_projected[token * a.stride + a.inner + c] = bf16_from_float(sum);
 }
 
-// A thread per channel and part of the tokens.
+// One thread per channel and part of the tokens.
 __global__ void __launch_bounds__(mamba_threads) mamba_convolve_weight_kernel(const __grid_constant__ MambaBackArgs a) {
     const int c = static_cast<int>(blockIdx.x * mamba_threads + threadIdx.x);
     if (c >= a.channels) return;

@@ -1,4 +1,4 @@
-// What kernels/cuda/ssm/ssm_backward.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/ssm/ssm_backward.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/cuda/ssm/ssm_launch.h"
@@ -10,7 +10,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int conv_parts = 64;  // of the sums over tokens of a convolution's weights
+inline constexpr int conv_parts = 64;  // parts of the sums over tokens for a convolution's weights
 
 struct MambaBackArgs {
     int heads, head_dim, groups, state, conv, inner, channels, segments;
@@ -24,17 +24,17 @@ struct MambaBackArgs {
     uint16_t* d_projected;
     // Workspace.
     float* raw;                           // [tokens, channels]: before silu
-    uint16_t* xbc;                        // [tokens, channels]: behind it
+    uint16_t* xbc;                        // [tokens, channels]: after silu
     float* d_xbc;                         // [tokens, channels]
     float *dt, *decay;                    // [tokens, heads]
     float *y, *dy, *du;                   // [tokens, inner]; y without D x
-    float* part;                          // [tokens, the larger of heads * state and inner]
+    float* part;                          // [tokens, max(heads * state, inner)]
     float *read, *written;                // [tokens, heads]: C . dC, which becomes d log decay; B . dB
     float *to_dt_bias, *to_a_log, *to_d;  // [tokens, heads]
     float* conv_sums;                     // [conv_parts, channels * conv]
 };
 
-// Rows of matrices that tokens move on, M[t] = factor M[t -+ 1] + a[t] b[t]^T, and out[t] = M[t] v[t].
+// Rows of matrices that change with tokens, M[t] = factor M[t -+ 1] + a[t] b[t]^T, and out[t] = M[t] v[t].
 enum class ScanRows : uint8_t { outputs, d_read, d_written, d_inputs };  // y; dC; dB; du
 
 cudaError_t launch_mamba_inputs(const MambaBackArgs& a, cudaStream_t stream);  // raw, xbc, dt, decay

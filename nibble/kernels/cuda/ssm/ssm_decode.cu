@@ -1,8 +1,8 @@
-// Mamba-2 for one token of every sequence, between its two products, as one kernel: convolution, steps, scan and gated
-// norm with the operations and orders of ssm.cu, so the bits are the same. A thread block per sequence and head; the
-// heads of a norm's group are a cluster, which shares the gated outputs (and convolves the group's B and C once each).
+// Mamba-2 between its two products for one token of every sequence, as one kernel: convolution, steps, scan and gated
+// norm with the operations and orders of ssm.cu, so the bits are the same. One thread block per sequence and head. The
+// heads of a norm's group form a cluster, which shares the gated outputs and convolves the group's B and C once.
 //
-// States and histories are read before the kernel ahead is done: of those, only an earlier step writes them.
+// States and histories are read before the previous kernel ends: only earlier steps write them.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
@@ -12,18 +12,19 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int threads = 128, most_taps = 4, most_head_dim = 128;
-// A thread with all 128 states of a column had 206 registers, which left two thread blocks on a multiprocessor: at 64
-// sequences the scan's own kernel, with more, moved their states faster (7.5 instead of 8.4 ms a token of
-// Nemotron-3-Nano's shape).
+// With all 128 states of a column, a thread used 206 registers and a multiprocessor held two thread blocks. At 64
+// sequences the separate scan kernel, with more blocks, updated their states faster (7.5 instead of 8.4 ms per token
+// for the shape of Nemotron-3-Nano).
 constexpr int most_segments = 8;
 
-// Halves = 2: a column's states are two threads', the second of which goes on with the sum of the first. That leaves
-// room beside the products before and after, so that states are read while the one before still runs.
+// Halves = 2: two threads share a column's states, and the second continues the sum of the first. Blocks of the
+// previous and next products then fit on the multiprocessor too, so states are read while the previous kernel still
+// runs.
 template <int State, int Halves>
 __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
     mamba_decode_kernel(const __grid_constant__ SsmArgs args) {
     constexpr int own_states = State / Halves;
-    constexpr int each = (most_head_dim + 2 * State + threads - 1) / threads;  // channels of a thread
+    constexpr int each = (most_head_dim + 2 * State + threads - 1) / threads;  // channels per thread
     __shared__ __align__(16) float b[State], c[State];
     __shared__ float xs[most_head_dim], gated[most_head_dim], partial[most_head_dim], step[2], shared_scale;
     extern __shared__ __align__(16) float row[];
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
 #pragma unroll
     for (int i = 0; i < own_states; ++i)
         state[i] = own && kept && first + i < args.state ? kept[int64_t{i} * args.head_dim] : 0.0f;
-    // Its channels: x of the head, then B and C of the group.
+    // The block's channels: x of the head, then B and C of the group.
     const auto channel = [&](int i) {
         if (i < args.head_dim) return head * args.head_dim + i;
         i -= args.head_dim;
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
     if (p < args.head_dim)
         args.out[int64_t{s.row} * args.inner + head * args.head_dim + p] =
             bf16_from_float((gated[p] * shared_scale) * norm);
-    // Nobody reads this token's history any more.
+    // All reads of this token's history are done.
     if (s.state) {
 #pragma unroll
         for (int k = 0; k < each; ++k) {
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
         for (int i = 0; i < own_states; ++i)
             if (first + i < args.state) kept[int64_t{i} * args.head_dim] = state[i];
     }
-    cluster_wait();  // nobody leaves while its outputs are read
+    cluster_wait();  // keeps shared memory alive until all blocks have read it
 }
 
 template <int State, int Halves>

@@ -1,4 +1,4 @@
-// What kernels/cuda/ssm/ssm.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/ssm/ssm.cpp, which checks the arguments.
 #pragma once
 
 #include "base/philox.h"
@@ -12,7 +12,7 @@ namespace nibble::cuda {
 
 struct SsmSegment {
     int32_t row, rows;
-    float* state;  // null: from zero, and nothing is kept
+    float* state;  // null: starts from zero; the final state is not kept
     int64_t position;
 };
 
@@ -40,13 +40,13 @@ struct SsmArgs {
     bool overlap = false;
 };
 cudaError_t launch_convolve(const SsmArgs& args, cudaStream_t stream);
-// dt and decay of every token, and what the convolution's next call needs of this one.
+// Computes dt and decay of every token, and the history for the next call of the convolution.
 cudaError_t launch_steps(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_ssm_scan(const SsmArgs& args, cudaStream_t stream);
-// The same over states of 16 bits.
+// The same for 16-bit states.
 cudaError_t launch_narrow_scan(const SsmArgs& args, cudaStream_t stream);
 cudaError_t launch_gate(const SsmArgs& args, cudaStream_t stream);
-// All four for one token of every segment, where ssm_decodes(); xbc, dt, decay and y are not used.
+// All four steps for one token of every segment, if ssm_decodes(); xbc, dt, decay and y are not used.
 bool ssm_decodes(const SsmArgs& args);
 cudaError_t launch_ssm_decode(const SsmArgs& args, cudaStream_t stream);
 

@@ -1,10 +1,10 @@
-// The scan of Mamba-2 over states of FP32: the orders of kernels/ssm.h, of which an output's sum over the states of its
-// column is one chain.
+// The scan of Mamba-2 over FP32 states in the order of kernels/ssm.h: an output's sum over the states of its column is
+// one chain.
 //
-// A thread block has 32 columns of a head, a warp 16 of their states, in registers. Tokens come in chunks: while the
-// first warp is at a chunk, the second adds its states to the sums that the first left of the chunk before, and so on,
-// so that a chain of 128 operations keeps eight warps busy. A thread for a column and all of its states took 2.9 us a
-// token.
+// A thread block has 32 columns of a head; a warp holds 16 of their states in registers. Tokens are processed in
+// chunks: while the first warp processes a chunk, the second adds its states to the first warp's sums of the previous
+// chunk, and so on. A chain of 128 operations thus keeps eight warps busy. One thread per column with all of its states
+// took 2.9 us per token.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 
@@ -14,11 +14,11 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int own_states = 16, columns = 32;
-// B, C, decay and dt of a warp's token in shared memory.
+// Layout of B, C, decay and dt for a warp's token in shared memory.
 constexpr int decay_at = 2 * own_states, token_floats = decay_at + 4;
 
-// A warp's part of a chunk on its way: of B and C [token][B's own_states, C's own_states], `each` to a lane; the lane's
-// column of x; decays of the tokens in the first lanes, dt in the next ones. Zeros where there is no token.
+// A warp's part of a chunk in registers: B and C as [token][B's own_states, C's own_states], `each` per lane; the
+// lane's column of x; decays of the tokens in the first lanes, dt in the next ones. Zeros for missing tokens.
 template <int Tokens>
 struct Chunk {
     static constexpr int each = Tokens * 2 * own_states / 32;
@@ -50,7 +50,7 @@ struct Chunk {
         if (const int i = lane % Tokens; lane < 2 * Tokens && i < here)
             step = (lane < Tokens ? args.decay : args.dt)[(token + i) * args.heads + head];
     }
-    // All but x to [token][token_floats].
+    // Writes everything except x to [token][token_floats].
     __device__ void spread(float (&to)[Tokens][token_floats], int lane) const {
         float* const at = &to[lane * each / (2 * own_states)][lane * each % (2 * own_states)];
 #pragma unroll
@@ -59,7 +59,7 @@ struct Chunk {
     }
 };
 
-// Segments of one token are bound by memory: as many threads on a multiprocessor as 48 registers leave room for.
+// Segments of one token are limited by memory: as many threads per multiprocessor as 48 registers allow.
 template <int State, int Tokens>
 constexpr int least_blocks = Tokens > 1 ? 1 : std::min(640 / State, 32);
 
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
     __shared__ float sums[2][warps][Tokens][columns];
     if (args.overlap) overlap_next();
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int blocks = (args.head_dim + columns - 1) / columns;  // of a head
+    const int blocks = (args.head_dim + columns - 1) / columns;  // per head
     const int head = static_cast<int>(blockIdx.x) / blocks;
     const int column = static_cast<int>(blockIdx.x) % blocks * columns + lane, first_state = warp * own_states;
     const SsmSegment s = args.list[blockIdx.y];
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
 #pragma unroll
     for (int i = 0; i < own_states; ++i) state[i] = is_kept(i) ? kept[int64_t{i} * args.head_dim] : 0.0f;
     const float d = args.d[head];
-    if (args.overlap) wait_for_previous();  // states are an earlier step's
+    if (args.overlap) wait_for_previous();  // states were written by an earlier step
 
     const auto chunk_at = [&](int chunk) {
         return Chunk<Tokens>(args, s, chunk * Tokens, head, first_state, column, lane);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
                     acc[t] = fmaf(state[i], of[own_states + i], acc[t]);
                 }
             };
-            if (here >= Tokens) {  // no branches between tokens: their chains run beside each other
+            if (here >= Tokens) {  // no branches between tokens, so that their chains overlap
 #pragma unroll
                 for (int t = 0; t < Tokens; ++t) take(t);
             } else {

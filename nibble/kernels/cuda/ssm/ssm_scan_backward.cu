@@ -1,6 +1,6 @@
-// Scans of Mamba-2's way back: M[t] = factor M + a[t] b[t]^T over the tokens of a segment, forward or backward, and
-// out[t] = M[t] v[t]. A thread block per head and segment; a thread has a row of M in registers; b, v and a of eight
-// tokens lie in shared memory.
+// Scans of Mamba-2's backward pass: M[t] = factor M + a[t] b[t]^T over the tokens of a segment, forward or backward in
+// time, and out[t] = M[t] v[t]. One thread block per head and segment; a thread holds a row of M in registers; b, v and
+// a of eight tokens are in shared memory.
 //
 //   outputs     y      rows: dimensions, columns: states      a = u   b = B   v = C    forward
 //   d_read      dC     rows: states, columns: dimensions      a = B   b = u   v = dy   forward
@@ -12,7 +12,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int scan_threads = 128, run = 8;  // run: tokens at a time
+constexpr int scan_threads = 128, run = 8;  // run: tokens per iteration
 
 enum class Of : uint8_t { u, b, c, dy };
 
@@ -33,7 +33,7 @@ __host__ __device__ constexpr Sides sides_of(ScanRows rows) {
     }
 }
 
-// Element i of a token's vector, 0 behind its end.
+// Returns element i of a token's vector; 0 beyond its end.
 template <Of Which>
 __device__ float element(const MambaBackArgs& a, int64_t token, int head, int i) {
     if constexpr (Which == Of::u || Which == Of::dy) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(scan_threads)
     __shared__ float own[run][scan_threads], factor[run];
     const SsmSegment s = a.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(threadIdx.x);
-    // The token at step i.
+    // Returns the token of step i.
     const auto token_at = [&](int i) { return int64_t{s.row} + (sides.backward ? s.rows - 1 - i : i); };
     float m[Columns];
 #pragma unroll
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(scan_threads)
         }
         for (int t = 0; t < here; ++t)
             own[t][row] = row < rows ? element<sides.a>(a, token_at(begin + t), head, row) : 0;
-        // Backward the decay of the token behind; M is 0 before the first step.
+        // Backward in time uses the decay of the next token; M is 0 before the first step.
         if (row < here) {
             const int64_t token = token_at(begin + row) + (sides.backward ? 1 : 0);
             factor[row] = begin + row > 0 ? a.decay[token * a.heads + head] : 0.0f;

@@ -1,4 +1,4 @@
-// The scan of Mamba-2 over states of 16 bits: the orders of kernels/ssm.h.
+// The scan of Mamba-2 over 16-bit states, in the order of kernels/ssm.h.
 #include "formats/stochastic.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int scan_tokens = 8;
 
-// A state of 16 bits.
+// A 16-bit state.
 template <SsmStateFormat Format>
 struct NarrowState {
     static constexpr bool stochastic = Format == SsmStateFormat::fp16_stochastic;
@@ -25,13 +25,13 @@ struct NarrowState {
     }
 };
 
-// Philox blocks of a head and a token; SsmNarrow says which element takes which 16 bits.
+// Number of Philox blocks per head and token; SsmNarrow defines the bits of each element.
 __host__ __device__ constexpr int draw_blocks(int state, int head_dim) {
     return (state * ((head_dim + 15) / 16 * 16) + 127) / 128 * 16;
 }
 
-// A thread block per segment and head, a thread per element p of the head, its column of the state in registers.
-// Shared memory: B, C [tokens][State] and x, dt, decay of a few tokens; a token's draws.
+// One thread block per segment and head, one thread per element p of the head, with its column of the state in
+// registers. Shared memory: B, C [tokens][State] and x, dt, decay of a few tokens; a token's draws.
 template <int State, SsmStateFormat Format>
 __global__ void mamba_scan_narrow_state_kernel(const __grid_constant__ SsmArgs args) {
     __shared__ float b[scan_tokens][State], c[scan_tokens][State], step[scan_tokens][2];

@@ -1,4 +1,4 @@
-// dt and decay of a token and head.
+// Computes dt and decay of a token and head.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
