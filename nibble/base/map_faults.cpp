@@ -27,6 +27,7 @@ std::atomic<bool> any_failed{false};
 
 std::mutex mutex;                                     // guards `paths` and changes of `watched`
 std::array<std::string, most_maps>* paths = nullptr;  // never freed: maps may outlive static objects
+int scopes = 0;                                       // number of running jobs
 std::string* first_failed = nullptr;                  // path of a map that was removed since
 struct sigaction before;
 uintptr_t page_size = 4096;
@@ -99,6 +100,21 @@ void forget_map(const void* address) {
         watched[i].begin.store(0);
         return;
     }
+}
+
+MapFaultScope::MapFaultScope() {
+    const std::lock_guard lock(mutex);
+    if (scopes++ > 0 || !any_failed.load()) return;
+    first_failed->clear();
+    bool failed = false;
+    for (size_t i = 0; i < used.load(); ++i)
+        failed = failed || (watched[i].begin.load() != 0 && watched[i].failed.load());
+    any_failed.store(failed);
+}
+
+MapFaultScope::~MapFaultScope() {
+    const std::lock_guard lock(mutex);
+    --scopes;
 }
 
 Status hold_pages(std::span<const std::byte> part) {

@@ -11,8 +11,18 @@
 
 namespace nibble {
 
-// Error: the first mapped file found shorter than its map since the process started. Costs one atomic load.
+// Error: the first mapped file found shorter than its map (see MapFaultScope). Costs one atomic load.
 Status check_maps();
+
+// Marks one running job. Faults are remembered until no job runs any more: the next job starts without those of maps
+// that were removed since.
+class MapFaultScope {
+public:
+    MapFaultScope();
+    ~MapFaultScope();
+    MapFaultScope(const MapFaultScope&) = delete;
+    MapFaultScope& operator=(const MapFaultScope&) = delete;
+};
 
 // Copies the pages that contain `part` to private memory at the same addresses, so later changes of the file do not
 // affect them. Memory outside registered maps is not changed. Error: no memory.

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/map_faults.h"
 #include "base/progress.h"
 
 #include <type_traits>
@@ -28,6 +29,7 @@ Status check_inputs_unchanged();
 // check_inputs_unchanged() fails.
 template <class Body>
 std::invoke_result_t<Body> as_job(Body&& body) {
+    const MapFaultScope scope;
     try {
         auto result = std::forward<Body>(body)();
         if (result.ok()) NIBBLE_CHECK(check_inputs_unchanged());

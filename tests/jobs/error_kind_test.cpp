@@ -1,4 +1,5 @@
 // The kind of the error for a table of bad inputs: what a language binding maps to exceptions.
+#include "base/mapped_file.h"
 #include "jobs/bed.h"
 #include "jobs/job.h"
 #include "nibble/calibrate.h"
@@ -208,6 +209,22 @@ TEST_P(ErrorKinds, OfABadInput) {
 
 INSTANTIATE_TEST_SUITE_P(Table, ErrorKinds, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(AsJob, AFileThatShrinksFailsItsJobAndNoLaterOne) {
+    Bed bed;
+    write_file(bed.dir / "shrinks", std::string(100'000, 'x'));
+    const auto shrinks = [&]() -> Status {
+        NIBBLE_TRY(const auto file, MappedFile::open(bed.dir / "shrinks"));
+        fs::resize_file(bed.dir / "shrinks", 10);
+        EXPECT_EQ(file.bytes()[50'000], std::byte{0});
+        return Ok{};
+    };
+    const Status failed = as_job(shrinks);
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.error().kind(), ErrorKind::file);
+    EXPECT_NE(failed.error().message().find("became shorter"), std::string::npos);
+    EXPECT_TRUE(as_job([]() -> Status { return Ok{}; }).ok());
+}
 
 TEST(ErrorKind, IsKeptByContextAndSetOnce) {
     EXPECT_EQ(fail(ErrorKind::file, "a").within("b").kind(), ErrorKind::file);
