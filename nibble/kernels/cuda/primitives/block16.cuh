@@ -1,7 +1,7 @@
-// Sixteen consecutive elements of a row: what one thread reads, and the arithmetic every quantizing kernel shares.
+// Sixteen consecutive elements of a row, the unit that one thread reads, and arithmetic shared by all quantizing
+// kernels.
 //
-// Formats with blocks of 16 are one thread per block; blocks of 32 are two neighbouring lanes, 1 x 128 groups are
-// eight.
+// A block of 16 is one thread, a block of 32 is two adjacent lanes, a group of 1 x 128 is eight lanes.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -22,7 +22,7 @@ inline constexpr bool is_f32 = false;
 template <>
 inline constexpr bool is_f32<F32> = true;
 
-// One element in memory.
+// Returns one element from memory.
 template <class Input>
 __device__ float element_at(const uint8_t* chunk_at, int i);
 template <>
@@ -34,7 +34,7 @@ __device__ inline float element_at<F32>(const uint8_t* at, int i) {
     return reinterpret_cast<const float*>(at)[i];
 }
 
-// The same as codes are made from it.
+// Returns the element as it is encoded; see Chunk::round().
 template <class Input>
 __device__ float code_source(const uint8_t* at, int i, bool kept);
 template <>
@@ -50,7 +50,7 @@ __device__ inline float code_source<F32>(const uint8_t* at, int i, bool kept) {
 template <class Input>
 struct Chunk;
 
-// Pairs of BF16 as they lie in memory: the even element in the low half.
+// Pairs of BF16 as in memory: the even element is in the low half.
 template <>
 struct Chunk<Bf16> {
     static constexpr int bytes = 32;
@@ -66,7 +66,7 @@ struct Chunk<Bf16> {
 #pragma unroll
         for (uint32_t& p : pair) p = 0;
     }
-    // Codes are made from BF16 weights, whatever the scales were chosen from; `kept`: from FP32 ones as they are.
+    // Codes are made from BF16 weights even if scales were chosen from FP32; `kept`: from the FP32 weights unchanged.
     __device__ void round(bool) {}
 
     __device__ float value(int i) const {
@@ -74,14 +74,14 @@ struct Chunk<Bf16> {
     }
     __device__ float magnitude(int i) const { return fabsf(value(i)); }
 
-    // Largest magnitude; as bits it orders NaN and infinity above everything finite.
+    // Returns the largest magnitude as bits, which order NaN and infinity above all finite values.
     __device__ uint32_t amax_bits() const {
         uint32_t m = pair[0] & 0x7FFF7FFFu;
 #pragma unroll
         for (int i = 1; i < 8; ++i) m = __vmaxu2(m, pair[i] & 0x7FFF7FFFu);
         return max(m & 0xFFFF0000u, m << 16);
     }
-    // The same for finite elements, in half the instructions.
+    // The same for finite elements, with half the instructions.
     __device__ float amax() const {
         const auto* x = reinterpret_cast<const __nv_bfloat162*>(pair);
         __nv_bfloat162 m = __habs2(x[0]);
@@ -90,7 +90,7 @@ struct Chunk<Bf16> {
         return __bfloat162float(__hmax(m.x, m.y));
     }
 
-    // Bit 3 of each nibble of elements 8 * half + 0 ... 7: the sign of x + addend, an addition in BF16.
+    // Returns, in bit 3 of each nibble for elements 8 * half + 0 ... 7, the sign of x + addend (an addition in BF16).
     //   addend +0: x < 0 (-0 becomes +0);   addend -2^-133, the smallest subnormal: not x > 0.
     template <uint16_t Addend>
     __device__ uint32_t sign_nibbles(int half) const {
@@ -101,7 +101,7 @@ struct Chunk<Bf16> {
             const __nv_bfloat162 y = __hadd2(x, __nv_bfloat162(__nv_bfloat16_raw{Addend}, __nv_bfloat16_raw{Addend}));
             w[i] = *reinterpret_cast<const uint32_t*>(&y);
         }
-        // The bytes with the signs of elements 0 2 1 3 and 4 6 5 7, then 0 2 4 6 and 1 3 5 7.
+        // The sign bytes of elements 0 2 1 3 and 4 6 5 7, then of 0 2 4 6 and 1 3 5 7.
         const uint32_t a = __byte_perm(w[0], w[1], 0x7351), b = __byte_perm(w[2], w[3], 0x7351);
         const uint32_t even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
         return ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
@@ -142,8 +142,9 @@ struct Chunk<F32> {
         return m;
     }
     __device__ float amax() const { return __uint_as_float(amax_bits()); }
-    // Of x / divisor, which loses its sign where it underflows to -0: |x| <= divisor * 2^-150, a tie among them. Such x
-    // are subnormal, so that the scaling by 2^149 is exact, and others may overflow. Divisor 0: of x itself.
+    // Returns the signs of x / divisor, which loses its sign if it underflows to -0: |x| <= divisor * 2^-150, including
+    // the tie. Such x are subnormal, so scaling by 2^149 is exact for them; other x may overflow. Divisor 0: returns
+    // the signs of x.
     __device__ uint32_t negative_nibbles(int half, float divisor = 0.0f) const {
         uint32_t n = 0;
 #pragma unroll
@@ -163,10 +164,10 @@ struct Chunk<F32> {
 
 // ---- Correctly rounded quotients by a shared divisor --------------------------------------------------------------
 //
-// With r the correctly rounded 1/d and q = x * r, one residual gives the correctly rounded x / d (Markstein). It holds
-// while neither d nor the residual leaves the normal numbers. `safe_divisor` is that range with room to spare for
-// quotients that decide something: one far below the smallest code rounds to zero however it is computed, but its sign
-// must not vanish, which bounds d from above. x >= 0: the residual of -0 would lose its sign.
+// With r the correctly rounded 1/d and q = x * r, one residual gives the correctly rounded x / d (Markstein), as long
+// as d and the residual are normal numbers. `safe_divisor` is that range with a margin for quotients that matter: a
+// quotient far below the smallest code rounds to zero in any case, but its sign must survive, which bounds d from
+// above. x >= 0: the residual of -0 would lose its sign.
 inline constexpr float safe_divisor_min = 1e-18f, safe_divisor_max = 65536.0f;
 
 __device__ inline bool safe_divisor(float d) { return d >= safe_divisor_min && d <= safe_divisor_max; }
@@ -174,7 +175,8 @@ __device__ inline bool safe_divisor(float d) { return d >= safe_divisor_min && d
 struct Divisor {
     float d, r;
 
-    // r is right for safe divisors only: the approximation is within one ulp and one Newton step rounds it correctly.
+    // r is correct for safe divisors only: the approximation is within one ulp, and one Newton step rounds it
+    // correctly.
     __device__ explicit Divisor(float divisor) : d(divisor) {
         float y;
         asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(divisor));
@@ -188,8 +190,8 @@ struct Divisor {
 
 // ---- E2M1 ----------------------------------------------------------------------------------------------------------
 
-// Magnitude code of t in [0, 7) plus `e2m1_bias`: rounding to a step of 1/2, 1 and 2 is one FP32 addition each, the
-// smallest of the three is the code. No comparisons, and ties go to even by themselves.
+// Returns the magnitude code of t in [0, 7) plus `e2m1_bias`. Rounding to steps of 1/2, 1 and 2 is one FP32 addition
+// each; the smallest result is the code. Ties go to even without comparisons.
 inline constexpr float e2m1_magic = 6291456.0f;  // 1.5 * 2^22: ulp 1/2
 inline constexpr uint32_t e2m1_bias = float_bits(e2m1_magic);
 
@@ -200,7 +202,7 @@ __device__ inline uint32_t e2m1_biased_code(float t) {
     return min(min(a, b), c);
 }
 
-// Eight codes, the first in the lowest nibble, without signs. quotient(i) in [0, 7).
+// Packs eight codes without signs, the first in the lowest nibble. quotient(i) is in [0, 7).
 template <class Quotient>
 __device__ uint32_t e2m1_pack8(Quotient quotient) {
     uint32_t packed = 0;
@@ -211,7 +213,7 @@ __device__ uint32_t e2m1_pack8(Quotient quotient) {
 
 // ---- E4M3 ----------------------------------------------------------------------------------------------------------
 
-// Four codes, saturating at 448; finite arguments.
+// Packs four codes, saturating at 448. Arguments are finite.
 __device__ inline uint32_t e4m3_pack4(float a, float b, float c, float d) {
     const uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E4M3);
     const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E4M3);

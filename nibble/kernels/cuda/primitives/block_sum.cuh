@@ -1,9 +1,10 @@
-// A sum over the threads of a block, in one order.
+// A sum over the threads of a block in a fixed order.
 #pragma once
 
 namespace nibble::cuda {
 
-// All of a block's `threads` ask, and all get the sum; a tree in each warp, then warps in their order.
+// Returns the sum to all `threads` threads of the block, which must all call it: a tree in each warp, then warps in
+// order.
 template <int threads>
 __device__ double block_sum(double value) {
     __shared__ double of_warp[threads / 32];

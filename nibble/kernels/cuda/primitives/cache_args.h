@@ -1,4 +1,4 @@
-// The cache, and what goes into it, as kernels see them, checked.
+// Checks a KV cache and its inputs and converts them to kernel arguments.
 #pragma once
 
 #include "kernels/attention_cuda.h"

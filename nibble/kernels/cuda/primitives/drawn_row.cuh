@@ -1,9 +1,9 @@
-// A row of logits as the distribution that tokens are drawn from, by a whole thread block: TokenFilter::restrict() of
-// kernels/token_filter.h and the log_softmax behind it, to the bit (but for the logarithm).
+// The sampled distribution of a row of logits, computed by a thread block: TokenFilter::restrict() of
+// kernels/token_filter.h and the log_softmax after it, with the same bits except for the logarithm.
 //
-// The filters keep a beginning of the tokens in the order of key_of(), so that one key says which. It is found by
-// counting tokens and their weights in bins: of 1/32 below the largest logit, then by 11, 11 and 10 bits of the value's
-// order, at last among equal values by index.
+// The filters keep a prefix of the tokens in the order of key_of(), so one key defines them. It is found by counting
+// tokens and weights in bins: of 1/32 below the largest logit, then by 11, 11 and 10 bits of the value's order, finally
+// by index among equal values.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -13,13 +13,13 @@
 
 namespace nibble::cuda {
 
-// Logit: float, which counts rounded to BF16, or uint16_t, which is BF16.
+// Logit: float, which is first rounded to BF16, or uint16_t, which is BF16.
 template <int Threads, class Logit = float>
 class DrawnRow {
 public:
     static constexpr int run = 4096, runs_at_once = 4;
-    static constexpr int run_pitch = run + 16;  // lanes of neighbouring runs in different banks
-    static constexpr int most_runs = 256;       // a vocabulary of 2^20
+    static constexpr int run_pitch = run + 16;  // lanes of adjacent runs use different banks
+    static constexpr int most_runs = 256;       // for a vocabulary of 2^20
     static constexpr int bins = 2048;
     struct Shared {
         union {
@@ -37,7 +37,7 @@ public:
         int found;
     };
 
-    // All threads together, as all that follows.
+    // Called by all threads, like all functions below.
     __device__ DrawnRow(const Logit* x, int width, const Drawn& drawn, Shared& shared)
         : x_(x), width_(width), drawn_(drawn), s_(shared), thread_(static_cast<int>(threadIdx.x)) {
         float largest = -INFINITY;
@@ -57,17 +57,17 @@ public:
     }
 
     __device__ float value(int i) const { return logit_of(x_[i]) / drawn_.temperature; }
-    // Of values; NaN where a logit is not finite.
+    // Returns the largest value; NaN if a logit is not finite.
     __device__ float largest() const { return largest_; }
     __device__ bool keeps(int i) const { return key_of(value(i), static_cast<uint32_t>(i)) >= least_; }
-    // exp(value - largest), 0 of a token that is left out.
+    // Returns exp(value - largest); 0 for a filtered token.
     __device__ float share(int i) const {
         const float v = value(i);
         return key_of(v, static_cast<uint32_t>(i)) >= least_ ? exp_of(v - largest_) : 0.0f;
     }
 
-    // The sum of all shares, in the order of log_softmax: runs of 4096, lane l of 16 adds elements l, l + 16 ..., a
-    // halving tree, run totals in FP64.
+    // Returns the sum of all shares in the order of log_softmax: runs of 4096, lane l of 16 adds elements l, l + 16
+    // ..., a halving tree, run totals in FP64.
     __device__ double sum() {
         const int runs = (width_ + run - 1) / run;
         for (int first = 0; first < runs; first += runs_at_once) {
@@ -96,17 +96,17 @@ public:
         __syncthreads();
         return s_.sum;
     }
-    // log p of a token; -inf where it is left out, NaN where largest() is.
+    // Returns log p of a token; -inf if it is filtered, NaN if largest() is NaN.
     __device__ float log_prob(int i, double sum) const {
         if (!keeps(i)) return -INFINITY;
-        // largest_ may be 0 where the host's, of the tokens that are kept, is -0, and -0 - 0 is -0.
+        // largest_ may be 0 where the host's maximum over kept tokens is -0, and -0 - 0 is -0.
         const float v = value(i), below = v == largest_ ? 0.0f : v - largest_;
         return below - static_cast<float>(log(sum));
     }
 
 private:
     using u64 = unsigned long long;
-    struct Before {  // of tokens that are likelier than a bin's
+    struct Before {  // totals of tokens likelier than those of a bin
         uint32_t count = 0;
         u64 weight = 0;
     };
@@ -123,7 +123,7 @@ private:
         return below < static_cast<float>(bins - 1) ? static_cast<int>(below) : bins - 1;
     }
 
-    // What min-p leaves, then top-k, then top-p.
+    // Applies min-p, then top-k, then top-p.
     __device__ void filter() {
         least_ = key_of(largest_ + drawn_.lowest, UINT32_MAX);
         Before all;
@@ -140,7 +140,7 @@ private:
         }
     }
 
-    // Tokens of least_ and above for which matches(value) holds, by bin_of(value).
+    // Counts tokens from least_ on for which matches(value) holds, by bin_of(value).
     template <class Bin, class Matches>
     __device__ void count_bins(Bin bin_of, Matches matches) {
         __syncthreads();
@@ -156,8 +156,8 @@ private:
         __syncthreads();
     }
 
-    // The first bin with enough(tokens, weight), both up to its end; `before` moves to its begin. `bins`: there is
-    // none, and `before` is all.
+    // Returns the first bin with enough(tokens, weight), both inclusive; sets `before` to the totals before it. Returns
+    // `bins` if there is none; `before` then holds all.
     template <class Enough>
     __device__ int first_bin(Enough enough, Before& before) {
         constexpr int each = bins / Threads;
@@ -199,8 +199,8 @@ private:
         return found;
     }
 
-    // The key of the last of the fewest tokens, likeliest first, of which there is enough(tokens, weight); where there
-    // never is, least_.
+    // Returns the key of the last of the fewest likeliest tokens with enough(tokens, weight); least_ if there never is
+    // enough.
     template <class Enough>
     __device__ u64 cut(Enough enough) {
         Before before;
@@ -230,7 +230,7 @@ private:
             else
                 low = middle + 1;
         }
-        // Of equal values only those from least_ on were counted.
+        // Only equal values from least_ on were counted.
         const u64 last = static_cast<u64>(order) << 32 | (low == equal ? 0u : ~index_of(order, low));
         return last > least_ ? last : least_;
     }
@@ -238,7 +238,7 @@ private:
         return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
     }
 
-    // The index of the number-th token, from 1, of a value.
+    // Returns the index of the number-th token (from 1) with this value.
     __device__ uint32_t index_of(uint32_t order, int number) {
         const int lane = thread_ % 32, warp = thread_ / 32;
         int seen = 0;
@@ -268,7 +268,7 @@ private:
     Shared& s_;
     const int thread_;
     float largest_ = 0;
-    u64 least_ = 0;  // the key of the last token that is kept
+    u64 least_ = 0;  // the key of the last kept token
 };
 
 }  // namespace nibble::cuda

@@ -1,4 +1,4 @@
-// What kernels between products share: element by element the text of kernels/ref.
+// Shared by kernels between products; element by element the same operations as kernels/ref.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -7,8 +7,9 @@
 
 namespace nibble::cuda {
 
-// Two numbers as BF16, the second in the upper half: bf16_from_float() of both but for what a NaN looks like, in one
-// instruction. bf16_from_float() takes six, which in tiles of attention was most of what lies between products.
+// Rounds two numbers to BF16, the second in the upper half, in one instruction. Equal to bf16_from_float() except for
+// payloads of NaN. bf16_from_float() takes six instructions, which dominated the work between products in tiles of
+// attention.
 __device__ inline uint32_t pair_of(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -16,7 +17,7 @@ __device__ inline uint32_t pair_of(float low, float high) {
 }
 __device__ inline float rounded(float x) { return __uint_as_float(pair_of(0.0f, x)); }
 
-// exp_f32 of kernels/exp.h; arrays of constants do not exist on the device.
+// exp_f32 of kernels/exp.h; constant arrays do not exist on the device.
 __device__ inline float exp_of(float x) {
     constexpr float t0 = exp_terms[0], t1 = exp_terms[1], t2 = exp_terms[2], t3 = exp_terms[3], t4 = exp_terms[4],
                     t5 = exp_terms[5];
@@ -33,7 +34,7 @@ __device__ inline float exp_of(float x) {
 
 __device__ inline float silu(float x) { return x / (1.0f + exp_of(-x)); }
 
-// nibble::Activation.
+// Applies nibble::Activation.
 __device__ inline float act(int activation, float x) {
     constexpr float c0 = 1.5957691216f, c1 = 0.0713548162726f;
     if (activation == 0) return silu(x);
@@ -41,8 +42,8 @@ __device__ inline float act(int activation, float x) {
     return x > 0.0f || x != x ? x * x : 0.0f;
 }
 
-// Eight elements of a row go out as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see w4a16_permute_kernel of
-// sm90_product_w4a16_m32.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
+// Position of eight elements of a row that are written as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see
+// w4a16_permute_kernel of sm90_product_w4a16_m32.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
 struct Chunk8 {
     int column[4];   // of each pair
     int64_t offset;  // in bytes
@@ -66,22 +67,22 @@ __device__ inline void start(bool overlap) {
     }
 }
 
-// Larger values and, among equals, smaller indices have larger keys.
+// Returns a key that is larger for larger values and, among equal ones, for smaller indices.
 __device__ inline unsigned long long key_of(float value, uint32_t index) {
     const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);
     const uint32_t order = value != value ? 0xFFFFFFFFu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     return static_cast<unsigned long long>(order) << 32 | ~index;
 }
 
-// As much of a multiprocessor's fast memory as shared memory as there is, for all kernels of a decoding step: a
-// multiprocessor divides that memory another way only when it is empty, so kernels that want different divisions cannot
+// Configures as much of a multiprocessor's fast memory as possible as shared memory, for all kernels of a decoding
+// step. A multiprocessor changes this division only when it is idle, so kernels with different divisions cannot
 // overlap.
 template <class... Args>
 cudaError_t prefer_shared_memory(void (*kernel)(Args...)) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
-// The same, and up to `bytes` of it for a thread block.
+// The same, and allows a thread block up to `bytes` of shared memory.
 template <class... Args>
 cudaError_t allow_shared_memory(void (*kernel)(Args...), int64_t bytes) {
     if (const cudaError_t code =
@@ -90,7 +91,7 @@ cudaError_t allow_shared_memory(void (*kernel)(Args...), int64_t bytes) {
     return prefer_shared_memory(kernel);
 }
 
-// Args::overlap: programmatic dependent launch.
+// Args::overlap: uses programmatic dependent launch.
 template <class Args>
 cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,
                           cudaStream_t stream) {
@@ -111,7 +112,7 @@ inline unsigned ceil_blocks(int64_t items, int64_t each) { return static_cast<un
 
 // The order of a row's sum of squares: lane l of 16 adds elements l, l + 16, l + 32 ..., then a halving tree.
 inline constexpr int sum_lanes = 16;
-// Floats between the elements of neighbouring lanes in shared memory: lanes read 16 aligned bytes each, from different
+// Floats between the elements of adjacent lanes in shared memory: lanes read 16 aligned bytes each from different
 // banks.
 __host__ __device__ constexpr int lane_pitch(int width) {
     return ((width + sum_lanes - 1) / sum_lanes + 3) / 4 * 4 + 4;
@@ -120,7 +121,7 @@ __host__ __device__ constexpr int norm_shared_bytes(int width) { return sum_lane
 __device__ inline float* lane_place(float* row, int pitch, int j) {
     return row + j % sum_lanes * pitch + j / sum_lanes;
 }
-// 1 / sqrt(mean of squares + eps) of the row that lies at lane_place(); all lanes of one warp together.
+// Returns 1 / sqrt(mean of squares + eps) of the row stored at lane_place(). Called by all lanes of a warp.
 __device__ inline float norm_scale(const float* row, int width, float eps) {
     const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = (width - lane + sum_lanes - 1) / sum_lanes;
     const float* own = row + lane * lane_pitch(width);

@@ -1,4 +1,4 @@
-// Instructions of kernels whose thread blocks stay and work together, beside ptx.cuh.
+// Instructions for kernels with persistent, cooperating thread blocks, in addition to ptx.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@ namespace nibble::cuda {
 
 // ---- Between thread blocks ----------------------------------------------------------------------------------------
 
-// What a thread (and, behind a barrier of its block, the block) wrote before count_up() is seen by those that have read
-// the new count.
+// Writes of a thread before count_up() (and, after a block barrier, those of its block) are visible to threads that
+// have read the new count.
 __device__ inline void count_up(unsigned long long* word) {
     asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
 }
@@ -20,7 +20,7 @@ __device__ inline unsigned long long count_of(const unsigned long long* word) {
     return seen;
 }
 
-// Values that other thread blocks wait for, and looking for them: each is seen whole, in no order.
+// hand() publishes a value that other thread blocks poll for. Each value is seen whole, in no defined order.
 __device__ inline void hand(float* to, float v) {
     asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(v) : "memory");
 }
@@ -48,20 +48,21 @@ __device__ inline void prefetch_to_l2(const void* at) { asm volatile("prefetch.g
 
 // ---- Inside a thread block ----------------------------------------------------------------------------------------
 
-// The first Threads threads.
+// Synchronizes the first `Threads` threads.
 template <int Threads>
 __device__ void meet_warps() {
     asm volatile("bar.sync 1, %0;" ::"n"(Threads) : "memory");
 }
 
-// Else the compiler keeps what it derives from a thread's index over all steps of a long kernel, in local memory.
+// Returns the thread index opaquely: otherwise the compiler keeps values derived from it in local memory over a long
+// kernel.
 __device__ inline int opaque_thread() {
     int thread = static_cast<int>(threadIdx.x);
     asm volatile("" : "+r"(thread));
     return thread;
 }
 
-// From shared memory, where the copy engine writes.
+// Loads from shared memory that the copy engine writes.
 __device__ __forceinline__ uint4 load_shared16(uint32_t at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));

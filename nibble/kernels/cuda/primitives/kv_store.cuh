@@ -1,13 +1,13 @@
-// One element into a tile of the cache.
+// Stores elements in a tile of the cache.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 
 namespace nibble::cuda {
 
-// The tile of a slot (page * page_tokens + place in the page) and KV head.
+// Returns the tile of a slot (page * page_tokens + position in the page) and KV head.
 __device__ inline uint8_t* tile_of_slot(const CacheArgs& c, int head, int64_t slot) {
-    // 32 bits: no cache has so many slots, and divisions of 64 take longer than all the rest.
+    // 32 bits are enough for any cache, and 64-bit divisions would take longer than the rest.
     const auto page = static_cast<uint32_t>(slot) / static_cast<uint32_t>(c.page_tokens);
     const int in_page = static_cast<int>(static_cast<uint32_t>(slot) % static_cast<uint32_t>(c.page_tokens));
     return c.pages + int64_t{page} * c.page_stride +
@@ -15,7 +15,7 @@ __device__ inline uint8_t* tile_of_slot(const CacheArgs& c, int head, int64_t sl
                kv_tile_bytes(c.type, c.padded);
 }
 
-// x: a BF16 value; scales of the cache's E4M3, null for 1.
+// x: a BF16 value; scales of an E4M3 cache, null for 1.
 __device__ inline void store_element(KvType type, uint8_t* at, uint16_t x, const float* scales, int head) {
     if (type == KvType::bf16)
         *reinterpret_cast<uint16_t*>(at) = x;
@@ -23,7 +23,7 @@ __device__ inline void store_element(KvType type, uint8_t* at, uint16_t x, const
         *at = e4m3_from_float_saturating(scales ? bf16_to_float(x) / scales[head] : bf16_to_float(x));
 }
 
-// A head's row of K or V by one warp: element(d) for d below the head's size, zeros behind.
+// Stores a head's row of K or V with one warp: element(d) for d below the head's size, zeros after.
 template <class Element>
 __device__ void store_k(const CacheArgs& c, int head, int64_t slot, int lane, Element element) {
     const int t = static_cast<int>(slot) % kv_tile_tokens;  // pages are whole tiles

@@ -1,5 +1,5 @@
-// Philox4x32-10 with what a launch shares taken out: the key schedule, and the products of the counter's upper half,
-// which is the stream's role. Equal to base/philox.h.
+// Philox4x32-10 with the parts shared by a launch precomputed: the key schedule, and the products of the counter's
+// upper half, which is the stream's role. Equal to base/philox.h.
 #pragma once
 
 #include "base/philox.h"
@@ -21,7 +21,7 @@ struct PhiloxRounds {
         }
     }
 
-    // Block `index` of the stream. The compiler shares what depends on the upper half of `index` alone.
+    // Returns block `index` of the stream. The compiler hoists what depends on the upper half of `index` only.
     __device__ PhiloxBlock block(uint64_t index) const {
         const uint64_t first = multiplier0 * static_cast<uint32_t>(index);
         PhiloxBlock c{{role_product_high ^ static_cast<uint32_t>(index >> 32) ^ key0[0], role_product_low,

@@ -1,4 +1,4 @@
-// Instructions that CUDA C++ has no name for: copies, their barriers, products of tensor cores (mma.sync; Hopper's
+// PTX instructions without a CUDA C++ equivalent: copies, their barriers, products of tensor cores (mma.sync; Hopper's
 // wgmma with A in registers).
 #pragma once
 
@@ -15,7 +15,8 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After barrier_init, before the copy engine or another thread sees the barrier (the latter also after __syncthreads).
+// Call after barrier_init, before the copy engine or another thread uses the barrier (other threads also need
+// __syncthreads).
 __device__ inline void barrier_init_done() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -50,16 +51,16 @@ __device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
         : "memory");
     return done;
 }
-// `bytes` a multiple of 16; completes on the barrier.
+// Copies `bytes` (a multiple of 16); completes on the barrier.
 __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 
-// The same of bytes that nobody reads again soon: they leave the L2 first.
+// The same for bytes that are not read again soon: they are evicted from the L2 first.
 __device__ inline void bulk_copy_once(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-    constexpr uint64_t evict_first = 0x12F0000000000000;  // what createpolicy.fractional.L2::evict_first makes
+    constexpr uint64_t evict_first = 0x12F0000000000000;  // the value of createpolicy.fractional.L2::evict_first
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
             "r"(to),
@@ -67,20 +68,20 @@ __device__ inline void bulk_copy_once(uint32_t to, const void* from, uint32_t by
         : "memory");
 }
 
-// What this thread has loaded from shared memory is in its registers: the copy engine may write there (after a barrier,
-// or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads that are on their way
-// (tools/early-release shows it in the machine code), and they wait in the load unit behind everything that any thread
-// block of the multiprocessor asked for before: a burst of misses, the next kernel's early ones too, takes longer than
-// a copy out of device memory, which goes past that unit (inferred). Sums then hold pieces of the next record: NVFP4
-// mixtures had other bits in most runs, and nothing but this mended it (docs/lab/races.md). A slot that cp.async
-// fills again, through the same unit, is safe.
+// Ensures that this thread's loads from shared memory have reached registers, so that the copy engine may overwrite the
+// memory (after a barrier, or __syncwarp() and one lane's request). Neither an arrival nor a request waits for loads in
+// flight (tools/early-release shows it in the machine code). These loads wait in the load unit for all earlier requests
+// of any thread block of the multiprocessor: a burst of misses, including the next kernel's early ones, takes longer
+// than a copy from device memory, which bypasses that unit (inferred). Sums then contained parts of the next record:
+// NVFP4 mixtures had wrong bits in most runs, and only this fence fixed it (docs/lab/races.md). A slot refilled by
+// cp.async, through the same unit, is safe.
 __device__ inline void loads_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Into L1: what is read once at the end of a kernel, and would be waited for there.
+// Prefetches into L1 data that is read once at the end of a kernel.
 __device__ inline void prefetch(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p) : "memory"); }
 
-// Arrives at the same barrier of thread block `rank` of the cluster. Not .release.cluster: that is a fence of the whole
-// GPU (470 instead of 200 TF were lost), and only reads of the tensor cores, already done, come before.
+// Arrives at the same barrier of thread block `rank` of the cluster. Without .release.cluster, which fences the whole
+// GPU (470 TF were lost with it, 200 without): only reads of the tensor cores precede, and they are complete.
 __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool condition) {
     asm volatile(
         "{\n\t.reg .pred p;\n\t.reg .b32 there;\n\tsetp.ne.b32 p, %2, 0;\n\t"
@@ -89,7 +90,7 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank, bool c
         "r"(rank), "r"(static_cast<int>(condition))
         : "memory");
 }
-// The release waits for every store before it: arrive before those that nobody in the cluster reads.
+// The release waits for all earlier stores: arrive before stores that no block of the cluster reads.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() {
@@ -97,7 +98,7 @@ __device__ inline void cluster_sync() {
     cluster_wait();
 }
 
-// A float in the shared memory of thread block `rank` of the cluster, at this block's address `at`.
+// Returns a float from the shared memory of thread block `rank` of the cluster, at this block's address `at`.
 __device__ inline float cluster_float(uint32_t at, uint32_t rank) {
     float value;
     asm volatile(
@@ -114,12 +115,12 @@ __device__ inline float cluster_float(uint32_t at, uint32_t rank) {
 __device__ inline void copy16(uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// Zeros where not `present`; `from` must be readable all the same.
+// Copies zeros if not `present`; `from` must be readable in any case.
 __device__ inline void copy16_or_zero(uint32_t to, const void* from, bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
                  : "memory");
 }
-// Arrives when the thread's copies so far are done; the arrival is one of those the barrier counts.
+// Arrives when the thread's previous copies are done. The barrier counts this arrival.
 __device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -129,7 +130,7 @@ __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
                  : "r"(address)
                  : "memory");
 }
-// d[16, 8] += a[16, 16] b[8, 16]^T of BF16.
+// d[16, 8] += a[16, 16] b[8, 16]^T in BF16.
 __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -139,14 +140,15 @@ __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint3
 
 // ---- Programmatic dependent launch --------------------------------------------------------------------------------
 
-// The next kernel may start; this one waits until those before it are done and their writes are visible.
+// overlap_next() lets the next kernel start. The wait below blocks until previous kernels are done and their writes are
+// visible.
 __device__ inline void overlap_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // ---- wgmma --------------------------------------------------------------------------------------------------------
 
-// Hopper's alone. Other architectures compile the kernels that use it, so that one binary serves all, and trap in them:
-// launch code chooses mma.sync there (on_hopper() in tensor/cuda/call.h), which gives the same bits.
+// Hopper only. Other architectures compile these kernels too, so that one binary serves all, and trap in them. Launch
+// code chooses mma.sync there (on_hopper() in tensor/cuda/call.h), with the same bits.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define NIBBLE_WGMMA_ASM(...) __trap()
 #else
@@ -160,24 +162,24 @@ __device__ inline void wgmma_wait() {
     NIBBLE_WGMMA_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Here accumulators have their values, and nothing that reads them moves before it: the compiler does not know that
-// they are written until the wait, and ptxas, finding writes between products, would serialize them (C7515).
+// Makes accumulators available: reads of them cannot move before this point. The compiler does not know that they are
+// written until the wait, and ptxas would serialize products if it found writes between them (C7515).
 template <int Count>
 __device__ inline void pin(float (&v)[Count]) {
 #pragma unroll
     for (float& x : v) asm volatile("" : "+f"(x)::"memory");
 }
 
-// B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, eight rows a 1024-byte
-// aligned group, groups one after the other. The lower half of its descriptor, the upper is a constant; add 2 per 32
-// bytes of K, address / 16 per block.
+// Descriptor of B in shared memory: rows of 128 bytes (64 BF16 of K), 16-byte chunks XORed with row % 8, groups of
+// eight rows aligned to 1024 bytes and adjacent. Returns the lower half; the upper half is a constant. Add 2 per 32
+// bytes of K, and address / 16 per block.
 __device__ inline uint32_t swizzled_operand(uint32_t address) { return ((address & 0x3FFFFu) >> 4) | 1u << 16; }
 #define NIBBLE_SWIZZLED_UPPER "0x40000040"  // 128-byte swizzle, groups 1024 bytes apart
 
-enum class HalfType : uint8_t { bf16, f16 };  // of wgmma's operands
+enum class HalfType : uint8_t { bf16, f16 };  // type of wgmma's operands
 
-// d[64, N] (+)= a[64, 16] b[N, 16]^T. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column
-// 8 i + 2 c + e. `add`: 0 starts from zero.
+// d[64, N] (+)= a[64, 16] b[N, 16]^T. Lane 4 g + c of warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column 8 i + 2
+// c + e. `add` 0 starts from zero.
 template <int N, HalfType Type = HalfType::bf16>
 struct Wgmma;
 

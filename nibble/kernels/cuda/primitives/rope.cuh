@@ -1,5 +1,5 @@
-// Head norms, rotary embedding, keys and values into the cache: a warp per token and head, queries, then keys, then
-// values.
+// Head norms, rotary embedding, and writing keys and values to the cache: one warp per token and head, queries, then
+// keys, then values.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -7,7 +7,7 @@
 
 namespace nibble::cuda {
 
-// value(d) rotated where d lies in [first, first + dims).
+// Returns value(d), rotated if d is in [first, first + dims).
 template <class Value>
 __device__ uint16_t rotated(const RotaryArgs& rope, int first, int64_t token, int d, Value value) {
     const float x = value(d);
@@ -21,7 +21,7 @@ __device__ uint16_t rotated(const RotaryArgs& rope, int first, int64_t token, in
     return bf16_from_float(second ? fmaf(x, c, other * s) : fmaf(x, c, -(other * s)));
 }
 
-// norm_scale() of a head's BF16 values, straight from memory.
+// norm_scale() of a head's BF16 values, read directly from memory.
 template <class Value>
 __device__ float head_scale(const Value& value, int dim, float eps, int lane) {
     float sum = 0.0f;
@@ -34,7 +34,7 @@ __device__ float head_scale(const Value& value, int dim, float eps, int lane) {
     return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps);
 }
 
-// head: of q_heads + 2 * kv_heads.
+// head: below q_heads + 2 * kv_heads.
 __device__ inline void rope_item(const RopeArgs& args, int64_t token, int head) {
     const CacheArgs& cache = args.cache;
     const int dim = cache.dims.k, lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,5 +1,5 @@
-// Rotary embedding of BF16 rows: a few lanes of a warp, a team, have a head, and move it in pieces of 16 bytes. Which
-// two columns turn together is decided once a piece, and no lane needs another's columns.
+// Rotary embedding of BF16 rows. A team, a few lanes of a warp, processes a head in pieces of 16 bytes. The pairs of
+// columns that rotate together are determined once per piece, and no lane needs another lane's columns.
 #pragma once
 
 #include "kernels/cuda/primitives/rope.cuh"
@@ -9,12 +9,13 @@ namespace nibble::cuda {
 
 constexpr int rope_threads = 256;
 
-// V: columns that a lane moves at once; Times: how often it takes 2 V columns. A head has at most 2 V Lanes Times.
+// V: columns that a lane moves at once; Times: number of times it processes 2 V columns. A head has at most 2 V Lanes
+// Times columns.
 template <int V, int Lanes, int Times>
 struct RopeTeam {
     static constexpr int v = V, lanes = Lanes, times = Times, in_block = rope_threads / Lanes;
 
-    // each(k, part) of the lane's parts of 2 V columns; k below Times.
+    // Calls each(k, part) for the lane's parts of 2 V columns; k < Times.
     template <class Each>
     static __device__ void visit(int dim, Each each) {
 #pragma unroll
@@ -28,7 +29,7 @@ struct RopeTeam {
     }
 };
 
-// launch(team) with the team for heads of `dim` columns, at most 256, of which `turned` turn.
+// Calls launch(team) with the team for heads of `dim` columns, at most 256, of which `turned` rotate.
 template <class Launch>
 cudaError_t with_rope_team(int dim, int turned, Launch launch) {
     if (dim % 16 || turned % 16) return launch(RopeTeam<1, 16, 8>{});
@@ -37,10 +38,10 @@ cudaError_t with_rope_team(int dim, int turned, Launch launch) {
     return launch(RopeTeam<8, 16, 1>{});
 }
 
-// 2 V columns of a head that turn together, V of them from column `low` on, V from `high` on.
+// 2 V columns of a head that rotate together: V from column `low` on, V from `high` on.
 template <int V>
 struct RopePart {
-    int low, high, angle;  // angle: the first of V, -1 where none turn
+    int low, high, angle;  // angle: index of the first of V; -1 if no column rotates
     float x[2][V];
 
     __device__ RopePart(const RotaryArgs& r, int part) {
@@ -69,13 +70,13 @@ struct RopePart {
                 *to = bf16_from_float(x[i][0]);
         }
     }
-    // each(column, its value, 0 ... 2 V - 1).
+    // Calls each(column, its value, 0 ... 2 V - 1).
     template <class Each>
     __device__ void visit(Each each) {
 #pragma unroll
         for (int e = 0; e < 2 * V; ++e) each((e < V ? low : high - V) + e, x[e / V][e % V], e);
     }
-    // way: 1, or -1 for the way back. The bits of rotated().
+    // way: 1, or -1 for the backward pass. The bits of rotated().
     __device__ void turn(const RotaryArgs& r, int64_t token, float way) {
         if (angle < 0) return;
         const int64_t at = int64_t{r.positions[token]} * (r.dims / 2) + angle;
@@ -107,8 +108,8 @@ private:
     }
 };
 
-// head_scale() of the team's head, whose order needs 16 lanes: the heads of a warp two at a time. All lanes of the warp
-// together.
+// head_scale() of the team's head. Its order needs 16 lanes, so the heads of a warp are processed two at a time. Called
+// by all lanes of the warp.
 template <class Team>
 __device__ float team_scale(const uint16_t* head, int dim, float eps) {
     const int lane = static_cast<int>(threadIdx.x) % 32, team = lane / Team::lanes;

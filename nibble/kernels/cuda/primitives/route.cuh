@@ -1,5 +1,4 @@
-// The choice of one token's experts by all threads of a thread block: what route_token() of moe.cu gives, without
-// groups.
+// The choice of one token's experts by all threads of a thread block, equal to route_token() of moe.cu without groups.
 #pragma once
 
 #include "kernels/cuda/moe/moe_launch.h"
@@ -9,7 +8,7 @@ namespace nibble::cuda {
 
 inline constexpr int route_words = most_experts / 32;
 
-// Floats and words of shared memory that choose_experts() works with.
+// Shared memory of choose_experts().
 struct RouteSpace {
     float* scores;     // [count]
     float* selection;  // [count]
@@ -25,13 +24,13 @@ struct RouteSpace {
           total(reinterpret_cast<double*>(at)) {}
 };
 
-// What the choice goes by; NaN is the least.
+// Returns the value that decides the choice; NaN is smallest.
 __device__ inline float selected(const RouteArgs& args, float score, float bias) {
     const float value = args.bias ? score + bias : score;
     return value == value ? value : -INFINITY;
 }
 
-// A rank is the number of larger values, or equal ones before it: four lanes count it.
+// A rank is the number of larger values, or equal ones before it. Four lanes count it.
 __device__ inline void choose_experts(const RouteArgs& args, const RouteSpace& space) {
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), n = args.count;
     if (thread < route_words) space.taken[thread] = 0;
@@ -51,8 +50,8 @@ __device__ inline void choose_experts(const RouteArgs& args, const RouteSpace& s
         for (int i = thread; i < n; i += threads) space.scores[i] = exp_of(space.scores[i] - most);
         __syncthreads();
         if (thread < 32) {
-            // Where no term has bits below 2^-52 of a bound of the sum, every order gives the exact sum, and so
-            // that of one after the other, which takes a microsecond.
+            // If no term has bits below 2^-52 of a bound of the sum, every order gives the exact sum, and thus that of
+            // the sequential order, which would take a microsecond.
             bool exact = true;
             double sum = 0;
             for (int i = thread; i < n; i += 32) {
@@ -101,7 +100,7 @@ __device__ inline void choose_experts(const RouteArgs& args, const RouteSpace& s
     __syncthreads();
 }
 
-// What others read of the choice; the first warp of one thread block.
+// Writes the choice for other kernels; called by the first warp of one thread block.
 __device__ inline void publish_choice(const RouteArgs& args, const SortArgs& sort, const RouteSpace& space) {
     const int lane = static_cast<int>(threadIdx.x);
     if (lane >= 32) return;

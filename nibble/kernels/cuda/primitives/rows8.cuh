@@ -1,4 +1,4 @@
-// Rows of BF16 eight elements at a time, and exponentials without branches, for kernels over many rows.
+// Rows of BF16, eight elements at a time, and exponentials without branches, for kernels over many rows.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -19,8 +19,8 @@ __device__ inline void pack8(std::byte* to, const float (&x)[8]) {
                                      pair_of(x[6], x[7])};
 }
 
-// The bits of exp_of() for numbers, of a NaN anything; Below: for x <= 0 alone. Selections are asm, because what the
-// compiler makes of ?: here are branches around everything.
+// The bits of exp_of() for numbers; undefined for NaN. Below: only for x <= 0. Selections are inline assembly, because
+// the compiler turns ?: into branches here.
 template <bool Below = false>
 __device__ inline float exp_of_number(float x) {
     constexpr float t0 = exp_terms[0], t1 = exp_terms[1], t2 = exp_terms[2], t3 = exp_terms[3], t4 = exp_terms[4],
@@ -40,7 +40,7 @@ __device__ inline float exp_of_number(float x) {
     return e;
 }
 
-// act() of elementwise.cuh, its bits but for what a NaN looks like.
+// act() of elementwise.cuh with the same bits except for payloads of NaN.
 __device__ inline float act_of(int activation, float x) {
     constexpr float c0 = 1.5957691216f, c1 = 0.0713548162726f;
     if (activation == 0) return x / (1.0f + exp_of_number(-x));

@@ -1,4 +1,4 @@
-// Boxes of three dimensions that the copy engine finds by a map.
+// Tensor maps of three-dimensional boxes for the copy engine.
 #pragma once
 
 #include "kernels/cuda/primitives/ptx.cuh"
@@ -21,7 +21,7 @@ __device__ inline void load_3d(uint32_t to, const CUtensorMap* map, int x, int y
 
 using EncodeMap = decltype(&cuTensorMapEncodeTiled);
 
-// The driver's function, which needs no library at link time; null where the driver has none.
+// Returns the driver's function, which needs no library at link time; null if the driver lacks it.
 inline EncodeMap map_encoder() {
     static const EncodeMap found = [] {
         void* function = nullptr;

@@ -1,4 +1,5 @@
-// Activations with their derivatives, as kernels/elementwise_backward.cpp has them, but for a reciprocal's last bit.
+// Activations with their derivatives, equal to kernels/elementwise_backward.cpp except for the last bit of a
+// reciprocal.
 #pragma once
 
 #include "kernels/cuda/primitives/rows8.cuh"

@@ -5,7 +5,7 @@
 
 namespace nibble::cuda {
 
-// d[64, N] (+)= a[64, 16] b[N, 16]^T, both as swizzled_operand() says.
+// d[64, N] (+)= a[64, 16] b[N, 16]^T, both described by swizzled_operand().
 template <int N, HalfType Type = HalfType::bf16>
 struct WgmmaShared;
 #define NIBBLE_WGMMA_SHARED(N, type, names, a, b, add, ...)                                                           \
