@@ -17,22 +17,22 @@ static_assert(sizeof(AttentionUnit) == 4 * unit_words && sizeof(AttentionMerge) 
               sizeof(AttentionPrefill) == 4 * prefill_words);
 
 constexpr int64_t workspace_alignment = 256;
-constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // of sums that groups leave
-constexpr int64_t blocks_worth = 8;  // of work items for every thread block, so that the last ones end together
+constexpr int64_t most_partial_bytes = int64_t{96} << 20;  // partial sums of groups
+constexpr int64_t blocks_worth = 8;  // work items per thread block, so that all blocks end at about the same time
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int group_of(const AttentionProblem& p) { return p.q_heads / p.kv.kv_heads; }
 
-// Sixteen columns a unit where a launch brings more than one token a segment.
+// Uses units of sixteen columns if a launch has more than one token per segment.
 AttentionKernelShape shape_of(const AttentionProblem& p) {
     const int64_t columns = p.most_rows > p.most_segments ? 2 * p.most_rows * group_of(p) : group_of(p);
     const int k = p.kv.dims().k;
     return {p.kv.type, p.kv.dims(), columns <= 4 && k <= 128 ? 4 : columns > 8 && k < 256 ? 16 : 8};
 }
 
-// Of all segments together, however the rows lie.
+// Maximum over all segments together, for any distribution of rows.
 int64_t most_blocks(const AttentionProblem& p) {
     return p.most_rows * group_of(p) / shape_of(p).columns + p.most_segments;
 }
@@ -51,15 +51,15 @@ int64_t tops_bytes(const AttentionPlan& plan) {
                       static_cast<int64_t>(sizeof(float2)));
 }
 
-// Groups of a piece that units are cut into, for the shortest work: thread blocks take items in turn, the longest
-// first, so each turn lasts as long as its first item.
+// Returns the number of groups per piece that minimizes the total time. Thread blocks take items in order, the longest
+// first, so each round lasts as long as its first item.
 int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan& plan) {
-    constexpr int64_t group_cost = 4, item_cost = 1, merge_cost = 2;  // of a piece that is not whole, the last
+    constexpr int64_t group_cost = 4, item_cost = 1, merge_cost = 2;  // merge_cost: for a piece that is not whole
     int32_t longest = 1;
     for (const AttentionUnit& u : units) longest = std::max(longest, u.groups);
     int32_t best = longest;
     int64_t least = INT64_MAX;
-    std::vector<int64_t> count(static_cast<size_t>(longest) + 1);  // of items by length
+    std::vector<int64_t> count(static_cast<size_t>(longest) + 1);  // items by length
     for (int32_t piece = longest; piece >= 1; piece = piece > 16 ? piece * 3 / 4 : piece - 1) {
         std::ranges::fill(count, 0);
         for (const AttentionUnit& u : units) {
@@ -78,7 +78,7 @@ int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan&
     return best;
 }
 
-// The kernel for many columns of a KV head.
+// Whether the prefill kernel supports the problem; it processes many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
     return on_hopper() && p.kv.k_dim == p.kv.v_dim && (p.kv.k_dim == 64 || p.kv.k_dim == 128) &&
            p.most_rows * group_of(p) >= prefill_columns;
@@ -105,13 +105,13 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
         "attention: cudaFuncSetAttribute"));
     if (fit < 1) return fail("attention: the kernel does not fit a multiprocessor of {}", device.name);
     AttentionPlan plan{.problem = p, .multiprocessors = device.multiprocessors, .blocks = device.multiprocessors * fit};
-    // Groups are cut off a block of columns only while there is less than this to do.
+    // Groups are split off a block of columns only while less than this remains to be done.
     plan.partials =
         std::min(most_blocks(p) * most_groups(p), 2 * blocks_worth * plan.blocks / p.kv.kv_heads + 2 * most_blocks(p));
     if (most_groups(p) <= 2) plan.partials = most_blocks(p) * most_groups(p);
     plan.partials = std::min<int64_t>(plan.partials, std::max<int64_t>(4096, 2 * p.most_segments));
     if (has_prefill(p)) {
-        // Every segment's past, or four times what comes new: beyond that the other kernel does it.
+        // Room for each segment's past, or four times the new positions; beyond that the other kernel is used.
         const int64_t longest = ceil_div(p.most_tokens, run_tokens) + 1;
         plan.gathered_runs = std::min(p.most_segments * longest,
                                       std::max(longest, 4 * ceil_div(p.most_rows, run_tokens) + 2 * p.most_segments));
@@ -146,7 +146,7 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     std::vector<AttentionGather> gathers;
     std::vector<AttentionPrefill> prefills;
     int64_t rows = 0;
-    // Runs that the rows of a segment see.
+    // Returns the first run that rows of a segment see.
     const auto first_seen = [&](int64_t position) {
         return p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
     };
@@ -194,8 +194,8 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     if (std::ssize(segments) > p.most_segments || rows > p.most_rows)
         return fail("attention: {} segments of {} rows under a plan for {} of {}", segments.size(), rows,
                     p.most_segments, p.most_rows);
-    // Units of many groups are cut where that ends sooner; each group then leaves its own sums, so that the order
-    // of additions stays. Blocks of columns whose sums find no room stay whole.
+    // Splits units of many groups if the work then ends sooner. Each group then leaves its own sums, so the order of
+    // additions stays the same. Blocks of columns stay whole if their sums do not fit.
     const int32_t piece = best_piece(units, plan);
     std::vector<AttentionUnit> pieces;
     std::vector<AttentionMerge> merges;
@@ -217,7 +217,7 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
         }
         partial += u.groups;
     }
-    // The longest first: the last ones fill the gaps.
+    // The longest first: short ones fill the gaps at the end.
     std::ranges::stable_sort(pieces, std::greater<>{}, &AttentionUnit::groups);
     std::ranges::stable_sort(prefills, std::greater<>{}, &AttentionPrefill::runs);
     AttentionWork work;
@@ -254,7 +254,7 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
     const AttentionArgs args{.q = reinterpret_cast<const uint8_t*>(in.q),
                              .pages = c.pages,
                              .table = in.table,
-                             .work = const_cast<int32_t*>(in.work),  // its counters, at zero again in the end
+                             .work = const_cast<int32_t*>(in.work),  // its counters are zero again after the launch
                              .k_scales = c.k_scales,
                              .v_scales = c.v_scales,
                              .sums = reinterpret_cast<float*>(workspace),

@@ -8,7 +8,7 @@ namespace nibble::cuda {
 
 bool has_attention_backward(int dim) { return dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256; }
 
-// AttentionBackArgs' terms of queries.
+// Per-query terms of AttentionBackArgs.
 int64_t attention_backward_workspace(int64_t tokens, int q_heads) {
     return 4 * round_up<int64_t>(tokens, 64) * (2 * q_heads + 1);
 }

@@ -1,12 +1,13 @@
-// The way back through causal attention, on mma.sync.m16n8k16: heads of 96, 192 and 256 dimensions, and GPUs other than
-// Hopper, where sm90_attention_backward.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16 rows each.
+// The backward pass of causal attention with mma.sync.m16n8k16: for heads of 96, 192 and 256 dimensions, and for GPUs
+// other than Hopper, where sm90_attention_backward.cu has no kernels. Blocks of 64 rows by 64 rows, four warps of 16
+// rows each.
 //
-//   dq    a thread block per 64 queries and head: sum(dO * O), then over the keys: P = 2^(s - sum), the sum being the
-//         forward's logarithm to base 2, dS = P * (dO V^T - sum(dO * O)), dQ += dS K
+//   dq    a thread block per 64 queries and head: sum(dO * O), then over the keys: P = 2^(s - sum) with the forward
+//         pass's base-2 log sum, dS = P * (dO V^T - sum(dO * O)), dQ += dS K
 //   dkv   a thread block per 64 keys and KV head, over its heads and their queries: dV += P^T dO, dK += dS^T Q
 //
-// Heads of more than 128 dimensions make dV and dK in two launches, since the registers hold one of them.
-// Sums run over blocks in ascending order, heads first: one order for every launch.
+// Heads of more than 128 dimensions compute dV and dK in two launches, because the registers hold only one of them.
+// Sums run over blocks in ascending order, heads first, the same in every launch.
 #include "base/checked.h"
 #include "kernels/cuda/attention/attention_backward_args.cuh"
 #include "kernels/cuda/attention/attention_backward_launch.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr int block = 64, warps = 4, threads = 32 * warps;
 constexpr float log2_e = 1.4426950408889634f;
 
-// [64, Dim] BF16 in shared memory: rows of whole 128 bytes, chunks of 16 bytes exchanged by the row modulo 8.
+// [64, Dim] BF16 in shared memory: rows padded to whole 128 bytes, 16-byte chunks swizzled by the row modulo 8.
 template <int Dim>
 struct Tile {
     static constexpr int chunks = Dim / 8, pitch = (Dim + 63) / 64 * 128, bytes = block * pitch;
@@ -26,7 +27,7 @@ struct Tile {
     __device__ static uint32_t at(uint32_t base, int row, int chunk) {
         return base + row * pitch + ((chunk ^ (row & 7)) << 4);
     }
-    // Rows [row, row + 64) of [rows, stride]; zeros behind the end.
+    // Loads rows [row, row + 64) of [rows, stride]; zeros after the last row.
     __device__ static void load(uint32_t base, const std::byte* from, int64_t row, int64_t rows, int64_t stride) {
         for (int i = static_cast<int>(threadIdx.x); i < block * chunks; i += threads) {
             const int r = i / chunks, c = i % chunks;
@@ -34,17 +35,17 @@ struct Tile {
             copy16_or_zero(at(base, r, c), from + 2 * ((present ? row + r : row) * stride + 8 * c), present);
         }
     }
-    // A of m16n8k16: rows [row, row + 16), columns [16 step, 16 step + 16).
+    // Loads operand A of m16n8k16: rows [row, row + 16), columns [16 step, 16 step + 16).
     __device__ static void rows16(uint32_t (&a)[4], uint32_t base, int row, int step) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         load_matrices(a, at(base, row + lane % 16, 2 * step + lane / 16));
     }
-    // B: rows [row, row + 16) as columns n; of two tiles of 8.
+    // Loads operand B: rows [row, row + 16) as columns n, for two tiles of 8.
     __device__ static void columns16(uint32_t (&b)[4], uint32_t base, int row, int step) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         load_matrices(b, at(base, row + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
     }
-    // B: rows [row, row + 16) as the reduction, columns [16 step, 16 step + 16) as two tiles of n.
+    // Loads operand B: rows [row, row + 16) as the reduction, columns [16 step, 16 step + 16) as two tiles of n.
     __device__ static void transposed16(uint32_t (&b)[4], uint32_t base, int row, int step) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const uint32_t from = at(base, row + lane % 16, 2 * step + lane / 16);
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(threads)
     const uint32_t base = shared_address(shared_tiles);
     const uint32_t q_tile = base, do_tile = base + Tile<Dim>::bytes, k_tile = base + 2 * Tile<Dim>::bytes,
                    v_tile = base + 3 * Tile<Dim>::bytes;
-    // The last queries, which see most, first.
+    // The last queries see most keys and run first.
     const int query0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * block, rows = static_cast<int>(a.tokens);
     const int head = static_cast<int>(blockIdx.y), kv_head = head / (a.q_heads / a.kv_heads);
     const int64_t q_stride = int64_t{a.q_heads} * Dim, kv_stride = int64_t{a.kv_heads} * Dim;
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(threads)
     float dk[keys ? Dim / 8 : 1][4] = {}, dv[values ? Dim / 8 : 1][4] = {};
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
         for (int query0 = key0; query0 < rows; query0 += block) {
-            if (lowest_key(a, query0) > last_key) break;  // and of all behind it
+            if (lowest_key(a, query0) > last_key) break;  // also for all later queries
             __syncthreads();
             Tile<Dim>::load(q_tile, a.q + 2 * head * Dim, query0, a.tokens, q_stride);
             Tile<Dim>::load(do_tile, a.d_o + 2 * head * Dim, query0, a.tokens, q_stride);
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(threads)
                 lowest_of[threadIdx.x] = args.lowest[query];
             }
             wait_for_copies();
-            float p[8][4], dp[8][4];  // keys by queries
+            float p[8][4], dp[8][4];  // [keys][queries]
             scores<Dim>(p, k_tile, 16 * warp, q_tile);
             if constexpr (keys) scores<Dim>(dp, v_tile, 16 * warp, do_tile);
 #pragma unroll

@@ -1,4 +1,5 @@
-// What the kernels of the way back through attention are given, and what those of dQ leave to those of dK and dV.
+// Arguments of the kernels of attention's backward pass, and the terms that dQ's kernels compute for those of dK and
+// dV.
 #pragma once
 
 #include "kernels/attention_backward_args.h"
@@ -10,27 +11,27 @@ namespace nibble::cuda {
 struct AttentionBackArgs {
     AttentionBackward a;
     float factor;    // scale * log2(e)
-    int64_t padded;  // tokens, up to whole tiles of 64
-    // Of queries, behind the end those of one that sees nothing.
-    float* sums;    // [q_heads, padded]: a.log_sums; infinity
-    float* deltas;  // [q_heads, padded]: sum(dO * O); 0
-    int* lowest;    // [padded]: the first key that it sees; INT_MAX
+    int64_t padded;  // tokens, rounded up to whole tiles of 64
+    // Per query; padding after the last query sees no key.
+    float* sums;    // [q_heads, padded]: a.log_sums; padding: infinity
+    float* deltas;  // [q_heads, padded]: sum(dO * O); padding: 0
+    int* lowest;    // [padded]: the first visible key; padding: INT_MAX
 };
 
-// The first key that a query sees. It never falls from one query to the next.
+// Returns the first key that a query sees. It never decreases from one query to the next.
 __device__ inline int lowest_key(const AttentionBackward& a, int query) {
     const int first = a.first[query];
     const int window = a.window > 0 && a.window <= query ? query - static_cast<int>(a.window) + 1 : 0;
     return first > window ? first : window;
 }
 
-// A lane's two rows of a warp's 16 queries from `query0` on, as accumulators have them, of one head.
+// A lane's two rows of a warp's 16 queries from `query0` on, in accumulator layout, of one head.
 template <int Dim>
 struct QueryRows {
     int query[2], lowest[2];
     float sum[2], delta[2];
 
-    // By all lanes; leaves the rows' terms.
+    // Called by all lanes; writes the terms of the rows.
     __device__ QueryRows(const AttentionBackArgs& args, int query0, int head) {
         const AttentionBackward& a = args.a;
         const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;

@@ -8,7 +8,7 @@
 namespace nibble::cuda {
 
 cudaError_t prepare_attention_backward();
-// wide: on Hopper, where heads of 64 and 128 dimensions have kernels on wgmma.
+// wide: on Hopper, where heads of 64 and 128 dimensions have wgmma kernels.
 cudaError_t launch_attention_backward(const AttentionBackward& a, bool wide, cudaStream_t stream);
 struct AttentionBackArgs;
 cudaError_t prepare_attention_backward_wide();

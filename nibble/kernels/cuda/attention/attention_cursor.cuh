@@ -1,4 +1,4 @@
-// What a thread block of the attention kernel has to do, and where the tiles of it lie.
+// The work items of a thread block of the attention kernel, and the addresses of their tiles.
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.cuh"
@@ -6,10 +6,10 @@
 
 namespace nibble::cuda {
 
-inline constexpr int attention_warps = 8;  // that compute
-inline constexpr int asking_warps = 4;     // a warpgroup that asks for keys and values
+inline constexpr int attention_warps = 8;  // warps that compute
+inline constexpr int asking_warps = 4;     // a warpgroup that loads keys and values
 
-// Units times KV heads, one in `stride`: without divisions.
+// Iterates over units times KV heads with step `stride`, without divisions.
 struct ItemCursor {
     int unit, head, units, heads, unit_step, head_step;
 
@@ -39,7 +39,7 @@ __device__ inline AttentionUnit read_unit(const AttentionArgs& args, const ItemC
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
-// The tiles [first, last] of a sequence of which a unit's columns see something.
+// The tiles [first, last] of a sequence that a unit's columns see.
 struct UnitTiles {
     int first = 0, last = -1;
     __device__ UnitTiles() = default;
@@ -48,28 +48,28 @@ struct UnitTiles {
           last(min(last_seen, (first_group + groups) * group_tokens - 1) / kv_tile_tokens) {}
 };
 
-// The keys and then the values of the tiles that an asking warp cares for, `Own` of every pass over asking_warps * Own
-// tiles, pass after pass, unit after unit. Lane i has tile i; units and pages are read ahead of their use.
+// The key tiles and then the value tiles that a loading warp handles: `Own` tiles of every pass over asking_warps * Own
+// tiles, pass after pass, unit after unit. Lane i has tile i. Units and pages are read ahead of their use.
 template <class Kv, KvDims Dims, int Own>
 struct TileCursor {
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
     static constexpr int pass_tiles = asking_warps * Own;
-    struct Span {  // of a unit, what this needs
+    struct Span {  // the part of a unit used here
         int table = 0, fresh = 0;
         UnitTiles tiles;
     };
     struct Pass {
-        int begin = 0, end = 0;  // of the warp's tiles, those that are there
-        bool fresh = false;      // the kernel before may still write one of them
+        int begin = 0, end = 0;  // existing tiles of the warp
+        bool fresh = false;      // the previous kernel may still write one of them
     };
     const AttentionArgs& args;
     int own, lane;  // own: the warp's first tile in a pass
     ItemCursor item;
     Span unit, ahead;
-    int pass_at = -1;  // of `next`
+    int pass_at = -1;  // pass of `next`
     Pass now, next;
     const uint8_t* place = nullptr;
-    // Of the next pass. The page is on its way, so nothing is made of it yet.
+    // For the next pass. The page is still being loaded, so its address is not computed yet.
     int next_page = 0, next_offset = 0;
     bool values = false, done = false;
 
@@ -85,7 +85,7 @@ struct TileCursor {
         const int2 b = __ldg(reinterpret_cast<const int2*>(unit_at(args, at.unit) + 1));
         return {a.x, a.y, UnitTiles(a.z, a.w, b.x, b.y)};
     }
-    // item.more() is false after the last.
+    // item.more() is false after the last item.
     __device__ void find_next() {
         if (++pass_at > unit.tiles.last / pass_tiles) {
             item = item.next();
@@ -113,8 +113,8 @@ struct TileCursor {
         values = false;
         find_next();
     }
-    // Asks for the warp's next keys or values; its tiles of the slot are `to` and those `pitch` bytes after it. Every
-    // warp arrives at `barrier`. All lanes together.
+    // Loads the warp's next keys or values to tiles at `to` and every `pitch` bytes after it. Every warp arrives at
+    // `barrier`. Called by all lanes.
     __device__ void ask(uint32_t to, int pitch, uint32_t barrier) {
         const int bytes = values ? v_bytes : k_bytes;
         if (lane == 0) barrier_expect(barrier, max(0, now.end - now.begin) * bytes);

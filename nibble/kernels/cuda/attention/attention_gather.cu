@@ -1,20 +1,20 @@
-// Keys and values of runs of 128 positions, laid out as the prefill kernel's wgmma reads them, [run][KV head][keys,
+// Copies keys and values of runs of 128 positions to the layout of the prefill kernel's wgmma, [run][KV head][keys,
 // values]: keys [dims / 64][128 positions][64 dims], values [2][dims][64 positions], rows of 128 swizzled bytes.
-// Positions inside a tile of 16 and dimensions inside 32 are in the order in which the other kernel's lanes meet them,
-// so that every k-step has the same operands. Codes of FP8 become the FP16 that the other kernel makes of them. Reading
-// them again costs less than 1 % at 16k tokens.
+// Positions inside a tile of 16 and dimensions inside 32 are in the order of the other kernel's lanes, so every k-step
+// has the same operands. FP8 codes become the FP16 values of the other kernel. The additional reads cost less than 1 %
+// at 16k tokens.
 #include "kernels/cuda/attention/attention_order.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-// 16 bytes a thread: a row's chunk of eight dimensions (keys) or positions (values).
+// Each thread copies 16 bytes: eight dimensions of a row (keys) or eight positions (values).
 template <class Kv, int Dims>
 __global__ void __launch_bounds__(256) attention_gather_kernel(const __grid_constant__ AttentionArgs args) {
     constexpr KvDims dims{Dims, Dims};
     constexpr int half_bytes = run_tokens * Dims * 2, chunks = half_bytes / 16;
-    constexpr int bytes = kv_element_bytes(Kv::type), steps = 4 / bytes;  // k-steps of a panel of K
+    constexpr int bytes = kv_element_bytes(Kv::type), steps = 4 / bytes;  // steps: k-steps of a panel of K
     start(args.overlap);
     const AttentionCounts& counts = *reinterpret_cast<const AttentionCounts*>(args.work);
     const int32_t* list = args.work + counts.gathers_at;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256) attention_gather_kernel(const __grid_cons
         const AttentionGather run{at[0], at[1], at[2], at[3], at[4]};
         uint8_t* out = args.scratch + (int64_t{run.scratch} * args.kv_heads + head) * (2 * half_bytes);
         const int page_tiles = args.page_tokens / kv_tile_tokens;
-        // The tile of 16 positions, or null where nobody sees any of it.
+        // Returns the tile of 16 positions, or null if no query sees any of it.
         const auto tile_at = [&](int i) -> const uint8_t* {
             const int position = run.position + i * kv_tile_tokens, tile = position / kv_tile_tokens;
             if (position > run.last || position + kv_tile_tokens <= run.first) return nullptr;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(256) attention_gather_kernel(const __grid_cons
 #pragma unroll
                     for (int c = 0; c < 4; ++c) {
                         word[c] = Kv::load_two(from + 16 * c);
-                        // Positions past the last may hold anything.
+                        // Positions after the last may have any contents.
                         const int left =
                             run.last + 1 - (run.position + at_tile * kv_tile_tokens + 4 * c + 2 * (chunk % 2));
                         word[c] &= left >= 2 ? 0xFFFFFFFFu : left == 1 ? 0xFFFFu : 0u;

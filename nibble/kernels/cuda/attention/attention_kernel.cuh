@@ -1,9 +1,9 @@
-// Attention of up to 16 columns (query token, head) of a KV head at a time. A thread block takes units one after the
-// other, in each its positions in passes: the warps share the positions for scores and exponentials, which meet in
-// shared memory, and the dimensions for the values, so that a group's sums are one chain in registers. Keys and values
-// arrive in a ring of slots, a pass's keys or values each, over the ends of units; a warpgroup of its own asks for them
-// (asked for by the computing warps between the barriers of a pass: 64.8 and 38.4 us instead of 62.0 and 33.2 at 16 x
-// 4096, BF16 and E4M3, with a merge kernel behind them).
+// Attention of up to 16 columns (query token, head) of a KV head at a time. A thread block processes units one after
+// the other, and a unit's positions in passes. The warps split the positions for scores and exponentials, which are
+// exchanged through shared memory, and split the dimensions for the values, so a group's sums are one chain in
+// registers. Keys and values arrive in a ring of slots, the keys or values of one pass per slot, across units. A
+// separate warpgroup loads them (loading by the computing warps between the barriers of a pass took 64.8 and 38.4 us
+// instead of 62.0 and 33.2 at 16 x 4096, BF16 and E4M3, including the merge kernel).
 #pragma once
 
 #include "kernels/cuda/attention/attention_merge.cuh"
@@ -13,7 +13,7 @@ namespace nibble::cuda {
 
 __device__ inline void computing_sync() { asm volatile("bar.sync 1, %0;" ::"n"(32 * attention_warps) : "memory"); }
 
-// One warp of those that ask.
+// Runs one of the loading warps.
 template <class L, class Kv, KvDims Dims>
 __device__ void ask_for_tiles(const AttentionArgs& args, uint32_t base, const ItemCursor& first, int warp, int lane) {
     constexpr int own = L::pass_tiles / asking_warps;
@@ -32,7 +32,7 @@ __device__ void ask_for_tiles(const AttentionArgs& args, uint32_t base, const It
     }
 }
 
-// Numbers, not KvDims: nvcc cannot name a kernel after a structure.
+// Template parameters are numbers, because nvcc cannot name a kernel after a structure.
 template <class Kv, int KDims, int VDims, int Columns>
 __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
     attention_kernel(const __grid_constant__ AttentionArgs args) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         barrier_wait(full + 8 * slot, parity);
         return shared + slot * L::slot_bytes;
     };
-    // One lane arrives for its warp; racecheck reports the others' reads.
+    // One lane arrives for its warp; racecheck reports reads by the others.
     const auto free_slot = [&] {
         loads_done();
         __syncwarp();
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
     };
 
     uint32_t q[L::tiles][Dims.k / 8] = {};
-    // Only asked for here, used in the next unit.
+    // Starts a load for the next unit.
     const auto load_q = [&](const AttentionUnit& of, const ItemCursor& at) {
 #pragma unroll
         for (int n = 0; n < L::tiles; ++n) {
@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
             sums.group.clear();
         }
         if (unit.partial >= 0) {
-            // The last to come, whoever it is, merges.
+            // The last thread block to finish merges.
             int* last = reinterpret_cast<int*>(shared + L::last_at);
             const int32_t* m = args.work + args.work[2] + unit.merge * merge_words;
             const AttentionMerge merge{m[0], m[1], m[2], m[3], m[4]};
-            computing_sync();  // everybody's sums before the count, which makes them visible
+            computing_sync();  // all sums are written before the count, which makes them visible
             if (threadIdx.x == 0) {
                 int32_t* left = args.work + args.work[1] + unit.merge * args.kv_heads + head;
                 *last = add_and_see(left, unit.groups) + unit.groups == merge.count;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                     const int place = unit.column + column;
                     const int64_t to =
                         (int64_t{unit.row} + place / group) * args.q_heads + head * group + place % group;
-                    if (args.log_sums && threadIdx.x < 4)  // every thread has all columns' sums
+                    if (args.log_sums && threadIdx.x < 4)  // every thread has the sums of all columns
                         args.log_sums[to] = total.top[n][h] + log2f(total.sum[n][h]);
                     const float scale = output_scale(total.sum[n][h], v_scale);
 #pragma unroll

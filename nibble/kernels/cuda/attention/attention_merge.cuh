@@ -1,27 +1,27 @@
-// The partial sums of groups of positions, in order, to outputs.
+// Merges the partial sums of groups of positions, in order, into outputs.
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.cuh"
 
 namespace nibble::cuda {
 
-// Adds to a counter of the whole GPU, what it was before. Writes that the thread knows of are visible to whoever sees
-// the sum, and theirs to it.
+// Atomically adds to a global counter and returns the old value. Acquire-release: earlier writes of this thread are
+// visible to threads that see the sum, and theirs to it.
 __device__ inline int32_t add_and_see(int32_t* counter, int32_t more) {
     int32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(more) : "memory");
     return before;
 }
 
-// By all threads of `Threads`, of which this is `thread`; two dimensions each. Sums were left by other thread blocks of
-// the same launch.
+// Called by all `Threads` threads; `thread` is this one's index, with two dimensions each. Other thread blocks of the
+// same launch have written the sums.
 template <int Columns, int VDim, int Threads>
 __device__ void merge_groups(const AttentionArgs& args, const AttentionMerge& merge, int head, int thread) {
     constexpr int ahead = 16;  // groups at a time: a lane has the factors of one
     const int lane = thread % 32, group = args.q_heads / args.kv_heads;
 #pragma unroll 1
     for (int at = thread * 2; at < merge.columns * VDim; at += 2 * Threads) {
-        const int column = at / VDim, d = at % VDim;  // one column a warp
+        const int column = at / VDim, d = at % VDim;  // one column per warp
         const auto place = [&](int i) { return (int64_t{merge.first + i} * args.kv_heads + head) * Columns + column; };
         const int64_t apart = int64_t{args.kv_heads} * Columns * VDim;
         float top = -INFINITY, sum = 0.0f;
@@ -45,7 +45,7 @@ __device__ void merge_groups(const AttentionArgs& args, const AttentionMerge& me
             if (lane == 0) before = top;
             const Weights weights(before, own.x);
             top = fmaxf(top, __shfl_sync(all_lanes, through, ahead - 1));
-            // Those behind the last have weights 1 and 0.
+            // Groups after the last have weights 1 and 0.
 #pragma unroll
             for (int i = 0; i < ahead; ++i) {
                 const float a = __shfl_sync(all_lanes, weights.own, i), b = __shfl_sync(all_lanes, weights.other, i);

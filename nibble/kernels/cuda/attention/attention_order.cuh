@@ -1,4 +1,4 @@
-// The order of sums that all attention kernels share (kernels/attention_cuda.h), and what a kind of cache is.
+// The order of sums shared by all attention kernels (kernels/attention_cuda.h), and the kinds of cache.
 #pragma once
 
 #include "kernels/cuda/attention/attention_launch.h"
@@ -18,17 +18,17 @@ __device__ inline float exp2_of(float x) {
     return y;
 }
 
-// The reference under which a run's exponentials are taken, after that of the runs of its group before (-inf: none):
-// it stays while no score is more than `most_above` above it, so that sums are hardly ever multiplied.
+// Returns the reference of a run's exponentials, given that of the group's previous runs (-inf: none). It stays while
+// no score exceeds it by more than `most_above`, so sums are rarely rescaled.
 inline constexpr float most_above = 8.0f;
 __device__ inline float reference_of(float before, float largest_score, float scale) {
-    const float run_top = __fmul_rn(largest_score, scale);  // not inside a fused operation of whoever calls
+    const float run_top = __fmul_rn(largest_score, scale);  // must not fuse with an operation of the caller
     return run_top > before + most_above ? run_top : before;
 }
-// What sums under the reference `before` are multiplied with.
+// Returns the factor for sums under the reference `before`.
 __device__ inline float rescaling(float before, float now) { return before == now ? 1.0f : exp2_of(before - now); }
 
-// What a share and the next one are multiplied with under their common reference, `top` afterwards.
+// The factors of two partial results under their common reference, which becomes `top`.
 struct Weights {
     float own, other;
     __device__ Weights(float& top, float other_top) {
@@ -39,24 +39,24 @@ struct Weights {
     }
 };
 
-// What a sum of values is multiplied with, under its sum of exponentials, and the output. The addend makes -0 a +0:
-// tiles that nobody sees may be skipped or added.
+// Returns the factor of a sum of values, given its sum of exponentials. output() adds +0, which turns -0 into +0, so
+// invisible tiles may be skipped or added.
 __device__ inline float output_scale(float sum, float v_scale) { return sum == 0.0f ? 0.0f : v_scale / sum; }
 __device__ inline float output_of(float value, float scale) { return fmaf(value, scale, 0.0f); }
 
 __device__ inline uint4 shared_load(const uint8_t* at) { return *reinterpret_cast<const uint4*>(at); }
 
-// Bytes of the tokens 4 c + i, i < count, of a word pair or of a word.
+// Mask of the bytes of tokens 4 c + i, i < count, in a word pair or a word.
 __device__ inline uint32_t bytes_below(int count, int bytes) {
     const int bits = 8 * bytes * count;
     return bits >= 32 ? 0xFFFFFFFFu : bits <= 0 ? 0u : (1u << bits) - 1u;
 }
 
-// The two kinds of cache: what a lane holds of q, the products of a tile with it and with the probabilities.
+// The two kinds of cache: a lane's layout of q, the products of a tile with q and with the probabilities.
 struct Bf16Kv {
     static constexpr KvType type = KvType::bf16;
-    static constexpr HalfType half = HalfType::bf16;  // of the products' operands
-    static constexpr int load_dims = 32;              // of the dimensions that a 64-byte panel of K holds
+    static constexpr HalfType half = HalfType::bf16;  // type of the products' operands
+    static constexpr int load_dims = 32;              // dimensions in a 64-byte panel of K
 
     static __device__ void multiply_add(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                         uint32_t b1) {
@@ -65,16 +65,16 @@ struct Bf16Kv {
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     }
-    // The dimension where a lane's load i of 16 bytes of q begins.
+    // Returns the first dimension of a lane's 16-byte load i of q.
     static __device__ int q_dim(int i, int c) { return 32 * i + 8 * c; }
-    // Two neighbours of the cache as operands.
+    // Loads two adjacent cache elements as operands.
     static __device__ uint32_t load_two(const uint8_t* at) { return *reinterpret_cast<const uint32_t*>(at); }
     static __device__ uint32_t operand_of(uint32_t two_bf16) { return two_bf16; }
     static __device__ uint32_t pack(float low, float high) {
         const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
         return *reinterpret_cast<const uint32_t*>(&v);
     }
-    // One chain over the dimensions, for each of `Count` tiles of tokens and `Tiles` groups of eight columns.
+    // Computes one chain over the dimensions for each of `Count` tiles of tokens and `Tiles` groups of eight columns.
     template <int Dims, int Tiles, int Count>
     static __device__ void scores(float (&s)[Count][Tiles][4], const uint8_t* tiles, int pitch,
                                   const uint32_t (&q)[Tiles][Dims / 8], int lane) {
@@ -98,12 +98,12 @@ struct Bf16Kv {
             }
         }
     }
-    // Zeros for all but the first `valid` of a lane's four tokens.
+    // Sets all but the first `valid` of a lane's four tokens to zero.
     static __device__ uint4 masked(uint4 w, int valid) {
         const uint32_t first = bytes_below(valid, 2), second = bytes_below(valid - 2, 2);
         return {w.x & first, w.y & second, w.z & first, w.w & second};
     }
-    // Operands of `Slices` slices of 16 dimensions from slice `first` on.
+    // Returns the operands of `Slices` slices of 16 dimensions from slice `first` on.
     template <int Slices>
     static __device__ void load_values(uint4 (&w)[Slices], const uint8_t* tile, int first, int lane) {
 #pragma unroll
@@ -177,7 +177,7 @@ struct E4m3Kv {
         const uint32_t mask = bytes_below(valid, 1);
         return {w.x & mask, w.y & mask, w.z & mask, w.w & mask};
     }
-    // A slice's operands are the half of 16 bytes (w.x, w.y).
+    // A slice's operands are half of 16 bytes (w.x, w.y).
     template <int Slices>
     static __device__ void load_values(uint4 (&w)[Slices], const uint8_t* tile, int first, int lane) {
 #pragma unroll

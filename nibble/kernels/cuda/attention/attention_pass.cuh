@@ -1,5 +1,5 @@
-// What a thread block of the attention kernel computes of a pass over 8 * PerWarp tiles: every warp the scores and
-// exponentials of its own tiles, then, for a slice of the dimensions, the values of all of them.
+// The computation of a thread block of the attention kernel for a pass over 8 * PerWarp tiles: every warp computes
+// scores and exponentials of its own tiles, then the values of all tiles for a slice of the dimensions.
 #pragma once
 
 #include "kernels/cuda/attention/attention_cursor.cuh"
@@ -12,17 +12,17 @@ __device__ inline uint32_t transposed(uint32_t x) {
     return y;
 }
 
-// Shared memory. Keys or values of a pass in a slot: tiles in order. Of a pass: exponentials as the operands that meet
-// the values, [two tiles][8 columns][lane][tile]; of every warp the maxima of its scores and, for each of its eight
-// classes of positions, the sums of its exponentials.
+// Shared memory. A slot has the keys or values of a pass, tiles in order. A pass has exponentials as operands for the
+// values, [two tiles][8 columns][lane][tile]; each warp has the maxima of its scores and, for each of its eight classes
+// of positions, the sums of its exponentials.
 template <class Kv, KvDims Dims, int Columns>
 struct AttentionLayout {
     static constexpr int columns = Columns, tiles = Columns > 8 ? Columns / 8 : 1;
     static constexpr int threads = 32 * (attention_warps + asking_warps);
     static constexpr int k_bytes = k_tile_bytes(Kv::type, Dims), v_bytes = v_tile_bytes(Kv::type, Dims);
     static constexpr int half_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
-    // Of a warp's tiles in a slot. Halves of it, so passes half as long: BF16 65.5 us instead of 62.0 at 16 x 4096,
-    // E4M3 34.4 instead of 33.2.
+    // Bytes of a warp's tiles in a slot. With half of it, and passes half as long: BF16 65.5 us instead of 62.0 at 16 x
+    // 4096, E4M3 34.4 instead of 33.2.
     static constexpr int warp_bytes = 8192;
     static constexpr int most_bytes = 227 * 1024;
     static constexpr int per_warp = 4 * half_bytes <= warp_bytes ? 4 : 2 * half_bytes <= warp_bytes ? 2 : 1;
@@ -38,10 +38,10 @@ struct AttentionLayout {
     static constexpr int tops_at = classes_at + classes_bytes;
     static constexpr int last_at = tops_at + tops_bytes;  // whether a unit was the last of its columns
     static constexpr int barriers_at = last_at + 16;
-    static constexpr int bytes = barriers_at + slots * 16;  // full, empty
+    static constexpr int bytes = barriers_at + slots * 16;  // barriers: full, empty
     static_assert(slots >= 3 && bytes <= most_bytes && group_tokens % pass_tokens == 0);
 
-    // A warp's part of the values: slices of 16 dimensions. Warps from `busy` on have none.
+    // A warp's part of the values in slices of 16 dimensions. Warps from `busy` on have none.
     static constexpr int all_slices = Dims.v / 16;
     static constexpr int slices = all_slices > attention_warps ? all_slices / attention_warps : 1;
     static constexpr int busy = all_slices / slices;
@@ -51,7 +51,7 @@ struct AttentionLayout {
 template <class L, class Kv, KvDims Dims>
 struct AttentionSums {
     static constexpr int tiles = L::tiles, runs = L::pass_tokens / run_tokens, slices = L::slices;
-    struct State {  // of a group, then of all
+    struct State {  // of a group, then of all groups
         float top[tiles][2], sum[tiles][2], o[slices][tiles][4];
 
         __device__ void clear() {
@@ -79,9 +79,9 @@ struct AttentionSums {
                 }
         }
     };
-    uint8_t* memory;  // of the thread block
+    uint8_t* memory;  // shared memory of the thread block
     int warp, lane;
-    float scale;                     // of scores, log2(e) included
+    float scale;                     // factor of scores, includes log2(e)
     State group;                     // sum: of the class lane / 4 until end_group()
     float t[L::per_warp][tiles][4];  // scores, then exponentials
     float factors[runs][tiles][2];   // of the sums before a run
@@ -92,7 +92,7 @@ struct AttentionSums {
     __device__ float* tops(int of_warp) const {
         return reinterpret_cast<float*>(memory + L::tops_at) + of_warp * 8 * tiles + lane % 4 * 2;
     }
-    // Tile pairs: of a pair's tiles where there are two a warp.
+    // Address of an exponential; with two tiles per warp, tiles are paired.
     __device__ uint2* exponential(int tile, int n) const {
         return reinterpret_cast<uint2*>(memory + L::exponentials_at) + ((tile / 2 * tiles + n) * 32 + lane) * 2 +
                tile % 2;
@@ -108,7 +108,7 @@ struct AttentionSums {
         Kv::template scores<Dims.k, tiles, L::per_warp>(t, slot + warp * L::per_warp * L::half_bytes, L::half_bytes, q,
                                                         lane);
     }
-    // position[column]: of the query, less that of the warp's first tile; window: 0 for all.
+    // position[column]: the query's position minus that of the warp's first tile; window 0: unlimited.
     __device__ void hide(const int (&position)[tiles][2], int window) {
         const int token = k_token(lane / 4), sees = window ? window : INT32_MAX / 2;
 #pragma unroll
@@ -137,7 +137,7 @@ struct AttentionSums {
             if (lane < 4) *reinterpret_cast<float2*>(tops(warp) + 8 * n) = {most[0], most[1]};
         }
     }
-    // After all tops: references of the pass's runs, exponentials of the warp's tiles.
+    // Called after all maxima are known: computes references of the pass's runs and exponentials of the warp's tiles.
     __device__ void exponentials() {
         constexpr int per_run = attention_warps / runs;
         float own[tiles][2];
@@ -195,7 +195,7 @@ struct AttentionSums {
             }
         }
     }
-    // Of half a run, for a column.
+    // Returns the sums of half a run for a column.
     __device__ float2 class_sum(int half, int n) const {
         constexpr int per_half = attention_warps / runs / 2;
         const auto at = [&](int k) { return *reinterpret_cast<const float2*>(classes(half * per_half + k) + 8 * n); };
@@ -210,8 +210,8 @@ struct AttentionSums {
         }
         return x;
     }
-    // After all exponentials: what the pass adds to the group. Tiles [begin, end) of it have something in them, the
-    // last one `exist` positions; others may hold anything.
+    // Called after all exponentials: adds the values of the pass to the group. Tiles [begin, end) have visible
+    // positions, the last one `exist` of them; the others may have any contents.
     __device__ void add_values(const uint8_t* slot, int begin, int end, int exist) {
 #pragma unroll
         for (int r = 0; r < runs; ++r)
@@ -266,7 +266,7 @@ struct AttentionSums {
             }
         }
     }
-    // The group's sums of exponentials over all classes.
+    // Sums the group's exponentials over all classes.
     __device__ void end_group() {
 #pragma unroll
         for (int n = 0; n < tiles; ++n)

@@ -1,4 +1,4 @@
-// K, V and Q beside an FP8 cache, eight elements a thread.
+// Rounding and statistics of K, V and Q for an FP8 cache, eight elements per thread.
 #include "kernels/cuda/attention/cache_rows_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
@@ -6,7 +6,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int cache_threads = 256, each = 8;
-constexpr unsigned see_blocks = 32;  // of a row's side
+constexpr unsigned see_blocks = 32;  // per side of a row
 
 struct Eight {
     float v[each];
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(cache_threads) cache_maxima_kernel(const __gri
         above += __shfl_xor_sync(0xFFFFFFFFu, above, step);
     }
     if (threadIdx.x % 32 != 0) return;
-    // Bits of numbers that are not negative are in the numbers' order.
+    // Bits of non-negative numbers order like the numbers.
     atomicMax(reinterpret_cast<unsigned*>(s.maxima + row * s.apart + blockIdx.z), __float_as_uint(most));
     if (above > 0)
         atomicAdd(reinterpret_cast<unsigned long long*>(s.clipped + blockIdx.z / 2),

@@ -1,4 +1,4 @@
-// What cache_rows.cpp calls. Arguments are checked before they come here.
+// Kernels called by cache_rows.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/cache_rows_args.h"

@@ -1,4 +1,5 @@
-// Rows of heads for the way back through latent attention, and their gradients' way to the products.
+// Rows of heads for the backward pass of latent attention, and the conversion of their gradients to those of the
+// products.
 #include "kernels/cuda/attention/latent_backward_launch.h"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/rope.cuh"
@@ -11,7 +12,7 @@ constexpr int latent_warps = 4, latent_threads = 128;
 __device__ const uint16_t* numbers(const std::byte* p) { return reinterpret_cast<const uint16_t*>(p); }
 __device__ uint16_t* numbers(std::byte* p) { return reinterpret_cast<uint16_t*>(p); }
 
-// A warp per token and head.
+// One warp per token and head.
 __global__ void __launch_bounds__(32 * latent_warps)
     latent_rows_kernel(const __grid_constant__ LatentShape s, const __grid_constant__ LatentRows r) {
     const int64_t item = int64_t{blockIdx.x} * latent_warps + threadIdx.x / 32;
@@ -38,14 +39,14 @@ struct Pair {
     float first, second;
 };
 
-// The rotation by the negative angle.
+// Rotates by the negative angle.
 __device__ Pair turned_back(const LatentShape& s, int64_t token, int pair, Pair p) {
     const int64_t angle = int64_t{s.positions[token]} * (s.rope_dims / 2) + pair;
     const float c = s.cos[angle], sin = s.sin[angle];
     return {fmaf(p.first, c, p.second * sin), fmaf(p.second, c, -(p.first * sin))};
 }
 
-// A thread block per token.
+// One thread block per token.
 __global__ void __launch_bounds__(latent_threads)
     latent_backward_kernel(const __grid_constant__ LatentShape s, const __grid_constant__ LatentBackward b) {
     const int64_t token = blockIdx.x;

@@ -1,4 +1,4 @@
-// What kernels/cuda/attention/latent_backward.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/attention/latent_backward.cpp, which checks the arguments.
 #pragma once
 
 #include "kernels/attention_backward_args.h"

@@ -1,15 +1,15 @@
-// The way back through causal attention on Hopper: attention_backward.cu's two kernels on wgmma, for heads of 64 and
-// 128 dimensions. Warpgroups have 64 rows each and wait for nobody but the copy engine, which brings the other side in
-// tiles of 64 rows; heads are neighbours in the grid, so that the longest blocks of all of them come first.
+// The backward pass of causal attention on Hopper: the two kernels of attention_backward.cu with wgmma, for heads of 64
+// and 128 dimensions. Each warpgroup has 64 rows and waits only for the copy engine, which loads the other side in
+// tiles of 64 rows. Heads are adjacent in the grid, so the longest blocks of all heads run first.
 //
-// Sums run over tiles in ascending order, heads first: one order for every launch.
+// Sums run over tiles in ascending order, heads first, the same in every launch.
 #include "kernels/cuda/attention/attention_backward_launch.h"
 #include "kernels/cuda/attention/sm90_attention_backward.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-// Of x [tokens, heads, dim].
+// Encodes the tensor map of x [tokens, heads, dim].
 bool encode(CUtensorMap& map, const AttentionBackward& a, const std::byte* x, int heads) {
     const auto panels = static_cast<cuuint64_t>(a.dim / 64);
     return encode_3d(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x,

@@ -1,9 +1,9 @@
-// Pieces of the way back through attention on wgmma: tiles of 64 rows, the products of a warpgroup with them, and the
-// ring in which tiles of the other side arrive.
+// Parts of attention's backward pass with wgmma: tiles of 64 rows, a warpgroup's products with them, and the ring
+// buffer in which tiles of the other side arrive.
 //
-// A tile [64, Dim] BF16 lies in panels of 64 columns: rows of 128 bytes, chunks of 16 bytes XORed with row % 8, as the
-// copy engine writes them. As rows of a product it is what swizzled_operand() says; read along its columns (the
-// reduction is over its rows) it is the operand that WgmmaTransposed takes.
+// A tile [64, Dim] BF16 consists of panels of 64 columns: rows of 128 bytes, 16-byte chunks XORed with row % 8, as the
+// copy engine writes them. Its rows are an operand for swizzled_operand(); its columns (the reduction is over its rows)
+// are the operand of WgmmaTransposed.
 #pragma once
 
 #include "kernels/cuda/attention/attention_backward_args.cuh"
@@ -14,7 +14,7 @@
 namespace nibble::cuda {
 
 struct AttentionBackMaps {
-    CUtensorMap q, k, v, d_o;  // boxes of a tile
+    CUtensorMap q, k, v, d_o;  // boxes of one tile
 };
 cudaError_t prepare_dq_wide();
 cudaError_t prepare_dkv_wide();
@@ -46,7 +46,7 @@ template <int Dim>
 struct AttentionBackwardTile {
     static constexpr int rows = 64, panel = rows * 128, bytes = Dim / 64 * panel;
 
-    // Rows [row, row + 64) of a head; zeros behind the end.
+    // Loads rows [row, row + 64) of a head; zeros after the last row.
     __device__ static void load(uint32_t to, const CUtensorMap* map, int row, int head, uint32_t barrier) {
         load_3d(to, map, 0, row, head * (Dim / 64), barrier);
     }
@@ -59,7 +59,7 @@ struct WideRows {
     uint32_t tile;
     __device__ explicit WideRows(uint32_t at) : tile(at) {}
 
-    // d[64, 64] = the rows times those of tile `b` transposed. Queued, a group of its own.
+    // Queues d[64, 64] = the rows times those of tile `b` transposed, as a group of its own.
     __device__ __forceinline__ void queue(float (&d)[32], uint32_t b) const {
         const uint32_t left = swizzled_operand(tile), right = swizzled_operand(b);
 #pragma unroll
@@ -71,7 +71,7 @@ struct WideRows {
     }
 };
 
-// sum[64, Dim] (+)= p[64, 64] times tile `b`. Queued; p stays as it is until it is done.
+// Queues sum[64, Dim] (+)= p[64, 64] times tile `b`. p must not change until it is done.
 template <int Dim>
 __device__ __forceinline__ void queue_product(float (&sum)[Dim / 2], const uint32_t (&p)[16], uint32_t b, int more) {
     const uint32_t right = ((b & 0x3FFFFu) >> 4) | uint32_t{AttentionBackwardTile<Dim>::panel / 16} << 16;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void queue_product(float (&sum)[Dim / 2], const uint3
     for (int k = 0; k < 4; ++k) WgmmaTransposed<Dim>::run(sum, p + 4 * k, right + k * (16 * 128 / 16), more | (k > 0));
 }
 
-// Accumulators as the left operand of the next product.
+// Converts accumulators to the left operand of the next product.
 __device__ __forceinline__ void as_operand(const float (&s)[32], uint32_t (&p)[16]) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) p[i] = pair_of(s[2 * i], s[2 * i + 1]);
@@ -91,26 +91,26 @@ __device__ inline float power_of_2(float x) {
     return y;
 }
 
-// Barriers of the own tiles and of a ring of tiles. No warp is there for the copies alone: a lane of the first asks for
-// the tile that takes the last turn's place while the products of this turn go on.
+// Barriers of the block's own tiles and of a ring buffer of tiles. There is no separate loading warp: a lane of the
+// first warp requests the tile that replaces the previous one while the current products run.
 template <int Workers, int Stages>
 struct WideBarriers {
     static constexpr int bytes = 8 * (1 + 2 * Stages);
     uint32_t own, full, empty;
 
     __device__ explicit WideBarriers(uint32_t at) : own(at), full(at + 8), empty(at + 8 + 8 * Stages) {}
-    // By one thread, before all others use them.
+    // Called by one thread before all others use the barriers.
     __device__ void init() const {
         barrier_init(own, 1);
         for (int s = 0; s < Stages; ++s) {
             barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, 4 * Workers);  // a lane of every warp
+            barrier_init(empty + 8 * s, 4 * Workers);  // one lane of every warp arrives
         }
         barrier_init_done();
     }
 };
 
-// A turn's place in the ring.
+// The position of an iteration in the ring buffer.
 template <int Stages>
 struct WidePlace {
     uint32_t slot = 0, parity = 0;
@@ -122,7 +122,7 @@ struct WidePlace {
     }
 };
 
-// A warpgroup's rows from row0 on, of which this warp's are stored.
+// A warpgroup's rows from row0 on; this warp stores its part of them.
 template <int Dim>
 __device__ void store_wide(std::byte* to, int64_t row0, int64_t rows, int64_t stride, const float (&sum)[Dim / 2],
                            float factor) {

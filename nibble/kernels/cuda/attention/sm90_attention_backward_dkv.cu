@@ -1,9 +1,9 @@
-// dK and dV on wgmma: a thread block has 64 keys of a KV head for each of its warpgroups and walks over the queries
-// that see them, head after head. Scores are computed transposed, so that P and dS are in registers what the next
-// product reads.
+// dK and dV with wgmma: a thread block has 64 keys of a KV head per warpgroup and iterates over the queries that see
+// them, head after head. Scores are computed transposed, so that P and dS are already the register operands of the next
+// product.
 //
-// A turn: scores of the next tile of queries, dV and dK with this one's P and dS, the next tile's V dO^T are queued
-// together; the next exponentials are taken while the last three run.
+// In an iteration, the scores of the next tile of queries, dV and dK from the current P and dS, and V dO^T of the next
+// tile are queued together; the next exponentials are computed while the last three run.
 #include "kernels/cuda/attention/sm90_attention_backward.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
@@ -13,19 +13,20 @@ namespace {
 template <int Dim>
 struct Dkv {
     using Tile = AttentionBackwardTile<Dim>;
-    static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 2 : 1;  // of a multiprocessor
+    static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 2 : 1;  // blocks: per multiprocessor
     static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
-    // Of the ring: Q, dO; of their queries sums, deltas and the lowest keys.
+    // Ring buffer of Q and dO, and of their queries' sums, deltas and lowest keys.
     static constexpr int ring_at = 2 * workers * Tile::bytes, slot_bytes = 2 * Tile::bytes;
     static constexpr int terms_at = ring_at + stages * slot_bytes, term_bytes = 4 * 64, terms_bytes = 3 * term_bytes;
     static constexpr int barriers_at = terms_at + stages * terms_bytes;
     static constexpr int bytes = barriers_at + WideBarriers<workers, stages>::bytes + 1024;
 };
 
-// The query behind the last that sees a key from `key` downwards, all before it do: by a warp, 32 at a time.
+// Returns the query after the last one that sees a key at or below `key`; all earlier ones see one too. Called by a
+// warp, 32 queries at a time.
 __device__ int end_of_queries(const AttentionBackward& a, int key) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    int see = key + 1, end = static_cast<int>(a.tokens);  // queries below `see` do, those from `end` on do not
+    int see = key + 1, end = static_cast<int>(a.tokens);  // queries below `see` see one, those from `end` on do not
     while (see < end) {
         const int step = (end - see + 31) / 32, probe = see + lane * step;
         const unsigned yes = __ballot_sync(0xFFFFFFFFu, probe < end && lowest_key(a, probe) <= key);
@@ -83,10 +84,10 @@ __global__ void __launch_bounds__(Dkv<Dim>::threads, Dkv<Dim>::blocks)
     const int first_key = key0 + 64 * group, own_key = key0 + 16 * warp + g;
     barrier_wait(barriers.own, 0);
     const WideRows<Dim> k(base + group * Tile::bytes), v(base + (S::workers + group) * Tile::bytes);
-    float p[32], dp[32], dk[Dim / 2], dv[Dim / 2];  // p, dp: keys by queries
+    float p[32], dp[32], dk[Dim / 2], dv[Dim / 2];  // p, dp: [keys][queries]
     uint32_t left[16], ds[16];
-    int tile = 0;  // of exponentials()
-    // Terms of queries 8 t + 2 c and the one behind it.
+    int tile = 0;  // tile of exponentials()
+    // Terms of queries 8 t + 2 c and 8 t + 2 c + 1.
     const auto term = [&]<class Two>(const Place& at, int which, int t, Two) {
         return *reinterpret_cast<const Two*>(all_terms + at.slot * S::terms_bytes + which * S::term_bytes +
                                              4 * (8 * t + 2 * c));

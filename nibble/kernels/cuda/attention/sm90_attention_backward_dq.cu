@@ -1,7 +1,7 @@
-// dQ on wgmma: a thread block has 64 queries of a head for each of its warpgroups and walks over their keys.
+// dQ with wgmma: a thread block has 64 queries of a head per warpgroup and iterates over their keys.
 //
-// A turn: scores of the next tile of keys, dQ with this one's dS, the next tile's dO V^T are queued together; the next
-// exponentials are taken while the last two run.
+// In an iteration, the scores of the next tile of keys, dQ from the current dS, and dO V^T of the next tile are queued
+// together; the next exponentials are computed while the last two run.
 #include "kernels/cuda/attention/sm90_attention_backward.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 
@@ -11,7 +11,7 @@ namespace {
 template <int Dim>
 struct Dq {
     using Tile = AttentionBackwardTile<Dim>;
-    static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 3 : 1;  // of a multiprocessor
+    static constexpr int workers = Dim == 64 ? 1 : 2, blocks = Dim == 64 ? 3 : 1;  // blocks: per multiprocessor
     static constexpr int stages = Dim == 64 ? 3 : 4, own_rows = 64 * workers, threads = 128 * workers;
     static constexpr int ring_at = 2 * workers * Tile::bytes, slot_bytes = 2 * Tile::bytes;  // K, V
     static constexpr int barriers_at = ring_at + stages * slot_bytes;
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(Dq<Dim>::threads, Dq<Dim>::blocks)
     const AttentionBackward& a = args.a;
     const uint32_t base = (shared_address(wide_memory) + 1023u) & ~1023u;
     const WideBarriers<S::workers, S::stages> barriers(base + S::barriers_at);
-    // The last queries, which see most, first.
+    // The last queries see most keys and run first.
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * S::own_rows, rows = static_cast<int>(a.tokens);
     const int head = static_cast<int>(blockIdx.x), kv_head = head / (a.q_heads / a.kv_heads);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, c = lane % 4;

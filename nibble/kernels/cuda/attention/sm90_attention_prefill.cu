@@ -1,9 +1,9 @@
-// Attention of many columns (query token, head) of a KV head at a time, on wgmma, in the order of attention_kernel.cuh:
-// 64 columns a warpgroup, runs of positions one after the other, as attention_gather.cu lays them out. The scores of
-// the next run and the softmax over them go on while the values of this one are added.
+// Attention of many columns (query token, head) of a KV head at a time with wgmma, in the order of
+// attention_kernel.cuh: 64 columns per warpgroup, runs of positions one after the other in the layout of
+// attention_gather.cu. Scores and softmax of the next run are computed while the values of the current run are added.
 //
-// Operands are BF16, or FP16 where the cache has FP8. A group's sums are in registers, the total waits in shared memory
-// between groups.
+// Operands are BF16, or FP16 for an FP8 cache. A group's sums are in registers; the total is in shared memory between
+// groups.
 #include "kernels/cuda/attention/attention_order.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/wgmma_shared.cuh"
@@ -15,8 +15,8 @@ namespace {
 
 constexpr int workers = 2, prefill_threads = 128 * (workers + 1);
 
-// One warpgroup queues its products while the other one is at its softmax. (Without: 5 % less at 4096 tokens, 1 % at
-// 16384; heads of 64, whose products are shorter than that, lose 2 % by it.)
+// One warpgroup queues its products while the other computes its softmax. (Without this: 5 % slower at 4096 tokens, 1 %
+// at 16384; heads of 64, whose products are shorter, are 2 % slower with it.)
 template <int Dims>
 constexpr bool takes_turns = Dims == 128;
 
@@ -25,14 +25,14 @@ struct PrefillLayout {
     static constexpr int half_bytes = run_tokens * Dims * 2, run_bytes = 2 * half_bytes;
     static constexpr int stages = Dims == 64 ? 4 : 2;                              // of keys, and of values
     static constexpr int values_at = stages * half_bytes;                          // after keys
-    static constexpr int q_at = 2 * stages * half_bytes, q_bytes = 64 * Dims * 2;  // of a warpgroup
+    static constexpr int q_at = 2 * stages * half_bytes, q_bytes = 64 * Dims * 2;  // per warpgroup
     static constexpr int totals_at = q_at + workers * q_bytes, total_bytes = 64 * Dims * 4;
     static constexpr int barriers_at = totals_at + workers * total_bytes;
     static constexpr int bytes = barriers_at + 32 * stages + 1024;  // operands begin at a multiple of 1024
     static_assert(bytes <= 227 * 1024);
 };
 
-// Without columns past the last item.
+// Reads an item without the columns after the last.
 __device__ AttentionPrefill read_prefill(const AttentionArgs& args, const AttentionCounts& counts, int item,
                                          int items) {
     if (item >= items) return {};
@@ -40,10 +40,10 @@ __device__ AttentionPrefill read_prefill(const AttentionArgs& args, const Attent
     return {at[0], at[1], at[2], at[3], at[4], at[5], at[6]};
 }
 
-// The items of a thread block: every round the other way round, as the longest come first.
+// The items of a thread block. Every other round runs in reverse order, because the longest items come first.
 struct Items {
     int total, round = 0;
-    // `total` and more after the last.
+    // Returns `total` or more after the last item.
     __device__ int next() {
         const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
         const int item = round * blocks + (round % 2 ? blocks - 1 - block : block);
@@ -52,7 +52,7 @@ struct Items {
     }
 };
 
-// Where a ring is read or filled.
+// A position in a ring buffer that is being read or filled.
 template <int Stages>
 struct Place {
     uint32_t slot = 0, parity = 0;
@@ -61,11 +61,11 @@ struct Place {
     }
 };
 
-// A warpgroup's columns of q: a thread has 32 dimensions, which two k-steps read, of several. Loaded early, stored when
-// the columns before are done.
+// A warpgroup's columns of q. A thread has 32 dimensions, used by two k-steps, of several columns. They are loaded
+// early and stored after the previous columns are done.
 template <class Kv, int Dims>
 struct Queries {
-    static constexpr int each = Dims / 64;  // of a thread: 64 columns of Dims / 32 pieces
+    static constexpr int each = Dims / 64;  // per thread: 64 columns of Dims / 32 pieces
     uint4 v[each][4];
 
     __device__ void load(const AttentionArgs& args, const AttentionPrefill& unit, int kv_head, int group) {
@@ -85,7 +85,7 @@ struct Queries {
             }
         }
     }
-    // Chunks of the words that a lane of the other kernel has for its column: one of each 16 bytes.
+    // Stores the chunks of words that a lane of the other kernel has for its column: one of each 16 bytes.
     __device__ void store(uint8_t* to) const {
         const int thread = static_cast<int>(threadIdx.x) % 128;
 #pragma unroll
@@ -104,7 +104,7 @@ struct Queries {
     }
 };
 
-// One warpgroup's columns over all their runs.
+// Processes one warpgroup's columns over all their runs.
 template <class Kv, int Dims>
 class Worker {
     using L = PrefillLayout<Dims>;
@@ -131,7 +131,7 @@ public:
         highest = unit.position + (first_column + max(columns, 1) - 1) / per_head;
     }
 
-    // Queued, not waited for.
+    // Queues the product without waiting.
     __device__ void scores(float (&s)[score_registers], uint32_t base, uint32_t slot) const {
         const uint32_t q = swizzled_operand(base + L::q_at + worker * L::q_bytes);
         const uint32_t k = swizzled_operand(base + slot * L::half_bytes);
@@ -152,13 +152,13 @@ public:
         wgmma_commit();
     }
 
-    // Scores of a run to exponentials; what the group's sums are multiplied with before it.
+    // Converts scores of a run to exponentials, and computes the factor of the group's earlier sums.
     __device__ void softmax(float (&s)[score_registers], float (&factor)[2], int run_position, float scale,
                             bool first_of_group) {
         const bool all_see =
             run_position + run_tokens - 1 <= lowest && (!args.window || run_position > highest - args.window);
         if (!all_see) {
-            // Register r: row 8 (r / 4 % 2) + 2 c + r % 2 of tile r / 8, so this position behind the lane's first one.
+            // Register r: row 8 (r / 4 % 2) + 2 c + r % 2 of tile r / 8; the position relative to the lane's first one.
             int seen[2];
 #pragma unroll
             for (int h = 0; h < 2; ++h) seen[h] = position[h] - run_position - k_token(lane % 4 * 2);
@@ -193,7 +193,7 @@ public:
                 s[r] = exp2_of(fmaf(s[r], scale, below));
                 s[r + 1] = exp2_of(fmaf(s[r + 1], scale, below));
             }
-            // Rows 2 c and 2 c + 1 of the tiles, each with the one eight below: half a run is four tiles.
+            // Rows 2 c and 2 c + 1 of the tiles, each with the row eight further; half a run is four tiles.
             const auto half = [&](int first) {
                 const auto tile = [&](int i) { return s[8 * i + first] + s[8 * i + 4 + first]; };
                 return (tile(0) + tile(1)) + (tile(2) + tile(3));
@@ -207,8 +207,8 @@ public:
         for (int i = 0; i < operands; ++i) p[i] = Kv::pack(s[2 * i], s[2 * i + 1]);
     }
 
-    // Reference and sum of exponentials of the group that softmax() was in; the next one may be begun before its values
-    // are there.
+    // Saves reference and sum of exponentials of softmax()'s group. The next group may begin before this one's values
+    // are added.
     __device__ void close_group() {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -218,7 +218,7 @@ public:
             group_top[h] = top[h], group_sum[h] = all;
         }
     }
-    // The closed group's sums into the total.
+    // Adds the closed group's sums to the total.
     __device__ void end_group(float (&o)[registers], bool first, bool last) {
         float4* total = reinterpret_cast<float4*>(memory + L::totals_at + worker * L::total_bytes) + thread;
         if (first) {
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t unaligned = shared_address(shared_bytes), base = (unaligned + 1023u) & ~1023u;
     uint8_t* memory = shared_bytes + (base - unaligned);
-    // Of keys, then of values.
+    // Barriers of keys, then of values.
     const uint32_t full = base + L::barriers_at, empty = full + 16 * L::stages;
     constexpr uint32_t values = 8 * L::stages;
     const int group = __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 128, 0);
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
         const int kv_head = item % args.kv_heads;
         const float scale = args.k_scales ? args.scale_log2 * args.k_scales[kv_head] : args.scale_log2;
         Worker<Kv, Dims> worker(args, unit, kv_head, group, memory);
-        // Other warps' products may still read the old ones.
+        // Products of other warps may still read the old ones.
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
         queries.store(own_q);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -347,10 +347,11 @@ __global__ void __launch_bounds__(prefill_threads, 1)
         k.next();
         worker.softmax(s, factor, unit.first_run * run_tokens, scale, true);
         worker.pack(p, s);
-        bool first_run = true, first_group = true;  // of its group; of all
+        bool first_run = true, first_group = true;  // of the group; of all groups
         int run = unit.first_run;
-        // Scores of the next run, values of this one; `fold`: before those, the sums of the group before go into the
-        // total, while the scores are on their way (heads of 64, whose scores are short, lose 13 % by that).
+        // Computes the scores of the next run and the values of the current one. `fold`: first adds the previous
+        // group's sums to the total while the scores are computed (heads of 64, whose scores are short, are 13 % slower
+        // with it).
         const auto step = [&](auto fold) {
             const bool ends = run % group_runs == group_runs - 1;
             barrier_wait(full + 8 * k.slot, k.parity);
