@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -187,7 +188,12 @@ const YamlNode* YamlNode::find(std::string_view key) const {
     return nullptr;
 }
 
-std::string YamlNode::where() const { return fmt::format("{}:{}", file ? *file : "?", line); }
+YamlNode* YamlNode::find(std::string_view key) { return const_cast<YamlNode*>(std::as_const(*this).find(key)); }
+
+std::string YamlNode::where() const {
+    const std::string name = file ? *file : "?";
+    return line > 0 ? fmt::format("{}:{}", name, line) : name;
+}
 
 size_t YamlNode::node_count() const {
     size_t n = 1;
@@ -216,6 +222,28 @@ Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::strin
     return std::move(builder.documents);
 }
 
+Result<YamlNode> parse_config_map(std::string_view text, const std::string& file) {
+    NIBBLE_TRY(auto documents, parse_yaml(text, file));
+    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
+    return std::move(documents[0]);
+}
+
+YamlNode yaml_from_json(const Json& json, const std::string& file) {
+    YamlNode node;
+    node.file = std::make_shared<const std::string>(file);
+    if (json.is_object()) {
+        node.kind = YamlNode::Kind::map;
+        for (const auto& [key, value] : json.items()) node.entries.push_back({key, yaml_from_json(value, file)});
+    } else if (json.is_array()) {
+        node.kind = YamlNode::Kind::list;
+        for (const Json& item : json) node.items.push_back(yaml_from_json(item, file));
+    } else if (!json.is_null()) {
+        node.kind = YamlNode::Kind::scalar;
+        node.text = json.is_string() ? json.get<std::string>() : json.dump();
+    }
+    return node;
+}
+
 Result<bool> as_bool(const YamlNode& node, std::string_view what) {
     if (is_plain(node)) {
         for (std::string_view yes : {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
@@ -228,6 +256,12 @@ Result<bool> as_bool(const YamlNode& node, std::string_view what) {
 
 Result<int> as_int(const YamlNode& node, std::string_view what) {
     int value = 0;
+    if (is_plain(node) && parse_whole(node.text, value)) return value;
+    return fail("{}: {} must be a whole number, not {}", node.where(), what, shown(node));
+}
+
+Result<int64_t> as_int64(const YamlNode& node, std::string_view what) {
+    int64_t value = 0;
     if (is_plain(node) && parse_whole(node.text, value)) return value;
     return fail("{}: {} must be a whole number, not {}", node.where(), what, shown(node));
 }

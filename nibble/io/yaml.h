@@ -2,7 +2,7 @@
 // nodes after expanding aliases are limited; duplicate keys, tags and merge keys are errors.
 #pragma once
 
-#include "base/error.h"
+#include "base/json.h"
 
 #include <memory>
 #include <string>
@@ -26,7 +26,8 @@ struct YamlNode {
     bool is_list() const { return kind == Kind::list; }
     bool is_null() const { return kind == Kind::null; }
     const YamlNode* find(std::string_view key) const;
-    std::string where() const;  // "file:line"
+    YamlNode* find(std::string_view key);
+    std::string where() const;  // "file:line"; "file" where the line is 0
     size_t node_count() const;
 };
 
@@ -43,9 +44,16 @@ constexpr size_t max_yaml_documents = 8;
 // All documents of one file.
 Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::string& file);
 
+// A document that is one map of keys. Errors: see parse_yaml(); several documents, another value.
+Result<YamlNode> parse_config_map(std::string_view text, const std::string& file);
+
+// The tree of a JSON value, without lines. A JSON text is like a plain scalar, since runs stored scalars as texts once.
+YamlNode yaml_from_json(const Json& json, const std::string& file);
+
 // The value as a type, or "file:line: WHAT must be ..., not 'text'".
 Result<bool> as_bool(const YamlNode& node, std::string_view what);
 Result<int> as_int(const YamlNode& node, std::string_view what);
+Result<int64_t> as_int64(const YamlNode& node, std::string_view what);
 Result<double> as_number(const YamlNode& node, std::string_view what);
 Result<std::string> as_text(const YamlNode& node, std::string_view what);   // one line, not empty
 Result<std::string> as_lines(const YamlNode& node, std::string_view what);  // whatever it holds, line ends too

@@ -1,0 +1,149 @@
+#include "io/schema.h"
+
+#include "base/nearest.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+std::string group_of_key(const std::string& name) {
+    const size_t dot = name.rfind('.');
+    return dot == name.npos ? "" : name.substr(0, dot);
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }  // npos + 1 is 0
+
+// In a cell of a Markdown table.
+std::string cell(std::string text) {
+    for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
+    return text;
+}
+
+}  // namespace
+
+Result<KeyOverride> key_override(std::string_view text, std::string source) {
+    const size_t equals = text.find('=');
+    if (equals == text.npos || equals == 0) return fail("{}: '{}' is not KEY=VALUE", source, text);
+    return KeyOverride{std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)), std::move(source)};
+}
+
+Result<std::vector<KeyOverride>> key_overrides(const std::vector<std::string>& texts, const std::string& source) {
+    std::vector<KeyOverride> list;
+    for (const std::string& text : texts) {
+        NIBBLE_TRY(KeyOverride one, key_override(text, source));
+        list.push_back(std::move(one));
+    }
+    return list;
+}
+
+void SchemaNames::add(const std::string& name) {
+    names_.insert(name);
+    for (std::string at = name; !at.empty();) {
+        const std::string group = group_of_key(at);
+        std::vector<std::string>& siblings = children_[group];
+        if (std::ranges::find(siblings, last_word(at)) == siblings.end()) siblings.push_back(last_word(at));
+        at = group;
+    }
+}
+
+Error SchemaNames::unknown(const YamlNode& at, const std::string& group, const std::string& word) const {
+    const std::vector<std::string>& known = children_.find(group)->second;
+    std::string meant = did_you_mean(word, known);
+    for (auto name = names_.begin(); meant.empty() && name != names_.end(); ++name)
+        if (last_word(*name) == word) meant = fmt::format("; did you mean '{}'?", *name);
+    return fail("{}: {} has no key '{}'; it has: {}{}", at.where(), group.empty() ? "the config" : group, word,
+                fmt::join(known, ", "), meant);
+}
+
+Status SchemaNames::collect(const YamlNode& map, const std::string& prefix, GivenKeys& given) const {
+    for (const YamlEntry& entry : map.entries) {
+        std::string name = prefix.empty() ? entry.key : prefix + "." + entry.key;
+        if (names_.contains(name)) {
+            given.nodes_[name] = &entry.value;
+        } else if (!is_group(name)) {
+            return unknown(entry.value, prefix, entry.key);
+        } else {
+            given.groups_.insert(name);
+            if (entry.value.is_map()) {
+                NIBBLE_CHECK(collect(entry.value, name, given));
+                continue;
+            }
+            const auto short_for = shorthands_.find(name);
+            if (short_for == shorthands_.end()) return fail("{}: {} must be a map", entry.value.where(), name);
+            given.nodes_[name + "." + short_for->second] = &entry.value;
+        }
+    }
+    return Ok{};
+}
+
+Status SchemaNames::set(YamlNode& root, const std::vector<KeyOverride>& overrides) const {
+    for (const KeyOverride& to : overrides) NIBBLE_CHECK(set(root, to));
+    return Ok{};
+}
+
+Status SchemaNames::set(YamlNode& root, const KeyOverride& to) const {
+    NIBBLE_TRY(auto documents, parse_yaml(to.value, to.source));
+    YamlNode value;
+    if (!documents.empty()) value = std::move(documents[0]);
+    const auto place = [&](YamlNode& node) {
+        node.file = std::make_shared<const std::string>(to.source);
+        node.line = 0;
+    };
+    place(value);
+    YamlNode* node = &root;
+    std::string name;
+    for (std::string_view left = to.key;;) {
+        const std::string word(left.substr(0, left.find('.')));
+        name += (name.empty() ? "" : ".") + word;
+        if (!names_.contains(name) && !is_group(name)) return unknown(value, group_of_key(name), word);
+        auto entry = std::ranges::find(node->entries, word, &YamlEntry::key);
+        if (entry == node->entries.end()) {
+            YamlNode empty;
+            empty.kind = YamlNode::Kind::map;
+            place(empty);
+            node->entries.push_back({word, std::move(empty)});
+            entry = node->entries.end() - 1;
+        }
+        node = &entry->value;
+        if (word.size() == left.size()) break;
+        left.remove_prefix(word.size() + 1);
+        if (const auto short_for = shorthands_.find(name); !node->is_map() && short_for != shorthands_.end()) {
+            YamlNode map;
+            map.kind = YamlNode::Kind::map;
+            map.file = node->file, map.line = node->line;
+            map.entries.push_back({short_for->second, std::move(*node)});
+            *node = std::move(map);
+        }
+    }
+    *node = std::move(value);
+    return Ok{};
+}
+
+void set_json_key(Json& object, std::string_view name, Json value) {
+    Json* at = &object;
+    for (size_t dot; (dot = name.find('.')) != name.npos; name.remove_prefix(dot + 1))
+        at = &(*at)[std::string(name.substr(0, dot))];
+    (*at)[std::string(name)] = std::move(value);
+}
+
+std::string keys_as_text(const std::vector<KeyText>& keys) {
+    std::string out;
+    for (const KeyText& k : keys)
+        out += fmt::format("{}\n    {}; default: {}{}\n    {}\n", k.name, k.kind, k.usual,
+                           k.bits ? "" : "; may change when a run resumes", k.help);
+    return out;
+}
+
+std::string keys_as_markdown(const std::vector<KeyText>& keys) {
+    std::string out = "| key | value | default | on resume | meaning |\n|---|---|---|---|---|\n";
+    for (const KeyText& k : keys)
+        out += fmt::format("| `{}` | {} | {} | {} | {} |\n", k.name, cell(k.kind), cell(k.usual),
+                           k.bits ? "same" : "free", cell(k.help));
+    return out;
+}
+
+}  // namespace nibble
