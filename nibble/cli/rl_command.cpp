@@ -43,17 +43,23 @@ namespace fs = std::filesystem;
 
 struct RlFlags {
     std::string config, nemo, device = "cpu", kernels, output, command_line, card_command;
+    std::vector<std::string> set;
     std::optional<int64_t> steps;
-    bool resume = false, quiet = false, json = false, mismatch = false;
+    bool resume = false, quiet = false, json = false, mismatch = false, keys = false;
     int threads = 0, ranks = 0, gpus = 0;
     double gpu_memory = 1;
     MismatchFlags lab;
 };
 
 Result<RlConfig> rl_config(const RlFlags& flags) {
-    NIBBLE_TRY(RlConfig c, read_rl_config(flags.config));
-    if (flags.steps) c.steps = *flags.steps;
-    if (!flags.output.empty()) c.output = flags.output;
+    std::vector<KeyOverride> overrides;
+    for (const std::string& text : flags.set) {
+        NIBBLE_TRY(auto one, key_override(text, "--set"));
+        overrides.push_back(std::move(one));
+    }
+    if (flags.steps) overrides.push_back({"grpo.max_num_steps", std::to_string(*flags.steps), "--steps"});
+    if (!flags.output.empty()) overrides.push_back({"output", Json(flags.output).dump(), "--output"});
+    NIBBLE_TRY(RlConfig c, read_rl_config(flags.config, overrides));
     c.resume = flags.resume;
     if (c.output.empty()) return fail("{}: 'output' is missing; or give -o DIR", flags.config);
     return c;
@@ -263,22 +269,42 @@ Status open_job(RlConfig& c, const RlFlags& flags, const DeviceChoice& device, c
     return Ok{};
 }
 
+// Until commit 8d459c62 a run stored the text of its config, with the other facts among the keys.
+Result<Json> todays_facts(const Json& stored) {
+    Json config = stored, facts = Json::object();
+    const bool by_text = stored.contains("policy") && stored["policy"].is_object();
+    if (!by_text && !stored.contains("config")) return fail("is no state of nibble rl");
+    if (by_text) {
+        facts["weights"] = config["policy"]["weights"];
+        config["policy"].erase("weights");
+        if (config.contains("data") && config["data"].is_object() && config["data"].contains("train"))
+            facts["data"] = config["data"]["train"];
+        if (config.contains("arithmetic")) facts["arithmetic"] = config["arithmetic"];
+        config.erase("arithmetic");
+    } else {
+        facts = stored;
+        config = stored["config"];
+        // A config with rows says nothing of their file, whose keys count only where there is one.
+        if (stored.contains("data")) config["data"]["train"] = stored["data"];
+    }
+    NIBBLE_TRY(facts["config"], stored_rl_identity(config));
+    return facts;
+}
+
 Result<RunFolderOptions> rl_folder(const RlConfig& c, const RlFlags& flags, const RlJob& job, const JobHooks& hooks) {
-    NIBBLE_TRY(const Json config, parse_json(c.identity));
-    Json identity = config;
-    if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty())
-        identity["arithmetic"] = arithmetic;
-    if (job.rows) identity["data"]["train"] = job.rows->train_hash();  // wherever the file lies
-    identity["policy"]["weights"] = job.weights;  // the KL term compares with the model of the begin
+    Json facts{{"config", rl_identity(c)}, {"weights", job.weights}};  // the KL term compares with the first weights
+    if (job.rows) facts["data"] = job.rows->train_hash();
+    if (const std::string arithmetic = job.trainer->arithmetic(); !arithmetic.empty()) facts["arithmetic"] = arithmetic;
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .steps = c.steps,
-                            .identity = identity.dump(),
+                            .identity = {.text = facts.dump(), .restate = todays_facts},
                             .another_run = "choose another output",
                             .about = {{"name", fs::absolute(c.output).lexically_normal().filename().string()},
                                       {"command", flags.command_line},
                                       {"parameters", job.trainer->parameters().elements()},
-                                      {"config", config}},
+                                      {"precision", std::string(train_precision_name(c.precision))},
+                                      {"config", rl_identity(c)}},
                             .saving = c.saving,
                             .view = rl_view(),
                             .warn = hooks.warn};
@@ -305,8 +331,7 @@ Status check_policy_export(const RlConfig& c, RlJob& job) {
 Status write_policy(const RlConfig& c, const RlFlags& flags, RlJob& job) {
     const fs::path out = c.output / "model";
     const bool speaks = !flags.quiet && !flags.json;
-    NIBBLE_TRY(Json settings, parse_json(c.identity));
-    const Manifest manifest{.command_line = flags.command_line, .settings = std::move(settings)};
+    const Manifest manifest{.command_line = flags.command_line, .settings = rl_identity(c)};
     const TrainedCard card{.output = c.output,
                            .base = c.model,
                            .how = "reinforcement learning",
@@ -421,9 +446,9 @@ Result<int64_t> begin_together(const JobRanks& ranks, const RunFolder* folder, c
         NIBBLE_TRY(const RankBytes all, ranks.group()->share({bytes, bytes + text.size()}));
         return std::string(reinterpret_cast<const char*>(all.data()), all.size());
     };
-    NIBBLE_TRY(const std::string identity, share(options.identity));
-    if (identity != options.identity)
-        return fail("another job than rank 0's: {} here, {} there", options.identity, identity);
+    NIBBLE_TRY(const std::string identity, share(options.identity.text));
+    if (identity != options.identity.text)
+        return fail("another job than rank 0's: {} here, {} there", options.identity.text, identity);
     NIBBLE_TRY(const std::string file, share(folder ? folder->began_with().string() : ""));
     if (ranks.first() || file.empty()) return first_step;
     NIBBLE_TRY(const RunPlace begun, read_state(file, options.identity, trainer));
@@ -479,7 +504,7 @@ Result<Outcome> run_job(RlConfig& config, const RlFlags& flags, const DeviceChoi
 
 // What ranks must have in common: beside what a resumed run must, when they do what together.
 std::string job_of(const RlConfig& c) {
-    return fmt::format("{}\n{}\nsteps {}, validation {} of {} x {}", version_text(), c.identity, c.steps,
+    return fmt::format("{}\n{}\nsteps {}, validation {} of {} x {}", version_text(), rl_identity(c).dump(), c.steps,
                        c.validation_every, c.validation_prompts, c.validation_answers);
 }
 
@@ -550,8 +575,17 @@ void add_rl(CLI::App& app, RunCommand& run) {
                                          "the screen; what has no counterpart is told on stderr")
                             ->excludes(config)
                             ->excludes(lab);
+    CLI::Option* keys =
+        command->add_flag("--keys", flags->keys, "prints every key of a config: values, default, meaning")
+            ->excludes(config)
+            ->excludes(lab)
+            ->excludes(nemo);
     command->add_option("--steps", flags->steps, "overrides the config's grpo.max_num_steps")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+        ->excludes(lab)
+        ->excludes(nemo);
+    command->add_option("--set", flags->set, "KEY=VALUE sets one key of the config; may be given several times")
+        ->allow_extra_args(false)
         ->excludes(lab)
         ->excludes(nemo);
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config")->excludes(lab);
@@ -584,7 +618,14 @@ void add_rl(CLI::App& app, RunCommand& run) {
     add_quiet_flag(*command, flags->quiet);
     command->footer(
         "Examples:\n  nibble rl rl.yaml -o runs/sums\n  nibble rl --mismatch SmolLM2-135M --recipe nvfp4_row_scaled");
-    command->callback([flags, command, config, lab, shape, nemo, &run] {
+    command->callback([flags, command, config, lab, shape, nemo, keys, &run] {
+        if (keys->count() > 0) {
+            run = []() -> Result<Outcome> {
+                fmt::print("{}", keys_as_text(rl_keys()));
+                return Outcome{};
+            };
+            return;
+        }
         if (nemo->count() > 0) {
             run = [flags] { return run_from_nemo(flags->nemo, flags->output); };
             return;

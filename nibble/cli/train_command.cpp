@@ -51,34 +51,47 @@ struct TrainFlags {
     std::string config, shape, precision, device = "cpu", kernels, output, command_line, card_command, profile, shard,
                                           order;
     std::optional<int64_t> steps, batch, seq, layers;
-    std::vector<std::string> compare;
-    bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false;
+    std::vector<std::string> compare, set;
+    bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false, keys = false;
     ForwardQuestion question;  // of check_forward
     int threads = 0, ranks = 0, gpus = 0;
 };
 
+// The flags that stand for keys of the config.
+Result<std::vector<KeyOverride>> overrides_of(const TrainFlags& flags) {
+    std::vector<KeyOverride> list;
+    for (const std::string& text : flags.set) {
+        NIBBLE_TRY(auto one, key_override(text, "--set"));
+        list.push_back(std::move(one));
+    }
+    const auto number = [&](const char* key, const std::optional<int64_t>& value, const char* flag) {
+        if (value) list.push_back({key, std::to_string(*value), flag});
+    };
+    const auto text = [&](const char* key, const std::string& value, const char* flag) {
+        if (!value.empty()) list.push_back({key, Json(value).dump(), flag});
+    };
+    number("steps", flags.steps, "--steps");
+    number("batch", flags.batch, "--batch");
+    number("sequence", flags.seq, "--seq");
+    text("shape", flags.shape, "--shape");
+    number("layers", flags.layers, "--layers");
+    text("output", flags.output, "--output");
+    text("parallel.shard", flags.shard, "--shard");
+    text("parallel.order", flags.order, "--order");
+    text("precision", flags.precision, "--precision");
+    if (flags.resume) list.push_back({"resume", "true", "--resume"});
+    if (flags.synthetic) list.push_back({"data.synthetic", "true", "--synthetic"});
+    return list;
+}
+
 Result<TrainConfig> train_config(const TrainFlags& flags) {
-    TrainConfig c;
-    if (!flags.config.empty()) {
-        NIBBLE_TRY(c, read_train_config(flags.config));
-    } else {
-        if (!flags.synthetic) return fail("--shape: a shape has no text; measure it with --synthetic");
-        c.shape = flags.shape;
-        c.data.synthetic = true;
-        c.steps = 10;
-    }
-    if (flags.steps) c.steps = *flags.steps;
-    if (flags.batch) c.batch = *flags.batch;
-    if (flags.seq) c.sequence = *flags.seq;
-    if (flags.layers) c.layers = *flags.layers;
-    if (!flags.output.empty()) c.output = flags.output;
-    c.resume |= flags.resume;
-    if (!flags.shard.empty()) c.sharding = flags.shard == "all" ? Sharding::all : Sharding::states;
-    if (!flags.order.empty()) c.order = flags.order == "free" ? GradientOrder::free : GradientOrder::tree;
-    if (!flags.precision.empty()) {
-        NIBBLE_TRY(c.precision, train_precision_from_name(flags.precision).within("--precision"));
-    }
-    NIBBLE_CHECK(check(c, flags.config.empty() ? "--shape" : flags.config));
+    if (flags.config.empty() && !flags.synthetic)
+        return fail("--shape: a shape has no text; measure it with --synthetic");
+    NIBBLE_TRY(const auto overrides, overrides_of(flags));
+    const std::string where = flags.config.empty() ? "--shape" : flags.config;
+    NIBBLE_TRY(TrainConfig c, flags.config.empty() ? parse_train_config("steps: 10", where, overrides)
+                                                   : read_train_config(flags.config, overrides));
+    NIBBLE_CHECK(check(c, where));
     return c;
 }
 
@@ -220,8 +233,7 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
 
 Status write_model(const TrainConfig& c, const TrainFlags& flags, TrainEngine& trainer, ThreadPool& pool) {
     const bool silent = flags.quiet || flags.json;
-    const Manifest manifest{.command_line = flags.command_line,
-                            .settings = parse_json(train_identity(c)).ok() ? *parse_json(train_identity(c)) : Json{}};
+    const Manifest manifest{.command_line = flags.command_line, .settings = train_identity(c)};
     const TrainedCard card{.output = c.output,
                            .base = c.shape.empty() && !c.random_start ? c.model : fs::path{},
                            .how = "training",
@@ -284,12 +296,25 @@ Status check_output(const TrainConfig& c, const std::string& where) {
 std::string group_of(const TrainConfig& c, const std::string& data) {
     TrainConfig like = c;
     like.seed = 0;
-    return fmt::format("{} {:.8}", train_precision_name(c.precision), hash_text(train_identity(like) + data));
+    return fmt::format("{} {:.8}", train_precision_name(c.precision), hash_text(train_identity(like).dump() + data));
+}
+
+// `facts`: "config", "data", and hashes of frozen weights.
+RunIdentity run_identity(Json facts) {
+    std::string text = facts.dump();
+    return {.text = std::move(text), .restate = [facts = std::move(facts)](const Json& stored) -> Result<Json> {
+                Json today = stored;
+                if (!stored.contains("config")) return fail("is no state of nibble train");
+                NIBBLE_TRY(today["config"], stored_train_identity(stored["config"]));
+                // Until commit 8d459c62 frozen weights had no hash.
+                for (const char* key : {"base", "teacher"})
+                    if (facts.contains(key) && !today.contains(key)) today[key] = facts[key];
+                return today;
+            }};
 }
 
 Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& flags, const DataSources& sources,
                                         const TrainEngine& trainer, const JobHooks& hooks) {
-    NIBBLE_TRY(const Json config, parse_json(train_identity(c)));
     Json identity{{"config", resume_identity(c)}, {"data", sources.hash}};
     if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) identity["arithmetic"] = arithmetic;
     // Weights that a step reads and no checkpoint of the run holds.
@@ -303,7 +328,7 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
     return RunFolderOptions{.folder = c.output,
                             .resume = c.resume,
                             .steps = c.steps,
-                            .identity = identity.dump(),
+                            .identity = run_identity(std::move(identity)),
                             .fork = c.fork,
                             .another_run = fmt::format("to begin a new run from its state, give another output and "
                                                        "'fork: {}'",
@@ -312,7 +337,7 @@ Result<RunFolderOptions> folder_options(const TrainConfig& c, const TrainFlags& 
                                       {"group", group_of(c, sources.hash)},
                                       {"command", flags.command_line},
                                       {"parameters", trainer.parameters().elements()},
-                                      {"config", config}},
+                                      {"config", train_identity(c)}},
                             .saving = c.saving,
                             .warn = hooks.warn};
 }
@@ -498,8 +523,8 @@ Result<Outcome> run_train(TrainFlags flags) {
     NIBBLE_CHECK(check_profile(flags.profile, config.steps));
     const std::string among = fmt::format("\nparallel {} {}", config.sharding == Sharding::all ? "all" : "states",
                                           config.order == GradientOrder::free ? "free" : "tree");
-    NIBBLE_TRY(const JobRanks ranks,
-               JobRanks::join(flags.ranks, {.identity = version_text() + "\n" + train_identity(config) + among}));
+    NIBBLE_TRY(const JobRanks ranks, JobRanks::join(flags.ranks, {.identity = version_text() + "\n" +
+                                                                              train_identity(config).dump() + among}));
     NIBBLE_CHECK(check_own_devices(device, ranks.group()));
     auto outcome = train(config, flags, device, ranks);
     if (ranks.first()) return outcome;
@@ -534,6 +559,10 @@ void add_train(CLI::App& app, RunCommand& run) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
     command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
     command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
+    command->add_option("--set", flags->set, "KEY=VALUE sets one key of the config; may be given several times")
+        ->allow_extra_args(false);
+    CLI::Option* keys =
+        command->add_flag("--keys", flags->keys, "prints every key of a config: values, default, meaning");
     CLI::Option* check_forward = command->add_flag(
         "--check-forward", flags->check_forward,
         "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
@@ -572,7 +601,15 @@ void add_train(CLI::App& app, RunCommand& run) {
         "  nibble train config.yaml\n"
         "  nibble train --compare runs/bf16 runs/nvfp4 -o gap.html\n"
         "  nibble train --shape 124m --synthetic --precision nvfp4 --steps 5 --batch 2 --seq 256");
-    command->callback([flags, command, config, shape, compare, check_forward, &run] {
+    command->callback([flags, command, config, shape, compare, keys, check_forward, &run] {
+        if (keys->count() > 0) {
+            refuse_all_but(*command, *keys, {"--keys"});
+            run = []() -> Result<Outcome> {
+                fmt::print("{}", keys_as_text(train_schema().reference()));
+                return Outcome{};
+            };
+            return;
+        }
         if (config->count() + shape->count() + compare->count() == 0) throw CLI::RequiredError("config");
         if (compare->count() > 0) refuse_all_but(*command, *compare, {"--compare", "--output", "--json", "--quiet"});
         if (check_forward->count() > 0)

@@ -27,7 +27,7 @@ struct ValueKind {
 
 ValueKind<bool> flag_kind();
 ValueKind<int64_t> count_kind(int64_t least);  // a smaller value of a field means that none was given
-ValueKind<uint64_t> seed_kind();  // at least 0
+ValueKind<uint64_t> seed_kind();               // at least 0
 ValueKind<double> number_kind(double least, double most);
 ValueKind<std::string> text_kind();   // one line, not empty
 ValueKind<std::string> lines_kind();  // any text

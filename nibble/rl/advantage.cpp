@@ -79,14 +79,6 @@ Status check_rewards(std::span<const double> rewards, size_t groups, size_t leng
 
 }  // namespace
 
-Result<AdvantageEstimator> advantage_estimator_from_name(std::string_view name) {
-    if (name == "grpo") return AdvantageEstimator::grpo;
-    if (name == "rloo") return AdvantageEstimator::rloo;
-    if (name == "reinforce_plus_plus") return AdvantageEstimator::reinforce_plus_plus;
-    if (name == "reward") return AdvantageEstimator::reward;
-    return fail("advantage estimator '{}': choose one of: grpo, rloo, reinforce_plus_plus, reward", name);
-}
-
 Status check(const AdvantageOptions& o) {
     if (o.clip_low && o.clip_high && *o.clip_low > *o.clip_high)
         return fail("advantage_clip_low {} is above advantage_clip_high {}", *o.clip_low, *o.clip_high);

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,9 +19,9 @@ enum class AdvantageEstimator : uint8_t {
     reinforce_plus_plus,  // reward minus the group's mean, then whitened over all tokens of the batch
     reward,               // the reward itself
 };
-// Error: an unknown name; lists the names. Model Optimizer's and NeMo RL's spelling: "grpo", "rloo",
-// "reinforce_plus_plus", "reward".
-Result<AdvantageEstimator> advantage_estimator_from_name(std::string_view name);
+// In their order, in NeMo RL's spelling.
+inline constexpr std::array<std::string_view, 4> advantage_estimator_names{"grpo", "rloo", "reinforce_plus_plus",
+                                                                           "reward"};
 
 struct AdvantageOptions {
     AdvantageEstimator estimator = AdvantageEstimator::grpo;

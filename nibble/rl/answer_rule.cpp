@@ -11,8 +11,6 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 5> rule_names{"math", "exact", "regex", "choice", "code"};
-
 std::string_view without_space(std::string_view s) {
     const size_t first = s.find_first_not_of(" \t\r\n");
     return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t\r\n") - first + 1);
@@ -48,14 +46,6 @@ Result<bool> is_found(const Pattern& pattern, std::string_view text) {
 }
 
 }  // namespace
-
-std::span<const std::string_view> answer_rule_names() { return rule_names; }
-
-Result<AnswerRule> answer_rule_from_name(std::string_view name) {
-    for (size_t i = 0; i < rule_names.size(); ++i)
-        if (rule_names[i] == name) return static_cast<AnswerRule>(i);
-    return fail("reward '{}': choose one of: {}", name, fmt::join(rule_names, ", "));
-}
 
 std::optional<char> choice_answer(std::string_view text) {
     if (const auto marked = marked_answer(text))

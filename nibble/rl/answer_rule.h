@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "rl/code_reward.h"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,9 +22,7 @@ enum class AnswerRule : uint8_t {
     choice,  // the right answer is a letter from A to J, which choice_answer() of the text must be
     code,    // the text's program must pass the answer's tests (rl/code_reward.h)
 };
-std::span<const std::string_view> answer_rule_names();
-// Error: an unknown name; lists the names.
-Result<AnswerRule> answer_rule_from_name(std::string_view name);
+inline constexpr std::array<std::string_view, 5> answer_rule_names{"math", "exact", "regex", "choice", "code"};
 
 // The letter that a text chooses: a single letter in what marked_answer() (rl/math_answer.h) finds; otherwise the last
 // capital letter from A to J that is a word of its own ("so (B)", "B.", not "Bob").

@@ -146,21 +146,6 @@ double kl_estimate(double p, double f, KlEstimator kind) {
     return std::clamp(kl_of(std::clamp(f - p, -20.0, 20.0), kind).value, -10.0, 10.0);
 }
 
-Result<KlEstimator> kl_estimator_from_name(std::string_view name) {
-    if (name == "k1") return KlEstimator::k1;
-    if (name == "k2") return KlEstimator::k2;
-    if (name == "k3") return KlEstimator::k3;
-    return fail("KL estimator '{}': choose one of: k1, k2, k3", name);
-}
-
-Result<ImportanceTruncation> importance_truncation_from_name(std::string_view name) {
-    if (name == "none") return ImportanceTruncation::none;
-    if (name == "tis") return ImportanceTruncation::tis;
-    if (name == "icepop") return ImportanceTruncation::icepop;
-    if (name == "seq-mask-tis") return ImportanceTruncation::seq_mask_tis;
-    return fail("importance truncation '{}': choose one of: none, tis, icepop, seq-mask-tis", name);
-}
-
 Status check(const PolicyLossOptions& o) {
     if (o.ratio_clip_min < 0 || o.ratio_clip_max < 0)
         return fail("ratio_clip_min and ratio_clip_max must be at least 0");

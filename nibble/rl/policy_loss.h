@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,9 +22,8 @@ enum class ImportanceTruncation : uint8_t {
     icepop,        // w := 0 outside [low, high]
     seq_mask_tis,  // an answer counts only if exp(mean of p - g) is inside [low, high]
 };
-// Error: an unknown name; lists the names ("k1" ..., "tis", "icepop", "seq-mask-tis").
-Result<KlEstimator> kl_estimator_from_name(std::string_view name);
-Result<ImportanceTruncation> importance_truncation_from_name(std::string_view name);
+inline constexpr std::array<std::string_view, 3> kl_estimator_names{"k1", "k2", "k3"};
+inline constexpr std::array<std::string_view, 4> importance_truncation_names{"none", "tis", "icepop", "seq-mask-tis"};
 
 struct PolicyLossOptions {
     double ratio_clip_min = 0.2, ratio_clip_max = 0.2;

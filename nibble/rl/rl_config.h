@@ -1,6 +1,4 @@
-// What `nibble rl CONFIG.yaml` is told, as one value. Keys and defaults are NeMo RL's where they mean the same
-// (docs/rl.md has the table); a key that is not in this list is an error, a value whose feature is not built is one,
-// too.
+// The configuration of an RL run as one value. Keys and defaults are NeMo RL's where they mean the same.
 #pragma once
 
 #include "formats/format.h"
@@ -93,15 +91,20 @@ struct RlConfig {
     TrainSaving saving;
     double must_save_by = 0;              // seconds behind the start of the program (run/deadline.h); 0: no limit
     Format export_format = Format::none;  // of a second export, in codes (rl/policy_export.h)
-
-    // The keys that decide the bits of a run, as JSON: what a resumed run must have in common with the checkpoint.
-    std::string identity;
 };
 
+// The keys of the file, with their defaults and help; docs/rl.md has the table.
+std::vector<KeyText> rl_keys();
 // Errors name file, line and key.
-Result<RlConfig> read_rl_config(const std::filesystem::path& file);
-Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name);
-// What cannot run together, by the names of the keys.
+Result<RlConfig> read_rl_config(const std::filesystem::path& file, const std::vector<KeyOverride>& overrides = {});
+Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name,
+                                 const std::vector<KeyOverride>& overrides = {});
+// Keys that exclude or need each other.
 Status check(const RlConfig& config);
+// The values that decide the bits of a run: what a resumed run must have in common with the checkpoint.
+Json rl_identity(const RlConfig& config);
+// rl_identity() of the config that a run stored, whatever version of nibble wrote it: keys that it lacks have their
+// defaults. Error: a key or value that this version does not know.
+Result<Json> stored_rl_identity(const Json& stored);
 
 }  // namespace nibble

@@ -105,8 +105,10 @@ std::string header_of(const RlHistory& run, const std::string& title) {
         const Json& policy = config["policy"];
         if (policy.contains("model_name") && policy["model_name"].is_string()) add(policy["model_name"]);
         const auto precision = policy.find("precision");
-        if (precision != policy.end()) add(precision->is_string() ? precision->get<std::string>() : precision->dump());
+        if (precision != policy.end() && !run.about.contains("precision"))  // of a run until commit 8d459c62
+            add(precision->is_string() ? precision->get<std::string>() : precision->dump());
     }
+    if (run.about.contains("precision") && run.about["precision"].is_string()) add(run.about["precision"]);
     if (const double n = value_of(run.about, "parameters"); n > 0) add(human_large(std::llround(n)) + " parameters");
     add(fmt::format("{} prompts with {} answers a step", figure(value_of(run.last(), "prompts"), 0),
                     figure(value_of(run.last(), "answers"), 0)));

@@ -15,8 +15,6 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 4> names{"sum", "sort", "countdown", "words"};
-
 // Draws of one question.
 class QuestionDraws {
 public:
@@ -133,14 +131,6 @@ double countdown_reward(std::string_view answer, std::string_view text) {
 }
 
 }  // namespace
-
-std::span<const std::string_view> task_names() { return names; }
-
-Result<TaskKind> task_from_name(std::string_view name) {
-    for (size_t i = 0; i < names.size(); ++i)
-        if (names[i] == name) return static_cast<TaskKind>(i);
-    return fail("task '{}': choose one of: {}", name, fmt::join(names, ", "));
-}
 
 Result<TaskQuestion> task_question(TaskKind kind, int difficulty, uint64_t seed, uint64_t index) {
     if (difficulty < 1 || difficulty > 6) return fail("difficulty {}: must be 1 to 6", difficulty);

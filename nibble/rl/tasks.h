@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 
+#include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,9 +17,7 @@ enum class TaskKind : uint8_t {
     countdown,  // "Use 2, 5, 9 ... to make 23": difficulty + 1 numbers, + - * / and brackets, each number once
     words,      // a story with difficulty + 1 steps of arithmetic
 };
-std::span<const std::string_view> task_names();
-// Error: an unknown name; lists the names.
-Result<TaskKind> task_from_name(std::string_view name);
+inline constexpr std::array<std::string_view, 4> task_names{"sum", "sort", "countdown", "words"};
 
 struct TaskQuestion {
     std::string prompt;

@@ -128,7 +128,7 @@ Status RunFolder::check_log() const {
     if (!fs::exists(file, ignored)) return Ok{};
     NIBBLE_TRY(const auto lines, read_run_log(file));
     if (lines.size() < 2 || !lines[0].contains("run") || !lines[0]["run"].contains("identity")) return Ok{};
-    if (lines[0]["run"]["identity"] == hash_text(options_.identity)) return Ok{};
+    if (lines[0]["run"]["identity"] == hash_text(options_.identity.text)) return Ok{};
     return fail(
         "{}: holds {} lines of a run of another config or other data and no checkpoint of it; remove it or "
         "choose another output",
@@ -158,7 +158,7 @@ Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
 Status RunFolder::open_files() {
     Json about = options_.about;
     about["resumed_at"] = first_step_;
-    about["identity"] = hash_text(options_.identity);
+    about["identity"] = hash_text(options_.identity.text);
     NIBBLE_TRY(RunLog log, RunLog::resume(options_.folder / run_log_name, {{"run", about}}, first_step_ - 1));
     log_.emplace(std::move(log));
     NIBBLE_TRY(const auto lines, read_run_log(options_.folder / run_log_name));
@@ -200,7 +200,7 @@ void RunFolder::amend(const Json& line) {
 void RunFolder::save(int64_t steps, TrainEngine& trainer, BatchSource& data) {
     if (options_.saving.keep == 0) return;
     if (const Status before = checkpoints_->wait(); !before.ok()) warn(before.error());
-    checkpoints_->save(trainer, {.step = steps, .source = data.place(), .identity = options_.identity});
+    checkpoints_->save(trainer, {.step = steps, .source = data.place(), .identity = options_.identity.text});
     saved_ = steps;
 }
 

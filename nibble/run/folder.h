@@ -31,9 +31,9 @@ RunView train_view();
 
 struct RunFolderOptions {
     std::filesystem::path folder;
-    bool resume = false;         // false: the folder must not hold a run
-    int64_t steps = 0;           // that the run makes; 0: not known, and no number of made steps is too many
-    std::string identity;        // of RunPlace
+    bool resume = false;  // false: the folder must not hold a run
+    int64_t steps = 0;    // that the run makes; 0: not known, and no number of made steps is too many
+    RunIdentity identity;
     std::filesystem::path fork;  // a checkpoint, or another run's folder: its newest; where this one has none yet
     // What the user can do where the folder's checkpoint is of another run; ends that error.
     std::string another_run;

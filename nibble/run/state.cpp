@@ -149,47 +149,15 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     return Ok{};
 }
 
-// Until commit 8d459c62 every run had its steps in its identity; now those have it whose bits depend on them. The
-// hashes of frozen weights ("base", "teacher") were not there.
-std::string in_todays_form(const std::string& there, const std::string& now) {
-    const auto a = parse_json(there), b = parse_json(now);
-    if (!a.ok() || !b.ok() || !a->contains("config") || !b->contains("config")) return there;
-    Json same = *a;
-    if (!(*b)["config"].contains("steps") && same["config"].is_object()) same["config"].erase("steps");
-    for (const char* key : {"base", "teacher"})
-        if (b->contains(key) && !same.contains(key)) same[key] = (*b)[key];
-    return same == *a ? there : same == *b ? now : same.dump();
-}
-
-// "config/steps: 6 there, 7 now"
-std::string identity_differences(const std::string& there, const std::string& now) {
-    const auto a = parse_json(there), b = parse_json(now);
-    if (!a.ok() || !b.ok() || !a->is_object() || !b->is_object()) return fmt::format("{} there, {} now", there, now);
-    const Json of_a = a->flatten(), of_b = b->flatten(), none = "nothing";
-    std::string out;
-    const auto add = [&](const std::string& key, const Json& x, const Json& y) {
-        out += fmt::format("{}{}: {} there, {} now", out.empty() ? "" : "; ", key.substr(1), x.dump(), y.dump());
-    };
-    for (const auto& [key, value] : of_a.items()) {
-        const Json& other = of_b.contains(key) ? of_b[key] : none;
-        if (value != other) add(key, value, other);
-    }
-    for (const auto& [key, value] : of_b.items())
-        if (!of_a.contains(key)) add(key, none, value);
-    return out;
-}
-
 // `identity` null: of any run, without what its recipe keeps.
-Result<RunPlace> read_into(const SafetensorsFile& file, const std::string* identity, std::string_view another_run,
+Result<RunPlace> read_into(const SafetensorsFile& file, const RunIdentity* identity, std::string_view another_run,
                            TrainEngine& trainer) {
     NIBBLE_CHECK(check_header(file));
     NIBBLE_TRY(StoredRun run, stored_run(file));
     NIBBLE_CHECK(check_hash(file, run.hash));
     if (identity) {
-        const std::string there = in_todays_form(run.place.identity, *identity);
-        if (there != *identity)
-            return fail("belongs to another run: {}{}{}", identity_differences(there, *identity),
-                        another_run.empty() ? "" : "; ", another_run);
+        if (const std::string differs = identity_differences(*identity, run.place.identity); !differs.empty())
+            return fail("belongs to another run: {}{}{}", differs, another_run.empty() ? "" : "; ", another_run);
     }
     const Parameters& parameters = trainer.parameters();
     size_t expected = 2 * parameters.count() + 1;
@@ -265,7 +233,7 @@ Status write_state(const fs::path& file, const RunState& state) {
     return done;
 }
 
-Result<RunPlace> read_state(const fs::path& file, const std::string& identity, TrainEngine& trainer,
+Result<RunPlace> read_state(const fs::path& file, const RunIdentity& identity, TrainEngine& trainer,
                             std::string_view another_run) {
     const auto opened = SafetensorsFile::open(file);
     if (!opened.ok()) return fail("{}; {}", opened.error().message(), older_one);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/json.h"
+#include "run/identity.h"
 #include "train/train_engine.h"
 
 #include <filesystem>
@@ -21,7 +22,7 @@ namespace nibble {
 struct RunPlace {
     int64_t step = 0;              // steps that were made, skipped ones included
     Json source = Json::object();  // where the data is: BatchSource::place()
-    std::string identity;          // what must be equal to go on: train_identity(), the data
+    std::string identity;          // RunIdentity::text
 };
 
 // A copy of the state, so that training goes on while it is written.
@@ -46,7 +47,7 @@ Status write_state(const std::filesystem::path& file, const RunState& state);
 // Into a trainer of the same parameters, which is renewed. Errors, with the trainer as before: a file that is damaged,
 // of other parameters, or holds a number that is not finite (which); another `identity` (what differs is named, where
 // both are JSON objects, and `another_run` ends the error: what the user can do then).
-Result<RunPlace> read_state(const std::filesystem::path& file, const std::string& identity, TrainEngine& trainer,
+Result<RunPlace> read_state(const std::filesystem::path& file, const RunIdentity& identity, TrainEngine& trainer,
                             std::string_view another_run = {});
 // The same from a run of any identity; what a recipe keeps is left as the trainer has it.
 Result<RunPlace> read_fork(const std::filesystem::path& file, TrainEngine& trainer);

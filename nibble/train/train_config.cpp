@@ -1,60 +1,180 @@
 #include "train/train_config.h"
 
-#include "base/json.h"
-#include "io/yaml_fields.h"
+#include "base/mapped_file.h"
 
 #include <nlohmann/json.hpp>
-
-#include <array>
-#include <cmath>
-#include <fstream>
-#include <iterator>
-#include <utility>
 
 namespace nibble {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, ScheduleKind>, 4> schedule_kinds{
-    {{"cosine", ScheduleKind::cosine},
-     {"wsd", ScheduleKind::wsd},
-     {"linear", ScheduleKind::linear},
-     {"constant", ScheduleKind::constant}}};
-
-Status read_schedule_kind(const YamlNode& node, const std::string& name, ScheduleKind& to) {
-    NIBBLE_TRY(const std::string word, as_text(node, name));
-    for (const auto& [known, kind] : schedule_kinds)
-        if (known == word) {
-            to = kind;
-            return Ok{};
-        }
-    return fail("{}: {} must be cosine, wsd, linear or constant, not '{}'", node.where(), name, word);
+Schema<TrainConfig> make_train_schema() {
+    using C = TrainConfig;
+    using O = TrainOptimizer;
+    Schema<C> s;
+    s.key("model", path_kind(), at(&C::model),
+          "checkpoint in BF16, F16 or F32 to start from; with lora also a quantized one");
+    s.key("random_start", flag_kind(), at(&C::random_start),
+          "start from random weights of the shape of model, by Philox (nibble/train/train_shapes.h)");
+    s.key("shape", text_kind(), at(&C::shape), "instead of model: a built-in shape with random weights");
+    s.key("layers", count_kind(1), at(&C::layers), "number of layers, instead of the shape's own")
+        .says("those of shape")
+        .needs([](const C& c) { return c.layers > 0 && !c.shape.empty(); }, "without shape");
+    s.key("tokenizer", path_kind(), at(&C::tokenizer),
+          "folder or tokenizer.json that reads data.text and goes into the export")
+        .says("that of model or data.folder")
+        .keeps_bits();
+    s.key("output", path_kind(), at(&C::output),
+          "folder of the run; required unless data.synthetic only measures the speed")
+        .keeps_bits();
+    s.key("resume", flag_kind(), at(&C::resume), "continue from the newest checkpoint in output, as --resume")
+        .keeps_bits();
+    s.key("fork", path_kind(), at(&C::fork),
+          "checkpoint, or folder of another run (its newest checkpoint), whose parameters, optimizer state, place in "
+          "the "
+          "data and step this run starts from; recipe and schedule may differ, the data and the kind of optimizer not")
+        .keeps_bits();
+    s.key("seed", seed_kind(), at(&C::seed), "seed of random weights, of the order of data and of stochastic rounding");
+    s.key("steps", count_kind(1), at(&C::steps),
+          "optimizer steps; may change when a run resumes if no learning rate or precision depends on the number");
+    s.key("batch", count_kind(1), at(&C::batch), "rows of a step");
+    s.key("sequence", count_kind(1), at(&C::sequence), "tokens of a row");
+    s.key("data.folder", path_kind(), at(&C::data, &TrainData::folder),
+          "token shards from nibble data build; their validation split is the validation data");
+    s.key("data.text", path_kind(), at(&C::data, &TrainData::text),
+          "UTF-8 text file, plain or .gz, cut into windows of sequence tokens in a random order");
+    s.key("data.synthetic", flag_kind(), at(&C::data, &TrainData::synthetic), "random tokens");
+    s.key("data.cut_documents", flag_kind(), at(&C::data, &TrainData::cut_documents),
+          "attention and labels end at documents");
+    s.key("data.validation", path_kind(), at(&C::data, &TrainData::validation),
+          "validation data: a folder like data.folder, or a text read in order")
+        .keeps_bits();
+    s.key("optimizer.kind", word_kind<OptimizerKind>({{"adamw", OptimizerKind::adamw}, {"muon", OptimizerKind::muon}}),
+          at(&C::optimizer, &O::kind), "muon: for the matrices of blocks; other parameters use AdamW");
+    s.key("optimizer.states", word_kind<bool>({{"f32", false}, {"bf16", true}}), at(&C::optimizer, &O::bf16_states),
+          "type of the stored moments");
+    s.key("optimizer.momentum", number_kind(0, 1 - 1e-9), at(&C::optimizer, &O::momentum), "momentum of Muon")
+        .needs([](const C& c) { return c.optimizer.kind == OptimizerKind::muon; }, "without kind: muon");
+    s.key("optimizer.learning_rate", number_kind(0, 10), at(&C::optimizer, &O::learning_rate),
+          "highest learning rate of the schedule");
+    s.key("optimizer.beta1", number_kind(0, 1 - 1e-9), at(&C::optimizer, &O::beta1), "decay of AdamW's first moment");
+    s.key("optimizer.beta2", number_kind(0, 1 - 1e-9), at(&C::optimizer, &O::beta2), "decay of AdamW's second moment");
+    s.key("optimizer.epsilon", number_kind(1e-30, 1), at(&C::optimizer, &O::epsilon),
+          "added to the root of AdamW's second moment");
+    s.key("optimizer.weight_decay", number_kind(0, 100), at(&C::optimizer, &O::weight_decay),
+          "decoupled weight decay of matrices");
+    s.key("optimizer.clip", number_kind(0, 1e30), at(&C::optimizer, &O::clip),
+          "largest norm of the gradient over all parameters; 0: no limit");
+    ValueKind<double> factor = number_kind(0, 1e30);
+    factor.text = "0, or a number above 1";
+    factor.read = [read = factor.read](const YamlNode& node, const std::string& name) -> Result<double> {
+        NIBBLE_TRY(const double value, read(node, name));
+        if (value != 0 && value <= 1) return fail("{}: {} must be above 1, or 0 for none", node.where(), name);
+        return value;
+    };
+    s.key("optimizer.skip_above", factor, at(&C::optimizer, &O::skip_above),
+          "a step whose gradient norm is larger than this factor times the median of earlier steps is an outlier; 0: "
+          "none is");
+    const auto skips = [](const C& c) { return c.optimizer.skip_above > 0; };
+    s.key("optimizer.skip_window", count_kind(1), at(&C::optimizer, &O::skip_window),
+          "number of earlier steps in that median")
+        .needs(skips, "without skip_above");
+    s.key("optimizer.outliers", word_kind<bool>({{"skip", false}, {"stop", true}}),
+          at(&C::optimizer, &O::stop_at_outlier), "leave out the step of an outlier, or stop the run")
+        .keeps_bits()
+        .needs(skips, "without skip_above");
+    s.key("schedule.kind",
+          word_kind<ScheduleKind>({{"cosine", ScheduleKind::cosine},
+                                   {"wsd", ScheduleKind::wsd},
+                                   {"linear", ScheduleKind::linear},
+                                   {"constant", ScheduleKind::constant}}),
+          at(&C::schedule, &TrainSchedule::kind), "how the learning rate falls after the warm-up");
+    s.key("schedule.warmup", count_kind(0), at(&C::schedule, &TrainSchedule::warmup),
+          "steps in which the learning rate rises from 0");
+    s.key("schedule.decay_fraction", number_kind(0, 1), at(&C::schedule, &TrainSchedule::decay_fraction),
+          "share of the steps, at the end, in which the learning rate falls by 1 - sqrt")
+        .needs([](const C& c) { return c.schedule.kind == ScheduleKind::wsd; }, "without kind: wsd");
+    s.key("schedule.final_fraction", number_kind(0, 1), at(&C::schedule, &TrainSchedule::final_fraction),
+          "learning rate of the last step, as a share of the highest")
+        .needs([](const C& c) { return c.schedule.kind != ScheduleKind::constant; }, "with kind: constant");
+    s.group("precision", train_precision_schema(), at(&C::precision));
+    s.shorthand("precision", "recipe");
+    const auto adapts = [](const C& c) { return c.lora.rank > 0; };
+    s.key("lora.rank", count_kind(1), at(&C::lora, &TrainLora::rank),
+          "rank of low-rank adapters that are trained instead of the weights")
+        .says("no adapters; 16 where lora is given")
+        .needs(adapts, "at 0");
+    s.key("lora.alpha", number_kind(1e-6, 1e6), at(&C::lora, &TrainLora::alpha),
+          "the adapters' product is multiplied by alpha / rank")
+        .says("rank")
+        .needs(adapts, "without rank");
+    s.key("lora.targets", list_kind(text_kind(), "names", 1), at(&C::lora, &TrainLora::targets),
+          "last names of the linears that get adapters, such as q_proj")
+        .says("all linears of blocks")
+        .needs(adapts, "without rank");
+    s.key("lora.merge", flag_kind(), at(&C::lora, &TrainLora::merge),
+          "write model/ with merged weights; false: adapter/ alone")
+        .keeps_bits()
+        .needs(adapts, "without rank");
+    s.key("validation.every", count_kind(0), at(&C::validation, &TrainValidation::every),
+          "steps between validations; 0: at the end alone")
+        .keeps_bits();
+    s.key("validation.batches", count_kind(1), at(&C::validation, &TrainValidation::batches), "batches of a validation")
+        .keeps_bits();
+    s.key("quality.every", optional_kind(count_kind(0)), at(&C::quality, &TrainQuality::every),
+          "steps between measurements of the rounding errors of quantized operands; 0: none")
+        .says("50; on a GPU 0")
+        .keeps_bits();
+    s.key("teacher.folder", path_kind(), at(&C::teacher, &TrainTeacher::folder),
+          "checkpoint of the teacher, for distillation");
+    s.key("teacher.cross_entropy", number_kind(0, 1), at(&C::teacher, &TrainTeacher::cross_entropy),
+          "weight of the labels' cross-entropy; the rest is that of the divergence from the teacher")
+        .needs([](const C& c) { return !c.teacher.folder.empty(); }, "without folder");
+    s.shorthand("teacher", "folder");
+    s.key("export.format",
+          word_kind<Format>(
+              {{"nvfp4", Format::nvfp4}, {"mxfp8", Format::mxfp8}, {"fp8_block128", Format::fp8_block128}}),
+          at(&C::export_format), "also write the model in the codes of the training forward pass")
+        .keeps_bits();
+    s.key("saving.every", count_kind(0), at(&C::saving, &TrainSaving::every),
+          "steps between checkpoints; 0: after the last step alone")
+        .keeps_bits()
+        .needs([](const C& c) { return c.saving.keep > 0; }, "with keep: 0");
+    s.key("saving.keep", count_kind(0), at(&C::saving, &TrainSaving::keep),
+          "number of newest checkpoints to keep; 0: write none")
+        .keeps_bits();
+    s.key("saving.keep_every", count_kind(0), at(&C::saving, &TrainSaving::keep_every),
+          "also keep every checkpoint whose step this number divides; 0: no other")
+        .keeps_bits()
+        .needs([](const C& c) { return c.saving.every > 0; }, "without every");
+    s.key("micro_batch", count_kind(1), at(&C::micro_batch), "on a GPU: rows that are computed together")
+        .says("as many as fit")
+        .keeps_bits();
+    s.key("recompute", word_kind<Recompute>({{"none", Recompute::none}, {"block", Recompute::block}}),
+          at(&C::recompute), "on a GPU: activations that the backward pass computes again")
+        .says("automatic")
+        .keeps_bits();
+    s.key("parallel.shard", word_kind<Sharding>({{"states", Sharding::states}, {"all", Sharding::all}}),
+          at(&C::sharding), "what GPUs share: optimizer states, or weights and gradients too")
+        .keeps_bits();
+    s.key("parallel.order", word_kind<GradientOrder>({{"tree", GradientOrder::tree}, {"free", GradientOrder::free}}),
+          at(&C::order), "how GPUs add gradients: tree, with the bits of one GPU, or free, in NCCL's order");
+    s.key("skip_nonfinite", flag_kind(), at(&C::skip_nonfinite),
+          "leave out a step whose loss or gradient is not finite; false: it ends the run");
+    return s;
 }
 
-// Whether it is the second of two words.
-Result<bool> read_choice(const YamlNode& node, const std::string& name, std::string_view first,
-                         std::string_view second) {
-    NIBBLE_TRY(const std::string word, as_text(node, name));
-    if (word != first && word != second)
-        return fail("{}: {} must be {} or {}, not '{}'", node.where(), name, first, second, word);
-    return word == second;
-}
-
-// A folder, or {folder, cross_entropy}.
-Status read_teacher(const YamlNode& node, const std::string& name, TrainTeacher& to) {
-    if (node.is_map()) NIBBLE_CHECK(check_keys(node, name, {"folder", "cross_entropy"}));
-    const YamlNode* folder = node.is_map() ? node.find("folder") : &node;
-    if (!folder) return fail("{}: {} has no 'folder'", node.where(), name);
-    NIBBLE_TRY(to.folder, as_text(*folder, name));
-    if (to.folder.empty()) return fail("{}: {} names no folder", node.where(), name);
-    if (const YamlNode* share = node.is_map() ? node.find("cross_entropy") : nullptr) {
-        NIBBLE_TRY(to.cross_entropy, as_number(*share, name + ".cross_entropy"));
-        if (!(to.cross_entropy >= 0 && to.cross_entropy <= 1))
-            return fail("{}: {}.cross_entropy must be from 0 to 1", share->where(), name);
-    }
-    return Ok{};
+// Values that follow from others where they are not given.
+void complete(const GivenKeys& given, TrainConfig& c) {
+    if (given.has_group("lora") && c.lora.rank == 0) c.lora.rank = 16;
+    if (c.lora.rank > 0 && c.lora.alpha == 0) c.lora.alpha = static_cast<double>(c.lora.rank);
 }
 
 }  // namespace
+
+const Schema<TrainConfig>& train_schema() {
+    static const Schema<TrainConfig> schema = make_train_schema();
+    return schema;
+}
 
 Status check(const TrainConfig& c, const std::string& where) {
     const int models = !c.model.empty() + !c.shape.empty();
@@ -76,217 +196,22 @@ Status check(const TrainConfig& c, const std::string& where) {
     return Ok{};
 }
 
-Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name) {
-    const std::string file(name);
-    NIBBLE_TRY(const auto documents, parse_yaml(yaml, file));
-    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
-    const YamlNode& root = documents[0];
-    NIBBLE_CHECK(
-        check_keys(root, "the config",
-                   {"model",     "random_start", "shape",   "layers",         "tokenizer",   "output",    "resume",
-                    "seed",      "steps",        "batch",   "sequence",       "data",        "optimizer", "schedule",
-                    "precision", "validation",   "saving",  "skip_nonfinite", "micro_batch", "recompute", "teacher",
-                    "export",    "lora",         "quality", "fork",           "parallel"}));
+Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name,
+                                       const std::vector<KeyOverride>& overrides) {
+    NIBBLE_TRY(YamlNode root, parse_config_map(yaml, std::string(name)));
     TrainConfig c;
-    YamlFields top(root, "");
-    top.path("model", c.model);
-    top.flag("random_start", c.random_start);
-    top.text("shape", c.shape);
-    top.count("layers", 1, c.layers);
-    top.path("tokenizer", c.tokenizer);
-    top.path("output", c.output);
-    top.flag("resume", c.resume);
-    top.path("fork", c.fork);
-    auto seed = static_cast<int64_t>(c.seed);
-    top.count("seed", 0, seed);
-    c.seed = static_cast<uint64_t>(seed);
-    top.count("steps", 1, c.steps);
-    top.count("batch", 1, c.batch);
-    top.count("sequence", 1, c.sequence);
-    top.flag("skip_nonfinite", c.skip_nonfinite);
-    top.count("micro_batch", 1, c.micro_batch);
-    top.read("recompute", [&](const YamlNode& node, const std::string& key) -> Status {
-        NIBBLE_TRY(const bool block, read_choice(node, key, "none", "block"));
-        c.recompute = block ? Recompute::block : Recompute::none;
-        return Ok{};
-    });
-    top.map("parallel", {"shard", "order"}, [&](YamlFields& m) {
-        m.read("shard", [&](const YamlNode& node, const std::string& key) -> Status {
-            NIBBLE_TRY(const bool all, read_choice(node, key, "states", "all"));
-            c.sharding = all ? Sharding::all : Sharding::states;
-            return Ok{};
-        });
-        m.read("order", [&](const YamlNode& node, const std::string& key) -> Status {
-            NIBBLE_TRY(const bool free, read_choice(node, key, "tree", "free"));
-            c.order = free ? GradientOrder::free : GradientOrder::tree;
-            return Ok{};
-        });
-    });
-    top.map("data", {"folder", "text", "synthetic", "cut_documents", "validation"}, [&](YamlFields& m) {
-        m.path("folder", c.data.folder);
-        m.path("text", c.data.text);
-        m.flag("synthetic", c.data.synthetic);
-        m.flag("cut_documents", c.data.cut_documents);
-        m.path("validation", c.data.validation);
-    });
-    top.map("optimizer",
-            {"kind", "states", "momentum", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "clip",
-             "skip_above", "skip_window", "outliers"},
-            [&](YamlFields& m) {
-                m.read("kind", [&](const YamlNode& node, const std::string& key) -> Status {
-                    NIBBLE_TRY(const bool muon, read_choice(node, key, "adamw", "muon"));
-                    c.optimizer.kind = muon ? OptimizerKind::muon : OptimizerKind::adamw;
-                    return Ok{};
-                });
-                m.read("states", [&](const YamlNode& node, const std::string& key) -> Status {
-                    NIBBLE_TRY(c.optimizer.bf16_states, read_choice(node, key, "f32", "bf16"));
-                    return Ok{};
-                });
-                m.number("momentum", 0, 1 - 1e-9, c.optimizer.momentum);
-                m.number("learning_rate", 0, 10, c.optimizer.learning_rate);
-                m.number("beta1", 0, 1 - 1e-9, c.optimizer.beta1);
-                m.number("beta2", 0, 1 - 1e-9, c.optimizer.beta2);
-                m.number("epsilon", 1e-30, 1, c.optimizer.epsilon);
-                m.number("weight_decay", 0, 100, c.optimizer.weight_decay);
-                m.number("clip", 0, 1e30, c.optimizer.clip);
-                m.read("skip_above", [&](const YamlNode& node, const std::string& key) -> Status {
-                    NIBBLE_TRY(c.optimizer.skip_above, as_number(node, key));
-                    if (c.optimizer.skip_above != 0 && !(c.optimizer.skip_above > 1))
-                        return fail("{}: {} must be above 1, or 0 for none", node.where(), key);
-                    return Ok{};
-                });
-                m.count("skip_window", 1, c.optimizer.skip_window);
-                m.read("outliers", [&](const YamlNode& node, const std::string& key) -> Status {
-                    NIBBLE_TRY(c.optimizer.stop_at_outlier, read_choice(node, key, "skip", "stop"));
-                    return Ok{};
-                });
-                if (c.optimizer.kind != OptimizerKind::muon) m.no_effect("momentum", "without kind: muon");
-                if (!(c.optimizer.skip_above > 0))
-                    for (const auto* key : {"skip_window", "outliers"}) m.no_effect(key, "without skip_above");
-            });
-    top.map("schedule", {"kind", "warmup", "decay_fraction", "final_fraction"}, [&](YamlFields& m) {
-        m.read("kind", [&](const YamlNode& node, const std::string& key) {
-            return read_schedule_kind(node, key, c.schedule.kind);
-        });
-        m.count("warmup", 0, c.schedule.warmup);
-        m.number("decay_fraction", 0, 1, c.schedule.decay_fraction);
-        m.number("final_fraction", 0, 1, c.schedule.final_fraction);
-        if (c.schedule.kind != ScheduleKind::wsd) m.no_effect("decay_fraction", "without kind: wsd");
-        if (c.schedule.kind == ScheduleKind::constant) m.no_effect("final_fraction", "with kind: constant");
-    });
-    top.read("precision", [&](const YamlNode& node, const std::string& key) -> Status {
-        NIBBLE_TRY(c.precision, read_train_precision(node, key));
-        return Ok{};
-    });
-    top.map("lora", {"rank", "alpha", "targets", "merge"}, [&](YamlFields& m) {
-        c.lora.rank = 16;
-        m.count("rank", 1, c.lora.rank);
-        m.number("alpha", 1e-6, 1e6, c.lora.alpha);
-        m.flag("merge", c.lora.merge);
-        m.read("targets", [&](const YamlNode& node, const std::string& key) -> Status {
-            if (!node.is_list() || node.items.empty()) return fail("{}: {} must be a list of names", node.where(), key);
-            for (const YamlNode& item : node.items) {
-                NIBBLE_TRY(std::string word, as_text(item, key));
-                c.lora.targets.push_back(std::move(word));
-            }
-            return Ok{};
-        });
-        if (c.lora.alpha == 0) c.lora.alpha = static_cast<double>(c.lora.rank);
-    });
-    top.map("validation", {"every", "batches"}, [&](YamlFields& m) {
-        m.count("every", 0, c.validation.every);
-        m.count("batches", 1, c.validation.batches);
-    });
-    top.map("quality", {"every"}, [&](YamlFields& m) {
-        int64_t every = -1;
-        m.count("every", 0, every);
-        if (every >= 0) c.quality.every = every;
-    });
-    top.read("teacher", [&](const YamlNode& node, const std::string& key) -> Status {
-        return read_teacher(node, key, c.teacher);
-    });
-    top.map("export", {"format"}, [&](YamlFields& m) {
-        m.read("format", [&](const YamlNode& node, const std::string& key) -> Status {
-            NIBBLE_TRY(const std::string word, as_text(node, key));
-            const auto format = format_from_name(word);
-            if (!format || (*format != Format::nvfp4 && *format != Format::mxfp8 && *format != Format::fp8_block128))
-                return fail("{}: {} must be nvfp4, mxfp8 or fp8_block128, not '{}'", node.where(), key, word);
-            c.export_format = *format;
-            return Ok{};
-        });
-    });
-    top.map("saving", {"every", "keep", "keep_every"}, [&](YamlFields& m) {
-        m.count("every", 0, c.saving.every);
-        m.count("keep", 0, c.saving.keep);
-        m.count("keep_every", 0, c.saving.keep_every);
-        if (c.saving.keep == 0) m.no_effect("every", "beside keep: 0");
-        if (c.saving.every == 0) m.no_effect("keep_every", "without every");
-    });
-    NIBBLE_CHECK(top.status());
+    NIBBLE_CHECK(train_schema().set(root, overrides));
+    NIBBLE_TRY(const GivenKeys given, train_schema().read(root, c));
+    complete(given, c);
     return c;
 }
 
-Result<TrainConfig> read_train_config(const std::filesystem::path& file) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(file, error);
-    if (error) return fail("{}: cannot be read: {}", file.string(), error.message());
-    if (size > max_yaml_bytes)
-        return fail("{}: {} bytes; a config has at most {}", file.string(), size, max_yaml_bytes);
-    std::ifstream in(file, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (!in) return fail("{}: cannot be read", file.string());
-    return parse_train_config(text, file.string());
+Result<TrainConfig> read_train_config(const std::filesystem::path& file, const std::vector<KeyOverride>& overrides) {
+    NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
+    return parse_train_config(text, file.string(), overrides);
 }
 
-namespace {
-
-Json identity_json(const TrainConfig& c) {
-    Json json{{"model", c.model.string()},
-              {"random_start", c.random_start},
-              {"shape", c.shape},
-              {"layers", c.layers},
-              {"seed", c.seed},
-              {"steps", c.steps},
-              {"batch", c.batch},
-              {"sequence", c.sequence},
-              {"data",
-               {{"folder", c.data.folder.string()},
-                {"text", c.data.text.string()},
-                {"synthetic", c.data.synthetic},
-                {"cut_documents", c.data.cut_documents}}},
-              {"optimizer",
-               {{"learning_rate", c.optimizer.learning_rate},
-                {"beta1", c.optimizer.beta1},
-                {"beta2", c.optimizer.beta2},
-                {"epsilon", c.optimizer.epsilon},
-                {"weight_decay", c.optimizer.weight_decay},
-                {"clip", c.optimizer.clip}}},
-              {"schedule",
-               {{"kind", schedule_kinds[static_cast<size_t>(c.schedule.kind)].first},
-                {"warmup", c.schedule.warmup},
-                {"decay_fraction", c.schedule.decay_fraction},
-                {"final_fraction", c.schedule.final_fraction}}},
-              {"precision", train_precision_json(c.precision)},
-              {"skip_nonfinite", c.skip_nonfinite}};
-    if (c.order == GradientOrder::free) json["order"] = "free";
-    if (c.optimizer.kind == OptimizerKind::muon) {
-        json["optimizer"]["kind"] = "muon";
-        json["optimizer"]["momentum"] = c.optimizer.momentum;
-    }
-    if (c.optimizer.skip_above > 0) {
-        json["optimizer"]["skip_above"] = c.optimizer.skip_above;
-        json["optimizer"]["skip_window"] = c.optimizer.skip_window;
-    }
-    if (c.optimizer.bf16_states) json["optimizer"]["states"] = "bf16";
-    if (!c.teacher.folder.empty())
-        json["teacher"] = {{"folder", c.teacher.folder.string()}, {"cross_entropy", c.teacher.cross_entropy}};
-    if (c.lora.rank > 0) json["lora"] = {{"rank", c.lora.rank}, {"alpha", c.lora.alpha}, {"targets", c.lora.targets}};
-    return json;
-}
-
-}  // namespace
-
-std::string train_identity(const TrainConfig& c) { return identity_json(c).dump(); }
+Json train_identity(const TrainConfig& c) { return train_schema().identity(c); }
 
 bool depends_on_length(const TrainConfig& c) {
     const TrainSchedule& s = c.schedule;
@@ -297,9 +222,24 @@ bool depends_on_length(const TrainConfig& c) {
 }
 
 Json resume_identity(const TrainConfig& c) {
-    Json json = identity_json(c);
+    Json json = train_identity(c);
     if (!depends_on_length(c)) json.erase("steps");
     return json;
+}
+
+Result<Json> stored_train_identity(const Json& stored) {
+    Json today = stored;
+    // Until commit 8d459c62 the order of gradients was a key of its own.
+    if (today.contains("order")) {
+        today["parallel"]["order"] = today["order"];
+        today.erase("order");
+    }
+    if (today.contains("layers") && today["layers"] == 0) today.erase("layers");  // no layers were given
+    TrainConfig c;
+    const YamlNode root = yaml_from_json(today, "stored config");
+    NIBBLE_TRY(const GivenKeys given, train_schema().read_stored(root, c));
+    complete(given, c);
+    return resume_identity(c);
 }
 
 }  // namespace nibble

@@ -1,10 +1,10 @@
-// What `nibble train CONFIG.yaml` is told, as one value. A key that is not in this list is an error (docs/training.md
-// has the table); a key whose feature is not built is one, too.
+// The configuration of a training run as one value.
 #pragma once
 
 #include "base/error.h"
 #include "base/json.h"
 #include "formats/format.h"
+#include "io/schema.h"
 #include "train/memory_plan.h"
 #include "train/train_precision.h"
 
@@ -109,18 +109,25 @@ struct TrainConfig {
     bool skip_nonfinite = false;  // false: a loss or gradient that is not finite ends the run; true: it is skipped
 };
 
-// Errors name file, line and key. What goes together is for check(), once flags have overridden what they override.
-Result<TrainConfig> read_train_config(const std::filesystem::path& file);
-Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name);
-// What cannot go together; the error begins with `where`.
+// The keys of the file, with their defaults and help; docs/training.md has the table.
+const Schema<TrainConfig>& train_schema();
+// Errors name file, line and key. What two keys must agree on is for check().
+Result<TrainConfig> read_train_config(const std::filesystem::path& file,
+                                      const std::vector<KeyOverride>& overrides = {});
+Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view name,
+                                       const std::vector<KeyOverride>& overrides = {});
+// Keys that exclude or need each other; the error begins with `where`.
 Status check(const TrainConfig& config, const std::string& where);
-// What of a config decides the bits of a run, as JSON.
-std::string train_identity(const TrainConfig& config);
-// Whether the bits of a step depend on how many steps the run makes: by the schedule, or by a precision of the last
+// The values that decide the bits of a run.
+Json train_identity(const TrainConfig& config);
+// Whether the bits of a step depend on the number of steps: through the schedule, or through a precision of the last
 // part.
 bool depends_on_length(const TrainConfig& config);
 // The part of train_identity() that a resumed run must have in common with its checkpoint: `steps` only where the bits
 // depend on it.
 Json resume_identity(const TrainConfig& config);
+// resume_identity() of the config that a run stored, whatever version of nibble wrote it: keys that it lacks have their
+// defaults. Error: a key or value that this version does not know.
+Result<Json> stored_train_identity(const Json& stored);
 
 }  // namespace nibble

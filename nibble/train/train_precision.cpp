@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 namespace nibble {
@@ -33,107 +34,144 @@ constexpr std::array precision_names{
     PrecisionName{"te_mxfp8", TrainRecipe::mxfp8},
     PrecisionName{"te_nvfp4", TrainRecipe::nvfp4},
     PrecisionName{"te_nvfp4_no_rht", TrainRecipe::nvfp4, false},
+    // NeMo RL's names, which messages do not repeat.
+    PrecisionName{"float32", TrainRecipe::fp32},
+    PrecisionName{"bfloat16", TrainRecipe::bf16},
 };
+constexpr size_t nemo_names = 2;
+constexpr size_t own_names = 12;  // the first ones; the others are spellings of other programs
 
-// By TrainPasses.
-constexpr std::array<std::string_view, 3> pass_names{"both", "forward", "backward"};
-
-// Which keys a recipe has beside `recipe`.
-std::vector<std::string_view> switches_of(TrainRecipe recipe) {
-    std::vector<std::string_view> keys;
-    if (recipe == TrainRecipe::fp32 || recipe == TrainRecipe::bf16) return keys;
-    keys = {"scope",        "passes",        "first_bf16", "last_bf16", "bf16_layers",
-            "late_forward", "late_fraction", "late_step",  "emulate"};
-    const auto add = [&](std::initializer_list<std::string_view> more) { keys.insert(keys.end(), more); };
-    if (recipe == TrainRecipe::nvfp4)
-        add({"rotate", "stochastic", "square", "four_over_six", "row_scaled", "weights_only", "stored_inputs",
-             "amax_history"});
-    if (recipe == TrainRecipe::fp8_block) add({"power_of_two"});
-    if (recipe == TrainRecipe::fp8_delayed) add({"amax_history"});
-    if (recipe == TrainRecipe::nibble_nvfp4) add({"rank", "eden", "attention_fp8", "four_over_six", "row_scaled"});
-    return keys;
+ValueKind<TrainPrecision> recipe_kind() {
+    std::vector<std::string> names;
+    for (const PrecisionName& n : std::span(precision_names).first(own_names)) names.emplace_back(n.name);
+    return {.text = words_text(names),
+            .read = [](const YamlNode& node, const std::string& name) -> Result<TrainPrecision> {
+                NIBBLE_TRY(const std::string word, as_text(node, name));
+                return train_precision_from_name(word).within(node.where());
+            },
+            .json = [](const TrainPrecision& p) -> Json { return std::string(train_recipe_name(p.recipe)); }};
 }
 
-Status read_switch(const YamlNode& node, const std::string& key, const std::string& what, TrainPrecision& p) {
-    const auto flag = [&](bool& to) -> Status {
-        NIBBLE_TRY(to, as_bool(node, what));
-        return Ok{};
+bool quantizes(const TrainPrecision& p) { return p.recipe != TrainRecipe::fp32 && p.recipe != TrainRecipe::bf16; }
+bool is_forward_alone(const TrainPrecision& p) { return p.weights_only || p.stored_inputs; }
+
+// Why a switch of these recipes has no effect with another one.
+auto only_with(std::initializer_list<TrainRecipe> recipes) {
+    return [recipes = std::vector<TrainRecipe>(recipes)](const TrainPrecision& p) -> std::string {
+        if (std::ranges::find(recipes, p.recipe) != recipes.end()) return "";
+        return fmt::format("has no effect with recipe {}", train_precision_name(p));
     };
-    const auto count = [&](int64_t least, int64_t& to) -> Status {
-        NIBBLE_TRY(const int value, as_int(node, what));
-        if (value < least) return fail("{}: {} must be at least {}, not {}", node.where(), what, least, value);
-        to = value;
-        return Ok{};
-    };
-    if (key == "scope") {
-        NIBBLE_TRY(const std::string word, as_text(node, what));
-        if (word != "mlp" && word != "all")
-            return fail("{}: {} must be mlp or all, not '{}'", node.where(), what, word);
-        p.scope = word == "mlp" ? TrainScope::mlp : TrainScope::all;
-    }
-    if (key == "passes") {
-        NIBBLE_TRY(const std::string word, as_text(node, what));
-        const auto known = std::ranges::find(pass_names, word);
-        if (known == pass_names.end())
-            return fail("{}: {} must be both, forward or backward, not '{}'", node.where(), what, word);
-        p.passes = static_cast<TrainPasses>(known - pass_names.begin());
-    }
-    if (key == "first_bf16") return count(0, p.first_bf16);
-    if (key == "last_bf16") return count(0, p.last_bf16);
-    if (key == "late_step") return count(0, p.late_step);
-    if (key == "bf16_layers") {
-        if (!node.is_list()) return fail("{}: {} must be a list of layers", node.where(), what);
-        for (const YamlNode& item : node.items) {
-            NIBBLE_TRY(const int layer, as_int(item, what));
-            if (layer < 0) return fail("{}: {}: no layer has the number {}", item.where(), what, layer);
-            p.bf16_layers.push_back(layer);
-        }
-    }
-    if (key == "rotate") return flag(p.rotate);
-    if (key == "stochastic") return flag(p.stochastic);
-    if (key == "square") return flag(p.square);
-    if (key == "four_over_six") return flag(p.four_over_six);
-    if (key == "row_scaled") return flag(p.row_scaled);
-    if (key == "weights_only") return flag(p.weights_only);
-    if (key == "stored_inputs") return flag(p.stored_inputs);
-    if (key == "power_of_two") return flag(p.power_of_two);
-    if (key == "amax_history") return count(1, p.amax_history);
-    if (key == "rank") return count(0, p.rank);
-    if (key == "emulate") return flag(p.emulate);
-    if (key == "eden") return flag(p.eden);
-    if (key == "attention_fp8") return flag(p.attention_fp8);
-    if (key == "late_fraction") {
-        NIBBLE_TRY(p.late_fraction, as_number(node, what));
-        if (!(p.late_fraction >= 0 && p.late_fraction <= 1))
-            return fail("{}: {} must be from 0 to 1", node.where(), what);
-    }
-    if (key == "late_forward") {
-        NIBBLE_TRY(const std::string word, as_text(node, what));
-        if (word != "bf16" && word != "fp8_block")
-            return fail("{}: {} must be bf16 or fp8_block, not '{}'", node.where(), what, word);
-        p.late_forward = word == "bf16" ? TrainRecipe::bf16 : TrainRecipe::fp8_block;
-    }
-    return Ok{};
+}
+std::string only_quantized(const TrainPrecision& p) {
+    return quantizes(p) ? "" : fmt::format("has no effect with recipe {}", train_precision_name(p));
 }
 
-// What a recipe with one quantized pass has not.
-Status check_passes(const YamlNode& node, const std::string& name, const std::string& what, const TrainPrecision& p) {
-    const bool forward = p.passes == TrainPasses::forward;
-    const std::string where = fmt::format("{}: {}.passes", node.find("passes")->where(), what);
-    if (p.weights_only || p.stored_inputs)
-        return fail("{}: '{}' quantizes the forward pass alone already", where, name);
-    if (!forward && p.recipe == TrainRecipe::fp8_delayed)
-        return fail("{}: the scales of '{}' are seen in the forward pass, which backward leaves in BF16; use fp8",
-                    where, name);
-    if (!forward && p.late_forward)
-        return fail("{}: backward has no forward products that late_forward changes", where);
-    const std::array<std::string_view, 3> forward_only{"row_scaled", "rank", "attention_fp8"};
-    const std::array<std::string_view, 3> backward_only{"rotate", "stochastic", "eden"};
-    for (const std::string_view key : forward ? backward_only : forward_only)
-        if (const YamlNode* at = node.find(key))
-            return fail("{}: {}.{}: has no effect with passes: {}", at->where(), what, key,
-                        forward ? "forward" : "backward");
-    return Ok{};
+std::string refused_passes(const TrainPrecision& p) {
+    if (p.passes == TrainPasses::both) return "";
+    if (is_forward_alone(p))
+        return fmt::format("has no effect: {} quantizes the forward pass alone", train_precision_name(p));
+    if (p.passes == TrainPasses::forward) return "";
+    if (p.recipe == TrainRecipe::fp8_delayed)
+        return fmt::format("backward: the scales of {} follow from a forward pass that is not quantized; use fp8",
+                           train_precision_name(p));
+    return p.late_forward ? "backward: there are no quantized forward products for late_forward to replace" : "";
+}
+
+Schema<TrainPrecision> make_precision_schema() {
+    using P = TrainPrecision;
+    const auto not_forward = [](const P& p) { return p.passes != TrainPasses::forward; };
+    const auto not_backward = [](const P& p) { return p.passes != TrainPasses::backward; };
+    const auto quantizes_gradients = [](const P& p) { return !is_forward_alone(p); };
+    const std::string stay = "with weights_only or stored_inputs: gradients stay in BF16";
+    const std::string forward = "with passes: forward", backward = "with passes: backward";
+    const auto nvfp4 = only_with({TrainRecipe::nvfp4});
+    const auto both_nvfp4 = only_with({TrainRecipe::nvfp4, TrainRecipe::nibble_nvfp4});
+    const auto nibble_nvfp4 = only_with({TrainRecipe::nibble_nvfp4});
+    Schema<P> s;
+    s.key(
+         "recipe", recipe_kind(), [](auto& p) -> auto& { return p; }, "how the products of a linear are computed")
+        .says("bf16");
+    s.key("scope", word_kind<TrainScope>({{"mlp", TrainScope::mlp}, {"all", TrainScope::all}}), at(&P::scope),
+          "the linears that are quantized: those of MLPs and experts, or all of a block")
+        .refuses(only_quantized);
+    s.key("passes",
+          word_kind<TrainPasses>(
+              {{"both", TrainPasses::both}, {"forward", TrainPasses::forward}, {"backward", TrainPasses::backward}}),
+          at(&P::passes), "the passes whose products are quantized; the other pass computes as bf16 does")
+        .refuses(only_quantized)
+        .refuses(refused_passes);
+    s.key("first_bf16", count_kind(0), at(&P::first_bf16), "number of first layers that stay in BF16")
+        .refuses(only_quantized);
+    s.key("last_bf16", count_kind(0), at(&P::last_bf16), "number of last layers that stay in BF16")
+        .refuses(only_quantized);
+    s.key("bf16_layers", list_kind(count_kind(0), "layers"), at(&P::bf16_layers),
+          "numbers of other layers that stay in BF16")
+        .refuses(only_quantized);
+    s.key("late_forward",
+          optional_kind(word_kind<TrainRecipe>({{"bf16", TrainRecipe::bf16}, {"fp8_block", TrainRecipe::fp8_block}})),
+          at(&P::late_forward), "precision of the forward products in the last part of the steps")
+        .refuses(only_quantized);
+    s.key("late_fraction", number_kind(0, 1), at(&P::late_fraction), "size of that last part, as a share of the steps")
+        .refuses(only_quantized)
+        .needs([](const P& p) { return p.late_forward.has_value(); }, "without late_forward")
+        .needs([](const P& p) { return p.late_step < 0; }, "with late_step");
+    s.key("late_step", count_kind(0), at(&P::late_step), "first step of that last part, instead of late_fraction")
+        .says("none")
+        .refuses(only_quantized)
+        .needs([](const P& p) { return p.late_forward && p.late_step >= 0; }, "without late_forward");
+    s.key("emulate", flag_kind(), at(&P::emulate),
+          "on a GPU: multiply in BF16 with operands rounded to the recipe's formats, as a CPU always does")
+        .refuses(only_quantized);
+    s.key("rotate", flag_kind(), at(&P::rotate), "nvfp4: Hadamard transform of both operands of the weight gradient")
+        .refuses(nvfp4)
+        .needs(quantizes_gradients, stay)
+        .needs(not_forward, forward);
+    s.key("stochastic", flag_kind(), at(&P::stochastic), "nvfp4: stochastic rounding of gradients")
+        .refuses(nvfp4)
+        .needs(quantizes_gradients, stay)
+        .needs(not_forward, forward);
+    s.key("square", flag_kind(), at(&P::square), "nvfp4: scales of weights for blocks of 16x16 instead of 1x16")
+        .refuses(nvfp4);
+    s.key("four_over_six", flag_kind(), at(&P::four_over_six),
+          "nvfp4, nibble_nvfp4: each block takes the better of two scales; of weights, with nibble_nvfp4 of inputs too")
+        .says("false; nibble_nvfp4: true")
+        .refuses(both_nvfp4)
+        .needs([](const P& p) { return p.recipe != TrainRecipe::nvfp4 || !p.four_over_six || !p.square; },
+               "on blocks of 16x16, which have one candidate scale; add square: false");
+    s.key("row_scaled", flag_kind(), at(&P::row_scaled),
+          "nvfp4, nibble_nvfp4: one FP32 scale for each row of forward inputs")
+        .refuses(both_nvfp4)
+        .needs(quantizes_gradients, "with weights_only or stored_inputs, which decide how inputs are rounded")
+        .needs(not_backward, backward);
+    s.key("weights_only", flag_kind(), at(&P::weights_only),
+          "nvfp4 as W4A16: only weights are quantized, as a server of such a checkpoint computes")
+        .says("false; nvfp4_w4a16: true")
+        .refuses(nvfp4)
+        .needs([](const P& p) { return !p.weights_only || !p.stored_inputs; }, "with stored_inputs");
+    s.key("stored_inputs", flag_kind(), at(&P::stored_inputs),
+          "nvfp4 as W4A4: inputs are rounded under a stored scale, as a server of such a checkpoint computes")
+        .says("false; nvfp4_w4a4: true")
+        .refuses(nvfp4)
+        .needs([](const P& p) { return !p.weights_only || !p.stored_inputs; }, "with weights_only");
+    s.key("power_of_two", flag_kind(), at(&P::power_of_two), "fp8_block: scales are rounded to powers of two")
+        .refuses(only_with({TrainRecipe::fp8_block}));
+    s.key("amax_history", count_kind(1), at(&P::amax_history),
+          "fp8_delayed, and nvfp4 with stored_inputs: steps whose largest values decide a scale")
+        .refuses(only_with({TrainRecipe::fp8_delayed, TrainRecipe::nvfp4}))
+        .needs([](const P& p) { return p.recipe != TrainRecipe::nvfp4 || p.stored_inputs; }, "without stored_inputs");
+    s.key("rank", count_kind(0), at(&P::rank),
+          "nibble_nvfp4: rank of the BF16 term that is added to NVFP4 products; 0: no term")
+        .refuses(nibble_nvfp4)
+        .needs(not_backward, backward);
+    s.key("eden", flag_kind(), at(&P::eden),
+          "nibble_nvfp4: MS-EDEN backward pass; false: that of nvfp4 with weights in 1x16")
+        .refuses(nibble_nvfp4)
+        .needs(not_forward, forward);
+    s.key("attention_fp8", flag_kind(), at(&P::attention_fp8),
+          "nibble_nvfp4: linears outside of MLPs as fp8_block; false: as those of MLPs")
+        .refuses(nibble_nvfp4)
+        .needs(not_backward, backward);
+    return s;
 }
 
 }  // namespace
@@ -148,10 +186,12 @@ std::string_view train_precision_name(const TrainPrecision& precision) {
 
 Result<TrainPrecision> train_precision_from_name(std::string_view name) {
     std::string choices;
-    for (const PrecisionName& n : precision_names) {
+    for (size_t i = 0; i < precision_names.size(); ++i) {
+        const PrecisionName& n = precision_names[i];
         if (n.name == name) {
+            const bool nemo = i + nemo_names >= precision_names.size();
             TrainPrecision p{.recipe = n.recipe,
-                             .name = n.name,
+                             .name = nemo ? std::string_view() : n.name,
                              .rotate = n.rotate,
                              .weights_only = n.weights_only,
                              .stored_inputs = n.stored_inputs};
@@ -159,85 +199,17 @@ Result<TrainPrecision> train_precision_from_name(std::string_view name) {
             if (n.late) p.late_forward = TrainRecipe::fp8_block;
             return p;
         }
-        if (!n.name.starts_with("te_")) choices += (choices.empty() ? "" : ", ") + std::string(n.name);
+        if (i < own_names) choices += (choices.empty() ? "" : ", ") + std::string(n.name);
     }
     return fail("unknown precision '{}'; choices: {}", name, choices);
 }
 
-Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::string& what) {
-    const YamlNode* recipe = node.is_map() ? node.find("recipe") : &node;
-    if (!recipe) return fail("{}: {} has no 'recipe'", node.where(), what);
-    NIBBLE_TRY(const std::string name, as_text(*recipe, what));
-    auto known = train_precision_from_name(name);
-    if (!known.ok()) return std::move(known).error().within(recipe->where());
-    TrainPrecision p = *known;
-    const std::vector<std::string_view> keys = switches_of(p.recipe);
-    for (const YamlEntry& entry : node.entries) {
-        if (entry.key == "recipe") continue;
-        if (std::ranges::find(keys, entry.key) == keys.end())
-            return fail("{}: {} '{}' has no switch '{}'", entry.value.where(), what, name, entry.key);
-        NIBBLE_CHECK(read_switch(entry.value, entry.key, what + "." + entry.key, p));
-    }
-    if (p.stored_inputs && (p.weights_only || p.row_scaled))
-        return fail("{}: {}: stored_inputs beside {}: inputs are rounded in one way", node.where(), what,
-                    p.weights_only ? "weights_only" : "row_scaled");
-    const auto without_effect = [&](std::string_view key, std::string_view why) {
-        return fail("{}: {}.{}: has no effect {}", node.find(key)->where(), what, key, why);
-    };
-    if (p.recipe == TrainRecipe::nvfp4) {
-        if (p.four_over_six && p.square)
-            return without_effect("four_over_six",
-                                  "on tiles of 16 x 16, whose scale has one candidate; add square: false");
-        for (const std::string_view key : {"rotate", "stochastic", "row_scaled"})
-            if ((p.weights_only || p.stored_inputs) && node.find(key))
-                return without_effect(key, "beside weights_only or stored_inputs, whose gradients stay BF16");
-    }
-    for (const std::string_view key : {"late_fraction", "late_step"})
-        if (!p.late_forward && node.find(key)) return without_effect(key, "without late_forward");
-    if (node.find("late_fraction") && node.find("late_step"))
-        return without_effect("late_fraction", "beside late_step");
-    if (p.passes != TrainPasses::both) NIBBLE_CHECK(check_passes(node, name, what, p));
-    if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs && node.find("amax_history"))
-        return fail("{}: {}.amax_history: without stored_inputs no scale follows from earlier steps", node.where(),
-                    what);
-    return p;
+const Schema<TrainPrecision>& train_precision_schema() {
+    static const Schema<TrainPrecision> schema = make_precision_schema();
+    return schema;
 }
 
-Json train_precision_json(const TrainPrecision& p) {
-    const std::vector<std::string_view> keys = switches_of(p.recipe);
-    const Json all{{"scope", p.scope == TrainScope::mlp ? "mlp" : "all"},
-                   {"passes", pass_names[static_cast<size_t>(p.passes)]},
-                   {"first_bf16", p.first_bf16},
-                   {"last_bf16", p.last_bf16},
-                   {"bf16_layers", p.bf16_layers},
-                   {"rotate", p.rotate},
-                   {"stochastic", p.stochastic},
-                   {"square", p.square},
-                   {"four_over_six", p.four_over_six},
-                   {"row_scaled", p.row_scaled},
-                   {"weights_only", p.weights_only},
-                   {"stored_inputs", p.stored_inputs},
-                   {"power_of_two", p.power_of_two},
-                   {"amax_history", p.amax_history},
-                   {"rank", p.rank},
-                   {"emulate", p.emulate},
-                   {"eden", p.eden},
-                   {"attention_fp8", p.attention_fp8},
-                   {"late_forward", p.late_forward ? Json(train_recipe_name(*p.late_forward)) : Json()},
-                   {"late_fraction", p.late_fraction},
-                   {"late_step", p.late_step}};
-    Json json{{"recipe", train_recipe_name(p.recipe)}};
-    for (const std::string_view key : keys) json[std::string(key)] = all.at(std::string(key));
-    // Runs from before there was one.
-    if (p.bf16_layers.empty()) json.erase("bf16_layers");
-    if (p.passes == TrainPasses::both) json.erase("passes");
-    if (p.late_step < 0) json.erase("late_step");
-    if (!p.weights_only) json.erase("weights_only");
-    if (!p.stored_inputs) json.erase("stored_inputs");
-    if (p.recipe == TrainRecipe::nvfp4 && !p.stored_inputs) json.erase("amax_history");
-    if (!p.emulate) json.erase("emulate");
-    return json;
-}
+Json train_precision_json(const TrainPrecision& p) { return train_precision_schema().identity(p); }
 
 Status check_device_precision(const TrainPrecision& p) {
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "io/yaml.h"
+#include "io/schema.h"
 
 #include <cstdint>
 #include <optional>
@@ -58,8 +58,9 @@ std::string_view train_precision_name(const TrainPrecision& precision);
 // The precision of a name, also of those that MaxText's users know (te_nvfp4_no_rht). Error: an unknown name, with the
 // choices.
 Result<TrainPrecision> train_precision_from_name(std::string_view name);
-// A name, or a map with `recipe` and the switches. Error: a switch that the recipe has not.
-Result<TrainPrecision> read_train_precision(const YamlNode& node, const std::string& what);
+// The keys of a precision: `recipe` and its switches.
+const Schema<TrainPrecision>& train_precision_schema();
+// The recipe and those of its switches that have an effect.
 Json train_precision_json(const TrainPrecision& precision);
 
 // Returns an error for a recipe that no GPU trains with.

@@ -99,7 +99,7 @@ def test_a_study_is_what_its_runs_say():
             check(name, (differ, error, summed["max_abs_diff"]), (0, 1.0, 0))
         for seed in (1, 2):
             config = json.loads(open(f"out/runs/{name}-{seed}/train.jsonl").readline())["run"]["config"]
-            check("seed", config["grpo"]["seed"], str(seed))
+            check("seed", config["grpo"]["seed"], seed)
             assert not list(pathlib.Path(f"out/runs/{name}-{seed}").glob("*.safetensors")), "weights are left"
     paired = [log("fp8_block-fp8-cache", s)[-1]["avg_at_k"] - log("bf16", s)[-1]["avg_at_k"] for s in (1, 2)]
     check("pairs", found["summary"]["fp8_block-fp8-cache"]["to_bf16"]["mean"], statistics.mean(paired))
@@ -135,7 +135,7 @@ def test_a_study_is_what_its_runs_say():
     chat = run(study("-o", "chat", "--model", "out/base/model", "--read-steps", "0", "--answer-tokens", "8", "--seeds", "1", recipes=["bf16"]))
     assert re.search(r"^\S+/out/base/model: accuracy 0\.\d{3}$", chat.stdout, re.M) and not pathlib.Path("chat/base").exists(), chat.stdout
     config = json.loads(open("chat/runs/bf16-1/train.jsonl").readline())["run"]["config"]
-    check("config", [config["data"]["chat"], config["policy"]["generation"]["max_new_tokens"], config["policy"]["model_name"]], ["true", "8", str(pathlib.Path("out/base/model").resolve())])
+    check("config", [config["data"]["chat"], config["policy"]["generation"]["max_new_tokens"], config["policy"]["model_name"]], [True, 8, str(pathlib.Path("out/base/model").resolve())])
     # A checkpoint reads on.
     read = subprocess.run(study("-o", "more", "--model", "out/base/model", "--seeds", "1", recipes=["bf16"]), capture_output=True, text=True)  # right in more than 40 %, it may be
     assert re.search(r"^base, 10 steps: accuracy \d\.\d{3}$", read.stdout, re.M) and not pathlib.Path("more/base/start").exists(), (read.stdout, read.stderr)

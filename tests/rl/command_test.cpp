@@ -1,6 +1,8 @@
 // `nibble rl` from config to trained model, stopped and resumed.
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
+#include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "run/log.h"
 #include "support/files.h"
 
@@ -129,6 +131,83 @@ checkpointing: {{enabled: false}}
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
+// Gives the newest checkpoint of a run the identity `text`, in the form of version 1 (until commit 8d459c62).
+void write_identity(const std::filesystem::path& file, const std::string& text) {
+    const auto stored = SafetensorsFile::open(file);
+    ASSERT_TRUE(stored.ok());
+    auto about = parse_json(stored->metadata().at("nibble_run"));
+    ASSERT_TRUE(about.ok());
+    (*about)["version"] = 1;
+    (*about)["identity"] = text;
+    std::vector<TensorSpec> specs;
+    for (const TensorRecord& t : stored->tensors()) specs.push_back({t.name, t.dtype, t.shape});
+    const std::filesystem::path written = file.string() + ".new";
+    auto writer =
+        SafetensorsFileWriter::create(written, *SafetensorsLayout::make(specs, {{"nibble_run", about->dump()}}));
+    ASSERT_TRUE(writer.ok());
+    for (size_t i = 0; i < specs.size(); ++i) ASSERT_TRUE(writer->write(i, 0, stored->tensors()[i].data).ok());
+    ASSERT_TRUE(writer->finish().ok());
+    std::filesystem::rename(written, file);
+}
+
+// A config that says the same in other words, defaults written out and another path of the model; and a checkpoint that
+// an earlier version wrote, whose identity has the texts of the values.
+TEST(RlCommand, ResumesByValue) {
+    TempDir dir;
+    std::filesystem::copy(test_data("chat"), dir / "m", std::filesystem::copy_options::recursive);
+    const std::string like =
+        "policy: {{model_name: {}, max_total_sequence_length: 96, generation: {{max_new_tokens: 8{}}}, optimizer: "
+        "{{lr: "
+        "{}}}}}\n"
+        "grpo: {{num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 2{}}}\n"
+        "data: {{task: sort, chat: {}}}\ncheckpointing: {{save_period: 1}}\n";
+    write_file(dir / "rl.yaml", fmt::format(fmt::runtime(like), "m", "", "3.0e-3", "", "false"));
+    write_file(dir / "same.yaml",
+               fmt::format(fmt::runtime(like), "./m", ", temperature: 1.0", "0.003", ", seed: 42", "no"));
+    write_file(dir / "other.yaml", fmt::format(fmt::runtime(like), "m", "", "4.0e-3", "", "false"));
+    ASSERT_EQ(rl(dir, "rl.yaml -o whole --quiet"), 0) << read_file(dir / "out.txt");
+    const auto resumes = [&](const std::string& name) {
+        ASSERT_EQ(rl(dir, "same.yaml -o " + name + " --resume"), 0) << read_file(dir / "out.txt");
+        EXPECT_NE(read_file(dir / "out.txt").find("goes on after 1 steps"), std::string::npos);
+        EXPECT_EQ(read_file(dir / name / "model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
+    };
+    ASSERT_EQ(rl(dir, "rl.yaml -o run --steps 1 --quiet"), 0) << read_file(dir / "out.txt");
+    std::filesystem::remove_all(dir / "run/model");
+    std::filesystem::copy(dir / "run", dir / "old", std::filesystem::copy_options::recursive);
+    EXPECT_NE(rl(dir, "other.yaml -o run --resume"), 0);
+    EXPECT_NE(
+        read_file(dir / "out.txt").find("belongs to another run: config/policy/optimizer/lr: 0.003 there, 0.004 now"),
+        std::string::npos)
+        << read_file(dir / "out.txt");
+    resumes("run");
+    const std::filesystem::path old = dir / "old/checkpoints/step_00000001.safetensors";
+    const auto about = parse_json(SafetensorsFile::open(old)->metadata().at("nibble_run"));
+    const auto identity = parse_json((*about)["identity"].get<std::string>());
+    ASSERT_TRUE(identity.ok());
+    write_identity(old, fmt::format(R"({{"policy":{{"model_name":"m","max_total_sequence_length":"96",)"
+                                    R"("generation":{{"max_new_tokens":"8"}},"optimizer":{{"lr":"3.0e-3"}},)"
+                                    R"("weights":{}}},"grpo":{{"num_prompts_per_step":"2",)"
+                                    R"("num_generations_per_prompt":"2"}},"data":{{"task":"sort","chat":"false"}}}})",
+                                    (*identity)["weights"].dump()));
+    resumes("old");
+}
+
+TEST(RlCommand, SetsKeysAndListsThem) {
+    TempDir dir;
+    write_file(dir / "rl.yaml", "policy: {model_name: M}\ndata: {task: sum}\noutput: o\n");
+    EXPECT_NE(rl(dir, "rl.yaml --set grpo.num_prompts=3"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("--set: grpo has no key 'num_prompts'; it has: num_prompts_per_step"),
+              std::string::npos)
+        << read_file(dir / "out.txt");
+    EXPECT_NE(rl(dir, "rl.yaml --set policy.train_global_batch_size=5"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt"),
+              "nibble: rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step\n");
+    ASSERT_EQ(rl(dir, "--keys"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("policy.optimizer.lr\n    number from 0 to 10; default: 5e-06\n"),
+              std::string::npos)
+        << read_file(dir / "out.txt");
+}
+
 TEST(RlCommand, ARunKnowsTheModelThatItBeganWith) {
     TempDir dir;
     std::filesystem::copy(test_data("chat"), dir / "m", std::filesystem::copy_options::recursive);
@@ -144,7 +223,7 @@ checkpointing: {save_period: 1}
     write_file(dir / "m/model.safetensors", weights);
     std::filesystem::remove_all(dir / "run/model");
     EXPECT_NE(rl(dir, "rl.yaml -o run --resume --steps 3"), 0);
-    EXPECT_NE(read_file(dir / "out.txt").find("belongs to another run: policy/weights: "), std::string::npos)
+    EXPECT_NE(read_file(dir / "out.txt").find("belongs to another run: weights: "), std::string::npos)
         << read_file(dir / "out.txt");
     std::string longer = read_file(dir / "rl.yaml");
     longer.replace(longer.find("max_total_sequence_length: 96"), 29, "max_total_sequence_length: 100000");

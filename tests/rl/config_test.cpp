@@ -1,5 +1,8 @@
 #include "rl/rl_config.h"
 
+#include "support/files.h"
+#include "support/generated_section.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -160,7 +163,7 @@ TEST(RlConfig, SaysWhatIsWrong) {
               "rl.yaml: policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 1, top_k: -1}}\ndata: {task: sort}\n"), "");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_k: -2}}\ndata: {task: sort}\n"),
-              "rl.yaml:1: policy.generation.top_k -2: must be at least 0");
+              "rl.yaml:1: policy.generation.top_k must be at least -1, not -2");
     EXPECT_EQ(config_error("policy: {model_name: M, train_global_batch_size: 5}\ndata: {task: sort}\n"),
               "rl.yaml: policy.train_global_batch_size 5 does not divide the 512 answers of a step");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: sort, prompt: none}\n"),
@@ -182,7 +185,7 @@ TEST(RlConfig, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(start + "grpo: {async_grpo: {enabled: true, prompts_in_flight: 31}" + corrected),
               "rl.yaml: grpo.async_grpo.prompts_in_flight 31: at least num_prompts_per_step 32");
     EXPECT_EQ(config_error("policy: {model_name: M}\ndata: {task: chess}\n"),
-              "rl.yaml:2: data.task: task 'chess': choose one of: sum, sort, countdown, words");
+              "rl.yaml:2: data.task must be sum, sort, countdown or words, not 'chess'");
     EXPECT_EQ(config_error(start + "loss_fn: {use_cispo: true, disable_ppo_ratio: true}\n"),
               "rl.yaml: use_cispo needs token_level_loss: true, no ratio_clip_c and no disable_ppo_ratio");
 }
@@ -192,15 +195,64 @@ TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
     const auto identity = [](std::string_view more) {
         const auto c = parse_rl_config(std::string(least) + std::string(more), "rl.yaml");
         EXPECT_TRUE(c.ok()) << c.error().message();
-        return c.ok() ? c->identity : "";
+        return c.ok() ? rl_identity(*c) : Json();
     };
-    const std::string base = identity("grpo: {seed: 3}\n");
+    const Json base = identity("grpo: {seed: 3}\n");
     EXPECT_EQ(
         identity("output: x\ngrpo: {seed: 3, max_num_steps: 5, val_period: 2}\ncheckpointing: {save_period: 1}\n"),
         base);
     EXPECT_NE(identity("grpo: {seed: 4}\n"), base);
     EXPECT_NE(identity("grpo: {seed: 3}\nloss_fn: {ratio_clip_min: 0.1}\n"), base);
 }
+
+// Configs, and the identities that commit 8d459c62 stored for them: the texts of their values.
+TEST(RlConfig, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
+    const auto recorded = read_json_file(test::test_data("identities_8d459c62.json"));
+    ASSERT_TRUE(recorded.ok()) << recorded.error().message();
+    ASSERT_EQ((*recorded)["rl"].size(), 3u);
+    for (const Json& run : (*recorded)["rl"]) {
+        SCOPED_TRACE(run["config"].get<std::string>());
+        const auto config = parse_rl_config(run["config"].get<std::string>(), "rl.yaml");
+        ASSERT_TRUE(config.ok()) << config.error().message();
+        const auto stored = parse_json(run["identity"].get<std::string>());
+        ASSERT_TRUE(stored.ok());
+        const auto today = stored_rl_identity(*stored);
+        ASSERT_TRUE(today.ok()) << today.error().message();
+        EXPECT_EQ(*today, rl_identity(*config));
+        Json own = rl_identity(*config);
+        if (!config->task.train.empty()) own["data"]["train"] = "the hash of its rows";
+        EXPECT_EQ(*stored_rl_identity(own), rl_identity(*config));
+        Json other = *stored;
+        other["policy"]["optimizer"]["lr"] = "1e-2";
+        EXPECT_NE(*stored_rl_identity(other), rl_identity(*config));
+    }
+}
+
+// What a user may write in another way and still mean the same run.
+TEST(RlConfig, IdentityIsOfValues) {
+    const auto identity = [](std::string_view yaml) {
+        const auto c = parse_rl_config(yaml, "rl.yaml");
+        EXPECT_TRUE(c.ok()) << yaml << (c.ok() ? "" : c.error().message());
+        return c.ok() ? rl_identity(*c) : Json();
+    };
+    const Json base =
+        identity("policy: {model_name: start, optimizer: {lr: 3.0e-4}}\ndata: {task: sum, chat: false}\n");
+    for (const char* same :
+         {"policy: {model_name: start, optimizer: {lr: 3e-4}}\ndata: {task: sum, chat: false}\n",
+          "policy: {model_name: start, optimizer: {lr: 3.0e-4}}\ndata: {task: sum, chat: no}\ngrpo: {seed: 42}\n",
+          "policy: {model_name: ./start, optimizer: {lr: 0.0003}, generation: {temperature: 1.0}}\n"
+          "data: {task: sum, chat: false}\n",
+          "policy: {model_name: start/, precision: bfloat16, optimizer: {lr: 0.0003}}\n"
+          "data: {task: sum, chat: false}\ngrpo: {async_grpo: {enabled: false, max_trajectory_age_steps: 3}}\n"})
+        EXPECT_EQ(identity(same), base) << same;
+    for (const char* other : {"policy: {model_name: start, optimizer: {lr: 3.1e-4}}\ndata: {task: sum, chat: false}\n",
+                              "policy: {model_name: start, optimizer: {lr: 3e-4}}\ndata: {task: sort, chat: false}\n",
+                              "policy: {model_name: start, optimizer: {lr: 3e-4}, generation: {precision: bf16}}\n"
+                              "data: {task: sum, chat: false}\n"})
+        EXPECT_NE(identity(other), base) << other;
+}
+
+TEST(RlConfig, ReferencePage) { test::expect_generated_section("rl.md", "keys", keys_as_markdown(rl_keys())); }
 
 TEST(RlConfig, RowsOfFilesInsteadOfATask) {
     const auto c = parse_rl_config(R"(
@@ -216,21 +268,21 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
     EXPECT_EQ(c->task.reward.rule, AnswerRule::choice);
     EXPECT_EQ(c->task.reward.format, "^A");
     EXPECT_EQ(c->task.reward.format_share, 0.2);
-    EXPECT_EQ(c->identity.find("b.jsonl"), std::string::npos);  // may change when a run goes on
+    EXPECT_EQ(rl_identity(*c).dump().find("b.jsonl"), std::string::npos);  // may change when a run goes on
     const auto error = [](std::string_view data, std::string_view more = "") {
         return config_error(fmt::format("policy: {{model_name: M}}\ndata: {{{}}}\n{}", data, more));
     };
     EXPECT_EQ(error("chat: false"), "rl.yaml: 'data.task' or 'data.train' is missing");
     EXPECT_EQ(error("task: sum, train: a"), "rl.yaml: data.task and data.train exclude each other");
-    EXPECT_EQ(error("train: a, difficulty: 2"), "rl.yaml: data.difficulty is of data.task; data.train has none");
-    EXPECT_EQ(error("task: sum, reward: math"), "rl.yaml: data.reward is of data.train; data.task has none");
+    EXPECT_EQ(error("train: a, difficulty: 2"), "rl.yaml:2: data.difficulty has no effect with data.train");
+    EXPECT_EQ(error("task: sum, reward: math"), "rl.yaml:2: data.reward has no effect without data.train");
     EXPECT_EQ(error("train: a, reward: math", "env: {command: [judge]}"),
-              "rl.yaml: data.reward and env.command exclude each other: the environment judges");
+              "rl.yaml:2: data.reward has no effect with env.command, which judges the answers");
     EXPECT_EQ(error("train: a", "grpo: {val_period: 5}"), "rl.yaml: grpo.val_period 5: data.validation is missing");
-    EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml: data.format_share needs data.format");
+    EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml:2: data.format_share has no effect without data.format");
     EXPECT_NE(error("train: a, format: \"(\"").find("rl.yaml: data.format: "), std::string::npos);
-    EXPECT_NE(error("train: a, reward: judge").find("choose one of: math, exact, regex, choice, code"),
-              std::string::npos);
+    EXPECT_EQ(error("train: a, reward: judge"),
+              "rl.yaml:2: data.reward must be math, exact, regex, choice or code, not 'judge'");
 }
 
 TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
@@ -241,7 +293,7 @@ TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
     ASSERT_TRUE(c.ok()) << c.error().message();
     EXPECT_EQ(c->export_format, Format::nvfp4);
     EXPECT_EQ(c->must_save_by, 13500);
-    EXPECT_EQ(c->identity, read("")->identity);  // may change when a run goes on
+    EXPECT_EQ(rl_identity(*c), rl_identity(*read("")));  // may change when a run goes on
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: null}\n")->must_save_by, 0);
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: soon}\n").error().message(),
               "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is no time DD:HH:MM:SS above 0");
@@ -254,8 +306,9 @@ TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
                   .message()
                   .find("saves nothing"),
               std::string::npos);
-    EXPECT_NE(read("export: {format: gguf}\n").error().message().find("choices: nvfp4, mxfp8, fp8_block128"),
-              std::string::npos);
+    EXPECT_NE(
+        read("export: {format: gguf}\n").error().message().find("must be nvfp4, mxfp8 or fp8_block128, not 'gguf'"),
+        std::string::npos);
 }
 
 TEST(RlConfig, ProgramsHaveLimits) {
@@ -276,7 +329,8 @@ TEST(RlConfig, ProgramsHaveLimits) {
     EXPECT_EQ(code.limits.file_bytes, 2 << 20);
     EXPECT_EQ(code.limits.output_bytes, 8 << 10);
     EXPECT_TRUE(code.partial);
-    EXPECT_EQ(read("code: {seconds: 1}").error().message(), "rl.yaml: data.code is of data.reward: code");
+    EXPECT_EQ(read("code: {seconds: 1}").error().message(),
+              "rl.yaml:2: data.code.seconds has no effect without data.reward: code");
     EXPECT_FALSE(read("reward: code, code: {seconds: 0}").ok());
     EXPECT_FALSE(read("reward: code, code: {cpus: 1}").ok());
 }
@@ -346,22 +400,24 @@ TEST(RlConfig, BoundsMustLeaveRoom) {
 // What would have no effect is told.
 TEST(RlConfig, KeysOfWhatIsNotThere) {
     const std::string start(least);
-    EXPECT_EQ(config_error(start + "env: {command: []}\n"), "rl.yaml: env.command: names no program");
-    EXPECT_EQ(config_error(start + "env: {command: [], processes: 2}\n"), "rl.yaml: env.command: names no program");
+    EXPECT_EQ(config_error(start + "env: {command: []}\n"),
+              "rl.yaml:3: env.command must be a list of words of a command");
+    EXPECT_EQ(config_error(start + "env: {command: [], processes: 2}\n"),
+              "rl.yaml:3: env.command must be a list of words of a command");
     EXPECT_EQ(config_error(start + "env: {processes: 2}\n"),
-              "rl.yaml: env.processes is of env.command, which is missing");
+              "rl.yaml:3: env.processes has no effect without env.command");
     EXPECT_EQ(config_error(start + "env: {command: null, timeout_seconds: 3}\n"),
-              "rl.yaml: env.timeout_seconds is of env.command, which is missing");
+              "rl.yaml:3: env.timeout_seconds has no effect without env.command");
     EXPECT_EQ(config_error(start + "env: {command: null}\n"), "");
     EXPECT_EQ(config_error(start + "env: {command: [judge], processes: 2}\ngrpo: {max_rollout_turns: 3}\n"), "");
     EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 1}\n"), "");
     EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 3}\n"),
-              "rl.yaml: grpo.max_rollout_turns 3: no task talks back but an environment; env.command is missing");
+              "rl.yaml:3: grpo.max_rollout_turns 3: only an environment continues an answer; env.command is missing");
     for (const char* key : {"kv_cache_percentile", "kv_cache_margin"})
         for (const char* cache : {"", "kv_cache_dtype: auto, ", "kv_cache_dtype: fp8_page, "})
             EXPECT_EQ(config_error(fmt::format(
                           "policy: {{model_name: M, generation: {{{}{}: 99}}}}\ndata: {{task: sum}}\n", cache, key)),
-                      fmt::format("rl.yaml:1: policy.generation.{} is of kv_cache_dtype: fp8", key));
+                      fmt::format("rl.yaml:1: policy.generation.{} has no effect without kv_cache_dtype: fp8", key));
 }
 
 // NeMo RL's names of switches: in the map of a precision, or beside the generation's.
@@ -396,10 +452,10 @@ TEST(RlConfig, SwitchesHaveNeMoRlsNames) {
               "rl.yaml:1: policy.generation.precision: num_last_layers_in_bf16 and last_bf16 are one switch, given "
               "twice");
     EXPECT_EQ(error("generation: {num_first_layers_in_bf16: 1}"),
-              "rl.yaml:1: policy.generation.num_first_layers_in_bf16 is of policy.generation.precision; "
+              "rl.yaml:1: policy.generation.num_first_layers_in_bf16 belongs to policy.generation.precision; "
               "policy.precision has it as first_bf16");
     EXPECT_EQ(error("generation: {precision: mxfp8, pow2_weight_scaling_factors: true}"),
-              "rl.yaml:1: policy.generation.precision 'mxfp8' has no switch 'power_of_two'");
+              "rl.yaml:1: policy.generation.precision.power_of_two has no effect with recipe mxfp8");
     EXPECT_FALSE(read("generation: {precision: bfloat16, num_first_layers_in_bf16: 1}").ok());
 }
 

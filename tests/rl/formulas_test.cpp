@@ -26,12 +26,19 @@ std::optional<double> optional_number(const Json& json) {
     return json.is_null() ? std::nullopt : std::optional(json.get<double>());
 }
 
+template <class Enum>
+Enum named(std::span<const std::string_view> names, const Json& name) {
+    const auto found = std::ranges::find(names, name.get<std::string>());
+    EXPECT_NE(found, names.end()) << name;
+    return static_cast<Enum>(found - names.begin());
+}
+
 PolicyLossOptions loss_options(const Json& o) {
     return {.ratio_clip_min = o["ratio_clip_min"],
             .ratio_clip_max = o["ratio_clip_max"],
             .ratio_clip_c = optional_number(o["ratio_clip_c"]),
             .kl_penalty = o["kl_penalty"],
-            .kl_type = *kl_estimator_from_name(o["kl_type"].get<std::string>()),
+            .kl_type = named<KlEstimator>(kl_estimator_names, o["kl_type"]),
             .kl_in_reward = o["kl_in_reward"],
             .token_level_loss = o["token_level_loss"],
             .force_on_policy_ratio = o["force_on_policy_ratio"],
@@ -40,7 +47,7 @@ PolicyLossOptions loss_options(const Json& o) {
             .use_cispo = o["use_cispo"],
             .use_on_policy_kl_approximation = o["use_on_policy_kl_approximation"],
             .importance_sampling_correction = o["importance_sampling_correction"],
-            .truncation = *importance_truncation_from_name(o["truncation"].get<std::string>()),
+            .truncation = named<ImportanceTruncation>(importance_truncation_names, o["truncation"]),
             .importance_high = optional_number(o["importance_high"]),
             .importance_low = optional_number(o["importance_low"])};
 }
@@ -207,7 +214,7 @@ TEST(Advantages, EqualTheTwin) {
         const auto a =
             advantages(test["rewards"].get<std::vector<double>>(), test["groups"].get<std::vector<int64_t>>(),
                        test["tokens"].get<std::vector<int64_t>>(),
-                       {.estimator = *advantage_estimator_from_name(test["estimator"].get<std::string>()),
+                       {.estimator = named<AdvantageEstimator>(advantage_estimator_names, test["estimator"]),
                         .leave_one_out = test["leave_one_out"],
                         .normalize_rewards = test["normalize_rewards"]});
         ASSERT_TRUE(a.ok()) << a.error().message();
@@ -225,7 +232,7 @@ TEST(Advantages, WithTheKlEstimateInTheRewardEqualTheTwin) {
         SCOPED_TRACE(test["kl_type"].dump());
         const auto rewards = test["rewards"].get<std::vector<double>>();
         const auto groups = test["groups"].get<std::vector<int64_t>>();
-        const auto kind = *kl_estimator_from_name(test["kl_type"].get<std::string>());
+        const auto kind = named<KlEstimator>(kl_estimator_names, test["kl_type"]);
         std::vector<std::vector<double>> penalties;
         for (size_t i = 0; i < rewards.size(); ++i) {
             penalties.emplace_back();

@@ -407,7 +407,7 @@ TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
             const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
             ASSERT_TRUE(policy.ok());
             if (begin > 0) {
-                ASSERT_TRUE(read_state(file, "same", *trainer).ok());
+                ASSERT_TRUE(read_state(file, {"same"}, *trainer).ok());
                 ASSERT_TRUE((*policy)->set_place(place).ok());
             }
             for (int s = begin; s < begin + 2; ++s) {

@@ -113,7 +113,7 @@ TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
         const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = ends});
         ASSERT_TRUE(policy.ok());
         if (begin > 0) {
-            const auto place = read_state(file, "same", *trainer);
+            const auto place = read_state(file, {"same"}, *trainer);
             ASSERT_TRUE(place.ok()) << place.error().message();
             ASSERT_GT(place->source["rollouts"].size(), 0u);
             const auto set = (*policy)->set_place(place->source);

@@ -42,6 +42,37 @@ TEST(TrainCommand, StartsFromPublishedConfigs) {
     }
 }
 
+TEST(TrainCommand, SetsKeysAndListsThem) {
+    TempDir dir;
+    std::filesystem::create_directories(dir / "start");
+    write_file(dir / "start/config.json", tiny("llama").dump());
+    write_file(dir / "c.yaml",
+               "model: start\nrandom_start: true\nsteps: 2\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\n");
+    ASSERT_EQ(train_command(dir, "c.yaml -o a --set optimizer.learning_rate=1e-2 --set schedule.kind=constant"), 0)
+        << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "out.txt").find("learning_rate: 1.000e-02"), std::string::npos);
+    std::filesystem::remove_all(dir / "a/model");
+    // The same values in other words; then another value, which is named.
+    ASSERT_EQ(train_command(dir,
+                            "c.yaml -o a --resume --set optimizer.learning_rate=0.01 --set schedule.kind=constant "
+                            "--set model=./start/ --set seed=1 --steps 3"),
+              0)
+        << read_file(dir / "out.txt");
+    EXPECT_NE(read_file(dir / "out.txt").find("goes on after 2 steps"), std::string::npos);
+    EXPECT_NE(train_command(dir, "c.yaml -o a --resume --set schedule.kind=constant --steps 4"), 0);
+    EXPECT_NE(read_file(dir / "out.txt")
+                  .find("belongs to another run: config/optimizer/learning_rate: 0.01 there, 0.0003 now"),
+              std::string::npos)
+        << read_file(dir / "out.txt");
+    EXPECT_NE(train_command(dir, "c.yaml -o b --set optimizer.learning_rates=1"), 0);
+    EXPECT_NE(read_file(dir / "out.txt").find("--set: optimizer has no key 'learning_rates'"), std::string::npos);
+    EXPECT_NE(train_command(dir, "c.yaml -o b --set steps"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt").find("nibble: --set: 'steps' is not KEY=VALUE"), 0u)
+        << read_file(dir / "out.txt");
+    ASSERT_EQ(train_command(dir, "--keys"), 0);
+    EXPECT_EQ(read_file(dir / "out.txt").find("model\n    path; default: none\n"), 0u) << read_file(dir / "out.txt");
+}
+
 // What a flag overrides is judged as overridden.
 TEST(TrainCommand, FlagsComeBeforeTheRules) {
     TempDir dir;

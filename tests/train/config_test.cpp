@@ -1,6 +1,8 @@
 // The config of a run: every key, and what is said about wrong ones. The switches of precision.
 #include "train/train_config.h"
 
+#include "support/files.h"
+#include "support/generated_section.h"
 #include "train/small_trainer.h"
 #include "train/train_products.h"
 #include "train/train_self_test.h"
@@ -118,6 +120,48 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
         EXPECT_EQ(identity(base + same), identity(base)) << same;
 }
 
+// Configs, and the identities that commit 8d459c62 stored for them in checkpoints.
+TEST(TrainConfigFile, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
+    const auto recorded = read_json_file(test_data("identities_8d459c62.json"));
+    ASSERT_TRUE(recorded.ok()) << recorded.error().message();
+    ASSERT_EQ((*recorded)["train"].size(), 8u);
+    for (const Json& run : (*recorded)["train"]) {
+        SCOPED_TRACE(run["config"].get<std::string>());
+        const auto config = parse_train_config(run["config"].get<std::string>(), "c.yaml");
+        ASSERT_TRUE(config.ok()) << config.error().message();
+        const auto stored = parse_json(run["identity"].get<std::string>());
+        ASSERT_TRUE(stored.ok());
+        const auto today = stored_train_identity(*stored);
+        ASSERT_TRUE(today.ok()) << today.error().message();
+        EXPECT_EQ(*today, resume_identity(*config));
+        Json other = *stored;
+        other["seed"] = 1234;
+        EXPECT_NE(*stored_train_identity(other), resume_identity(*config));
+        // Today's identities are read back as they are.
+        EXPECT_EQ(*stored_train_identity(resume_identity(*config)), resume_identity(*config));
+    }
+    EXPECT_FALSE(stored_train_identity(Json{{"model", "m"}, {"a_later_key", 1}}).ok());
+}
+
+TEST(TrainConfigFile, IdentityIsOfValues) {
+    const auto identity = [](const std::string& yaml) {
+        const auto c = parse_train_config(yaml, "c.yaml");
+        EXPECT_TRUE(c.ok()) << yaml;
+        return c.ok() ? resume_identity(*c) : Json();
+    };
+    const Json base = identity("model: start\ndata: {text: t}\noptimizer: {learning_rate: 3.0e-4}\n");
+    for (const char* same : {"model: ./start\ndata: {text: ./t}\n", "model: start/\ndata: {text: t}\nseed: 1\n",
+                             "model: start\ndata: {text: t, synthetic: no}\noptimizer: {learning_rate: 0.0003}\n",
+                             "model: start\ndata: {text: t}\nprecision: {recipe: bf16}\n"})
+        EXPECT_EQ(identity(same), base) << same;
+    EXPECT_EQ(identity("model: m\ndata: {text: t}\nprecision: te_nvfp4\n"),
+              identity("model: m\ndata: {text: t}\nprecision: {recipe: nvfp4, rotate: yes}\n"));
+}
+
+TEST(TrainConfigFile, ReferencePage) {
+    expect_generated_section("training.md", "keys", keys_as_markdown(train_schema().reference()));
+}
+
 TEST(TrainConfigFile, SaysWhatIsWrong) {
     const std::string ok = "model: m\ndata: {text: t}\n";
     EXPECT_EQ(config_error(ok), "");
@@ -125,11 +169,11 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
     EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
     EXPECT_EQ(config_error("teacher: {folder: t, cross_entropy: 2}\n" + ok),
-              "c.yaml:1: teacher.cross_entropy must be from 0 to 1");
+              "c.yaml:1: teacher.cross_entropy must be from 0 to 1, not 2");
     EXPECT_EQ(config_error("export: {format: fp8}\n" + ok),
-              "c.yaml:1: export.format must be nvfp4, mxfp8 or fp8_block128, not 'fp8'");
+              "c.yaml:1: export.format must be nvfp4, mxfp8 or fp8_block128, not 'fp8'; did you mean 'mxfp8'?");
     EXPECT_EQ(config_error("model: m\n"), "c.yaml: give one of data.folder, data.text and data.synthetic");
-    EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml: 'layers' belongs to 'shape'");
+    EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml:3: layers has no effect without shape");
     EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
     EXPECT_EQ(config_error(ok + "parallel: {shard: weights}\n"),
               "c.yaml:3: parallel.shard must be states or all, not 'weights'");
@@ -146,7 +190,7 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
               "c.yaml:3: optimizer.skip_above must be above 1, or 0 for none");
     for (const auto& [yaml, why] : std::map<std::string, std::string>{
              {"optimizer: {momentum: 0.9}", "optimizer.momentum has no effect without kind: muon"},
-             {"saving: {every: 5, keep: 0}", "saving.every has no effect beside keep: 0"},
+             {"saving: {every: 5, keep: 0}", "saving.every has no effect with keep: 0"},
              {"optimizer: {skip_window: 9}", "optimizer.skip_window has no effect without skip_above"},
              {"optimizer: {skip_above: 0, outliers: stop}", "optimizer.outliers has no effect without skip_above"},
              {"schedule: {decay_fraction: 0.3}", "schedule.decay_fraction has no effect without kind: wsd"},
@@ -160,37 +204,41 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_NE(config_error(ok + "precision: fp3\n").find("unknown precision 'fp3'; choices: fp32, bf16, fp8,"),
               std::string::npos);
     EXPECT_EQ(config_error(ok + "precision: {recipe: bf16, rotate: false}\n"),
-              "c.yaml:3: precision 'bf16' has no switch 'rotate'");
+              "c.yaml:3: precision.rotate has no effect with recipe bf16");
     EXPECT_EQ(config_error(ok + "precision: {recipe: mxfp8, rank: 3}\n"),
-              "c.yaml:3: precision 'mxfp8' has no switch 'rank'");
-    EXPECT_EQ(config_error(ok + "precision: {scope: mlp}\n"), "c.yaml:3: precision has no 'recipe'");
-    EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4_w4a4, row_scaled: true}\n"),
-              "c.yaml:3: precision: stored_inputs beside row_scaled: inputs are rounded in one way");
+              "c.yaml:3: precision.rank has no effect with recipe mxfp8");
+    EXPECT_EQ(config_error(ok + "precision: {scope: mlp}\n"),
+              "c.yaml:3: precision.scope has no effect with recipe bf16");
+    EXPECT_EQ(
+        config_error(ok + "precision: {recipe: nvfp4_w4a4, row_scaled: true}\n"),
+        "c.yaml:3: precision.row_scaled has no effect with weights_only or stored_inputs, which decide how inputs are "
+        "rounded");
     EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4_w4a16, stored_inputs: true}\n"),
-              "c.yaml:3: precision: stored_inputs beside weights_only: inputs are rounded in one way");
+              "c.yaml:3: precision.stored_inputs has no effect with weights_only");
     EXPECT_EQ(config_error(ok + "precision: {recipe: nvfp4, amax_history: 3}\n"),
-              "c.yaml:3: precision.amax_history: without stored_inputs no scale follows from earlier steps");
+              "c.yaml:3: precision.amax_history has no effect without stored_inputs");
     for (const auto& [yaml, why] : std::map<std::string, std::string>{
              {"{recipe: nvfp4, four_over_six: true}",
-              "four_over_six: has no effect on tiles of 16 x 16, whose scale has one candidate; add square: false"},
+              "four_over_six has no effect on blocks of 16x16, which have one candidate scale; add square: false"},
              {"{recipe: nvfp4_w4a16, row_scaled: true}",
-              "row_scaled: has no effect beside weights_only or stored_inputs, whose gradients stay BF16"},
+              "row_scaled has no effect with weights_only or stored_inputs, which decide how inputs are rounded"},
              {"{recipe: nvfp4_w4a4, stochastic: true}",
-              "stochastic: has no effect beside weights_only or stored_inputs, whose gradients stay BF16"},
+              "stochastic has no effect with weights_only or stored_inputs: gradients stay in BF16"},
              {"{recipe: nvfp4_w4a4, passes: backward}",
-              "passes: 'nvfp4_w4a4' quantizes the forward pass alone already"},
+              "passes has no effect: nvfp4_w4a4 quantizes the forward pass alone"},
              {"{recipe: te_fp8_delayedscaling, passes: backward}",
-              "passes: the scales of 'te_fp8_delayedscaling' are seen in the forward pass, which backward leaves in "
-              "BF16; use fp8"},
+              "passes backward: the scales of te_fp8_delayedscaling follow from a forward pass that is not quantized; "
+              "use "
+              "fp8"},
              {"{recipe: nibble_nvfp4_late, passes: backward}",
-              "passes: backward has no forward products that late_forward changes"},
-             {"{recipe: nvfp4, passes: forward, rotate: false}", "rotate: has no effect with passes: forward"},
-             {"{recipe: nibble_nvfp4, passes: backward, rank: 4}", "rank: has no effect with passes: backward"},
+              "passes backward: there are no quantized forward products for late_forward to replace"},
+             {"{recipe: nvfp4, passes: forward, rotate: false}", "rotate has no effect with passes: forward"},
+             {"{recipe: nibble_nvfp4, passes: backward, rank: 4}", "rank has no effect with passes: backward"},
              {"{recipe: nvfp4, passes: none}", "passes must be both, forward or backward, not 'none'"},
-             {"{recipe: fp8, late_fraction: 0.5}", "late_fraction: has no effect without late_forward"},
-             {"{recipe: fp8, late_step: 3}", "late_step: has no effect without late_forward"},
+             {"{recipe: fp8, late_fraction: 0.5}", "late_fraction has no effect without late_forward"},
+             {"{recipe: fp8, late_step: 3}", "late_step has no effect without late_forward"},
              {"{recipe: fp8, late_forward: bf16, late_step: 3, late_fraction: 0.5}",
-              "late_fraction: has no effect beside late_step"}})
+              "late_fraction has no effect with late_step"}})
         EXPECT_EQ(config_error(ok + "precision: " + yaml + "\n"), "c.yaml:3: precision." + why);
     EXPECT_EQ(config_error(ok + "optimizer: {outliers: stop}\n"),
               "c.yaml:3: optimizer.outliers has no effect without skip_above");

@@ -205,7 +205,7 @@ TEST(Lora, GoesOnToTheSameBits) {
     const auto whole = adapters_over(base, lora_options(), pool), resumed = adapters_over(base, lora_options(), pool);
     train_steps(*whole, 0, 3);
     ASSERT_TRUE(write_state(dir / "a.safetensors", *copy_state(*whole, {.step = 3})).ok());
-    const auto read = read_state(dir / "a.safetensors", "", *resumed);
+    const auto read = read_state(dir / "a.safetensors", {""}, *resumed);
     ASSERT_TRUE(read.ok()) << read.error().message();
     train_steps(*whole, 3, 6);
     train_steps(*resumed, 3, 6);

@@ -24,7 +24,7 @@ protected:
 
     RunFolderOptions options(const std::string& name, Run& run) {
         return {.folder = dir / name,
-                .identity = "{\"seed\": 3}",
+                .identity = {.text = "{\"seed\": 3}"},
                 .about = {{"group", "g"}},
                 .saving = {.every = 2, .keep = 2},
                 .page_seconds = 0,
@@ -98,7 +98,7 @@ TEST_F(RunFolderTest, AForkBeginsWhereAnotherRunWas) {
 
     Run same;
     RunFolderOptions with = options("same", same);
-    with.identity = "{\"seed\": 4}";
+    with.identity.text = "{\"seed\": 4}";
     with.fork = dir / "state.safetensors";
     ASSERT_TRUE(open(same, with).ok());
     EXPECT_EQ(same.folder->first_step(), 4);
@@ -185,7 +185,7 @@ TEST_F(RunFolderTest, AnotherRunIsNotTouched) {
     EXPECT_NE(message(options("a", second)).find("holds a run already"), std::string::npos);
     auto other = options("a", second);
     other.resume = true;
-    other.identity = "{\"seed\": 4}";
+    other.identity.text = "{\"seed\": 4}";
     EXPECT_NE(message(other).find("another run"), std::string::npos);
     EXPECT_TRUE(outcome("a") == before);
 }

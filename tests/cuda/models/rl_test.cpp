@@ -313,7 +313,7 @@ TEST(CudaPolicyLoop, ScalesBelongToTheState) {
     EXPECT_NE(trainers[0]->cache_scales()->state(), first);
     const auto state = copy_state(*trainers[0], {.step = 2});
     ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
-    ASSERT_TRUE(read_state(file, "", *trainers[1]).ok());
+    ASSERT_TRUE(read_state(file, {""}, *trainers[1]).ok());
     std::filesystem::remove(file);
     for (int step = 0; step < 2; ++step) {
         std::vector<float> said[2];

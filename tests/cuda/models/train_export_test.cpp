@@ -103,7 +103,7 @@ TEST(CudaOutliers, ChangeNothingAndGoIntoCheckpoints) {
     const auto file = folder / "state.safetensors";
     auto state = copy_state(*trainer, {.step = 4});
     ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
-    const auto read = read_state(file, "", *resumed);
+    const auto read = read_state(file, {""}, *resumed);
     ASSERT_TRUE(read.ok()) << read.error().message();
     trainer->begin(4, 8);
     resumed->begin(4, 8);

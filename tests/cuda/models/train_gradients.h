@@ -42,7 +42,7 @@ inline void begin_third_step(Trainer& cpu, TrainEngine& gpu, TrainEngine& moved,
     ASSERT_TRUE(state.ok());
     const auto hand_over = [&](TrainEngine& engine) {
         ASSERT_TRUE(write_state(file, *state).ok());
-        const auto read = read_state(file, "", engine);
+        const auto read = read_state(file, {""}, engine);
         std::filesystem::remove(file);
         ASSERT_TRUE(read.ok()) << read.error().message();
         engine.begin(2, 100);

@@ -51,7 +51,7 @@ void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const std::fil
     auto state = copy_state(cpu, {.step = 0});
     ASSERT_TRUE(state.ok() && write_state(file, *state).ok());
     for (TrainEngine* engine : others) {
-        const auto read = read_state(file, "", *engine);
+        const auto read = read_state(file, {""}, *engine);
         ASSERT_TRUE(read.ok()) << read.error().message();
     }
 }

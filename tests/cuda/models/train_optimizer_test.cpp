@@ -152,9 +152,9 @@ TEST_P(CudaOptimizer, GoesOnFromACheckpointToTheSameBits) {
     ASSERT_TRUE(state.ok()) << state.error().message();
     ASSERT_TRUE(write_state(file, *state).ok());
     step(*resumed, 4);  // something else before
-    const auto read = read_state(file, "", *resumed);
+    const auto read = read_state(file, {""}, *resumed);
     ASSERT_TRUE(read.ok()) << read.error().message();
-    const auto by_cpu = read_state(file, "", *cpu);
+    const auto by_cpu = read_state(file, {""}, *cpu);
     EXPECT_TRUE(by_cpu.ok()) << by_cpu.error().message();
     std::filesystem::remove(file);
     for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));

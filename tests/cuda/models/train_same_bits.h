@@ -59,7 +59,7 @@ inline void expect_a_checkpoint_goes_on(DeviceTrainer& whole, DeviceTrainer& res
     ASSERT_TRUE(state.ok()) << state.error().message();
     ASSERT_TRUE(write_state(file, *state).ok());
     step(resumed, 4);
-    const auto read = read_state(file, "", resumed);
+    const auto read = read_state(file, {""}, resumed);
     std::filesystem::remove(file);
     ASSERT_TRUE(read.ok()) << read.error().message();
     for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(whole, i), step(resumed, i));

@@ -116,7 +116,7 @@ Status train_rank(const ShardedRun& run, Sharding sharding, RankGroup* group, Lo
     if (run.base) options.train.lora = lora_of().lora;
     NIBBLE_TRY(const auto trainer, run.base ? DeviceTrainer::create_adapters(run.base, options, pool)
                                             : DeviceTrainer::create(parameters, options, pool));
-    if (!run.begin.empty()) NIBBLE_CHECK(read_state(run.begin, "", *trainer));
+    if (!run.begin.empty()) NIBBLE_CHECK(read_state(run.begin, {""}, *trainer));
     for (int s = run.first; s < run.steps; ++s) {
         trainer->begin(s, run.steps);
         NIBBLE_TRY(const TrainStep step, trainer->step(run.batches, 0.003));

@@ -301,7 +301,7 @@ TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
     const auto resumed = device_trainer(s, {.micro_batch = 2}, pool_);
     ASSERT_TRUE(resumed);
     step(*resumed, 9);  // something else before
-    const auto read = read_state(file, "", *resumed);
+    const auto read = read_state(file, {""}, *resumed);
     std::filesystem::remove(file);
     ASSERT_TRUE(read.ok()) << read.error().message();
     for (uint32_t i = 3; i < 5; ++i) EXPECT_EQ(step(*whole, i), step(*resumed, i));
