@@ -1,6 +1,9 @@
 #include "train/data_open.h"
 
+#include "base/utf8.h"
+#include "chat/model_text.h"
 #include "data/loader.h"
+#include "data/source.h"
 #include "io/journal.h"
 
 namespace nibble {
@@ -49,6 +52,49 @@ Result<DataSources> open_data_folder(const TrainConfig& config, int64_t vocab) {
         NIBBLE_TRY(out.validation, open_split(config.data.folder, manifest, true, options));
     }
     return out;
+}
+
+namespace {
+
+Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle,
+                                                 std::string& hash) {
+    NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
+    DocumentReader reader({file}, "");
+    NIBBLE_TRY(const auto document, reader.next());
+    if (!document) return fail("{}: has no text", file.string());
+    if (document->row)
+        return fail("{}: holds rows, not a text; 'nibble data build' makes a data.folder of it", file.string());
+    const std::string_view text = document->text();
+    NIBBLE_CHECK(check_utf8(text).within(file.string()));
+    NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
+    hash = hash_text(hash + hash_text(text) + vocabulary_hash(tokenizer));
+    return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
+}
+
+Result<DataSources> open_data_keys(const TrainConfig& c, int64_t vocab) {
+    DataSources s;
+    if (c.data.synthetic) {
+        s.train = synthetic_source(vocab, c.sequence, c.seed);
+        if (!c.data.validation.empty()) return fail("data.validation: synthetic data has none");
+        return s;
+    }
+    if (!c.data.folder.empty()) return open_data_folder(c, vocab);
+    if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
+    if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
+    NIBBLE_TRY(s.train, text_source(c, c.data.text, true, s.hash));
+    if (!c.data.validation.empty()) {
+        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));
+    }
+    return s;
+}
+
+}  // namespace
+
+Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab) {
+    NIBBLE_TRY(DataSources s, open_data_keys(config, vocab));
+    if (config.validation.every > 0 && !s.validation)
+        return fail("validation.every: there is no held-out data; give data.validation");
+    return s;
 }
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// The sources of a run whose data is a folder of token shards.
+// The batches of a training run, from token shards, a text or random tokens.
 #pragma once
 
 #include "data/batch_source.h"
@@ -11,9 +11,12 @@ namespace nibble {
 
 struct DataSources {
     std::unique_ptr<BatchSource> train;
-    std::unique_ptr<BatchSource> validation;  // null: the folder has none
-    std::string hash;                         // of what the folders hold: part of a run's identity
+    std::unique_ptr<BatchSource> validation;  // null: there is none
+    std::string hash;                         // of the content: part of a run's identity
 };
+
+// The sources that the keys `data` of the config name. Errors: keys that exclude each other; see open_data_folder().
+Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab);
 
 // config.data.folder's training split, shuffled by config.seed; for validation config.data.validation's training split
 // where it is given, else the folder's own validation split, both in order. Errors: a folder that is none (says which

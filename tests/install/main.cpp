@@ -1,10 +1,11 @@
 // A program of somebody else, through the installed headers and the installed library alone: quantizes a model,
-// evaluates the result, and serves one request.
+// trains two steps, evaluates the result, and serves one request.
 //   uses_nibble MODEL FOLDER
 #include <arpa/inet.h>
 #include <nibble/evaluate.h>
 #include <nibble/quantize.h>
 #include <nibble/serve.h>
+#include <nibble/train.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,6 +45,9 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 60; ++i) lines << "Line " << i << " says hello to the world, and the world says hello to it.\n";
     lines.close();
 
+    const std::string config = "model: " + model + "\noutput: " + folder + "/run\nsteps: 2\nbatch: 1\nsequence: 16\n";
+    const auto trained = must(nibble::train({.text = config + "data: {text: " + text + "}\n"}, {}));
+
     const auto quantized = must(nibble::quantize({.source = model, .out = small, .recipe = "w4a16_nvfp4"}, {}));
     const auto measured =
         must(nibble::evaluate({.models = {small}, .against = model, .text = text, .context = 64, .chunks = 4}, {}));
@@ -57,6 +61,6 @@ int main(int argc, char** argv) {
         status_of(server->port(), "/v1/completions", R"({"model": "small", "prompt": "hello", "max_tokens": 4})");
     server->stop(std::chrono::seconds(10));
 
-    std::printf("%d of %d tensors, %zu numbers, %s\n", int(quantized.quantized_tensors), int(quantized.tensors),
-                measured.measured.size(), answer.c_str());
+    std::printf("%d of %d tensors, %d steps, %zu numbers, %s\n", int(quantized.quantized_tensors),
+                int(quantized.tensors), int(trained.steps), measured.measured.size(), answer.c_str());
 }
