@@ -74,7 +74,7 @@ Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom&
     if (!mx && (!to.scales || !to.amax)) return fail("cast: no room for scales");
     CastSource turned = from;
     turned.down = true;
-    // Columns that are not rotated have the magnitudes of the rows.
+    // Columns that are not rotated have the same magnitudes as rows.
     NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
     const CastValues of_rows{.values = to.rows, .scale = to.scales, .amax = to.amax, .factor = to.factor};
     const CastValues of_columns{.values = to.columns, .scale = to.scales + !mx, .amax = to.amax + columns.rotate};

@@ -1,12 +1,12 @@
-// Values of training's operands: first the largest magnitude, of the rotated numbers where they are rotated, then the
-// values. Both kernels rotate; numbers between them would be written and read once more.
+// Values of training's operands: first the largest magnitude (of rotated numbers if they are rotated), then the values.
+// Both kernels rotate; storing rotated numbers between them would cost one more write and read.
 #include "kernels/cuda/quantize/cast_rounding.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-// A thread block's tile. The largest magnitude begins with the last rows, which the kernel before has just written, and
-// ends with the first, where values begin: those are in the L2 still.
+// A thread block's tile. The search for the largest magnitude goes from the last rows, which the previous kernel wrote
+// most recently, to the first, where the value kernel starts: these are still in the L2.
 enum class Order : uint8_t { last_first, first_first };
 struct Tile {
     int64_t row, col;
@@ -16,7 +16,7 @@ struct Tile {
 };
 dim3 tiles_of(const CastArgs& a) { return {ceil_blocks(a.cols, cast_cols), ceil_blocks(a.rows, cast_rows)}; }
 
-// each(pair, row, col) of this thread's blocks of L in rows, loads of Batch blocks together.
+// Calls each(pair, row, col) for this thread's blocks of L in rows; Batch blocks are loaded together.
 template <int L, int Batch, class Each>
 __device__ void each_row_block(const CastArgs& a, const Tile& tile, const Each& each) {
     constexpr int across = cast_cols / L, down = cast_threads / across;
@@ -52,7 +52,7 @@ struct ColumnPlace {
 
 enum class Turned : uint8_t { none, rows, columns };
 
-// Plain: of the numbers as they are, too, into `plain`.
+// Plain: also writes the largest magnitude of the unrotated numbers to `plain`.
 template <Turned Along, bool Plain>
 __global__ void __launch_bounds__(cast_threads) cast_amax_kernel(const __grid_constant__ CastArgs a, float* plain) {
     const Tile tile(Order::last_first);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(cast_threads) cast_amax_kernel(const __grid_co
     raise<cast_threads>(a.amax, m);
 }
 
-// Of rows with a scale each.
+// For rows with one scale each.
 __global__ void __launch_bounds__(cast_threads) cast_row_amax_kernel(const __grid_constant__ CastArgs a) {
     float m = 0.0f;
     for (int64_t col = threadIdx.x * 16; col < a.cols; col += cast_threads * 16) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(cast_threads) cast_row_amax_kernel(const __gri
 
 // ---- Values ----
 
-// What the tensor, or each of the tile's rows, has beside its values.
+// Writes the numbers of the tensor, or of the tile's rows, that accompany the values.
 __device__ void store_numbers(const CastArgs& a, const Tile& tile, float number) {
     if (tile.col > 0) return;
     const int64_t row = tile.row + threadIdx.x;
@@ -172,7 +172,7 @@ template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) cast_columns_kernel(const __grid_constant__ Cast cast) {
     column_values<Rounding, Rotate>(cast, Tile(Order::first_first));
 }
-// Rows find in the L1 what columns have read.
+// Rows find in the L1 what the columns have read.
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads)
     cast_rows_and_columns_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(cast_threads)
     row_values<Rounding, false, 1>(rows, tile);
 }
 
-// Four neighbouring threads have a tile of 16 x 16.
+// Four adjacent threads process a tile of 16 x 16.
 __global__ void __launch_bounds__(cast_threads) cast_nvfp4_16x16_kernel(const __grid_constant__ CastArgs a) {
     const ColumnPlace<16> at{Tile(Order::first_first)};
     ColumnPairs<16> w;

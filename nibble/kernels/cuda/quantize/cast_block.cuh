@@ -1,6 +1,6 @@
-// Blocks of L numbers along a reduction: how casts of training's operands read, round and write them. A thread block
-// has a tile of 64 rows and 128 columns; a thread has 64 numbers of it, as blocks of L neighbours in a row, or as 64 /
-// L neighbouring columns of L rows.
+// Reading, rounding and writing of blocks of L numbers along a reduction, for casts of training's operands. A thread
+// block has a tile of 64 rows and 128 columns. A thread has 64 of its numbers, as blocks of L adjacent numbers in a
+// row, or as 64 / L adjacent columns of L rows.
 #pragma once
 
 #include "formats/e2m1_values.h"
@@ -17,7 +17,7 @@ inline constexpr int cast_each = cast_rows * cast_cols / cast_threads;
 __device__ inline float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high_of(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-// What a row of the source is multiplied with.
+// Returns the factor of a row of the source.
 __device__ inline float source_scale(const CastArgs& a, int64_t row) {
     return a.source_scale[a.by_row ? row : 0] * a.factor;
 }
@@ -25,7 +25,7 @@ __device__ inline uint32_t scaled(uint32_t pair, float scale) {
     return pair_of(low_of(pair) * scale, high_of(pair) * scale);
 }
 
-// ---- L neighbours in a row ----
+// ---- L adjacent numbers in a row ----
 
 template <int L>
 __device__ void load_row(const CastArgs& a, int64_t row, int64_t col, uint32_t (&pair)[L / 2]) {
@@ -49,7 +49,7 @@ __device__ void numbers_of(const uint32_t (&pair)[L / 2], float (&z)[L]) {
 #pragma unroll
     for (int i = 0; i < L; ++i) z[i] = i % 2 ? high_of(pair[i / 2]) : low_of(pair[i / 2]);
 }
-// Fewer than a block is stored where the reduction is not padded.
+// Stores less than a block if the reduction is not padded.
 template <int L>
 __device__ void store_row(const CastArgs& a, int64_t row, int64_t col, const uint32_t (&pair)[L / 2]) {
     uint16_t* const to = a.values + row * a.pitch + col;
@@ -83,7 +83,7 @@ __device__ void store_pairs(uint16_t* to, const uint32_t (&pair)[N]) {
         *reinterpret_cast<uint32_t*>(to) = pair[0];
 }
 
-// Zeros behind the last row and the last column.
+// Loads zeros after the last row and the last column.
 template <int L>
 __device__ void load_columns(const CastArgs& a, int64_t row0, int64_t col, ColumnPairs<L>& w) {
     const uint16_t* const from = a.x + row0 * a.stride + col;
@@ -113,7 +113,7 @@ __device__ void numbers_of_column(const ColumnPairs<L>& w, int column, float (&z
 #pragma unroll
     for (int i = 0; i < L; ++i) z[i] = column % 2 ? high_of(w[i][column / 2]) : low_of(w[i][column / 2]);
 }
-// Rows that lie in front of `end`.
+// Number of rows before `end`.
 template <int L>
 __device__ void store_columns(const CastArgs& a, int64_t row0, int64_t col, int64_t end, const ColumnPairs<L>& w) {
     uint16_t* const to = a.values + row0 * a.pitch + col;
@@ -136,7 +136,7 @@ __device__ float largest(const float (&z)[L]) {
     for (const float v : z) m = fmaxf(m, fabsf(v));
     return m;
 }
-// Of two numbers each.
+// Returns the larger of each of two pairs.
 __device__ inline uint32_t larger_of(uint32_t a, uint32_t b) {
     const __nv_bfloat162 m =
         __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&a), __habs2(*reinterpret_cast<const __nv_bfloat162*>(&b)));
@@ -144,7 +144,7 @@ __device__ inline uint32_t larger_of(uint32_t a, uint32_t b) {
 }
 __device__ inline float larger_half(uint32_t pair) { return fmaxf(low_of(pair), high_of(pair)); }
 
-// Of a thread block, in all its threads.
+// Returns the maximum over a thread block to all its threads.
 template <int Threads>
 __device__ float block_max(float m) {
     __shared__ float of_warp[Threads / 32];
@@ -157,7 +157,7 @@ __device__ float block_max(float m) {
     for (const float w : of_warp) m = fmaxf(m, w);
     return m;
 }
-// Magnitudes are ordered as their bits; a maximum does not depend on the order.
+// Magnitudes order like their bits; a maximum does not depend on the order of updates.
 template <int Threads>
 __device__ void raise(float* amax, float m) {
     m = block_max<Threads>(m);
@@ -180,7 +180,7 @@ __device__ inline void rotate(float (&z)[16]) {
         z[i] = low_of(pair), z[i + 1] = high_of(pair);
     }
 }
-// The largest magnitude that rotate() gives: rounding keeps the order.
+// Returns the largest magnitude of rotate()'s result: rounding preserves the order.
 __device__ inline float rotated_largest(float (&z)[16]) {
     rotation_sums(z);
     return rounded(largest(z) * 0.25f);

@@ -1,11 +1,12 @@
-// Codes of blocks of 128 along the reduction, or of tiles of 128 x 128. A thread block has 128 x 128 of the source.
+// Codes with scales per block of 128 along the reduction, or per tile of 128 x 128. A thread block has 128 x 128 of the
+// source.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/quantize/cast_launch.h"
 
 namespace nibble::cuda {
 namespace {
 
-// Of rows in shared memory, in elements: neighbours down a column lie in other banks.
+// Pitch of rows in shared memory, in elements: adjacent elements of a column use different banks.
 constexpr int codes_threads = 256, codes_pitch_words = fp8_group / 2 + 1, codes_row = 2 * codes_pitch_words;
 
 template <bool Down>
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(codes_threads) cast_block_codes_kernel(const _
     if (a.rule.square)
         for (int i = 0; i < fp8_group; ++i) of_tile = fmaxf(of_tile, most[i]);
     for (int i = thread; i < fp8_group * 16; i += codes_threads) {
-        // Neighbouring threads have neighbours in shared memory.
+        // Adjacent threads read adjacent shared memory.
         const int outer = Down ? i % fp8_group : i / 16, chunk = Down ? i / fp8_group : i % 16;
         if (outer0 + outer >= a.outer) continue;
         const BlockScale scale = fp8_block_scale(a.rule.square ? of_tile : most[outer], a.rule);

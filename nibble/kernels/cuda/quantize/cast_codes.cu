@@ -1,5 +1,5 @@
-// Codes of eight bits along columns and along rows. A thread block has 128 x 128 of the source in registers, eight
-// neighbours of eight rows a thread, so a source is read once, however its scales are made.
+// 8-bit codes along columns and along rows. A thread block holds 128 x 128 of the source in registers, eight adjacent
+// numbers of eight rows per thread, so the source is read once for all kinds of scales.
 #include "kernels/cuda/primitives/block16.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/quantize/cast_launch.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int code_side = 128, code_threads = 256, code_loads = 8, code_row_step = code_threads / 16;
 static_assert(code_loads * code_row_step == code_side && code_side == fp8_group);
 
-// One scale of the tensor; of 128 neighbours in a row, in a column, or in both; of a tile.
+// One scale per tensor; per 128 numbers in a row, in a column, or both; per tile.
 enum class CodeBlocks : uint8_t { tensor, rows, columns, both, square };
 
 __device__ float number_at(const uint4& w, int e) {
@@ -38,9 +38,9 @@ __device__ uint32_t pack_e5m2(const float* z) {
     return low | high << 16;
 }
 
-// What numbers are multiplied with (up > 0), or divided by: BlockScale::code() to the bit. Without a branch for
-// divisors that are not safe, a call each: small ones are lifted, with the numbers, by a power of two. A large one is
-// safe here: what it would lose are signs, which are put back.
+// The factor (up > 0) or divisor of numbers, equal to BlockScale::code() bit for bit. It avoids a branch with a call
+// for unsafe divisors: a small divisor is scaled up by a power of two together with the numbers. A large one is safe
+// here: it would lose only signs, which are restored.
 struct CodeScale {
     float down, up, lift;
     Divisor by;
@@ -55,7 +55,7 @@ struct CodeScale {
     __device__ float quotient(float x) const { return copysignf(by.quotient(fabsf(x) * lift), x); }
 };
 
-// cast(scaled): scaled(scale, x) is the number of a code, with one branch for all of a thread's numbers.
+// Calls cast(scaled), where scaled(scale, x) is the number to encode, with one branch for all numbers of a thread.
 template <class Cast>
 __device__ void cast_with(bool multiplied, Cast cast) {
     if (multiplied)
@@ -74,12 +74,13 @@ __device__ float code_block_max(float m) {
     return m;
 }
 
-// Magnitudes are ordered as their bits; a maximum does not depend on the order. NaN is dropped.
+// Magnitudes order like their bits; a maximum does not depend on the order of updates. NaN is ignored.
 __device__ void raise_code_amax(float* amax, float m) {
     m = code_block_max(m);
     if (threadIdx.x == 0 && m > 0.0f) atomicMax(reinterpret_cast<unsigned*>(amax), __float_as_uint(m));
 }
-// Backwards: what the kernel before has written last is in the L2 still, and of what is read last codes are made first.
+// Runs backwards: the end of the previous kernel's output is still in the L2, and the code kernel starts where this one
+// ends.
 __global__ void __launch_bounds__(code_threads) cast_codes_amax_kernel(const uint4* x, int64_t count, float* amax) {
     float m = 0.0f;
     const int64_t step = int64_t{gridDim.x} * code_threads;
@@ -89,11 +90,11 @@ __global__ void __launch_bounds__(code_threads) cast_codes_amax_kernel(const uin
     raise_code_amax(amax, m);
 }
 
-// A tile of codes on its way to columns: [128 rows][32 words], the words of 16 rows turned by four more than those
-// before, so that neither rows nor the groups of 16 rows below meet in a bank.
+// Shared memory of a tile of codes for transposed output: [128 rows][32 words]. The words of each 16 rows are rotated
+// by four more than the previous ones, so neither rows nor the groups of 16 rows below conflict in a bank.
 __device__ int code_word(int row, int word) { return row * 32 + (word + row / 16 * 4) % 32; }
 
-// Sixteen rows of four columns a thread.
+// Each thread stores sixteen rows of four columns.
 __device__ void store_code_columns(const CodesArgs& a, const uint32_t* tile, int64_t row0, int64_t col0) {
     const int rows = static_cast<int>(threadIdx.x) % 8, quad = static_cast<int>(threadIdx.x) / 8;
     uint32_t out[4][4];
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(code_threads, 3) cast_fp8_codes_kernel(const _
             w[i] = *reinterpret_cast<const uint4*>(a.x + (row0 + row_of(i)) * a.cols + col0 + 8 * piece);
     }
 
-    // Of the tensor, the tile or a row.
+    // One scale for the tensor, the tile or a row.
     const bool e5m2 = By == CodeBlocks::tensor && a.rule.format == CastFormat::fp8_e5m2;
     CodeScale one(BlockScale{1.0f, 1.0f});
     if constexpr (By == CodeBlocks::tensor) {
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(code_threads, 3) cast_fp8_codes_kernel(const _
             const uint2 codes = e5m2 ? uint2{pack_e5m2(z), pack_e5m2(z + 4)} : uint2{pack_e4m3(z), pack_e4m3(z + 4)};
             if (a.to_rows && row0 + row < a.rows) {
                 uint8_t* to = a.to_rows + (row0 + row) * a.row_pitch + col0 + 8 * piece;
-                if (a.tiles) {  // eight rows of 128 bytes, chunks of 16 bytes turned
+                if (a.tiles) {  // eight rows of 128 bytes with swizzled 16-byte chunks
                     const int in = row % 8;
                     to = a.to_rows + ((row0 + row) / 8 * across + across_tile) * (8 * code_side) + in * code_side +
                          (piece / 2 ^ in) * 16 + piece % 2 * 8;
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(code_threads, 3) cast_fp8_codes_kernel(const _
         }
         __syncthreads();
         // Four columns at a time: with the scales of eight in registers a multiprocessor held one block, and casts of
-        // gradients took four times what their bytes do.
+        // gradients took four times as long as their memory traffic.
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const auto scale = [&](int e) {

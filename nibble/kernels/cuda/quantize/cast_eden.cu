@@ -1,4 +1,4 @@
-// MS-EDEN: a thread has 128 numbers along the reduction, in shared memory.
+// MS-EDEN: a thread has 128 numbers along the reduction in shared memory.
 #include "kernels/cuda/quantize/cast_block.cuh"
 
 namespace nibble::cuda {

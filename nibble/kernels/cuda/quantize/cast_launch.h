@@ -1,4 +1,4 @@
-// What kernels/cuda/quantize/cast.cpp calls. Arguments are checked before they come here.
+// Kernels called by kernels/cuda/quantize/cast.cpp, which checks the arguments.
 #pragma once
 
 #include "formats/training.h"
@@ -8,7 +8,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int64_t most_cast_rows = int64_t{65535} * 64;  // tiles down a grid
+inline constexpr int64_t most_cast_rows = int64_t{65535} * 64;  // tiles along one dimension of a grid
 
 struct CastArgs {
     const uint16_t* x = nullptr;
@@ -21,7 +21,7 @@ struct CastArgs {
     uint64_t first_sign = 0;
     const float* given = nullptr;
     uint16_t* values = nullptr;
-    int64_t pitch = 0;   // of values, elements
+    int64_t pitch = 0;   // of values, in elements
     int64_t groups = 0;  // blocks along the reduction
     int64_t outer = 0;
     float* scale = nullptr;
@@ -31,23 +31,24 @@ struct CastArgs {
     CastFactor product;
 };
 cudaError_t launch_cast(const CastArgs& a, bool down, cudaStream_t stream);
-// Both directions of one source. Amax of rows and columns are neighbours; one where columns are not rotated.
+// Both directions of one source. The amax of rows and of columns are adjacent; there is only one if columns are not
+// rotated.
 cudaError_t launch_cast_both(const CastArgs& rows, const CastArgs& columns, cudaStream_t stream);
 cudaError_t launch_block_codes(const CastArgs& a, bool down, cudaStream_t stream);
 cudaError_t launch_eden(const CastArgs& a, bool down, cudaStream_t stream);
 
 struct CodesArgs {
-    const uint16_t* x = nullptr;  // rows adjacent
+    const uint16_t* x = nullptr;  // adjacent rows
     int64_t rows = 0, cols = 0;
     CastRule rule;
     const float* given = nullptr;
     uint8_t* to_rows = nullptr;  // may be null
     bool tiles = false;
-    int64_t row_pitch = 0;          // of the columns in whole groups of 128, whether there are rows or not
+    int64_t row_pitch = 0;          // columns in whole groups of 128, also if to_rows is null
     uint8_t* to_columns = nullptr;  // may be null
     int64_t column_pitch = 0;
-    CodeScales row_scales, column_scales;  // of blocks
-    float* scale = nullptr;                // of a tensor
+    CodeScales row_scales, column_scales;  // used with scales per block
+    float* scale = nullptr;                // used with a tensor scale
     float* amax = nullptr;
     bool has_amax = false;
     float* seen = nullptr;

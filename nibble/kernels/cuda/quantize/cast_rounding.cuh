@@ -1,12 +1,12 @@
-// How a block of numbers becomes the values of a format, in place: the functions of formats/training.h with what a
-// tensor shares taken out.
+// Rounds a block of numbers to the values of a format in place: the functions of formats/training.h with the parts
+// shared by a tensor precomputed.
 #pragma once
 
 #include "kernels/cuda/quantize/cast_block.cuh"
 
 namespace nibble::cuda {
 
-// A cast as kernels take it.
+// The kernel arguments of a cast.
 struct Cast {
     CastArgs a;
     PhiloxRounds draws;  // CastRandom::block()
@@ -16,14 +16,14 @@ struct Cast {
           draws(PhiloxStream{.seed = args.random.id | args.random.draw << 32, .role = args.random.draw >> 32}) {}
 };
 
-// Of two BF16 numbers each.
+// Returns the products of two pairs of BF16.
 __device__ inline uint32_t pair_product(uint32_t a, uint32_t b) {
     const __nv_bfloat162 p =
         __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
     return *reinterpret_cast<const uint32_t*>(&p);
 }
 
-// The scale of 16 numbers, and what they are multiplied with before they are rounded.
+// The scale of 16 numbers and their factor before rounding.
 struct NvBlock {
     float scale, element;
 
@@ -41,7 +41,7 @@ __device__ inline NvBlock nv_block(float most, NvScale tensor) {
 template <bool Search, bool Drawn>
 struct RoundNvfp4 {
     static constexpr int length = 16;
-    float number = 0;  // of the tensor: CastValues::scale
+    float number = 0;  // CastValues::scale of the tensor
     NvScale of_all{};
 
     __device__ explicit RoundNvfp4(const CastArgs& a) {
@@ -49,7 +49,7 @@ struct RoundNvfp4 {
         number = *a.amax;
         of_all = nv_tensor_scale(number, nv_largest(a.rule));
     }
-    // What pair_of() wants of a block beside its numbers.
+    // Returns the value that pair_of() needs in addition to the numbers.
     __device__ float operator()(const Cast& cast, float (&z)[16], int64_t outer, int64_t group) const {
         const CastArgs& a = cast.a;
         const NvScale tensor = a.rule.row_scaled ? nv_tensor_scale(a.scale[outer], nv_largest(a.rule)) : of_all;
@@ -69,7 +69,8 @@ struct RoundNvfp4 {
             z[i] = __uint_as_float(e2m1_drawn(z[i] * block.element, e2m1_random(bits.word[i / 4], i % 4)));
         return block.scale * 0x1p26f;
     }
-    // `by`: of both blocks. Values 2^-126 as large times 2^100, times block scales that are 2^26 as large: exact.
+    // `by` has the factors of both blocks. Drawn values are too small by 2^-126 and block scales too large by 2^26;
+    // times 2^100 the product is exact.
     __device__ static uint32_t pair(float a, float b, uint32_t by) {
         if constexpr (!Drawn) return pair_of(a, b);
         return pair_product(pair_product(__byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632) &
@@ -83,7 +84,7 @@ struct PairOfValues {
     __device__ static uint32_t pair(float a, float b, uint32_t) { return pair_of(a, b); }
 };
 
-// Two numbers as E4M3 or E5M2, limited to the largest.
+// Rounds two numbers to E4M3 or E5M2, clamped to the largest value.
 __device__ inline void round_fp8(float& a, float& b, __nv_fp8_interpretation_t kind) {
     const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(__nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, kind), kind);
     const float2 z = __half22float2(pair);

@@ -1,4 +1,4 @@
-// What multiplies the sums of products, and scales that follow from the steps before.
+// Factors of the sums of products, and scales derived from earlier steps.
 #include "formats/nvfp4.h"
 #include "kernels/cuda/quantize/cast_block.cuh"
 
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(scale_threads)
     }
 }
 
-// A thread block for each scale.
+// One thread block per scale.
 __global__ void __launch_bounds__(scale_threads) cast_renew_scales_kernel(DelayedScales d, const float* clip) {
     float seen = d.seen[blockIdx.x];
     for (int64_t s = 0; s < d.sets; ++s) seen = fmaxf(seen, d.others[s * d.apart + blockIdx.x]);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(scale_threads) cast_renew_scales_kernel(Delaye
     float most = seen;
     for (int64_t i = 1 + threadIdx.x; i < d.history; i += scale_threads) most = fmaxf(most, history[i]);
     most = block_max<scale_threads>(most);
-    // One step up, in pieces that are read whole before they are written.
+    // Shifts the history by one step in pieces that are read completely before they are written.
     for (int64_t i = 0; i + 1 < d.history; i += scale_threads) {
         const int64_t at = i + threadIdx.x;
         const float next = at + 1 < d.history ? history[at + 1] : 0.0f;

@@ -1,6 +1,6 @@
-// The shape of every kernel whose blocks lie inside a row: a thread reads a few chunks of 16 elements, all loads in
-// flight before the first use, and hands each to an operation. Consecutive lanes hold consecutive chunks. Persistent
-// grids and lane-pair shuffles for fully coalesced loads were slower (reference prototypes, H200).
+// The common structure of kernels whose blocks lie inside a row: a thread reads a few chunks of 16 elements, with all
+// loads in flight before the first use, and passes each to an operation. Consecutive lanes have consecutive chunks.
+// Persistent grids, and lane-pair shuffles for fully coalesced loads, were slower (reference prototypes, H200).
 //
 //   struct Op {                          // copied to the device
 //       using Input = Bf16 or F32;
@@ -24,13 +24,13 @@ namespace nibble::cuda {
 
 inline constexpr int chunk_threads = 128;
 
-// 128 bytes in flight a thread either way.
+// 128 bytes in flight per thread for both input types.
 template <class Input>
 inline constexpr int usual_per_thread = 128 / Chunk<Input>::bytes;
 inline constexpr int usual_min_blocks = 8;
 
-// What the whole tensor shares, derived while the loads are on their way: by every thread where that is short, by one
-// for its block where it is long.
+// State shared by the whole tensor, computed while loads are in flight: by every thread if it is cheap, by one thread
+// per block if not.
 template <class Op>
 __device__ typename Op::State begin_state(const Op& op, bool first) {
     if constexpr (Op::shared_state) {

@@ -1,4 +1,4 @@
-// Codes back to numbers, and block scales to the 128 x 4 layout.
+// Decodes codes to numbers, and converts block scales to the 128 x 4 layout.
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int threads = 256;
 
-// What the codes of one chunk are multiplied with; the chunk lies in one row and one block.
+// Returns the factor of the codes of a chunk, which lies in one row and one block.
 __device__ float chunk_scale(const DecodeArgs& a, int64_t index, int64_t row, int64_t col) {
     const float tensor = a.tensor_scale ? *a.tensor_scale : 1.0f;
     if (a.per_row) return a.float_scales[row];
@@ -22,7 +22,7 @@ __device__ float chunk_scale(const DecodeArgs& a, int64_t index, int64_t row, in
     return a.e8m0 ? e8m0_to_float(scale) : e4m3_value(scale) * tensor;
 }
 
-// E2M1 is FP32 with another bias: moved to the top of the mantissa, 2^126 times too small.
+// E2M1 is FP32 with another bias: shifted to the top of the mantissa, its value is too small by 2^126.
 __device__ float e2m1_value(uint32_t nibble) {
     return __uint_as_float((nibble & 8u) << 28 | (nibble & 7u) << 22) * 0x1p126f;
 }

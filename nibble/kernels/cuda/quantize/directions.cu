@@ -1,4 +1,4 @@
-// Inputs by their strongest directions P [cols, rank] (train/train_rank.h): sums ascend in FP32, as on the host.
+// Splits inputs by their strongest directions P [cols, rank] (train/train_rank.h). FP32 sums ascend, as on the host.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/quantize/cast_launch.h"
 
@@ -6,9 +6,9 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int split_threads = 256, split_rows = 16, split_cols = 64;
-constexpr int split_sums = split_rows * most_directions / split_threads;  // of a thread
+constexpr int split_sums = split_rows * most_directions / split_threads;  // per thread
 
-// a [n, pitch] = BF16(x P), zeros behind the rank. A thread block has 16 rows; a thread some of their sums.
+// a [n, pitch] = BF16(x P), with zeros after the rank. A thread block has 16 rows; a thread has some of their sums.
 __global__ void __launch_bounds__(split_threads) directions_project_kernel(const __grid_constant__ SplitRows s) {
     __shared__ float x[split_rows][split_cols + 1];
     __shared__ float p[split_cols * most_directions];

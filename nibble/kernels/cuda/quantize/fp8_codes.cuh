@@ -1,4 +1,4 @@
-// Sixteen E4M3 codes under one divisor.
+// Sixteen E4M3 codes with one divisor.
 #pragma once
 
 #include "formats/fp8.h"
@@ -8,14 +8,14 @@
 
 namespace nibble::cuda {
 
-// Two quotients as a tensor of the weights' dtype holds them.
+// Rounds two quotients to the dtype of the weights.
 template <class In>
 __device__ float2 rounded_quotients(float a, float b, DType weights) {
     if (!is_f32<In> || weights == DType::bf16) return __bfloat1622float2(__floats2bfloat162_rn(a, b));
     return weights == DType::f16 ? __half22float2(__floats2half2_rn(a, b)) : float2{a, b};
 }
 
-// Codes straight from formats/. PerTensor: the quotient is rounded to the weights' dtype first.
+// Encodes with the functions of formats/. PerTensor: rounds the quotient to the dtype of the weights first.
 template <class In, bool PerTensor>
 __device__ __noinline__ uint4 exact_fp8_codes(const uint8_t* at, float divisor, DType weights) {
     uint32_t word[4];
@@ -31,8 +31,8 @@ __device__ __noinline__ uint4 exact_fp8_codes(const uint8_t* at, float divisor, 
     return {word[0], word[1], word[2], word[3]};
 }
 
-// `w` is rounded; `amax`: largest magnitude before that. Divisors outside the range of the shared reciprocal and
-// quotients far beyond 448 take the plain path.
+// `w` is rounded; `amax` is the largest magnitude before rounding. Divisors outside the range of the shared reciprocal,
+// and quotients far beyond 448, use the plain path.
 template <class In, bool PerTensor>
 __device__ uint4 fp8_codes(const Chunk<In>& w, const uint8_t* at, float amax, const Divisor& by, DType weights) {
     if (!safe_divisor(by.d) || !(amax <= 456.0f * by.d))

@@ -1,7 +1,7 @@
-// What a quantized panel lost. A row's sums are doubles over sixteen lanes, element j in lane j % 16, so half a warp
-// takes a row and every lane walks its own elements in order: the bits are those of kernels/quantize.h. Rows are added
-// by the host. The chain of additions bounds the time (a row of 8192: about 20 us); panels of other streams fill the
-// machine meanwhile.
+// Measures the error of a quantized panel. A row's sums are doubles over sixteen lanes, element j in lane j % 16: half
+// a warp processes a row, and every lane processes its elements in order, which gives the bits of kernels/quantize.h.
+// The host adds rows. The chain of additions limits the speed (a row of 8192: about 20 us); panels of other streams
+// fill the GPU meanwhile.
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
 #include "kernels/cuda/primitives/block16.cuh"
@@ -27,7 +27,7 @@ __device__ float load_element(const uint8_t* data, int64_t index) {
         return __ldg(reinterpret_cast<const float*>(data) + index);
 }
 
-// E2M1 is FP32 with another bias: moved to the top of the mantissa, 2^126 times too small.
+// E2M1 is FP32 with another bias: shifted to the top of the mantissa, its value is too small by 2^126.
 __device__ float e2m1_value(uint32_t nibble) {
     return __uint_as_float((nibble & 8u) << 28 | (nibble & 7u) << 22) * 0x1p126f;
 }
@@ -42,12 +42,12 @@ __device__ double squared(float x) { return double{x} * double{x}; }
 
 template <int Bits>
 struct Tally {
-    // Four-bit codes are few, so that lanes would meet at one counter: each has its own.
+    // There are few 4-bit codes and lanes would contend for counters, so each lane has its own.
     static constexpr int codes = 1 << Bits, copies = Bits == 4 ? threads : 1;
     uint32_t code[codes * copies], scale[256];
 };
 
-// Element (row, j): `byte` holds its code, `scale_byte` its block's scale.
+// Measures element (row, j): `byte` contains its code, `scale_byte` is its block's scale.
 template <int Bits>
 __device__ float decoded(const MeasureArgs& a, int64_t row, int64_t j, uint32_t code, uint8_t scale_byte,
                          float& scale) {

@@ -1,5 +1,5 @@
-// NVFP4 block scales and codes, with everything that is the same for a whole tensor computed once per thread. Equal to
-// formats/nvfp4.h bit for bit: where the shared reciprocals could round differently, those functions run as they are.
+// NVFP4 block scales and codes, with all values shared by a tensor computed once per thread. Equal to formats/nvfp4.h
+// bit for bit: if the shared reciprocals could round differently, those functions are called.
 #pragma once
 
 #include "formats/nvfp4.h"
@@ -9,10 +9,10 @@
 
 namespace nibble::cuda {
 
-// Block maxima below this, zero among them, take the plain path: a residual could leave the normal numbers.
+// Block maxima below this, including zero, use the plain path: a residual could be subnormal.
 inline constexpr float tiny_amax = 1e-30f;
 
-// Every product with an E4M3 scale is then a safe divisor.
+// Whether every product with an E4M3 scale is a safe divisor.
 __device__ inline bool safe_factor(float scale) { return scale >= 1e-15f && scale <= 128.0f; }
 
 struct DynamicScale {
@@ -28,7 +28,7 @@ struct DynamicScale {
           kept(args.kept) {}
 
     __device__ uint8_t exact(float amax) const { return nvfp4_dynamic_scale(amax, tensor_scale); }
-    // When safe and amax >= tiny_amax.
+    // Precondition: safe and amax >= tiny_amax.
     __device__ uint8_t fast(float amax) const { return e4m3_code(fmaxf(by.quotient(amax), 0.001953125f)); }
 };
 
@@ -58,8 +58,8 @@ struct Nvfp4Block {
     uint8_t scale;
 };
 
-// Sixteen elements straight from formats/. Reads them again, and stays small, so that the fast path keeps its
-// registers.
+// Encodes sixteen elements with the functions of formats/. It reads them again and stays small, so that the fast path
+// keeps its registers.
 template <class In>
 __device__ __noinline__ uint2 exact_nvfp4_codes(const uint8_t* at, float decode_scale, bool kept) {
     uint64_t packed = 0;
@@ -68,8 +68,8 @@ __device__ __noinline__ uint2 exact_nvfp4_codes(const uint8_t* at, float decode_
     return {static_cast<uint32_t>(packed), static_cast<uint32_t>(packed >> 32)};
 }
 
-// Codes for a safe tensor scale; `amax`: largest magnitude of the chunk before rounding. Blocks whose quotients may
-// pass 7 (a clamped or subnormal scale) take the plain path.
+// Codes for a safe tensor scale; `amax` is the largest magnitude of the chunk before rounding. Blocks whose quotients
+// may exceed 7 (a clamped or subnormal scale) use the plain path.
 template <class In>
 __device__ uint2 nvfp4_codes(const Chunk<In>& w, const uint8_t* at, float amax, float decode_scale, bool kept) {
     if (!(amax <= 6.5f * decode_scale)) return exact_nvfp4_codes<In>(at, decode_scale, is_f32<In> && kept);
@@ -82,7 +82,7 @@ __device__ uint2 nvfp4_codes(const Chunk<In>& w, const uint8_t* at, float amax, 
     return {half[0], half[1]};
 }
 
-// Scale and codes of a chunk from the maximum that its scale is made of.
+// Scale and codes of a chunk from the maximum that determines its scale.
 template <class In, class Scale>
 __device__ Nvfp4Block nvfp4_block(const Scale& scales, Chunk<In>& w, const uint8_t* at, float chunk_amax,
                                   float scale_amax) {
@@ -97,7 +97,7 @@ __device__ Nvfp4Block nvfp4_block(const Scale& scales, Chunk<In>& w, const uint8
     return {nvfp4_codes(w, at, chunk_amax, e4m3_value(scale) * scales.tensor_scale, scales.kept), scale};
 }
 
-// Row-major or swizzled place of the scale of block `index` of a matrix with `blocks_across` blocks a row.
+// Row-major or swizzled offset of the scale of block `index` of a matrix with `blocks_across` blocks per row.
 struct ScaleStore {
     uint8_t* scales;
     uint32_t blocks_across;

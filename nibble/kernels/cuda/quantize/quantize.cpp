@@ -18,7 +18,7 @@ Result<Input> input(const MatrixView& m, std::string_view what) {
     return Input{reinterpret_cast<const uint8_t*>(m.data), m.rows, m.cols, m.dtype == DType::f32};
 }
 
-// Kernels write scales, not the padding of the swizzled layout.
+// Kernels write scales but not the padding of the swizzled layout.
 Status clear_padding(const MatrixView& x, int64_t block, const ActivationOutput& out, const Stream& stream) {
     const int64_t across = x.cols / block;
     if (!out.swizzled || (x.rows % 128 == 0 && across % 4 == 0)) return Ok{};

@@ -1,5 +1,5 @@
-// FP8 with scales that follow from a maximum: per tensor, row (weights per output, activations per token), 1 x 128
-// group, 128 x 128 tile.
+// FP8 with scales derived from a maximum: per tensor, row (weights per output, activations per token), 1 x 128 group,
+// 128 x 128 tile.
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/fp8_codes.cuh"
 #include "kernels/cuda/quantize/quantize_launch.h"
@@ -19,7 +19,7 @@ struct Fp8Tensor {
     };
 
     Fp8QuantizeArgs args;
-    const uint8_t* tail;  // elements behind the last whole chunk
+    const uint8_t* tail;  // elements after the last whole chunk
     int tail_count;
     int64_t tail_index;
 
@@ -98,7 +98,7 @@ __device__ float block_max(float x) {
     return __uint_as_float(all);
 }
 
-// One block a row; up to Held chunks a thread stay in registers, the rest is read twice (from L2 the second time).
+// One block per row. Up to Held chunks per thread stay in registers; the rest is read twice (from L2 the second time).
 template <class In, int Held>
 __global__ void __launch_bounds__(row_threads)
     quantize_fp8_row_kernel(const uint8_t* __restrict__ data, int64_t chunks, const Fp8QuantizeArgs args) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(row_threads)
     }
 }
 
-// One block a tile: thread t holds chunk t % 8 of rows t / 8, + 32, + 64, + 96.
+// One block per tile: thread t holds chunk t % 8 of rows t / 8, + 32, + 64, + 96.
 template <class In>
 __global__ void __launch_bounds__(tile_threads)
     quantize_fp8_128x128_kernel(const uint8_t* __restrict__ data, int64_t rows, int64_t chunks, int64_t tiles_across,

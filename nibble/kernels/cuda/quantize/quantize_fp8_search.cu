@@ -1,6 +1,7 @@
-// FP8 rows and tiles of any width, and their searches: losses are sums of doubles in the order of kernels/ref (sixteen
+// FP8 rows and tiles of any width, and their searches. Losses are sums of doubles in the order of kernels/ref (sixteen
 // lanes by column, a halving tree, rows one after the other), so the same multiplier wins. Also the losses of
-// per-tensor searches. Sixteen threads are the sixteen lanes. Exact before fast: a search is a once-per-model job.
+// per-tensor searches. Sixteen threads are the sixteen lanes. A search runs once per model, so exactness matters more
+// than speed.
 #include "formats/fp8.h"
 #include "formats/nvfp4.h"
 #include "kernels/cuda/primitives/block16.cuh"
@@ -22,7 +23,7 @@ __device__ float element(const uint8_t* data, int64_t index) {
         return reinterpret_cast<const float*>(data)[index];
 }
 
-// The halving tree over sixteen neighbouring threads; every thread gets the total.
+// Halving tree over sixteen adjacent threads; every thread gets the total.
 __device__ double tree16(double x, unsigned mask) {
 #pragma unroll
     for (int half = 8; half > 0; half /= 2) x += __shfl_xor_sync(mask, x, half);
@@ -33,7 +34,7 @@ __device__ unsigned group_mask() { return threadIdx.x % 32 < 16 ? 0x0000FFFFu : 
 
 __device__ double squared(float x) { return double{x} * double{x}; }
 
-// Squared error of fp8_fake_value over `cols` elements from `index`, one thread per lane.
+// Returns the squared error of fp8_fake_value over `cols` elements from `index`, one thread per lane.
 template <class In>
 __device__ double fp8_row_loss(const uint8_t* data, int64_t index, int64_t cols, float amax) {
     double sum = 0;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x % lanes == 0) scratch[job] = total;
 }
 
-// Rows are added in order, one thread per multiplier.
+// Adds rows in order, one thread per multiplier.
 __global__ void search_add_losses_kernel(const double* __restrict__ scratch, int64_t rows, int count, double* losses) {
     const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= count) return;

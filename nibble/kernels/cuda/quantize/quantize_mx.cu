@@ -39,18 +39,18 @@ struct Mx {
         if constexpr (R == MxRule::mxfp4_inputs) {
             uint32_t half[2];
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {  // quotients are below 7, or 7 where rounding to BF16 went up
+            for (int h = 0; h < 2; ++h) {  // quotients are below 7, or 7 if rounding to BF16 went up
                 half[h] = e2m1_pack8([&](int i) { return fminf(w.magnitude(8 * h + i) * inverse, e2m1_max); });
 #pragma unroll
-                for (int i = 0; i < 8; ++i)  // the sign of the quotient: one that underflows to -0 has none
+                for (int i = 0; i < 8; ++i)  // the sign of the quotient: if it underflows to -0 there is none
                     half[h] |= (w.value(8 * h + i) * inverse < 0.0f ? 8u : 0u) << (4 * i);
             }
             __stcs(reinterpret_cast<uint2*>(codes) + index, uint2{half[0], half[1]});
         } else if constexpr (R == MxRule::mxfp4) {
             uint2 packed;
             if (scale <= 127 + 16 && !(is_f32<In> && kept)) {
-                // BF16 times a power of two has eight significant bits: shrunk by 2^-20, a tie goes down and nothing
-                // else moves.
+                // BF16 times a power of two has eight significant bits: reduced by 2^-20, a tie goes down and nothing
+                // else changes.
                 const float shrunk = inverse * (1.0f - 0x1p-20f);
                 packed.x = e2m1_pack8([&](int i) { return w.magnitude(i) * shrunk; }) | w.not_positive_nibbles(0);
                 packed.y = e2m1_pack8([&](int i) { return w.magnitude(8 + i) * shrunk; }) | w.not_positive_nibbles(1);

@@ -1,4 +1,4 @@
-// NVFP4 without a search: scales follow from the block maximum and the tensor's.
+// NVFP4 without a search: scales follow from the maxima of the block and the tensor.
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
 #include "kernels/cuda/quantize/nvfp4_scale.cuh"
 #include "kernels/cuda/quantize/quantize_launch.h"
@@ -36,9 +36,9 @@ struct Nvfp4Max {
     __device__ void end(const State&) const {}
 };
 
-// Swizzled scales of whole 128-row tiles: a warp takes rows r, r + 1 and those 32, 64, 96 below, four blocks of each,
-// so that its 32 scales are 32 consecutive bytes (in row order it would write an eighth of every sector it touches). A
-// block of threads covers 32 rows x 16 blocks; thread k of a row's four reads blocks k, k + 4, k + 8, k + 12.
+// Swizzled scales of whole 128-row tiles. A warp processes rows r, r + 1 and those 32, 64, 96 below, four blocks of
+// each, so its 32 scales are 32 consecutive bytes (in row order it would write an eighth of every sector). A thread
+// block covers 32 rows x 16 blocks; thread k of a row's four reads blocks k, k + 4, k + 8, k + 12.
 constexpr int tile_blocks_across = 16;
 
 template <class In>

@@ -1,11 +1,11 @@
 // NVFP4 with static scales chosen by squared error: multipliers of the block maximum, or the 126 E4M3 values.
 //
-// Two multipliers (four over six) are ranked by exact integer sums, see two_candidates.cuh. Else:
+// Two multipliers (four over six) are ranked by exact integer sums, see two_candidates.cuh.
 //
-// Two steps. Every thread ranks its block's candidates with a cheap loss (six fused operations an element) whose
-// distance from the defined loss is bounded; where the bounds leave one possible winner it is the winner. Elsewhere
-// (near ties, one block in thousands, and scales outside the safe range) the warp takes the block together, sixteen
-// lanes per candidate, and computes the losses with the functions of formats/. So the same candidate wins as in
+// Otherwise there are two steps. Every thread ranks its block's candidates with a cheap loss (six fused operations per
+// element) whose difference from the defined loss is bounded; if the bounds leave one possible winner, it wins. For the
+// remaining blocks (near ties, one block in thousands, and scales outside the safe range) the whole warp computes the
+// losses with the functions of formats/, sixteen lanes per candidate. The winner is therefore the same as in
 // kernels/ref.
 //
 // The sweep does not try all 126. Candidate values double every eight, so block scales do, and with s unclipped (amax
@@ -41,10 +41,10 @@ struct Magnitudes {
 // ---- Ranking ------------------------------------------------------------------------------------------------------
 
 // Squared error in units of the scale squared, r = 1 / scale. A float c in [2^22, 2^23) times the binade of q is a
-// multiple of the grid's step there, so c - q is c minus q rounded to the grid (ties either way: their errors are
-// equal). Where c - q falls out of c's binade, q is a hair above a power of two and any step finds it; c + q would
-// leave the grid. The distance from the defined loss: q is off by q * 2^-24, products and differences there by as much
-// again, so by Cauchy's inequality the sums differ by less than 1.4e-5 * sqrt(L) + 2e-6 * L, which is less than
+// multiple of the grid's step there, so c - q is c minus q rounded to the grid (in either direction for ties, whose
+// errors are equal). If c - q falls out of c's binade, q is slightly above a power of two and any step finds it; c + q
+// would leave the grid. Difference from the defined loss: q is off by q * 2^-24, and products and differences there by
+// as much again, so by Cauchy's inequality the sums differ by less than 1.4e-5 * sqrt(L) + 2e-6 * L, which is less than
 // rough_bound * (1 + L).
 constexpr float rough_bound = 1e-5f;
 
@@ -64,12 +64,12 @@ __device__ float rough_loss(const Magnitudes& w, float r) {
     return sum[0] + sum[1];
 }
 
-// Which candidate wins, as far as bounds can tell.
+// The winning candidate, as far as the bounds determine it.
 struct Ranking {
     float least_upper = INFINITY, least_lower = INFINITY, second_lower = INFINITY;
     int best = 0;
 
-    // `loss` in units of scale^2.
+    // `loss` is in units of scale^2.
     __device__ void add(int candidate, float loss, float scale) {
         const float unit = scale * scale;
         const float lower = unit * fmaf(loss, 1.0f - rough_bound, -rough_bound);
@@ -86,7 +86,7 @@ struct Ranking {
     __device__ bool certain() const { return second_lower > least_upper; }
 };
 
-// One element's share of nvfp4_fake_loss and the tree of sum16 over sixteen neighbouring lanes.
+// One element's term of nvfp4_fake_loss, summed by sum16's tree over sixteen adjacent lanes.
 __device__ float lane_loss(float x, float scale) {
     const float e = x - nvfp4_fake_value(x, scale);
     float sum = e * e;
@@ -95,14 +95,14 @@ __device__ float lane_loss(float x, float scale) {
     return sum;
 }
 
-// Calls visit(lane) with the whole warp for every lane that asks.
+// Calls visit(lane) with the whole warp for every lane that requests it.
 template <class Visit>
 __device__ void for_each_asking(bool asks, Visit visit) {
     for (unsigned todo = __ballot_sync(0xFFFFFFFFu, asks); todo; todo &= todo - 1)
         visit(__ffs(static_cast<int>(todo)) - 1);
 }
 
-// Element lane % 16 of the chunk that lane `owner` is at.
+// Returns element lane % 16 of the chunk of lane `owner`.
 template <class In>
 __device__ float lane_element(const uint8_t* at, int owner) {
     const auto bits = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(at), owner);
@@ -118,13 +118,13 @@ struct SearchState {
     int raised;
 };
 
-// Profile: args.arithmetic, known to the compiler.
+// Profile: args.arithmetic as a compile-time constant.
 template <class In, Arithmetic Profile>
 struct Nvfp4Multipliers {
     using Input = In;
     using State = SearchState;
-    // Bound by instructions, not by memory: fewer loads in flight buy more warps (4 chunks a thread: 47 % of copy, 2:
-    // 51 %).
+    // Limited by instructions, not by memory: fewer loads in flight allow more warps (4 chunks per thread: 47 % of copy
+    // speed, 2: 51 %).
     static constexpr int per_thread = usual_per_thread<In> / 2, min_blocks = search_min_blocks;
     static constexpr bool shared_state = true;
 
@@ -139,12 +139,12 @@ struct Nvfp4Multipliers {
         return s;
     }
 
-    // nvfp4_fake_block_scale; a maximum that overflows saturates in both. Finite factors only (State::safe).
+    // nvfp4_fake_block_scale; a maximum that overflows saturates in both. Precondition: finite factors (State::safe).
     __device__ float block_scale(const State& s, float amax, float m) const {
         return e4m3_value(e4m3_code(div_const(amax * m, e2m1_max, Profile) * s.fake.up)) * s.fake.down;
     }
 
-    // The winning multiplier, 0 where it is too close to call.
+    // Returns the winning multiplier, or 0 if the bounds do not decide.
     __device__ float rank(const State& s, const Magnitudes& x, float amax) const {
         Ranking ranking;
         bool zero = false;
@@ -158,7 +158,7 @@ struct Nvfp4Multipliers {
         return zero || !ranking.certain() ? 0.0f : multipliers.value[ranking.best];
     }
 
-    // The same with exact losses, by a whole warp: `x` is element lane % 16 of the block.
+    // The same with exact losses by a whole warp: `x` is element lane % 16 of the block.
     __device__ float decide(const State& s, float x, float amax) const {
         int best = 0;
         float least = 0.0f;
@@ -176,7 +176,7 @@ struct Nvfp4Multipliers {
     __device__ void chunk(State& s, Chunk<In>& w, const uint8_t* at, int64_t index, bool valid) const {
         const float amax = w.amax();
         const Magnitudes x(w);
-        float m = multipliers.value[0];  // of a zero block
+        float m = multipliers.value[0];  // for a zero block
         if (amax != 0.0f) m = s.safe && amax >= tiny_amax ? rank(s, x, amax) : 0.0f;
         for_each_asking(m == 0.0f, [&](int lane) {
             const float decided = decide(s, lane_element<In>(at, lane), __shfl_sync(0xFFFFFFFFu, amax, lane));
@@ -200,8 +200,8 @@ struct Nvfp4Multipliers {
 
 // ---- Two multipliers ----------------------------------------------------------------------------------------------
 
-// A block that the sums below cannot finish: its multiplier is known, the rest is done again. Small, so that the path
-// around it keeps its registers.
+// Finishes a block that the sums below cannot finish: its multiplier is known, the rest is computed again. Small, so
+// that the code around it keeps its registers.
 __device__ __noinline__ Nvfp4Block plain_block(const StaticScale& scales, const uint8_t* at, float amax,
                                                float scale_amax) {
     Chunk<Bf16> w;
@@ -212,7 +212,7 @@ __device__ __noinline__ Nvfp4Block plain_block(const StaticScale& scales, const 
 template <Arithmetic Profile>
 using TwoMultipliers = Nvfp4Multipliers<Bf16, Profile>;
 
-// All lanes of a warp come here together.
+// Called by all lanes of a warp together.
 template <Arithmetic Profile>
 __device__ void chunk_of_two(const TwoMultipliers<Profile>& op, SearchState& s, const CandidateTable& table,
                              const Chunk<Bf16>& w, const uint8_t* at, int64_t index, bool valid) {
@@ -232,7 +232,7 @@ __device__ void chunk_of_two(const TwoMultipliers<Profile>& op, SearchState& s, 
             choice = compare(c[0], c[1], scale[0], scale[1]);
         }
     }
-    float m = choice > 0 ? op.multipliers.value[1] : op.multipliers.value[0];  // a zero block takes the first
+    float m = choice > 0 ? op.multipliers.value[1] : op.multipliers.value[0];  // a zero block uses the first
     for_each_asking(choice == 0 && amax != 0.0f, [&](int lane) {
         const float decided = op.decide(s, lane_element<Bf16>(at, lane), __shfl_sync(0xFFFFFFFFu, amax, lane));
         if (threadIdx.x % 32 == lane) m = decided;
@@ -301,7 +301,7 @@ template <Arithmetic Profile>
 cudaError_t two_multipliers(const uint8_t* data, int64_t chunks, const TwoMultipliers<Profile>& op,
                             cudaStream_t stream) {
     if (chunks == 0) return cudaSuccess;
-    // Long blocks share a table longer; short ones leave no multiprocessor idle at the end.
+    // Long blocks reuse a table more; short ones leave no multiprocessor idle at the end.
     const int rounds = chunks >= int64_t{1} << 23 ? 8 : 4;
     const int64_t per_block = int64_t{2} * rounds * chunk_threads;
     const auto blocks = static_cast<unsigned>((chunks + per_block - 1) / per_block);
@@ -318,7 +318,7 @@ struct SweepTable {
     float inverse[candidates + 1];
 };
 
-// Candidates first ... last do not clip; above `last` they lose to their halves. Empty when all clip.
+// Candidates first ... last do not clip; those above `last` lose to their halves. Empty if all clip.
 struct Octave {
     int first, last;
 };
@@ -327,11 +327,11 @@ __device__ Octave unclipped_octave(float amax, const SweepTable& table) {
     const int nearest = e4m3_code(amax * table.inverse[8] * (0.015625f / 6.0f));  // [8] is 2^-6
     int first = max(nearest - 1, 1);
     while (first <= candidates && 6.0f * table.scale[first] < amax) ++first;
-    // Below 16 only every other candidate has its half among them; the others are tried, too.
+    // Below 16 only every other candidate's half is a candidate too; the others are tried as well.
     return {first, min(max(first + 7, 15), candidates)};
 }
 
-// The winner, or 0 where it is too close to call.
+// Returns the winner, or 0 if the bounds do not decide.
 __device__ uint8_t pruned_sweep(const Magnitudes& x, float amax, const Octave& octave, const SweepTable& table) {
     Ranking ranking;
 #pragma unroll 1
@@ -346,8 +346,8 @@ __device__ uint8_t pruned_sweep(const Magnitudes& x, float amax, const Octave& o
     return ranking.certain() ? static_cast<uint8_t>(ranking.best) : 0;
 }
 
-// The winner by exact losses and a whole warp: `x` is element lane % 16 of the block. Without `prune`, of all
-// candidates.
+// Returns the winner by exact losses with a whole warp: `x` is element lane % 16 of the block. Without `prune`, tries
+// all candidates.
 __device__ uint8_t close_sweep(float x, float amax, bool prune, const SweepTable& table) {
     const Octave octave = prune ? unclipped_octave(amax, table) : Octave{1, candidates};
     int best = 0;
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(sweep_threads, search_min_blocks)
         table.inverse[v] = by.r;
     }
     __syncthreads();
-    // What pruning rests on: safe, ascending, doubling.
+    // Preconditions of pruning: safe, ascending, doubling.
     bool regular = true;
     if (v >= 1 && v <= candidates) {
         regular = safe_divisor(table.scale[v]) && (v == 1 || table.scale[v] > table.scale[v - 1]);
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(sweep_threads, search_min_blocks)
         else
             w.clear();
         const float amax = w.amax();
-        uint8_t best = 1;  // of a zero block
+        uint8_t best = 1;  // for a zero block
         if (amax != 0.0f)
             best = regular && amax >= tiny_amax
                        ? pruned_sweep(Magnitudes(w), amax, unclipped_octave(amax, table), table)

@@ -1,6 +1,6 @@
 // NVFP4 for training: an optional 16-point Hadamard rotation of every block, then dynamic scales with nearest or
-// stochastic rounding. Quotients are correctly rounded by the shared reciprocal; blocks outside its range, or that are
-// not finite, take the functions of formats/ one element at a time.
+// stochastic rounding. The shared reciprocal gives correctly rounded quotients. Blocks outside its range, or that are
+// not finite, use the functions of formats/ element by element.
 #include "formats/stochastic.h"
 #include "kernels/cuda/primitives/philox_rounds.cuh"
 #include "kernels/cuda/quantize/chunk_kernel.cuh"
@@ -12,7 +12,7 @@
 namespace nibble::cuda {
 namespace {
 
-// Straight from formats/: reads the block again, and stays small.
+// Uses the functions of formats/ directly: reads the block again and stays small.
 template <class In, bool Rotate, bool Stochastic>
 __device__ __noinline__ Nvfp4Block exact_training_block(const uint8_t* at, int64_t index, float tensor_scale,
                                                         const Training& training) {
@@ -38,35 +38,36 @@ __device__ __noinline__ Nvfp4Block exact_training_block(const uint8_t* at, int64
     return block;
 }
 
-// NaN if one of them is.
+// Returns the larger number, or NaN if either is NaN.
 __device__ inline float max_or_nan(float a, float b) {
     float m;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
     return m;
 }
 
-// The top bytes of four words, the first lowest.
+// Returns the top bytes of four words, the first lowest.
 __device__ inline uint32_t top_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
 }
 
-// Sign bits of eight numbers as bit 3 of each nibble.
+// Returns the sign bits of eight numbers as bit 3 of each nibble.
 __device__ inline uint32_t sign_bits(const float* x) {
     const auto bits = [x](int i) { return __float_as_uint(x[i]); };
     return ((top_bytes(bits(0), bits(2), bits(4), bits(6)) >> 4) & 0x08080808u) |
            (top_bytes(bits(1), bits(3), bits(5), bits(7)) & 0x80808080u);
 }
 
-// Eight magnitude codes of |q| <= 6.5 rounded up with the probability of the distance to the value below, as
-// e2m1_magnitude_stochastic. m = max(1 + |q|, 2 |q|) has the code, plus a constant, in its bits from 22 on, and below
-// them the fraction of the step; 1 + |q| is rounded up, which leaves every comparison with a multiple of 2^-17 as it
-// is. Four times those bits less 256 random + 1 borrow from the top byte unless the fraction exceeds the random number.
+// Returns eight magnitude codes of |q| <= 6.5, rounded up with a probability equal to the distance from the lower
+// neighbour, like e2m1_magnitude_stochastic. Bits 22 and up of m = max(1 + |q|, 2 |q|) hold the code plus a constant,
+// the bits below the fraction of the step. 1 + |q| is rounded up, which does not change comparisons with multiples of
+// 2^-17. Four times those bits minus 256 random + 1 borrows from the top byte unless the fraction exceeds the random
+// number.
 __device__ inline uint32_t stochastic_pack8(const float* q, const PhiloxBlock& random) {
     uint32_t t[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const float m = __fadd_ru(fabsf(q[i]), fmaxf(fabsf(q[i]), 1.0f));
-        // 253: what the top byte starts with, less the borrow.
+        // 253: initial value of the top byte, minus the borrow.
         t[i] = 4u * __float_as_uint(m) - __byte_perm(random.word[i / 2], 0x0000FD01u, i % 2 ? 0x5324 : 0x5104);
     }
     const uint32_t packed = top_bytes(t[0], t[2], t[4], t[6]) + 16u * top_bytes(t[1], t[3], t[5], t[7]);
@@ -80,10 +81,10 @@ struct Nvfp4Training {
     static constexpr int per_thread = 2, min_blocks = 6;
     static constexpr bool shared_state = false;
     static constexpr bool is_bf16 = std::is_same_v<In, Bf16>;
-    // Rotated BF16 keeps the factor 1/4 for the divisor: exact, such sums are multiples of 2^-133.
+    // Rotated BF16 leaves the factor 1/4 to the divisor. This is exact: such sums are multiples of 2^-133.
     static constexpr float folded = Rotate && is_bf16 ? 0.25f : 1.0f;
     // Up to this block scale no quotient of a nonzero element rounds to zero, so its sign is the element's (sums of
-    // BF16 are multiples of 2^-133, rotated FP32 of 2^-149).
+    // BF16 are multiples of 2^-133, of rotated FP32 multiples of 2^-149).
     static constexpr float most_scale = !Rotate ? safe_divisor_max : is_bf16 ? 8192.0f : 1.0f;
 
     Nvfp4Args args;
@@ -100,7 +101,7 @@ struct Nvfp4Training {
 
     __device__ State begin(bool) const { return State(args); }
 
-    // Elements whose codes are wanted, times 1 / folded. -0 is +0 in rotated ones: no sum of +0 is -0.
+    // Returns the elements to encode, times 1 / folded. Rotated elements have no -0: a sum of +0 is never -0.
     __device__ float values(Chunk<In>& chunk, float (&w)[16]) const {
         float amax = 0.0f;
         if constexpr (is_bf16) {

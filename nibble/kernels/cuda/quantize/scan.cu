@@ -1,5 +1,5 @@
-// Maximum over finite elements and the first one that is not finite. Both are order-free (integer maximum and minimum),
-// so any schedule gives the same result.
+// Finds the maximum over finite elements and the first element that is not finite. Both are integer maxima or minima,
+// which do not depend on the order.
 #include "kernels/cuda/primitives/block16.cuh"
 #include "kernels/cuda/quantize/quantize_launch.h"
 #include "kernels/device_scan.h"
@@ -13,7 +13,7 @@ constexpr int threads = 256, per_thread = 4;
 constexpr unsigned long long none = ~0ull;
 
 struct Found {
-    uint32_t amax = 0;  // bits of a magnitude: ordered like the number
+    uint32_t amax = 0;  // bits of a magnitude, which order like the number
     unsigned long long first = none;
 
     __device__ void element(float x, unsigned long long index) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(threads) quantize_scan_kernel(const uint8_t* _
                 found.element(w[k].value(i), first_element + (first + k * threads) * chunk + i);
         }
     }
-    if (blockIdx.x == 0 && threadIdx.x < elements % chunk) {  // the end of a matrix that is not whole chunks
+    if (blockIdx.x == 0 && threadIdx.x < elements % chunk) {  // the end of a matrix without whole chunks
         const int64_t i = chunks * chunk + threadIdx.x;
         found.element(element_at<In>(data + chunks * Chunk<In>::bytes, static_cast<int>(threadIdx.x)),
                       first_element + i);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(threads) quantize_scan_kernel(const uint8_t* _
     __syncthreads();
     if (threadIdx.x < 32) {
         const uint32_t all = __reduce_max_sync(0xFFFFFFFFu, threadIdx.x < threads / 32 ? warp_amax[threadIdx.x] : 0);
-        // Most blocks find a larger maximum already there and leave without an atomic.
+        // Most blocks find a larger maximum and skip the atomic.
         auto* target = reinterpret_cast<unsigned int*>(&scan->amax);
         if (threadIdx.x == 0 && all > *reinterpret_cast<volatile unsigned int*>(target)) atomicMax(target, all);
     }

@@ -1,4 +1,4 @@
-// Ranking two block scales (four over six) by exact integer sums, and codes that come with it.
+// Ranks two block scales (four over six) by exact integer sums, and computes the codes on the way.
 //
 // With g the grid value of x under the scale s, the loss of a block is sum x^2 - 2 s sum x g + s^2 sum g^2, so only the
 // last two sums decide. Both are exact: in units of 2^-14 of the binade of the block's maximum every BF16 weight whose
@@ -6,12 +6,12 @@
 // maximum), and 2g is one of 0 1 2 3 4 6 8 12. Packed codes select the bytes 2g, four elements an instruction; dot
 // products of bytes and of 16-bit words add them up.
 //
-// The codes are rounded products x * (1/s) instead of rounded quotients x / s, with no correction, and s is the scale
-// that codes are stored with, which is a little off the one inside the search. All three codes are equal for every BF16
-// x when they are equal on both sides of the seven places where the code changes, for the eight mantissas that a block
-// scale can have; every thread block checks that (codes_agree), and a tensor that fails takes the general path: one
-// with a tie that the one rounds up and the other down, or whose search is normalised by another maximum than its
-// stored scale.
+// Codes are rounded products x * (1/s) instead of rounded quotients x / s, without correction, and s is the scale that
+// is stored with the codes, which differs slightly from the one inside the search. All three codes are equal for every
+// BF16 x if they are equal on both sides of the seven positions where the code changes, for the eight mantissas of a
+// block scale. Every thread block checks this (codes_agree). A tensor that fails uses the general path: it has a tie
+// that rounds up in one way and down in the other, or its search is normalised by another maximum than its stored
+// scale.
 #pragma once
 
 #include "formats/nvfp4.h"
@@ -20,13 +20,13 @@
 
 namespace nibble::cuda {
 
-// By E4M3 code of the block scale.
+// Indexed by the E4M3 code of the block scale.
 struct CandidateTable {
     float scale[128];    // inside the search: code * fake.down
-    float inverse[128];  // of code * tensor_scale, which the codes are made with
+    float inverse[128];  // of code * tensor_scale, used for the codes
 };
 
-// |x| times the inverse of a scale, rounded to E2M1 in one go: the code plus e2m1_bias. Products in [0, 7).
+// Rounds |x| times the inverse of a scale to E2M1 in one step: the code plus e2m1_bias. Products are in [0, 7).
 struct ProductCode {
     float r, half, quarter;
 
@@ -39,9 +39,9 @@ struct ProductCode {
     }
 };
 
-// Whether products and quotients by both scales give equal codes around one change of the code: `task` < 64 is a
-// mantissa and a change (seven of eight numbers name one). Codes do not fall as x grows, so four BF16 numbers that lie
-// around the change are enough.
+// Whether products and quotients with both scales give equal codes around one change of the code. `task` < 64 selects a
+// mantissa and a change (seven of eight numbers select one). Codes do not fall as x grows, so four BF16 numbers around
+// the change suffice.
 __device__ inline bool codes_agree(int task, float tensor_scale, float fake_down) {
     constexpr float change[8] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 0.25f};
     const float mantissa = 1.0f + 0.125f * static_cast<float>(task / 8);
@@ -58,7 +58,7 @@ __device__ inline bool codes_agree(int task, float tensor_scale, float fake_down
     return agree;
 }
 
-// Called by 128 threads. True: the table is made and may be used.
+// Called by 128 threads. Returns true if the table is complete and usable.
 __device__ inline bool make_candidate_table(CandidateTable& table, float fake_down, const StaticScale& store) {
     const auto v = static_cast<int>(threadIdx.x);
     bool good = store.safe && safe_factor(fake_down);
@@ -75,7 +75,7 @@ __device__ inline bool make_candidate_table(CandidateTable& table, float fake_do
     return __syncthreads_and(good);
 }
 
-// Magnitudes as integers in units of `unit`, two a word.
+// Magnitudes as integers in units of `unit`, two per word.
 struct FixedBlock {
     uint32_t pair[8];
     float unit;
@@ -95,12 +95,12 @@ struct FixedBlock {
 
 struct Candidate {
     uint32_t half[2];  // magnitude codes
-    float part;        // loss less sum x^2
+    float part;        // loss minus sum x^2
 };
 
 __device__ inline Candidate candidate(const Chunk<Bf16>& w, const FixedBlock& fixed, float scale, float inverse) {
     Candidate c;
-    uint32_t cross = 0, square = 0;  // sums of x * 2g and of (2g)^2
+    uint32_t cross = 0, square = 0;  // sums of x * 2g and (2g)^2
     const ProductCode code(inverse);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -121,9 +121,9 @@ __device__ inline Candidate candidate(const Chunk<Bf16>& w, const FixedBlock& fi
     return c;
 }
 
-// -1, 1: the first, the second has the smaller defined loss; 0: too close to call. In units of scale^2 the defined loss
-// L (at most 16) is off the exact one by less than 2.9e-6 sqrt(L) + 3e-7 L: products g * s of up to 6 s, differences,
-// squares and four levels of additions round in FP32. A part is off by three roundings of itself.
+// Returns -1 or 1 if the first or second has the smaller defined loss, 0 if the bounds do not decide. In units of
+// scale^2 the defined loss L (at most 16) differs from the exact one by less than 2.9e-6 sqrt(L) + 3e-7 L: products g *
+// s of up to 6 s, differences, squares and four levels of additions round in FP32. A part is off by three roundings.
 __device__ inline int compare(const Candidate& a, const Candidate& b, float scale_a, float scale_b) {
     const float margin =
         fmaf(2.5e-7f, fabsf(a.part) + fabsf(b.part), 2e-5f * fmaf(scale_a, scale_a, scale_b * scale_b));
