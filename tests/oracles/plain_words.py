@@ -14,6 +14,8 @@ FOLDERS = [
     "nibble/base", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/kernels", "nibble/kernels/cpu",
     "nibble/kernels/ref", "nibble/kernels/cuda/elementwise", "nibble/kernels/cuda/lora", "nibble/kernels/cuda/loss",
     "nibble/kernels/cuda/moe", "nibble/kernels/cuda/observe", "nibble/kernels/cuda/optimizer",
+    "nibble/kernels/cuda/attention", "nibble/kernels/cuda/primitives", "nibble/kernels/cuda/product/dense",
+    "nibble/kernels/cuda/product/exact", "nibble/kernels/cuda/product/fp8", "nibble/kernels/cuda/quantize",
     "nibble/kernels/cuda/sampling", "nibble/kernels/cuda/ssm", "nibble/page", "nibble/parallel", "nibble/tensor", "nibble/text",
 ]  # fmt: skip
 # The files of these folders, without the folders below them.
@@ -22,7 +24,7 @@ FLAT = ["nibble/kernels"]
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
 OPENINGS = [
     ("opens with 'What', 'Of', 'Whose' or 'Where'", r"(What|Of|Whose|Where|what|whose)\b(?! if)"),
-    ("opens with 'As'", r"As\b(?! (in|above)\b)"),
+    ("opens with 'As'", r"As\b(?! (in|above|many)\b)"),
 ]
 WORDS = [
     ("'behind' (after, next to)", r"\bbehind\b(?! (a|the) (flag|proxy|firewall))"),

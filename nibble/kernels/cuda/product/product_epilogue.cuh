@@ -1,4 +1,4 @@
-// What every product of exact operands shares: which rows and expert a thread block has, and the factors of an output.
+// Shared by all products of exact operands: the rows and expert of a thread block, and the factors of an output.
 #pragma once
 
 #include "kernels/cuda/product/exact/product_launch.h"
@@ -7,12 +7,13 @@
 
 namespace nibble::cuda {
 
-// Rows [first, first + count) of y, and the expert they belong to. count 0: nothing to do.
+// Rows [first, first + count) of y and their expert. count 0: no work.
 struct TokenTile {
     int expert = 0, first = 0, count = 0;
 };
 
-// The tile-th tile of `tile_tokens` rows, experts one after the other. All lanes of a warp together.
+// Returns tile number `tile`, counting tiles of `tile_tokens` rows over experts in ascending order. Called by all lanes
+// of a warp.
 __device__ inline TokenTile find_tile(const ProductArgs& args, int tile, int tile_tokens) {
     if (args.experts == 0) {
         const int first = tile * tile_tokens;
@@ -44,7 +45,7 @@ __device__ inline TokenTile find_tile(const ProductArgs& args, int tile, int til
     return {};
 }
 
-// Kernels differ in whether a chain starts by adding to +0: the addend makes -0 a +0.
+// Kernels differ in whether a chain starts by adding to +0: adding +0 turns -0 into +0.
 __device__ inline float product_output(float sum, float factor, float bias) {
     return __fadd_rn(__fmul_rn(__fadd_rn(sum, 0.0f), factor), bias);
 }

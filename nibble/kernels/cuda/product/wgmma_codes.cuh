@@ -5,9 +5,9 @@
 
 namespace nibble::cuda {
 
-// d[64, N] (+)= a[64, 32] b[N, 32]^T of E4M3, rows of 128 bytes as swizzled_operand() says. Eight rows lie 1024 bytes
-// apart, but those of a (ApartA) or of b lie upper & 0x3FFF times 16 bytes apart. Lane 4 g + c of warp w holds
-// d[4 i + 2 h + e]: row 16 w + g + 8 h, column 8 i + 2 c + e. (The upper half that is a constant stands in the
+// d[64, N] (+)= a[64, 32] b[N, 32]^T of E4M3, with rows of 128 bytes as in swizzled_operand(). Groups of eight rows are
+// 1024 bytes apart, except those of a (ApartA) or of b, which are (upper & 0x3FFF) * 16 bytes apart. Lane 4 g + c of
+// warp w holds d[4 i + 2 h + e]: row 16 w + g + 8 h, column 8 i + 2 c + e. (A constant upper half is part of the
 // instruction: as an operand it changed the code of a quarter of the dense product's kernels.)
 template <int N, bool ApartA>
 struct WgmmaCodes;

@@ -1,4 +1,4 @@
-// dX = dY W and dW = dY^T X by cuBLASLt. It counts by columns: a row-major [a, b] is its [b, a] with leading dimension
+// dX = dY W and dW = dY^T X by cuBLASLt, which is column-major: a row-major [a, b] is its [b, a] with leading dimension
 // b.
 #include "kernels/cuda/product/dense/cublas_lt.h"
 #include "kernels/dense_backward_cuda.h"
@@ -12,7 +12,7 @@ Status lt_call(cublasStatus_t status, std::string_view what) {
     return fail("{}: status {}", what, static_cast<int>(status));
 }
 
-// d [m, n] = a b, by columns; b as it is or transposed.
+// d [m, n] = a b, column-major; b is used unchanged or transposed.
 class BackProduct {
 public:
     BackProduct() = default;
@@ -58,7 +58,7 @@ public:
     }
 
 private:
-    // Parts of K are added out of place in a fixed order, or not cut at all: never with atomics.
+    // Parts of K are added out of place in a fixed order, or K is not split: never with atomics.
     Status choose(int64_t m, int64_t n, int64_t k) {
         const CublasLt& lt = *lt_;
         cublasLtMatmulPreference_t preference = nullptr;

@@ -34,7 +34,7 @@ Result<CodesPlan> plan_codes_product(const CodesShape& s, const DeviceInfo& devi
     NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast));
     NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(s.b)));
     NIBBLE_CHECK(product->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(s.a)));
-    // The heuristics ask whether there are pointers, and read nothing.
+    // The heuristics check whether pointers are set but do not read the data.
     auto* const somewhere = reinterpret_cast<const void*>(uintptr_t{4096});
     NIBBLE_CHECK(set_scales(*product, somewhere, somewhere));
     NIBBLE_CHECK(product->choose(back_workspace_bytes, LtProduct::out_of_place));

@@ -41,8 +41,8 @@ Result<std::shared_ptr<CublasLt>> CublasLt::open() {
 }
 
 Result<std::shared_ptr<CublasLt>> CublasLt::of_training(const DeviceInfo& device) {
-    // A handle takes a while to make. It is never given back: at exit cuBLASLt may have ended before this file's
-    // objects, and then cublasLtDestroy frees what is freed.
+    // Creating a handle takes a while. It is never destroyed: at exit cuBLASLt may already have ended, and
+    // cublasLtDestroy would then free memory twice.
     static std::shared_ptr<CublasLt>& library = *new std::shared_ptr<CublasLt>;
     static int of = -1;
     if (library && of == device.index) return library;

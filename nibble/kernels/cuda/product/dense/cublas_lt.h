@@ -1,4 +1,4 @@
-// What nibble uses of cuBLASLt, from a library that is opened when it is asked for: programs run without it.
+// The part of cuBLASLt in use, from a library opened on demand: programs run without it.
 #pragma once
 
 #include "base/error.h"
@@ -26,9 +26,9 @@ struct CublasLt {
     decltype(&cublasLtMatmul) matmul = nullptr;
 
     ~CublasLt();
-    // Of the current device. Error: not found, or it lacks a function.
+    // For the current device. Errors: the library is not found or lacks a function.
     static Result<std::shared_ptr<CublasLt>> open();
-    // One for all products of training on a device, which lives to the end of the process.
+    // One instance for all products of training on a device, which lives until the process ends.
     static Result<std::shared_ptr<CublasLt>> of_training(const DeviceInfo& device);
 };
 
@@ -36,8 +36,8 @@ struct LtTypes {
     cudaDataType_t x, w, y = CUDA_R_32F;
 };
 
-// y [m, n] = alpha x [m, k] times w [n, k] transposed (+ beta y), all row-major, sums in FP32. cuBLASLt counts by
-// columns, so its A is w.
+// y [m, n] = alpha x [m, k] times w [n, k] transposed (+ beta y), row-major, FP32 sums. cuBLASLt is column-major, so
+// its A is w.
 struct LtProduct {
     std::shared_ptr<CublasLt> lt;
     int64_t m = 0, n = 0, k = 0;
@@ -51,15 +51,15 @@ struct LtProduct {
     LtProduct(const LtProduct&) = delete;
     LtProduct& operator=(const LtProduct&) = delete;
     ~LtProduct();
-    // Then set(), what else there is to say, and choose().
+    // Afterwards call set() for further attributes, and choose().
     static Result<std::shared_ptr<LtProduct>> create(const std::shared_ptr<CublasLt>& library, const LtTypes& types,
                                                      int64_t m, int64_t n, int64_t k);
     template <class T>
     Status set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
         return set(attribute, &value, sizeof value);
     }
-    // What the heuristics put first. `reductions`: how parts of K may be added (out_of_place: in a fixed order, without
-    // atomics). Error: there is no kernel.
+    // Chooses the first algorithm of the heuristics. `reductions`: how parts of K may be added (out_of_place: in a
+    // fixed order, without atomics). Error: there is no kernel.
     static constexpr uint32_t any_reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
     static constexpr uint32_t out_of_place = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     Status choose(int64_t workspace, uint32_t reductions = any_reduction);

@@ -29,7 +29,7 @@ __device__ float value_at(const OperandArgs& a, int64_t row, int64_t col) {
     return e2m1_to_float(a.from[i / 2] >> (i % 2 * 4) & 15) * scale;
 }
 
-// Eight columns a thread.
+// Each thread converts eight columns.
 template <int K>
 __global__ void __launch_bounds__(threads) make_bf16_operand_kernel(const __grid_constant__ OperandArgs a) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, chunks = a.cols / 8;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads) make_bf16_operand_kernel(const __grid
                                                                                      word[3]};
 }
 
-// 16 columns a thread; cols may end inside.
+// Each thread converts 16 columns; cols may end inside.
 __global__ void __launch_bounds__(threads) make_fp8_operand_kernel(const __grid_constant__ OperandArgs a) {
     const int64_t chunks = (a.cols + 15) / 16, i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i >= a.rows * chunks) return;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(threads) make_fp8_operand_kernel(const __grid_
                                                                                     word[1].y};
 }
 
-// ---- Inputs: a thread block per token, eight elements a thread at a time -------------------------------------------
+// ---- Inputs: one thread block per token, eight elements per thread at a time ----------------------------------------
 
 struct Eight {
     float x[8];
@@ -79,7 +79,7 @@ struct Eight {
         const uint32_t word[4] = {w.x, w.y, w.z, w.w};
         for (int i = 0; i < 8; ++i) x[i] = __uint_as_float(i % 2 ? word[i / 2] & 0xFFFF0000u : word[i / 2] << 16);
     }
-    // Of the `Lanes` threads that share a block. NaN is dropped as std::max(amax, NaN) drops it.
+    // Returns the maximum over the `Lanes` threads that share a block. NaN is ignored, as by std::max(amax, NaN).
     template <int Lanes>
     __device__ float amax() const {
         float m = 0.0f;
@@ -113,10 +113,10 @@ __device__ float row_amax(const InputsArgs& a, int64_t token, int64_t chunks) {
     return m;
 }
 
-// Of the expert whose rows hold `token`.
+// Returns the expert whose rows contain `token`.
 __device__ float input_scale_of(const InputsArgs& a, int64_t token) {
     if (a.experts == 0) return a.input_scale;
-    int low = 0, high = a.experts - 1;  // the last expert that begins at or before it has rows
+    int low = 0, high = a.experts - 1;  // the last expert that begins at or before the token
     while (low < high) {
         const int middle = (low + high + 1) / 2;
         if (a.begin[middle] <= token)
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(threads) quantize_inputs_kernel(const __grid_c
         overlap_next();
         wait_for_previous();
     }
-    const int64_t token = blockIdx.x, chunks = (a.cols / 8 + 31) / 32 * 32;  // whole warps
+    const int64_t token = blockIdx.x, chunks = (a.cols / 8 + 31) / 32 * 32;  // rounded up to whole warps
     const float input_scale = input_scale_of(a, token);
     float row_scale = 1.0f;
     if constexpr (F == ActivationFormat::fp8_token) {

@@ -12,7 +12,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int most_warps = 15, most_narrow_tokens = 64;
-// Any number serves; this one fills an H200 in one wave.
+// Any number is correct; this one fills an H200 in one wave.
 constexpr int64_t multiprocessors = 132;
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -29,7 +29,8 @@ Status fits(int64_t rows, int64_t cols, int64_t first_row, int64_t count, const 
 
 int tile_tokens_for(int64_t tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
 
-// Few experts should have more rows than a tile. Tiles of 64 at 24 rows an expert: 0.93 to 1.02 of 32's time.
+// Few experts should have more rows than a tile. Tiles of 64 at 24 rows per expert: 0.93 to 1.02 of the time of tiles
+// of 32.
 int expert_tile_tokens(int64_t average) {
     return average <= 4 ? 8 : average <= 10 ? 16 : average <= 20 ? 32 : average <= 48 ? 64 : 128;
 }
@@ -71,8 +72,8 @@ Result<ProductArgs> arguments(const ProductInput& in, const Operand& w, float* y
                        .overlap = overlap};
 }
 
-// Blocks of 128 rows and 256 tokens where they fill the GPU; else more of them, the smallest where even so one wave
-// is all there is.
+// Blocks of 128 rows and 256 tokens if they fill the GPU; otherwise smaller ones, the smallest if even these are only
+// one wave.
 WideProductTile wide_tile(const Operand& w, int64_t tokens) {
     if (w.tile_scales) return {128, 2};
     if (tokens <= most_narrow_tokens) return {tile_tokens_for(tokens), 1};
@@ -82,12 +83,12 @@ WideProductTile wide_tile(const Operand& w, int64_t tokens) {
 
 enum class ProductKernel : uint8_t { codes, chunked, wide, few_rows, narrow };
 
-// What a product launches: all that depends on sizes.
+// The launch of a product, as far as it depends on sizes.
 struct ProductChoice {
     ProductKernel kernel = ProductKernel::narrow;
-    Fp8Choice codes;       // of codes
-    WideProductTile wide;  // of wide
-    int tile_tokens = 0;   // of narrow
+    Fp8Choice codes;       // used by codes
+    WideProductTile wide;  // used by wide
+    int tile_tokens = 0;   // used by narrow
 };
 
 Result<ProductChoice> choose_product(const ProductArgs& args, const Operand& w) {
@@ -104,19 +105,19 @@ Result<ProductChoice> choose_product(const ProductArgs& args, const Operand& w) 
     return ProductChoice{.kernel = ProductKernel::narrow, .tile_tokens = tile_tokens_for(args.tokens)};
 }
 
-// Tokens in a tile of an expert's, for `tokens` rows of all experts.
+// Returns the tokens per tile of an expert, for `tokens` rows of all experts.
 int expert_tile(const Experts& w, int64_t tokens) {
     const int64_t average = ceil_div(tokens, w.count);
     return w.first.codes ? expert_tile_tokens(average) : tile_tokens_for(average);
 }
 
-// The input that a description stands for: nothing of it is read.
+// A stand-in input for a description; its data is never read.
 ProductInput nowhere(const Operand& w, int64_t tokens) {
     return {.codes = w.codes, .tokens = tokens, .group_scales = w.codes ? w.tile_scales : nullptr};
 }
 
 Status run_narrow(ProductArgs args, int64_t token_tiles, int tile_tokens, const Stream& stream) {
-    // One wave of thread blocks as even as whole row tiles allow.
+    // Distributes one wave of thread blocks as evenly as whole row tiles allow.
     const int64_t waves = ceil_div(args.row_tiles * token_tiles, multiprocessors * most_warps);
     args.warps = static_cast<int>(
         std::clamp<int64_t>(ceil_div(args.row_tiles * token_tiles, multiprocessors * waves), 1, most_warps));
@@ -286,7 +287,8 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
                            "grouped_product: kernel launch");
     }
     args.expert_bytes = operand_bytes(w.first.rows, w.first.cols);
-    // Tokens of an expert on average; the worst case of tiles, of which those that do not exist end at once.
+    // Uses the average number of tokens per expert, and the maximum number of tiles; tiles that do not exist end at
+    // once.
     const int tile = expert_tile(w, in.tokens);
     return run_narrow(args, std::min<int64_t>(in.tokens, in.tokens / tile + w.count), tile, stream);
 }

@@ -1,11 +1,12 @@
 // Products of exact operands for few tokens. A warp has 16 rows of W, all of K and up to 64 tokens, and fills its own
-// ring of 64-column pieces with cp.async; one more warp brings x in stages of 256 columns. Where there are more tiles
-// of 16 rows than warps on the GPU, a thread block goes through them in rounds, and the ring runs on from one to the
-// next. One chain per output, so K is not divided; at 8192 columns a chain takes 7 us, the weights of 128
-// multiprocessors 32.
+// ring buffer of 64-column pieces with cp.async; one more warp loads x in stages of 256 columns. If there are more
+// tiles of 16 rows than warps on the GPU, a thread block processes them in rounds, and the ring buffer continues from
+// one to the next. There is one chain per output, so K is not split; at 8192 columns a chain takes 7 us, the weights of
+// 128 multiprocessors 32.
 //
-// The copy engine was slower: asking it for a piece of 2 KB takes a thread 170 to 290 clocks, which lay in the chain of
-// the warp that asked for its own (4096 x 14336, m = 1: 2.4 TB/s); one thread for all warps 1.7 TB/s.
+// The copy engine was slower. Requesting a piece of 2 KB takes a thread 170 to 290 clocks, which delayed the chain of
+// the warp that requested its own pieces (4096 x 14336, m = 1: 2.4 TB/s); one requesting thread for all warps reached
+// 1.7 TB/s.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 
@@ -15,18 +16,18 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int most_warps = 15, all_bytes = 227 * 1024, x_blocks = 4;  // blocks of 64 columns
-// A warp's ring: groups of pieces, all but one on their way.
+// A warp's ring buffer: groups of pieces; all but one are in flight.
 constexpr int ring_groups = 5, most_pieces = 4, ring_bytes = 160 * 1024;
-// Of thread blocks with one tile of tokens. Any number serves; this one fills an H200.
+// Limit for thread blocks with one tile of tokens. Any number is correct; this one fills an H200.
 constexpr int one_wave = 132;
 
-template <int Tiles>  // of eight tokens
+template <int Tiles>  // tiles of eight tokens
 struct Narrow {
     static constexpr int tokens = 8 * Tiles, x_block_bytes = tokens * 128, x_stage_bytes = x_blocks * x_block_bytes;
     static constexpr int x_stages = Tiles == 1 ? 8 : Tiles == 2 ? 4 : Tiles == 4 ? 3 : 2;
     static constexpr int x_bytes = x_stages * x_stage_bytes;
     static constexpr int x_barriers = 16 * x_stages;
-    // Pieces of a group.
+    // Pieces per group.
     static int pieces(int warps) {
         const int fit = ring_bytes / (warps * ring_groups * operand_row_tile_bytes);
         return fit < most_pieces ? fit : most_pieces;
@@ -62,8 +63,8 @@ __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32
             const uint32_t at = x_at + slot * L::x_stage_bytes + b * L::x_block_bytes;
 #pragma unroll
             for (int j = 0; j < 2 * Tiles; ++j) {
-                // Absent tokens stay what they were: their columns are never stored. (Zeros by copies of no bytes from
-                // one address of all thread blocks: they queue for it.)
+                // Slots of absent tokens keep old data: their columns are never stored. (Copying zeros from one address
+                // in all thread blocks would serialize there.)
                 if (from[j]) copy16_or_zero(at + to[j], inside ? from[j] + 128 * int64_t{block + b} : from[j], inside);
             }
         }
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1)
     const uint32_t ring = x_full + L::x_barriers + warp * ring_groups * group_bytes;
     if (args.overlap) overlap_next();
     if (args.overlap && args.experts > 0) wait_for_previous();
-    const int each = static_cast<int>(gridDim.x) * args.warps;  // row tiles of a round
+    const int each = static_cast<int>(gridDim.x) * args.warps;  // row tiles per round
     const int rounds = (args.row_tiles - static_cast<int>(blockIdx.x) * args.warps + each - 1) / each;
     const int first_row_tile = static_cast<int>(blockIdx.x) * args.warps + warp;
     const TokenTile tokens = find_tile(args, static_cast<int>(blockIdx.y), L::tokens);
     if (tokens.count <= 0) return;
     const uint8_t* weights = args.tiles + tokens.expert * args.expert_bytes;
-    // What the warp asks for next: pieces of its row tiles, one after the other.
+    // The warp's next pieces to load, over its row tiles in order.
     int wanted_tile = warp < args.warps ? first_row_tile : args.row_tiles, wanted_piece = 0;
     const auto request_group = [&](uint32_t group) {
         for (int i = 0; i < args.stages && wanted_tile < args.row_tiles; ++i) {
@@ -119,28 +120,28 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1)
         return bring_x<Tiles>(args, tokens, x_at, x_full, x_empty, lane, rounds);
     }
 
-    // ldmatrix: the row and the 16-byte chunk that a lane points at.
+    // ldmatrix: the row and 16-byte chunk that a lane addresses.
     const int a_row = lane % 16, a_half = lane / 16;
     const int b_row = Tiles == 1 ? lane % 8 : lane / 16 * 8 + lane % 8, b_half = Tiles == 1 ? lane / 8 : lane / 8 % 2;
     const uint32_t a_at = a_row * 128, b_at = b_row * 128;
     float acc[Tiles][4] = {}, total[ByTile ? Tiles : 1][4] = {};
-    // Scales may be what the kernel before wrote.
+    // The previous kernel may have written the scales.
     if (ByTile && args.overlap) wait_for_previous();
     uint32_t group = ring_groups - 1, x_slot = 0, x_parity = 0;
     int in_group = 0;
-    const auto next_x = [&](int s) {  // behind piece s
+    const auto next_x = [&](int s) {  // after piece s
         const bool done = s % x_blocks == x_blocks - 1 || s + 1 == args.k_tiles;
         barrier_arrive_if(x_empty + 8 * x_slot, lane == 0 && done);
         if (done && ++x_slot == L::x_stages) x_slot = 0, x_parity ^= 1;
     };
-    // Two k-steps' operands.
+    // Operands of two k-steps.
     struct Half {
         uint32_t a[2][4], b[2][Tiles][2];
     };
     const auto load = [&](Half& f, int s, int j) {
         if (j == 0 && s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
         if (j == 0 && in_group == 0) {
-            // All but the newest groups are there, for every lane; the one before has been read and is filled again.
+            // All but the newest groups have arrived, for every lane; the previous slot has been read and is refilled.
             asm volatile("cp.async.wait_group %0;" ::"n"(ring_groups - 2) : "memory");
             __syncwarp();
             request_group(group);
@@ -176,12 +177,12 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1)
 #pragma unroll
             for (int t = 0; t < Tiles; ++t) multiply_add(acc[t], f.a[i], f.b[i][t][0], f.b[i][t][1]);
     };
-    // Operands one half ahead of the chain, as far as registers go.
+    // Loads operands half a step ahead of the chain, as far as registers allow.
     constexpr bool ahead = Tiles < 8;
     Half even, odd;
 #pragma unroll 1
     for (int row_tile = first_row_tile, round = 0; round < rounds; row_tile += each, ++round) {
-        if (row_tile >= args.row_tiles) {  // nothing to do in the last round, but x goes on
+        if (row_tile >= args.row_tiles) {  // no work in the last round, but x continues
             for (int s = 0; s < args.k_tiles; ++s) {
                 if (s % x_blocks == 0) barrier_wait(x_full + 8 * x_slot, x_parity);
                 next_x(s);

@@ -1,7 +1,7 @@
-// Products of exact operands for up to eight tokens where a multiprocessor has at most four tiles of 16 rows: one chain
-// over K by a lone warp, whose every instruction counts. In product_bf16_m64_kernel such a warp takes 200 ns for 64
-// columns, most of it asking for weights and waiting at barriers; here a second warp asks, barriers come once in 256
-// columns, x lies in shared memory whole, and operands are loaded 64 columns ahead of the chain.
+// Products of exact operands for up to eight tokens if a multiprocessor has at most four tiles of 16 rows. A single
+// warp computes the chain over K, so every instruction counts. In product_bf16_m64_kernel such a warp takes 200 ns per
+// 64 columns, mostly for loading weights and waiting at barriers. Here a second warp loads, there is one barrier per
+// 256 columns, all of x is in shared memory, and operands are loaded 64 columns ahead of the chain.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 
@@ -16,7 +16,7 @@ constexpr int shared_limit = 227 * 1024, one_wave = 132;
 struct FewLayout {
     int x_pitch, ring, barriers, bytes;
     __host__ __device__ FewLayout(int k_tiles, int tokens, int warps, int stages)
-        : x_pitch((k_tiles + stage_pieces - 1) / stage_pieces * (stage_pieces * 128) + 16),  // rows in different banks
+        : x_pitch((k_tiles + stage_pieces - 1) / stage_pieces * (stage_pieces * 128) + 16),  // rows use different banks
           ring((tokens * x_pitch + 127) / 128 * 128),
           barriers(ring + warps * stages * stage_bytes),
           bytes(barriers + 16 * warps * stages) {}
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(256, 1) product_bf16_m8_kernel(const __grid_co
     }
 }
 
-// Consumers and stages of a thread block; stages 0: no place.
+// Consumers and stages of a thread block; stages 0: does not fit.
 void shape(ProductArgs& args) {
     args.warps = (args.row_tiles + one_wave - 1) / one_wave;
     const int left = shared_limit - FewLayout(args.k_tiles, args.tokens, 0, 0).bytes;

@@ -1,7 +1,7 @@
-// Products of exact operands with few rows (routers), for any number of tokens: K in eight chunks, a warp for each, so
-// that one token does not wait for one chain over all of K on a few multiprocessors. Operands go from L1 to registers:
-// a thread block's rows are used by one tile of tokens, and with one token the first weights come before the kernel
-// ahead is done.
+// Products of exact operands with few rows (routers) for any number of tokens: K in eight chunks with one warp each, so
+// that one token does not wait for a chain over all of K on a few multiprocessors. Operands go from L1 to registers,
+// because only one tile of tokens uses a thread block's rows. With one token the first weights are loaded before the
+// previous kernel ends.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_decode.cuh"
@@ -10,9 +10,9 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int chunks = 8, chunked_threads = 32 * chunks;
-constexpr int batch_tiles = 6;  // blocks of 64 columns whose weights lie in registers
+constexpr int batch_tiles = 6;  // blocks of 64 columns whose weights are in registers
 
-template <int Tiles>  // of eight tokens
+template <int Tiles>  // tiles of eight tokens
 __global__ void __launch_bounds__(chunked_threads)
     product_bf16_splitk_kernel(const __grid_constant__ ProductArgs args) {
     __shared__ float sums[chunks][16][8 * Tiles];
@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(chunked_threads)
     const uint8_t* x[Tiles];
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
-        const int token = first_token + min(8 * t + g, count - 1);  // absent ones: their columns are never stored
+        const int token =
+            first_token +
+            min(8 * t + g, count - 1);  // absent tokens read a present one: their columns are never stored
         x[t] = args.x + (args.rows ? args.rows[token] : token) * args.x_stride + 4 * c;
     }
     float acc[Tiles][4] = {};

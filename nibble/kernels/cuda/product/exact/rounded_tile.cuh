@@ -1,5 +1,5 @@
-// A warpgroup's outputs of a wide product as rows of BF16: turned in shared memory, so that 16 bytes of a token go out
-// at once. The bits of bf16_from_float(), but for what a NaN looks like.
+// Writes a warpgroup's outputs of a wide product as rows of BF16: transposed in shared memory, so that 16 bytes of a
+// token are stored at once. The bits of bf16_from_float() except for payloads of NaN.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -8,31 +8,31 @@
 
 namespace nibble::cuda {
 
-// 64 rows of W by 128 tokens: a token's 128 bytes in chunks of 16, exchanged by the token modulo 8.
+// 64 rows of W by 128 tokens: a token's 128 bytes in 16-byte chunks, swizzled by the token modulo 8.
 inline constexpr int rounded_tokens = 128, rounded_tile_bytes = rounded_tokens * 128;
 
 __device__ inline void warpgroup_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
 
-// The transposes of four matrices of 8 x 8; lane l has the address of row l % 8 of matrix l / 8.
+// Transposes four matrices of 8 x 8; lane l passes the address of row l % 8 of matrix l / 8.
 __device__ inline void store_transposed(uint32_t address, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 
-// sums as of wgmma: lane 4 g + c of warp w has sums[4 i + 2 h + e], row 16 w + g + 8 h, token 8 i + 2 c + e. first_row,
-// first_token: of the warpgroup's; `tile`: its rounded_tile_bytes. y_stride: a multiple of 8.
+// sums in wgmma layout: lane 4 g + c of warp w has sums[4 i + 2 h + e], row 16 w + g + 8 h, token 8 i + 2 c + e.
+// first_row and first_token are the warpgroup's; `tile` has rounded_tile_bytes. y_stride is a multiple of 8.
 template <int Tokens>
 __device__ void store_rounded(const float (&sums)[Tokens / 2], const ProductArgs& args, int first_row, int first_token,
                               int group, uint32_t tile) {
     const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int row = first_row + thread / 32 * 16 + g;
     const RowFactors low(args, 0, min(row, args.n - 1)), high(args, 0, min(row + 8, args.n - 1));
-    const int half = lane / 8 % 2, in_matrix = lane % 8;  // of the address
+    const int half = lane / 8 % 2, in_matrix = lane % 8;  // parts of the address
     const uint32_t to = tile + (lane / 16 * 8 + in_matrix) * 128 + (((thread / 32 * 2 + half) ^ in_matrix) << 4);
-    const int own = thread / 8, chunk = thread % 8, column = first_row + 8 * chunk;  // of what goes out
+    const int own = thread / 8, chunk = thread % 8, column = first_row + 8 * chunk;  // position of the stored chunk
     const uint32_t from = tile + own * 128 + ((chunk ^ own % 8) << 4);
-    // Into the tile; factor(scale, token): what multiplies a sum.
+    // Writes sums to the tile; factor(scale, token) is the factor of a sum.
     const auto turn = [&](int part, const auto& factor) {
 #pragma unroll
         for (int i = 0; i < rounded_tokens / 8; i += 2) {
@@ -52,7 +52,7 @@ __device__ void store_rounded(const float (&sums)[Tokens / 2], const ProductArgs
     };
 #pragma unroll
     for (int part = 0; part < Tokens / rounded_tokens; ++part) {
-        warpgroup_sync(group);  // what lay there has been read
+        warpgroup_sync(group);  // the previous contents have been read
         if (args.token_scales)
             turn(part, [&](float scale, int token) { return scale * args.token_scales[min(token, args.tokens - 1)]; });
         else

@@ -1,9 +1,9 @@
-// Products of exact operands for many tokens, on wgmma with both operands in shared memory. A thread block has 128 rows
-// of W and 128 or 256 tokens: two warpgroups of 64 rows each and one that keeps a ring of stages of 64 columns full.
-// For 16 to 128 tokens, where W's bytes count, it has 64 rows and one such warpgroup. A thread block of many tokens
-// takes one tile after the other: the ring fills with the next one's columns while outputs leave. Two thread blocks of
-// a cluster have the same tokens: each brings half of x for both, so that L2 is read less (48 instead of 32 bytes a
-// clock and multiprocessor would be more than it gives).
+// Products of exact operands for many tokens, with wgmma and both operands in shared memory. A thread block has 128
+// rows of W and 128 or 256 tokens: two warpgroups of 64 rows each, and one that keeps a ring buffer of stages of 64
+// columns full. For 16 to 128 tokens, where W's bytes dominate, it has 64 rows and one computing warpgroup. A thread
+// block of many tokens processes one tile after the other: the ring buffer fills with the next tile's columns while
+// outputs are stored. Two thread blocks of a cluster have the same tokens, and each loads half of x for both. This
+// reduces reads of the L2 (without it 48 instead of 32 bytes per clock and multiprocessor, more than the L2 delivers).
 #include "formats/minifloat.h"
 #include "kernels/cuda/primitives/tensor_map.cuh"
 #include "kernels/cuda/primitives/wgmma_shared.cuh"
@@ -15,21 +15,21 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int cluster = 2, all_bytes = 227 * 1024;
-// Any even number serves; this one fills an H200.
+// Any even number is correct; this one fills an H200.
 constexpr int64_t one_wave = 132;
 
-// RowGroups: warpgroups of 64 rows. Stages, tiles of outputs of two warpgroups, barriers.
+// RowGroups: warpgroups of 64 rows. Shared memory: stages, output tiles of two warpgroups, barriers.
 template <int Tokens, bool ByTile, int RowGroups>
 struct WideLayout {
     static constexpr int block_rows = 64 * RowGroups, threads = 128 * (RowGroups + 1);
     static constexpr int w_bytes = block_rows * 128, x_bytes = Tokens * 128, stage_bytes = w_bytes + x_bytes;
-    // Many tokens: a thread block has tiles in turns, and outputs a place of their own.
+    // With many tokens a thread block processes several tiles, and outputs have their own memory.
     static constexpr bool in_turns = RowGroups > 1 && !ByTile;
     static constexpr int out_bytes = in_turns ? RowGroups * rounded_tile_bytes : 0;
-    static constexpr int bytes(int stages) {  // they begin at 1024 n
+    static constexpr int bytes(int stages) {  // stages begin at a multiple of 1024
         return stages * (stage_bytes + 16) + out_bytes + 1024;
     }
-    // As many as fit where `blocks` share a multiprocessor.
+    // As many as fit if `blocks` thread blocks share a multiprocessor.
     static constexpr int stages(int blocks) { return (all_bytes / blocks - out_bytes - 2048) / (stage_bytes + 16); }
 };
 
@@ -92,7 +92,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
                               args.tiles + (int64_t{at.row / 64 + b} * args.k_tiles + s) * operand_tile_bytes,
                               operand_tile_bytes, full + 8 * slot);
             };
-            // The first stages' weights do not wait for the kernel before.
+            // The first stages' weights are loaded before the previous kernel ends.
             int ahead = min(args.k_tiles, args.stages);
             for (int s = 0; s < ahead; ++s) load_w(place_of(first_pair_tile), s, static_cast<uint32_t>(s));
             if (args.overlap) wait_for_previous();
@@ -114,7 +114,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
         }
     } else {
         if constexpr (RowGroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        if (ByTile && args.overlap) wait_for_previous();  // scales may be the kernel's before
+        if (ByTile && args.overlap) wait_for_previous();  // the previous kernel may write the scales
         const auto release = [&](uint32_t slot, bool condition) {
             for (uint32_t r = 0; r < cluster; ++r)
                 barrier_arrive_at(empty + 8 * slot, r, threadIdx.x % 128 == 0 && condition);
@@ -167,7 +167,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
                             }
                     }
                 } else {
-                    // The stage before is free once this one's products are all that is on its way.
+                    // The previous stage is free once only the current products are in flight.
                     wgmma_wait<1>();
                     release(slot > 0 ? slot - 1 : stages - 1, s > 0);
                 }
@@ -207,7 +207,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
             if constexpr (!L::in_turns) break;
         }
     }
-    cluster_sync();  // nobody leaves while the other still arrives at its barriers
+    cluster_sync();  // no thread block ends while the other one still arrives at its barriers
 }
 
 template <int Tokens, bool ByTile, int RowGroups>
@@ -219,7 +219,7 @@ cudaError_t launch(ProductArgs args, const CUtensorMap& x_map, cudaStream_t stre
     cudaLaunchConfig_t config{};
     const int64_t row_pairs = (args.n + 2 * L::block_rows - 1) / (2 * L::block_rows);
     const int64_t blocks = row_pairs * cluster * ((args.tokens + Tokens - 1) / Tokens);
-    // Two thread blocks share a multiprocessor where there are more than fill the GPU once.
+    // Two thread blocks share a multiprocessor if there are more than fill the GPU once.
     args.stages = L::stages(RowGroups == 1 && blocks > one_wave ? 2 : 1);
     config.gridDim = static_cast<unsigned>(L::in_turns ? std::min(blocks, one_wave) : blocks);
     config.blockDim = L::threads;

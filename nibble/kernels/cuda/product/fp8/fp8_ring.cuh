@@ -1,5 +1,5 @@
-// What both kernels of W8A8 products share: their tiles, and the copies into a ring of stages that two thread blocks of
-// a cluster fill together.
+// Shared by both kernels of W8A8 products: their tiles, and the copies into a ring buffer of stages that two thread
+// blocks of a cluster fill together.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -14,7 +14,7 @@ namespace nibble::cuda {
 
 inline constexpr int fp8_group_cols = 128;  // of K, between two promotions
 
-// For all thread blocks of a cluster, at the same address of each.
+// Copies to all thread blocks of a cluster, at the same address in each.
 template <int Cluster>
 __device__ void load_3d_for_all(uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier) {
     asm volatile(
@@ -29,7 +29,7 @@ __device__ inline float shared_float(uint32_t at) {
     return value;
 }
 
-// The tiles of a product: neighbours share weights and tokens, bands of token tiles, then rows.
+// The tiles of a product: adjacent tiles share weights and tokens; bands of token tiles, then rows.
 struct OutputTiles {
     static constexpr int band = 8;
     int rows, tokens, row_blocks, token_tiles, count;
@@ -40,7 +40,7 @@ struct OutputTiles {
           row_blocks((p.n + rows - 1) / rows),
           token_tiles((p.tokens + tokens - 1) / tokens),
           count(row_blocks * token_tiles) {}
-    // The first token and the first row of tile i.
+    // Returns the first token and the first row of tile i.
     __device__ int2 at(int i) const {
         const int first = i / (band * row_blocks) * band, in_band = i % (band * row_blocks);
         const int tiles = min(band, token_tiles - first);
@@ -48,7 +48,7 @@ struct OutputTiles {
     }
 };
 
-// Two neighbours of y at `at`, as FP32 or rounded; `pairs`: at one address, `both`: or at all.
+// Stores two adjacent elements of y at `at`, as FP32 or rounded; `pairs`: with one store, `both`: whether both exist.
 __device__ inline void store_output2(const ProductArgs& p, int64_t at, float2 v, bool pairs, bool both) {
     if (p.y16) {
         const uint16_t low = bf16_from_float(v.x), high = bf16_from_float(v.y);
@@ -89,7 +89,7 @@ cudaError_t launch_fp8_kernel(void (*kernel)(Parameters...), int cluster, int64_
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// Maps of x and of W for boxes of `token_rows` tokens or `rows` rows by `groups` groups of 128 columns.
+// Tensor maps of x and W for boxes of `token_rows` tokens or `rows` rows by `groups` groups of 128 columns.
 inline bool encode_fp8_maps(CUtensorMap& x_map, CUtensorMap& w_map, const ProductArgs& p, int token_rows, int rows,
                             int groups) {
     const auto k_groups = static_cast<cuuint64_t>((p.k + fp8_group_cols - 1) / fp8_group_cols);
@@ -104,7 +104,7 @@ inline bool encode_fp8_maps(CUtensorMap& x_map, CUtensorMap& w_map, const Produc
                      CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-// Whether scales of 128 columns may be copied for four groups at a time, and the map of those of the tokens.
+// Whether scales of 128 columns can be copied for four groups at a time; makes the map of the tokens' scales.
 inline bool fp8_scales_in_fours(const ProductArgs& p) {
     const auto is_aligned = [](const float* v) { return reinterpret_cast<uintptr_t>(v) % 16 == 0; };
     return (p.k + fp8_group_cols - 1) / fp8_group_cols % 4 == 0 && is_aligned(p.tile_scales) &&

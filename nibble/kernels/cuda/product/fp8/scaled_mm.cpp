@@ -39,7 +39,7 @@ Status emulate(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix&
                    false, stream);
 }
 
-// Not run on hardware.
+// This path was never run on hardware.
 Status run_lt(const ScaledMmPlan& p, const ScaledMatrix& a, const ScaledMatrix& b, float alpha, float* d,
               std::byte* workspace, const Stream& stream) {
     NIBBLE_TRY(const auto product, LtProduct::create(p.library, {CUDA_R_4F_E2M1, CUDA_R_4F_E2M1}, p.m, p.n, p.k));

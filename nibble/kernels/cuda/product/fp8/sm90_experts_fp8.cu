@@ -1,13 +1,13 @@
 // W8A8 for the experts of a mixture on the FP8 tensor cores: the sums of sm90_product_fp8.cu, expert by expert in one
 // launch.
 //
-// Rows of W are the rows of wgmma (64 a warpgroup), tokens its columns: a decoding step has few rows of x for each of
-// many experts. Which operand is which does not show in a sum of the tensor cores.
+// Rows of W are the rows of wgmma (64 per warpgroup), tokens its columns, because a decoding step has few rows of x for
+// each of many experts. The sums of the tensor cores do not depend on which operand is which.
 //
-// Every thread block has an even share of all (tile of tokens, eight rows) that there are and goes through it in rounds
-// of up to 64 rows a warpgroup; the tiles of tokens of an expert take turns at the same rows, which then come from the
-// L2. The copy engine streams the rows' codes, one warp or four gather the rows of x, into the same ring of stages:
-// nothing drains between rounds or experts.
+// Every thread block has an equal share of all pairs (tile of tokens, eight rows) and processes it in rounds of up to
+// 64 rows per warpgroup. The tiles of tokens of an expert use the same rows one after the other, which then come from
+// the L2. The copy engine streams the rows' codes, and one or four warps gather the rows of x, into the same ring
+// buffer of stages, which does not drain between rounds or experts.
 #include "kernels/cuda/moe/moe_launch.h"
 #include "kernels/cuda/product/product_epilogue.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
@@ -29,10 +29,10 @@ __device__ void copy4(uint32_t to, const float* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Tokens of a tile; warpgroups of 64 rows; groups of 128 columns in a stage.
+// Tokens per tile; warpgroups of 64 rows; groups of 128 columns per stage.
 template <int N, int Groups, int StageGroups>
 struct Shape {
-    static constexpr int row_tiles = 8 * Groups;  // of eight rows, in a round
+    static constexpr int row_tiles = 8 * Groups;  // tiles of eight rows per round
     static constexpr int copiers = N >= 64 ? 4 : 1;
     static constexpr int threads = 128 * Groups + 32 * copiers;
     // A stage: W [row_tiles][StageGroups][1024], x [StageGroups][N][128].
@@ -52,7 +52,7 @@ struct Shape {
 struct Rounds {
     Tables tables;
     int all_row_tiles, most, tile_tokens;
-    int at, end;  // of all tiles of tokens times tiles of rows, expert by expert
+    int at, end;  // range in all tiles of tokens times tiles of rows, expert by expert
     int expert = 0, row = 0, count = 0, first = 0, present = 0;
 
     __device__ Rounds(const Tables& t, int rows, int most_rows, int tokens)
@@ -84,11 +84,11 @@ private:
     }
 };
 
-// Of the rows of x a round multiplies, and of their scales: what a lane brings.
+// A lane's part of loading a round's rows of x and their scales.
 template <int N, int Groups, int StageGroups>
 __device__ void bring(const ProductArgs& p, Rounds round, int all_groups, uint32_t base, int copier, int lane) {
     using S = Shape<N, Groups, StageGroups>;
-    constexpr int held = N / 4 / S::copiers;  // rows: eight lanes a row
+    constexpr int held = N / 4 / S::copiers;  // rows: eight lanes per row
     constexpr int scales = StageGroups * N / (32 * S::copiers) > 0 ? StageGroups * N / (32 * S::copiers) : 1;
     const uint32_t full = base + S::barriers_at, empty = full + 8 * S::stages;
     const int64_t row_bytes = int64_t{all_groups} * fp8_tile_bytes;
@@ -110,7 +110,7 @@ __device__ void bring(const ProductArgs& p, Rounds round, int all_groups, uint32
             if (p.group_scales && i < StageGroups * N)
                 scale_from[j] = p.group_scales + source(i / StageGroups) * all_groups + i % StageGroups;
         }
-        const int own = 32 * copier + lane;  // the token whose scale the lane brings
+        const int own = 32 * copier + lane;  // the token whose scale the lane loads
         const float* token_scale = p.token_scales && own < round.present ? p.token_scales + source(own) : nullptr;
         const uint8_t* w = p.tiles + round.expert * p.expert_bytes + (round.row + lane) * row_bytes;
 #pragma unroll 1
@@ -126,7 +126,7 @@ __device__ void bring(const ProductArgs& p, Rounds round, int all_groups, uint32
                     bulk_copy(stage + lane * StageGroups * fp8_tile_bytes, w + int64_t{n} * fp8_tile_bytes,
                               here * fp8_tile_bytes, full + 8 * slot);
             }
-            // Absent tokens stay what they were: their columns are never stored.
+            // Slots of absent tokens keep old data: their columns are never stored.
 #pragma unroll
             for (int j = 0; j < held; ++j) {
                 const int token = 4 * (j * S::copiers + copier) + lane / 8;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
         barrier_init_done();
     }
     if (p.overlap) {
-        wait_for_previous();  // `begin` is what it may have written
+        wait_for_previous();  // the previous kernel may have written `begin`
         overlap_next();
     }
     const Tables tables = experts::make_tables(p, reinterpret_cast<int*>(shared + S::tables_at), N);
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
                 for (int i = 0; i < StageGroups; ++i) of_rows[i] = __ldg(tile_scales + min(n + i, all_groups - 1));
             const uint32_t stage = base + slot * S::stage_bytes;
             barrier_wait(full + 8 * slot, parity);
-            // Rows of x were not written by the copy engine, but wgmma reads as it does.
+            // The copy engine did not write the rows of x, but wgmma reads through the same proxy.
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             const uint32_t left = swizzled_operand(stage + group * 8 * StageGroups * fp8_tile_bytes);
             const uint32_t right = swizzled_operand(stage + S::w_bytes);
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(Shape<N, Groups, StageGroups>::threads, 1)
             const auto finish = [&]<int I>(std::integral_constant<int, I>) {
                 wgmma_wait<StageGroups - 1 - I>();
                 pin(acc[I]);
-                const bool exists = StageGroups == 1 || n + I < all_groups;  // else: what the stage held before
+                const bool exists = StageGroups == 1 || n + I < all_groups;  // otherwise the stage holds old data
 #pragma unroll
                 for (int i = 0; i < N / 8; ++i) {
                     [[maybe_unused]] float2 by{};

@@ -1,13 +1,13 @@
-// W8A8 on the FP8 tensor cores for many tokens: 256 tokens x 128 rows of W a thread block, the bits of
+// W8A8 on the FP8 tensor cores for many tokens: 256 tokens x 128 rows of W per thread block, with the bits of
 // sm90_product_fp8.cu.
 //
-// What bounds tiles of 128 x 128 is neither the tensor cores nor the promotion but what feeds them: 48 bytes of L2 a
-// clock and multiprocessor at full rate, and 160 bytes of shared memory (wgmma's operands and the copies) where it has
-// 128. Here they are 32 and 141: two thread blocks of a cluster bring half of x each for both, and W is read from
-// shared memory for 128 tokens a warpgroup, in two chains one after the other. A chain's 64 sums are added to 128
-// totals while the other warpgroup multiplies.
+// Tiles of 128 x 128 are limited neither by the tensor cores nor by the promotion but by their inputs: 48 bytes of L2
+// per clock and multiprocessor at full rate, and 160 bytes of shared memory (wgmma's operands and the copies), which
+// delivers 128. Here they are 32 and 141: two thread blocks of a cluster each load half of x for both, and W is read
+// from shared memory for 128 tokens per warpgroup, in two chains one after the other. A chain's 64 sums are added to
+// 128 totals while the other warpgroup multiplies.
 //
-// Scales come through the ring as x and W do, so no chain waits for them.
+// Scales come through the ring buffer like x and W, so no chain waits for them.
 #include "kernels/cuda/product/fp8/fp8_ring.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 #include "kernels/cuda/product/wgmma_codes.cuh"
@@ -18,9 +18,9 @@ namespace {
 constexpr int cluster = 2, tile_tokens = 256, tile_rows = 128, warpgroups = 2, threads = 128 * (warpgroups + 1);
 constexpr int stages = 4;
 constexpr uint32_t x_bytes = tile_tokens * 128, w_bytes = tile_rows * 128, stage_bytes = x_bytes + w_bytes;
-// Scales of four groups, which come with the first of the ring's four stages: of tokens [256][4], of the rows [4].
+// Scales of four groups, loaded with the first of the ring buffer's four stages: of tokens [256][4], of the rows [4].
 constexpr uint32_t unit_bytes = tile_tokens * 16 + 128;
-// Results of a warp on their way to y: 16 tokens x 32 rows, 40 floats apart (no two lanes in a bank).
+// A warp's results before they are stored to y: 16 tokens x 32 rows, 40 floats apart (no bank conflicts).
 constexpr uint32_t out_stride = 40, out_bytes = 16 * out_stride * 4;
 constexpr uint32_t all_bytes = 1024 + stages * (stage_bytes + 16) + 2 * unit_bytes + 4 * warpgroups * out_bytes;
 
@@ -36,7 +36,7 @@ __device__ float4 load_shared4(uint32_t at) {
     return v;
 }
 
-// Four neighbours of y at `at`, as FP32 or rounded; with `vectors` at one address where all are `present`.
+// Stores four adjacent elements of y at `at`, as FP32 or rounded; with `vectors` in one store if all are `present`.
 __device__ void store_output4(const ProductArgs& p, int64_t at, const float4& v, bool vectors, int present) {
     if (vectors && present > 3) {
         if (p.y16)
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(threads, 1)
     cluster_sync();
     if (p.overlap) overlap_next();
     if (group == warpgroups) {
-        // 2 x 232 + 40 registers are what three warpgroups of 168 have: asking for more waits for ever.
+        // Three warpgroups of 168 registers are 2 x 232 + 40: a request beyond that total never returns.
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (fills) {
             uint32_t slot = 0, parity = 1;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(threads, 1)
             for (int tile = first_tile; tile < tiles.count; tile += clusters) {
                 const int2 at = tiles.at(tile);
                 int n = 0;
-                if (tile == first_tile) {  // weights before the kernel ahead is done
+                if (tile == first_tile) {  // weights are loaded before the previous kernel ends
                     for (int i = 0; i < min(stages, all_groups); ++i) load_w(at, i, i, 0);
                     if (p.overlap) wait_for_previous();
                     for (; n < min(stages, all_groups); ++n) load_x(at, n, n, 0), next();
@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(threads, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (p.overlap) wait_for_previous();
         const int g = lane / 4, c = lane % 4;
-        const int first_token = 128 * group + warp % 4 * 16;  // of the tile, of this warp; and 64 behind
+        const int first_token =
+            128 * group + warp % 4 * 16;  // of this warp in the tile; its other 16 tokens are 64 further
         const uint32_t out_at = out + warp * out_bytes;
         constexpr uint32_t w_upper = 0x40000040u;
         float acc[64], total[2][64];
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(threads, 1)
                 for (int half = 0; half < 2; ++half) {
                     __syncwarp();
 #pragma unroll
-                    for (int i = 0; i < 8; ++i) {  // of eight columns, of tokens g and g + 8
+                    for (int i = 0; i < 8; ++i) {  // tiles of eight columns, tokens g and g + 8
                         const int v = 16 * part + 2 * i;
                         store_shared(out_at + 4 * ((g + i % 2 * 8) * out_stride + 8 * (i / 2) + 2 * c), total[half][v],
                                      total[half][v + 1]);
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(threads, 1)
         }
     }
     __syncwarp();
-    cluster_sync();  // nobody leaves while the other still arrives at its barriers
+    cluster_sync();  // no thread block ends while the other one still arrives at its barriers
 }
 
 }  // namespace
