@@ -1,6 +1,7 @@
 #include "cli/guard.h"
 
 #include "base/map_faults.h"
+#include "base/memory_reserve.h"
 #include "base/utf8.h"
 #include "cli/cli.h"
 
@@ -48,6 +49,7 @@ int call(int argc, char** argv) {
 
 int guarded_main(int argc, char** argv) {
     open_standard_descriptors();
+    hold_memory_reserve();
     ::signal(SIGPIPE, SIG_IGN);
     ::signal(SIGXFSZ, SIG_IGN);
     int status = call(argc, argv);

@@ -1,5 +1,7 @@
 #include "server/live_request.h"
 
+#include "base/memory_reserve.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,6 +32,10 @@ bool count_answer(HttpExchange& exchange, const ServedModel& model, const Reques
                                               "prompts, choices, tokens or log-probabilities",
                                               bytes / mega, most / mega),
                        .code = "request_too_large"});
+        return false;
+    }
+    if (!refill_memory_reserve()) {
+        exchange.fail({.status = 503, .message = "no memory is left", .code = "memory_full", .retry_seconds = 5});
         return false;
     }
     exchange.memory = exchange.core.memory.take(bytes);

@@ -13,6 +13,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ def least_limit(command, folder, clean):
     return high
 
 
-def check_command(name, command, folder, output=None, resumes=False):
+def check_command(name, command, folder, least, output=None, resumes=False):
     def clean():
         for path in pathlib.Path(folder).iterdir():
             if path.name.startswith("out"):
@@ -68,15 +69,15 @@ def check_command(name, command, folder, output=None, resumes=False):
     assert whole.returncode == 0, f"{name}: {whole.stderr}"
     expected = content(pathlib.Path(folder) / output) if output else None
     enough = least_limit(command, folder, clean)
-    # Below a third of it the dynamic loader itself fails.
-    failed = 0
+    failed = unreported = 0
     for i in range(SIZES):
-        limit = int(enough * MEGA * (0.3 + 0.7 * i / SIZES))
+        limit = int((least + (enough - least) * i / SIZES) * MEGA)
         clean()
         done = limited(command, folder, limit)
         said = done.stderr.splitlines()
         where = f"{name} with {limit / MEGA:.1f} of {enough} MB: status {done.returncode}: {done.stderr[-500:]}"
-        if "error while loading shared libraries" in done.stderr:
+        if done.returncode == -signal.SIGSEGV and not output:  # the stack of the main thread cannot grow: nothing can report that
+            unreported += 1
             continue
         assert done.returncode in (0, 1), where
         if done.returncode == 0:
@@ -91,6 +92,7 @@ def check_command(name, command, folder, output=None, resumes=False):
             assert again.returncode == 0, f"{where}; resumed: {again.stderr}"
             assert content(pathlib.Path(folder) / output) == expected, where
     clean()
+    assert unreported <= 3, f"{name}: {unreported} of {SIZES} runs ended without a word"
     return failed
 
 
@@ -99,6 +101,7 @@ def test_commands(program):
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "text").write_text(text)
         failed = 0
+        least = least_limit([program, "--version"], folder, lambda: None)  # below it the program does not begin
         # --quiet leaves the error as the only line. Two threads each, so that limits mean the same on every machine.
         for name, words, output, resumes in (
                 ("quantize", ["quantize", MODEL, "-o", "out", "--recipe", "w4a16_nvfp4", "--threads", "2", "--quiet"], "out", True),
@@ -108,7 +111,7 @@ def test_commands(program):
                 ("import", ["import", GGUF, "-o", "out", "--threads", "2", "--quiet"], "out", False),
                 ("generate", ["generate", CHAT, "hello", "--max-tokens", "4", "--kv-memory", "64MB", "--threads", "2", "--quiet"], None, False),
                 ("eval", ["eval", CHAT, "--text", "text", "--threads", "2", "--quiet"], None, False)):
-            failed += check_command(name, [program, *map(str, words)], folder, output, resumes)
+            failed += check_command(name, [program, *map(str, words)], folder, least, output, resumes)
         assert failed > 40, f"only {failed} commands failed"
 
 
@@ -133,7 +136,8 @@ def test_a_server_outlives_requests_that_have_no_memory(program):
                 url = match.group(1)
                 break
         assert url, "the server did not start"
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # the log goes on
+        said = []
+        threading.Thread(target=lambda: said.extend(process.stderr), daemon=True).start()  # the log goes on
         small = {"model": "tiny", "prompt": "a", "max_tokens": 4, "temperature": 0}
         status, first = ask(url + "/v1/completions", small)
         assert status == 200, first
@@ -146,7 +150,7 @@ def test_a_server_outlives_requests_that_have_no_memory(program):
                 statuses = [status for status, _ in pool.map(lambda _: ask(url + "/v1/completions", large), range(4))]
             assert set(statuses) <= {0, 200, 503}, statuses
             refused += sum(status != 200 for status in statuses)
-            assert process.poll() is None, f"the server ended with {process.poll()} with {room} MB of room"
+            assert process.poll() is None, f"the server ended with {process.poll()} with {room} MB of room: {''.join(said)[-1000:]}"
         assert refused > 0, "no request ran out of memory"
         resource.prlimit(process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         status, again = ask(url + "/v1/completions", small)
