@@ -33,12 +33,19 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_word(std::string_view word, std::span<const std::string> known) {
     if (word.empty() || word.size() > longest_near_word) return {};
+    // An abbreviation: the shortest word that begins so.
+    constexpr size_t least_abbreviation = 4;
     std::string best;
+    for (const std::string& candidate : known)
+        if (word.size() >= least_abbreviation && candidate.starts_with(word) &&
+            (best.empty() || candidate.size() < best.size()))
+            best = candidate;
+    if (!best.empty()) return best;
     size_t least = std::max<size_t>(2, word.size() / 3) + 1;
     for (const std::string& candidate : known) {
-        // A candidate that differs in every letter is not a misspelling.
+        // A candidate that differs in every letter, or in all but one ("-n", "-h"), is not a misspelling.
         const size_t distance = edit_distance(word, candidate);
-        if (distance >= least || distance >= candidate.size()) continue;
+        if (distance >= least || distance + 1 >= candidate.size()) continue;
         least = distance;
         best = candidate;
     }

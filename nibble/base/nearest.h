@@ -11,8 +11,8 @@ namespace nibble {
 // words (optimal string alignment). Ignores case. Compares bytes, because the words are names.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// Returns the known word nearest to `word`, or "" if none is near: at most a third of the letters, or two, may differ.
-// Words longer than 64 bytes have no near word.
+// Returns the known word that `word` abbreviates (with four letters or more), else the one nearest to it, or "" if none
+// is near: at most a third of the letters, or two, may differ. Words longer than 64 bytes have no near word.
 std::string nearest_word(std::string_view word, std::span<const std::string> known);
 
 // Returns "; did you mean 'quantize'?", or "".

@@ -26,6 +26,9 @@ TEST(NearestWord, IsTheNearestOrNone) {
     EXPECT_EQ(nearest_word("", words), "");
     EXPECT_EQ(nearest_word("xy", words), "") << "a change of every letter is no misspelling";
     EXPECT_EQ(nearest_word(std::string(100'000, 'q'), words), "");
+    const std::vector<std::string> flags{"--temperature", "--help", "-h"};
+    EXPECT_EQ(nearest_word("--temp", flags), "--temperature") << "an abbreviation, though --help is nearer";
+    EXPECT_EQ(nearest_word("-n", flags), "") << "only the dash is the same";
     EXPECT_EQ(did_you_mean("evl", words), "; did you mean 'eval'?");
     EXPECT_EQ(did_you_mean("frobnicate", words), "");
 }
