@@ -26,10 +26,29 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
     return std::optional<ExpectedFormats>(std::move(expected));
 }
 
+// Whether the job folded scales of inputs into norms and weights, as its report says (awq_lite): the model computes the
+// same, but hardly a tensor is the source's.
+bool folds_scales(const std::filesystem::path& checkpoint) {
+    const auto path = checkpoint / "nibble-report.json";
+    std::error_code none;
+    if (!std::filesystem::is_regular_file(path, none)) return false;
+    const auto report = read_json_file(path);
+    if (!report.ok() || !report->is_object()) return false;
+    const auto settings = report->find("settings");
+    return settings != report->end() && settings->is_object() && settings->contains("awq_lite");
+}
+
 Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool,
                                 const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
     NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, hooks, ScaleReading::raw));
+    if (source && folds_scales(path)) {
+        hooks.emit_warning(fmt::format(
+            "{}: awq_lite folded scales of inputs into norms and weights, so that tensors cannot be compared "
+            "with the source; `nibble eval --against` compares the models",
+            path));
+        source = nullptr;
+    }
     return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
 }
 
