@@ -26,7 +26,10 @@ Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, cons
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked) {
     const bool wants = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
     if (wants && model.format->tool_format() == "none")
-        return fields.bad("tools", "is not supported: the model's chat template has no known format of tool calls");
+        return fields.bad(
+            "tools",
+            "is not supported: the model's chat template has no known format of tool calls; `nibble serve "
+            "--tool-call-parser NAME` names the one that the model was trained with");
     return Ok{};
 }
 

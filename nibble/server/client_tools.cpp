@@ -58,6 +58,7 @@ Status ClientTools::add_custom(const Json& tool, const ClientTool& named) {
             input["pattern"] = fmt::format("^(?:{})$", definition);
     }
     Json function{{"name", name}};
+    if (input.contains("pattern")) function["strict"] = true;  // the pattern holds wherever the tool is called
     if (!description.empty()) function["description"] = description;
     function["parameters"] = {{"type", "object"},
                               {"properties", {{input_parameter, std::move(input)}}},

@@ -236,29 +236,20 @@ void LiveRequest::deal() {
         exchange_->log(499);
         return;
     }
-    // A stream that fails before its first event is no stream: the client gets the status of the error.
-    const auto breaks_off = [](const HeardEvent& e) {
-        return e.finish == FinishReason::error || e.finish == FinishReason::deadline ||
-               e.finish == FinishReason::cancelled;
-    };
-    if (!begun_ && (events.empty() || !breaks_off(events.front()))) {
-        begun_ = true;
-        writer_->begin();
-    }
-    const auto refuse = [&](const ApiError& error) { begun_ ? writer_->fail(error) : exchange_->fail(error); };
+    if (!std::exchange(begun_, true)) writer_->begin();
     for (const HeardEvent& e : events) {
         if (e.finish == FinishReason::error || e.finish == FinishReason::deadline) {
             over_ = true;
             const bool late = e.finish == FinishReason::deadline;
             note(finish_name(e.finish));
-            refuse(late ? late_error() : engine_error(e));
+            writer_->fail(late ? late_error() : engine_error(e));
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }
         if (e.finish == FinishReason::cancelled) {  // by the server, which is about to end
             over_ = true;
             note(finish_name(e.finish));
-            refuse({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});
+            writer_->fail({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});
             return;
         }
         cut_off_ |= e.finish == FinishReason::length;

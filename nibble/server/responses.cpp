@@ -123,13 +123,13 @@ public:
                 for (const Json& byte : logprob["bytes"]) bytes += static_cast<char>(byte.get<int>());
                 pending_.push(std::move(bytes), std::move(logprob));
             }
-        if (!answered_) reasoning_tokens_ += std::ssize(e.tokens);
         std::vector<AnswerPart> parts = reader_.push(e.text);
         if (e.finish != FinishReason::none) {
             for (AnswerPart& one : reader_.finish(e.finish == FinishReason::length)) parts.push_back(std::move(one));
             cut_ = e.finish == FinishReason::length;
         }
         for (const AnswerPart& one : parts) add(one);
+        if (!answered_) reasoning_tokens_ += std::ssize(e.tokens);
     }
 
     void finish(const RequestReport& total) override {

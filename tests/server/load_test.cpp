@@ -130,10 +130,13 @@ TEST(ServerLoad, ADeadlineEndsARequest) {
     const HttpResponse r =
         s.post(completions, R"({"prompt": "a", "n": 100, "max_tokens": 1000, "ignore_eos": true, "timeout": 0.001})");
     EXPECT_EQ(r.status, 504) << r.body;
-    // A stream has sent its status with its first event: the last event has the error.
-    const std::vector<Json> events = s.stream(
-        completions,
-        {{"prompt", "a"}, {"n", 100}, {"max_tokens", 1000}, {"ignore_eos", true}, {"timeout", 0.3}, {"stream", true}});
+    // Of a stream the status is sent already: its last event says it.
+    const std::vector<Json> events = s.stream(completions, {{"prompt", "a"},
+                                                            {"n", 100},
+                                                            {"max_tokens", 1000},
+                                                            {"ignore_eos", true},
+                                                            {"timeout", 0.001},
+                                                            {"stream", true}});
     EXPECT_EQ(events.back()["error"]["code"], 504) << events.back();
 }
 
