@@ -40,7 +40,8 @@ void add_data_build(CLI::App& data, RunCommand& run) {
     CLI::App* command = data.add_subcommand("build", "texts and chats to a folder of token shards");
     command
         ->add_option("FILES", config->files,
-                     "*.txt, *.md, *.jsonl of {\"text\"} or {\"messages\"}, each also as *.gz; folders of them")
+                     "texts; rows of texts or conversations as *.jsonl, *.json, *.csv, *.tsv or *.parquet; each also "
+                     "as *.gz; folders of them")
         ->required();
     command->add_option("--tokenizer", config->tokenizer, "a model's folder, or a tokenizer.json, .model or .gguf file")
         ->required();
