@@ -151,6 +151,10 @@ void add_bench_gpu(CLI::App& bench, RunCommand& run, bench::KernelBench::Kernels
     command->footer("Example:\n  " + example);
     command->callback([config, &run] {
         run = [config]() -> Result<Outcome> {
+            NIBBLE_TRY(const DeviceChoice choice, parse_device(config->device).within("--device"));
+            if (!choice.cuda)
+                return fail(ErrorKind::usage, "--device {}: these are kernels of a GPU: cuda or cuda:N",
+                            config->device);
             NIBBLE_CHECK(bench::run_kernel_bench(*config, stdout));
             return Outcome{};
         };

@@ -70,6 +70,9 @@ Json to_json(const ModelSettings& settings) {
 Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoint> checkpoint,
                                                   const ModelOptions& options, const DeviceChoice& device,
                                                   ThreadPool& pool) {
+    if (device.cuda && options.compute == Compute::f32)
+        return fail(ErrorKind::usage,
+                    "--device cuda rounds to BF16 between operators: --compute f32 has no kernels there");
     if (device.cuda) return open_device_model(std::move(checkpoint), options, device, pool);
     NIBBLE_TRY(Model model, Model::load(std::move(checkpoint), options, pool));
     return std::unique_ptr<LanguageModel>(std::make_unique<Model>(std::move(model)));
