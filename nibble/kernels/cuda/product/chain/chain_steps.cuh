@@ -14,7 +14,7 @@
 namespace nibble::cuda::chain {
 
 // Copies the kernel's arguments to shared memory. In the constant cache they are cold at every launch, and the first
-// use of each cache line would wait for memory behind the requests for weights.
+// use of each cache line would wait for memory after the requests for weights.
 __device__ inline ProductChainArgs& shared_arguments(uint8_t* to, const ProductChainArgs& given) {
     for (uint32_t i = threadIdx.x; i < sizeof(ProductChainArgs) / 4; i += blockDim.x)
         reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(&given)[i];
@@ -147,8 +147,8 @@ struct Stream {
     float2 weight[Pairs] = {};
     bool summed = false;  // h is loaded and holds all updates so far
 
-    // Loads the weights of the next norm. Call long before the norm: behind the requests for weights of all thread
-    // blocks the loads take microseconds.
+    // Loads the weights of the next norm. Call long before the norm: after the requests for weights of all thread
+    // blocks, the loads take microseconds.
     __device__ void load_weight(const ProductChainArgs& args, const float* norm) {
         const float2* from = reinterpret_cast<const float2*>(norm);
         const int thread = Kept ? opaque_thread() : static_cast<int>(threadIdx.x);

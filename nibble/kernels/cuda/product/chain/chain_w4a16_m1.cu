@@ -1,10 +1,10 @@
-// Products of one token in W4A16, one thread block a multiprocessor for all of them (kernels/product_chain_cuda.h); the
-// arithmetic of product_w4a16_m8.cu, so the bits are its.
+// Products of one token in W4A16 with one thread block per multiprocessor for all of them
+// (kernels/product_chain_cuda.h). The arithmetic and bits are those of product_w4a16_m8.cu.
 //
-// A warp fills a ring of slots with W, product after product: a slot has, of a tile of 16 rows, one record of each of
-// the eight chunks of K. Eight warps share a tile or two, one a chunk; groups of them take the thread block's tiles in
-// turn. Nothing is shared between tiles: the chunks' sums of all tiles of a product lie in shared memory, and its
-// outputs are made together when the last one is there.
+// A warp fills a ring buffer of slots with W, product after product. A slot has, for a tile of 16 rows, one record of
+// each of the eight chunks of K. Eight warps share one or two tiles, one warp per chunk; groups of eight warps
+// alternate over the thread block's tiles. Tiles share nothing: the chunks' sums of all tiles of a product are in
+// shared memory, and its outputs are computed together after the last one.
 #include "kernels/cuda/product/chain/chain_steps.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_decode.cuh"
 
@@ -15,12 +15,12 @@ namespace {
 
 static_assert(record_slot_bytes == matmul_chunks * w4a16::record_bytes);
 constexpr int all_bytes = 227 * 1024, most_slots = 12, args_bytes = 1024, tile_sums = matmul_chunks * 16;
-// Groups of eight warps, tiles of a group at once. Three groups of one tile (72 registers a thread) took 48.4 us a
-// layer where two took 46.7; 3, 6 and 10 slots on their way: the same to 1 %.
+// Groups of eight warps, and tiles per group at once. Three groups of one tile (72 registers per thread) took 48.4 us
+// per layer, two took 46.7; 3, 6 and 10 slots in flight are equal within 1 %.
 constexpr int groups = 2, most_tiles = 2, most_asked = 4;
 static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
 
-// Those of a thread block, in units and in tiles; tile j.
+// Units and tiles of a thread block, and tile j.
 __device__ inline int units_of(const ProductStep& s) { return s.units + (static_cast<int>(blockIdx.x) < s.more); }
 __device__ inline int tiles_of(const ProductStep& s) { return units_of(s) << (s.span > 0); }
 __device__ inline int tile_of(const ProductStep& s, int j) {
@@ -31,7 +31,7 @@ __device__ inline int tile_of(const ProductStep& s, int j) {
     return unit + (pair + j % 2) * s.span;
 }
 
-// The warp that asks for records, in the order in which they are used.
+// The warp that requests records, in the order of their use.
 template <int Round>
 __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -64,7 +64,8 @@ __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
     }
 }
 
-// A chunk of Count tiles by one warp, whose records lie in neighbouring slots; the next ones `apart` slots further.
+// Computes a chunk of Count tiles with one warp. Their records are in adjacent slots; the next records are `apart`
+// slots further.
 template <int Count>
 __device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int records, int present, uint32_t column,
                                                ScaleBits bits, float* sums) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int r
             uint32_t from[Count];
             uint2 scales[Count];
             uint4 codes[2][Count], x[2][2];
-            // A block of 64 columns is on its way from shared memory while the one before it is multiplied.
+            // Loads a block of 64 columns from shared memory while the previous one is multiplied.
             const auto load = [&](int b) {
 #pragma unroll
                 for (int n = 0; n < Count; ++n) codes[b % 2][n] = load_shared16(from[n] + 512 * b);
@@ -127,8 +128,8 @@ __device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int r
     }
 }
 
-// A warp's chunks of the thread block's tiles, Groups * Most of them at a time; ring: where the step begins, moved to
-// where it ends.
+// Computes a warp's chunks of the thread block's tiles, Groups * Most tiles at a time. `ring` is the step's first slot
+// and is moved past its last one.
 template <int Groups, int Most>
 __device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t* x, ScaleBits bits, float* sums) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -151,9 +152,9 @@ __device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t*
     }
 }
 
-// Where the halves of a head's pair go, and its angle.
+// Destinations of the halves of a head's pair, and its angle.
 struct Rotation {
-    uint8_t* to[2];  // null: nowhere
+    uint8_t* to[2];  // null: no destination
     float cos, sin, scale;
     KvType type;
     bool turns;
@@ -184,7 +185,7 @@ struct Rotation {
         for (int i = 0; i < 2; ++i)
             to[i] = tile + (turns ? k_offset(type, t, d + i * half) : v_offset(type, t, d + i * half));
     }
-    // As rotated() in rope.cuh.
+    // The same as rotated() in rope.cuh.
     __device__ void store(float first, float second) const {
         if (!to[0]) return;
         uint16_t low = bf16_from_float(first), high = bf16_from_float(second);
@@ -197,10 +198,10 @@ struct Rotation {
     }
 };
 
-// A thread's output, of one row or of two that make one.
+// A thread's output, from one row or from two rows.
 struct Output {
     const ProductStep& s;
-    int tile, row, apart;  // the block's tile; of W, rows to the second one
+    int tile, row, apart;  // the block's tile; row of W, distance of the second row
     bool present;
 
     __device__ explicit Output(const ProductStep& step) : s(step) {
@@ -209,7 +210,7 @@ struct Output {
         tile = s.span ? 2 * own : own;
         row = 16 * tile_of(s, tile) + static_cast<int>(threadIdx.x) % 16, apart = 16 * s.span;
     }
-    // What it needs of memory (scale and bias of both rows), into shared memory, for itself, before the sums are there.
+    // Loads scale and bias of both rows to shared memory before the sums are complete; only this thread reads them.
     __device__ void load(float4* factors) const {
         if (!present) return;
         const float all = s.tensor_scale ? __ldg(s.tensor_scale) : 1.0f;
@@ -244,7 +245,7 @@ struct Output {
     }
 };
 
-// Of the last step's outputs, by threads other than those that wait for the others.
+// Loads data for the last step's outputs, with threads other than those that wait for other thread blocks.
 __device__ inline void prepare_rotations(const ProductChainArgs& args, Rotation* rotation) {
     const ProductStep& last = args.step[args.steps - 1];
     const int output = static_cast<int>(threadIdx.x) - 32;
@@ -281,7 +282,8 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
     bool summed = false;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& step = args.step[i];
-        // While others are still at the step before: what this one needs beside their outputs.
+        // Loads the inputs of this step that do not depend on other thread blocks while these are still in the previous
+        // step.
         Output(step).load(factors);
         chain::Stream<Pairs, threads, true> stream{.row = reinterpret_cast<float*>(x), .kept = kept, .summed = summed};
         if (step.norm) stream.load_weight(args, step.norm);

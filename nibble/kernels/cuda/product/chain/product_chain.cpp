@@ -17,7 +17,7 @@ bool has_records(const ChainedProduct& p) { return p.packed.rows > 0; }
 int64_t rows_of(const ChainedProduct& p) { return has_records(p) ? p.packed.rows : p.w.rows; }
 int64_t cols_of(const ChainedProduct& p) { return has_records(p) ? p.packed.cols : p.w.cols; }
 
-// For the next product: FP32, or activated, codes or BF16; whole lines of memory.
+// Size of the output for the next product: FP32, or activated codes or BF16; whole lines of memory.
 int64_t handed_bytes(const ChainedProduct& p) {
     const int64_t bytes = !p.activated ? 4 * rows_of(p) : rows_of(p) / (p.gated ? 2 : 1) * (has_records(p) ? 2 : 1);
     return (bytes + 127) / 128 * 128;
@@ -33,7 +33,7 @@ bool fits(const ChainedProduct& p, bool takes_codes) {
     return (p.x != nullptr) + (p.norm != nullptr) + takes_codes == 1;
 }
 
-// Whether the last product's outputs, two of a head's halves at a time, can be rotated where they are made.
+// Whether the last product's outputs can be rotated where they are computed, two halves of a head at a time.
 bool ropes_inside(const RopeArgs& rope) {
     const int dim = rope.cache.dims.k;
     return !rope.q_norm && !rope.k_norm && !rope.rotary.interleaved && rope.rotary.dims == dim && dim % 32 == 0 &&
@@ -80,7 +80,7 @@ bool fill(const ProductChain& chain, ProductChainArgs& args) {
         }
         before = &p;
     }
-    if (before->activated) return false;  // nobody takes the codes
+    if (before->activated) return false;  // the codes would have no reader
     args.h = reinterpret_cast<const uint16_t*>(chain.h);
     args.update = chain.update;
     args.h_out = reinterpret_cast<uint16_t*>(chain.h_out);

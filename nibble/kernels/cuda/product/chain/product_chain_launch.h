@@ -1,4 +1,4 @@
-// What kernels/cuda/product/chain/product_chain.cpp calls. Arguments are checked before they come here; device
+// Kernels called by kernels/cuda/product/chain/product_chain.cpp, which checks the arguments. Pointers are device
 // pointers.
 #pragma once
 
@@ -13,33 +13,33 @@ namespace nibble::cuda {
 
 inline constexpr int product_chain_steps = 4;
 inline constexpr int most_chain_width = 8192;
-// Codes (sm90_chain_fp8_m1.cu): bytes of a slot of the ring, threads that multiply.
+// Codes (sm90_chain_fp8_m1.cu): bytes per slot of the ring buffer, number of multiplying threads.
 inline constexpr int product_slot_bytes = 32 * 1024, product_chain_threads = 512;
-// Records (chain_w4a16_m1.cu): a slot has one of each of a tile's eight chunks.
+// Records (chain_w4a16_m1.cu): a slot has one record of each of a tile's eight chunks.
 inline constexpr int record_slot_bytes = matmul_chunks * 2304;
 
 struct ProductStep {
-    // One of: rows, norm; neither: what the step before made with its activation.
+    // The input is one of rows or norm; if neither is set, the activated output of the previous step.
     const uint16_t* rows = nullptr;
     const float* norm = nullptr;
     int32_t* nonfinite = nullptr;
     const uint8_t* tiles = nullptr;  // or records
     const float* row_scales = nullptr;
-    const float* tensor_scale = nullptr;  // of records
+    const float* tensor_scale = nullptr;  // for records
     const float* bias = nullptr;
     float* y = nullptr;         // may be null
-    uint8_t* handed = nullptr;  // what the next step takes: FP32, or activated, as its input
+    uint8_t* handed = nullptr;  // the input of the next step: FP32, or activated
     float scale = 1, input_scale = 1;
-    float code_scale = 1;  // of what an activated step hands on
+    float code_scale = 1;  // scale of an activated output
     int n = 0, k = 0;
-    int groups = 0;  // of 128 columns
-    // A thread block takes `rows_each` rows at a time, gated: half of them gates, the others n / 2 rows further. So
-    // many groups lie in a slot of the ring.
+    int groups = 0;  // groups of 128 columns
+    // A thread block processes `rows_each` rows at a time (gated: half of them are gates, the others are n / 2 rows
+    // further), and that many groups are in a slot of the ring buffer.
     int rows_each = 0, stage_groups = 0, works = 0;
-    // Records: of a row tile, of a chunk. A thread block takes `units` units, one more of the first `more` blocks; a
-    // unit is a tile of 16 rows, or with a span two of them, so far apart: gate and up, or the halves of a head.
+    // Records: per row tile and per chunk. A thread block processes `units` units, the first `more` blocks one more. A
+    // unit is a tile of 16 rows, or with a span two tiles at that distance: gate and up, or the halves of a head.
     int row_records = 0, chunk_records = 0, units = 0, more = 0, span = 0;
-    uint32_t span_magic = 0;  // n / span is the upper half of their product, unless span is 1
+    uint32_t span_magic = 0;  // n / span is the upper half of their product, except for span 1
     bool activated = false, gated = false;
 };
 struct ProductChainArgs {
@@ -48,21 +48,22 @@ struct ProductChainArgs {
     const uint16_t* h = nullptr;
     const float* update = nullptr;
     uint16_t* h_out = nullptr;
-    uint4* used = nullptr;  // to be set back
+    uint4* used = nullptr;  // reset to the sentinel
     int used_words = 0;
     unsigned long long* meet = nullptr;
     int width = 0, activation = 0;  // of h; nibble::Activation
     float eps = 0;
     bool ropes = false;
-    bool ropes_inside = false;  // with the last step's outputs, not after a meeting
-    RopeArgs rope;              // of the last step's rows
+    bool ropes_inside = false;  // rotates with the last step's outputs instead of after a grid barrier
+    RopeArgs rope;              // for the last step's rows
     ScaleBits scale_bits;
-    int asked = 0;  // slots on their way at once
-    // Shared memory: these, barriers, sums of rows, the ring, the input's codes, a norm's row or the sums of groups.
+    int asked = 0;  // slots in flight
+    // Shared memory: these arguments, barriers, sums of rows, the ring buffer, the input's codes, a norm's row or the
+    // sums of groups.
     int slots = 0, x_bytes = 0, row_bytes = 0, rotation_bytes = 0, factor_bytes = 0;
     bool overlap = false;
 };
-// Fills in what depends on the grid and on shared memory; whether there is a kernel for these steps.
+// Sets the fields that depend on the grid and on shared memory. Returns whether a kernel exists for these steps.
 bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
 bool shape_record_chain(ProductChainArgs& args, int multiprocessors);
 cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);

@@ -1,12 +1,13 @@
-// Products of one token in W8A8, one thread block a multiprocessor for all of them (kernels/product_chain_cuda.h).
+// Products of one token in W8A8 with one thread block per multiprocessor for all of them
+// (kernels/product_chain_cuda.h).
 //
-// A warp fills a ring of slots of 32 KB with W, product after product. Four warpgroups multiply: 64 rows of W are those
-// of wgmma, the token is its one column that counts. (B without swizzle: the eight columns begin 16 bytes apart, so
-// that x lies in shared memory once; columns 1 ... 7 are x displaced, and nobody reads their sums.) Where a thread
-// block has 64 rows or fewer the warpgroups share the groups of 128 columns; a group's four k-steps are one chain from
-// zero, as in sm90_product_fp8.cu, and one thread a row adds them in order.
+// A warp fills a ring buffer of slots of 32 KB with W, product after product. Four warpgroups multiply: 64 rows of W
+// are the rows of wgmma, the token is the only column in use. (B has no swizzle: the eight columns start 16 bytes
+// apart, so x is in shared memory only once; columns 1 ... 7 are shifted copies of x whose sums are not used.) If a
+// thread block has 64 rows or fewer, the warpgroups share the groups of 128 columns. A group's four k-steps are one
+// chain from zero, as in sm90_product_fp8.cu, and one thread per row adds them in order.
 //
-// Rows of a tile of 64 that are not the block's are whatever lies there: their sums are not read.
+// Rows of a tile of 64 beyond the block's rows have any contents; their sums are not read.
 #include "kernels/cuda/primitives/block16.cuh"
 #include "kernels/cuda/primitives/tensor_map.cuh"
 #include "kernels/cuda/product/chain/chain_steps.cuh"
@@ -18,10 +19,10 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_slots = 8;
-// Slots of a thread block on their way at once: of more, some multiprocessors get much more than others (six: 71.4 us a
-// layer, two: 68.7, one: 75.8).
+// Slots of a thread block in flight. With more, some multiprocessors get much more bandwidth than others (six: 71.4 us
+// per layer, two: 68.7, one: 75.8).
 constexpr int most_asked = 2;
-// Of shared memory: arguments and barriers.
+// Shared memory of arguments and barriers.
 constexpr int args_bytes = 1024;
 static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
 
@@ -29,8 +30,8 @@ struct ChainMaps {
     CUtensorMap of[product_chain_steps];
 };
 
-// d[64, 8] (+)= a[64, 32] b[8, 32]^T of E4M3: a as swizzled_operand() says, b in eight rows that begin 16 bytes apart.
-// Lane 4 g of warp w holds d[0] and d[2] of column 0: rows 16 w + g and 8 further.
+// d[64, 8] (+)= a[64, 32] b[8, 32]^T of E4M3: a in the layout of swizzled_operand(), b in eight rows that start 16
+// bytes apart. Lane 4 g of warp w has column 0 in d[0] and d[2]: rows 16 w + g and 8 further.
 __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uint32_t right, int more) {
     NIBBLE_WGMMA_ASM(
         "{\n\t.reg .pred p;\n\t.reg .b64 left, right;\n\tsetp.ne.b32 p, %6, 0;\n\tmov.b64 left, "
@@ -41,7 +42,7 @@ __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uin
         : "r"(left), "r"(right), "r"(more));
 }
 
-// The sums of a block's rows go to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
+// Writes the sums of a block's rows to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
 template <int Chains, int Parts>
 __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     constexpr int tiles = 4 / Parts;
@@ -114,7 +115,7 @@ __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_
 
 __device__ __noinline__ uint8_t divided_code(float x, float scale) { return e4m3_code(x / scale); }
 
-// E4M3 codes under one scale: x / scale, rounded, without a division where that is exact (block16.cuh).
+// Returns the E4M3 code of x / scale, without a division if that is exact (block16.cuh).
 struct Coder {
     Divisor by;
     bool safe;
@@ -122,7 +123,7 @@ struct Coder {
     __device__ explicit Coder(float scale) : by(scale), safe(safe_divisor(scale)) {}
     __device__ uint8_t code(float x) const {
         if (!safe) return divided_code(x, by.d);
-        const float most = 512.0f * by.d, size = fabsf(x);  // all of them become 448; NaN stays
+        const float most = 512.0f * by.d, size = fabsf(x);  // beyond it every quotient becomes 448; NaN stays
         return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
     }
     __device__ uint32_t pair(uint32_t bf16) const {
@@ -131,7 +132,7 @@ struct Coder {
     }
 };
 
-// Inputs of a product that are no norm: codes in shared memory, where the tensor cores will read them.
+// Inputs of a product without a norm: codes in shared memory, for the tensor cores.
 __device__ void quantize_rows(const ProductStep& step, uint8_t* codes) {
     const Coder coder(step.input_scale);
     for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += product_chain_threads) {
@@ -143,9 +144,9 @@ __device__ void quantize_rows(const ProductStep& step, uint8_t* codes) {
         reinterpret_cast<uint2*>(codes)[i] = {word[0], word[1]};
     }
 }
-// A thread's row of a block's work, what it needs of memory before the sums are there.
+// A thread's row, and the data loaded for it before the sums are complete.
 struct Output {
-    int place, row;  // among the block's; of W
+    int place, row;  // index in the block; row of W
     bool present;
     float scale = 0, bias = 0;
 
@@ -179,7 +180,7 @@ struct Output {
     static __device__ uint8_t code(float v, const ProductStep& s) { return Coder(s.code_scale).code(rounded(v)); }
 };
 
-// What of W fills one slot of the ring; all of a thread block's, in order.
+// The part of W that fills one slot of the ring buffer; iterates over all of a thread block's slots in order.
 struct Stage {
     const ProductChainArgs& args;
     int grid, step = 0, work, group = 0;
@@ -210,7 +211,7 @@ private:
     __device__ void skip() {
         while (exists() && work >= args.step[step].works) ++step, work = static_cast<int>(blockIdx.x);
     }
-    // Gated: a box has one half's rows of one group.
+    // Gated: a box has the rows of one half of one group.
     template <class Each>
     __device__ void each_box(Each each) const {
         const ProductStep& s = args.step[step];
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
         return;
     }
     chain::Stream<Pairs, product_chain_threads> stream{of_groups};
-    // Of the first norm from step i on.
+    // Loads data for the first norm from step i on.
     const auto load_weight = [&](int i) {
         while (i < args.steps && !args.step[i].norm) ++i;
         if (i < args.steps) stream.load_weight(args, args.step[i].norm);
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
             const Output output(step, work);
             multiply(step, ring, shared_address(x), of_groups, sums);
             output.store(args, step, sums);
-            meet_warps<product_chain_threads>();  // nobody writes sums that are still read
+            meet_warps<product_chain_threads>();  // sums may be overwritten only after they were read
         }
     }
     if (args.ropes) chain::rope_rows(args.rope, meeting);
@@ -307,7 +308,7 @@ bool shape_product_chain(ProductChainArgs& args, int multiprocessors) {
     int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
     for (int i = 0; i < args.steps; ++i) {
         ProductStep& s = args.step[i];
-        // What leaves the fewest rows to the busiest multiprocessor; of equals the most rows at a time.
+        // Chooses the number of rows that gives the busiest multiprocessor the fewest rows; of equal ones the largest.
         const int count = s.gated ? s.n / 2 : s.n, most = s.gated ? most_rows / 2 : most_rows;
         int best = 8;
         int64_t least = INT64_MAX;
@@ -337,7 +338,8 @@ cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiproc
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& s = args.step[i];
         const auto groups = static_cast<cuuint64_t>(s.groups);
-        // Groups outside rows: eight rows of a group lie 1 KB behind the eight before, as swizzled_operand() has it.
+        // Groups are the outer dimension: eight rows of a group are 1 KB after the previous eight, as
+        // swizzled_operand() requires.
         if (!encode_3d(maps.of[i], CU_TENSOR_MAP_DATA_TYPE_INT32, s.tiles,
                        {256, static_cast<cuuint64_t>((s.n + 7) / 8), groups}, {1024 * groups, 1024},
                        {256, static_cast<cuuint32_t>(s.rows_each / (s.gated ? 16 : 8)),
