@@ -1,9 +1,9 @@
-// W4A16 for the experts of one token: their rows one after the other are the rows of one matrix, and a thread block of
-// every multiprocessor has an even share of its tiles, as product_w4a16_m8_kernel has of a plain one. A warp takes one,
-// two or four of the eight chunks of a tile's K. It asks for its first two records as soon as it knows the expert: of a
-// mixture's second product at once, of its first when the block has chosen the experts itself from the router's logits,
-// which takes a launch and its sorting from between the router and the weights. Other thread blocks of the launch may
-// make a plain product (ExpertsInput::beside), which need not wait for the choice.
+// W4A16 for the experts of one token. Their stacked rows are one matrix, and a thread block per multiprocessor has an
+// equal share of its tiles, as in product_w4a16_m8_kernel. A warp processes one, two or four of the eight chunks of a
+// tile's K. It requests its first two records as soon as the expert is known: at once for a mixture's second product.
+// For the first product the block chooses the experts itself from the router's logits, which saves a launch and the
+// sorting between the router and the weights. Other thread blocks of the launch may compute a dense product
+// (ExpertsInput::beside), which does not wait for the choice.
 #include "kernels/cuda/primitives/route.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
 
@@ -16,8 +16,8 @@ using namespace experts;
 
 constexpr int slots = 2, most_warps = 32, shared_limit = 227 * 1024;
 
-// Tiles [first, first + count) of a thread block. Integer divisions are some 25 instructions of every warp, which a
-// kernel of 15 us feels: what a launch knows is divided on the host, and tiles are counted off from the first one's
+// Tiles [first, first + count) of a thread block. An integer division takes about 25 instructions per warp, which
+// matters in a kernel of 15 us: the host divides what the launch knows, and tiles are counted from the first one's
 // expert.
 struct Share {
     int first, count;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(1024, 1)
     const int row_records = dense ? one.dense.row_records : args.row_records;
     const int chunk_records = dense ? one.dense.chunk_records : args.chunk_records;
     const int first_slot = dense ? 0 : share.first / row_tiles;
-    // The slot and row tile of a tile of the block's.
+    // Returns the slot and row tile of one of the block's tiles.
     const auto place = [&](int tile, int& slot) {
         int row_tile = tile - first_slot * row_tiles;
         for (slot = first_slot; row_tile >= row_tiles; row_tile -= row_tiles) ++slot;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(1024, 1)
     int last_slot;
     place(share.first + share.count - 1, last_slot);
     const bool one_row = dense || args.rows;
-    const auto bring_x = [&] {  // one row of all experts, or those of the block's
+    const auto bring_x = [&] {  // one row for all experts, or the rows of the block's experts
         const uint8_t* x = dense ? one.dense.x : args.x;
         const int rows = one_row ? 1 : last_slot - first_slot + 1, pieces = row_records * (w4a16::record_cols / 8);
         const int k = dense ? one.dense.k : args.k;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(1024, 1)
             }
         }
     };
-    // The next kernel starts only after the others have waited: what it may then read early is complete.
+    // The next kernel starts only after this wait, so data it reads early is complete.
     const bool ahead = args.early || dense;
     if (args.overlap) {
         if (!ahead) wait_for_previous();
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(1024, 1)
         }
         part[p][0] = acc[0][0], part[p][1] = acc[0][2];
     }
-    // Sums [chunk][16 rows] lie over the warp's first slot, which nobody fills any more; every column has them.
+    // Sums [chunk][16 rows] overwrite the warp's first slot, which is no longer filled; every column has them.
     __syncwarp();
     if (c == 0) {
         float* own = reinterpret_cast<float*>(shared + ring_at);
@@ -181,7 +181,7 @@ struct OneShape {
 
     OneShape(const ExpertsArgs& args, const OneTokenArgs& one, int multiprocessors) {
         const int all = one.route.top_k * args.row_tiles;
-        // Thread blocks by records.
+        // Number of thread blocks by the number of records.
         const int64_t records = int64_t{all} * args.row_records;
         const int64_t dense_records = int64_t{one.dense.row_tiles} * one.dense.row_records;
         if (dense_records > 0)
@@ -195,7 +195,8 @@ struct OneShape {
         x_rows = args.rows ? 1 : std::min(one.route.top_k, (tiles - 1) / args.row_tiles + 2);
         const int x = std::max(x_rows * args.row_records, one.dense.row_records) * 2 * w4a16::record_cols;
         bytes = x + warps * slots * (w4a16::record_bytes + 8) + RouteSpace::bytes(args.experts);
-        // More than half of a multiprocessor's, so that overlap does not pile thread blocks up on some.
+        // More than half of a multiprocessor's shared memory, so that with overlap thread blocks do not accumulate on a
+        // few.
         bytes = std::max(bytes, 120 * 1024);
     }
 };

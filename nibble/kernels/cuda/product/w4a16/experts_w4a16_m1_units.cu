@@ -1,10 +1,10 @@
-// W4A16 for the experts of one token, work in units (w4a16_units.cuh). A mixture's first product chooses the experts in
-// every thread block from the router's logits, as experts_w4a16_m1_kernel of experts_w4a16_m1.cu does, which stays for
-// mixtures with a product beside (its records would wait in the same rings).
+// W4A16 for the experts of one token, with work in units (w4a16_units.cuh). For a mixture's first product every thread
+// block chooses the experts from the router's logits, like experts_w4a16_m1_kernel of experts_w4a16_m1.cu, which
+// handles mixtures with an additional dense product (its records would wait in the same ring buffers).
 //
-// Combine: the second product with the weighted sum of its experts (moe_combine_kernel of moe.cu), for rows with empty
-// chunks. A cluster of two thread blocks has all experts' rows of some row tiles, each block half of the experts; the
-// first one adds. Its experts are chosen again, and their records asked for, while the first product still runs.
+// Combine: the second product including the weighted sum of its experts (moe_combine_kernel of moe.cu), for rows with
+// empty chunks. A cluster of two thread blocks has all experts' rows of some row tiles, each block half of the experts;
+// the first one adds. It chooses its experts again and requests their records while the first product still runs.
 #include "kernels/cuda/primitives/route.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_units.cuh"
 
@@ -18,7 +18,7 @@ using token::Cursor, token::Divisor, token::Ring, token::Share, token::Unit;
 
 constexpr int most_warps = 16, record_x_bytes = 2 * w4a16::record_cols;
 
-// Shared memory: x, rings and their barriers, sums, what choosing takes, outputs to combine.
+// Shared memory: x, ring buffers and their barriers, sums, scratch of the choice, outputs to combine.
 template <int Slots, bool Combine>
 __global__ void __launch_bounds__(32 * most_warps, 2)
     experts_w4a16_m1_units_kernel(const __grid_constant__ ExpertsArgs args, const __grid_constant__ OneTokenArgs one) {
@@ -28,12 +28,12 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
     const int rank = Combine ? static_cast<int>(blockIdx.x) % 2 : 0;
     const int group = static_cast<int>(blockIdx.x) / (Combine ? 2 : 1), groups = one.expert_blocks;
     const int top_k = one.route.top_k, half = (top_k + 1) / 2;
-    // Combined: own.count row tiles of every expert of the block's; else the tiles of all experts one after the other.
+    // Combined: own.count row tiles of each of the block's experts; else the tiles of all experts in order.
     const Share own(Combine ? args.row_tiles : top_k * args.row_tiles, group, groups);
     const int first_slot = Combine ? rank * half : own.first / args.row_tiles;
     const int slots =
         Combine ? (rank ? top_k - half : half) : (own.first + own.count - 1) / args.row_tiles + 1 - first_slot;
-    const int column = Combine ? own.count : args.row_tiles;  // tiles from one expert to the next
+    const int column = Combine ? own.count : args.row_tiles;  // tiles per expert
     const int first_tile = own.first - (Combine ? 0 : first_slot * args.row_tiles);
     const int tiles = Combine ? slots * own.count : own.count;
     const int units = tiles * one.active;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
     const RouteSpace space(shared + space_at, args.experts);
 
     const Divisor by_active(one.active);
-    // The slot (from first_slot) and row tile of a tile of the block's.
+    // Returns the slot (relative to first_slot) and row tile of one of the block's tiles.
     const auto place = [&](int tile, int& slot) {
         slot = 0;
         if constexpr (!Combine) tile += first_tile;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
                     min(args.chunk_records, args.row_records - first),
                     static_cast<uint32_t>((Combine ? slot * x_pitch : 0) + first * record_x_bytes)};
     };
-    const auto bring_x = [&] {  // one row of all experts, or a row of each of the block's
+    const auto bring_x = [&] {  // one row for all experts, or one row for each of the block's
         const int rows = Combine ? slots : 1, pieces = args.row_records * (w4a16::record_cols / 8);
         for (int i = thread; i < rows * pieces; i += threads) {
             const int row = i / pieces, at = 8 * (i % pieces);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
 
     Cursor cursor(warp, warps);
     if (lane == 0) ring.init();
-    // The next kernel starts only after this one has waited: what it may then read early is complete.
+    // The next kernel starts only after this wait, so data it reads early is complete.
     if (args.overlap) {
         if (!args.early) wait_for_previous();
         overlap_next();
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
                 sum = rounded(sum);
                 one.combine.sum[out] = one.combine.shared ? rounded(sum + rounded(beside)) : sum;
             }
-        cluster_sync();  // nobody leaves while its values are read
+        cluster_sync();  // keeps shared memory alive until the other block has read it
     } else {
         for (int o = thread; o < 8 * own.count; o += threads) {
             int slot;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
 }
 
 struct Grid {
-    // Two thread blocks fit on a multiprocessor; three would be two of the same kernel.
+    // Two thread blocks fit on a multiprocessor; with three, two would belong to the same kernel.
     static constexpr int half = 112 * 1024, third = 76 * 1024, most_slots = 3;
     int blocks, warps = most_warps, slots, bytes;
 

@@ -1,14 +1,14 @@
-// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens, where neither experts_w4a16_m8.cu (few tokens, a
-// decoding step) nor sm90_experts_w4a16.cu (Hopper, more than four an expert) takes them.
+// W4A16 for the experts of a mixture in tiles of 8 to 64 tokens, for cases that neither experts_w4a16_m8.cu (few
+// tokens, a decoding step) nor sm90_experts_w4a16.cu (Hopper, more than four tokens per expert) handles.
 //
-// A thread block per multiprocessor has an even share of all (tile of tokens, 16 rows) that there are and goes through
-// it in rounds of as many row tiles of one tile of tokens as it has warps. A warp takes a row tile and all of K. Every
-// warp fills its own ring of weight records, rounds ahead of what it computes; one more warp gathers the rows of x, in
-// stages of 256 columns, for all of them. So nothing drains between rounds or experts.
+// A thread block per multiprocessor has an equal share of all pairs (tile of tokens, 16 rows) and processes it in
+// rounds: as many row tiles of one tile of tokens as it has warps. A warp processes a row tile and all of K. Every warp
+// fills its own ring buffer of weight records, rounds ahead of its computation; one more warp gathers the rows of x, in
+// stages of 256 columns, for all of them. Nothing drains between rounds or experts.
 //
-// Sums: as in matmul(), one accumulator per chunk from zero, then neighbours first; sums that wait are in registers.
-// Tiles of 32 tokens (15 warps, 60 bytes of sums spilled) are gone: inside models they gave other bits from run to run,
-// before loads_done() stood where a slot is asked for again.
+// Sums: as in matmul(), one accumulator per chunk from zero, then pairwise; waiting sums are in registers. Tiles of 32
+// tokens (15 warps, 60 bytes of sums spilled) were removed: inside models they gave different bits from run to run,
+// before loads_done() preceded the refill of a slot.
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
 
 namespace nibble::cuda {
@@ -16,10 +16,10 @@ namespace {
 
 using namespace experts;
 
-template <int Tiles>  // of eight tokens
+template <int Tiles>  // tiles of eight tokens
 struct Experts {
     static constexpr int tokens = 8 * Tiles;
-    // One less than what is a multiple of four, for the warp that brings x: registers are given out by quarters.
+    // One less than a multiple of four, because one warp loads x: registers are allocated per four warps.
     static constexpr int warps = Tiles == 1 ? 27 : Tiles == 2 ? 15 : 7;
     static constexpr int threads = 32 * (warps + 1);
     static constexpr int stage_bytes = tokens * x_row_bytes;
@@ -73,8 +73,8 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, Rounds ro
             barrier_wait(empty + 8 * stage, parity);
             const int column = record * w4a16::record_cols + 8 * lane;
             const uint32_t to = x_at + stage * E::stage_bytes + 16 * lane;
-            // Absent tokens stay what they were: their columns are never stored. (Zeros by copies of no bytes from one
-            // address of all thread blocks: 10 us.)
+            // Slots of absent tokens keep old data: their columns are never stored. (Copying zeros from one address in
+            // all thread blocks: 10 us.)
 #pragma unroll 4
             for (int t = 0; t < present; ++t) {
                 const int row = __shfl_sync(0xFFFFFFFFu, held == 1 || t < 32 ? source[0] : source[held - 1], t % 32);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1)
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    constexpr int most = E::warps;  // row tiles of a round
+    constexpr int most = E::warps;  // row tiles per round
     const uint32_t base = shared_address(shared), x_full = base + E::barriers_at, x_empty = x_full + 8 * E::stages;
     const uint32_t barriers = x_empty + 8 * (E::stages + warp * E::slots);
     const uint32_t ring = base + E::rings_at + warp * E::slots * w4a16::record_bytes;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1)
         }
         barrier_init_done();
     }
-    // The next kernel starts only after this wait: what it may then read early is complete.
+    // The next kernel starts only after this wait, so data it reads early is complete.
     if (args.overlap) {
         if (!args.early) wait_for_previous();
         overlap_next();
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Experts<Tiles>::threads, 1)
     if (warp == E::warps) return bring_x<Tiles>(args, tables, first_round, most, base, x_full, x_empty, lane);
 
     const int g = lane / 4, c = lane % 4;
-    // What is asked for: rounds and records ahead of what is computed.
+    // Position of the requests, rounds and records ahead of the computation.
     Rounds ahead = first_round;
     const uint8_t* from = nullptr;
     int wanted = 0;

@@ -1,10 +1,11 @@
-// W4A16 for experts with few tokens each (tiles of eight), as far as all columns of two tiles of x fit into shared
-// memory: a decoding step.
+// W4A16 for experts with few tokens each (tiles of eight), if all columns of two tiles of x fit into shared memory: a
+// decoding step.
 //
-// A thread block per multiprocessor has an even share of all (tile of tokens, 16 rows) that there are. Its warps take
-// turns and do not wait for each other: x of a tile lies there whole while any warp still uses it, that of the next one
-// comes meanwhile. A warp takes a row tile and all of K, or, where there are few, four warps take two chunks of it
-// each. Every warp fills its own ring of weight records ahead of what it computes; one more warp gathers the rows of x.
+// A thread block per multiprocessor has an equal share of all pairs (tile of tokens, 16 rows). Its warps alternate and
+// do not wait for each other: the whole x of a tile stays in shared memory while any warp uses it, and the next tile is
+// loaded meanwhile. A warp processes a row tile and all of K; if there are few row tiles, four warps process two chunks
+// each. Every warp fills its own ring buffer of weight records ahead of its computation; one more warp gathers the rows
+// of x.
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ struct Few {
     }
 };
 
-// Row tiles of a thread block, every `turn`th one.
+// Row tiles of a thread block with stride `turn`.
 struct Cursor {
     int tile, row, left, expert = 0;
 
@@ -61,7 +62,7 @@ __device__ void bring_x(const ExpertsArgs& args, const Tables& tables, int first
         for (int record = 0; record < args.row_records; ++record) {
             const int column = record * w4a16::record_cols + 8 * lane;
             const uint32_t to = x_at + (buffer * args.row_records + record) * stage_bytes + 16 * lane;
-            // Absent tokens stay what they were: their columns are never stored.
+            // Slots of absent tokens keep old data: their columns are never stored.
 #pragma unroll 4
             for (int t = 0; t < present; ++t) {
                 const uint8_t* from = args.x + __shfl_sync(0xFFFFFFFFu, source, t) * args.x_stride;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1)
         }
         barrier_init_done();
     }
-    // The next kernel starts only after this wait: what it may then read early is complete.
+    // The next kernel starts only after this wait, so data it reads early is complete.
     if (args.overlap) {
         if (!args.early) wait_for_previous();
         overlap_next();
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1)
         const int i = tile - first_tile;
         barrier_wait(x_full + 8 * (i % buffers), i / buffers & 1);
     };
-    // Done with every tile below. One that was never read is waited for: its buffer's last round is over then.
+    // Marks all earlier tiles as done. Waits for tiles that were never read, so that their buffer's last round is over.
     const auto leave_tiles = [&](int below) {
         for (; at_tile < below; ++at_tile) {
             wait_for_x(at_tile);
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1)
         leave_tiles(now.tile);
         const int first_slot = tables.begin[now.expert] + (now.tile - tables.before[now.expert]) * tile_tokens;
         const int present = min(tile_tokens, tables.begin[now.expert + 1] - first_slot);
-        // Of the lane's outputs: rows g and g + 8 of the accumulators, or where parts are added of their sums.
+        // The lane's outputs: rows g and g + 8 of the accumulators, or of the sums of parts.
         const Output output(args, now.expert, now.row * 16, Parts == 1 ? g : lane % 8);
         const uint8_t* x = shared + ((now.tile - first_tile) % buffers * args.row_records + item_first) * stage_bytes +
                            min(g, present - 1) * x_row_bytes + 32 * c;
@@ -201,7 +202,8 @@ __global__ void __launch_bounds__(Few<Parts>::threads, 1)
             float2* own = reinterpret_cast<float2*>(sums + part * 128 + g * 8 + 2 * c);
             own[0] = {acc[0][0], acc[0][1]};
             own[32] = {acc[0][2], acc[0][3]};
-            // With two buffers one barrier a turn: this one is written again only after the next.
+            // With two buffers one barrier per iteration suffices: this buffer is written again only after the next
+            // one.
             asm volatile("bar.sync %0, %1;" ::"r"(1 + mine), "n"(32 * Parts) : "memory");
             sums_buffer ^= 1;
             const int token = part * 4 + lane / 8, row = lane % 8;
@@ -224,7 +226,8 @@ constexpr int shared_limit = 227 * 1024;
 template <int Parts>
 cudaError_t launch(const ExpertsArgs& args, int blocks, cudaStream_t stream) {
     using F = Few<Parts>;
-    // More than half of a multiprocessor's, so that overlap does not pile thread blocks up on some.
+    // More than half of a multiprocessor's shared memory, so that with overlap thread blocks do not accumulate on a
+    // few.
     const int bytes = std::max(F::bytes(args.row_records, args.experts), 120 * 1024);
     return launch_kernel(experts_w4a16_m8_kernel<Parts>, dim3(static_cast<unsigned>(blocks)), F::threads, bytes, args,
                          stream);

@@ -33,7 +33,7 @@ Status fits_groups(int64_t rows, int64_t cols, std::string_view what) {
     if (rows > 0 && cols > 0 && cols % 16 == 0) return Ok{};
     return fail("{}: [{}, {}], columns must be a multiple of 16", what, rows, cols);
 }
-// unpack() knows no padding.
+// unpack() does not handle padding.
 Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
     if (rows > 0 && cols > 0 && rows % w4a16::record_rows == 0 && cols % w4a16::record_cols == 0) return Ok{};
     return fail("{}: [{}, {}] is not made of records of {} x {}", what, rows, cols, w4a16::record_rows,
@@ -54,8 +54,8 @@ int64_t packed_bytes(int64_t rows, int64_t cols) {
 namespace {
 
 constexpr int row_block = 64;
-// Nodes lie at the same place under every plan, so that plans may share a workspace: no plan's sums fall on
-// another's nodes, which must be zero between kernels.
+// Nodes are at the same address for all plans, so that plans may share a workspace: sums of one plan never overwrite
+// nodes of another, which must be zero between kernels.
 constexpr int64_t most_nodes = 16384, nodes_bytes = most_nodes * 4;
 
 int64_t padded(int64_t tokens, int64_t tile) { return ceil_div(tokens, tile) * tile; }
@@ -63,9 +63,9 @@ int64_t padded(int64_t tokens, int64_t tile) { return ceil_div(tokens, tile) * t
 struct WideGrid {
     WideShape shape;
     bool prefill;                                 // sm90_product_w4a16_m128.cu: clusters along the rows, not along K
-    int64_t token_tiles, row_groups, warpgroups;  // warpgroups: of a thread block
+    int64_t token_tiles, row_groups, warpgroups;  // warpgroups: per thread block
     int units, chunks, levels;
-    int64_t whole;  // prefill: tiles of one cluster each, before those that are cut into parts
+    int64_t whole;  // prefill: tiles of one cluster each, before those that are split along K
     int64_t nodes, slots_bytes, parks_bytes;
 
     WideGrid(const MatmulProblem& p, const MatmulTiling& t, int multiprocessors)
@@ -88,7 +88,7 @@ struct WideGrid {
             slots_bytes = nodes * t.parts * (row_block * t.tokens * 4);
             return;
         }
-        // Leaves of a tree of sums: thread blocks, or clusters of them along K.
+        // Leaves of a tree of sums: thread blocks, or clusters of them, along K.
         const int64_t leaves = t.parts / shape.cluster, row_blocks = tiles * t.row_blocks;
         nodes = leaves > 1 ? row_blocks * leaves * t.k_parts * shape.cluster : 0;
         slots_bytes = leaves > 1 ? row_blocks * leaves * (row_block * t.tokens * 4) : 0;
@@ -100,7 +100,7 @@ struct WideGrid {
 // once, by 1 %. Tiles of 96: four shapes at five numbers of tokens, the fastest of those allowed each time.
 struct TilingCost {
     MatmulTiling tiling;
-    double launch, tile, thousand_columns, meeting;  // meeting: of what a tile that is cut costs on top
+    double launch, tile, thousand_columns, meeting;  // meeting: additional cost of a tile that is split along K
 
     double of(const MatmulProblem& p, int multiprocessors) const {
         const WideGrid grid(p, tiling, multiprocessors);
@@ -132,7 +132,7 @@ MatmulTiling choose_tiling(const MatmulProblem& p, int multiprocessors) {
     MatmulTiling best;
     double best_cost = std::numeric_limits<double>::infinity();
     for (TilingCost c : costs) {
-        // x has room for tokens up to a multiple of 128 and no more.
+        // x has room for tokens up to a multiple of 128.
         if (c.tiling.tokens < least || c.tiling.tokens > most || padded(p.m, c.tiling.tokens) > padded(p.m, 128))
             continue;
         for (; c.tiling.parts <= std::min(c.tiling.most_parts(), multiprocessors / 2); c.tiling.parts *= 2)
@@ -194,15 +194,15 @@ Status run_wide(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& 
                        "matmul: kernel launch");
 }
 
-// One token, work in units (product_w4a16_m1.cu), where product_w4a16_m8_kernel's even pattern would leave warps
-// without a chunk or much of the GPU without a thread block. Elsewhere it is slower than that.
+// One token with work in units (product_w4a16_m1.cu), if the even pattern of product_w4a16_m8_kernel would leave warps
+// without a chunk or much of the GPU without a thread block. In other cases it is slower.
 struct TokenGrid {
     static constexpr int warps = 24, most_records = 64, most_slots = 4;
-    int blocks, tiles, active, records;  // tiles: of a thread block at most
+    int blocks, tiles, active, records;  // tiles: at most per thread block
     TokenShape shape{.warps = warps};
     bool wins;
 
-    // `others`: thread blocks of a side.
+    // `others`: number of thread blocks of a side product.
     TokenGrid(const MatmulProblem& p, int multiprocessors, int others)
         : records(static_cast<int>(ceil_div(p.k, w4a16::record_cols))) {
         const int turn = p.gated ? 2 : 1;
@@ -218,7 +218,7 @@ struct TokenGrid {
         shape.slots = static_cast<int>(std::clamp<int64_t>((shared_limit - rest) / token_ring_bytes(warps, 1), 0,
                                                            std::min<int64_t>(of_warp, most_slots)));
         shape.shared_bytes = std::max(rest + token_ring_bytes(warps, shape.slots), one_per_multiprocessor);
-        const int even = (row_tiles + each - 1) / each;  // thread blocks with as many tiles each
+        const int even = (row_tiles + each - 1) / each;  // thread blocks with equal numbers of tiles
         wins = shape.slots > 0 && tiles * records <= most_records &&
                (active < matmul_chunks || 4 * even < 3 * multiprocessors);
     }
@@ -249,21 +249,20 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
         NIBBLE_CHECK(cuda_status(prepare_product_w4a16_m1(shared_limit), "matmul: cudaFuncSetAttribute"));
         return plan;
     }
-    const int64_t m = std::min<int64_t>(p.m, most_tokens);  // of a pass
+    const int64_t m = std::min<int64_t>(p.m, most_tokens);  // per pass
     const int64_t records = ceil_div(p.k, w4a16::record_cols);
     const int64_t pitch_all = 2 * w4a16::record_cols * records + x_row_padding;
     plan.split = m * pitch_all > most_x_bytes ? 2 : 1;
-    // One wave of clusters as even as whole tiles allow.
+    // Distributes one wave of clusters as evenly as whole tiles allow.
     const int64_t row_tiles = ceil_div(p.n, w4a16::record_rows),
                   clusters = std::max<int64_t>(device.multiprocessors / plan.split, 1), widest = 14 * plan.split;
     const int64_t waves = (row_tiles + clusters * widest - 1) / (clusters * widest);
     plan.tiles = static_cast<int>((row_tiles + clusters * waves - 1) / (clusters * waves));
-    // Several waves: small thread blocks, two on a multiprocessor, so that one computes while the other starts or
-    // ends.
+    // Several waves: small thread blocks, two per multiprocessor, so that one computes while the other starts or ends.
     const bool many = waves > 1 && plan.split == 1 && m * pitch_all <= 64 * 1024;
     if (many) plan.tiles = 4;
     if (p.gated) plan.tiles += plan.tiles % 2;           // gate and up together
-    const int tile_chunks = matmul_chunks / plan.split;  // of one thread block
+    const int tile_chunks = matmul_chunks / plan.split;  // per thread block
     plan.chunks_per_warp = 1;
     while (plan.tiles * (tile_chunks / plan.chunks_per_warp) > (many ? most_warps / 2 : most_warps))
         plan.chunks_per_warp *= 2;
@@ -362,10 +361,10 @@ Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream)
 
 namespace {
 
-// Thread blocks of a side alone: columns that 256 threads norm, and how often 256.
+// For thread blocks of a side product: columns that 256 threads normalize at once, and the number of iterations.
 constexpr int64_t normed_width = 2 * norm_pairs * 256, most_tiles_alone = 4;
 
-// Of thread blocks of a side: x, the rows of W, a row to norm.
+// Shared memory of a side product's thread blocks: x, the rows of W, a row to normalize.
 int64_t side_bytes(int64_t k) {
     const int64_t x = ceil_div(k, w4a16::record_cols) * w4a16::record_cols * 2 + x_row_padding;
     return x + ceil_div(k, operand_tile) * operand_row_tile_bytes + norm_row_bytes(static_cast<int>(k));

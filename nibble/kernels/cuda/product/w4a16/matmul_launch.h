@@ -20,7 +20,7 @@
 namespace nibble::cuda {
 
 inline constexpr int matmul_chunks = 8;
-// Bytes between rows of x in shared memory, so that lanes of neighbouring tokens read different banks.
+// Bytes between rows of x in shared memory: lanes of adjacent tokens read different banks.
 inline constexpr int64_t x_row_padding = 16;
 
 // A scale byte becomes BF16 as (the byte in all four bytes of a word & keep) | set (kernels/w4a16_record.h).
@@ -30,8 +30,7 @@ struct ScaleBits {
 ScaleBits scale_bits(Format format);  // only for formats that have records
 
 // Conversion between canonical NVFP4 or MXFP4 (codes, scales) and records, rows [first_row, first_row + rows).
-// launch_w4a16_prepack reads codes and scales and writes records, with `padding` rows of zeros behind them;
-// launch_w4a16_unpack goes the other way.
+// launch_w4a16_prepack writes records and then `padding` rows of zeros; launch_w4a16_unpack is its inverse.
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
     bool mx = false;
@@ -137,7 +136,7 @@ struct WideArgs {
     int whole = 0;   // prefill: number of tiles whose K is not split; a multiple of the clusters where parts > 1
     int chunks = 8;  // chunks per warpgroup: matmul_chunks / (parts * k_parts)
     int levels = 1;  // levels of a warpgroup's own tree: log2(chunks)
-    int band = 8;    // token tiles that neighbouring thread blocks compute together, for reuse in the L2
+    int band = 8;    // token tiles that adjacent thread blocks compute together, for reuse in the L2
     ScaleBits scale_bits;
     bool overlap = false;
 };
@@ -153,7 +152,7 @@ struct PermuteArgs {
     const uint8_t* x = nullptr;
     uint8_t* out = nullptr;
     int tokens = 0, blocks = 0;  // blocks of 64 columns, padding included
-    int cols = 0;                // columns of x; the output has zeros behind them
+    int cols = 0;                // columns of x; the output has zeros after them
     bool overlap = false;
 };
 cudaError_t launch_w4a16_permute(const PermuteArgs& args, int tile, cudaStream_t stream);
@@ -199,7 +198,7 @@ cudaError_t prepare_sm90_experts_w4a16();
 // route.logits for its own use, and, where sort.begin is given, the first thread block writes the choice to where route
 // and sort point. Without `choose`, route.experts holds the choice.
 struct OneTokenArgs {
-    // A dense product in the same launch (ExpertsInput::Beside).
+    // An additional dense product in the same launch (ExpertsInput::beside).
     struct Dense {
         const uint8_t* x = nullptr;
         const uint8_t* records = nullptr;
@@ -233,8 +232,8 @@ bool fits_experts_w4a16_m1(const ExpertsArgs& args, const OneTokenArgs& one, int
 cudaError_t launch_experts_w4a16_m1(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
                                     cudaStream_t stream);
 cudaError_t prepare_experts_w4a16_m1();
-// The same with the work distributed in units (w4a16_units.cuh), for a first product without a dense one beside it, or
-// for a second product with the sum inside.
+// The same with the work distributed in units (w4a16_units.cuh), for a first product without an additional dense one,
+// or for a second product with the fused sum.
 bool fits_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors);
 cudaError_t launch_experts_w4a16_m1_units(const ExpertsArgs& args, OneTokenArgs one, int multiprocessors,
                                           cudaStream_t stream);

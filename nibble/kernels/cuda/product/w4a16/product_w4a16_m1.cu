@@ -1,5 +1,6 @@
-// W4A16 for one token and matrices of few records a multiprocessor, work in units (w4a16_units.cuh): rows of 11
-// records, say, have six chunks of two and two without any, which product_w4a16_m8_kernel gives warps too.
+// W4A16 for one token and matrices with few records per multiprocessor, with work in units (w4a16_units.cuh). For
+// example, rows of 11 records have six chunks of two records and two empty ones, which product_w4a16_m8_kernel would
+// also assign to warps.
 #include "kernels/cuda/product/w4a16/w4a16_norm.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_units.cuh"
 
@@ -10,7 +11,7 @@ namespace {
 
 using namespace token;
 
-// Shared memory: x, rings and their barriers, sums, a row to norm.
+// Shared memory: x, ring buffers and their barriers, sums, a row to normalize.
 template <int Slots>
 __global__ void __launch_bounds__(1024, 1) product_w4a16_m1_kernel(const __grid_constant__ GemvArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];

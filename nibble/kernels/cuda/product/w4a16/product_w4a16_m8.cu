@@ -1,10 +1,10 @@
-// W4A16 for one to eight tokens. A thread block takes `tiles` tiles of 16 rows and all of K (or half of it, see
-// Split); a warp takes one, two or four chunks of a tile's K in sequence.
+// W4A16 for one to eight tokens. A thread block processes `tiles` tiles of 16 rows and all of K (or half of it, see
+// Split); a warp processes one, two or four chunks of a tile's K in sequence.
 //
-// A warp owns a slot in shared memory: it asks the copy engine for a record, waits, moves the record into registers,
-// asks for the next one and only then computes, so that loads of one warp overlap the arithmetic of all others. Thread
-// blocks of few warps have two slots a warp: one each does not keep enough bytes on their way. (With 32 warps a second
-// slot makes the last ones start later: 11 % slower at 8192 x 8192.) x lies in shared memory for the whole run. Lanes
+// A warp owns a slot in shared memory. It requests a record from the copy engine, waits, moves the record into
+// registers, requests the next one and then computes, so loads of one warp overlap the arithmetic of all others. Thread
+// blocks of few warps have two slots per warp, because one does not keep enough bytes in flight. (With 32 warps a
+// second slot delays the last warps: 11 % slower at 8192 x 8192.) x stays in shared memory for the whole kernel. Lanes
 // of absent tokens read a present one: their columns are never stored.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/w4a16/matmul_launch.h"
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
         barrier_init_done();
         for (int s = 0; s < min(Slots, count); ++s) request(s, s, 0);
     }
-    // Factors of the outputs, or the last thing that a thread block does is to wait for them.
+    // Loads the factors of the outputs early; otherwise the thread block would wait for them at its end.
     if (const int row = first_tile * 16 + static_cast<int>(threadIdx.x);
         static_cast<int>(threadIdx.x) < args.tiles * 16 && row < args.n) {
         const OutputFactors& f = args.factors;
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
     }
     float2 norm_weight[norm_pairs];
     if (Split == 1 && args.norm.h) load_norm_weight(args, norm_weight);
-    // Weights may come before the kernel ahead is done; x may not. It does not take the copy engine, where it would
-    // queue behind the records of all warps.
+    // Weights may be loaded before the previous kernel ends, x only after. x does not use the copy engine, where it
+    // would queue after the records of all warps.
     if (args.overlap) {
         overlap_next();
         wait_for_previous();
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
             for (int b = 0; b < w4a16::record_blocks; ++b)
                 codes[b] = *reinterpret_cast<const uint4*>(record + 512 * b + 16 * lane);
             const uint2 scales = *reinterpret_cast<const uint2*>(record + w4a16::record_code_bytes + 8 * lane);
-            // Of two slots the other one is on its way: the first products come before the wait for the loads (4 %).
+            // With two slots the other one is in flight: the first products come before the wait for the loads (4 %).
             const auto ask_again = [&] {
                 const uint32_t zero = zero_after(codes, scales, lane);
                 __syncwarp();
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
         for (int e = 0; e < 4; ++e) part[p][e] = acc[e];
     }
 
-    // Partial sums [16 rows][8 tokens] of each chunk lie over the warp's first slot, which nobody fills any more.
+    // Partial sums [16 rows][8 tokens] of each chunk overwrite the warp's first slot, which is no longer filled.
     float* own = reinterpret_cast<float*>(slot);
     __syncwarp();
 #pragma unroll
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
         return w4a16_output(tree_sum(sums), args.factors, min(first_tile * 16 + row, args.n - 1));
     };
     const int rows = args.tiles * 16;
-    const auto token_of = [&](int o, int width) { return args.tokens == 1 ? 0 : o / width; };  // divisions are dear
-    // Blocks of a cluster take turns.
+    const auto token_of = [&](int o, int width) { return args.tokens == 1 ? 0 : o / width; };  // avoids divisions
+    // The blocks of a cluster alternate.
     const int begin = rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int step = Split * static_cast<int>(blockDim.x);
     if (args.gated && !args.paired) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(1024, 1) product_w4a16_m8_kernel(const __grid_
             if (out < args.n) args.y[token * args.factors.y_stride + out] = output(token, row);
         }
     }
-    if constexpr (Split > 1) cluster_sync();  // nobody leaves while its sums are read
+    if constexpr (Split > 1) cluster_sync();  // keeps shared memory alive until the other block has read it
 }
 
 template <int ChunksPerWarp, int Split, int Slots>

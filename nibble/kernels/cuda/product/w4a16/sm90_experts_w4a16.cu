@@ -1,16 +1,16 @@
 // W4A16 for experts with more than a few tokens each, on wgmma with the weights as the register operand: one launch for
 // all experts hit.
 //
-// An item is 192 rows (256 with the smallest tiles) of one expert and a tile of its tokens; the tiles of an expert are
-// equally large. A thread block per multiprocessor has an even share of all items, one after the other: three or four
-// warpgroups of 64 rows each multiply; a warp of one more keeps a ring of weight records full and its three others one
-// of x stages (128 columns), so that nothing drains between two items or experts. wgmma wants the columns of a stage in
-// another order than x has them: rows are gathered in words of 4 bytes, 64 columns of a row with each copy, and every
-// word goes where it belongs (32 lanes, 32 banks). (All widths of tiles in one kernel, chosen item by item: the
+// An item is 192 rows (256 with the smallest tiles) of one expert and a tile of its tokens; the tiles of an expert have
+// equal sizes. A thread block per multiprocessor has an equal share of all items, processed in order. Three or four
+// warpgroups of 64 rows each multiply. In one more warpgroup, one warp keeps a ring buffer of weight records full and
+// the three others one of x stages (128 columns), so nothing drains between items or experts. wgmma needs the columns
+// of a stage in another order than x: rows are gathered in words of 4 bytes, 64 columns of a row per copy, and every
+// word is written to its position (32 lanes, 32 banks). (With all tile widths in one kernel, chosen per item, the
 // assembler ran out of registers and serialized the products.)
 //
-// Sums: as in matmul(), one accumulator per chunk from zero, then neighbours first. Two chunks run one after the other
-// into two sets of registers; sums that wait are in registers or, of tiles that are too wide for it, in shared memory.
+// Sums: as in matmul(), one accumulator per chunk from zero, then pairwise. Two chunks run one after the other into two
+// sets of registers; waiting sums are in registers or, for wide tiles, in shared memory.
 #include "kernels/cuda/product/w4a16/w4a16_experts.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_sums.cuh"
 
@@ -24,26 +24,27 @@ using namespace experts;
 
 constexpr int copiers = 3;
 constexpr int stage_blocks = 2;  // of 64 columns
-// A operands of a block each: products of one may be on their way while the next is decoded. With one k-step in each of
-// four buffers, which waits for the tensor cores four times as often, it took 3 to 4 % longer.
+// A operands of a block each: products of one may be in flight while the next is decoded. Four buffers with one k-step
+// each wait for the tensor cores four times as often and took 3 to 4 % longer.
 constexpr int buffers = 2;
 static_assert(stage_blocks >= buffers);
-constexpr int y_pitch = 64 + 4;  // floats from token to token: no two lanes of a store share a bank
+constexpr int y_pitch = 64 + 4;  // floats per token: no two lanes of a store share a bank
 
-template <int Tokens, int Consumers>  // of a tile; warpgroups of 64 rows
+template <int Tokens, int Consumers>  // tokens per tile; warpgroups of 64 rows
 struct Many {
     static constexpr int tokens = Tokens, consumers = Consumers;
     static constexpr int threads = 128 * (Consumers + 1);
-    static constexpr int item_tiles = 4 * Consumers;  // of 16 rows
+    static constexpr int item_tiles = 4 * Consumers;  // tiles of 16 rows
     static constexpr int slot_bytes = item_tiles * w4a16::record_bytes;
-    // Of a consumer's and a producer's thread: what the kernel starts with, shared out anew.
+    // Registers per thread of consumers and producers: those of the launch, redistributed.
     static constexpr int registers = Consumers == 4 ? 112 : 152, producer_registers = Consumers == 4 ? 32 : 56;
     static constexpr int block_bytes = Tokens * 128, stage_bytes = stage_blocks * block_bytes, stages = 4;
     static constexpr int slots = Consumers == 4 ? 3 : 4;
     static constexpr int accumulators = Tokens / 2;
-    // Of a thread's sums of two chunks, what stays in registers while the next two are made.
+    // Number of a thread's sums of two chunks that stay in registers while the next two are computed.
     static constexpr int held = std::min(accumulators, 16);
-    // Of a warpgroup: sums of four chunks, and of two what is not held; or the output on its way.
+    // Shared memory per warpgroup: sums of four chunks and the part of two that is not in registers; or the output
+    // before it is stored.
     static constexpr int four_floats = accumulators * 128, rest_floats = (accumulators - held) * 128;
     static constexpr int park_floats = std::max(four_floats + rest_floats, Tokens* y_pitch);
     static constexpr int weights_at = stages * stage_bytes, parks_at = weights_at + slots * slot_bytes;
@@ -61,7 +62,7 @@ struct Items {
     __device__ Items(const Tables& t, int row_tiles, int row_tiles_of_item)
         : tables(t), item_tiles(row_tiles_of_item), row_groups((row_tiles + item_tiles - 1) / item_tiles) {
         const int64_t all = int64_t{t.before[t.experts]} * row_groups;
-        // From a shuffle, so that what depends on them alone is kept in uniform registers.
+        // From a shuffle, so that values which depend only on them stay in uniform registers.
         const int begin = __shfl_sync(0xFFFFFFFFu, static_cast<int>(all * blockIdx.x / gridDim.x), 0);
         left = __shfl_sync(0xFFFFFFFFu, static_cast<int>(all * (blockIdx.x + 1) / gridDim.x), 0) - begin;
         tile = begin / row_groups, row_group = begin % row_groups;
@@ -91,8 +92,8 @@ __device__ void copy4_or_zero(uint32_t to, const void* from, bool present) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0) : "memory");
 }
 
-// Of eight neighbouring rows of x a copier has three (the last one two); word w of a row's 64 columns is a pair, which
-// lies in 16-byte chunk w % 8, XORed as swizzled_operand() says.
+// A copier has three of eight adjacent rows of x (the last one two). Word w of a row's 64 columns is a pair in 16-byte
+// chunk w % 8, XORed as in swizzled_operand().
 template <class M>
 __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint32_t full, uint32_t empty, int copier,
                         int lane) {
@@ -112,7 +113,7 @@ __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint
     for (; item.more(); item.next()) {
         if (item.tile != tile) {
             tile = item.tile;
-            uint32_t source[2];  // of tokens lane and lane + 32; absent ones are the last one again
+            uint32_t source[2];  // for tokens lane and lane + 32; absent ones repeat the last
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int slot = item.first + min(lane + 32 * h, item.present - 1);
@@ -130,7 +131,7 @@ __device__ void bring_x(const ExpertsArgs& args, Items item, uint32_t x_at, uint
             const int column = 64 * stage_blocks * step + 2 * lane;
             const bool inside[stage_blocks] = {column < args.k, column + 64 < args.k};
             const uint8_t* x = args.x + (inside[0] ? 2 * column : 0);
-            asm volatile("" : "+l"(x));  // one operation a row: x + 16 from
+            asm volatile("" : "+l"(x));  // one operation per row: x + 16 from
             const uint32_t at = stage * M::stage_bytes;
             barrier_wait(empty + 8 * stage, parity);
 #pragma unroll
@@ -173,7 +174,7 @@ __device__ void bring_weights(const ExpertsArgs& args, Items item, uint32_t weig
     }
 }
 
-// Sums [tokens][y_pitch] of rows [first_row, first_row + 64) -> outputs.
+// Converts sums [tokens][y_pitch] of rows [first_row, first_row + 64) to outputs.
 __device__ void store_outputs(const ExpertsArgs& args, const Items& item, int first_row, const float* sums,
                               int thread) {
     const int64_t of_expert = int64_t{item.expert} * args.n;
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
     const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
     const int lane = static_cast<int>(threadIdx.x) % 32, thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t base = shared_address(shared), x_full = base + M::barriers_at, x_empty = x_full + 8 * stages;
-    const uint32_t full = x_empty + 8 * stages, empty = full + 8 * slots;  // of weights
+    const uint32_t full = x_empty + 8 * stages, empty = full + 8 * slots;  // barriers of weights
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
             barrier_init(x_full + 8 * s, 32 * copiers);
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
         }
         barrier_init_done();
     }
-    // The next kernel starts only after this wait: what it may then read early is complete.
+    // The next kernel starts only after this wait, so data it reads early is complete.
     if (args.overlap) {
         if (!args.early) wait_for_previous();
         overlap_next();
@@ -259,8 +260,8 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
         const uint8_t* const records =
             shared + M::weights_at + (group * 4 + warp % 4) * w4a16::record_bytes + 16 * lane;
         uint32_t stage = 0, x_parity = 0, slot = 0, parity = 0;
-        bool ready = false;  // the stage of x is there, as far as is known
-        // The stage before this one: read, once all but the products of this one's first block are done.
+        bool ready = false;  // whether the stage of x is known to have arrived
+        // The previous stage: read once only the products of this stage's first block are in flight.
         const auto release_last = [&](bool condition) {
             barrier_arrive_if(x_empty + 8 * (stage > 0 ? stage - 1 : stages - 1), lane == 0 && condition);
         };
@@ -269,17 +270,18 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
         Items item(tables, args.row_tiles, M::item_tiles);
 
         const auto multiply = [&] {
-            // Sums of a chunk with an even number, of the one after it; of the two before them.
+            // Sums of a chunk with an even number, of the next one, and of the two before them.
             float even[accumulators], odd[accumulators], two[held];
             uint32_t a[buffers][16];
-            // Products of the records [begin, end), from zero; `first`: no products of the same sums came before.
+            // Computes products of the records [begin, end) from zero; `first`: no products of the same sums came
+            // before.
             const auto run_chunk = [&](float(&acc)[accumulators], int first, int begin, int end) {
 #pragma unroll 1
                 for (int record = begin; record < end; ++record) {
                     const uint8_t* at = records + slot * M::slot_bytes;
                     barrier_wait(full + 8 * slot, parity);
                     const uint2 scale_bytes = *reinterpret_cast<const uint2*>(at + w4a16::record_code_bytes - 8 * lane);
-                    // A warp holds a whole record, so that its slot is free at once.
+                    // A warp holds a whole record, so its slot is free at once.
                     uint4 codes[w4a16::record_blocks];
 #pragma unroll
                     for (int b = 0; b < w4a16::record_blocks; ++b)
@@ -294,18 +296,18 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
                         const int half = b % stage_blocks;
                         if (half == 0) {
                             if (!ready) barrier_wait(x_full + 8 * stage, x_parity);
-                            // Rows of x were not written by the copy engine, but wgmma reads as it does.
+                            // The copy engine did not write the rows of x, but wgmma reads through the same proxy.
                             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                         }
                         const uint32_t operand =
                             swizzled_operand(base) + (stage * M::stage_bytes + half * M::block_bytes) / 16;
                         const uint32_t next_stage = stage + 1 == stages ? 0 : stage + 1;
                         const uint32_t next_parity = next_stage ? x_parity : x_parity ^ 1;
-                        // A barrier answers after some 100 clocks: asked before the answer is needed.
+                        // A barrier answers after about 100 clocks, so it is queried before the answer is needed.
                         if (half + 1 == stage_blocks) ready = barrier_test(x_full + 8 * next_stage, next_parity);
                         uint32_t(&buffer)[16] = a[b % buffers];
                         wgmma_wait<buffers - 1>();
-                        // No branch: it would make the assembler serialize the wgmma around it (C7513).
+                        // A branch would make the assembler serialize the wgmma around it (C7513).
                         if (half == buffers - 1) release_last(b >= stage_blocks || record > first);
 #pragma unroll
                         for (int k = 0; k < 4; ++k) decode_step(buffer + 4 * k, codes[b], scales, k);
@@ -334,13 +336,13 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
                 pin(odd);
 #pragma unroll
                 for (int r = 0; r < accumulators; ++r) even[r] += odd[r];
-                // Chunks without columns are zeros, whose sums change nothing: they are left out.
+                // Chunks without columns are zero and are skipped.
                 if (pair & 1) {
 #pragma unroll
                     for (int r = 0; r < held; ++r) even[r] = two[r] + even[r];
                     add_parked<held, accumulators>(even, rest, thread);
                 } else {
-                    if (pair == 0) group_barrier<128>(group);  // all have read the last item's output
+                    if (pair == 0) group_barrier<128>(group);  // all threads have read the last item's output
                     if (pair + 1 < pairs) {
 #pragma unroll
                         for (int r = 0; r < held; ++r) two[r] = even[r];
@@ -350,7 +352,7 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
                 if (pair == 1 && pairs > 2) park_sums<0, accumulators>(four, even, thread);
                 if (pair >= 2 && pair + 1 == pairs) add_parked<0, accumulators>(even, four, thread);
             }
-            group_barrier<128>(group);  // all have read what was parked
+            group_barrier<128>(group);  // all threads have read the stored sums
             float* to = four + lane % 4 * 2 * y_pitch + warp % 4 * 16 + lane / 4;
 #pragma unroll
             for (int i = 0; i < M::tokens / 8; ++i)
@@ -360,7 +362,7 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
                     for (int h = 0; h < 2; ++h) to[(8 * i + e) * y_pitch + 8 * h] = even[4 * i + 2 * h + e];
             group_barrier<128>(group);
         };
-        // As many records and stages as multiply() would take.
+        // As many records and stages as multiply() can use.
         const auto skip = [&] {
             for (int record = 0; record < count; ++record) {
                 barrier_wait(full + 8 * slot, parity);

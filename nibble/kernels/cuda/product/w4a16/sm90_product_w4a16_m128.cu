@@ -1,18 +1,19 @@
-// W4A16 for more than 32 tokens, on wgmma with the weights as the register operand and sums that stay on the chip.
+// W4A16 for more than 32 tokens, with wgmma, the weights as the register operand, and sums that stay on the chip.
 //
 // A thread block has 128 rows and a tile of 64, 96 or 128 tokens: two warpgroups of 64 rows each, and one that keeps
-// rings of x stages and of weight records full. The two thread blocks of a cluster have neighbouring rows and the same
-// tokens; each brings half of x for both. They go through (tile of tokens, 256 rows) one after the other, so that
-// nothing drains between two of them. Tiles that would leave most clusters idle at the end are cut along K between
-// neighbouring clusters, whose sums meet through L2, each ending with a slice of the tokens (exchange_sums).
+// ring buffers of x stages and of weight records full. The two thread blocks of a cluster have adjacent rows and the
+// same tokens; each loads half of x for both. They process pairs (tile of tokens, 256 rows) one after the other, so
+// nothing drains between two of them. Tiles that would leave most clusters idle at the end are split along K between
+// adjacent clusters, which exchange sums through L2; each finishes a slice of the tokens (exchange_sums).
 //
-// Sums: one accumulator per chunk from zero, then neighbours first (tree_sum). Two chunks run one after the other into
-// two sets of registers, so that products drain once for both; of 128 tokens 52 of their 64 sums wait in registers for
-// those of the next two, 12 and the sums of four chunks in shared memory. At 700 W, which 256 tokens reach, every clock
-// without products costs almost its share: sums that moved between registers after each chunk, the third level through
-// L2 and scattered stores of y were 13 % of the time.
+// Sums: one accumulator per chunk from zero, then pairwise (tree_sum). Two chunks run one after the other into two sets
+// of registers, so products drain once for both. With 128 tokens, 52 of 64 sums wait in registers for those of the next
+// two chunks; 12, and the sums of four chunks, are in shared memory. At 700 W, which 256 tokens reach, every clock
+// without products costs almost its full share: moving sums between registers after each chunk, the third level through
+// L2, and scattered stores of y were 13 % of the time.
 //
-// With 64 tokens products are as fast as two warpgroups decode (97 clocks a pair of k-steps instead of 64). Four
+// With 64 tokens the two warpgroups' decoding is the limit (97 clocks per pair of k-steps instead of 64). Four
+// warpgroups, two of them with the other half of K, gained 12 % there and lost it in the additional sums.
 // warpgroups, two of them with the other half of K, gained 12 % there and lost it in what they have to add up.
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/product/w4a16/matmul_launch.h"
@@ -27,27 +28,29 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int slot_bytes = 4 * w4a16::record_bytes;  // weights of a warpgroup
-constexpr int y_pitch = 64 + 4;                      // floats from token to token: no two lanes of a store share a bank
+constexpr int y_pitch = 64 + 4;                      // floats per token: no two lanes of a store share a bank
 constexpr int consumers = 2, cluster = 2, prefill_threads = 128 * (consumers + 1);
 
-// What follows from the tokens of a tile.
+// Constants that depend on the tokens per tile.
 template <int Tokens>
 struct Prefill {
-    static constexpr int accumulators = Tokens / 2, sums = accumulators * 128;  // of a thread, of a warpgroup
+    static constexpr int accumulators = Tokens / 2, sums = accumulators * 128;  // per thread, per warpgroup
     // Blocks of 64 columns in a stage of x, 12 or 16 KB.
     static constexpr int stage_blocks = 128 / Tokens, record_stages = w4a16::record_blocks / stage_blocks;
     static constexpr int stage_bytes = stage_blocks * Tokens * 128, half_bytes = stage_bytes / cluster;
     static constexpr int stages = Tokens == 128 ? 7 : Tokens == 96 ? 8 : 6;
-    static constexpr int weight_slots = Tokens == 128 ? 2 : Tokens == 96 ? 3 : 4;  // of a warpgroup
-    // K-steps that are decoded and multiplied together, groups of them in a block; A operands of `buffers` groups: the
-    // products of all but one may be on their way while that one is decoded.
+    static constexpr int weight_slots = Tokens == 128 ? 2 : Tokens == 96 ? 3 : 4;  // per warpgroup
+    // K-steps that are decoded and multiplied together, groups of them per block, and A operands of `buffers` groups:
+    // the products of all other groups may be in flight while one is decoded.
     static constexpr int steps = Tokens == 64 ? 2 : 1, groups = 4 / steps;
     static constexpr int buffers = Tokens == 64 ? 2 : 4;
     static_assert(groups * stage_blocks >= buffers && groups * w4a16::record_blocks % buffers == 0);
-    // Of the sums of two chunks a thread keeps as many while the next two are made; more do not fit into 240 registers.
+    // Number of a thread's sums of two chunks kept in registers while the next two are computed; more do not fit into
+    // 240 registers.
     static constexpr int held = Tokens == 128 ? 52 : accumulators;
 
-    // Of a warpgroup: sums of four chunks, and of two what is not held; or the output on its way.
+    // Shared memory per warpgroup: sums of four chunks and the part of two that is not in registers; or the output
+    // before it is stored.
     static constexpr int rest_at = sums * 4, parked_bytes = rest_at + (accumulators - held) * 512;
     static constexpr int y_bytes = Tokens * y_pitch * 4, park_bytes = parked_bytes > y_bytes ? parked_bytes : y_bytes;
 
@@ -67,7 +70,7 @@ __device__ void bulk_copy_to_both(uint32_t to, const void* from, uint32_t bytes,
         : "memory");
 }
 
-// Of a warpgroup's tile: its first row and token, how many tokens exist from there on.
+// A warpgroup's tile: its first row and token, and the number of tokens from there on.
 struct Output {
     const OutputFactors& factors;
     float* y;
@@ -75,7 +78,7 @@ struct Output {
 };
 
 struct RowFactors {
-    float scale[2], bias[2];  // of a lane's two rows
+    float scale[2], bias[2];  // for a lane's two rows
 
     __device__ RowFactors(const Output& out, int thread) {
         const OutputFactors& f = out.factors;
@@ -100,7 +103,7 @@ __device__ void write_output(const float* v, const Output& out, float* staging, 
     constexpr int tile = Count * 2, at_once = tile < 32 ? tile / 8 : 4;
     const OutputFactors& f = out.factors;
     const RowFactors factors(out, thread);
-    group_barrier<128>(group);  // all have read what was parked
+    group_barrier<128>(group);  // all threads have read the stored sums
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         float* to = staging + thread % 4 * 2 * y_pitch + thread / 32 * 16 + thread % 32 / 4 + 8 * h;
@@ -132,8 +135,8 @@ __device__ void write_output(const float* v, const Output& out, float* staging, 
     }
 }
 
-// The items of a cluster: first tiles that one cluster makes alone, as many for each; then tiles whose K is cut between
-// `parts` neighbouring clusters. Item i < args.whole is a tile, behind them come `parts` items a tile.
+// The items of a cluster: first tiles that one cluster computes alone, equally many for each; then tiles whose K is
+// split between `parts` adjacent clusters. Item i < args.whole is a tile; after them come `parts` items per tile.
 struct Walk {
     int items, step, tail_step;
 
@@ -142,7 +145,7 @@ struct Walk {
           step(static_cast<int>(gridDim.x) / cluster),
           tail_step(step / args.parts * args.parts) {}
     __device__ int first() const {
-        int block;  // read again by each: the producers' few registers would spill it
+        int block;  // read again by each thread: the producers' few registers would spill it
         asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
         return block / cluster;
     }
@@ -152,10 +155,11 @@ struct Walk {
     __device__ int after(const WideArgs& args, int i) const { return i + (i < args.whole ? step : tail_step); }
 };
 
-// Neighbouring clusters share weights and tokens: parts first, then a few tiles of tokens, then rows.
+// Adjacent clusters share weights and tokens: parts first, then a few tiles of tokens, then rows.
 struct Item {
-    int part = 0, chunks = matmul_chunks, meeting = -1;  // meeting: of clusters that share the tile
-    int token_tile, row_pair, first, count;              // records of K
+    int part = 0, chunks = matmul_chunks,
+        meeting = -1;                        // meeting: index of the exchange between clusters that share the tile
+    int token_tile, row_pair, first, count;  // records of K
 
     __device__ Item(const WideArgs& args, int index) {
         if (index >= args.whole) {
@@ -250,7 +254,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
 
     if (group == consumers) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        const int brings = warp % 4;  // 0: x, 1 and 2: the weights of a warpgroup
+        const int brings = warp % 4;  // 0: loads x, 1 and 2: load the weights of a warpgroup
         if (lane == 0 && brings == 0) {
             if (args.overlap) wait_for_previous();
             bring_x<P>(args, walk, base, x_full, x_empty, rank);
@@ -271,18 +275,18 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
         const uint8_t* records =
             shared + P::weights_at + group * weight_slots * slot_bytes + warp % 4 * w4a16::record_bytes + 16 * lane;
         const uint32_t full = weights_full + 8 * weight_slots * group, empty = full + 8 * consumers * weight_slots;
-        // Sums of a chunk with an even number, of the one after it; of the two before them.
+        // Sums of a chunk with an even number, of the next one, and of the two before them.
         float even[accumulators], odd[accumulators], two[held];
         uint32_t a[P::buffers][4 * P::steps];
         uint32_t stage = 0, x_parity = 0, slot = 0, parity = 0;
-        // The stage before this one: read, once all but the products of three k-steps of this one are done.
+        // The previous stage: read once only the products of three k-steps of this stage are in flight.
         const auto release_last = [&](bool condition) {
             const uint32_t at = x_empty + 8 * (stage > 0 ? stage - 1 : stages - 1);
             for (uint32_t r = 0; r < cluster; ++r) barrier_arrive_at(at, r, lane == 0 && condition);
         };
         const OutputFactors& f = args.factors;
-        bool ready = false;  // the stage of x is there, as far as is known
-        uint4 next{};        // codes of the block to come
+        bool ready = false;  // whether the stage of x is known to have arrived
+        uint4 next{};        // codes of the next block
         uint2 scale_bytes{};
         const auto load_record = [&] {
             const uint8_t* at = records + slot * slot_bytes;
@@ -323,7 +327,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
                     for (int g = 0; g < P::groups; ++g) {
                         uint32_t(&buffer)[4 * P::steps] = a[(b * P::groups + g) % P::buffers];
                         wgmma_wait<P::buffers - 1>();
-                        // No branch: it would make the assembler serialize the wgmma around it (C7513).
+                        // A branch would make the assembler serialize the wgmma around it (C7513).
                         if (b % P::stage_blocks * P::groups + g == P::buffers - 1)
                             release_last(b >= P::stage_blocks || record > first);
 #pragma unroll
@@ -333,7 +337,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
                         for (int s = 0; s < P::steps; ++s)
                             Wgmma<Tokens>::run(acc, buffer + 4 * s, operand + 2 * (g * P::steps + s), 1);
                         wgmma_commit();
-                        // A barrier answers after some 100 clocks: asked long before the answer is needed.
+                        // A barrier answers after about 100 clocks, so it is queried long before the answer is needed.
                         if (g == (P::groups - 1) / 2) {
                             if (last_of_stage) ready = barrier_test(x_full + 8 * next_stage, next_parity);
                             if (b + 2 == w4a16::record_blocks)
@@ -381,7 +385,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
                     else if (chunk + 2 < item.chunks)
                         park_sums<0, accumulators>(parked, even, thread);
                 } else {
-                    if (chunk == 0) group_barrier<128>(group);  // all have read the last item's output
+                    if (chunk == 0) group_barrier<128>(group);  // all threads have read the last item's output
                     if (chunk + 2 < item.chunks) {
 #pragma unroll
                         for (int r = 0; r < held; ++r) two[r] = even[r];
@@ -412,10 +416,10 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
             }
         }
     }
-    cluster_sync();  // nobody leaves while the other still arrives at its barriers
+    cluster_sync();  // no thread block ends while the other one still arrives at its barriers
 }
 
-// Calls visit(std::integral_constant) for a tile that is compiled.
+// Calls visit(std::integral_constant) for a compiled tile.
 template <class Visit>
 cudaError_t visit_tile(int tokens, Visit visit) {
     if (tokens == 64) return visit(std::integral_constant<int, 64>{});

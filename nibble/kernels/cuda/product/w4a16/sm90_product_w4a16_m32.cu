@@ -29,7 +29,7 @@
 namespace nibble::cuda {
 namespace {
 
-// Records per ring buffer. With four (16 tokens) or three (32 tokens) x waits behind weights: 16.3 us instead of 14.0.
+// Records per ring buffer. With four (16 tokens) or three (32 tokens) x waits for weights: 16.3 us instead of 14.0.
 constexpr int weight_slots = 2;
 
 template <int Tokens, int RowBlocks, int KParts, int Cluster>

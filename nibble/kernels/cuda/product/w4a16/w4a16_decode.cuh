@@ -1,5 +1,5 @@
-// What every W4A16 kernel shares: decoding to the A operand of mma.m16n8k16 and wgmma.m64nNk16 (the same registers),
-// the order of the last sums, the output.
+// Shared by all W4A16 kernels: decoding to the A operand of mma.m16n8k16 and wgmma.m64nNk16 (the same registers), the
+// order of the last sums, the output.
 #pragma once
 
 #include "kernels/cuda/product/w4a16/matmul_launch.h"
@@ -16,8 +16,8 @@ __device__ inline uint32_t times(uint32_t codes, uint32_t scale) {
 }
 
 // The scales of a lane's rows g and g + 8 in block b (a constant) of a record: its 8 scale bytes are (x, y). The
-// constants of the format are kernel arguments and so registers: a three-input operation takes one literal, with two
-// the compiler makes two of it.
+// constants of the format are kernel arguments and thus registers: a three-input operation can use one literal; with
+// two the compiler emits two operations.
 struct ScalePairs {
     uint32_t upper, lower;
     __device__ ScalePairs(uint2 bytes, int b, const ScaleBits& bits) {
@@ -32,7 +32,7 @@ struct ScalePairs {
     }
 };
 
-// A lane's share of a record in shared memory, in registers, so that the record's slot is free at once.
+// Loads a lane's part of a record from shared memory to registers, so that the record's slot is free at once.
 struct LaneRecord {
     uint4 codes[w4a16::record_blocks];
     uint2 scales;
@@ -44,11 +44,11 @@ struct LaneRecord {
     }
 };
 
-// Zero in lane 0, and not known before a record's loads are done: as part of a request's addresses it makes that
-// request wait for them, as loads_done() does, without a fence (m = 1, 4096 x 4096: 5.36 us, fence 5.62, neither 5.35;
-// in sm90_product_w4a16_m32.cu no better). Machine code waits for a load only where an instruction uses it, so the asm
-// must not be empty; the scoreboard is a warp's, so lane 0 waits for all lanes. tools/early-release shows whether it
-// still does.
+// Returns zero in lane 0 after a record's loads are done. As part of a request's address it makes that request wait for
+// them, like loads_done() but without a fence (m = 1, 4096 x 4096: 5.36 us, with a fence 5.62, with neither 5.35; no
+// better in sm90_product_w4a16_m32.cu). Machine code waits for a load only where an instruction uses it, so the asm
+// must not be empty; the scoreboard belongs to the warp, so lane 0 waits for all lanes. tools/early-release shows
+// whether this still works.
 __device__ inline uint32_t zero_after(const uint4 (&codes)[w4a16::record_blocks], uint2 scales, int lane) {
     static_assert(w4a16::record_blocks == 4);
     uint32_t zero;
@@ -60,8 +60,8 @@ __device__ inline uint32_t zero_after(const uint4 (&codes)[w4a16::record_blocks]
     return zero;
 }
 
-// w4a16::register_of, one operation for what is one: the compiler, which knows which bits survive the mask, makes up to
-// four of a rotation.
+// w4a16::register_of with single operations: the compiler, which knows the bits that survive the mask, splits a
+// rotation into up to four.
 __device__ inline uint32_t decode_pair(const w4a16::GroupWords& words, int t) {
     if (t < 6) return w4a16::register_of(words, t);
     uint32_t spare, turned;
@@ -70,7 +70,7 @@ __device__ inline uint32_t decode_pair(const w4a16::GroupWords& words, int t) {
     return turned & w4a16::pair_mask;
 }
 
-// The four registers of k-step j (a constant) of a 64-column block.
+// Returns the four registers of k-step j (a constant) of a 64-column block.
 __device__ inline void decode_step(uint32_t* a, const uint4& codes, const ScalePairs& scales, int j) {
     const w4a16::GroupWords upper{codes.x, codes.y}, lower{codes.z, codes.w};
     a[0] = times(decode_pair(upper, 2 * j), scales.upper);
@@ -79,8 +79,8 @@ __device__ inline void decode_step(uint32_t* a, const uint4& codes, const ScaleP
     a[3] = times(decode_pair(lower, 2 * j + 1), scales.lower);
 }
 
-// Neighbours first: ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)), so that a kernel which has only chunks 2^i ...
-// of them can hand on one sum.
+// Adds pairwise: ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7)), so that a kernel with only 2^i of the chunks can
+// pass on one sum.
 template <int Count>
 __device__ float tree_sum(const float (&v)[Count]) {
     if constexpr (Count == 1) {
@@ -93,7 +93,7 @@ __device__ float tree_sum(const float (&v)[Count]) {
     }
 }
 
-// The addend makes -0 a +0: kernels differ in whether a chain starts by adding to +0.
+// Adding +0 turns -0 into +0: kernels differ in whether a chain starts by adding to +0.
 __device__ inline float w4a16_scaled(float sum, float scale) { return fmaf(sum * scale, w4a16::unscale, 0.0f); }
 
 __device__ inline float w4a16_output(float sum, const OutputFactors& f, int row) {

@@ -10,14 +10,14 @@
 namespace nibble::cuda {
 namespace {
 
-// Any number serves; this one is an H200's.
+// Any number is correct; this one is an H200's.
 constexpr int multiprocessors = 132;
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Tiles of tokens by how many an expert has on average; few row tiles for every thread block: four warps on each. On
-// Hopper wgmma was never slower from five tokens an expert on; tiles of 64 lost to tiles of 48, as an expert's tokens
-// fill them worse.
+// Chooses tiles of tokens by the average number per expert, and four warps per row tile if there are few row tiles per
+// thread block. On Hopper wgmma was never slower from five tokens per expert on; tiles of 64 were slower than tiles of
+// 48, because an expert's tokens fill them less.
 ExpertsLaunchShape choose_shape(int64_t slots, const ExpertsArgs& args) {
     const double each = static_cast<double>(slots) / args.experts;
     ExpertsLaunchShape shape{.blocks = multiprocessors};
@@ -49,7 +49,7 @@ ExpertsArgs weight_args(const PackedExperts& w) {
             .scale_bits = scale_bits(w.first.format)};
 }
 
-// `first`: of a mixture's products; the second one makes the same choice and writes it nowhere.
+// `first`: the first product of a mixture; the second one makes the same choice but does not store it.
 OneTokenArgs one_token(const ExpertChoice& c, bool first) {
     const RouterConfig& r = c.config;
     return {.route = {.logits = c.logits,
@@ -90,7 +90,7 @@ OneTokenArgs::Dense dense_args(const PackedMatrix& w) {
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w) {
     const bool valid = config.top_k > 0 && config.top_k <= most_top_k && config.experts == w.count;
     if (!valid) return false;
-    ExpertsArgs args = weight_args(w);  // with an x row of every expert: the more memory
+    ExpertsArgs args = weight_args(w);  // with an x row per expert, which needs more memory
     return fits_experts_w4a16_m1(args, one_token({.config = config}, false), multiprocessors);
 }
 
@@ -120,12 +120,12 @@ namespace {
 
 enum class GroupedKernel : uint8_t { token_experts, one_token, experts };
 
-// A launch, its arguments checked.
+// A launch with checked arguments.
 struct GroupedLaunch {
     GroupedKernel kernel = GroupedKernel::experts;
     ExpertsArgs args;
-    OneTokenArgs one;          // of token_experts and one_token
-    ExpertsLaunchShape shape;  // of experts
+    OneTokenArgs one;          // for token_experts and one_token
+    ExpertsLaunchShape shape;  // for experts
 };
 
 Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out,

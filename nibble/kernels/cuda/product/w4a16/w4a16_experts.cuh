@@ -1,4 +1,4 @@
-// What the kernels for experts share: x in shared memory, which expert a tile of tokens belongs to, what goes out.
+// Shared by the kernels for experts: x in shared memory, the expert of a tile of tokens, the output.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -7,10 +7,10 @@
 
 namespace nibble::cuda::experts {
 
-// Neighbouring tokens begin 16 bytes apart in the banks: a lane's 32 bytes of four k-steps come without conflicts.
+// Adjacent tokens start 16 bytes apart in the banks: a lane's 32 bytes of four k-steps are read without conflicts.
 constexpr int x_row_bytes = w4a16::record_cols * 2 + 16;
 
-// begin[e] of every expert, and how many tiles of tokens the experts before it have; in shared memory.
+// begin[e] of every expert, and the number of token tiles of all earlier experts; in shared memory.
 struct Tables {
     const int* begin;
     const int* before;
@@ -29,11 +29,11 @@ struct Tables {
     }
 };
 
-// Scales of the rows g and g + 8 of a row tile, and where its outputs go.
+// Scales of the rows g and g + 8 of a row tile, and the position of its outputs.
 struct Output {
     const ExpertsArgs& args;
     int row;     // g's
-    int64_t at;  // its place among all experts'
+    int64_t at;  // row index over all experts
     float scale[2] = {};
 
     __device__ Output(const ExpertsArgs& a, int expert, int first_row, int g)
@@ -67,14 +67,14 @@ struct Output {
     }
 };
 
-// begin[e] and, behind it, before[e] at `begin`: 2 (experts + 1) words. All threads of the block together.
+// Writes begin[e] and then before[e] to `begin`: 2 (experts + 1) words. Called by all threads of the block.
 template <class Args>
 __device__ Tables make_tables(const Args& args, int* begin, int tile_tokens) {
     int* before = begin + args.experts + 1;
     for (int e = static_cast<int>(threadIdx.x); e <= args.experts; e += static_cast<int>(blockDim.x)) {
         const int first = args.begin[e], next = e < args.experts ? args.begin[e + 1] : first;
         begin[e] = first;
-        before[e] = (next - first + tile_tokens - 1) / tile_tokens;  // its own, for now
+        before[e] = (next - first + tile_tokens - 1) / tile_tokens;  // its own number, for now
     }
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -96,8 +96,8 @@ __device__ Tables make_tables(const Args& args, int* begin, int tile_tokens) {
     return {begin, before, args.experts};
 }
 
-// One record and 256 columns of x, from registers and from `x`, the lane's columns of the stage's first token;
-// `token(t)` is the lane's token among the eight of tile t.
+// Multiplies one record by 256 columns of x, from registers and from `x`, the lane's columns of the stage's first
+// token. `token(t)` is the lane's token among the eight of tile t.
 template <int Tiles, class Token>
 __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const uint4 (&codes)[w4a16::record_blocks],
                                                 uint2 scales, const ScaleBits& bits, const uint8_t* x, Token token) {
@@ -119,20 +119,20 @@ __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const ui
     }
 }
 
-// The same where all tokens are read and `x` is the lane's place in the first eight.
+// The same if all tokens are read; `x` is the lane's position in the first eight.
 template <int Tiles>
 __device__ __forceinline__ void multiply_record(float (&acc)[Tiles][4], const uint4 (&codes)[w4a16::record_blocks],
                                                 uint2 scales, const ScaleBits& bits, const uint8_t* x) {
     multiply_record<Tiles>(acc, codes, scales, bits, x, [](int t) { return 8 * t; });
 }
 
-// The sum of `Chunks` chunks, one after the other, neighbours first: the last one leaves it in acc.
+// Sums `Chunks` chunks in order, pairwise; the last one leaves the sum in acc.
 template <int Tiles, int Chunks>
 struct ChunkSums {
     static constexpr int levels = Chunks >= 8 ? 3 : Chunks >= 4 ? 2 : 1;
     float parked[levels][Tiles][4];
 
-    // Behind chunk `local` of the warp's own.
+    // Called after chunk `local` of the warp's own.
     __device__ __forceinline__ void fold(float (&acc)[Tiles][4], int local) {
         int level = 0;
 #pragma unroll

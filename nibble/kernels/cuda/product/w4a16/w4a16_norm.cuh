@@ -1,5 +1,5 @@
-// What products of one token make before their own sums: the norm that gives x, in every thread block, and a router's
-// product beside them.
+// Computed by products of one token before their own sums: the norm that gives x, in every thread block, and a router's
+// product in additional blocks.
 #pragma once
 
 #include "kernels/cuda/primitives/elementwise.cuh"
@@ -14,7 +14,7 @@ __device__ inline float2 values_of(uint32_t pair) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
 }
 
-// h + update into the order of ref's sum, its norm as x. Shared memory: row, norm_row_bytes().
+// Stores h + update in the order of the reference sum, and its norm as x. Shared memory: row, norm_row_bytes().
 __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* x, float2 (&w)[norm_pairs]) {
     const GemvNorm& n = args.norm;
     const int k = static_cast<int>(args.x_bytes / 2), pitch = lane_pitch(k), threads = static_cast<int>(blockDim.x);
@@ -22,7 +22,7 @@ __device__ inline void normed_input(const GemvArgs& args, float* row, uint32_t* 
     float2 v[norm_pairs], u[norm_pairs];
     uint32_t h[norm_pairs];
     bool bad = false;
-    // All loads are on their way before the first is used.
+    // All loads are in flight before the first is used.
 #pragma unroll
     for (int j = 0; j < norm_pairs; ++j) {
         const int pair = min(static_cast<int>(threadIdx.x) + j * threads, k / 2 - 1);
@@ -72,8 +72,8 @@ __device__ inline void load_norm_weight(const GemvArgs& args, float2 (&w)[norm_p
             w[j] = reinterpret_cast<const float2*>(args.norm.weight)[pair];
 }
 
-// The thread blocks of GemvArgs::side: product_bf16_splitk_kernel's order, a warp for each of eight chunks. Shared
-// memory: x, 16 rows of W, norm_row_bytes().
+// The thread blocks of GemvArgs::side: the order of product_bf16_splitk_kernel, one warp per chunk. Shared memory: x,
+// 16 rows of W, norm_row_bytes().
 __device__ inline void side_rows(const GemvArgs& args, uint8_t* shared) {
     const GemvSide& side = args.side;
     const int row_tile = static_cast<int>(blockIdx.x) - args.blocks, thread = static_cast<int>(threadIdx.x);

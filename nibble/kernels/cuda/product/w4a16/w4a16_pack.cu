@@ -1,4 +1,5 @@
-// Canonical NVFP4 and MXFP4 <-> records. Unpacking: one thread per lane and 64-column block, four blocks a record.
+// Conversion between canonical NVFP4 or MXFP4 and records. Unpacking: one thread per lane and 64-column block, four
+// blocks per record.
 #include "kernels/cuda/product/w4a16/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 
@@ -24,7 +25,7 @@ __device__ Place place(uint8_t* records, int64_t cols) {
             at + w4a16::record_code_bytes + lane * 8 + block * 2};
 }
 
-// A thread per row and group of 16 columns, padding included.
+// One thread per row and group of 16 columns, including padding.
 __global__ void w4a16_prepack_kernel(const __grid_constant__ PackArgs args) {
     const int64_t across = (args.cols + w4a16::record_cols - 1) / w4a16::record_cols;
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x, group = i % (across * 16), from = i / (across * 16);

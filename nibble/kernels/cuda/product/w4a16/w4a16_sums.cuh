@@ -1,4 +1,4 @@
-// Where chunk sums of a warpgroup wait for those that they are added to: its own, and those of other thread blocks.
+// Storage of a warpgroup's chunk sums until they are added: to its own later sums and to those of other thread blocks.
 #pragma once
 
 #include "kernels/cuda/product/w4a16/w4a16_decode.cuh"
@@ -54,7 +54,7 @@ __device__ void store_slice(float* at, const float (&v)[Registers], int thread) 
 #pragma unroll
     for (int r = 0; r < Registers; r += 2) __stcg(to + r / 2 * 128, float2{v[r], v[r + 1]});
 }
-// From L2: this multiprocessor's L1 may hold what lay there before.
+// Reads through L2: this multiprocessor's L1 may hold old data.
 template <int Registers>
 __device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
     const float2* from = reinterpret_cast<const float2*>(at) + thread;
@@ -65,7 +65,7 @@ __device__ void add_slice(float (&v)[Registers], const float* at, int thread) {
     }
 }
 
-// Of 4, 2 or 1 floats, through L2.
+// Access to 4, 2 or 1 floats through L2.
 template <int Width>
 __device__ void store_wide(float* to, const float* v) {
     if constexpr (Width == 4)
@@ -88,7 +88,7 @@ __device__ void load_wide(float* v, const float* from) {
     }
 }
 
-// Two come to a node; true for the second, once the first has called leave_node.
+// Two warpgroups arrive at a node. Returns true for the second, once the first has called leave_node.
 __device__ inline bool second_at_node(uint32_t* node) {
     uint32_t before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(node) : "memory");
@@ -97,17 +97,17 @@ __device__ inline bool second_at_node(uint32_t* node) {
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(node) : "memory");
     } while (now < 4);
-    *node = 0;  // as it was
+    *node = 0;  // restores the initial value
     return true;
 }
 __device__ inline void leave_node(uint32_t* node) {
     asm volatile("red.add.release.gpu.global.u32 [%0], 4;" ::"l"(node) : "memory");
 }
 
-// Sums of `Parts` (a power of two) warpgroups along K meet: each ends with all of them for its slice of the registers,
-// [part * Registers / Parts, ...), in its first ones. All must run at the same time: thread blocks start in the order
-// of their numbers and those of a meeting are neighbours, so at most one meeting of a launch waits for blocks to start,
-// and the others end and make room. *node is zero before and after; slots[Parts][Registers][128].
+// Adds the sums of `Parts` (a power of two) warpgroups along K. Each ends with the total of its slice of the registers,
+// [part * Registers / Parts, ...), in its first registers. All must run at the same time: thread blocks start in the
+// order of their numbers and those of one exchange are adjacent, so at most one exchange of a launch waits for blocks
+// to start, while the others end and free their place. *node is zero before and after; slots[Parts][Registers][128].
 template <int Parts, int Registers>
 __device__ void exchange_sums(float (&sums)[Registers], uint32_t* node, float* slots, int part, int group, int thread) {
     constexpr int slice = Registers / Parts, width = slice < 4 ? slice : 4;
@@ -134,7 +134,7 @@ __device__ void exchange_sums(float (&sums)[Registers], uint32_t* node, float* s
 #pragma unroll
             for (int r = 0; r < slice; r += width)
                 load_wide<width>(sums + (p * slice + r), others + (int64_t{p} * Registers + r) * 128);
-    if (thread == 0) {  // the last to have seen all leaves the node as it was
+    if (thread == 0) {  // the last one to have seen all restores the node
         uint32_t before;
         asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 65536;" : "=r"(before) : "l"(node) : "memory");
         if (before >> 16 == Parts - 1) *node = 0;
@@ -148,8 +148,8 @@ __device__ void exchange_sums(float (&sums)[Registers], uint32_t* node, float* s
     }
 }
 
-// Sums of `leaves` (a power of two) warpgroups along K meet pair by pair in a tree whose node n has the children 2 n
-// and 2 n + 1. True for the warpgroup that has all of them in the end. nodes[leaves], slots[leaves][128 * Registers].
+// Adds the sums of `leaves` (a power of two) warpgroups along K pairwise in a tree whose node n has the children 2 n
+// and 2 n + 1. Returns true for the warpgroup with the total. nodes[leaves], slots[leaves][128 * Registers].
 template <int Registers>
 __device__ bool climb_nodes(float (&sums)[Registers], uint32_t* nodes, float* slots, int leaves, int leaf, int group,
                             int thread, uint32_t* told) {
@@ -161,7 +161,7 @@ __device__ bool climb_nodes(float (&sums)[Registers], uint32_t* nodes, float* sl
         float* slot = slots + int64_t{node} * (Registers * 128);
         if (last) {
             add_slice(sums, slot, thread);
-            group_barrier<128>(group);  // `told` is read before it is written again
+            group_barrier<128>(group);  // the flag is read before it is written again
         } else {
             store_slice(slot, sums, thread);
             group_barrier<128>(group);

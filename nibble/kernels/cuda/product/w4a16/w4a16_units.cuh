@@ -1,6 +1,6 @@
-// One token's products of records: a thread block's work is a list of units, a unit one chunk of K of 16 rows. Warps
-// take units in turn, so their number has nothing to do with how many tiles a thread block has or how many of a short
-// row's chunks are empty. Every warp has a ring of records that goes on from one unit to the next.
+// One token's products of records. A thread block's work is a list of units; a unit is one chunk of K of 16 rows. Warps
+// alternate over units, so their number does not depend on the tiles of a thread block or on the empty chunks of a
+// short row. Every warp has a ring buffer of records that continues from one unit to the next.
 #pragma once
 
 #include "kernels/cuda/primitives/ptx.cuh"
@@ -16,23 +16,23 @@ struct Divisor {
     __device__ int quotient(int i) const { return static_cast<int>(static_cast<uint32_t>(i) * factor >> 16); }
 };
 
-// `count` of `all` tiles, as evenly as whole ones allow.
+// The tiles [first, first + count) of thread block `block`: `all` tiles distributed as evenly as whole tiles allow.
 struct Share {
     int first, count;
     __device__ Share(int all, int block, int blocks)
         : first(all / blocks * block + min(block, all % blocks)), count(all / blocks + (block < all % blocks)) {}
 };
 
-// Where a chunk of a tile lies.
+// The address of a chunk of a tile.
 struct Unit {
     const uint8_t* from;
     int records;
-    uint32_t x;  // bytes from the beginning of x in shared memory
+    uint32_t x;  // byte offset of x in shared memory
 };
 
 template <int Slots>
 struct Ring {
-    static constexpr int bytes = Slots * (w4a16::record_bytes + 8);  // of a warp
+    static constexpr int bytes = Slots * (w4a16::record_bytes + 8);  // per warp
 
     uint32_t at, barrier;
     __device__ Ring(uint32_t rings, int warp, int warps)
@@ -48,13 +48,13 @@ struct Ring {
     }
 };
 
-// The next record that the warp's first lane asks for.
+// The next record that the warp's first lane requests.
 struct Cursor {
     int unit, left = 0;
     const uint8_t* from = nullptr;
     __device__ Cursor(int warp, int warps) : unit(warp - warps) {}
 
-    // Of units before `end`; false: there is none.
+    // Moves on among units before `end`; returns false if there is none.
     template <class Locate>
     __device__ __forceinline__ bool find(int warps, int end, Locate locate) {
         if (left > 0) return true;
@@ -71,7 +71,7 @@ struct Cursor {
     }
 };
 
-// sums [unit][16] of all units; each is a chain from zero.
+// Computes sums [unit][16] of all units; each is a chain from zero.
 template <int Slots, class Locate>
 __device__ __forceinline__ void multiply_units(const Ring<Slots>& ring, Cursor& cursor, const uint8_t* shared,
                                                uint32_t base, int warp, int warps, int units, Locate locate,
@@ -100,7 +100,7 @@ __device__ __forceinline__ void multiply_units(const Ring<Slots>& ring, Cursor& 
     }
 }
 
-// The sum of a row of a tile whose `active` first chunks are the units from `first` on; the others are empty.
+// Returns the sum of a row of a tile whose `active` first chunks are the units from `first` on; the others are empty.
 __device__ inline float row_sum(const float* sums, int first, int active, int row) {
     float v[matmul_chunks];
 #pragma unroll
