@@ -32,7 +32,7 @@ protected:
     }
     RlOptions learning(const std::string& out) {
         return {.text = "policy: {model_name: " + bed.model +
-                        ", max_total_sequence_length: 64, generation: {max_new_tokens: 6}}\n"
+                        ", max_total_sequence_length: 96, generation: {max_new_tokens: 6}}\n"
                         "grpo: {num_prompts_per_step: 2, num_generations_per_prompt: 2, max_num_steps: 2}\n"
                         "data: {task: sort, chat: false}\ncheckpointing: {save_period: 1}\n",
                 .set = {"output=" + bed.at(out)},
