@@ -63,7 +63,7 @@ TEST(MappedFile, AFileThatShrinksIsNamedAndDoesNotEndTheProcess) {
     test::TempDir dir;
     test::write_file(dir / "whole", std::string(100'000, 'x'));
     test::write_file(dir / "shrinks", std::string(100'000, 'x'));
-    // In a process of its own: what it found is remembered until it ends.
+    // In a separate process, because the result is remembered until the process ends.
     const auto run = [&] {
         const auto whole = MappedFile::open(dir / "whole");
         auto file = MappedFile::open(dir / "shrinks");
@@ -75,7 +75,7 @@ TEST(MappedFile, AFileThatShrinksIsNamedAndDoesNotEndTheProcess) {
         const std::string want = (dir / "shrinks").string() + ": became shorter while it was read";
         if (check_maps().ok() || check_maps().error().message() != want) ::_exit(4);
         if (file->bytes()[5] != std::byte{'x'} || whole->bytes()[99'999] != std::byte{'x'}) ::_exit(5);
-        file = MappedFile::open(dir / "whole");  // the map is gone, what was found is not
+        file = MappedFile::open(dir / "whole");  // the map is closed, the result remains
         if (check_maps().ok() || check_maps().error().message() != want) ::_exit(6);
         ::_exit(0);
     };

@@ -1,5 +1,5 @@
-// The architectural rules of docs/architecture.md, section 2, over nibble/, and over a tree in which every kind of
-// violation is planted (tests/data/source_rules), so that a rule that sees nothing is noticed.
+// Checks the rules of docs/architecture.md, section 2, for nibble/, and for a tree with every kind of violation
+// (tests/data/source_rules), so that a rule that finds nothing is noticed.
 #include "base/source_rules.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(KernelNames, EveryPlantedClashIsFound) {
               lines_of({"kernels/cuda/ssm/scan.cu: 'scan_kernel' is also in kernels/cuda/attention/scan.cu"}));
 }
 
-// What is installed includes nothing that is not.
+// Installed headers include only installed headers.
 TEST(IncludeDirection, PublicHeadersIncludePublicHeadersOnly) {
     const std::regex include("#include \"([^\"]+)\"");
     const fs::path base = source / "base";

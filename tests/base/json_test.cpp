@@ -60,7 +60,7 @@ TEST(Json, ErrorsSayWhere) {
 }
 
 TEST(Json, AnObjectWithManyKeysIsReadInLinearTime) {
-    // A search among all keys for each new one would take an hour for these.
+    // Searching all keys for each new one would take an hour for these.
     std::string text = "{";
     for (int i = 0; i < 1'000'000; ++i) fmt::format_to(std::back_inserter(text), "{}\"key {}\":{}", i ? "," : "", i, i);
     const auto json = parse_json(text + "}");

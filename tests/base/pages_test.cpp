@@ -1,5 +1,5 @@
-// The pages for strangers name what exists: files, links, commands and flags. A file that moves, or a flag that gets
-// another name, takes its pages along.
+// Pages for new users refer only to existing files, links, commands and flags. A renamed file or flag must be updated
+// in them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 const fs::path tree = NIBBLE_SOURCE_DIR;
 
-// Pages about the program as it is. docs/lab/ tells of older versions: only its length of lines and its links count.
+// Pages about the current program. docs/lab/ describes older versions: only its line lengths and links are checked.
 const std::vector<std::string> current_pages{
     "README.md",           "docs/architecture.md", "docs/decisions.md",  "docs/formats.md",          "docs/recipes.md",
     "docs/results-cpu.md", "docs/results-h200.md", "docs/results-rl.md", "docs/results-training.md", "docs/roadmap.md",
@@ -133,7 +133,7 @@ TEST(Pages, CommandsAndFlagsExist) {
     EXPECT_GT(flags, 20);
 }
 
-// tests/cli/transcripts/tutorial.txt runs them.
+// tests/cli/transcripts/tutorial.txt runs these commands.
 TEST(Pages, TheCommandsOfTheTutorialAreRun) {
     const std::string transcript = text_of(tree / "tests/cli/transcripts/tutorial.txt");
     int commands = 0;

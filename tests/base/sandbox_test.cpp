@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 
 TEST(Sandbox, HostileProgramsGetNowhere) {
     const auto sandbox = Sandbox::open();
-    if (!sandbox.ok()) GTEST_SKIP() << sandbox.error().message();  // where the machine forbids user namespaces
+    if (!sandbox.ok()) GTEST_SKIP() << sandbox.error().message();  // the machine may forbid user namespaces
     struct Case {
         const char* program;
         int status;  // -1: killed
         bool timed_out, flooded;
-        const char* output;  // what it begins with
+        const char* output;  // prefix of the output
     };
     const Case cases[] = {
         {"print(sum(range(10)))", 0, false, false, "45\n"},
@@ -71,7 +71,7 @@ TEST(Sandbox, HostileProgramsGetNowhere) {
     }
 }
 
-// What a machine without it says, at once and in one line.
+// The error on a machine without a sandbox, at once and in one line.
 TEST(Sandbox, ASandboxThatIsNotToBeHadIsAnError) {
     const TempDir folder;
     const auto program = [&](const std::string& name, const std::string& text) {

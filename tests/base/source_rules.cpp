@@ -47,23 +47,24 @@ bool within_cuda(const std::vector<std::string>& parts) {
     return std::find(parts.begin(), parts.end() - 1, "cuda") != parts.end() - 1;
 }
 
-// GPU code, which a build without CUDA leaves out of the program: cmake/device.cmake.
+// GPU code, which a build without CUDA does not compile: cmake/device.cmake.
 bool is_device_code(const std::vector<std::string>& parts) {
     const auto folders_end = parts.end() - 1;
     return parts[0] == "bench" || within_cuda(parts) || std::find(parts.begin(), folders_end, "device") != folders_end;
 }
 
-// Why a file that is no GPU code may not include a header; empty: it may.
+// Returns why a file that is not GPU code may not include a header; "": it may.
 std::string device_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     if (is_device_code(from)) return "";
     if (std::find(to.begin(), to.end() - 1, "device") != to.end() - 1)
         return "a header of a device/ folder outside of GPU code";
-    const bool beside = from[0] == "kernels" && from.size() == 2;  // the headers themselves, and what they share
+    const bool beside =
+        from[0] == "kernels" && from.size() == 2;  // the headers of kernels/, and files that share their folder
     const bool kernels = to[0] == "kernels" && to.back().ends_with("_cuda.h");
     return kernels && !beside ? "a header of GPU kernels outside of GPU code" : "";
 }
 
-// Why a file of kernels/ may not include a header of kernels/; empty: it may.
+// Returns why a file of kernels/ may not include a header of kernels/; "": it may.
 std::string kernels_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     const std::string inner = to.size() > 2 ? to[1] : "", outer = from.size() > 2 ? from[1] : "";
     if (inner.empty() || inner == outer) {
@@ -72,7 +73,7 @@ std::string kernels_violation(const std::vector<std::string>& from, const std::v
         return "kernels/cuda/" + from[2] + " includes kernels/cuda/" + to[2];
     }
     if (outer == "cpu" && inner == "ref") return "";
-    // Tables of implementations, which are source files, not headers.
+    // Tables of implementations, which are sources, not headers.
     if (outer.empty() && (inner == "cpu" || inner == "ref") && from.back().ends_with(".cpp")) return "";
     return "kernels" + (outer.empty() ? "" : "/" + outer) + " includes kernels/" + inner;
 }
@@ -81,7 +82,7 @@ std::string level_text(const std::string& folder) {
     return folder + " (level " + std::to_string(levels.at(folder)) + ")";
 }
 
-// Why a file may not include a project header; empty: it may.
+// Returns why a file may not include a project header; "": it may.
 std::string include_violation(const std::vector<std::string>& from, const std::vector<std::string>& to) {
     if (!levels.contains(to[0])) return "unknown folder '" + to[0] + "'";
     if (from[0] != to[0] && levels.at(to[0]) >= levels.at(from[0]))
@@ -194,8 +195,8 @@ std::string bare_code(std::string_view text) {
 
 namespace {
 
-// What a declaration at namespace level declares. `kind`: variable, type, alias or function; `detail`: what may differ
-// without a clash, parameter types of a function and the target of an alias.
+// The name that a declaration at namespace level declares. `kind`: variable, type, alias or function. `detail`: may
+// differ without a clash; the parameter types of a function or the target of an alias.
 struct Declared {
     std::string kind, name, detail;
 };
@@ -214,7 +215,8 @@ std::string trimmed(std::string_view text) {
     return std::string(text);
 }
 
-// The end of the brackets that open at `at`, or the end of the text. Of angle brackets those of -> do not count.
+// Returns the end of the brackets that open at `at`, or the end of the text. For angle brackets, those of -> do not
+// count.
 size_t closing(std::string_view text, size_t at, char open, char close) {
     int depth = 0;
     for (size_t i = at; i < text.size(); ++i) {
@@ -224,7 +226,7 @@ size_t closing(std::string_view text, size_t at, char open, char close) {
     return text.size();
 }
 
-// Parameter types, without names and default values.
+// Returns the parameter types without names and default values.
 std::string parameter_types(std::string_view parameters) {
     std::string types, current;
     int depth = 0;
@@ -234,7 +236,7 @@ std::string parameter_types(std::string_view parameters) {
         std::ranges::replace(one, '\n', ' ');
         std::smatch match;
         if (std::regex_match(one, match, named) && trimmed(match[1].str()) != "const") one = match[1];
-        // Of a value const is no part of the type.
+        // const is not part of a value's type.
         if (one.starts_with("const ") && one.find_first_of("*&") == std::string::npos) one.erase(0, 6);
         types += squeezed(one) + ",";
         current.clear();
@@ -302,7 +304,7 @@ std::optional<Declared> declared_by(std::string head) {
     return Declared{"variable", name, ""};
 }
 
-// Whether a declaration has come to its = sign (not one of a default argument).
+// Whether a declaration has reached its = sign (not one of a default argument).
 bool assigns(std::string_view head) {
     if (head.find("operator") != std::string_view::npos) return false;
     int depth = 0;
@@ -316,12 +318,13 @@ bool assigns(std::string_view head) {
 
 struct Piece {
     std::string head;
-    size_t at = 0;        // of the declaration in the text
-    size_t body = 0;      // of what stands in its braces
+    size_t at = 0;        // position of the declaration
+    size_t body = 0;      // position of the text in its braces
     size_t body_end = 0;  // 0: no braces
 };
 
-// The declarations of a namespace's text, from `begin` to `end`, each up to its semicolon or with its braces.
+// Returns the declarations in a namespace's text from `begin` to `end`, each up to its semicolon or including its
+// braces.
 std::vector<Piece> declarations(std::string_view text, size_t begin, size_t end) {
     std::vector<Piece> pieces;
     size_t start = begin;
@@ -344,7 +347,7 @@ std::vector<Piece> declarations(std::string_view text, size_t begin, size_t end)
             size_t next = close + 1;
             while (next < end && std::isspace(static_cast<unsigned char>(text[next]))) ++next;
             const std::string head = trimmed(text.substr(start, i - start));
-            // A value ends with its semicolon; so does what goes on behind the braces of its type.
+            // A value ends with its semicolon, also if it continues after the braces of its type.
             if (assigns(head) || (next < end && (text[next] == ',' || text[next] == '.'))) {
                 i = close;
                 continue;
@@ -384,7 +387,7 @@ void collect(std::string_view text, size_t begin, size_t end, bool anonymous, co
     }
 }
 
-// Types that are defined in the namespace `scope` from `begin` to `end` and in the named namespaces within.
+// Collects types defined in the namespace `scope` from `begin` to `end` and in the named namespaces inside it.
 void collect_types(std::string_view text, size_t begin, size_t end, const std::string& scope, const std::string& file,
                    std::vector<std::pair<std::string, Place>>& found) {
     for (const Piece& piece : declarations(text, begin, end)) {
@@ -470,7 +473,7 @@ RuleReport check_anonymous_names(const fs::path& root) {
                 if (overload || equal_alias) continue;
                 report.violations.push_back(here.file + ":" + std::to_string(here.line) + ": '" + b.name +
                                             "' is also in " + at.file);
-                j = i;  // one line a name and file
+                j = i;  // one line per name and file
             }
     std::ranges::sort(report.violations);
     return report;

@@ -45,7 +45,7 @@ TEST(ReferenceFile, AValueIsAtMostHalfAStepAway) {
     EXPECT_EQ(same, flat);
 }
 
-// What the header says about the divergence's error.
+// The error of the divergence that the header states.
 TEST(ReferenceFile, ADivergenceHardlyMoves) {
     constexpr size_t vocab = 4096, rows = 200;
     const auto p = random_rows(rows, vocab, 1);
@@ -85,7 +85,7 @@ TEST(ReferenceFile, IsFilledInOrderAndReopened) {
         ASSERT_TRUE(file->append(std::span(rows).subspan(100, 50)).ok());
         EXPECT_FALSE(file->complete());
     }
-    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 3);  // died in the middle of a window
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 3);  // the writer died within a window
     auto file = ReferenceFile::open(path, shape);
     ASSERT_TRUE(file.ok());
     EXPECT_EQ(file->windows(), 1);

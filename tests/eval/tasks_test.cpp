@@ -45,7 +45,7 @@ protected:
     }
 };
 
-// llama-perplexity's definition, spelled out.
+// llama-perplexity's definition, written out.
 TEST_F(Tasks, PerplexityIsTheDefinition) {
     const std::string text = long_text();
     std::vector<int32_t> tokens = m.encode(text);
@@ -114,7 +114,7 @@ TEST_F(Tasks, AModelBesideItselfDivergesByNothingAndTheCacheAgrees) {
     EXPECT_FALSE(refused.prepare(subject).ok());
 }
 
-// Choices of one question run their context once; the numbers are those of each alone, to the bit.
+// Choices of one question share the computation of their context; each number is bit-equal to that of the choice alone.
 TEST_F(Tasks, SharedContextsDoNotShow) {
     std::vector<Continuation> items;
     const std::vector<int32_t> question = m.encode(long_text().substr(0, 300)), other = m.encode("hello to the world");

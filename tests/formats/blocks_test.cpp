@@ -29,7 +29,7 @@ TEST(Arithmetic, TheProfilesDifferByAtMostOneUlpAndDoDiffer) {
     }
 }
 
-TEST(Nvfp4Scale, KnownTensorScales) {  // reference/ptq.md 8.2
+TEST(Nvfp4Scale, KnownTensorScales) {  // scales computed by Model Optimizer
     for (auto a : both) {
         EXPECT_FLOAT_EQ(nvfp4_tensor_scale(2.0f, 448, a), 7.4404762e-4f);
         EXPECT_FLOAT_EQ(nvfp4_tensor_scale(2.0f, 256, a), 1.3020833e-3f);
@@ -86,7 +86,7 @@ TEST(Mx, ExponentIsTheSmallestThatFits) {
             }
         }
     }
-    // Inputs in MXFP4: a maximum of 1.75 * 2^n and more counts as 2^(n + 1), and powers of two lie on 4.
+    // MXFP4 inputs: a maximum from 1.75 * 2^n on counts as 2^(n + 1), and powers of two map to 4.
     for (uint32_t i = 0x80; i < 0x7F80; ++i) {
         const float a = bf16_to_float(uint16_t(i));
         const double quotient = double(a) * double(mx_inverse_scale(mxfp4_input_scale(a)));

@@ -1,4 +1,4 @@
-// Values of E2M1 without codes are those of the codes.
+// Values of E2M1 computed without codes equal those of the codes.
 #include "formats/e2m1_values.h"
 #include "formats/training.h"
 
@@ -14,8 +14,8 @@ uint32_t drawn_bits(float x, int byte) {
     return float_bits(e2m1_to_float(e2m1_stochastic_byte(x, static_cast<uint8_t>(byte))));
 }
 
-// Both signs of every pattern from 2^-4 to 2^4, and of every 1021st beyond, zeros, subnormals, infinities and NaN among
-// them.
+// Both signs of every bit pattern from 2^-4 to 2^4, and of every 1021st beyond, including zeros, subnormals, infinities
+// and NaN.
 TEST(E2m1Values, NearestIsTheCodesValue) {
     int64_t compared = 0, wrong = 0;
     for (uint64_t bits = 0; bits <= 0x7FFFFFFFu; bits += bits >= 0x3D800000u && bits < 0x41800000u ? 1 : 1021) {
@@ -30,8 +30,8 @@ TEST(E2m1Values, NearestIsTheCodesValue) {
     EXPECT_GT(compared, 60'000'000);
 }
 
-// All 256 bytes by numbers of 14 significant bits, and by those that a byte carries just over, to or just below the
-// next value.
+// All 256 bytes with numbers of 14 significant bits, and with numbers that a byte carries just above, to or just below
+// the next value.
 TEST(E2m1Values, StochasticIsTheCodesValue) {
     int64_t wrong = 0;
     for (int byte = 0; byte < 256; ++byte) {

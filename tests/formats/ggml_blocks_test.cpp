@@ -119,7 +119,7 @@ TEST(GgmlBlocks, nvfp4_scale_codes_0_and_7f_are_zero_and_bit_7_is_ignored) {
     }
 }
 
-// Every code under every block scale; the tensor scales have full mantissas, so another order of products would differ.
+// Every code with every block scale. The tensor scales have full mantissas, so another order of products would differ.
 TEST(GgmlBlocks, nvfp4_with_a_tensor_scale_is_the_formats_own_decoding) {
     for (const float tensor_scale : {0.75f, 0.1f, 1.0f / 2688, 3.1415927e-5f, 7.0f / 3})
         for (int scale = 0; scale < e4m3_nan_code; ++scale) {
@@ -164,7 +164,7 @@ std::string hex(std::span<const uint8_t> bytes) {
     return out;
 }
 
-// Packing moves nibbles only: element i of the block is canonical element i, for every code in every place.
+// Packing only moves nibbles: element i of the block is canonical element i, for every code at every position.
 TEST(GgmlBlocks, packed_nvfp4_decodes_to_the_canonical_codes_and_unpacks_to_them) {
     Lcg lcg;
     for (int trial = 0; trial < 100; ++trial) {

@@ -109,7 +109,7 @@ TEST(E2M1, RoundsToNearestEvenAndSaturates) {
     EXPECT_EQ(e2m1_magnitude(NAN), 7);
 }
 
-TEST(E2M1, TheExportCastOfModelOptimizer) {  // reference/ptq.md 1.5, executed on both devices
+TEST(E2M1, TheExportCastOfModelOptimizer) {  // results of Model Optimizer on CPU and GPU
     const float in[] = {-0.0f, -0.1f, .25f, -.25f,    .75f,      1.25f, 1.75f, 2.5f,   3.5f,
                         5,     6,     100,  INFINITY, -INFINITY, NAN,   .26f,  -5.01f, -6};
     const int out[] = {0, 8, 0, 8, 2, 2, 4, 4, 6, 6, 7, 7, 7, 15, 7, 1, 15, 15};

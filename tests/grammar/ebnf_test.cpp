@@ -14,7 +14,7 @@ std::string ebnf_error(std::string_view text) {
     return made.ok() ? "" : made.error().message();
 }
 
-// As many rules that may begin at one place.
+// Returns n rules that may begin at one position.
 std::string alternatives(int n) {
     std::string choice = "r0 many", rules;
     for (int i = 1; i < n; ++i) choice += fmt::format(" | r{} many", i);
@@ -65,7 +65,7 @@ TEST(Gbnf, NestingAndDirectLeftRecursion) {
     expect_texts("root ::= root \"+\" [0-9] | [0-9]", {"1", "1+2+3"}, {"+", "1+", "12"});
 }
 
-// Rules that begin with themselves: directly, through others, after rules that match nothing; and each beside the same
+// Left-recursive rules: directly, through others, after rules that match the empty text. Each is compared with the same
 // language without left recursion, over all short texts.
 TEST(LeftRecursion, GivesTheTextsOfTheGrammarWithoutIt) {
     struct Case {
@@ -112,7 +112,7 @@ TEST(LeftRecursion, GivesTheTextsOfTheGrammarWithoutIt) {
     EXPECT_NE(ebnf_error("root ::= root \"a\"").find("nothing satisfies"), std::string::npos);
 }
 
-// However many readings a text has, every answer goes on, with bounded work for a token.
+// However many readings a text has, every answer can continue, with bounded work per token.
 TEST(AmbiguousGrammars, LongAnswersNeverBreakOff) {
     const std::string grammars[] = {"root ::= e\ne ::= e \"+\" e | [0-9]",
                                     "root ::= e\ne ::= [0-9] | [0-9] \"+\" e | [0-9] \"+\" e \"+\" e",
@@ -131,15 +131,15 @@ TEST(AmbiguousGrammars, LongAnswersNeverBreakOff) {
         const auto tokens = std::make_shared<const GrammarTokens>(*made, small_vocabulary());
         for (uint64_t seed = 1; seed <= 2; ++seed) {
             Dice dice(seed);
-            const Walk walk = random_walk(tokens, dice, 900, 0, false);  // fails where a mask is empty
+            const Walk walk = random_walk(tokens, dice, 900, 0, false);  // fails if a mask is empty
             EXPECT_TRUE(walk.complete || walk.tokens >= 900) << grammar.substr(0, 100) << walk.text;
         }
         Dice dice(3);
-        random_walk(tokens, dice, grammar.size() < 1000 ? 40 : 0, 0, true);  // readings that are given up differ
+        random_walk(tokens, dice, grammar.size() < 1000 ? 40 : 0, 0, true);  // the readings that are dropped differ
     }
 }
 
-// Rules that may match nothing and call each other twice have a number of readings that doubles with every rule.
+// Rules that may match the empty text and call each other twice: the number of readings doubles with every rule.
 TEST(AmbiguousGrammars, NullableRulesCalledTwiceEnd) {
     for (const int rules : {12, 20, 60, 400})
         for (const std::string& start : {std::string("a0"), std::string("\"y\" a0 \"z\"")}) {
@@ -149,7 +149,7 @@ TEST(AmbiguousGrammars, NullableRulesCalledTwiceEnd) {
             const auto made = Grammar::from_ebnf(grammar);
             ASSERT_TRUE(made.ok()) << rules << made.error().message();
             const bool framed = start != "a0";
-            for (const int n : {0, 1, 2, 3, 4, 30}) {  // every rule but the last has an even number of x
+            for (const int n : {0, 1, 2, 3, 4, 30}) {  // every rule except the last has an even number of x
                 const std::string text(static_cast<size_t>(n), 'x');
                 EXPECT_EQ((*made)->matches(framed ? "y" + text + "z" : text), n % 2 == 0) << rules << " " << n;
             }
@@ -176,7 +176,7 @@ NUM: "0".."9"
                  {"go", "go northsouth", "wait 123", "say a", "wait 1;go west"});
 }
 
-// What guidance writes for llguidance.
+// Grammars in the form that guidance writes for llguidance.
 TEST(Lark, TheDialectOfLlguidance) {
     expect_texts("%llguidance {}\n\nstart: START\nSTART: \"a\" /[0-9]{2}/\n", {"a12"}, {"a1", "12"});
     expect_texts(
@@ -230,7 +230,7 @@ TEST(Ebnf, BombsAreErrors) {
     std::string chain = "root ::= r0";
     for (int i = 0; i < 30'000; ++i) chain += "\nr" + std::to_string(i) + " ::= r" + std::to_string(i + 1);
     EXPECT_NE(ebnf_error(chain), "");
-    // Two readings double at every step: the readings are limited, and what exceeds them is refused, not run.
+    // Two readings double at every step: their number is limited, and texts that exceed the limit are rejected.
     const auto made = Grammar::from_ebnf("root ::= a\na ::= \"x\" a a | \"x\" a | \"x\"");
     ASSERT_TRUE(made.ok());
     (*made)->matches(std::string(5000, 'x'));

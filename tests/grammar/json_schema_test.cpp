@@ -1,5 +1,5 @@
-// JSON schemas as grammars. Random documents of the schemas in tests/data/grammar are judged by Python's jsonschema
-// (tests/oracles/schema_walks.py, which runs the test SchemaWalks here for its documents).
+// JSON schemas as grammars. Python's jsonschema validates random documents of the schemas in tests/data/grammar
+// (tests/oracles/schema_walks.py, which runs the test SchemaWalks for its documents).
 #include "base/mapped_file.h"
 #include "grammar/walks.h"
 #include "support/files.h"
@@ -41,7 +41,7 @@ std::vector<std::string> schema_lines() {
 
 }  // namespace
 
-// Every walk ends in a document that parses; with NIBBLE_WALKS the documents are written there.
+// Every random walk ends in a document that parses. With NIBBLE_WALKS the documents are written to that path.
 TEST(SchemaWalks, EndInDocuments) {
     const auto lines = schema_lines();
     ASSERT_GT(lines.size(), 60u);
@@ -60,7 +60,7 @@ TEST(SchemaWalks, EndInDocuments) {
             if (!walk.complete) continue;
             ++complete;
             const auto parsed = parse_json(walk.text);
-            // Members that a schema does not list may come twice, which this parser refuses.
+            // Members that a schema does not list may occur twice, which this parser rejects.
             if (!parsed.ok()) {
                 EXPECT_NE(parsed.error().message().find("duplicate key"), std::string::npos)
                     << lines[i] << ": " << walk.text << ": " << parsed.error().message();
@@ -169,7 +169,7 @@ TEST(JsonSchema, NullableOfOpenApiAlsoTakesNull) {
     EXPECT_TRUE(takes(R"({"type":"integer","maximum":3,"exclusiveMaximum":false})", "3"));
 }
 
-// As xgrammar and llama.cpp read requests: an object has the members that its schema names.
+// Like xgrammar and llama.cpp, requests' objects have only the members that the schema names.
 TEST(JsonSchema, SchemasOfRequestsCloseObjectsThatListProperties) {
     struct Case {
         const char* schema;
@@ -235,7 +235,7 @@ TEST(JsonSchema, NumbersWithinBounds) {
     EXPECT_TRUE(within("\"maximum\":-3.75", "-3.750"));
     EXPECT_TRUE(within("\"maximum\":-3.75", "-4"));
     EXPECT_FALSE(within("\"maximum\":-3.75", "-3.7"));
-    // All integers of a range, and none beside them.
+    // All integers of a range, and no others.
     for (const auto& [low, high] :
          std::vector<std::pair<int, int>>{{-120, 37}, {5, 5}, {99, 1001}, {-7, -3}, {0, 10}}) {
         const auto made = Grammar::from_json_schema({{"type", "integer"}, {"minimum", low}, {"maximum", high}});
@@ -308,7 +308,7 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
         EXPECT_NE(text_error(schema).find("nothing satisfies"), std::string::npos) << schema << text_error(schema);
 }
 
-// Tuples as they were written before draft 2020-12, and dependencies of draft 7.
+// Tuples in the form before draft 2020-12, and dependencies of draft 7.
 TEST(JsonSchema, ItemsMayBeAList) {
     const char* const pair = R"({"type":"array","items":[{"type":"integer"},{"type":"string"}]})";
     for (const char* document : {"[]", "[1]", R"([1, "a"])", R"([1, "a", null])"}) EXPECT_TRUE(takes(pair, document));
@@ -320,7 +320,7 @@ TEST(JsonSchema, ItemsMayBeAList) {
     const char* const more = R"({"type":"array","items":[{"const":1}],"additionalItems":{"type":"null"}})";
     EXPECT_TRUE(takes(more, "[1, null, null]"));
     EXPECT_FALSE(takes(more, "[1, 1]"));
-    // Without a list of items it has no effect.
+    // Has no effect without a list of items.
     EXPECT_TRUE(takes(R"({"type":"array","items":{"const":1},"additionalItems":false})", "[1, 1]"));
     EXPECT_TRUE(takes(R"({"type":"array","additionalItems":false})", "[1, 1]"));
     const char* const depends = R"({"type":"object","properties":{"a":{},"b":{}},"additionalProperties":false,)"
@@ -406,7 +406,7 @@ TEST(JsonObject, AnyObjectAndNothingElse) {
         EXPECT_FALSE((*made)->matches(no)) << no;
 }
 
-// Near the deepest nesting only what can still be closed is allowed: no walk runs into a dead end.
+// Near the depth limit only tokens are allowed whose nesting can still be closed: no walk reaches a dead end.
 TEST(JsonObject, TheDeepestNestingIsNoDeadEnd) {
     GrammarLimits limits;
     limits.max_stack = 6;

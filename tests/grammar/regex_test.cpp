@@ -1,5 +1,5 @@
-// Regular expressions as grammars: against a slow matcher on random expressions and texts, the limits, and the
-// masks against their slow twin.
+// Regular expressions as grammars: compared with a slow matcher on random expressions and texts; the limits; the masks
+// compared with a slow computation.
 #include "grammar/walks.h"
 #include "support/files.h"
 
@@ -25,12 +25,12 @@ bool is_match(std::string_view pattern, std::string_view text) {
     return made.ok() && (*made)->matches(text);
 }
 
-// A random expression with its own slow matcher: the places where a match that begins at one place may end.
+// A random expression with its own slow matcher, which returns the possible ends of a match for a given beginning.
 struct RandomRegex {
     enum class Kind { character, sequence, choice, repeat };
     Kind kind = Kind::character;
     std::string text;  // of a character: the pattern
-    std::string set;   // and what of "abc1" it takes
+    std::string set;   // the characters of "abc1" that it matches
     std::vector<RandomRegex> items;
     size_t least = 0, most = 0;
 
@@ -125,7 +125,7 @@ TEST(Regex, Escapes) {
     EXPECT_FALSE(is_match(".", "\n"));
 }
 
-// What dialects read in different ways is taken in the way that satisfies all of them.
+// Constructs that dialects read differently are read in the way that satisfies all of them.
 TEST(Regex, ClassesHoldWhatAllDialectsAgreeOn) {
     EXPECT_TRUE(is_match("\\d", "7"));
     EXPECT_FALSE(is_match("\\d", "٣"));
@@ -201,7 +201,8 @@ TEST(Regex, RandomExpressionsHaveTheMasksOfTheSlowTwin) {
         const std::string pattern = RandomRegex::make(dice, 4).pattern();
         const auto made = Grammar::from_regex(pattern);
         ASSERT_TRUE(made.ok()) << pattern;
-        const auto tokens = std::make_shared<const GrammarTokens>(*made, small_vocabulary(), 20'000);  // forgets masks
+        const auto tokens =
+            std::make_shared<const GrammarTokens>(*made, small_vocabulary(), 20'000);  // drops cached masks
         const Walk walk = random_walk(tokens, dice, 8, 4, true);
         ASSERT_FALSE(HasFailure()) << pattern;
         EXPECT_TRUE(!walk.complete || (*made)->matches(walk.text)) << pattern << ": " << walk.text;

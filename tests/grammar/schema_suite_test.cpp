@@ -1,6 +1,5 @@
-// The parts of JSON-Schema-Test-Suite (draft 2020-12) that grammars can follow: no document that the suite calls
-// invalid is of the grammar, and most of the valid ones are (a grammar takes one order of members and one spelling of
-// numbers).
+// The parts of JSON-Schema-Test-Suite (draft 2020-12) that grammars support. The grammar rejects all documents that the
+// suite calls invalid, and accepts most valid ones (it has one order of members and one spelling of numbers).
 #include "grammar/grammar.h"
 
 #include "support/files.h"

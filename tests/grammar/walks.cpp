@@ -5,7 +5,7 @@ namespace nibble::test {
 std::shared_ptr<const GrammarVocabulary> small_vocabulary() {
     static const auto vocabulary = [] {
         std::vector<std::string> texts;
-        texts.emplace_back();  // a token without a text
+        texts.emplace_back();  // a token without text
         for (int b = 0; b < 256; ++b) texts.emplace_back(1, char(b));
         for (const char* text : {"a",
                                  "b",

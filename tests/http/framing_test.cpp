@@ -1,5 +1,5 @@
-// Requests that two programs may read differently, with a second request where one of them would see a body. The server
-// reads none of them, and ends the connection.
+// Requests that two programs may read differently, followed by a second request where one of them would see a body. The
+// server rejects all of them and closes the connection.
 #include "http/framing.h"
 
 #include "http/body_budget.h"
@@ -63,7 +63,7 @@ const FramingCase framing_cases[]{
     {"a list of encodings", "Host: x\r\nContent-Encoding: identity, deflate\r\nContent-Length: 3\r\n", 415},
 };
 
-// Statuses that the server says until it closes the connection.
+// Returns the statuses that the server sends until it closes the connection.
 std::vector<int> statuses_of(const HttpAddress& address, std::string_view bytes, bool shuts = false) {
     auto client = HttpClient::connect(address, 60s);
     EXPECT_TRUE(client.ok());
@@ -152,7 +152,7 @@ TEST(HttpFraming, AClientThatEndsItsSideGetsAllItsAnswers) {
     EXPECT_EQ(statuses_of(at, get + get + get, true), (std::vector<int>{200, 200, 200}));
     EXPECT_EQ(statuses_of(at, get + "GET /b HT", true), (std::vector<int>{200})) << "the rest never comes";
     EXPECT_EQ(statuses_of(at, "GET /a HTTP/1.0\r\n\r\n", true), (std::vector<int>{200}));
-    // A slow answer comes after at most a few interim ones, and other requests come after it.
+    // A slow answer follows at most a few interim ones, and further requests still work.
     std::thread answers([&] {
         ASSERT_TRUE(holds(1));
         std::this_thread::sleep_for(1300ms);
@@ -163,7 +163,7 @@ TEST(HttpFraming, AClientThatEndsItsSideGetsAllItsAnswers) {
     std::erase(statuses, 100);
     EXPECT_EQ(statuses, (std::vector<int>{200, 200}));
     EXPECT_EQ(gone, 0);
-    // One that is really gone is noticed.
+    // A peer that has really closed is noticed.
     {
         auto leaves = HttpClient::connect(at, 60s);
         ASSERT_TRUE(leaves.ok() && leaves->write(hold).ok());

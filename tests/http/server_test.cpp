@@ -1,4 +1,4 @@
-// The server with well-behaved and with hostile peers. Waits are bounded by 60 s; nothing passes because it was fast.
+// The server with well-behaved and hostile peers. Waits are limited to 60 s; no test passes because it was fast.
 #include "http/server.h"
 
 #include "http/client.h"
@@ -27,7 +27,7 @@ testing::AssertionResult wait_until(const std::function<bool()>& done) {
     return testing::AssertionFailure() << "waited for " << patience.count() << " ms";
 }
 
-// Routes: /echo gives the request back; /stream?n writes n pieces; /hold keeps the answer for the test.
+// Routes: /echo returns the request; /stream?n writes n pieces; /hold keeps the answer for the test.
 struct Site {
     std::mutex mutex;
     std::vector<std::shared_ptr<HttpAnswer>> held;
@@ -76,7 +76,7 @@ struct Site {
         EXPECT_TRUE(c.ok()) << c.error().message();
         return *std::move(c);
     }
-    // Serves another client as ever.
+    // Expects that another client is still served.
     void expect_alive() const {
         HttpClient c = client();
         const auto r = c.send({.method = "POST", .path = "/echo", .body = "still here"});
@@ -85,7 +85,7 @@ struct Site {
     }
 };
 
-// Everything that the server says to these bytes until it closes.
+// Returns everything that the server sends in response to these bytes until it closes.
 std::string answer_to(const Site& site, std::string_view bytes) {
     HttpClient c = site.client();
     EXPECT_TRUE(c.write(bytes).ok());
@@ -132,7 +132,7 @@ TEST(HttpServer, ListensAtAUnixSocketAndReplacesADeadOne) {
         ASSERT_TRUE(r.ok()) << r.error().message();
         EXPECT_EQ(r->body, "unix");
         if (round == 1) continue;
-        // As after kill -9: a socket file that nobody listens at.
+        // The state after kill -9: a socket file without a listener.
         server->reset();
         HttpAddress dead{.unix_path = path};
         const auto fd = listen_at(dead);
@@ -229,7 +229,7 @@ TEST(HttpServer, DroppedAnswersAreErrors) {
     const auto r = c.send({.path = "/drop"});
     ASSERT_TRUE(r.ok()) << r.error().message();
     EXPECT_EQ(r->status, 500);
-    // A stream that is broken off shows: the last chunk is missing.
+    // A stream that is cut off is noticed: the last chunk is missing.
     ASSERT_TRUE(c.write("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n").ok());
     ASSERT_TRUE(wait_until([&] { return site.held_now() == 1; }));
     site.held[0]->begin({.body = "half"});
@@ -315,10 +315,10 @@ TEST(HttpServer, SurvivesRequestsCutAtEveryByte) {
         "POST /echo?name=x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     for (size_t cut = 0; cut < whole.size(); ++cut) {
         {
-            HttpClient c = site.client();  // goes
+            HttpClient c = site.client();  // closes
             ASSERT_TRUE(c.write(whole.substr(0, cut)).ok());
         }
-        HttpClient c = site.client();  // goes on after a pause
+        HttpClient c = site.client();  // continues after a pause
         ASSERT_TRUE(c.write(whole.substr(0, cut)).ok());
         ASSERT_TRUE(c.write(whole.substr(cut)).ok());
         const auto r = c.receive();
@@ -340,7 +340,7 @@ TEST(HttpServer, EndsSlowPeersAndServesOthersMeanwhile) {
                         .write(i % 2 ? "GET /echo HT" : "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab")
                         .ok());
     }
-    slow.push_back(site.client());  // says nothing
+    slow.push_back(site.client());  // sends nothing
     for (HttpClient& c : slow) {
         std::string said;
         for (auto some = c.read_some(); some.ok() && !some->empty(); some = c.read_some()) said += *some;
@@ -359,7 +359,7 @@ TEST(HttpServer, BoundsConnectionsAndTheMemoryOfBodies) {
     HttpClient big = site.client();
     ASSERT_TRUE(
         big.write("POST /hold HTTP/1.1\r\nHost: x\r\nContent-Length: 99000\r\n\r\n" + std::string(99'000, 'x')).ok());
-    // The request was handed on; what it holds ends with it, so the next is served.
+    // The request was passed on; its memory is released with it, so the next one is served.
     ASSERT_TRUE(wait_until([&] { return site.held_now() == 1; }));
     {
         HttpClient first = site.client(), second = site.client();
@@ -367,8 +367,8 @@ TEST(HttpServer, BoundsConnectionsAndTheMemoryOfBodies) {
             "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + std::string(60'000, 'x');
         ASSERT_TRUE(first.write(half).ok());
         ASSERT_TRUE(second.write(half).ok());
-        // One of them gets 503; the other too, if it came first to less than its share, or it waits for the rest of its
-        // body until that takes too long.
+        // One of them gets 503. The other one may too, if it got less than its share first, or if it waits too long for
+        // the rest of its body.
         std::vector<int> statuses;
         for (HttpClient* c : {&first, &second}) {
             const auto r = c->receive();

@@ -1,4 +1,4 @@
-// Inputs are quantized as weights are where the rules are the same ones, and by the formulas of formats/ elsewhere.
+// Inputs are quantized like weights if the rules are the same, and by the formulas of formats/ otherwise.
 #include "base/json.h"
 #include "kernels/products.h"
 #include "support/files.h"
@@ -54,7 +54,7 @@ TEST(Activations, AreQuantizedAsWeightsOfTheSameRules) {
             }
 }
 
-// tests/oracles/mx_inputs_peer.py: blocks of 32 and what compressed-tensors makes of them.
+// tests/oracles/mx_inputs_peer.py: blocks of 32 and the results of compressed-tensors.
 TEST(Activations, MxInputsAreThoseOfCompressedTensors) {
     const auto json = read_json_file(test::test_data("mx_inputs.json"));
     ASSERT_TRUE(json.ok()) << json.error().message();
@@ -71,7 +71,7 @@ TEST(Activations, MxInputsAreThoseOfCompressedTensors) {
         for (const bool fp4 : {true, false}) {
             const auto format = fp4 ? ActivationFormat::mxfp4 : ActivationFormat::mxfp8;
             const Codes c = quantized(matmul_kernels().back(), x, 32, format, 1);
-            // Its MXFP8 scale is twice ours where the maximum is 448 times a power of two: 448 fits both.
+            // compressed-tensors' MXFP8 scale is twice ours if the maximum is 448 times a power of two: 448 fits both.
             const bool differs = !fp4 && (float_bits(amax) & 0x7FFFFF) == 0x600000;
             other_scale += differs;
             for (size_t k = 0; k < 32; ++k) {

@@ -32,7 +32,7 @@ struct Problem {
     int64_t v_cols() const { return int64_t{shape.kv.heads} * shape.kv.v_dim; }
 };
 
-// Stores and attends in chunks; what a page holds before is garbage that must not show.
+// Stores and attends in chunks. Pages start with garbage that must not affect the result.
 std::vector<float> run(const AttentionKernels& kernels, const Problem& p, int64_t chunk, ThreadPool& pool) {
     const int64_t pages = (p.tokens + kv_page_tokens - 1) / kv_page_tokens, bytes = kv_page_bytes(p.shape.kv);
     std::vector<std::byte> memory(static_cast<size_t>(pages * bytes), std::byte{0xFF});
@@ -50,7 +50,7 @@ std::vector<float> run(const AttentionKernels& kernels, const Problem& p, int64_
     return y;
 }
 
-// From the values that the cache gives back, in FP64.
+// Softmax in FP64 over the values read back from the cache.
 std::vector<double> softmax_f64(const Problem& p) {
     const AttentionShape& s = p.shape;
     const int64_t pages = (p.tokens + kv_page_tokens - 1) / kv_page_tokens, bytes = kv_page_bytes(s.kv);
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          shape(KvType::fp8_page, 3, 1, 40, 20, 64), shape(KvType::nvfp4, 4, 2, 32, 48),
                                          shape(KvType::nvfp4, 8, 2, 128, 64, 100)));
 
-// Two segments in one call do not see each other.
+// Two segments in one call do not affect each other.
 TEST(AttentionJobs, AreIndependent) {
     ThreadPool pool(2);
     const AttentionKernels& kernels = **select_attention_kernels();
@@ -153,7 +153,7 @@ TEST(AttentionJobs, AreIndependent) {
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), y.begin() + int64_t(alone.size())));
 }
 
-// A NaN in a later row's value, or in one that the window has left, does not show.
+// A NaN in the value of a later row, or of a row outside the window, has no effect.
 TEST(AttentionJobs, RowsDoNotSeeWhatIsMasked) {
     ThreadPool pool(1);
     for (const AttentionKernels& kernels : attention_kernels()) {
@@ -174,8 +174,9 @@ TEST(AttentionJobs, RowsDoNotSeeWhatIsMasked) {
     }
 }
 
-// fp8_page: what is stored at a position is that position's row alone, within half a step of its own largest element,
-// whatever stands beside it; 30 binades apart here, which no scale of a whole page holds.
+// fp8_page: the stored value at a position depends on that position's row only and is within half a step of the row's
+// largest element, whatever its neighbours are. Here they are 30 binades apart, which no common scale of a page could
+// hold.
 TEST(KvPages, ScalesInThePageAreOfOneRow) {
     const KvShape s{2, 24, 20, KvType::fp8_page};
     std::vector<std::byte> memory(static_cast<size_t>(2 * kv_page_bytes(s)), std::byte{0xFF});

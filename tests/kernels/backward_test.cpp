@@ -1,5 +1,5 @@
-// Kernels of the backward pass: every entry equals ref to the bit; derivatives against differences in FP64; packed
-// transposes against the matrix they came from.
+// Kernels of the backward pass: every entry equals ref bit for bit; derivatives are compared with differences in FP64;
+// packed transposes with the original matrix.
 #include "kernels/elementwise_backward.h"
 #include "kernels/panels.h"
 #include "kernels/products.h"
@@ -87,7 +87,7 @@ TEST(Gradient, SoftmaxDotAndSumsAgreeToTheBit) {
     }
 }
 
-// Products with the packed forms of the same matrix, one column at a time, read its elements back.
+// Products with the packed forms of one matrix, one column at a time, return its elements.
 TEST(Unpack, TransposesHoldTheMatrix) {
     ThreadPool pool(2);
     const int64_t rows = 37, cols = 45, stride = 50;

@@ -32,7 +32,7 @@ bool same(const ByteMatrix& a, const ByteMatrix& b) {
            equal(a.sums, b.sums, lanes) && equal(a.scales, b.scales, lanes);
 }
 
-// In memory that held something else, as calibration's buffers do.
+// A matrix whose memory held other data, like calibration's buffers.
 ByteMatrix used() {
     ByteMatrix m(400, 1000);
     std::memset(m.words.data(), 0x5A, static_cast<size_t>(m.words.size()) * 4);

@@ -103,7 +103,7 @@ TEST(Elementwise, EveryEntryGivesTheBitsOfTheReference) {
                     const auto compare = [&](const char* what, auto call) {
                         a = b = w;
                         call(ref, a), call(k, b);
-                        // NaN payloads follow operand order; where is what counts.
+                        // NaN payloads depend on the order of operands; only the position of NaN is compared.
                         for (size_t i = 0; i < n; ++i)
                             if (std::isnan(a[i]) && std::isnan(b[i])) a[i] = b[i] = 0;
                         ASSERT_TRUE(same_bits(a, b)) << what << " n " << n << " scale " << scale;

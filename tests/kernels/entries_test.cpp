@@ -80,11 +80,11 @@ protected:
         }
     }
 
-    // Own maximum; a group's larger one; a searched one below the own.
+    // With the panel's own maximum, a group's larger one, and a searched one below it.
     void expect_equal_codes(const MatrixView& w, const WeightSpec& spec, const std::string& name) {
         const float g = ref().scan(w).amax;
         for (TensorAmax amax : {TensorAmax{g, g}, TensorAmax{g, g * 3.7f}, TensorAmax{g * 1.3f, g * 0.6f}}) {
-            if (spec.format == Format::fp8_block128 && amax.store == g) amax.store = 0;  // tiles with their own maxima
+            if (spec.format == Format::fp8_block128 && amax.store == g) amax.store = 0;  // tiles use their own maxima
             if (!is_finite(amax.search) || !is_finite(amax.store)) continue;
             const std::string d = difference(run(kernels(), w, spec, amax), run(ref(), w, spec, amax));
             ASSERT_EQ(d, "") << name << ", " << to_string(spec) << ", " << w.rows << "x" << w.cols << " "
@@ -201,7 +201,7 @@ TEST_P(EntryTest, TensorLossesEqualRef) {
                     if (!format_fits(spec.format, cols)) continue;
                     const Matrix m = test::make_matrix(input, dtype, 3, cols, seed++);
                     const TensorAmax amax{ref().scan(m.view()).amax, 0};
-                    if (amax.search > 1e37f) continue;  // times 4: no longer a maximum
+                    if (amax.search > 1e37f) continue;  // times 4 it would overflow
                     std::vector<double> want(multipliers.size(), 1.0), have(multipliers.size(), 1.0);
                     ref().tensor_losses(m.view(), spec, amax, multipliers, want);
                     kernels().tensor_losses(m.view(), spec, amax, multipliers, have);

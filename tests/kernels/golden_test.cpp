@@ -1,4 +1,4 @@
-// The golden vectors of Model Optimizer's own classes (ptq.md 8.3), for every kernel entry.
+// Golden vectors of Model Optimizer's own classes, for every kernel entry.
 #include "kernels/matrices.h"
 #include "support/files.h"
 

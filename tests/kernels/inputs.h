@@ -1,4 +1,4 @@
-// Designed inputs: what a kernel could get wrong, by name.
+// Designed inputs, named by what a kernel could get wrong.
 #pragma once
 
 #include "kernels/matrices.h"

@@ -1,5 +1,5 @@
-// Files compiled for a wider instruction set include nothing that could leave a shared inline function behind: the
-// linker keeps one copy of such a function, and it may be the one that this CPU cannot run.
+// Files compiled for a wider instruction set must not include shared inline functions: the linker keeps one copy of
+// such a function, which may be one that this CPU cannot run.
 #include <gtest/gtest.h>
 
 #include <filesystem>

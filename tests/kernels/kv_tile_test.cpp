@@ -1,5 +1,5 @@
-// The layout of the paged KV cache: every element has its own place, and a lane's 16-byte loads hold what kv_tile.h
-// says.
+// The layout of the paged KV cache: every element has its own position, and a lane's 16-byte loads contain the elements
+// that kv_tile.h describes.
 #include "kernels/kv_tile.h"
 
 #include <gtest/gtest.h>

@@ -36,7 +36,7 @@ TEST(MachineLimits, BothAreRates) {
     ThreadPool pool(2);
     for (const MachineLimits& m : machine_limits())
         if (m.supported()) {
-            // Bounds that no build misses and a wrong unit does.
+            // Bounds that every build meets and a wrong unit violates.
             for (const double rate : {measure_operations(m, pool, 0.002), measure_reading(m, pool, int64_t{8} << 20)}) {
                 EXPECT_GT(rate, 1e6) << m.name;
                 EXPECT_LT(rate, 1e15) << m.name;

@@ -1,4 +1,4 @@
-// The product against double precision, and what must not change its bits.
+// The product against double precision, and changes that must not affect its bits.
 #include "kernels/products.h"
 
 #include <array>
@@ -83,7 +83,7 @@ TEST_P(Matmul, RefEqualsDoublePrecisionWithinTheBoundOfAnFp32Sum) {
     }
 }
 
-// One token's result is that token's alone, on every entry.
+// A token's result depends on that token only, for every entry.
 TEST_P(Matmul, EveryEntryGivesTheBitsOfRefForEveryM) {
     ThreadPool pool(2);
     for (const auto& kind : test::weight_kinds()) {
@@ -219,7 +219,7 @@ TEST_P(Matmul, BiasAndRoundingFollowTheProduct) {
     }
 }
 
-// Designed weights: every code under every scale that export may store, huge and tiny values.
+// Designed weights: every code with every exportable scale, huge and tiny values.
 TEST_P(Matmul, DesignedWeightsOnEveryEntry) {
     ThreadPool pool(2);
     for (const auto& input : test::designed_inputs()) {
@@ -251,7 +251,7 @@ TEST_P(Matmul, DesignedWeightsOnEveryEntry) {
     }
 }
 
-// Sums of values of few bits are exact in any order, so only plain inputs must show one.
+// Sums of values with few bits are exact in any order, so only plain inputs can show a difference.
 TEST(MatmulOrders, TilesRoundDifferentlyWhereTheySaySo) {
     ThreadPool pool(2);
     const auto &lanes = matmul_kernels().back(), &tiles = matmul_kernels(SumOrder::tiles).back();

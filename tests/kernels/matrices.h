@@ -16,7 +16,7 @@ inline Matrix bf16_matrix(int64_t rows, int64_t cols, const std::vector<uint16_t
     return m;
 }
 
-// The matrix of docs/reference (ptq.md 8.3): heavy-tailed, with a zero row, a zero block, a tiny row, a negative block.
+// The matrix of the golden vectors: heavy-tailed, with a zero row, a zero block, a tiny row and a negative block.
 inline Matrix golden_matrix() {
     std::vector<uint16_t> codes(256 * 256);
     uint32_t state = 12345;
@@ -41,10 +41,10 @@ struct Quantized {
     QuantStats stats;
 };
 
-// With one maximum for search and store, as a lone tensor has it.
+// Uses one maximum for search and store, as for a single tensor.
 inline Quantized quantize_whole(const QuantizeKernels& kernels, const MatrixView& w, const WeightSpec& spec) {
     const float g = kernels.scan(w).amax;
-    const TensorAmax amax{g, spec.format == Format::fp8_block128 ? 0.0f : g};  // tiles have no partners
+    const TensorAmax amax{g, spec.format == Format::fp8_block128 ? 0.0f : g};  // tiles have no fusion partners
     Quantized q{QuantMatrix(spec.format, w.rows, w.cols), {}};
     q.matrix.tensor_scale = tensor_scale(spec, amax);
     kernels.quantize(w, spec, amax, q.matrix.span(), q.stats);

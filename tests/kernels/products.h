@@ -27,7 +27,7 @@ struct Weight {
     Result<PackedMatrix> pack(ThreadPool& pool) const {
         return format == Format::none ? prepack(plain.view(), pool) : prepack(quantized.view(), pool);
     }
-    // [rows, cols] as the engine means them.
+    // Returns the decoded values [rows, cols].
     std::vector<float> values() const {
         std::vector<float> v(static_cast<size_t>(plain.rows * plain.cols));
         if (format != Format::none) {
@@ -80,7 +80,7 @@ inline std::vector<ActivationFormat> activation_formats() {
     return {none, nvfp4, fp8, fp8_token, fp8_group128, mxfp8, mxfp4};
 }
 
-// One row as the engine sees it after quantizing.
+// Returns one row after quantization and decoding.
 inline std::vector<float> activation_values(const float* x, int64_t cols, ActivationFormat f, float input_scale) {
     std::vector<float> v(x, x + cols);
     if (f == ActivationFormat::none) return v;

@@ -1,4 +1,5 @@
-// What does not depend on the kernel entry: choosing one, specs, searches, the statistics as a comparator.
+// Functions that do not depend on the kernel entry: the choice of an entry, specs, searches, statistics as a
+// comparator.
 #include "formats/fp8.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
@@ -86,7 +87,7 @@ TEST(Search, MultipliersAreTheLinspaceOfModelOptimizersDefaults) {
 }
 
 TEST(Search, ATensorSearchPrefersTheMaximumThatLosesLess) {
-    // One large weight among small ones that FP8 flushes under the full maximum and keeps under a quarter of it.
+    // One large weight among small ones that FP8 flushes with the full maximum and keeps with a quarter of it.
     std::vector<uint16_t> codes(512, bf16_from_float(0.0003f));
     codes[7] = bf16_from_float(1.0f);
     const Matrix m = test::bf16_matrix(1, 512, codes);
@@ -119,7 +120,7 @@ class MeasureTest : public ::testing::TestWithParam<size_t> {
 protected:
     void SetUp() override {
         if (!kernels().supported()) GTEST_SKIP() << "this CPU has no " << kernels().name;
-        // 4 x 64 weights that NVFP4 with block scale 1 and tensor scale 1 holds exactly.
+        // 4 x 64 weights that NVFP4 with block scale 1 and tensor scale 1 represents exactly.
         for (size_t i = 0; i < weights_.size(); ++i) {
             const auto code = static_cast<uint8_t>(i % 16 == 8 ? 1 : i % 16);
             weights_[i] = bf16_from_float(e2m1_to_float(code));
@@ -188,7 +189,7 @@ TEST_P(MeasureTest, EachFaultShowsInItsOwnNumber) {
     EXPECT_EQ(s.squared_error, 0.25);
     set_weight(255, -6.0f);
 
-    q_.block_scales[3] = 0x40;  // one block doubled: its 16 values are off by themselves
+    q_.block_scales[3] = 0x40;  // one block doubled: its 16 errors equal the values
     s = measure();
     EXPECT_EQ(s.squared_error, 2 * (.25 + 1 + 2.25 + 4 + 9 + 16 + 36) + .25);
     EXPECT_EQ(s.max_error, 6);

@@ -73,7 +73,7 @@ TEST_P(SolverKernelTest, BlockSearchesEqualTheReferenceBitForBit) {
         float x[16], scale[16], inverse[16];
         const float size = std::ldexp(1.0f, round % 40 - 20);
         for (int k = 0; k < 16; ++k) {
-            // Every fourth round lies on the grid and on its midpoints: exact ties.
+            // Every fourth round uses grid points and midpoints: exact ties.
             x[k] =
                 round % 4 ? normal_(random_) * size : static_cast<float>(static_cast<int>(random_() % 57) - 28) * .25f;
             factor.weight[k] = round % 4 ? std::exp(normal_(random_)) : 1.0f;

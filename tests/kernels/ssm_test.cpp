@@ -1,4 +1,4 @@
-// The scan and the convolution: every entry equals ref to the bit, cuts of a text do not show, FP64 as the oracle.
+// The scan and the convolution: every entry equals ref bit for bit, splits of a text do not matter, FP64 is the oracle.
 #include "kernels/ssm.h"
 
 #include "formats/minifloat.h"

@@ -1,4 +1,4 @@
-// The sweep leaves most of the 126 candidates out; blocks that sit on its decisions must still equal the exhaustive
+// The sweep skips most of the 126 candidates. Blocks at the limits of its decisions must still equal the exhaustive
 // search.
 #include "formats/nvfp4.h"
 #include "kernels/inputs.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr int blocks_per_kind = 6000;
 constexpr float g = 3.0f;  // the tensor's maximum: 448 * 6 steps of this
 
-// A candidate's scale, as the reciprocal profile has it.
+// A candidate's scale in the reciprocal profile.
 float candidate_scale(int v) {
     return nvfp4_sweep_scale(static_cast<uint8_t>(v), g, FakeScale{1, 1}, Arithmetic::reciprocal);
 }
@@ -146,7 +146,7 @@ TEST(Sweep, EqualsTheExhaustiveSearchOnAdversarialBlocks) {
         }
 }
 
-// The theorem that lets octaves be left out, straight on the definition.
+// The theorem that allows skipping octaves, tested directly on the definition.
 TEST(Sweep, DoublingAnUnclippedScaleNeverLosesLess) {
     R random(7);
     for (const Kind& kind : kinds())
@@ -164,8 +164,7 @@ TEST(Sweep, DoublingAnUnclippedScaleNeverLosesLess) {
         }
 }
 
-// The narrow case of the proof, element by element: every FP32 number around 1.25 s and 1.75 s, mantissas of s at
-// random.
+// The close case of the proof, per element: every FP32 number around 1.25 s and 1.75 s, with random mantissas of s.
 TEST(Sweep, OneAndAHalfIsNeverFartherThanItsNeighboursOfTheDoubledGrid) {
     R random(8);
     for (int n = 0; n < 200000; ++n) {

@@ -9,7 +9,7 @@
 namespace nibble::w4a16 {
 namespace {
 
-// The double behind one half of a register.
+// Returns one half of a register as a double.
 double half_value(uint32_t pair, int half) { return bf16_to_float(static_cast<uint16_t>(pair >> (16 * half))); }
 
 TEST(W4a16Record, every_code_at_every_place_of_a_group_comes_back) {
@@ -33,7 +33,7 @@ TEST(W4a16Record, random_groups_come_back_and_use_every_bit) {
     }
     EXPECT_EQ(ones[0], ~0u);
     EXPECT_EQ(ones[1], ~0u);
-    for (int bit = 0; bit < 64; ++bit)  // a permutation of bits: one in, one out
+    for (int bit = 0; bit < 64; ++bit)  // a permutation of bits: each bit in gives one bit out
         EXPECT_EQ(std::popcount(pack_group(uint64_t{1} << bit).w0) + std::popcount(pack_group(uint64_t{1} << bit).w1),
                   1);
 }

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [
     "nibble/base", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/kernels", "nibble/page",
     "nibble/parallel", "nibble/tensor", "nibble/text",
+    "tests/base", "tests/eval", "tests/formats", "tests/grammar", "tests/http", "tests/kernels", "tests/page",
+    "tests/parallel", "tests/support", "tests/tensor", "tests/text",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.

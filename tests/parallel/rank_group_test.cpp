@@ -1,4 +1,4 @@
-// Ranks are threads here, each with its own group; tests of whole processes are tests/train/ranks_test.cpp's.
+// Ranks are threads here, each with its own group; tests/train/ranks_test.cpp tests whole processes.
 #include "parallel/rank_group.h"
 
 #include "support/files.h"
@@ -22,7 +22,7 @@ RankBytes bytes_of(const std::string& text) {
 }
 std::string text_of(const RankBytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-// What every rank's work returned: "" or an error.
+// Returns the result of every rank's work: "" or an error.
 std::vector<std::string> run_ranks(int size, const std::string& address,
                                    const std::function<Status(RankGroup& group)>& work,
                                    const std::function<RankGroup::Options(int)>& options = {}) {
@@ -77,7 +77,7 @@ TEST_P(RankGroupTest, ARankThatEndsIsNamedByAllOthers) {
     const auto said = run_ranks(size, meet(), [&](RankGroup& g) -> Status {
         NIBBLE_CHECK(g.alive());
         NIBBLE_CHECK(g.any(false));
-        if (g.rank() == size - 1) return Ok{};  // its group goes, as with its process
+        if (g.rank() == size - 1) return Ok{};  // destroys its group, as when its process ends
         while (g.alive().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         NIBBLE_CHECK(g.gather({}));
         return Ok{};
@@ -119,7 +119,7 @@ TEST(RankMeetings, EndInBoundedTime) {
     EXPECT_NE(nobody.error().message().find("No such file"), std::string::npos) << nobody.error().message();
 }
 
-// A rank that is there and says nothing.
+// A rank that connects but sends nothing.
 TEST(RankMeetings, SilenceIsBoundedToo) {
     test::TempDir dir;
     const auto said = run_ranks(
@@ -136,7 +136,7 @@ TEST(RankMeetings, SilenceIsBoundedToo) {
     EXPECT_EQ(said[0], "rank 1 of 2 has said nothing for 0 s");
 }
 
-// Somebody else at the port is not taken for a rank.
+// Another program that connects to the port is not taken for a rank.
 TEST(RankMeetings, StrangersDoNotDisturb) {
     test::TempDir dir;
     const std::string path = (dir / "meet").string();
@@ -172,7 +172,7 @@ TEST(RankMeetings, StrangersDoNotDisturb) {
     EXPECT_EQ(said[0], "");
 }
 
-// An environment without the variables of any launcher but `given`.
+// Clears the variables of all launchers except the given ones.
 class RankPlaces : public testing::Test {
 protected:
     using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -222,7 +222,7 @@ TEST_F(RankPlaces, ComeFromTheLauncher) {
         EXPECT_FALSE(wrong.ok());
 }
 
-// Every launcher's variables, as it sets them, and the place that they mean.
+// Every launcher's variables, and the place that they mean.
 TEST_F(RankPlaces, EveryLauncherIsUnderstood) {
     struct Case {
         const char* launcher;

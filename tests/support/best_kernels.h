@@ -1,4 +1,4 @@
-// The kernels that this CPU gets: the first entries of the tables may be for another one.
+// The fastest kernels that this CPU supports; the first entries of the tables may need another CPU.
 #pragma once
 
 #include "kernels/quantize.h"

@@ -1,4 +1,4 @@
-// The model of tests/data/chat, loaded: for tests of what runs a model.
+// Loads the model of tests/data/chat, for tests of code that runs a model.
 #pragma once
 
 #include "model/cpu/model.h"
@@ -38,7 +38,7 @@ struct ChatModel {
         return {ids->begin(), ids->end()};
     }
 
-    // Log-probabilities [tokens, vocab], in double from the logits.
+    // Returns log-probabilities [tokens, vocab], computed from the logits in double.
     std::vector<double> log_probs(std::span<const int32_t> tokens) const {
         const auto vocab = size_t(model->config().vocab);
         std::vector<float> logits(tokens.size() * vocab);

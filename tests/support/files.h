@@ -1,4 +1,4 @@
-// What tests share: temporary folders, SHA-256, the golden data beside the checkout.
+// Shared by tests: temporary folders, SHA-256, the golden data next to the checkout.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ std::string read_file(const std::filesystem::path& path);
 std::string sha256(std::span<const std::byte> bytes);  // 64 lower-case hexadecimal digits
 std::string sha256(std::string_view bytes);
 
-// tests/data/NAME of this repository.
+// Returns the path of tests/data/NAME in this repository.
 std::filesystem::path test_data(std::string_view name);
 
 }  // namespace nibble::test

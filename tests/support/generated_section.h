@@ -1,4 +1,4 @@
-// Pages of docs/ with a section that the program's own tables generate.
+// Checks pages of docs/ with a section that is generated from the program's tables.
 #pragma once
 
 #include "support/files.h"
@@ -10,8 +10,8 @@
 
 namespace nibble::test {
 
-// The lines of docs/PAGE between "<!-- begin NAME" and "<!-- end NAME" are `text`. With NIBBLE_UPDATE_DOCS in the
-// environment they are written instead.
+// Expects that the lines of docs/PAGE between "<!-- begin NAME" and "<!-- end NAME" equal `text`. If the environment
+// variable NIBBLE_UPDATE_DOCS is set, writes them instead.
 inline void expect_generated_section(const std::string& page, const std::string& name, const std::string& text) {
     const std::filesystem::path file = std::filesystem::path(NIBBLE_SOURCE_DIR) / "docs" / page;
     std::string whole = read_file(file);

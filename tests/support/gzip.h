@@ -1,4 +1,4 @@
-// Packed files for tests.
+// Compresses files for tests.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ struct Reader {
     }
 };
 
-// What follows '&' up to ';' must be one of the five entities the page uses.
+// Whether the text between '&' and ';' is one of the five entities that pages use.
 bool entity_ok(std::string_view rest) {
     for (std::string_view e : {"amp;", "lt;", "gt;", "#34;", "#39;"})
         if (rest.starts_with(e)) return true;

@@ -1,4 +1,4 @@
-// A small judge of generated pages: enough of HTML's grammar to find a tag that is not closed, a stray '<', an
+// A small checker of generated pages. It knows enough of HTML's grammar to find an unclosed tag, a stray '<' and an
 // attribute without quotes.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace nibble::test {
 struct MarkupTag {
     std::string name;
     std::vector<std::pair<std::string, std::string>> attributes;
-    std::string attribute(std::string_view key) const;  // empty when absent
+    std::string attribute(std::string_view key) const;  // "" if absent
 };
 
 struct Markup {

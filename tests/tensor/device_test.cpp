@@ -20,7 +20,7 @@ TEST(Device, RefusesEverythingElseWithTheChoices) {
     }
 }
 
-// True in a build without CUDA, and in one with CUDA on a machine without a GPU; a machine that has one skips.
+// Runs in a build without CUDA, or with CUDA on a machine without a GPU; skipped if there is a GPU.
 TEST(Device, WithoutAUsableGpuEveryDoorSaysWhyInOneLine) {
     if (list_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
     const std::string errors[] = {list_devices().error().message(), open_device({true, 0}).error().message(),

@@ -1,4 +1,4 @@
-// Memory in turn, on the host: whose turn it is decides, not who has an address.
+// Memory that users share by taking turns, on the host: the turn decides, not the possession of an address.
 #include "tensor/lent_memory.h"
 
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ protected:
         return path;
     }
 
-    // "3 2 1" tokens per sequence, or the error's last words.
+    // Returns "3 2 1", the tokens per sequence, or the error's last words.
     std::string lengths(const std::filesystem::path& path, CorpusOptions options, const ChatTemplate* chat = nullptr) {
         const auto corpus = read_corpus(path, *tokenizer, chat, options);
         if (!corpus.ok()) return corpus.error().message().substr(path.string().size());
@@ -47,7 +47,7 @@ TEST_F(CorpusTest, PlainTextIsCutIntoWindowsWithoutGaps) {
     const std::string text = "the cat sat on the mat; the dog did not. Und dann? Nichts.";
     const auto path = write("a.txt", text);
     const auto ids = *tokenizer->encode(text, {.parse_special = false});
-    const TokenId bos = tokenizer->encode("", {.add_special = true})->at(0);  // in front of every window
+    const TokenId bos = tokenizer->encode("", {.add_special = true})->at(0);  // starts every window
     const auto n = static_cast<int64_t>(ids.size()), windows = (n + 3) / 4;
     ASSERT_GT(n, 12);
     const auto corpus = read_corpus(path, *tokenizer, nullptr, {.tokens = n + windows, .sequence = 5});
@@ -88,7 +88,7 @@ TEST_F(CorpusTest, ConversationsGoThroughTheTemplate) {
     EXPECT_EQ(lengths(path, {.tokens = 1}), ": line 1: 'messages' need a chat template, and the model has none");
 }
 
-// gzip of the bytes given: one stored block, whose checksum zlib looks at.
+// Wraps bytes as gzip: one stored block with a valid checksum.
 std::string stored_gzip(std::string_view text) {
     std::string out("\x1f\x8b\x08\0\0\0\0\0\0\xff\x01", 11);
     const auto number = [&](uint32_t value, int bytes) {
@@ -139,7 +139,7 @@ TEST_F(CorpusTest, TheContentDecidesWhateverTheName) {
         EXPECT_EQ(lengths(write(name, plain), options), as_text) << name;
         EXPECT_EQ(lengths(write(name, test::gzipped(plain)), options), as_text) << name;
     }
-    // Other JSON in a text is text.
+    // Other JSON in a plain text is text.
     EXPECT_EQ(lengths(write("c.txt", "{\"a\": 1}"), options).find(':'), std::string::npos);
     const std::string next = "; write its text as .jsonl, a line {\"text\": ...} each";
     EXPECT_EQ(lengths(write("list.json", "[{\"text\": \"a\"}]"), options),

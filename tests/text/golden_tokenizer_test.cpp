@@ -1,4 +1,4 @@
-// Ids and decoded texts made by Hugging Face's tokenizers and by sentencepiece (golden/tokenizers).
+// Compares ids and decoded texts with those of Hugging Face's tokenizers and sentencepiece (golden/tokenizers).
 #include "base/json.h"
 #include "support/files.h"
 #include "text/tokenizer.h"

@@ -1,5 +1,5 @@
-// Texts and files that once cost time or memory out of proportion. Nothing here looks at a clock: a meter counts steps,
-// and what escaped it would not end within the test's own time limit, or would end the process.
+// Texts and files that once cost disproportionate time or memory. The tests use no clock: a meter counts steps, and
+// work that it missed would exceed the test's own time limit or end the process.
 #include "text/meter.h"
 
 #include "text/chat_template.h"
@@ -28,7 +28,7 @@ std::string rendered_with(const std::string& source, const TemplateLimits& limit
     return text.ok() ? *text : "ERROR " + text.error().message();
 }
 
-// `components`: members of the document; `vocabulary`: of a BPE without merges.
+// `components`: members of the document; `vocabulary`: that of a BPE without merges.
 Result<Tokenizer> tokenizer_of(const std::string& components, const std::string& vocabulary = R"("a": 0, "b": 1)") {
     return Tokenizer::from_json(fmt::format(R"({{{} "model": {{"type": "BPE", "vocab": {{{}}}, "merges": []}}}})",
                                             components.empty() ? "" : components + ",", vocabulary));
@@ -37,7 +37,7 @@ Result<Tokenizer> tokenizer_of(const std::string& components, const std::string&
 std::string encoded(const Result<Tokenizer>& tokenizer, std::string_view text, int64_t most_steps = 0) {
     if (!tokenizer.ok()) return "ERROR at load: " + tokenizer.error().message();
     MeterLimits limits = MeterLimits::for_text(text.size());
-    if (most_steps) limits.steps = most_steps;  // a hostile text reaches any limit: a low one soon
+    if (most_steps) limits.steps = most_steps;  // a hostile text reaches any limit; a low one is reached sooner
     Meter meter(limits);
     const auto ids = tokenizer->encode(text, {}, meter);
     return ids.ok() ? fmt::format("{} ids", ids->size()) : "ERROR " + ids.error().message();
@@ -86,7 +86,7 @@ TEST(Meter, AFlagStopsTheWorkInsideAStringOperation) {
     EXPECT_LT(meter.steps_used(), MeterLimits::unlimited + 2);
     const auto looped =
         ChatTemplate::parse("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
-    Meter endless({.cancel = &cancel});  // without any other limit: only the flag can end it
+    Meter endless({.cancel = &cancel});  // without any other limit, only the flag can end it
     ASSERT_TRUE(looped.ok());
     EXPECT_EQ(looped->render(Json::object(), {}, endless).error().message(), "line 1: the work was cancelled");
     Meter encoding({.cancel = &cancel});
@@ -101,13 +101,13 @@ TEST(Substring, FindsWhatStdFindsInLinearTime) {
                 EXPECT_EQ(find_text(text, what, meter, from), text.find(what, from)) << text << ' ' << what;
             EXPECT_EQ(rfind_text(text, what, meter), text.rfind(what)) << text << ' ' << what;
         }
-    // Across the parts that a long text is searched in.
+    // Matches across the parts in which a long text is searched.
     std::string long_text(size_t{5} << 20, 'a');
     long_text.replace((size_t{2} << 20) - 3, 6, "needle");
     Meter meter({});
     EXPECT_EQ(find_text(long_text, "needle", meter), (size_t{2} << 20) - 3);
     EXPECT_EQ(rfind_text(long_text, "needle", meter), (size_t{2} << 20) - 3);
-    // The needle fits everywhere but for one byte: quadratic for a search that starts anew.
+    // The needle matches everywhere except for one byte: quadratic for a naive search.
     const std::string hay(size_t{4} << 20, 'a'), almost = std::string(1 << 20, 'a') + "b" + std::string(1 << 20, 'a');
     Meter linear({.steps = 2'000'000});
     EXPECT_EQ(find_text(hay, almost, linear), std::string_view::npos);
@@ -116,7 +116,7 @@ TEST(Substring, FindsWhatStdFindsInLinearTime) {
 }
 
 TEST(HostileTemplates, ChainsOfLoopsMethodsAndKeywordsDoNotOverflowTheStack) {
-    // Each made the destructor of one value call that of the next, 100,000 deep.
+    // In each, the destructor of one value would call that of the next, 100,000 deep.
     EXPECT_EQ(rendered_with("{% set ns=namespace(l=0) %}{% for i in range(99999) %}{% for j in [1] %}{% if "
                             "loop.changed(ns.l) %}{% endif %}{% set ns.l=loop %}{% endfor %}{% endfor %}ok"),
               "ok");

@@ -1,4 +1,4 @@
-// Where the characters of a rendered prompt come from, and that data never becomes a control token.
+// The origin of characters in a rendered prompt; data never becomes a control token.
 #include "support/files.h"
 #include "text/chat_template.h"
 #include "text/jinja_builtins.h"
@@ -8,7 +8,7 @@
 
 using namespace nibble;
 
-// The rendering with data in ‹ ›.
+// Returns the rendering with data in ‹ ›.
 static std::string marked(const std::string& source, const Json& data, const Json& own = Json::object()) {
     const auto parsed = ChatTemplate::parse(source);
     if (!parsed.ok()) return "ERROR " + parsed.error().message();
@@ -130,7 +130,8 @@ TEST(Origin, ControlTokensComeOnlyFromWhatTheTemplateWrote) {
             EXPECT_EQ(controls, (std::vector<TokenId>{300, 301, 302})) << attack << " normalized " << normalized;
             EXPECT_EQ(tokenizer.decode(*ids), r->text);
         }
-        // What is no control token is found in data as in any text, and harmless text gives the usual tokens.
+        // Tokens that are not control tokens are found in data as in any text, and harmless text gives the usual
+        // tokens.
         const Json data{{"messages", {{{"role", "user"}, {"content", "a  b"}}}}};
         const auto r = chat->render(Json::object(), data, {});
         const auto ids = tokenizer.encode(r->text, {.data = &r->data, .control = steering});
@@ -142,7 +143,7 @@ TEST(Origin, ControlTokensComeOnlyFromWhatTheTemplateWrote) {
 
 namespace {
 
-// Data holds the sign ^ everywhere, templates never: a ^ outside of the data ranges is data that lost its mark.
+// Data contains the sign ^ everywhere, templates never: a ^ outside the data ranges is data that lost its mark.
 const Json signed_data{{"s", "^a^"},
                        {"f", "^%Y^%d%%^%s^"},
                        {"n", "^\n^ ^"},
@@ -169,7 +170,7 @@ std::string lost_mark(const std::string& source) {
     return written(r->text.size());
 }
 
-// "", "(a)", "(a, b)", "(a, b, c)" over these expressions.
+// Returns "", "(a)", "(a, b)" and "(a, b, c)" over these expressions.
 std::vector<std::string> argument_lists(size_t most) {
     const std::vector<std::string> values{"s", "f", "l", "2", "'a'"};
     std::vector<std::string> lists{""}, last{""};

@@ -1,5 +1,5 @@
-// Against the answers of Python's module re: tests/data/python_regex.json, which tests/oracles/python_regex.py makes
-// and checks.
+// Compares with the results of Python's module re in tests/data/python_regex.json, which tests/oracles/python_regex.py
+// writes and checks.
 #include "text/python_regex.h"
 
 #include "base/json.h"
