@@ -8,8 +8,8 @@
 namespace nibble {
 namespace {
 
-// Keywords whose value is a schema or a list of schemas, and those whose value is an object of schemas. What other
-// keywords hold is no schema, whatever it looks like.
+// Keywords whose value is a schema or a list of schemas, and those whose value is an object of schemas. Values of other
+// keywords are not schemas.
 constexpr std::array schema_keywords{"allOf",
                                      "anyOf",
                                      "oneOf",
@@ -55,13 +55,13 @@ std::string without_percent_signs(std::string_view text) {
 
 std::string_view without_fragment(std::string_view uri) { return uri.substr(0, uri.find('#')); }
 
-// The end of "scheme:"; 0: there is none.
+// Returns the end of "scheme:"; 0 if there is no scheme.
 size_t scheme_end(std::string_view uri) {
     const size_t colon = uri.find_first_of(":/?#");
     return colon == uri.npos || uri[colon] != ':' ? 0 : colon + 1;
 }
 
-// The end of "scheme://authority".
+// Returns the end of "scheme://authority".
 size_t authority_end(std::string_view uri) {
     const size_t scheme = scheme_end(uri);
     if (!uri.substr(scheme).starts_with("//")) return scheme;
@@ -70,7 +70,7 @@ size_t authority_end(std::string_view uri) {
 
 std::string without_dot_segments(std::string_view path) {
     std::vector<std::string_view> kept;
-    bool folder = false;  // the path ends with a folder
+    bool folder = false;  // whether the path ends with a folder
     for (size_t from = 0; from <= path.size();) {
         const size_t end = std::min(path.find('/', from), path.size());
         const std::string_view part = path.substr(from, end - from);
@@ -84,7 +84,7 @@ std::string without_dot_segments(std::string_view path) {
     return folder ? out + "/" : out;
 }
 
-// The value at a path "/a/0/b" below `root`; null: there is none.
+// Returns the value at a path "/a/0/b" below `root`; null if there is none.
 const Json* at_path(const Json& root, const std::string& path) {
     const Json* found = &root;
     for (size_t from = 0; found && from < path.size();) {
@@ -144,7 +144,7 @@ Status SchemaIds::read_copy(const Json& copy, const Json& like, GrammarBudget& b
     return note(copy, base_of(like), "", false, budget);
 }
 
-// `named`: what has an $id or an anchor is found by it.
+// `named`: records the schemas' $id and anchors, by which they are found.
 Status SchemaIds::note(const Json& root, const std::string& base, const std::string& place, bool named,
                        GrammarBudget& budget) {
     struct Waiting {
@@ -206,7 +206,7 @@ Result<FoundSchema> SchemaIds::find(const Json& from, const std::string& referen
     }
     const FoundSchema found{at_path(*resource->second.schema, fragment), resource->second.place + fragment};
     if (!found.schema) return fail("names nothing in the schema");
-    // A place that no keyword of schemas leads to.
+    // No keyword of schemas leads to this position.
     if (!bases_.contains(found.schema)) NIBBLE_CHECK(note(*found.schema, uri, found.place, false, budget));
     return found;
 }

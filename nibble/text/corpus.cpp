@@ -132,7 +132,7 @@ std::string_view other_kind(std::string_view bytes) {
 
 enum class CorpusForm { plain, lines };
 
-// The form of a text, by its content. Only where a beginning is no JSON that says more, the name decides.
+// Returns the form of a text by its content. The name decides only if the beginning is not conclusive JSON.
 Result<CorpusForm> form_of(const std::filesystem::path& name, std::string_view text) {
     const std::string ending = name.extension();
     if (ending == ".csv" || ending == ".tsv") return fail("is a table, which is not read");

@@ -43,7 +43,7 @@ std::string pattern_literal(char32_t c) {
 
 namespace {
 
-// After "\x", "\u" or "\U".
+// Reads the digits after "\x", "\u" or "\U".
 Result<char32_t> hexadecimal(PatternCursor& from, size_t digits) {
     uint32_t value = 0;
     for (size_t i = 0; i < digits; ++i) {
@@ -61,7 +61,7 @@ Result<char32_t> hexadecimal(PatternCursor& from, size_t digits) {
     return static_cast<char32_t>(value);
 }
 
-// A character that escaping does not change.
+// Reads a character that escaping does not change.
 Result<char32_t> escaped_itself(PatternCursor& from) {
     const char c = from.peek();
     if (is_pattern_letter(c) || is_pattern_digit(c)) return fail("bad escape \\{}", c);

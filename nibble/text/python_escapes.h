@@ -1,4 +1,4 @@
-// The characters of a regular expression in Python's dialect: escapes and classes, in PCRE2's words.
+// The characters of a regular expression in Python's dialect: escapes and classes, in PCRE2's syntax.
 #pragma once
 
 #include "base/error.h"
@@ -11,15 +11,15 @@
 
 namespace nibble {
 
-// The text of a pattern and the place that is read next.
+// The text of a pattern and the position of the next byte.
 class PatternCursor {
 public:
     explicit PatternCursor(std::string_view text) : text_(text) {}
 
     bool at_end() const { return at_ >= text_.size(); }
-    // Returns the byte `ahead` bytes after the place; 0 after the end.
+    // Returns the byte `ahead` bytes after the position; 0 after the end.
     char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
-    // Skips `c` where it is next.
+    // Skips `c` if it is next.
     bool take(char c) {
         if (at_end() || text_[at_] != c) return false;
         ++at_;
@@ -29,9 +29,9 @@ public:
     char next() { return text_[at_++]; }
     char32_t character();
     void skip(size_t bytes) { at_ = std::min(at_ + bytes, text_.size()); }
-    // Goes to the next `c`, or to the end where there is none.
+    // Moves to the next `c`, or to the end if there is none.
     void skip_to(char c) { at_ = std::min(text_.find(c, at_), text_.size()); }
-    // Returns the text before the next `c` and goes on after it. Nothing: there is none.
+    // Returns the text before the next `c` and moves past it; nothing if there is none.
     std::optional<std::string_view> until(char c);
 
     size_t place() const { return at_; }
@@ -48,12 +48,12 @@ inline bool is_pattern_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= '
 
 // Returns the inside of a class for 'd', 's' or 'w'.
 std::string_view category_set(char category, bool ascii);
-// Returns the character as it stands outside and inside of classes.
+// Returns the character as written outside and inside of classes.
 std::string pattern_literal(char32_t c);
 
-// The functions below read from the cursor. Their errors have Python's words.
+// The functions below read from the cursor. Their errors are worded like Python's.
 
-// Reads an escape that is one character wherever it stands, but for octal digits; the backslash is read.
+// Reads an escape that is one character at every position, except octal digits. The backslash was read before.
 Result<char32_t> character_escape(PatternCursor& from);
 // Reads up to `more` further octal digits of a character whose first digits are `value`.
 Result<char32_t> octal_escape(PatternCursor& from, uint32_t value, int more);

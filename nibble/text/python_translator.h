@@ -1,4 +1,4 @@
-// Python's regular expressions in PCRE2's words. text/python_regex.h runs them.
+// Translates Python's regular expressions to PCRE2's syntax. text/python_regex.h runs them.
 #pragma once
 
 #include "base/error.h"
@@ -11,9 +11,10 @@ namespace nibble {
 
 struct TranslatedPattern {
     std::string text;
-    uint32_t options = 0;  // of pcre2_compile: PCRE2_CASELESS, PCRE2_MULTILINE, PCRE2_DOTALL
+    uint32_t options = 0;  // for pcre2_compile: PCRE2_CASELESS, PCRE2_MULTILINE, PCRE2_DOTALL
 };
-// Precondition: the pattern is UTF-8. Errors have Python's words, or name what PCRE2 has no equal of.
+// Precondition: the pattern is UTF-8. Errors are worded like Python's, or name a construct without an equivalent in
+// PCRE2.
 Result<TranslatedPattern> translate_python_pattern(std::string_view pattern);
 
 }  // namespace nibble
