@@ -1,6 +1,6 @@
 #include "checkpoint/compressed_tensors_config.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "checkpoint/exclude_modules.h"
 #include "checkpoint/quant_keys.h"
 #include "io/json_events.h"

@@ -1,6 +1,6 @@
 // compressed-tensors checkpoints: which group a module belongs to.
+#include "architecture/config_json.h"
 #include "checkpoint/compressed_tensors_config.h"
-#include "checkpoint/config_json.h"
 #include "checkpoint/hf_catalog.h"
 #include "checkpoint/quant_keys.h"
 #include "checkpoint/scale_values.h"

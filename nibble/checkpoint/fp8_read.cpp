@@ -10,7 +10,7 @@
 //   the same, codes of four bits     mxfp4           FP8, groups of 128   -       (DeepSeek-V4's experts)
 //
 // hf_catalog.cpp has the names of the tensors and the dtypes of the scales.
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "checkpoint/hf_catalog.h"
 #include "checkpoint/quant_keys.h"
 #include "formats/fp8.h"

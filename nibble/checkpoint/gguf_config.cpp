@@ -75,6 +75,7 @@ private:
         if (arch_ == "llama") return llama();
         if (arch_ == "qwen2" || arch_ == "qwen3" || arch_ == "qwen3moe") return qwen();
         if (arch_ == "gemma3") return gemma3();
+        if (arch_ == "seed_oss") return seed_oss();
         if (arch_ == "nemotron_h" || arch_ == "nemotron_h_moe") return nemotron_h();
         return fail("no config.json is known for GGUF architecture {}", gguf_shown(arch_));
     }
@@ -265,6 +266,18 @@ private:
         if (experts == 0) return Ok{};
         c_["num_local_experts"] = experts;
         return integer("num_experts_per_tok", "expert_used_count");
+    }
+
+    Status seed_oss() {
+        NIBBLE_CHECK(only_known_keys(std::array<const char*, 0>{}));
+        identity("SeedOssForCausalLM", "seed_oss");
+        c_["hidden_act"] = "silu";
+        NIBBLE_CHECK(sizes());
+        NIBBLE_CHECK(rope(10000));
+        c_["attention_bias"] = any_layer_has("attn_q.bias");
+        c_["attention_out_bias"] = any_layer_has("attn_output.bias");
+        c_["mlp_bias"] = false;
+        return Ok{};
     }
 
     Status qwen() {

@@ -1,5 +1,5 @@
 // Writes GGUF files: the header and every offset first, then the values in any order.
-#include "checkpoint/canonical_config.h"
+#include "architecture/canonical_config.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
@@ -215,12 +215,15 @@ struct GgufPlan {
 };
 
 Result<GgufPlan> plan_gguf_file(ExportSpec spec) {
-    NIBBLE_TRY(const std::string architecture, gguf_architecture_of(spec));
-    NIBBLE_TRY(spec.config, canonical_config(spec.config));
-    NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, architecture));
+    NIBBLE_TRY(const Json canonical, canonical_config(spec.config));
+    NIBBLE_TRY(const Family* family, gguf_family_of(canonical));
+    NIBBLE_TRY(const ModelConfig model, model_config(spec.config));
+    NIBBLE_TRY(const GgufArchitecture architecture, gguf_architecture_of(*family, model));
+    spec.config = canonical;
+    NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, model, architecture));
     NIBBLE_TRY(const int64_t vocabulary, vocabulary_of(layout));
     GgufHeader header;
-    NIBBLE_CHECK(add_gguf_hyper_parameters(spec, architecture, layout, header));
+    NIBBLE_CHECK(add_gguf_hyper_parameters(spec, model, architecture.name, layout, header));
     NIBBLE_CHECK(add_gguf_tokenizer(spec, vocabulary, header));
     NIBBLE_TRY(std::vector<float> divisors, gguf_rope_divisors(spec));
     if (!divisors.empty())

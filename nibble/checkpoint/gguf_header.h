@@ -29,8 +29,8 @@ struct GgufHeader {
 
 // general.* and the keys of the architecture, in the types llama.cpp's loader insists on. Errors: a field that is
 // missing, of another type or out of range; a value that llama.cpp's model of this architecture does not compute with.
-Status add_gguf_hyper_parameters(const ExportSpec& spec, std::string_view architecture, const GgufExportLayout& layout,
-                                 GgufHeader& out);
+Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+                                 const GgufExportLayout& layout, GgufHeader& out);
 
 // rope_freqs.weight, when config.json scales frequencies as Llama 3 does; empty otherwise.
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec);

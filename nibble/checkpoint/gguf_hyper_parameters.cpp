@@ -71,15 +71,15 @@ private:
 };
 
 // The rotation of (full) attention; Gemma 3 has one object per kind of layer.
-struct Rope {
+struct GgufRope {
     Json scaling;  // null: none
     double base = 10000;
     std::optional<double> local_base = std::nullopt;
     std::string type;
 };
 
-Result<Rope> rope_of(const Json& config) {
-    Rope rope;
+Result<GgufRope> rope_of(const Json& config) {
+    GgufRope rope;
     NIBBLE_TRY(rope.scaling, Fields(config).object_or_null("rope_parameters"));
     if (rope.scaling.contains("full_attention")) {
         NIBBLE_TRY(rope.local_base, Fields(rope.scaling["sliding_attention"]).number("rope_theta"));
@@ -97,17 +97,16 @@ Result<Rope> rope_of(const Json& config) {
 
 class HyperParameters {
 public:
-    HyperParameters(const ExportSpec& spec, std::string_view architecture, const GgufExportLayout& layout,
-                    GgufHeader& out)
-        : spec_(spec), config_(spec.config), arch_(architecture), layout_(layout), out_(out) {}
+    HyperParameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+                    const GgufExportLayout& layout, GgufHeader& out)
+        : spec_(spec), model_(model), config_(spec.config), arch_(architecture), layout_(layout), out_(out) {}
 
     Status add() {
         NIBBLE_CHECK(general());
-        NIBBLE_TRY(const std::string type, config_.text_or("model_type", ""));
-        if (arch_ == "llama") return llama(type);
+        if (arch_ == "llama") return llama();
         if (arch_ == "gemma3") return gemma3();
         if (arch_.starts_with("nemotron_h")) return nemotron_h();
-        return qwen();
+        return full_attention();
     }
 
 private:
@@ -179,7 +178,7 @@ private:
     }
 
     Status rope() {
-        NIBBLE_TRY(const Rope rope, rope_of(spec_.config));
+        NIBBLE_TRY(const GgufRope rope, rope_of(spec_.config));
         put("rope.freq_base", static_cast<float>(rope.base));
         if (rope.local_base && arch_ == "gemma3") put("rope.freq_base_swa", static_cast<float>(*rope.local_base));
         if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's is a tensor
@@ -203,21 +202,31 @@ private:
         return Ok{};
     }
 
-    Status llama(const std::string& type) {
+    bool slides() const {
+        return std::ranges::any_of(model_.blocks, [](const BlockConfig& b) {
+            const auto* a = std::get_if<AttentionConfig>(&b.mixer);
+            return a && a->window > 0;
+        });
+    }
+    bool has_experts() const {
+        return std::ranges::any_of(model_.blocks,
+                                   [](const BlockConfig& b) { return std::holds_alternative<MoeConfig>(b.mixer); });
+    }
+
+    Status llama() {
         NIBBLE_CHECK(activation_is("hidden_act", "silu"));
         NIBBLE_CHECK(transformer());
-        if (type == "mistral" && config_.has("sliding_window"))
-            NIBBLE_CHECK(integer("attention.sliding_window", "sliding_window"));
-        if (type != "mixtral") return Ok{};
-        if (config_.has("sliding_window")) return fail("config.json: Mixtral with a sliding window has no GGUF writer");
+        if (slides() && has_experts()) return fail("config.json: Mixtral with a sliding window has no GGUF writer");
+        if (slides()) NIBBLE_CHECK(integer("attention.sliding_window", "sliding_window"));
+        if (!has_experts()) return Ok{};
         NIBBLE_CHECK(integer("expert_count", "num_local_experts"));
         return integer("expert_used_count", "num_experts_per_tok");
     }
 
-    Status qwen() {
+    // qwen2, qwen3, qwen3moe, seed_oss: attention is full in every layer.
+    Status full_attention() {
         NIBBLE_CHECK(activation_is("hidden_act", "silu"));
-        NIBBLE_TRY(const bool slides, config_.boolean_or("use_sliding_window", false));
-        if (slides) return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
+        if (slides()) return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
         NIBBLE_CHECK(transformer());
         if (arch_ != "qwen3moe") return Ok{};
         NIBBLE_TRY(const bool normalized, config_.boolean_or("norm_topk_prob", false));
@@ -345,6 +354,7 @@ private:
     }
 
     const ExportSpec& spec_;
+    const ModelConfig& model_;
     Fields config_;
     std::string arch_;
     const GgufExportLayout& layout_;
@@ -353,13 +363,13 @@ private:
 
 }  // namespace
 
-Status add_gguf_hyper_parameters(const ExportSpec& spec, std::string_view architecture, const GgufExportLayout& layout,
-                                 GgufHeader& out) {
-    return HyperParameters(spec, architecture, layout, out).add();
+Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
+                                 const GgufExportLayout& layout, GgufHeader& out) {
+    return HyperParameters(spec, model, architecture, layout, out).add();
 }
 
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
-    NIBBLE_TRY(const Rope rope, rope_of(spec.config));
+    NIBBLE_TRY(const GgufRope rope, rope_of(spec.config));
     if (rope.scaling.is_null() || rope.type != "llama3") return std::vector<float>();
     const Fields scaling(rope.scaling), config(spec.config);
     Llama3Rope llama3;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <unordered_map>
 
 namespace nibble {
 namespace {
@@ -76,8 +77,10 @@ Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, 
 
 class LayoutBuilder {
 public:
-    LayoutBuilder(const ExportSpec& spec, const GgufArchitecture& architecture)
-        : spec_(spec), architecture_(architecture), prediction_(spec.config) {}
+    LayoutBuilder(const ExportSpec& spec, const ModelConfig& model, const GgufArchitecture& architecture)
+        : spec_(spec), architecture_(architecture), prediction_(spec.config) {
+        for (GgufPart& part : gguf_parts(model, architecture)) parts_.emplace(part.hf, std::move(part));
+    }
 
     Result<GgufExportLayout> build() {
         if (spec_.kv != KvFormat::none)
@@ -104,22 +107,26 @@ private:
                 "{}: layers for multi-token prediction have no place in nibble's GGUF files; `nibble convert --drop "
                 "mtp` leaves them out",
                 show_name(t.name));
-        const auto match = match_hf_name(architecture_, t.name);
-        if (!match)
+        const auto found = parts_.find(t.name);
+        if (found == parts_.end())
             return fail("{}: has no name in a GGUF file of architecture {}", show_name(t.name), architecture_.name);
         if (std::ranges::any_of(t.shape, [](int64_t d) { return d < 1; }) || t.shape.empty())
             return fail("{}: GGUF holds no scalars and no empty tensors", show_name(t.name));
-        const std::string name = gguf_name_of(*match);
+        const GgufPart& part = found->second;
+        const std::string& name = part.gguf;
         NIBBLE_TRY(const GgmlType type,
                    t.format == Format::none ? plain_type(t, name) : quantized_type(t, name, architecture_));
-        GgufPlace place{.type = type, .transform = match->row->transform};
+        GgufPlace place{.type = type, .transform = part.transform};
         const GgmlTypeInfo& info = ggml_type_info(type);
         place.row_bytes = cols_of(t) / info.block * info.bytes;
-        if (place.transform == rope_q || place.transform == rope_k) {
-            NIBBLE_TRY(place.head_dim, head_dim(t, place.transform));
+        if (place.transform == rope) {
+            if (t.shape[0] != part.count * part.head_dim || part.head_dim % 2 != 0)
+                return fail("{}: {} rows are not {} heads of {}", show_name(t.name), t.shape[0], part.count,
+                            part.head_dim);
+            place.head_dim = part.head_dim;
         }
-        if (place.transform == experts) return add_expert(t, name, match->expert, place);
-        NIBBLE_TRY(auto shape, gguf_shape(t, place.transform));
+        if (place.transform == experts) return add_expert(t, part, place);
+        NIBBLE_TRY(auto shape, gguf_shape(t, part));
         place.tensor = out_.tensors.size();
         out_.tensors.push_back({name, type, std::move(shape)});
         add_scales(t, name, 1, place);
@@ -127,11 +134,13 @@ private:
         return Ok{};
     }
 
-    Status add_expert(const ExportTensor& t, const std::string& name, int64_t expert, GgufPlace place) {
+    Status add_expert(const ExportTensor& t, const GgufPart& part, GgufPlace place) {
+        const std::string& name = part.gguf;
+        const int64_t expert = part.expert;
         if (t.shape.size() != 2) return fail("{}: an expert's weight is a matrix", show_name(t.name));
         auto found = stacks_.find(name);
         if (found == stacks_.end()) {
-            NIBBLE_TRY(const int64_t count, expert_count());
+            const int64_t count = part.count;
             found = stacks_.emplace(name, Stack{out_.places.size(), count, 0, std::vector<bool>(size_t(count))}).first;
             place.tensor = out_.tensors.size();
             out_.tensors.push_back({name, place.type, {count, t.shape[0], t.shape[1]}});
@@ -148,8 +157,7 @@ private:
             place.input_scale = out_.places[first].input_scale;
         }
         Stack& stack = found->second;
-        if (expert >= stack.experts || stack.seen[size_t(expert)])
-            return fail("{}: config.json has {} experts, or this one came twice", show_name(t.name), stack.experts);
+        if (stack.seen[size_t(expert)]) return fail("{}: came twice", show_name(t.name));
         stack.seen[size_t(expert)] = true;
         ++stack.have;
         place.offset = expert * t.shape[0] * place.row_bytes;
@@ -168,32 +176,12 @@ private:
         out_.tensors.push_back({base + ".input_scale", GgmlType::f32, {count}});
     }
 
-    Result<int64_t> positive(const char* field) const {
-        const auto at = spec_.config.find(field);
-        if (at == spec_.config.end() || !at->is_number_integer() || at->get<int64_t>() < 1 ||
-            at->get<int64_t>() > INT32_MAX)
-            return fail("config.json: '{}' must be a positive integer", field);
-        return at->get<int64_t>();
-    }
-
-    Result<int64_t> expert_count() const {
-        return positive(spec_.config.contains("num_local_experts") ? "num_local_experts" : "n_routed_experts");
-    }
-
-    Result<int64_t> head_dim(const ExportTensor& t, GgufTransform transform) const {
-        const bool keys = transform == rope_k && !spec_.config.value("num_key_value_heads", Json()).is_null();
-        NIBBLE_TRY(const int64_t heads, positive(keys ? "num_key_value_heads" : "num_attention_heads"));
-        if (t.shape[0] % (2 * heads) != 0)
-            return fail("{}: {} rows do not divide into {} heads of even size", show_name(t.name), t.shape[0], heads);
-        return t.shape[0] / heads;
-    }
-
-    Result<std::vector<int64_t>> gguf_shape(const ExportTensor& t, GgufTransform transform) const {
+    Result<std::vector<int64_t>> gguf_shape(const ExportTensor& t, const GgufPart& part) const {
         const auto& s = t.shape;
         const auto wrong = [&](std::string_view want) {
             return fail("{}: has {} dimensions, expected {}", show_name(t.name), s.size(), want);
         };
-        switch (transform) {
+        switch (part.transform) {
             case a_log:
             case column:
                 if (s.size() != 1) return wrong("a vector");
@@ -202,7 +190,7 @@ private:
                 if (s.size() != 3 || s[1] != 1) return wrong("[channels, 1, kernel]");
                 return std::vector<int64_t>{s[0], s[2]};
             case flatten: {
-                NIBBLE_TRY(const int64_t groups, positive("n_groups"));
+                const int64_t groups = part.count;
                 if (s.size() != 1 || s[0] % groups != 0) return wrong("a vector of whole groups");
                 return std::vector<int64_t>{groups, s[0] / groups};
             }
@@ -215,6 +203,7 @@ private:
     const ExportSpec& spec_;
     GgufArchitecture architecture_;
     PredictionLayers prediction_;
+    std::unordered_map<std::string, GgufPart> parts_;  // by Hugging Face name
     std::map<std::string, Stack> stacks_;
     GgufExportLayout out_;
 };
@@ -234,35 +223,9 @@ Status check_biases(const GgufExportLayout& layout) {
 
 }  // namespace
 
-Result<std::string> gguf_architecture_of(const ExportSpec& spec) {
-    static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> names{{
-        {"llama", "llama"},
-        {"mistral", "llama"},
-        {"mixtral", "llama"},
-        {"qwen2", "qwen2"},
-        {"qwen3", "qwen3"},
-        {"qwen3_moe", "qwen3moe"},
-        {"gemma3_text", "gemma3"},
-    }};
-    const auto at = spec.config.find("model_type");
-    if (at == spec.config.end() || !at->is_string()) return fail("config.json: 'model_type' must be a string");
-    const auto type = at->get<std::string>();
-    if (type == "nemotron_h") {
-        const bool experts = std::ranges::any_of(
-            spec.tensors, [](const ExportTensor& t) { return t.name.find(".mixer.experts.") != std::string::npos; });
-        return std::string(experts ? "nemotron_h_moe" : "nemotron_h");
-    }
-    for (const auto& [hf, gguf] : names)
-        if (type == hf) return std::string(gguf);
-    return fail(
-        "config.json: model_type {} has no GGUF writer (llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, "
-        "gemma3_text and nemotron_h have)",
-        show_name(type));
-}
-
-Result<GgufExportLayout> make_gguf_export_layout(const ExportSpec& spec, std::string_view architecture) {
-    NIBBLE_TRY(const GgufArchitecture table, find_gguf_architecture(architecture));
-    NIBBLE_TRY(auto layout, LayoutBuilder(spec, table).build());
+Result<GgufExportLayout> make_gguf_export_layout(const ExportSpec& spec, const ModelConfig& model,
+                                                 const GgufArchitecture& architecture) {
+    NIBBLE_TRY(auto layout, LayoutBuilder(spec, model, architecture).build());
     NIBBLE_CHECK(check_biases(layout));
     return layout;
 }

@@ -30,9 +30,6 @@ struct GgufExportLayout {
 // Whether GGUF has a type for the format.
 constexpr bool gguf_holds(Format format) { return format == Format::nvfp4 || format == Format::mxfp4; }
 
-// The architecture that llama.cpp has for this config.json. Errors: none, or none that nibble can write.
-Result<std::string> gguf_architecture_of(const ExportSpec& spec);
-
 // Types: NVFP4 and MXFP4 as they are; vectors, norms, routers and convolutions F32; other plain tensors as declared.
 // Every NVFP4 weight gets X.scale (header and sizes must not depend on values), and X.input_scale where one is
 // declared.
@@ -40,6 +37,7 @@ Result<std::string> gguf_architecture_of(const ExportSpec& spec);
 // Errors, with the tensor's name: a name without a counterpart, a format without a GGUF type, rows of NVFP4 that are
 // not whole blocks of 64, NVFP4 where llama.cpp takes no X.scale, inputs whose format GGUF cannot say, a stack whose
 // experts differ or are not all there, KV cache scales, shapes that contradict config.json.
-Result<GgufExportLayout> make_gguf_export_layout(const ExportSpec& spec, std::string_view architecture);
+Result<GgufExportLayout> make_gguf_export_layout(const ExportSpec& spec, const ModelConfig& model,
+                                                 const GgufArchitecture& architecture);
 
 }  // namespace nibble

@@ -1,196 +1,168 @@
 #include "checkpoint/gguf_names.h"
 
+#include "architecture/family.h"
 #include "io/gguf_value.h"
+#include "io/json_events.h"
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 
 namespace nibble {
 namespace {
 
 using enum GgufTransform;
 
-// Mistral and Mixtral files carry the architecture "llama" too; Mixtral's are those with experts.
-constexpr std::array llama_rows{
-    GgufNameRow{"token_embd.weight", "model.embed_tokens.weight"},
-    GgufNameRow{"output_norm.weight", "model.norm.weight"},
-    GgufNameRow{"output.weight", "lm_head.weight"},
-    GgufNameRow{"blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight"},
-    GgufNameRow{"blk.{}.attn_q.*", "model.layers.{}.self_attn.q_proj.*", rope_q},
-    GgufNameRow{"blk.{}.attn_k.*", "model.layers.{}.self_attn.k_proj.*", rope_k},
-    GgufNameRow{"blk.{}.attn_v.*", "model.layers.{}.self_attn.v_proj.*"},
-    GgufNameRow{"blk.{}.attn_output.*", "model.layers.{}.self_attn.o_proj.*"},
-    GgufNameRow{"blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight"},
-    GgufNameRow{"blk.{}.ffn_gate.*", "model.layers.{}.mlp.gate_proj.*"},
-    GgufNameRow{"blk.{}.ffn_up.*", "model.layers.{}.mlp.up_proj.*"},
-    GgufNameRow{"blk.{}.ffn_down.*", "model.layers.{}.mlp.down_proj.*"},
-    GgufNameRow{"blk.{}.ffn_gate_inp.weight", "model.layers.{}.block_sparse_moe.gate.weight"},
-    GgufNameRow{"blk.{}.ffn_gate_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", experts},
-    GgufNameRow{"blk.{}.ffn_down_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", experts},
-    GgufNameRow{"blk.{}.ffn_up_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", experts},
-};
-
-// qwen2, qwen3, qwen3moe: one table, each file uses its part. No permutation: llama.cpp runs them in Hugging Face's
-// order.
-constexpr std::array qwen_rows{
-    GgufNameRow{"token_embd.weight", "model.embed_tokens.weight"},
-    GgufNameRow{"output_norm.weight", "model.norm.weight"},
-    GgufNameRow{"output.weight", "lm_head.weight"},
-    GgufNameRow{"blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight"},
-    GgufNameRow{"blk.{}.attn_q.*", "model.layers.{}.self_attn.q_proj.*"},
-    GgufNameRow{"blk.{}.attn_k.*", "model.layers.{}.self_attn.k_proj.*"},
-    GgufNameRow{"blk.{}.attn_v.*", "model.layers.{}.self_attn.v_proj.*"},
-    GgufNameRow{"blk.{}.attn_output.*", "model.layers.{}.self_attn.o_proj.*"},
-    GgufNameRow{"blk.{}.attn_q_norm.weight", "model.layers.{}.self_attn.q_norm.weight"},
-    GgufNameRow{"blk.{}.attn_k_norm.weight", "model.layers.{}.self_attn.k_norm.weight"},
-    GgufNameRow{"blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight"},
-    GgufNameRow{"blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_gate_inp.weight", "model.layers.{}.mlp.gate.weight"},
-    GgufNameRow{"blk.{}.ffn_gate_exps.weight", "model.layers.{}.mlp.experts.{e}.gate_proj.weight", experts},
-    GgufNameRow{"blk.{}.ffn_up_exps.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight", experts},
-    GgufNameRow{"blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.{e}.down_proj.weight", experts},
-};
-
-constexpr std::array gemma3_rows{
-    GgufNameRow{"token_embd.weight", "model.embed_tokens.weight"},
-    GgufNameRow{"output_norm.weight", "model.norm.weight", norm_shift},
-    GgufNameRow{"output.weight", "lm_head.weight"},
-    GgufNameRow{"blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight", norm_shift},
-    GgufNameRow{"blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight"},
-    GgufNameRow{"blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight"},
-    GgufNameRow{"blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight"},
-    GgufNameRow{"blk.{}.attn_output.weight", "model.layers.{}.self_attn.o_proj.weight"},
-    GgufNameRow{"blk.{}.attn_q_norm.weight", "model.layers.{}.self_attn.q_norm.weight", norm_shift},
-    GgufNameRow{"blk.{}.attn_k_norm.weight", "model.layers.{}.self_attn.k_norm.weight", norm_shift},
-    GgufNameRow{"blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", norm_shift},
-    GgufNameRow{"blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight", norm_shift},
-    GgufNameRow{"blk.{}.post_ffw_norm.weight", "model.layers.{}.post_feedforward_layernorm.weight", norm_shift},
-    GgufNameRow{"blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight"},
-};
-
-constexpr std::array nemotron_h_rows{
-    GgufNameRow{"token_embd.weight", "backbone.embeddings.weight"},
-    GgufNameRow{"output_norm.weight", "backbone.norm_f.weight"},
-    GgufNameRow{"output.weight", "lm_head.weight"},
-    GgufNameRow{"blk.{}.attn_norm.weight", "backbone.layers.{}.norm.weight"},
-    GgufNameRow{"blk.{}.ssm_in.*", "backbone.layers.{}.mixer.in_proj.*"},
-    GgufNameRow{"blk.{}.ssm_conv1d.weight", "backbone.layers.{}.mixer.conv1d.weight", conv1d},
-    GgufNameRow{"blk.{}.ssm_conv1d.bias", "backbone.layers.{}.mixer.conv1d.bias"},
-    GgufNameRow{"blk.{}.ssm_dt.bias", "backbone.layers.{}.mixer.dt_bias"},
-    GgufNameRow{"blk.{}.ssm_a", "backbone.layers.{}.mixer.A_log", a_log},
-    GgufNameRow{"blk.{}.ssm_d", "backbone.layers.{}.mixer.D", column},
-    GgufNameRow{"blk.{}.ssm_norm.weight", "backbone.layers.{}.mixer.norm.weight", flatten},
-    GgufNameRow{"blk.{}.ssm_out.*", "backbone.layers.{}.mixer.out_proj.*"},
-    GgufNameRow{"blk.{}.attn_q.*", "backbone.layers.{}.mixer.q_proj.*"},
-    GgufNameRow{"blk.{}.attn_k.*", "backbone.layers.{}.mixer.k_proj.*"},
-    GgufNameRow{"blk.{}.attn_v.*", "backbone.layers.{}.mixer.v_proj.*"},
-    GgufNameRow{"blk.{}.attn_output.*", "backbone.layers.{}.mixer.o_proj.*"},
-    GgufNameRow{"blk.{}.ffn_up.*", "backbone.layers.{}.mixer.up_proj.*"},
-    GgufNameRow{"blk.{}.ffn_down.*", "backbone.layers.{}.mixer.down_proj.*"},
-    GgufNameRow{"blk.{}.ffn_gate_inp.weight", "backbone.layers.{}.mixer.gate.weight"},
-    GgufNameRow{"blk.{}.exp_probs_b.bias", "backbone.layers.{}.mixer.gate.e_score_correction_bias", none, true},
-    GgufNameRow{"blk.{}.ffn_up_exps.weight", "backbone.layers.{}.mixer.experts.{e}.up_proj.weight", experts},
-    GgufNameRow{"blk.{}.ffn_down_exps.weight", "backbone.layers.{}.mixer.experts.{e}.down_proj.weight", experts},
-    GgufNameRow{"blk.{}.ffn_up_shexp.weight", "backbone.layers.{}.mixer.shared_experts.up_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_down_shexp.weight", "backbone.layers.{}.mixer.shared_experts.down_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_latent_down.weight", "backbone.layers.{}.mixer.fc1_latent_proj.weight"},
-    GgufNameRow{"blk.{}.ffn_latent_up.weight", "backbone.layers.{}.mixer.fc2_latent_proj.weight"},
-};
-
 // Their graphs give the plain MLP no scales (llama.cpp as llama-cpp-python 0.3.36 vendors it): NVFP4 there runs and
 // predicts nonsense; tests/oracles/llamacpp_families.py found it.
 constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
 
-constexpr std::array architectures{
-    GgufArchitecture{"llama", llama_rows},
-    GgufArchitecture{"qwen2", qwen_rows, plain_mlp},
-    GgufArchitecture{"qwen3", qwen_rows},
-    GgufArchitecture{"qwen3moe", qwen_rows},
-    GgufArchitecture{"gemma3", gemma3_rows, plain_mlp},
-    GgufArchitecture{"nemotron_h", nemotron_h_rows},
-    GgufArchitecture{"nemotron_h_moe", nemotron_h_rows},
+constexpr std::array gguf_architectures{
+    GgufArchitecture{.name = "llama", .neighbours = true},
+    GgufArchitecture{.name = "qwen2", .unscaled = plain_mlp},
+    GgufArchitecture{.name = "qwen3"},
+    GgufArchitecture{.name = "qwen3moe"},
+    GgufArchitecture{.name = "gemma3", .unscaled = plain_mlp},
+    GgufArchitecture{.name = "nemotron_h"},
+    GgufArchitecture{.name = "nemotron_h_moe"},
+    GgufArchitecture{.name = "seed_oss", .unscaled = plain_mlp, .ffn_norm = "post_attention_norm"},
 };
 
-// Takes a decimal number without leading zeros off the front of `text`.
-std::optional<int64_t> take_number(std::string_view& text) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const size_t digits = end - text.data();
-    if (error != std::errc() || value < 0 || (text[0] == '0' && digits > 1)) return std::nullopt;
-    text.remove_prefix(digits);
-    return value;
-}
+class GgufPartList {
+public:
+    GgufPartList(const ModelConfig& model, const GgufArchitecture& architecture)
+        : model_(model), architecture_(architecture) {}
 
-std::optional<GgufNameMatch> match(std::string_view pattern, std::string_view name, const GgufNameRow& row) {
-    GgufNameMatch found{&row, -1, -1, {}};
-    while (!pattern.empty()) {
-        if (pattern.starts_with("{")) {
-            const bool expert = pattern.starts_with("{e}");
-            const auto number = take_number(name);
-            if (!number) return std::nullopt;
-            (expert ? found.expert : found.layer) = *number;
-            pattern.remove_prefix(expert ? 3 : 2);
-        } else if (pattern == "*") {
-            if (name != "weight" && name != "bias") return std::nullopt;
-            found.suffix = name == "bias" ? "bias" : "weight";  // not a view of the caller's string
-            return found;
-        } else {
-            if (name.empty() || name[0] != pattern[0]) return std::nullopt;
-            name.remove_prefix(1);
-            pattern.remove_prefix(1);
+    std::vector<GgufPart> list() {
+        add(model_.embedding, "token_embd.weight");
+        for (size_t i = 0; i < model_.blocks.size(); ++i) {
+            const BlockConfig& b = model_.blocks[i];
+            layer_ = b.layer;
+            // A layer of one block has one norm, under attention's name.
+            const bool first = i == 0 || model_.blocks[i - 1].layer != b.layer;
+            norm(b.norm, first ? "attn_norm" : architecture_.ffn_norm);
+            norm(b.post_norm, first ? "post_attention_norm" : "post_ffw_norm");
+            std::visit([&](const auto& mixer) { this->mixer(b, mixer); }, b.mixer);
+        }
+        layer_ = -1;
+        norm(model_.norm, "output_norm");
+        if (model_.head != model_.embedding) add(model_.head, "output.weight");
+        return std::move(parts_);
+    }
+
+private:
+    GgufPart& add(std::string hf, std::string_view gguf, GgufTransform transform = none) {
+        parts_.push_back({.hf = std::move(hf),
+                          .gguf = layer_ < 0 ? std::string(gguf) : fmt::format("blk.{}.{}", layer_, gguf),
+                          .transform = transform});
+        return parts_.back();
+    }
+    void norm(const std::string& tensor, std::string_view kind) {
+        if (!tensor.empty()) add(tensor, std::string(kind) + ".weight", model_.norm_plus_one ? norm_shift : none);
+    }
+    void linear(const std::string& module, std::string_view kind, bool bias) {
+        add(module + ".weight", std::string(kind) + ".weight");
+        if (bias) add(module + ".bias", std::string(kind) + ".bias");
+    }
+    // q or k.
+    void rotated(const std::string& module, std::string_view kind, bool bias, int heads, const AttentionConfig& a) {
+        const bool moves = architecture_.neighbours && a.rope.dims > 0 && !a.rope.interleaved;
+        for (const char* suffix : {".weight", ".bias"}) {
+            if (suffix == std::string_view(".bias") && !bias) break;
+            GgufPart& part = add(module + suffix, std::string(kind) + suffix, moves ? rope : none);
+            if (moves) part.count = heads, part.head_dim = a.head_dim;
         }
     }
-    return name.empty() ? std::optional(found) : std::nullopt;
-}
 
-std::string expand(std::string_view pattern, const GgufNameMatch& values) {
-    std::string out;
-    while (!pattern.empty()) {
-        if (pattern.starts_with("{e}")) {
-            out += fmt::format("{}", values.expert);
-            pattern.remove_prefix(3);
-        } else if (pattern.starts_with("{}")) {
-            out += fmt::format("{}", values.layer);
-            pattern.remove_prefix(2);
-        } else if (pattern == "*") {
-            out += values.suffix;
-            pattern = {};
+    void mixer(const BlockConfig& b, const AttentionConfig& a) {
+        if (a.qkv_proj.empty()) {
+            rotated(b.name(a.q_proj), "attn_q", a.qkv_bias, a.heads, a);
+            rotated(b.name(a.k_proj), "attn_k", a.qkv_bias, a.kv_heads, a);
+            linear(b.name(a.v_proj), "attn_v", a.qkv_bias);
         } else {
-            out += pattern[0];
-            pattern.remove_prefix(1);
+            linear(b.name(a.qkv_proj), "attn_qkv", a.qkv_bias);
         }
+        linear(b.name(a.o_proj), "attn_output", a.out_bias);
+        if (a.qk_norm == QkNorm::none) return;
+        norm(b.name(a.q_norm) + ".weight", "attn_q_norm");
+        norm(b.name(a.k_norm) + ".weight", "attn_k_norm");
     }
-    return out;
-}
+    void mixer(const BlockConfig&, const LatentAttentionConfig&) {}  // no architecture of the list has it
+    // Tensors "ffn_gate" + `suffix` ...; of expert `expert` of `count`, where there are experts.
+    void mlp(const std::string& prefix, const MlpConfig& m, std::string_view suffix, int64_t expert = -1,
+             int64_t count = 0) {
+        const auto one = [&](const std::string& module, std::string_view kind) {
+            const std::string gguf = fmt::format("{}{}", kind, suffix);
+            if (expert < 0) return linear(prefix + "." + module, gguf, m.bias);
+            GgufPart& part = add(prefix + "." + module + ".weight", gguf + ".weight", experts);
+            part.expert = expert, part.count = count;
+        };
+        if (!m.gate_up_proj.empty()) {
+            one(m.gate_up_proj, "ffn_up");
+        } else {
+            if (m.gated) one(m.gate_proj, "ffn_gate");
+            one(m.up_proj, "ffn_up");
+        }
+        one(m.down_proj, "ffn_down");
+    }
+    void mixer(const BlockConfig& b, const MlpConfig& m) { mlp(b.prefix, m, ""); }
+    void mixer(const BlockConfig& b, const MoeConfig& m) {
+        add(b.name(m.gate) + ".weight", "ffn_gate_inp.weight");
+        if (m.selection_bias) add(b.name(m.selection_bias_name), "exp_probs_b.bias").keep_f32 = true;
+        for (int e = 0; e < m.experts; ++e)
+            mlp(fmt::format("{}.{}", b.name(m.experts_name), e), m.expert, "_exps", e, m.experts);
+        if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, "_shexp");
+        if (m.latent == 0) return;
+        linear(b.name("fc1_latent_proj"), "ffn_latent_down", false);
+        linear(b.name("fc2_latent_proj"), "ffn_latent_up", false);
+    }
+    void mixer(const BlockConfig& b, const MambaConfig& m) {
+        linear(b.name("in_proj"), "ssm_in", m.projection_bias);
+        add(b.name("conv1d.weight"), "ssm_conv1d.weight", conv1d);
+        if (m.conv_bias) add(b.name("conv1d.bias"), "ssm_conv1d.bias");
+        add(b.name("dt_bias"), "ssm_dt.bias");
+        add(b.name("A_log"), "ssm_a", a_log);
+        add(b.name("D"), "ssm_d", column);
+        add(b.name("norm.weight"), "ssm_norm.weight", flatten).count = m.groups;
+        linear(b.name("out_proj"), "ssm_out", m.projection_bias);
+    }
+
+    const ModelConfig& model_;
+    const GgufArchitecture& architecture_;
+    int layer_ = -1;
+    std::vector<GgufPart> parts_;
+};
 
 }  // namespace
 
 Result<GgufArchitecture> find_gguf_architecture(std::string_view name) {
     std::string known;
-    for (const GgufArchitecture& architecture : architectures) {
+    for (const GgufArchitecture& architecture : gguf_architectures) {
         if (architecture.name == name) return architecture;
         known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
     }
     return fail("GGUF architecture {} is not supported (supported: {})", gguf_shown(name), known);
 }
 
-std::optional<GgufNameMatch> match_gguf_name(const GgufArchitecture& architecture, std::string_view gguf_name) {
-    for (const GgufNameRow& row : architecture.rows)
-        if (auto found = match(row.gguf, gguf_name, row)) return found;
-    return std::nullopt;
+Result<const Family*> gguf_family_of(const Json& config) {
+    const auto at = config.find("model_type");
+    if (at == config.end() || !at->is_string()) return fail("config.json: 'model_type' must be a string");
+    std::string known;
+    for (const Family* family : families()) {
+        if (family->gguf.empty()) continue;
+        if (*at == Json(family->model_type)) return family;
+        known += fmt::format("{}{}", known.empty() ? "" : ", ", family->model_type);
+    }
+    return fail("config.json: model_type {} has no GGUF writer ({} have)", show_name(at->get<std::string>()), known);
 }
 
-std::optional<GgufNameMatch> match_hf_name(const GgufArchitecture& architecture, std::string_view hf_name) {
-    for (const GgufNameRow& row : architecture.rows)
-        if (auto found = match(row.hf, hf_name, row)) return found;
-    return std::nullopt;
+Result<GgufArchitecture> gguf_architecture_of(const Family& family, const ModelConfig& model) {
+    const bool experts = std::ranges::any_of(
+        model.blocks, [](const BlockConfig& b) { return std::holds_alternative<MoeConfig>(b.mixer); });
+    return find_gguf_architecture(experts && !family.gguf_experts.empty() ? family.gguf_experts : family.gguf);
 }
 
-std::string gguf_name_of(const GgufNameMatch& match) { return expand(match.row->gguf, match); }
-std::string hf_name_of(const GgufNameMatch& match) { return expand(match.row->hf, match); }
+std::vector<GgufPart> gguf_parts(const ModelConfig& model, const GgufArchitecture& architecture) {
+    return GgufPartList(model, architecture).list();
+}
 
 }  // namespace nibble

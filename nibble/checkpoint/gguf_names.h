@@ -1,23 +1,22 @@
-// The names of one model in two worlds: GGUF (llama.cpp) and Hugging Face, one table per architecture, with what has to
-// be done to the numbers on the way. Source: llama.cpp's converters (conversion/*.py) and gguf-py tensor_mapping.
-//
-// Patterns: "{}" is the layer, "{e}" the expert, a final "*" is "weight" or "bias".
+// The names of one model in two worlds: GGUF (llama.cpp) and Hugging Face, with what has to be done to the numbers on
+// the way. They follow from the description of the model; a row per architecture says where llama.cpp differs. Source:
+// llama.cpp's converters (conversion/*.py), gguf-py's tensor_mapping, src/models/*.cpp.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/error.h"
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nibble {
 
 enum class GgufTransform : uint8_t {
     none,
-    rope_q,      // rows of each head interleaved in GGUF (see gguf_row_of_hf_row); heads = attention heads
-    rope_k,      // the same with key/value heads
+    rope,        // rows of each head interleaved in GGUF (see gguf_row_of_hf_row)
     experts,     // one GGUF tensor {experts, out, in}, one HF tensor per expert
     norm_shift,  // GGUF stores w + 1
     a_log,       // GGUF stores -exp(w) as {heads, 1}
@@ -26,34 +25,34 @@ enum class GgufTransform : uint8_t {
     flatten,     // GGUF {groups, n / groups}, HF {n}
 };
 
-struct GgufNameRow {
-    std::string_view gguf, hf;
+struct GgufArchitecture {
+    std::string_view name;  // general.architecture
+    // Kinds of tensors ("ffn_up") whose `.scale` llama.cpp loads and then does not multiply with.
+    std::span<const std::string_view> unscaled = {};
+    bool neighbours = false;                 // llama.cpp rotates pairs (2i, 2i+1): rows of q and k move
+    std::string_view ffn_norm = "ffn_norm";  // the norm before a feed-forward network
+};
+
+// Errors: an architecture that is not in the list, with those that are.
+Result<GgufArchitecture> find_gguf_architecture(std::string_view name);
+struct Family;
+// The family of a canonical config.json. Error: it has no GGUF writer; lists those that have one.
+Result<const Family*> gguf_family_of(const Json& config);
+// The architecture that llama.cpp has for the model.
+Result<GgufArchitecture> gguf_architecture_of(const Family& family, const ModelConfig& model);
+
+// A tensor of the Hugging Face checkpoint and its place in a GGUF file.
+struct GgufPart {
+    std::string hf, gguf;
     GgufTransform transform = GgufTransform::none;
+    int64_t expert = -1;    // experts: which one
+    int64_t count = 0;      // experts: of the stack; rope: heads; flatten: groups
+    int64_t head_dim = 0;   // rope
     bool keep_f32 = false;  // stays FP32 in a Hugging Face folder
 };
 
-struct GgufArchitecture {
-    std::string_view name;  // general.architecture
-    std::span<const GgufNameRow> rows;
-    // Kinds of tensors ("ffn_up") whose `.scale` llama.cpp loads and then does not multiply with.
-    std::span<const std::string_view> unscaled = {};
-};
-
-// Errors: an architecture without a table, with the list of those that have one.
-Result<GgufArchitecture> find_gguf_architecture(std::string_view name);
-
-// A concrete name, taken apart. The row lives as long as the program.
-struct GgufNameMatch {
-    const GgufNameRow* row = nullptr;
-    int64_t layer = -1, expert = -1;
-    std::string_view suffix;  // "weight" or "bias" where the pattern ends in "*"
-};
-
-std::optional<GgufNameMatch> match_gguf_name(const GgufArchitecture& architecture, std::string_view gguf_name);
-std::optional<GgufNameMatch> match_hf_name(const GgufArchitecture& architecture, std::string_view hf_name);
-
-std::string gguf_name_of(const GgufNameMatch& match);
-std::string hf_name_of(const GgufNameMatch& match);  // match.expert must be set where the row has experts
+// Every tensor of the model, without layers for multi-token prediction. A tied head has no part.
+std::vector<GgufPart> gguf_parts(const ModelConfig& model, const GgufArchitecture& architecture);
 
 // llama pairs rotary dimensions as neighbours, Hugging Face as halves. Rows (or entries of a bias) move as a unit:
 // GGUF row h*d + 2i + p is HF row h*d + p*(d/2) + i, for head h, 0 <= i < d/2, p in {0, 1}; d is even.

@@ -4,6 +4,7 @@
 #include "formats/minifloat.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 namespace nibble {
@@ -84,11 +85,18 @@ Status GgufSource::map_tensors() {
     NIBBLE_TRY(const std::string_view name, file_->metadata().string("general.architecture"));
     NIBBLE_TRY(const GgufArchitecture architecture, find_gguf_architecture(name));
     NIBBLE_TRY(config_, gguf_model_config(*file_));
-    for (const GgufTensor& tensor : file_->tensors()) NIBBLE_CHECK(add(architecture, tensor));
-    return check_layers(architecture);
+    NIBBLE_TRY(const ModelConfig model, model_config(config_));
+    const std::vector<GgufPart> list = gguf_parts(model, architecture);
+    GgufParts parts;
+    for (const GgufPart& part : list) parts[part.gguf].push_back(&part);
+    for (const GgufTensor& tensor : file_->tensors()) NIBBLE_CHECK(add(parts, tensor, name));
+    // A file cut short by its writer still parses.
+    for (const GgufPart& part : list)
+        if (!file_->find_tensor(part.gguf)) return fail("the file has no tensor {}", gguf_shown(part.gguf));
+    return Ok{};
 }
 
-Status GgufSource::add(const GgufArchitecture& architecture, const GgufTensor& tensor) {
+Status GgufSource::add(const GgufParts& parts, const GgufTensor& tensor, std::string_view architecture) {
     if (tensor.name == "rope_freqs.weight") return Ok{};  // in the config, as rope_scaling
     if (tensor.name == "output.weight" && config_["tie_word_embeddings"] == true) {
         notes_.push_back("output.weight is a copy of token_embd.weight: it is used once");
@@ -101,46 +109,34 @@ Status GgufSource::add(const GgufArchitecture& architecture, const GgufTensor& t
     }
     if (name.ends_with(scale_suffix)) return check_scale(tensor, base_of(name, scale_suffix));
 
-    auto match = match_gguf_name(architecture, name);
-    if (!match)
-        return fail("tensor {} has no counterpart in a Hugging Face {} model", gguf_shown(name), architecture.name);
-    if (match->layer >= config_["num_hidden_layers"].get<int64_t>())
-        return fail("tensor {} is beyond the {} layers of the model", gguf_shown(name),
-                    config_["num_hidden_layers"].dump());
+    const auto found = parts.find(tensor.name);
+    if (found == parts.end()) {
+        const int64_t layers = config_["num_hidden_layers"];
+        int64_t layer = -1;
+        if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+        if (layer >= layers) return fail("tensor {} is beyond the {} layers of the model", gguf_shown(name), layers);
+        return fail("tensor {} has no counterpart in a Hugging Face {} model", gguf_shown(name), architecture);
+    }
     if (!ggml_can_dequantize(tensor.type))
         return fail("tensor {} is {}, which has no decoder here: requantize the file to a K type, Q8_0 or BF16",
                     gguf_shown(name), ggml_type_name(tensor.type));
 
-    const GgufTransform transform = match->row->transform;
-    const bool stack = transform == GgufTransform::experts;
+    const GgufPart& part = *found->second[0];
+    const bool stack = part.transform == GgufTransform::experts;
+    NIBBLE_TRY(const auto shape, hf_shape(tensor, part.transform));
+    if (stack && part.count != tensor.shape[0]) return wrong_shape(tensor, fmt::format("{} experts", part.count));
+    if (part.transform == GgufTransform::rope && (part.head_dim % 2 != 0 || shape[0] != part.count * part.head_dim))
+        return wrong_shape(tensor, fmt::format("rows for {} heads of {}", part.count, part.head_dim));
     NIBBLE_TRY(const auto scales, scales_of(tensor, scale_suffix, stack ? tensor.shape[0] : 1));
-    if (stack) return add_experts(tensor, *match, scales);
-
-    GgufSourceTensor out{hf_name_of(*match), {}, match->row->keep_f32 ? DType::f32 : DType::bf16, &tensor, transform};
-    if (!scales.empty()) out.scale = scales[0];
-    NIBBLE_TRY(out.shape, hf_shape(tensor, transform));
-    if (transform == GgufTransform::rope_q || transform == GgufTransform::rope_k) {
-        out.head_dim = config_["head_dim"];
-        const int64_t heads =
-            config_[transform == GgufTransform::rope_q ? "num_attention_heads" : "num_key_value_heads"];
-        if (out.head_dim % 2 != 0 || heads != out.rows() / out.head_dim || out.rows() % out.head_dim != 0)
-            return wrong_shape(tensor, fmt::format("rows for {} heads of {}", heads, out.head_dim));
-    }
-    tensors_.push_back(std::move(out));
-    return Ok{};
-}
-
-Status GgufSource::add_experts(const GgufTensor& tensor, GgufNameMatch match, std::span<const float> scales) {
-    NIBBLE_TRY(const auto shape, hf_shape(tensor, GgufTransform::experts));
-    const char* field = config_.contains("num_local_experts") ? "num_local_experts"
-                        : config_.contains("num_experts")     ? "num_experts"
-                                                              : "n_routed_experts";
-    if (!config_.contains(field) || config_[field].get<int64_t>() != tensor.shape[0])
-        return wrong_shape(tensor, fmt::format("{} experts", config_.value(field, int64_t{0})));
-    for (int64_t e = 0; e < tensor.shape[0]; ++e) {
-        match.expert = e;
-        GgufSourceTensor out{hf_name_of(match), shape, DType::bf16, &tensor, GgufTransform::experts, e};
-        if (!scales.empty()) out.scale = scales[e];
+    for (const GgufPart* one : found->second) {
+        GgufSourceTensor out{.name = one->hf,
+                             .shape = shape,
+                             .dtype = one->keep_f32 ? DType::f32 : DType::bf16,
+                             .source = &tensor,
+                             .transform = one->transform,
+                             .expert = one->expert,
+                             .head_dim = one->head_dim};
+        if (!scales.empty()) out.scale = scales[stack ? size_t(one->expert) : 0];
         tensors_.push_back(std::move(out));
     }
     return Ok{};
@@ -184,27 +180,6 @@ Status GgufSource::check_scale(const GgufTensor& scale, std::string_view base) c
     if (weight->type != GgmlType::nvfp4)
         return fail("tensor {} scales {}, which is {}: only NVFP4 has scales", gguf_shown(scale.name),
                     gguf_shown(weight->name), ggml_type_name(weight->type));
-    return Ok{};
-}
-
-// A file cut short by its writer still parses: every layer must hold what layer 0 holds, feed-forward parts aside where
-// layers may differ in kind. Nemotron-H's layers all differ; the config builder has checked that each has a kind.
-Status GgufSource::check_layers(const GgufArchitecture& architecture) const {
-    if (!file_->find_tensor("output_norm.weight")) return fail("the file has no tensor 'output_norm.weight'");
-    if (architecture.name.starts_with("nemotron_h")) return Ok{};
-    const bool mixed = architecture.name == "qwen3moe";
-    constexpr std::string_view first = "blk.0.";
-    bool attention = false;
-    for (const GgufTensor& tensor : file_->tensors()) {
-        if (!tensor.name.starts_with(first) || !tensor.name.ends_with(weight_suffix)) continue;
-        const std::string_view rest = std::string_view(tensor.name).substr(first.size());
-        attention |= rest == "attn_q.weight";
-        if (mixed && rest.starts_with("ffn_") && rest != "ffn_norm.weight") continue;
-        for (int64_t l = 1, n = config_["num_hidden_layers"]; l < n; ++l)
-            if (const std::string name = fmt::format("blk.{}.{}", l, rest); !file_->find_tensor(name))
-                return fail("the file has no tensor {} (layer 0 has one)", gguf_shown(name));
-    }
-    if (!attention) return fail("the file has no tensor 'blk.0.attn_q.weight'");
     return Ok{};
 }
 

@@ -11,6 +11,7 @@
 #include "checkpoint/gguf_names.h"
 
 #include <memory>
+#include <unordered_map>
 
 namespace nibble {
 
@@ -21,7 +22,7 @@ struct GgufSourceTensor {
     const GgufTensor* source = nullptr;  // owned by the file
     GgufTransform transform = GgufTransform::none;
     int64_t expert = -1;   // slice of a stack, -1: the whole tensor
-    int64_t head_dim = 0;  // of rope_q, rope_k
+    int64_t head_dim = 0;  // of transform rope; else 0
     float scale = 1.0f;    // the `.scale` beside an NVFP4 tensor; multiplies on decode
 
     int64_t rows() const { return shape[0]; }
@@ -60,11 +61,11 @@ public:
 private:
     explicit GgufSource(std::unique_ptr<GgufFile> file) : file_(std::move(file)) {}
     Status map_tensors();
-    Status add(const GgufArchitecture& architecture, const GgufTensor& tensor);
-    Status add_experts(const GgufTensor& tensor, GgufNameMatch match, std::span<const float> scales);
+    // By GGUF name: one part, or one for each expert.
+    using GgufParts = std::unordered_map<std::string, std::vector<const GgufPart*>>;
+    Status add(const GgufParts& parts, const GgufTensor& tensor, std::string_view architecture);
     Result<std::vector<float>> scales_of(const GgufTensor& tensor, std::string_view suffix, int64_t count) const;
     Status check_scale(const GgufTensor& scale, std::string_view base) const;
-    Status check_layers(const GgufArchitecture& architecture) const;
 
     ScaleReading scales_ = ScaleReading::checked;
     std::unique_ptr<GgufFile> file_;  // behind a pointer: tensors_ points into it, and the source moves

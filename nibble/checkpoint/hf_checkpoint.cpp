@@ -1,6 +1,6 @@
 // Hugging Face folders: opens the files and hands out rows. What they mean is hf_contents' concern.
+#include "architecture/config_json.h"
 #include "base/map_faults.h"
-#include "checkpoint/config_json.h"
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/hf_contents.h"

@@ -1,6 +1,6 @@
 #include "checkpoint/hf_contents.h"
 
-#include "checkpoint/canonical_config.h"
+#include "architecture/canonical_config.h"
 #include "checkpoint/text_config.h"
 #include "io/json_events.h"
 

@@ -1,6 +1,6 @@
 #include "checkpoint/hf_layout.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "checkpoint/modelopt_config.h"
 #include "checkpoint/modules.h"
 #include "checkpoint/side_files.h"

@@ -1,5 +1,5 @@
 // Model Optimizer's documents for a list of tensors.
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "checkpoint/exclude_modules.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/modelopt_config.h"

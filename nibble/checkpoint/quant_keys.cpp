@@ -1,6 +1,6 @@
 #include "checkpoint/quant_keys.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "io/json_events.h"
 
 #include <algorithm>

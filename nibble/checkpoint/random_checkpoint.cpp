@@ -1,7 +1,6 @@
 #include "checkpoint/random_checkpoint.h"
 
-#include "checkpoint/canonical_config.h"
-
+#include "architecture/tensor_list.h"
 #include "formats/minifloat.h"
 
 #include <fmt/ranges.h>
@@ -97,176 +96,17 @@ struct Linears {  // how linears of the model are stored
     ActivationFormat activation = ActivationFormat::none;
 };
 
-class RandomNames {
-public:
-    RandomNames(const Json& config, const Linears& linears) : config_(config), linears_(linears) {}
-
-    void add(std::string name, std::vector<int64_t> shape, bool linear = false, DType dtype = DType::bf16) {
-        CheckpointTensor t{.name = std::move(name), .shape = std::move(shape), .dtype = dtype, .file = "random"};
-        if (linear) {
-            t.format = linears_.format;
-            t.activation = linears_.activation;
-            if (stores_input_scale(t.activation)) t.input_scale = 0.01f;
-        }
-        t.stored_type = t.quantized() ? std::string(format_name(t.format)) : std::string(dtype_name(dtype));
-        tensors.push_back(std::move(t));
+CheckpointTensor random_tensor(TensorEntry entry, const Linears& linears, bool head) {
+    CheckpointTensor t{
+        .name = std::move(entry.name), .shape = std::move(entry.shape), .dtype = DType::bf16, .file = "random"};
+    if (entry.role == TensorRole::state || entry.role == TensorRole::choice) t.dtype = DType::f32;
+    if (entry.role == TensorRole::linear || (head && entry.role == TensorRole::head)) {
+        t.format = linears.format;
+        t.activation = linears.activation;
+        if (stores_input_scale(t.activation)) t.input_scale = 0.01f;
     }
-    void attention(const std::string& prefix) {
-        const int64_t dim = head_dim(), q = at("num_attention_heads") * dim, kv = kv_heads() * dim;
-        add(prefix + ".q_proj.weight", {q, at("hidden_size")}, true);
-        add(prefix + ".k_proj.weight", {kv, at("hidden_size")}, true);
-        add(prefix + ".v_proj.weight", {kv, at("hidden_size")}, true);
-        add(prefix + ".o_proj.weight", {at("hidden_size"), q}, true);
-        const std::string family = config_.value("model_type", "");
-        const bool bias = family == "qwen2" || config_.value("attention_bias", false);
-        if (bias)
-            for (const auto& [name, rows] : {std::pair{".q_proj.bias", q}, {".k_proj.bias", kv}, {".v_proj.bias", kv}})
-                add(prefix + name, {rows});
-        if (bias && family != "qwen2") add(prefix + ".o_proj.bias", {at("hidden_size")});
-        if (family == "qwen3" || family == "qwen3_moe" || family == "gemma3_text")
-            for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add(prefix + norm, {dim});
-    }
-    void mlp(const std::string& prefix, int64_t width, bool gated, int64_t outer = 0) {  // outer 0: the hidden width
-        if (outer == 0) outer = at("hidden_size");
-        if (gated) add(prefix + ".gate_proj.weight", {width, outer}, true);
-        add(prefix + ".up_proj.weight", {width, outer}, true);
-        add(prefix + ".down_proj.weight", {outer, width}, true);
-    }
-    void dense_mlp(const std::string& prefix, bool gated) {
-        const int64_t width = at("intermediate_size");
-        mlp(prefix, width, gated);
-        if (!config_.value("mlp_bias", false)) return;
-        if (gated) add(prefix + ".gate_proj.bias", {width});
-        add(prefix + ".up_proj.bias", {width});
-        add(prefix + ".down_proj.bias", {at("hidden_size")});
-    }
-    void mixtral_experts(const std::string& prefix) {
-        const int64_t count = at("num_local_experts"), width = at("intermediate_size"), hidden = at("hidden_size");
-        add(prefix + ".gate.weight", {count, hidden});
-        for (int64_t e = 0; e < count; ++e) {
-            const std::string expert = fmt::format("{}.experts.{}", prefix, e);
-            add(expert + ".w1.weight", {width, hidden}, true);
-            add(expert + ".w2.weight", {hidden, width}, true);
-            add(expert + ".w3.weight", {width, hidden}, true);
-        }
-    }
-    void experts(const std::string& prefix, int64_t count, bool gated) {
-        const auto narrow = config_.find("moe_latent_size");
-        const int64_t latent = narrow != config_.end() && narrow->is_number() ? narrow->get<int64_t>() : 0;
-        add(prefix + ".gate.weight", {count, at("hidden_size")});
-        for (int64_t e = 0; e < count; ++e)
-            mlp(fmt::format("{}.experts.{}", prefix, e), at("moe_intermediate_size"), gated, latent);
-        if (latent == 0) return;
-        add(prefix + ".fc1_latent_proj.weight", {latent, at("hidden_size")}, true);
-        add(prefix + ".fc2_latent_proj.weight", {at("hidden_size"), latent}, true);
-    }
-    void latent_attention(const std::string& prefix) {
-        const int64_t heads = at("num_attention_heads"), nope = at("qk_nope_head_dim"), rope = at("qk_rope_head_dim");
-        const int64_t rank = at("kv_lora_rank"), v = at("v_head_dim"), hidden = at("hidden_size");
-        const auto q_rank = config_.find("q_lora_rank");
-        if (q_rank != config_.end() && q_rank->is_number()) {
-            const auto low = q_rank->get<int64_t>();
-            add(prefix + ".q_a_proj.weight", {low, hidden}, true);
-            add(prefix + ".q_a_layernorm.weight", {low});
-            add(prefix + ".q_b_proj.weight", {heads * (nope + rope), low}, true);
-        } else {
-            add(prefix + ".q_proj.weight", {heads * (nope + rope), hidden}, true);
-        }
-        add(prefix + ".kv_a_proj_with_mqa.weight", {rank + rope, hidden}, true);
-        add(prefix + ".kv_a_layernorm.weight", {rank});
-        add(prefix + ".kv_b_proj.weight", {heads * (nope + v), rank}, true);
-        add(prefix + ".o_proj.weight", {hidden, heads * v}, true);
-    }
-    void deepseek(const std::string& prefix) {
-        experts(prefix, at("n_routed_experts"), true);
-        add(prefix + ".gate.e_score_correction_bias", {at("n_routed_experts")}, false, DType::f32);
-        if (const int64_t shared = at("n_shared_experts"); shared > 0)
-            mlp(prefix + ".shared_experts", shared * at("moe_intermediate_size"), true);
-    }
-    void mamba(const std::string& prefix) {
-        const int64_t heads = at("mamba_num_heads"), inner = heads * at("mamba_head_dim");
-        const int64_t channels = inner + 2 * at("n_groups") * at("ssm_state_size");
-        add(prefix + ".in_proj.weight", {inner + channels + heads, at("hidden_size")}, true);
-        add(prefix + ".out_proj.weight", {at("hidden_size"), inner}, true);
-        add(prefix + ".conv1d.weight", {channels, 1, at("conv_kernel")});
-        add(prefix + ".conv1d.bias", {channels});
-        for (const char* name : {".A_log", ".D", ".dt_bias"}) add(prefix + name, {heads}, false, DType::f32);
-        add(prefix + ".norm.weight", {inner});
-    }
-    int64_t at(const char* key) const { return config_.at(key).get<int64_t>(); }
-    int64_t kv_heads() const {
-        const auto own = config_.find("num_key_value_heads");
-        return own != config_.end() && own->is_number() ? own->get<int64_t>() : at("num_attention_heads");
-    }
-    int64_t head_dim() const {
-        const auto own = config_.find("head_dim");
-        return own != config_.end() && own->is_number() ? own->get<int64_t>()
-                                                        : at("hidden_size") / at("num_attention_heads");
-    }
-
-    std::vector<CheckpointTensor> tensors;
-
-private:
-    const Json& config_;
-    Linears linears_;
-};
-
-void transformer(RandomNames& names, const std::string& family) {
-    const int64_t hidden = names.at("hidden_size");
-    const int64_t dense = family == "deepseek_v3" ? names.at("first_k_dense_replace") : 0;
-    names.add("model.embed_tokens.weight", {names.at("vocab_size"), hidden});
-    for (int64_t i = 0; i < names.at("num_hidden_layers"); ++i) {
-        const std::string layer = fmt::format("model.layers.{}", i);
-        names.add(layer + ".input_layernorm.weight", {hidden});
-        if (family == "deepseek_v3")
-            names.latent_attention(layer + ".self_attn");
-        else
-            names.attention(layer + ".self_attn");
-        names.add(layer + ".post_attention_layernorm.weight", {hidden});
-        if (family == "gemma3_text")
-            for (const char* norm : {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"})
-                names.add(layer + norm, {hidden});
-        if (family == "mixtral")
-            names.mixtral_experts(layer + ".block_sparse_moe");
-        else if (family == "qwen3_moe")
-            names.experts(layer + ".mlp", names.at("num_local_experts"), true);
-        else if (family == "deepseek_v3" && i >= dense)
-            names.deepseek(layer + ".mlp");
-        else
-            names.dense_mlp(layer + ".mlp", true);
-    }
-    names.add("model.norm.weight", {hidden});
-}
-
-void nemotron_layers(RandomNames& names, const std::string& root, const Json& kinds) {
-    const int64_t hidden = names.at("hidden_size");
-    for (size_t i = 0; i < kinds.size(); ++i) {
-        const std::string layer = fmt::format("{}.layers.{}", root, i), mixer = layer + ".mixer";
-        names.add(layer + ".norm.weight", {hidden});
-        if (kinds[i] == "linear_attention") names.mamba(mixer);
-        if (kinds[i] == "full_attention") names.attention(mixer);
-        if (kinds[i] == "mlp") names.dense_mlp(mixer, false);
-        if (kinds[i] != "moe") continue;
-        names.experts(mixer, names.at("n_routed_experts"), false);
-        names.add(mixer + ".gate.e_score_correction_bias", {names.at("n_routed_experts")}, false, DType::f32);
-        names.mlp(mixer + ".shared_experts", names.at("moe_shared_expert_intermediate_size"), false);
-    }
-}
-
-void nemotron(RandomNames& names, const Json& kinds) {
-    const int64_t hidden = names.at("hidden_size");
-    names.add("backbone.embeddings.weight", {names.at("vocab_size"), hidden});
-    nemotron_layers(names, "backbone", kinds);
-    names.add("backbone.norm_f.weight", {hidden});
-}
-
-// Attention and experts behind one another, as the larger published models have them.
-void nemotron_prediction(RandomNames& names) {
-    const int64_t hidden = names.at("hidden_size");
-    names.add("mtp.layers.0.eh_proj.weight", {hidden, 2 * hidden});
-    for (const char* norm : {"0.enorm", "0.hnorm", "1.final_layernorm"})
-        names.add(fmt::format("mtp.layers.{}.weight", norm), {hidden});
-    nemotron_layers(names, "mtp", {"full_attention", "moe"});
+    t.stored_type = t.quantized() ? std::string(format_name(t.format)) : std::string(dtype_name(t.dtype));
+    return t;
 }
 
 // Every tensor begins somewhere else in one pool of random numbers and goes round in it, so that a value depends on its
@@ -380,22 +220,13 @@ Result<std::unique_ptr<Checkpoint>> make_random(std::string_view name, Json conf
         config["num_nextn_predict_layers"] = 1;
         config["mtp_hybrid_override_pattern"] = "*E";
     }
-    NIBBLE_TRY(const Json canonical, canonical_config(config));
-    RandomNames names(canonical, linears);
-    const std::string family = canonical.value("model_type", "");
-    if (family == "nemotron_h")
-        nemotron(names, canonical["layers_block_type"]);
-    else
-        transformer(names, family);
-    if (!canonical.value("tie_word_embeddings", false))
-        names.add("lm_head.weight", {names.at("vocab_size"), names.at("hidden_size")}, head);
-    if (prediction) {
-        RandomNames more(canonical, {});
-        nemotron_prediction(more);
-        std::ranges::move(more.tensors, std::back_inserter(names.tensors));
-    }
-    return std::unique_ptr<Checkpoint>(
-        std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(names.tensors)));
+    NIBBLE_TRY(const ModelConfig model, model_config(config));
+    std::vector<CheckpointTensor> tensors;
+    for (TensorEntry& entry : tensor_list(model)) tensors.push_back(random_tensor(std::move(entry), linears, head));
+    if (prediction)
+        for (TensorEntry& entry : prediction_tensor_list(model))
+            tensors.push_back(random_tensor(std::move(entry), {}, false));
+    return std::unique_ptr<Checkpoint>(std::make_unique<RandomCheckpoint>(name, std::move(config), std::move(tensors)));
 }
 
 }  // namespace
@@ -407,31 +238,10 @@ Result<Json> shape_config(std::string_view shape) {
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
-    constexpr std::array<std::string_view, 9> families{"llama",     "mistral",     "mixtral",     "qwen2",     "qwen3",
-                                                       "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h"};
-    const std::string family = config.value("model_type", "");
-    if (std::ranges::find(families, family) == families.end())
-        return fail("config.json: weights of the family '{}' cannot be made up; families: {}", family,
-                    fmt::join(families, ", "));
-    NIBBLE_TRY(const Json canonical, canonical_config(config));
-    std::vector<const char*> keys{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                                  "intermediate_size"};
-    if (family == "mixtral" || family == "qwen3_moe") keys.push_back("num_local_experts");
-    if (family == "qwen3_moe") keys.push_back("moe_intermediate_size");
-    if (family == "deepseek_v3")
-        keys.insert(keys.end(), {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "kv_lora_rank",
-                                 "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"});
-    if (family == "nemotron_h")
-        keys.insert(keys.end(), {"mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel",
-                                 "moe_intermediate_size", "n_routed_experts", "moe_shared_expert_intermediate_size"});
-    for (const char* key : keys) {
-        const auto value = canonical.find(key);
-        if (value == canonical.end() || !value->is_number_integer() || value->get<int64_t>() <= 0)
-            return fail("config.json: '{}' must be a whole number above 0", key);
-    }
     // Of the published weights, not of these (DeepSeek-V3's are FP8).
     for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
-    return make_random(family, std::move(config), {}, false);
+    const std::string type = config.value("model_type", "");
+    return make_random(type, std::move(config), {}, false);
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) {

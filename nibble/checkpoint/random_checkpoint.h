@@ -24,8 +24,8 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model);
 
 // config.json of a shape that random_checkpoint() knows. Error: an unknown one, with the choices.
 Result<Json> shape_config(std::string_view shape);
-// A plain checkpoint of any config.json of the families llama, mistral, qwen2, qwen3, qwen3_moe and nemotron_h. Error:
-// another family, a field that is missing.
+// A plain checkpoint of any config.json that the engine can run, without layers for multi-token prediction. Errors:
+// those of model_config().
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config);
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 #include "checkpoint/text_config.h"
 
-#include "checkpoint/canonical_config.h"
+#include "architecture/canonical_config.h"
 
 #include <algorithm>
 #include <array>

@@ -10,7 +10,7 @@
 
 namespace nibble {
 
-// The field `key` of transformers 5 in whichever spelling (checkpoint/canonical_config.h) the file has; null when
+// The field `key` of transformers 5 in whichever spelling (architecture/canonical_config.h) the file has; null when
 // neither place has it. `config` may be null or no object.
 const Json* text_value(const Json& config, const char* key);
 Json* text_value(Json& config, const char* key);

@@ -1,9 +1,9 @@
 // `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble; with --kernels, which kernels
 // of a GPU run it.
+#include "architecture/canonical_config.h"
+#include "architecture/config_json.h"
 #include "base/utf8.h"
-#include "checkpoint/canonical_config.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/config_json.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"

@@ -8,6 +8,7 @@
 // exp is exp_f32 of kernels/exp.h.
 #pragma once
 
+#include "base/activation.h"
 #include "base/error.h"
 
 #include <cstdint>
@@ -15,8 +16,6 @@
 #include <string_view>
 
 namespace nibble {
-
-enum class Activation : uint8_t { silu, gelu_tanh, relu2 };
 
 struct ElementwiseKernels {
     std::string_view name;  // "avx512", "avx2", "ref"

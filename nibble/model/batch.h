@@ -2,8 +2,8 @@
 // pages of the KV cache for attention, conv and SSM states for Mamba-2.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/error.h"
-#include "model/config/config.h"
 
 #include <cstdint>
 #include <span>

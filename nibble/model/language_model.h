@@ -3,9 +3,9 @@
 // weights and on the tokens before it, on no other row and on no chunking.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "kernels/sampling.h"
 #include "model/batch.h"
-#include "model/config/config.h"
 #include "model/cpu/workspace.h"
 #include "model/sequence.h"
 

@@ -45,7 +45,7 @@ public:
                 work_.elementwise->rms_norm(x + (begin + i) * n, head_.norm().data(), n, head_.eps(), work_.bf16(),
                                             slab_.normed + i * n);
         });
-        NIBBLE_CHECK(head_.linear().forward(slab_.normed, count, slab_.logits, work_, nullptr));
+        NIBBLE_CHECK(head_.project(slab_.normed, count, slab_.logits, work_, nullptr));
         std::atomic<int64_t> bad{count};
         work_.parallel_rows(count, 4 * v, [&](int64_t first, int64_t last) {
             std::vector<float> all(static_cast<size_t>(v));
@@ -107,7 +107,7 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
                 }
                 work.gradient->softmax(p, vocab, p);
                 p[labels[row]] -= 1.0f;
-                const float slope = slopes[row] / sampling.temperature;
+                const float slope = slopes[row] / sampling.temperature * head.logit_scale();
                 for (int64_t j = 0; j < vocab; ++j) p[j] *= -slope;
             }
         });
@@ -120,9 +120,10 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
 
 namespace {
 
-// One row: L, and its gradient by the logits in place of them. `log_p`, `q`: memory for a vocabulary each.
+// One row: L, and `scale` times its gradient by the logits in place of them. `log_p`, `q`: memory for a vocabulary
+// each.
 float distil_row(float* logits, const float* teacher, int64_t vocab, int32_t label, float weight, float share,
-                 float* log_p, float* q, Workspace& work) {
+                 float scale, float* log_p, float* q, Workspace& work) {
     work.elementwise->log_softmax(logits, vocab, log_p);
     work.elementwise->log_softmax(teacher, vocab, q);
     std::vector<float> log_q(q, q + vocab);
@@ -132,7 +133,8 @@ float distil_row(float* logits, const float* teacher, int64_t vocab, int32_t lab
         if (q[j] > 0) divergence += double{q[j]} * (double{log_q[static_cast<size_t>(j)]} - double{log_p[j]});
     work.gradient->softmax(logits, vocab, logits);
     const float rest = 1 - share;
-    for (int64_t j = 0; j < vocab; ++j) logits[j] = weight * (logits[j] - (rest * q[j] + (j == label ? share : 0.0f)));
+    for (int64_t j = 0; j < vocab; ++j)
+        logits[j] = scale * (weight * (logits[j] - (rest * q[j] + (j == label ? share : 0.0f))));
     return static_cast<float>(double{rest} * divergence - double{share} * double{log_p[label]});
 }
 
@@ -165,7 +167,7 @@ Status distillation_gradient(const Head& head, const float* x, const LossTeacher
                     continue;
                 }
                 losses[row] = distil_row(logits, asked.logits + i * vocab, vocab, labels[row], weights[row],
-                                         teacher.cross_entropy, log_p.data(), q.data(), work);
+                                         teacher.cross_entropy, head.logit_scale(), log_p.data(), q.data(), work);
             }
         });
         NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));

@@ -24,8 +24,8 @@ bool is_harmless(std::string_view name) {
     for (const std::string_view part :
          {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_proj.q_scale", ".attn.masked_bias"})
         if (name.ends_with(part)) return true;
-    for (const std::string_view tower :
-         {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."})
+    for (const std::string_view tower : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                         "model.multi_modal_projector.", "model.visual.", "visual."})
         if (name.starts_with(tower)) return true;
     return false;
 }

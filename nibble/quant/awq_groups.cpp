@@ -83,13 +83,16 @@ private:
     }
 
     void find(const BlockConfig& b, const AttentionConfig& c) {
-        const Names qkv = {b.prefix + ".q_proj", b.prefix + ".k_proj", b.prefix + ".v_proj"};
+        Names qkv = {b.name(c.q_proj), b.name(c.k_proj), b.name(c.v_proj)};
+        const bool one = !c.qkv_proj.empty();
+        if (one) qkv = {b.name(c.qkv_proj)};
         add(qkv, b.norm, true, {qkv[0]});
+        if (one) return refuse({b.name(c.o_proj)}, "values come out of one product together with queries and keys");
         const int group = c.heads / c.kv_heads;
         std::vector<int32_t> classes;
         for (int h = 0; h < c.heads; ++h)
             for (int d = 0; d < c.head_dim; ++d) classes.push_back(h / group * c.head_dim + d);
-        add({b.prefix + ".o_proj"}, b.prefix + ".v_proj.weight", false, {b.prefix + ".o_proj"}, std::move(classes));
+        add({b.name(c.o_proj)}, b.name(c.v_proj) + ".weight", false, {b.name(c.o_proj)}, std::move(classes));
     }
 
     void find(const BlockConfig& b, const LatentAttentionConfig& c) {
@@ -101,6 +104,7 @@ private:
     }
 
     static Names inputs(const std::string& prefix, const MlpConfig& c) {
+        if (!c.gate_up_proj.empty()) return {prefix + "." + c.gate_up_proj};
         Names names;
         if (c.gated) names.push_back(prefix + "." + c.gate_proj);
         names.push_back(prefix + "." + c.up_proj);
@@ -109,6 +113,7 @@ private:
     void down(const std::string& prefix, const MlpConfig& c) {
         const std::string module = prefix + "." + c.down_proj;
         if (!c.gated) return refuse({module}, "its input is no linear function of up_proj's output");
+        if (!c.gate_up_proj.empty()) return refuse({module}, "up_proj and gate_proj are one matrix");
         add({module}, prefix + "." + c.up_proj + ".weight", false, {module});
     }
 
@@ -119,18 +124,18 @@ private:
     }
 
     void find(const BlockConfig& b, const MoeConfig& c) {
-        Names all = {b.prefix + ".gate"}, routed, first;
+        Names all = {b.name(c.gate)}, routed, first;
         for (int e = 0; e < c.experts; ++e) {
-            const std::string prefix = fmt::format("{}.experts.{}", b.prefix, e);
+            const std::string prefix = fmt::format("{}.{}", b.name(c.experts_name), e);
             const Names in = inputs(prefix, c.expert);
             routed.insert(routed.end(), in.begin(), in.end());
             first.push_back(in[0]);
             down(prefix, c.expert);
         }
         if (c.shared.intermediate > 0) {
-            const Names in = inputs(b.prefix + ".shared_experts", c.shared);
+            const Names in = inputs(b.name(c.shared_name), c.shared);
             all.insert(all.end(), in.begin(), in.end());
-            down(b.prefix + ".shared_experts", c.shared);
+            down(b.name(c.shared_name), c.shared);
         }
         if (c.latent > 0) {
             all.push_back(b.prefix + ".fc1_latent_proj");
@@ -138,7 +143,7 @@ private:
         } else {
             all.insert(all.end(), routed.begin(), routed.end());
         }
-        add(all, b.norm, true, {b.prefix + ".gate"});
+        add(all, b.norm, true, {b.name(c.gate)});
     }
 
     void find(const BlockConfig& b, const MambaConfig&) {

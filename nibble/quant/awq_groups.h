@@ -10,8 +10,8 @@
 // Others (down_proj of relu^2 without a gate, MLA's o_proj, fc2_latent_proj, lm_head) stay as they are and are listed.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "checkpoint/checkpoint.h"
-#include "model/config/config.h"
 #include "quant/plan.h"
 
 #include <string>

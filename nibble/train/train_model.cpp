@@ -1,7 +1,7 @@
 #include "train/train_model.h"
 
+#include "architecture/config_json.h"
 #include "chat/model_text.h"
-#include "checkpoint/config_json.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/side_files.h"
 #include "data/manifest.h"

@@ -1,7 +1,7 @@
 // What a recipe does to one unit of linears: how the operands of its three products are rounded.
 #pragma once
 
-#include "model/config/config.h"
+#include "architecture/model_config.h"
 #include "train/train_cast.h"
 #include "train/train_precision.h"
 

@@ -1,7 +1,7 @@
 #include "train/train_shapes.h"
 
+#include "architecture/model_config.h"
 #include "base/philox.h"
-#include "checkpoint/canonical_config.h"
 #include "checkpoint/random_checkpoint.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ Draw draw(const PhiloxStream& stream, int64_t element) {
 
 enum class Start : uint8_t { one, zero, normal, residual, conv, a_log, dt_bias };
 
-// `plus_one`: norms multiply by 1 + w (gemma3).
+// `plus_one`: norms multiply by 1 + w.
 Start start_of(const CheckpointTensor& t, bool plus_one) {
     const std::string& name = t.name;
     if (name.ends_with(".A_log")) return Start::a_log;
@@ -97,12 +97,11 @@ Result<Json> train_shape(std::string_view name, int64_t layers) {
 Result<std::shared_ptr<Parameters>> random_start(Json config, DType published, uint64_t seed, ThreadPool& pool) {
     NIBBLE_TRY(const auto checkpoint, random_checkpoint(std::move(config)));
     NIBBLE_TRY(auto parameters, Parameters::copy(*checkpoint, published, pool));
-    NIBBLE_TRY(const Json canonical, canonical_config(checkpoint->config()));
-    const double layers = canonical["num_hidden_layers"].get<double>();
-    const bool plus_one = checkpoint->config()["model_type"] == "gemma3_text";
+    NIBBLE_TRY(const ModelConfig model, model_config(checkpoint->config()));
+    const double layers = model.blocks.back().layer + 1;
     for (size_t id = 0; id < parameters->count(); ++id) {
         const CheckpointTensor& t = parameters->tensors()[id];
-        const Start start = start_of(t, plus_one);
+        const Start start = start_of(t, model.norm_plus_one);
         const std::span<float> w = parameters->master(id);
         const PhiloxStream stream{seed, start_role | id};
         const double taps = t.shape.empty() ? 1.0 : static_cast<double>(t.shape.back());

@@ -34,8 +34,11 @@ std::vector<float> permute_heads(const std::vector<float>& x, int64_t rows, int6
 
 std::string architecture_of(const Json& config) {
     static const std::map<std::string, std::string> names{
-        {"llama", "llama"}, {"mistral", "llama"},      {"mixtral", "llama"},      {"qwen2", "qwen2"},
-        {"qwen3", "qwen3"}, {"qwen3_moe", "qwen3moe"}, {"gemma3_text", "gemma3"}, {"nemotron_h", "nemotron_h_moe"},
+        {"llama", "llama"},        {"mistral", "llama"},
+        {"mixtral", "llama"},      {"qwen2", "qwen2"},
+        {"qwen3", "qwen3"},        {"qwen3_moe", "qwen3moe"},
+        {"gemma3_text", "gemma3"}, {"nemotron_h", "nemotron_h_moe"},
+        {"seed_oss", "seed_oss"},
     };
     return names.at(config["model_type"]);
 }
@@ -257,23 +260,26 @@ GgufFromHf convert_to_gguf(const HfModel& model) {
     add_metadata(out, model.config);
     const auto architecture = find_gguf_architecture(out.architecture);
     EXPECT_TRUE(architecture.ok());
+    const auto description = model_config(model.config);
+    EXPECT_TRUE(description.ok()) << description.error().message();
+    const std::vector<GgufPart> parts = gguf_parts(*description, *architecture);
     std::map<std::string, std::map<int64_t, const HfTensor*>> stacks;
     for (const HfTensor& t : model.tensors) {
-        const auto match = match_hf_name(*architecture, t.name);
-        EXPECT_TRUE(match) << t.name;
-        if (!match) continue;
-        const std::string name = gguf_name_of(*match);
+        const auto part = std::ranges::find(parts, t.name, &GgufPart::hf);
+        EXPECT_TRUE(part != parts.end()) << t.name;
+        if (part == parts.end()) continue;
+        const std::string& name = part->gguf;
         auto shape = t.shape;
         auto values = t.values;
-        switch (match->row->transform) {
-            case GgufTransform::rope_q:
-                values = permute_heads(values, shape[0], model.config["num_attention_heads"]);
+        switch (part->transform) {
+            case GgufTransform::rope: {
+                const bool keys = t.name.find("k_proj") != std::string::npos;
+                values =
+                    permute_heads(values, shape[0], model.config[keys ? "num_key_value_heads" : "num_attention_heads"]);
                 break;
-            case GgufTransform::rope_k:
-                values = permute_heads(values, shape[0], model.config["num_key_value_heads"]);
-                break;
+            }
             case GgufTransform::experts:
-                stacks[name][match->expert] = &t;
+                stacks[name][part->expert] = &t;
                 continue;
             case GgufTransform::norm_shift:
                 for (float& v : values) v += 1.0f;

@@ -1,6 +1,6 @@
 // Model Optimizer's own exports: read, written again, and their documents rebuilt from the list of tensors.
+#include "architecture/config_json.h"
 #include "base/mapped_file.h"
-#include "checkpoint/config_json.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/modelopt_config.h"
 #include "folders.h"

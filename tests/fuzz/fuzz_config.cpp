@@ -1,6 +1,6 @@
 // Any text as config.json beside a fixed set of tensors (or, after a first byte 'H', as hf_quant_config.json): refused
 // with a message, or a checkpoint whose tensors can be read and whose configuration is written back as it was.
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "checkpoint/hf_contents.h"
 #include "io/safetensors_writer.h"
 #include "message.h"

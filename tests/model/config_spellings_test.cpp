@@ -1,11 +1,11 @@
 // config.json as transformers 4 and 5 write it (tests/data/configs, made by tests/peers/make_config_samples.py): every
 // reader of a field sees one value, whatever the spelling.
-#include "checkpoint/canonical_config.h"
-#include "checkpoint/config_json.h"
+#include "architecture/canonical_config.h"
+#include "architecture/config_json.h"
+#include "architecture/model_config.h"
 #include "checkpoint/export.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/text_config.h"
-#include "model/config/config.h"
 #include "model/models.h"
 
 #include <map>

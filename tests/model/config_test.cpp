@@ -1,8 +1,8 @@
 // config.json: every architecture's sample, both spellings, and that nothing that might matter is passed over.
-#include "model/config/config.h"
+#include "architecture/model_config.h"
 #include "model/cpu/rope.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 #include "model/memory_checkpoint.h"
 #include "support/files.h"
 

@@ -2,7 +2,7 @@
 // layers too, with random weights.
 #pragma once
 
-#include "model/config/config.h"
+#include "architecture/model_config.h"
 #include "model/memory_checkpoint.h"
 
 #include <memory>

@@ -92,7 +92,7 @@ TEST(RandomCheckpoint, AHybridNeedsTheKeysOfItsOwnLayers) {
     const auto read = model_config(**checkpoint);
     ASSERT_TRUE(read.ok()) << read.error().message();
     ASSERT_EQ(read->blocks.size(), 2u);
-    for (const char* key : {"moe_intermediate_size", "num_attention_heads", "intermediate_size"}) {
+    for (const char* key : {"moe_intermediate_size", "mamba_num_heads", "intermediate_size"}) {
         Json lacking = config;
         lacking[key] = nullptr;
         const auto lacks = random_checkpoint(lacking);

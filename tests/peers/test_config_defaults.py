@@ -15,7 +15,8 @@ try:
 except ImportError:
     sys.exit(77)
 
-FAMILIES = "llama mistral mixtral qwen2 qwen3 qwen3_moe gemma3_text deepseek_v3 nemotron_h".split()
+FAMILIES = """llama mistral mixtral ministral3 qwen2 qwen3 qwen3_moe qwen3_vl_moe_text gemma3_text deepseek_v3 glm4_moe_lite glm4_moe dots1 nemotron_h
+    seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe""".split()
 # Of the class, but not of the forward pass; or derived from other fields where nibble needs them.
 NOT_COMPARED = set(
     """architectures model_type transformers_version output_hidden_states return_dict dtype chunk_size_feed_forward is_encoder_decoder id2label

@@ -3,7 +3,8 @@
 #include "model/cpu/attend.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <vector>
 
 namespace nibble {
 
@@ -15,36 +16,57 @@ Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const B
     a->config_ = c;
     a->eps_ = model.norm_eps;
     NIBBLE_TRY(a->kv_, weights.kv_shape(block.prefix, c.kv_heads, c.head_dim, c.head_dim));
-    const std::array<WeightSource::Part, 3> parts{{{block.prefix + ".q_proj", a->q_cols()},
-                                                   {block.prefix + ".k_proj", a->kv_cols()},
-                                                   {block.prefix + ".v_proj", a->kv_cols()}}};
+    std::vector<WeightSource::Part> parts{
+        {block.name(c.q_proj), c.q_cols()}, {block.name(c.k_proj), c.kv_cols()}, {block.name(c.v_proj), c.kv_cols()}};
+    if (!c.qkv_proj.empty()) parts = {{block.name(c.qkv_proj), c.q_cols() + 2 * c.kv_cols()}};
     NIBBLE_TRY(a->qkv_, weights.stack(parts, model.hidden, c.qkv_bias));
-    NIBBLE_TRY(a->out_, weights.linear(block.prefix + ".o_proj", model.hidden, a->q_cols(), c.out_bias));
-    if (c.qk_norm) {
-        NIBBLE_TRY(a->q_norm_, weights.norm(model, block.prefix + ".q_norm.weight", c.head_dim));
-        NIBBLE_TRY(a->k_norm_, weights.norm(model, block.prefix + ".k_norm.weight", c.head_dim));
+    NIBBLE_TRY(a->out_, weights.linear(block.name(c.o_proj), model.hidden, a->q_cols(), c.out_bias));
+    if (c.qk_norm != QkNorm::none) {
+        a->q_norm_name_ = block.name(c.q_norm) + ".weight";
+        a->k_norm_name_ = block.name(c.k_norm) + ".weight";
+        NIBBLE_TRY(a->q_norm_, weights.norm(model, a->q_norm_name_, a->normed_cols(c.q_cols())));
+        NIBBLE_TRY(a->k_norm_, weights.norm(model, a->k_norm_name_, a->normed_cols(c.kv_cols())));
     }
     return std::unique_ptr<Mixer>(std::move(a));
 }
 
-// Norm and rotary embedding of q and k, in place.
+void Attention::norm_row(float* row, const Workspace& work) const {
+    const auto norm = [&](float* x, int64_t cols, const std::vector<float>& w) {
+        const auto n = static_cast<int64_t>(w.size());
+        for (int64_t at = 0; at < cols; at += n)
+            work.elementwise->rms_norm(x + at, w.data(), n, eps_, work.bf16(), x + at);
+    };
+    norm(row, q_cols(), q_norm_);
+    norm(row + q_cols(), kv_cols(), k_norm_);
+}
+
+// q and k lie side by side: one run of heads.
+void Attention::rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const {
+    work.elementwise->rope(row, config_.heads + config_.kv_heads, config_.head_dim, cos, sin, config_.rope.dims,
+                           config_.rope.interleaved, bf16);
+}
+
+void Attention::scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const {
+    if (config_.query_period == 0) return;
+    const double steps = static_cast<double>(position / config_.query_period);
+    const auto factor = static_cast<float>(1 + double{config_.query_beta} * std::log1p(steps));
+    if (factor == 1.0f) return;
+    for (int64_t i = 0; i < q_cols(); ++i) q[i] *= factor;
+    if (bf16) work.elementwise->round_bf16(q, q_cols());
+}
+
+// Norm, rotary embedding and scale of q and k, in place.
 void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) const {
-    const ElementwiseKernels& k = *work.elementwise;
-    const int64_t stride = qkv_.rows(), dim = config_.head_dim, half = config_.rope.dims / 2;
+    const int64_t stride = qkv_.rows(), half = config_.rope.dims / 2;
+    const bool late = config_.qk_norm == QkNorm::late, early = !late && config_.qk_norm != QkNorm::none;
     const RotaryRows rotary = half ? work.rotary(config_.rope, batch.positions()) : RotaryRows{};
     work.parallel_rows(batch.rows(), q_cols() + kv_cols(), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             float* row = qkv + i * stride;
-            if (!q_norm_.empty()) {
-                for (int64_t h = 0; h < config_.heads; ++h)
-                    k.rms_norm(row + h * dim, q_norm_.data(), dim, eps_, work.bf16(), row + h * dim);
-                for (int64_t h = config_.heads; h < config_.heads + config_.kv_heads; ++h)
-                    k.rms_norm(row + h * dim, k_norm_.data(), dim, eps_, work.bf16(), row + h * dim);
-            }
-            // q and k lie side by side: one run of heads.
-            if (half)
-                k.rope(row, config_.heads + config_.kv_heads, dim, rotary.cos + i * half, rotary.sin + i * half,
-                       config_.rope.dims, config_.rope.interleaved, work.bf16());
+            if (early) norm_row(row, work);
+            if (half) rotate_row(row, rotary.cos + i * half, rotary.sin + i * half, work.bf16(), work);
+            if (late) norm_row(row, work);
+            scale_query(row, batch.positions()[static_cast<size_t>(i)], work.bf16(), work);
         }
     });
 }

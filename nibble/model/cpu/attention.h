@@ -1,5 +1,5 @@
-// Multi-head attention with grouped queries: q/k/v as one product, optional norm of q and k per head, rotary embedding,
-// the cache, o_proj.
+// Multi-head attention with grouped queries: q/k/v as one product, optional norm of q and k, rotary embedding, the
+// cache, o_proj.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -26,15 +26,26 @@ public:
     StateLayout state() const override { return {kv_page_bytes(kv_), config_.window, 0}; }
 
 private:
-    int64_t q_cols() const { return int64_t{config_.heads} * config_.head_dim; }
-    int64_t kv_cols() const { return int64_t{config_.kv_heads} * config_.head_dim; }
+    int64_t q_cols() const { return config_.q_cols(); }
+    int64_t kv_cols() const { return config_.kv_cols(); }
+    // What one norm of q or k runs over.
+    int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }
+    // Norms, or the rotary embedding, of q and k in one row of qkv_'s outputs.
+    void norm_row(float* row, const Workspace& work) const;
+    void rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const;
     AttentionShape shape(const Workspace& work) const {
         return {kv_, config_.heads, config_.scale, config_.window, work.bf16()};
     }
+    // The query of one row by its position (AttentionConfig::query_beta).
+    void scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const;
     void prepare_rows(const Batch& batch, float* qkv, Workspace& work) const;
-    Status rows_backward(const Batch& batch, const float* raw, float* d_qkv, Workspace& work, GradientSink* sink) const;
+    // Norms of q and k on the gradients of their outputs, in place. raw: q, k and v as the norms read them.
+    Status norms_backward(const float* raw, int64_t rows, float* d_qkv, Workspace& work, GradientSink* sink) const;
+    // The transpose of the rotary embedding, the rotation by the negative angle, on gradients of q and k.
+    void rotate_back(const Batch& batch, float* d_qkv, Workspace& work) const;
 
     std::string prefix_;
+    std::string q_norm_name_, k_norm_name_;  // tensors
     int index_ = 0;
     AttentionConfig config_;
     KvShape kv_;

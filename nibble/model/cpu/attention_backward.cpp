@@ -7,40 +7,39 @@
 
 namespace nibble {
 
-// dqkv, in place, back through the rotary embedding (its transpose is the rotation by the negative angle) and the norms
-// of q and k, whose inputs `raw` holds.
-Status Attention::rows_backward(const Batch& batch, const float* raw, float* d_qkv, Workspace& work,
-                                GradientSink* sink) const {
-    const int64_t rows = batch.rows(), stride = qkv_.rows(), dim = config_.head_dim, half = config_.rope.dims / 2;
-    const int64_t rotated = config_.heads + config_.kv_heads;
-    const Arena::Scope scope(work.arena);
-    if (half) {
-        const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
-        float* sin = work.arena.floats(rows * half);
-        for (int64_t i = 0; i < rows * half; ++i) sin[i] = -rotary.sin[i];
-        work.parallel_rows(rows, rotated * dim, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
-                work.elementwise->rope(d_qkv + i * stride, rotated, dim, rotary.cos + i * half, sin + i * half,
-                                       config_.rope.dims, config_.rope.interleaved, false);
-        });
-    }
-    if (q_norm_.empty()) return Ok{};
-    // Every head of every row is a row of its own.
-    const auto norm = [&](int64_t from, int64_t heads, const std::vector<float>& w, const std::string& name) -> Status {
+Status Attention::norms_backward(const float* raw, int64_t rows, float* d_qkv, Workspace& work,
+                                 GradientSink* sink) const {
+    const int64_t stride = qkv_.rows();
+    // What is normed together is a row of its own: a head, or all heads of a row.
+    const auto norm = [&](int64_t from, int64_t cols, const std::vector<float>& w, const std::string& name) -> Status {
         const Arena::Scope inner(work.arena);
-        float* x = work.arena.floats(rows * heads * dim);
-        float* d = work.arena.floats(rows * heads * dim);
+        const auto n = static_cast<int64_t>(w.size());
+        float* x = work.arena.floats(rows * cols);
+        float* d = work.arena.floats(rows * cols);
         for (int64_t i = 0; i < rows; ++i) {
-            std::copy_n(raw + i * stride + from, heads * dim, x + i * heads * dim);
-            std::copy_n(d_qkv + i * stride + from, heads * dim, d + i * heads * dim);
+            std::copy_n(raw + i * stride + from, cols, x + i * cols);
+            std::copy_n(d_qkv + i * stride + from, cols, d + i * cols);
         }
-        NIBBLE_CHECK(norm_backward({.x = x, .stride = dim, .rows = rows * heads, .eps = eps_}, w, d, d, dim, false,
-                                   prefix_ + name, work, sink));
-        for (int64_t i = 0; i < rows; ++i) std::copy_n(d + i * heads * dim, heads * dim, d_qkv + i * stride + from);
+        NIBBLE_CHECK(norm_backward({.x = x, .stride = n, .rows = rows * cols / n, .eps = eps_}, w, d, d, n, false, name,
+                                   work, sink));
+        for (int64_t i = 0; i < rows; ++i) std::copy_n(d + i * cols, cols, d_qkv + i * stride + from);
         return Ok{};
     };
-    NIBBLE_CHECK(norm(0, config_.heads, q_norm_, ".q_norm.weight"));
-    return norm(q_cols(), config_.kv_heads, k_norm_, ".k_norm.weight");
+    NIBBLE_CHECK(norm(0, q_cols(), q_norm_, q_norm_name_));
+    return norm(q_cols(), kv_cols(), k_norm_, k_norm_name_);
+}
+
+void Attention::rotate_back(const Batch& batch, float* d_qkv, Workspace& work) const {
+    const int64_t rows = batch.rows(), stride = qkv_.rows(), half = config_.rope.dims / 2;
+    if (half == 0) return;
+    const Arena::Scope scope(work.arena);
+    const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
+    float* sin = work.arena.floats(rows * half);
+    for (int64_t i = 0; i < rows * half; ++i) sin[i] = -rotary.sin[i];
+    work.parallel_rows(rows, q_cols() + kv_cols(), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            rotate_row(d_qkv + i * stride, rotary.cos + i * half, sin + i * half, false, work);
+    });
 }
 
 Status Attention::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
@@ -49,10 +48,16 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     const int64_t rows = batch.rows(), stride = qkv_.rows(), k_at = q_cols(), v_at = q_cols() + kv_cols();
     float* qkv = work.arena.floats(rows * stride);
     NIBBLE_CHECK(qkv_.forward(x, rows, qkv, work, nullptr));
-    float* raw = nullptr;
+    const bool late = config_.qk_norm == QkNorm::late;
+    float* raw = nullptr;  // q and k as their norms read them
     if (!q_norm_.empty()) {
         raw = work.arena.floats(rows * stride);
         std::copy_n(qkv, rows * stride, raw);
+        if (const int64_t half = config_.rope.dims / 2; late && half > 0) {
+            const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
+            for (int64_t i = 0; i < rows; ++i)
+                rotate_row(raw + i * stride, rotary.cos + i * half, rotary.sin + i * half, work.bf16(), work);
+        }
     }
     prepare_rows(batch, qkv, work);
     float* mixed = work.arena.floats(rows * q_cols());
@@ -73,7 +78,11 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
                      .dk = d_qkv + k_at,
                      .dv = d_qkv + v_at},
                     work);
-    NIBBLE_CHECK(rows_backward(batch, raw, d_qkv, work, sink));
+    for (int64_t i = 0; i < rows; ++i)
+        scale_query(d_qkv + i * stride, batch.positions()[static_cast<size_t>(i)], false, work);
+    if (late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
+    rotate_back(batch, d_qkv, work);
+    if (raw && !late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
     return linear_backward(qkv_, x, d_qkv, rows, dx, work, observer, sink);
 }
 

@@ -26,7 +26,9 @@ Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, W
     block.config_ = config;
     block.hidden_ = model.hidden;
     block.eps_ = model.norm_eps;
-    NIBBLE_TRY(block.norm_, weights.norm(model, config.norm, model.hidden));
+    if (!config.norm.empty()) {
+        NIBBLE_TRY(block.norm_, weights.norm(model, config.norm, model.hidden));
+    }
     if (!config.post_norm.empty()) {
         NIBBLE_TRY(block.post_norm_, weights.norm(model, config.post_norm, model.hidden));
     }
@@ -35,21 +37,32 @@ Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, W
     return block;
 }
 
+const float* Block::normed(const float* x, int64_t rows, Workspace& work) const {
+    if (norm_.empty()) return x;
+    const int64_t n = hidden_;
+    float* y = work.arena.floats(rows * n);
+    work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            work.elementwise->rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), y + i * n);
+    });
+    return y;
+}
+
 Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
     const ElementwiseKernels& k = *work.elementwise;
     const int64_t rows = batch.rows(), n = hidden_;
-    float* normed = work.arena.floats(rows * n);
+    const float* in = normed(x, rows, work);
     float* mixed = work.arena.floats(rows * n);
-    work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i)
-            k.rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
-    });
-    NIBBLE_CHECK(mixer_->forward(batch, normed, mixed, work, observer));
+    NIBBLE_CHECK(mixer_->forward(batch, in, mixed, work, observer));
     std::atomic<int64_t> bad{rows * n};  // the first element that is not finite
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             if (!post_norm_.empty()) k.rms_norm(mixed + i * n, post_norm_.data(), n, eps_, work.bf16(), mixed + i * n);
+            if (config_.residual_scale != 1.0f) {
+                for (int64_t j = i * n; j < (i + 1) * n; ++j) mixed[j] *= config_.residual_scale;
+                if (work.bf16()) k.round_bf16(mixed + i * n, n);
+            }
             k.add(mixed + i * n, n, work.bf16(), x + i * n);
             const int64_t at = k.first_nonfinite(x + i * n, n);
             if (at < 0) continue;

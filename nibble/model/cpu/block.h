@@ -1,10 +1,10 @@
-// A residual block: x = x + post_norm(mixer(norm(x))). Mixers (attention, MLP, MoE, Mamba-2 ...) implement one
-// interface; everything around them is written once, here.
+// A residual block: x = x + residual_scale * post_norm(mixer(norm(x))). Mixers (attention, MLP, MoE, Mamba-2 ...)
+// implement one interface; everything around them is written once, here.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/error.h"
 #include "model/batch.h"
-#include "model/config/config.h"
 #include "model/cpu/linear.h"
 #include "model/cpu/workspace.h"
 #include "model/sequence.h"
@@ -73,7 +73,7 @@ public:
     const BlockConfig& config() const { return config_; }
     const Mixer& mixer() const { return *mixer_; }
     std::vector<const Linear*> linears() const { return mixer_->linears(); }
-    std::span<const float> norm() const { return norm_; }            // as it multiplies
+    std::span<const float> norm() const { return norm_; }            // as it multiplies; may be empty
     std::span<const float> post_norm() const { return post_norm_; }  // may be empty
     StateLayout state() const { return mixer_->state(); }
 
@@ -88,7 +88,10 @@ private:
     BlockConfig config_;
     int64_t hidden_ = 0;
     float eps_ = 0;
-    std::vector<float> norm_, post_norm_;  // as they multiply: 1 + w where the model says so; post_norm_ may be empty
+    // The mixer's input: x after the block's norm, in memory of the arena; x itself where there is none.
+    const float* normed(const float* x, int64_t rows, Workspace& work) const;
+
+    std::vector<float> norm_, post_norm_;  // as they multiply: 1 + w where the model says so; empty: none
     std::unique_ptr<Mixer> mixer_;
 };
 

@@ -2,8 +2,8 @@
 // the checkpoint when they are needed, which therefore lives as long.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "kernels/quantize.h"
-#include "model/config/config.h"
 #include "model/cpu/workspace.h"
 
 #include <span>

@@ -48,6 +48,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             work.bytes->forward(linear_.weight, normed, count, n, {logits, vocab}, *work.pool);
         else
             NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
+        scale_logits(logits, count, work, !work.bytes && work.bf16());
         // -log p and its gradient p - onehot, in place of the logits.
         work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
@@ -61,7 +62,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
                 }
                 losses[begin + i] = -std::log(double{p[label]});
                 p[label] -= 1.0f;
-                for (int64_t j = 0; j < vocab; ++j) p[j] *= labels.scale;
+                for (int64_t j = 0; j < vocab; ++j) p[j] *= labels.scale * logit_scale_;
             }
         });
         numbers.resize(static_cast<size_t>(count));

@@ -38,8 +38,8 @@ public:
 
 private:
     static constexpr int most_conv = 16;
-    int64_t inner() const { return int64_t{config_.heads} * config_.head_dim; }
-    int64_t channels() const { return inner() + 2LL * config_.groups * config_.state; }
+    int64_t inner() const { return config_.inner(); }
+    int64_t channels() const { return config_.channels(); }
     // What the scan reads, from the rows of in_proj: in the arena.
     struct Inputs {
         float* projected;   // [rows, in_proj.rows]

@@ -3,7 +3,7 @@
 
 #include "model/weight_source.h"
 
-#include <array>
+#include <vector>
 
 namespace nibble {
 
@@ -11,10 +11,11 @@ Result<std::unique_ptr<Mlp>> Mlp::load(const std::string& prefix, int64_t hidden
                                        WeightSource& weights) {
     auto mlp = std::make_unique<Mlp>();
     mlp->config_ = c;
-    const std::array<WeightSource::Part, 2> parts{
-        {{prefix + "." + c.gate_proj, c.intermediate}, {prefix + "." + c.up_proj, c.intermediate}}};
-    const auto used = std::span(parts).subspan(c.gated ? 0 : 1);
-    NIBBLE_TRY(mlp->in_, weights.stack(used, hidden, c.bias));
+    std::vector<WeightSource::Part> parts;
+    if (c.gated) parts.push_back({prefix + "." + c.gate_proj, c.intermediate});
+    parts.push_back({prefix + "." + c.up_proj, c.intermediate});
+    if (!c.gate_up_proj.empty()) parts = {{prefix + "." + c.gate_up_proj, 2 * int64_t{c.intermediate}}};
+    NIBBLE_TRY(mlp->in_, weights.stack(parts, hidden, c.bias));
     NIBBLE_TRY(mlp->out_, weights.linear(prefix + "." + c.down_proj, hidden, c.intermediate, c.bias));
     return mlp;
 }

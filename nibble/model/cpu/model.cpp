@@ -38,7 +38,7 @@ Result<ModelConfig> model_config(const Checkpoint& checkpoint) {
 
 Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     Head h;
-    h.eps_ = config.norm_eps;
+    h.eps_ = config.norm_eps, h.logit_scale_ = config.logit_scale;
     h.norm_name_ = config.norm;
     NIBBLE_TRY(h.norm_, weights.norm(config, config.norm, config.hidden));
     std::string module = config.head;
@@ -58,7 +58,22 @@ Status Head::forward(const float* x, int64_t rows, float* logits, Workspace& wor
     const Arena::Scope scope(work.arena);
     float* normed = work.arena.floats(rows * linear_.cols);
     normalize(x, rows, normed, work);
-    return linear_.forward(normed, rows, logits, work, observer);
+    return project(normed, rows, logits, work, observer);
+}
+
+Status Head::project(const float* normed, int64_t rows, float* logits, Workspace& work, Observer* observer) const {
+    NIBBLE_CHECK(linear_.forward(normed, rows, logits, work, observer));
+    scale_logits(logits, rows, work, work.bf16());
+    return Ok{};
+}
+
+void Head::scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const {
+    if (logit_scale_ == 1.0f) return;
+    const int64_t n = linear_.rows;
+    work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first * n; i < last * n; ++i) logits[i] *= logit_scale_;
+        if (bf16) work.elementwise->round_bf16(logits + first * n, (last - first) * n);
+    });
 }
 
 Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
@@ -171,7 +186,7 @@ Status Model::predict(const Batch& batch, std::span<const int32_t> rows, bool ag
     NIBBLE_CHECK(parts_.predictor->forward(batch, hidden, parts_.embedding, {predicted_.data(), normed}, work));
     if (wanted == 0) return Ok{};
     float* logits = work.arena.floats(wanted * vocab);
-    NIBBLE_CHECK(parts_.head.linear().forward(normed, wanted, logits, work, nullptr));
+    NIBBLE_CHECK(parts_.head.project(normed, wanted, logits, work, nullptr));
     NIBBLE_CHECK(check_maps());
     work.pool->parallel_for(wanted, [&](int64_t i) {
         const std::span<float> row(logits + i * vocab, static_cast<size_t>(vocab));

@@ -6,11 +6,11 @@
 // row depend on no other row, no chunking, no thread count and no instruction set (docs/architecture.md 4).
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/philox.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/quantize.h"
 #include "model/batch.h"
-#include "model/config/config.h"
 #include "model/cpu/block.h"
 #include "model/cpu/predictor.h"
 #include "model/language_model.h"
@@ -38,6 +38,8 @@ public:
     void normalize(const float* x, int64_t rows, float* y, const Workspace& work) const;
     // The same and lm_head: logits [rows, vocab] of x [rows, hidden].
     Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
+    // logits [rows, vocab] of rows that are normalised already.
+    Status project(const float* normed, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
     // What the log-likelihood of every row is taken of.
     struct Labels {
         std::vector<int32_t> given;  // [rows], -1: none
@@ -53,12 +55,15 @@ public:
     std::span<const float> norm() const { return norm_; }  // as it multiplies
     const std::string& norm_name() const { return norm_name_; }
     float eps() const { return eps_; }
+    float logit_scale() const { return logit_scale_; }
 
 private:
+    void scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const;
+
     Linear linear_;  // "lm_head", also when tied
     std::vector<float> norm_;
     std::string norm_name_;
-    float eps_ = 0;
+    float eps_ = 0, logit_scale_ = 1.0f;
 };
 
 struct ModelParts {

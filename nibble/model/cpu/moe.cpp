@@ -17,9 +17,9 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
     auto moe = std::make_unique<Moe>();
     moe->config_ = config;
     moe->hidden_ = hidden;
-    NIBBLE_TRY(moe->gate_, weights.linear(prefix + ".gate", config.experts, hidden, false));
+    NIBBLE_TRY(moe->gate_, weights.linear(prefix + "." + config.gate, config.experts, hidden, false));
     if (config.selection_bias) {
-        NIBBLE_TRY(moe->selection_bias_, weights.vector(prefix + ".gate.e_score_correction_bias", config.experts));
+        NIBBLE_TRY(moe->selection_bias_, weights.vector(prefix + "." + config.selection_bias_name, config.experts));
     }
     if (config.latent > 0) {
         NIBBLE_TRY(moe->to_latent_, weights.linear(prefix + ".fc1_latent_proj", config.latent, hidden, false));
@@ -27,12 +27,12 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
     }
     moe->experts_.reserve(config.experts);
     for (int e = 0; e < config.experts; ++e) {
-        NIBBLE_TRY(auto expert,
-                   Mlp::load(fmt::format("{}.experts.{}", prefix, e), moe->width(), config.expert, weights));
+        NIBBLE_TRY(auto expert, Mlp::load(fmt::format("{}.{}.{}", prefix, config.experts_name, e), moe->width(),
+                                          config.expert, weights));
         moe->experts_.push_back(std::move(expert));
     }
     if (config.shared.intermediate > 0) {
-        NIBBLE_TRY(moe->shared_, Mlp::load(prefix + ".shared_experts", hidden, config.shared, weights));
+        NIBBLE_TRY(moe->shared_, Mlp::load(prefix + "." + config.shared_name, hidden, config.shared, weights));
     }
     return std::unique_ptr<Mixer>(std::move(moe));
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/config/config.h"
+#include "architecture/model_config.h"
 
 #include <vector>
 

@@ -2,8 +2,8 @@
 // deepseek_v3, nemotron_h).
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/error.h"
-#include "model/config/config.h"
 
 #include <cstdint>
 #include <span>

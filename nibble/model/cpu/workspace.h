@@ -1,6 +1,7 @@
 // What a forward pass needs besides weights: kernels, threads, scratch memory that is kept from call to call.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/byte_product.h"
@@ -9,7 +10,6 @@
 #include "kernels/matmul.h"
 #include "kernels/ssm.h"
 #include "model/batch.h"
-#include "model/config/config.h"
 #include "model/cpu/linear_products.h"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Memory of a GPU for what sequences keep, and tables that grow with the longest of them.
 #pragma once
 
-#include "model/config/config.h"
+#include "architecture/model_config.h"
 #include "model/cpu/workspace.h"
 #include "model/device/step.h"
 #include "model/state_memory.h"

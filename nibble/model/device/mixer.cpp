@@ -44,7 +44,30 @@ Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model,
     return std::visit(Maker{model, block, weights}, block.config().mixer);
 }
 
+namespace {
+
+// What a description may ask for and the kernels of a GPU do not do.
+Status check_device_block(const ModelConfig& model, const BlockConfig& block) {
+    const auto lacks = [&](std::string_view what) {
+        return fail("{}: {} not supported on --device cuda; use --device cpu", block.prefix, what);
+    };
+    if (block.norm.empty()) return lacks("a block without a norm before its mixer is");
+    if (block.residual_scale != 1.0f) return lacks("multipliers of residuals are");
+    if (model.logit_scale != 1.0f) return lacks("multipliers of logits are");
+    if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
+        if (a->query_period > 0) return lacks("a scale of queries by their position is");
+        if (a->qk_norm == QkNorm::joined) return lacks("norms over all heads of queries and keys are");
+        if (a->qk_norm == QkNorm::late) return lacks("norms of queries and keys after the rotary embedding are");
+    }
+    if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer); mlp && !mlp->gate_up_proj.empty())
+        return lacks("gate_proj and up_proj in one matrix are");
+    return Ok{};
+}
+
+}  // namespace
+
 Result<DeviceLayer> DeviceLayer::make(const ModelConfig& model, const Block& block, DeviceWeights& weights) {
+    NIBBLE_CHECK(check_device_block(model, block.config()));
     DeviceLayer layer{.config = block.config()};
     NIBBLE_TRY(layer.norm, weights.vector(block.norm()));
     NIBBLE_TRY(layer.post_norm, weights.vector(block.post_norm()));

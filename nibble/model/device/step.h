@@ -8,11 +8,11 @@
 // Pointers are device pointers unless a comment says otherwise. All work is queued and none is waited for.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "kernels/attention_cuda.h"
 #include "kernels/elementwise_cuda.h"
 #include "kernels/matmul_cuda.h"
 #include "kernels/ssm_cuda.h"
-#include "model/config/config.h"
 #include "model/device/observer.h"
 #include "tensor/device.h"
 

@@ -50,9 +50,9 @@ Result<std::unique_ptr<TrainMixer>> TrainAttention::make(const TrainMixerParts& 
     t->cached_ = parts.cached;
     NIBBLE_TRY(t->qkv_, TrainLinear::of(parts.units[0], engine.in(), parts.vectors));
     t->out_ = TrainLinear(parts.units[1], engine.out(), parts.vectors);
-    if (config.qk_norm) {
-        NIBBLE_TRY(t->q_norm_, parts.vectors.place(t->prefix_ + ".q_norm.weight"));
-        NIBBLE_TRY(t->k_norm_, parts.vectors.place(t->prefix_ + ".k_norm.weight"));
+    if (config.qk_norm != QkNorm::none) {
+        NIBBLE_TRY(t->q_norm_, parts.vectors.place(parts.layer.config.name(config.q_norm) + ".weight"));
+        NIBBLE_TRY(t->k_norm_, parts.vectors.place(parts.layer.config.name(config.k_norm) + ".weight"));
         if (t->q_norm_ >= 0) engine.use_norms(parts.vectors.at(t->q_norm_), parts.vectors.at(t->k_norm_));
     }
     return std::unique_ptr<TrainMixer>(std::move(t));
@@ -160,8 +160,9 @@ Status TrainAttention::backward(const std::byte* x, std::span<std::byte* const> 
                                            .workspace = workspace},
                                           step.stream));
     if (work.cache) NIBBLE_CHECK(work.cache->clear(rows, {dk, dv, d_qkv}, width, step.stream));
-    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, c.qk_norm ? gradient_at(work.of_vectors, q_norm_) : nullptr,
-                                     c.qk_norm ? gradient_at(work.of_vectors, k_norm_) : nullptr, work.workspace,
+    const bool normed = c.qk_norm != QkNorm::none;
+    NIBBLE_CHECK(cuda::rope_backward(rope, d_qkv, normed ? gradient_at(work.of_vectors, q_norm_) : nullptr,
+                                     normed ? gradient_at(work.of_vectors, k_norm_) : nullptr, work.workspace,
                                      step.stream));
     return qkv_.backward(d_qkv, x, n, dx, gradient, false, work);
 }

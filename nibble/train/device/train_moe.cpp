@@ -186,7 +186,7 @@ Result<std::unique_ptr<TrainMixer>> TrainMoe::make(const TrainMixerParts& parts,
         t->from_latent_ = TrainLinear(units[1], *engine.from_latent(), parts.vectors);
     }
     if (config.selection_bias) {
-        NIBBLE_TRY(const int64_t at, parts.vectors.place(parts.layer.config.prefix + ".gate.e_score_correction_bias"));
+        NIBBLE_TRY(const int64_t at, parts.vectors.place(parts.layer.config.name(config.selection_bias_name)));
         if (at >= 0 && parts.vectors.at(at)) engine.use_selection_bias(parts.vectors.at(at));
     }
     return std::unique_ptr<TrainMixer>(std::move(t));

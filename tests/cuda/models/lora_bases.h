@@ -1,10 +1,10 @@
 // Bases under adapters: checkpoints on disk, stored as they are served.
 #pragma once
 
+#include "architecture/model_config.h"
 #include "checkpoint/convert.h"
 #include "cuda/models/prefer_experts.h"
 #include "cuda/models/train_recipes.h"
-#include "model/config/config.h"
 #include "train/small_trainer.h"
 #include "train/train_shapes.h"
 #include "train/trained_codes.h"

@@ -1,6 +1,7 @@
-#include "checkpoint/canonical_config.h"
+#include "architecture/canonical_config.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
+#include "architecture/family.h"
 
 #include <algorithm>
 #include <array>
@@ -11,35 +12,8 @@
 namespace nibble {
 namespace {
 
-struct Spelling {
-    std::string_view families;  // separated by spaces; "*": all
-    const char* name;           // of transformers 5
-    const char* other;
-};
-
-// transformers' attribute_map of each family, the names that its __post_init__ still takes, and what publishers write.
-constexpr std::array spellings{
-    Spelling{"*", "dtype", "torch_dtype"},
-    Spelling{"mixtral qwen3_moe", "num_local_experts", "num_experts"},
-    Spelling{"deepseek_v3 nemotron_h", "n_routed_experts", "num_local_experts"},
-    Spelling{"deepseek_v3", "num_nextn_predict_layers", "num_mtp_layers"},
-    Spelling{"gemma3_text", "hidden_activation", "hidden_act"},
-    Spelling{"gemma3_text", "sliding_window_pattern", "_sliding_window_pattern"},
-    Spelling{"nemotron_h", "layers_block_type", "layer_types"},
-    Spelling{"nemotron_h", "layers_block_type", "hybrid_override_pattern"},
-    Spelling{"nemotron_h", "mtp_layers_block_type", "mtp_hybrid_override_pattern"},
-    Spelling{"nemotron_h", "layer_norm_epsilon", "norm_eps"},
-    Spelling{"nemotron_h", "ssm_state_size", "mamba_d_state"},
-    Spelling{"nemotron_h", "n_groups", "mamba_n_groups"},
-    Spelling{"nemotron_h", "conv_kernel", "mamba_d_conv"},
-    Spelling{"nemotron_h", "expand", "mamba_expand"},
-    Spelling{"nemotron_h", "time_step_min", "mamba_dt_min"},
-    Spelling{"nemotron_h", "time_step_max", "mamba_dt_max"},
-    Spelling{"nemotron_h", "time_step_limit", "mamba_dt_limit"},
-    Spelling{"nemotron_h", "time_step_floor", "mamba_dt_init_floor"},
-    Spelling{"nemotron_h", "use_conv_bias", "mamba_conv_bias"},
-    Spelling{"nemotron_h", "chunk_size", "mamba_chunk_size"},
-};
+// What every family spells both ways.
+constexpr FieldSpelling common_spellings[] = {{"dtype", "torch_dtype"}};
 
 // Kinds of layers under their older names, and by the letters of a pattern.
 struct LayerKind {
@@ -51,15 +25,6 @@ constexpr std::array layer_kinds{LayerKind{"linear_attention", "mamba", 'M'},
                                  LayerKind{"full_attention", "attention", '*'}, LayerKind{"moe", nullptr, 'E'},
                                  LayerKind{"mlp", nullptr, '-'}};
 constexpr std::array layer_lists{"layers_block_type", "mtp_layers_block_type", "layer_types"};
-
-bool has_word(std::string_view words, std::string_view word) {
-    for (size_t at = 0; at < words.size();) {
-        const size_t end = std::min(words.find(' ', at), words.size());
-        if (words.substr(at, end - at) == word) return true;
-        at = end + 1;
-    }
-    return false;
-}
 
 const Json* present(const Json& object, std::string_view key) {
     const auto at = object.find(key);
@@ -139,8 +104,8 @@ private:
 
 class Canonical {
 public:
-    Canonical(Json config, std::string type)
-        : config_(std::move(config)), type_(std::move(type)), defaults_(config_defaults(type_)) {}
+    Canonical(Json config, const std::string& type)
+        : config_(std::move(config)), family_(find_family(type)), defaults_(config_defaults(type)) {}
 
     Result<Json> make() {
         decode_special_floats(config_);
@@ -150,29 +115,30 @@ public:
         if (defaults_.contains("rope_theta")) NIBBLE_CHECK(merge_rope());
         for (const auto& [key, value] : defaults_.items())
             if (key != "rope_theta" && key != "rope_local_base_freq" && !config_.contains(key)) config_[key] = value;
-        if (type_ == "nemotron_h") NIBBLE_CHECK(count_layers());
+        if (defaults_.contains("layers_block_type")) NIBBLE_CHECK(count_layers());
         return std::move(config_);
     }
 
 private:
-    bool concerns(const Spelling& spelling) const {
-        return spelling.families == "*" || has_word(spelling.families, type_);
-    }
-
+    // Patterns of letters are known in families with a list of kinds.
     Status rename_layer_kinds() {
+        const bool patterns = defaults_.contains("layers_block_type");
         std::vector<const char*> keys(layer_lists.begin(), layer_lists.end());
-        if (type_ == "nemotron_h") keys.insert(keys.end(), {"hybrid_override_pattern", "mtp_hybrid_override_pattern"});
+        if (patterns) keys.insert(keys.end(), {"hybrid_override_pattern", "mtp_hybrid_override_pattern"});
         for (const char* key : keys) {
             const Json* value = present(config_, key);
-            if (!value || (!value->is_array() && type_ != "nemotron_h")) continue;
+            if (!value || (!value->is_array() && !patterns)) continue;
             NIBBLE_TRY(config_[key], layer_kinds_of(key, *value));
         }
         return Ok{};
     }
 
     Status merge_spellings() {
-        for (const Spelling& spelling : spellings) {
-            if (!concerns(spelling)) continue;
+        NIBBLE_CHECK(merge_spellings(common_spellings));
+        return family_ ? merge_spellings(family_->spellings) : Status(Ok{});
+    }
+    Status merge_spellings(std::span<const FieldSpelling> spellings) {
+        for (const FieldSpelling& spelling : spellings) {
             const Json* other = present(config_, spelling.other);
             if (other) {
                 const Json* value = present(config_, spelling.name);
@@ -184,7 +150,7 @@ private:
         return Ok{};
     }
 
-    // nemotron_h: the list of kinds says how many layers there are.
+    // The list of kinds says how many layers there are.
     Status count_layers() {
         const Json* kinds = present(config_, "layers_block_type");
         if (!kinds) return fail("config.json: 'layers_block_type' is missing");
@@ -243,7 +209,7 @@ private:
     }
 
     Json config_;
-    std::string type_;
+    const Family* family_;
     Json defaults_;
 };
 
@@ -256,22 +222,35 @@ std::string model_type_of(const Json& config) {
 
 Result<Json> canonical_config(const Json& config) {
     if (!config.is_object()) return fail("config.json is not an object");
-    std::string type = model_type_of(config);
-    if (type != "gemma3") return Canonical(config, std::move(type)).make();
+    const std::string type = model_type_of(config);
     const Json* text = present(config, "text_config");
-    if (!text || !text->is_object()) return fail("config.json: gemma3 without a text_config");
+    const bool inside = text && text->is_object();
+    const Family* part = find_multimodal_family(type, inside ? model_type_of(*text) : "");
+    if (!part) return Canonical(config, type).make();
+    if (!inside) return fail("config.json: {} without a text_config", type);
     Json inner = *text;
     for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id", "tie_word_embeddings"})
         if (!inner.contains(key) && config.contains(key)) inner[key] = config[key];
-    inner["model_type"] = "gemma3_text";
-    return Canonical(std::move(inner), "gemma3_text").make();
+    inner["model_type"] = part->model_type;
+    return Canonical(std::move(inner), std::string(part->model_type)).make();
 }
 
 std::vector<const char*> spellings_of(const char* name) {
     std::vector<const char*> names{name};
-    for (const Spelling& spelling : spellings)
-        if (std::string_view(spelling.name) == name) names.push_back(spelling.other);
+    const auto add = [&](std::span<const FieldSpelling> spellings) {
+        for (const FieldSpelling& spelling : spellings)
+            if (std::string_view(spelling.name) == name &&
+                std::ranges::find(names, std::string_view(spelling.other)) == names.end())
+                names.push_back(spelling.other);
+    };
+    add(common_spellings);
+    for (const Family* family : families()) add(family->spellings);
     return names;
+}
+
+Json config_defaults(std::string_view model_type) {
+    const Family* family = find_family(model_type);
+    return family ? *parse_json(family->defaults, {.python_constants = true}) : Json();
 }
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 
 #include "base/mapped_file.h"
 

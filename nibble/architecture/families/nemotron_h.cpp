@@ -1,7 +1,7 @@
 // nemotron_h: one mixer per layer, of four kinds. Attention has no rotary embedding, whatever rope_theta says.
 // dt follows time_step_limit, as the published code and the serving engines have it; transformers' torch path clamps at
 // time_step_min instead.
-#include "model/config/config_families.h"
+#include "architecture/family.h"
 
 #include <limits>
 
@@ -58,34 +58,15 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
 }
 
 Result<MoeConfig> read_moe(ConfigFields& f, Activation activation) {
-    MoeConfig moe;
-    moe.router = MoeConfig::Router::sigmoid;
-    moe.selection_bias = true;
-    NIBBLE_TRY(const int64_t experts, f.integer("n_routed_experts"));
-    NIBBLE_TRY(const int64_t chosen, f.integer("num_experts_per_tok"));
-    NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
-    NIBBLE_TRY(const int64_t shared, f.integer_or("n_shared_experts", 0, 0));
+    NIBBLE_TRY(MoeConfig moe, read_grouped_experts(f));
     NIBBLE_TRY(const int64_t shared_width, f.integer_or("moe_shared_expert_intermediate_size", 0, 0));
-    NIBBLE_TRY(const int64_t groups, f.integer_or("n_group", 1));
-    NIBBLE_TRY(const int64_t kept, f.integer_or("topk_group", 1));
     NIBBLE_TRY(const int64_t latent, f.integer_or("moe_latent_size", 0));
-    NIBBLE_TRY(moe.normalize, f.boolean_or("norm_topk_prob", true));
-    NIBBLE_TRY(const double scaling, f.number_or("routed_scaling_factor", 1.0));
     f.ignore("moe_shared_expert_overlap");
-    if (chosen > experts) return f.bad("num_experts_per_tok", "more than n_routed_experts");
-    if (experts % groups != 0 || kept > groups)
-        return f.bad("n_group", "does not divide the experts, or fewer than topk_group");
-    moe.experts = static_cast<int>(experts), moe.top_k = static_cast<int>(chosen);
-    moe.groups = static_cast<int>(groups), moe.kept_groups = static_cast<int>(kept);
-    moe.expert.intermediate = static_cast<int>(width);
-    moe.shared.intermediate = shared > 0 ? static_cast<int>(shared_width) : 0;
+    if (moe.shared.intermediate > 0) moe.shared.intermediate = static_cast<int>(shared_width);
     for (MlpConfig* mlp : {&moe.expert, &moe.shared}) mlp->gated = false, mlp->activation = activation;
     moe.latent = static_cast<int>(latent);
-    moe.routed_scaling = static_cast<float>(scaling);
     return moe;
 }
-
-}  // namespace
 
 Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     ModelConfig model;
@@ -148,7 +129,7 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     };
     for (size_t l = 0; l < pattern.size(); ++l) model.blocks.push_back(block(root, l, pattern[l]));
     if (modules == 0 || predicting.empty()) return model;
-    // Beside the trunk: "mtp.layers.0" has what joins the input, the last layer the norm.
+    // Next to the trunk: "mtp.layers.0" has what joins the input, the last layer the norm.
     const std::string base = root.substr(0, root.rfind('.', root.size() - 2) + 1) + "mtp.";
     model.prediction =
         PredictionConfig{.projection = base + "layers.0.eh_proj",
@@ -160,4 +141,42 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     return model;
 }
 
+constexpr FieldSpelling nemotron_h_spellings[] = {{"n_routed_experts", "num_local_experts"},
+                                                  {"layers_block_type", "layer_types"},
+                                                  {"layers_block_type", "hybrid_override_pattern"},
+                                                  {"mtp_layers_block_type", "mtp_hybrid_override_pattern"},
+                                                  {"layer_norm_epsilon", "norm_eps"},
+                                                  {"ssm_state_size", "mamba_d_state"},
+                                                  {"n_groups", "mamba_n_groups"},
+                                                  {"conv_kernel", "mamba_d_conv"},
+                                                  {"expand", "mamba_expand"},
+                                                  {"time_step_min", "mamba_dt_min"},
+                                                  {"time_step_max", "mamba_dt_max"},
+                                                  {"time_step_limit", "mamba_dt_limit"},
+                                                  {"time_step_floor", "mamba_dt_init_floor"},
+                                                  {"use_conv_bias", "mamba_conv_bias"},
+                                                  {"chunk_size", "mamba_chunk_size"}};
+
+}  // namespace
+
+namespace family {
+
+extern const Family nemotron_h{.model_type = "nemotron_h",
+                               .defaults = R"({
+        "vocab_size": 131072, "hidden_size": 4096, "tie_word_embeddings": false, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "attention_bias": false,
+        "intermediate_size": 21504, "mlp_hidden_act": "relu2", "mlp_bias": false, "ssm_state_size": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8, "conv_kernel": 4,
+        "time_step_limit": [0.0, Infinity], "use_conv_bias": true, "mamba_proj_bias": false, "n_routed_experts": 8,
+        "n_shared_experts": 1, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+        "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": true, "use_bias": false, "layer_norm_epsilon": 1e-05,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]})",
+                               .describe = read_nemotron_h,
+                               .spellings = nemotron_h_spellings,
+                               .root = "backbone.",
+                               .gguf = "nemotron_h",
+                               .gguf_experts = "nemotron_h_moe"};
+
+}  // namespace family
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// The fields of a canonical configuration (checkpoint/canonical_config.h), read once each: what is left unread at the
+// The fields of a canonical configuration (architecture/canonical_config.h), read once each: what is left unread at the
 // end must be known not to matter.
 #pragma once
 

@@ -1,11 +1,13 @@
-// What a model is, as values: a list of residual blocks  x = x + post_norm(mixer(norm(x)))  between an embedding and a
-// head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four kinds. There is no model class per
-// architecture: architectures end in model/config/config.cpp, which turns config.json into this list.
+// The description of a model as values: an embedding, a list of residual blocks
+//   x = x + residual_scale * post_norm(mixer(norm(x)))
+// and a head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four kinds. Every number is resolved
+// from config.json and every tensor has its name here, so that the engines, calibration, exports, the GGUF writer and
+// training need to know no family. The table of a family (architecture/families/) is the only place that does.
 #pragma once
 
+#include "base/activation.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "kernels/elementwise.h"
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +20,7 @@ namespace nibble {
 
 struct Rope {
     enum class Scaling : uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
-    int dims = 0;              // rotated dimensions of a head; 0: no rotary embedding (nemotron_h)
+    int dims = 0;              // rotated dimensions, the first of a head; 0: no rotary embedding
     bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + dims/2)
     double theta = 10000.0;
     double factor = 1.0;                                   // linear, llama3, yarn
@@ -30,13 +32,32 @@ struct Rope {
     bool operator==(const Rope&) const = default;
 };
 
+// RMSNorm of queries and keys.
+enum class QkNorm : uint8_t {
+    none,
+    head,    // of every head, one weight for all; before the rotary embedding
+    joined,  // of all heads together, before the rotary embedding
+    late,    // of every head, after the rotary embedding
+};
+
+// Names of modules are relative to the block's prefix: "q_proj" stands for PREFIX.q_proj.weight and PREFIX.q_proj.bias.
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
     float scale = 1.0f;  // of q . k
     bool qkv_bias = false, out_bias = false;
-    bool qk_norm = false;  // RMSNorm per head before the rotary embedding (qwen3, gemma3)
-    int64_t window = 0;    // keys a query sees, itself included; 0: all
+    QkNorm qk_norm = QkNorm::none;
+    int64_t window = 0;  // keys a query sees, itself included; 0: all
     Rope rope;
+    // After the rotary embedding, the query at position p is multiplied by 1 + query_beta * ln(1 + floor(p /
+    // query_period)). Period 0: it is not.
+    float query_beta = 0.0f;
+    int64_t query_period = 0;
+    std::string qkv_proj;  // one matrix with the rows of q, k and v; empty: three
+    std::string q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
+    std::string q_norm = "q_norm", k_norm = "k_norm";
+
+    int64_t q_cols() const { return int64_t{heads} * head_dim; }
+    int64_t kv_cols() const { return int64_t{kv_heads} * head_dim; }
 };
 
 // Multi-head latent attention (deepseek_v3). Queries and keys have nope_dim + rope.dims dimensions, values v_dim.
@@ -54,7 +75,7 @@ struct MlpConfig {
     Activation activation = Activation::silu;
     bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
     bool bias = false;
-    // Names of the linears below the block's prefix (mixtral's experts: w1, w3, w2).
+    std::string gate_up_proj;  // one matrix with the rows of gate, then of up; empty: two
     std::string gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
 };
 
@@ -64,16 +85,22 @@ struct MoeConfig {
     MlpConfig shared;  // intermediate 0: none
     enum class Router : uint8_t { softmax, sigmoid } router = Router::softmax;
     bool normalize = true;        // weights of the chosen experts sum to one
-    bool selection_bias = false;  // PREFIX.gate.e_score_correction_bias: moves the choice, not the weight
+    bool selection_bias = false;  // a tensor that moves the choice, not the weight
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
     int latent = 0;  // width of fc1_latent_proj; 0: experts see the full width
+    // Expert e is PREFIX.EXPERTS.e; `selection_bias_name` is a tensor, not a module.
+    std::string gate = "gate", selection_bias_name = "gate.e_score_correction_bias";
+    std::string experts_name = "experts", shared_name = "shared_experts";
 };
 
 struct MambaConfig {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
     bool conv_bias = true, projection_bias = false;
     float dt_min = 0.0f;  // dt is clamped from below
+
+    int64_t inner() const { return int64_t{heads} * head_dim; }
+    int64_t channels() const { return inner() + 2LL * groups * state; }  // of the convolution
 };
 
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;
@@ -82,20 +109,24 @@ struct BlockConfig {
     int index = 0;          // in ModelConfig::blocks
     int layer = 0;          // in the checkpoint's names
     std::string prefix;     // of the mixer's tensors: "model.layers.3.self_attn"
-    std::string norm;       // "model.layers.3.input_layernorm.weight"
-    std::string post_norm;  // empty: none (gemma3 has one)
+    std::string norm;       // "model.layers.3.input_layernorm.weight"; empty: none
+    std::string post_norm;  // empty: none
     MixerConfig mixer;
+    float residual_scale = 1.0f;
+
+    // Name of a module or tensor of the mixer.
+    std::string name(std::string_view relative) const { return prefix + "." + std::string(relative); }
 };
 
 // Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, 2.2): a guess at the token after next, made of the hidden
-// state h[i] behind the model's last norm and of the token t[i + 1] that follows it,
+// state h[i] after the model's last norm and of the token t[i + 1] that follows it,
 //   x = projection(concat(embedding_norm(embedding(t[i + 1])), hidden_norm(h[i])))
 //   logits of t[i + 2] = head(norm(blocks(x)))
 // with the model's own embedding and head. Applied again to what it made of a row, it guesses the token after that.
 struct PredictionConfig {
     std::string projection;  // a linear, [hidden, 2 * hidden]
     std::string embedding_norm, hidden_norm, norm;
-    bool hands_on_normed = false;  // applied again, it takes what is behind `norm` (nemotron_h), not before it
+    bool hands_on_normed = false;  // applied again, it takes the output of `norm` (nemotron_h), not its input
     std::vector<BlockConfig>
         blocks;  // attention keeps its own past; BlockConfig::index goes on from the model's blocks
 };
@@ -104,8 +135,9 @@ struct ModelConfig {
     std::string architecture;  // model_type
     int64_t vocab = 0, hidden = 0, context = 0;
     float norm_eps = 1e-5f;
-    bool norm_plus_one = false;         // RMSNorm multiplies by 1 + w (gemma3)
+    bool norm_plus_one = false;         // every RMSNorm multiplies by 1 + w (gemma3)
     float embedding_scale = 1.0f;       // gemma3: sqrt(hidden), rounded to BF16
+    float logit_scale = 1.0f;           // granite: 1 / logits_scaling
     std::string embedding, norm, head;  // tensor names; head == embedding when tied
     std::vector<BlockConfig> blocks;
     // The first of the modules that num_nextn_predict_layers announces; what is drafted applies it again and again.

@@ -1,4 +1,4 @@
-#include "model/config/config_rope.h"
+#include "architecture/config_rope.h"
 
 #include <cmath>
 
@@ -28,18 +28,23 @@ Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
     return Ok{};
 }
 
-}  // namespace
-
+// One object, named `what` in messages.
 Result<Rope> read_rope_object(const Json& object, const std::string& what, int64_t dims, int64_t context,
-                              float* scale) {
+                              const RopeReading& reading) {
     if (!object.is_object()) return fail("{} is not an object", what);
-    if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: they come in pairs", dims);
     ConfigFields f(object, what);
+    if (reading.partial) {
+        NIBBLE_TRY(const double share, f.number_or("partial_rotary_factor", *reading.partial));
+        if (!(share > 0 && share <= 1)) return f.bad("partial_rotary_factor", "expected a number above 0, at most 1");
+        dims = static_cast<int64_t>(static_cast<double>(dims) * share);
+    } else {
+        NIBBLE_CHECK(f.must_be("partial_rotary_factor", 1.0));
+    }
+    if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: they come in pairs", dims);
     Rope rope;
     rope.dims = static_cast<int>(dims);
     NIBBLE_TRY(rope.theta, f.number("rope_theta"));
     if (!(rope.theta > 1.0)) return f.bad("rope_theta", "expected a number above 1");
-    NIBBLE_CHECK(f.must_be("partial_rotary_factor", 1.0));
     NIBBLE_TRY(const std::string type, f.string_or("rope_type", "default"));
     if (type == "linear") {
         rope.scaling = Rope::Scaling::linear;
@@ -55,19 +60,47 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
         if (!(rope.high_freq_factor > rope.low_freq_factor))
             return f.bad("high_freq_factor", "expected more than low_freq_factor");
     } else if (type == "yarn") {
-        NIBBLE_CHECK(read_yarn(f, context, rope, scale));
+        NIBBLE_CHECK(read_yarn(f, context, rope, reading.scale));
+    } else if (type == "dynamic" && f.has("alpha")) {  // Hunyuan's: another theta, at any length
+        NIBBLE_TRY(const double alpha, f.number("alpha"));
+        if (!(alpha > 0)) return f.bad("alpha", "expected a positive number");
+        f.ignore("factor");
+        rope.theta *= std::pow(alpha, static_cast<double>(dims) / static_cast<double>(dims - 2));
     } else if (type != "default" && type != "none") {
         return fail("{}: rotary embedding '{}' is not supported (default, linear, llama3, yarn are)", what, type);
     }
+    if (reading.query_beta && f.has("llama_4_scaling_beta")) {
+        NIBBLE_TRY(const double beta, f.number("llama_4_scaling_beta"));
+        NIBBLE_TRY(*reading.query_period, f.integer("original_max_position_embeddings"));
+        *reading.query_beta = static_cast<float>(beta);
+        f.ignore("max_position_embeddings");
+    }
+    for (const char* key : {"mrope_section", "mrope_interleaved"})
+        f.ignore(key);  // text has one position in all sections
     NIBBLE_CHECK(f.all_read());
     return rope;
 }
 
-Result<Rope> read_rope(ConfigFields& fields, int64_t dims, int64_t context, float* scale) {
+}  // namespace
+
+Result<Rope> read_rope(ConfigFields& fields, int64_t dims, int64_t context, const RopeReading& reading) {
     NIBBLE_CHECK(fields.must_be("rope_interleaved", false));
     const Json* parameters = fields.find("rope_parameters");
     if (!parameters) return fail("config.json: 'rope_parameters' is missing");
-    return read_rope_object(*parameters, "config.json: rope_parameters", dims, context, scale);
+    return read_rope_object(*parameters, "config.json: rope_parameters", dims, context, reading);
+}
+
+Result<LayerRopes> read_layer_ropes(ConfigFields& fields, int64_t dims, int64_t context) {
+    const Json* parameters = fields.find("rope_parameters");
+    if (!parameters) return fail("config.json: 'rope_parameters' is missing");
+    const auto rope = [&](const char* kind) {
+        return read_rope_object((*parameters)[kind], fmt::format("config.json: rope_parameters.{}", kind), dims,
+                                context, {});
+    };
+    LayerRopes ropes;
+    NIBBLE_TRY(ropes.full, rope("full_attention"));
+    NIBBLE_TRY(ropes.sliding, rope("sliding_attention"));
+    return ropes;
 }
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
-#include "model/config/config_fields.h"
+#include "architecture/config_fields.h"
 
-#include "checkpoint/config_json.h"
+#include "architecture/config_json.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,132 @@
+#include "architecture/tensor_list.h"
+
+#include <utility>
+
+namespace nibble {
+namespace {
+
+class TensorLister {
+public:
+    explicit TensorLister(const ModelConfig& model) : hidden_(model.hidden) {}
+
+    void add(std::string name, std::vector<int64_t> shape, TensorRole role) {
+        list.push_back({std::move(name), std::move(shape), role});
+    }
+    void norm(std::string name, int64_t width) {
+        if (!name.empty()) add(std::move(name), {width}, TensorRole::norm);
+    }
+    void block(const BlockConfig& b) {
+        norm(b.norm, hidden_);
+        // The second norm of a feed-forward network comes before its matrices, that of attention after them.
+        const bool feed_forward =
+            std::holds_alternative<MlpConfig>(b.mixer) || std::holds_alternative<MoeConfig>(b.mixer);
+        if (feed_forward) norm(b.post_norm, hidden_);
+        std::visit([&](const auto& mixer) { this->mixer(b, mixer); }, b.mixer);
+        if (!feed_forward) norm(b.post_norm, hidden_);
+    }
+
+    std::vector<TensorEntry> list;
+
+private:
+    void linear(const std::string& module, int64_t rows, int64_t cols) {
+        add(module + ".weight", {rows, cols}, TensorRole::linear);
+    }
+    void bias(const std::string& module, int64_t rows) { add(module + ".bias", {rows}, TensorRole::bias); }
+
+    void mixer(const BlockConfig& b, const AttentionConfig& a) {
+        std::vector<std::pair<std::string, int64_t>> in{
+            {b.name(a.q_proj), a.q_cols()}, {b.name(a.k_proj), a.kv_cols()}, {b.name(a.v_proj), a.kv_cols()}};
+        if (!a.qkv_proj.empty()) in = {{b.name(a.qkv_proj), a.q_cols() + 2 * a.kv_cols()}};
+        for (const auto& [module, rows] : in) linear(module, rows, hidden_);
+        linear(b.name(a.o_proj), hidden_, a.q_cols());
+        if (a.qkv_bias)
+            for (const auto& [module, rows] : in) bias(module, rows);
+        if (a.out_bias) bias(b.name(a.o_proj), hidden_);
+        if (a.qk_norm == QkNorm::none) return;
+        const bool joined = a.qk_norm == QkNorm::joined;
+        norm(b.name(a.q_norm) + ".weight", joined ? a.q_cols() : a.head_dim);
+        norm(b.name(a.k_norm) + ".weight", joined ? a.kv_cols() : a.head_dim);
+    }
+    void mixer(const BlockConfig& b, const LatentAttentionConfig& a) {
+        const int64_t k_dim = a.nope_dim + a.rope.dims, q_rows = a.heads * k_dim, kv_a_rows = a.kv_rank + a.rope.dims;
+        const std::string first = b.name(a.q_rank > 0 ? "q_a_proj" : "q_proj");
+        linear(first, a.q_rank > 0 ? a.q_rank : q_rows, hidden_);
+        if (a.q_rank > 0) {
+            norm(b.name("q_a_layernorm.weight"), a.q_rank);
+            linear(b.name("q_b_proj"), q_rows, a.q_rank);
+        }
+        linear(b.name("kv_a_proj_with_mqa"), kv_a_rows, hidden_);
+        norm(b.name("kv_a_layernorm.weight"), a.kv_rank);
+        linear(b.name("kv_b_proj"), int64_t{a.heads} * (a.nope_dim + a.v_dim), a.kv_rank);
+        linear(b.name("o_proj"), hidden_, int64_t{a.heads} * a.v_dim);
+        if (!a.bias) return;
+        bias(first, a.q_rank > 0 ? a.q_rank : q_rows);
+        bias(b.name("kv_a_proj_with_mqa"), kv_a_rows);
+        bias(b.name("o_proj"), hidden_);
+    }
+    void mlp(const std::string& prefix, const MlpConfig& m, int64_t outer) {
+        const int64_t width = m.intermediate;
+        const std::string down = prefix + "." + m.down_proj;
+        std::vector<std::pair<std::string, int64_t>> in;
+        if (m.gated) in.emplace_back(prefix + "." + m.gate_proj, width);
+        in.emplace_back(prefix + "." + m.up_proj, width);
+        if (!m.gate_up_proj.empty()) in = {{prefix + "." + m.gate_up_proj, 2 * width}};
+        linear(in[0].first, in[0].second, outer);
+        const bool numbered = m.down_proj == "w2";  // w1, w2, w3
+        if (numbered) linear(down, outer, width);
+        for (size_t i = 1; i < in.size(); ++i) linear(in[i].first, in[i].second, outer);
+        if (!numbered) linear(down, outer, width);
+        if (!m.bias) return;
+        for (const auto& [module, rows] : in) bias(module, rows);
+        bias(down, outer);
+    }
+    void mixer(const BlockConfig& b, const MlpConfig& m) { mlp(b.prefix, m, hidden_); }
+    void mixer(const BlockConfig& b, const MoeConfig& m) {
+        add(b.name(m.gate) + ".weight", {m.experts, hidden_}, TensorRole::router);
+        const std::string experts = b.name(m.experts_name);
+        for (int e = 0; e < m.experts; ++e)
+            mlp(fmt::format("{}.{}", experts, e), m.expert, m.latent > 0 ? m.latent : hidden_);
+        if (m.latent > 0) {
+            linear(b.name("fc1_latent_proj"), m.latent, hidden_);
+            linear(b.name("fc2_latent_proj"), hidden_, m.latent);
+        }
+        if (m.selection_bias) add(b.name(m.selection_bias_name), {m.experts}, TensorRole::choice);
+        if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, hidden_);
+    }
+    void mixer(const BlockConfig& b, const MambaConfig& m) {
+        linear(b.name("in_proj"), m.inner() + m.channels() + m.heads, hidden_);
+        linear(b.name("out_proj"), hidden_, m.inner());
+        add(b.name("conv1d.weight"), {m.channels(), 1, m.conv}, TensorRole::convolution);
+        if (m.conv_bias) bias(b.name("conv1d"), m.channels());
+        for (const char* name : {"A_log", "D", "dt_bias"}) add(b.name(name), {m.heads}, TensorRole::state);
+        norm(b.name("norm.weight"), m.inner());
+        if (!m.projection_bias) return;
+        bias(b.name("in_proj"), m.inner() + m.channels() + m.heads);
+        bias(b.name("out_proj"), hidden_);
+    }
+
+    int64_t hidden_;
+};
+
+}  // namespace
+
+std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
+    TensorLister lister(model);
+    lister.add(model.embedding, {model.vocab, model.hidden}, TensorRole::embedding);
+    for (const BlockConfig& block : model.blocks) lister.block(block);
+    lister.norm(model.norm, model.hidden);
+    if (model.head != model.embedding) lister.add(model.head, {model.vocab, model.hidden}, TensorRole::head);
+    return std::move(lister.list);
+}
+
+std::vector<TensorEntry> prediction_tensor_list(const ModelConfig& model) {
+    TensorLister lister(model);
+    if (!model.prediction) return {};
+    const PredictionConfig& p = *model.prediction;
+    lister.add(p.projection + ".weight", {model.hidden, 2 * model.hidden}, TensorRole::linear);
+    for (const std::string& norm : {p.embedding_norm, p.hidden_norm, p.norm}) lister.norm(norm, model.hidden);
+    for (const BlockConfig& block : p.blocks) lister.block(block);
+    return std::move(lister.list);
+}
+
+}  // namespace nibble

@@ -1,0 +1,219 @@
+// Every family that the engine runs beyond those of golden/models, on a tiny reference model: logits of transformers,
+// equal bits in any chunking, a description that lists the checkpoint's tensors, and gradients that are the slopes of
+// the loss.
+#include "architecture/tensor_list.h"
+#include "model/cpu/backward.h"
+#include "model/models.h"
+#include "model/parameters.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+namespace nibble::test {
+namespace {
+
+// Unpacks golden/families.tar.gz once for the program.
+const std::filesystem::path& family_root() {
+    static const TempDir folder;
+    static const bool unpacked = [] {
+        const std::string command =
+            fmt::format("tar -xzf '{}' -C '{}'", test_data("golden/families.tar.gz").string(), folder.path().string());
+        return std::system(command.c_str()) == 0;
+    }();
+    EXPECT_TRUE(unpacked);
+    return folder.path();
+}
+
+template <class T>
+std::vector<T> numbers_of(const std::filesystem::path& path, std::string_view tensor) {
+    const auto file = SafetensorsFile::open(path);
+    EXPECT_TRUE(file.ok()) << file.error().message();
+    const TensorRecord* record = file.ok() ? file->find(tensor) : nullptr;
+    EXPECT_TRUE(record) << tensor;
+    std::vector<T> numbers(record ? record->data.size() / sizeof(T) : 0);
+    if (record) std::memcpy(numbers.data(), record->data.data(), record->data.size());
+    return numbers;
+}
+
+struct FamilyGradients : GradientSink {
+    Status add(const std::string& tensor, const float* gradient, int64_t rows, int64_t cols) override {
+        std::vector<float>& to = sums[tensor];
+        to.resize(static_cast<size_t>(rows * cols));
+        for (int64_t i = 0; i < rows * cols; ++i) to[size_t(i)] += gradient[i];
+        return Ok{};
+    }
+    std::map<std::string, std::vector<float>> sums;
+};
+
+// Mean cross-entropy of the next tokens, in FP64.
+double loss_of(const Model& model, const std::vector<std::vector<int32_t>>& texts) {
+    const std::vector<float> logits = all_logits(model, texts);
+    const auto vocab = static_cast<size_t>(model.config().vocab);
+    double sum = 0;
+    size_t count = 0, row = 0;
+    for (const auto& text : texts)
+        for (size_t t = 0; t < text.size(); ++t, ++row) {
+            if (t + 1 == text.size()) continue;
+            const std::span p(logits.data() + row * vocab, vocab);
+            const double most = *std::max_element(p.begin(), p.end());
+            double total = 0;
+            for (const float x : p) total += std::exp(x - most);
+            sum -= p[size_t(text[t + 1])] - most - std::log(total);
+            ++count;
+        }
+    return sum / static_cast<double>(count);
+}
+
+class Families : public testing::TestWithParam<std::string> {
+protected:
+    std::filesystem::path folder() const { return family_root() / GetParam(); }
+    std::vector<std::vector<int32_t>> texts() const { return golden_texts(folder() / "expect.safetensors"); }
+    Result<Model> load(ThreadPool& pool, Compute compute = Compute::f32) const {
+        ModelOptions options;
+        options.compute = compute;
+        return Model::load(open_checkpoint(folder()), options, pool);
+    }
+};
+
+TEST_P(Families, LogitsEqualTransformers) {
+    ThreadPool pool(2);
+    const auto model = load(pool);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const auto expect = folder() / "expect.safetensors";
+    const auto want = numbers_of<float>(expect, "logits");
+    const auto positions = numbers_of<int64_t>(expect, "positions");
+    const auto texts = this->texts();
+    const std::vector<float> got = all_logits(*model, texts);
+    const auto vocab = static_cast<size_t>(model->config().vocab);
+    ASSERT_EQ(want.size(), texts.size() * positions.size() * vocab);
+    double difference = 0, largest = 0;
+    for (size_t b = 0; b < texts.size(); ++b)
+        for (size_t i = 0; i < positions.size(); ++i)
+            for (size_t v = 0; v < vocab; ++v) {
+                const double w = want[(b * positions.size() + i) * vocab + v];
+                const double g = got[(b * texts[b].size() + size_t(positions[i])) * vocab + v];
+                ASSERT_TRUE(std::isfinite(g));
+                difference = std::max(difference, std::abs(g - w));
+                largest = std::max(largest, std::abs(w));
+            }
+    EXPECT_LT(difference, 2e-5 * largest);
+    std::printf("%s: %.2g of the largest logit\n", GetParam().c_str(), difference / largest);
+}
+
+TEST_P(Families, ChunksGiveTheSameBits) {
+    ThreadPool pool(2);
+    for (const Compute compute : {Compute::f32, Compute::bf16}) {
+        const auto model = load(pool, compute);
+        ASSERT_TRUE(model.ok()) << model.error().message();
+        const auto text = texts()[0];
+        const std::vector<float> whole = all_logits(*model, {text});
+        const auto kv = model->make_pool(256, 2);
+        ASSERT_TRUE(kv.ok());
+        Sequence sequence = (*kv)->sequence();
+        std::vector<float> pieces;
+        const auto n = static_cast<int64_t>(text.size());
+        for (int64_t at = 0, step = 1; at < n; step = step * 3 % 11) {
+            const int64_t count = std::min(step, n - at);
+            const Batch batch({{&sequence, std::span(text).subspan(size_t(at), size_t(count)), 0}});
+            std::vector<float> logits(static_cast<size_t>(count * model->config().vocab));
+            const Status status = model->forward(batch, logits);
+            ASSERT_TRUE(status.ok()) << status.error().message();
+            pieces.insert(pieces.end(), logits.begin(), logits.end());
+            at += count;
+        }
+        ASSERT_EQ(pieces.size(), whole.size());
+        EXPECT_EQ(std::memcmp(pieces.data(), whole.data(), whole.size() * sizeof(float)), 0);
+    }
+}
+
+TEST_P(Families, TheDescriptionListsTheTensors) {
+    const auto checkpoint = open_checkpoint(folder());
+    const auto config = model_config(*checkpoint);
+    ASSERT_TRUE(config.ok()) << config.error().message();
+    std::map<std::string, std::vector<int64_t>> have, list;
+    for (const CheckpointTensor& t : checkpoint->tensors())
+        if (!t.name.starts_with("model.visual.")) have.emplace(t.name, t.shape);
+    for (const TensorEntry& t : tensor_list(*config)) list.emplace(t.name, t.shape);
+    for (auto& [name, shape] : have)
+        if (name.ends_with("e_score_correction_bias")) shape = {shape.back()};  // [1, experts] in ernie4_5_moe
+    EXPECT_EQ(list, have);
+}
+
+// Every parameter in turn moves along its gradient, which changes the loss by the gradient's norm times the way.
+TEST_P(Families, GradientsAreSlopesOfTheLoss) {
+    ThreadPool pool(2);
+    const auto checkpoint = open_checkpoint(folder());
+    const auto config = model_config(*checkpoint);
+    ASSERT_TRUE(config.ok());
+    const auto parameters = Parameters::copy(*checkpoint, DType::f32, pool);
+    ASSERT_TRUE(parameters.ok()) << parameters.error().message();
+    ModelOptions options;
+    options.compute = Compute::f32;
+    auto model = Model::load(*parameters, options, pool);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const auto texts = this->texts();
+    FamilyGradients sum;
+    const auto loss = backward(*config, model->embedding(), model->head(), resident_blocks(*model), texts, {},
+                               model->workspace(), nullptr, &sum);
+    ASSERT_TRUE(loss.ok()) << loss.error().message();
+    EXPECT_NEAR(loss->mean(), loss_of(*model, texts), 1e-5);
+    if (config->head == config->embedding)
+        for (size_t i = 0; i < sum.sums[config->embedding].size(); ++i)
+            sum.sums[config->embedding][i] += sum.sums["lm_head.weight"][i];
+    size_t moved = 0;
+    for (const TensorEntry& t : tensor_list(*config)) {
+        if (!sum.sums.contains(t.name)) continue;  // an expert without tokens, a bias of a router's choice
+        const std::vector<float>& g = sum.sums[t.name];
+        const auto id = (*parameters)->id(t.name);
+        ASSERT_TRUE(id.ok());
+        const std::span<float> w = (*parameters)->master(*id);
+        ASSERT_EQ(g.size(), w.size()) << t.name;
+        const std::vector<float> before(w.begin(), w.end());
+        double g2 = 0, w2 = 0;
+        for (size_t i = 0; i < g.size(); ++i) g2 += double{g[i]} * g[i], w2 += double{before[i]} * before[i];
+        if (g2 == 0) continue;
+        // Where a router chooses another expert the loss makes a step; a shorter way avoids it.
+        double slope = 0, bound = 0;
+        for (const double share : {1e-4, 2e-5}) {
+            const double way = share * std::sqrt(w2 / g2);
+            double losses[2];
+            for (const int side : {0, 1}) {
+                for (size_t i = 0; i < g.size(); ++i) w[i] = static_cast<float>(before[i] + (side ? way : -way) * g[i]);
+                (*parameters)->publish(pool);
+                ASSERT_TRUE(model->renew().ok());
+                losses[side] = loss_of(*model, texts);
+            }
+            slope = (losses[1] - losses[0]) / (2 * way);
+            bound = 0.03 * g2 + 5e-7 / way;
+            if (std::abs(slope - g2) <= bound) break;
+        }
+        std::copy(before.begin(), before.end(), w.begin());
+        EXPECT_NEAR(slope, g2, bound) << t.name;
+        ++moved;
+    }
+    EXPECT_GT(moved, config->blocks.size() * 3);
+}
+
+// Mistral 3 is the name of two text models inside a multimodal one; the inner model_type says which.
+TEST(MultimodalFamilies, TheTextPartSaysWhichFamilyItIs) {
+    const auto text = open_checkpoint(family_root() / "ministral3")->config();
+    const Json config{{"model_type", "mistral3"}, {"text_config", text}, {"vision_config", Json::object()}};
+    const auto inner = model_config(config), alone = model_config(text);
+    ASSERT_TRUE(inner.ok()) << inner.error().message();
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ(inner->architecture, "ministral3");
+    EXPECT_EQ(inner->blocks[0].prefix, "language_model.model.layers.0.self_attn");
+    EXPECT_EQ(std::get<AttentionConfig>(inner->blocks[0].mixer).query_beta,
+              std::get<AttentionConfig>(alone->blocks[0].mixer).query_beta);
+    EXPECT_GT(std::get<AttentionConfig>(inner->blocks[0].mixer).query_period, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families,
+                         testing::Values("dots1", "ernie4_5_moe", "exaone4", "glm4_moe", "glm4_moe_lite", "granite",
+                                         "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "ministral3", "olmo2",
+                                         "olmo3", "phi3", "qwen3_vl_moe", "seed_oss", "smollm3"),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace nibble::test
