@@ -1,30 +1,22 @@
 """Commands that run out of memory: `out_of_memory.py build/cpu/nibble`
 
 The address space is limited (RLIMIT_AS) to many sizes below the one with which a command succeeds. What must hold at each: one line on
-stderr and status 1, no crash and no output under its final name, and what a job had finished is resumed to the same bytes. A server
-whose memory is limited after its start refuses what it has no memory for, and answers other requests afterwards.
+stderr and status 1, no crash and no output under its final name, and what a job had finished is resumed to the same bytes.
 Needs Python's own library only.
 """
-import concurrent.futures
 import hashlib
-import json
 import os
 import pathlib
-import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import urllib.error
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
 MODEL, CHAT = DATA / "model", DATA / "chat"
-GGUF = HERE.parent / "fuzz" / "corpus" / "gguf" / "llama"
 MEGA = 1 << 20
 SIZES = 40  # limits that each command is tried with
 SECONDS = 120
@@ -108,58 +100,10 @@ def test_commands(program):
                 ("calibrated", ["quantize", CHAT, "-o", "out", "--recipe", "nvfp4", "--calib", "text", "--calib-tokens", "64", "--threads", "2", "--quiet"],
                  "out", True),
                 ("convert", ["convert", MODEL, "-o", "out", "--format", "bf16", "--threads", "2", "--quiet"], "out", False),
-                ("import", ["import", GGUF, "-o", "out", "--threads", "2", "--quiet"], "out", False),
                 ("generate", ["generate", CHAT, "hello", "--max-tokens", "4", "--kv-memory", "64MB", "--threads", "2", "--quiet"], None, False),
                 ("eval", ["eval", CHAT, "--text", "text", "--threads", "2", "--quiet"], None, False)):
             failed += check_command(name, [program, *map(str, words)], folder, least, output, resumes)
-        assert failed > 40, f"only {failed} commands failed"
-
-
-def ask(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except (urllib.error.URLError, OSError) as error:  # a connection for which there was no memory
-        return 0, str(error).encode()
-
-
-def test_a_server_outlives_requests_that_have_no_memory(program):
-    process = subprocess.Popen([program, "serve", str(CHAT), "--port", "0", "--kv-memory", "64MB", "--served-model-name", "tiny", "--threads", "2"],
-                               stderr=subprocess.PIPE, text=True)
-    try:
-        url = None
-        for line in process.stderr:
-            if match := re.search(r"is served at (http://\S+)", line):
-                url = match.group(1)
-                break
-        assert url, "the server did not start"
-        said = []
-        threading.Thread(target=lambda: said.extend(process.stderr), daemon=True).start()  # the log goes on
-        small = {"model": "tiny", "prompt": "a", "max_tokens": 4, "temperature": 0}
-        status, first = ask(url + "/v1/completions", small)
-        assert status == 200, first
-        size = int(re.search(r"VmSize:\s+(\d+) kB", pathlib.Path(f"/proc/{process.pid}/status").read_text()).group(1)) * 1024
-        large = {"model": "tiny", "prompt": ["a" * 200] * 16, "max_tokens": 500, "ignore_eos": True, "n": 8, "logprobs": 5}
-        refused = 0
-        for room in (0, 1, 4, 16, 64):
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (size + room * MEGA, resource.RLIM_INFINITY))
-            with concurrent.futures.ThreadPoolExecutor(4) as pool:
-                statuses = [status for status, _ in pool.map(lambda _: ask(url + "/v1/completions", large), range(4))]
-            assert set(statuses) <= {0, 200, 503}, statuses
-            refused += sum(status != 200 for status in statuses)
-            assert process.poll() is None, f"the server ended with {process.poll()} with {room} MB of room: {''.join(said)[-1000:]}"
-        assert refused > 0, "no request ran out of memory"
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        status, again = ask(url + "/v1/completions", small)
-        assert status == 200, again
-        assert json.loads(again)["choices"] == json.loads(first)["choices"]
-        process.terminate()
-        assert process.wait(SECONDS) == 0
-    finally:
-        process.kill()
+        assert failed > 30, f"only {failed} commands failed"
 
 
 def main():
