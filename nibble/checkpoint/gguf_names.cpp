@@ -17,13 +17,13 @@ using enum GgufTransform;
 constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
 
 constexpr std::array gguf_architectures{
-    GgufArchitecture{.name = "llama", .neighbours = true},
-    GgufArchitecture{.name = "qwen2", .unscaled = plain_mlp},
-    GgufArchitecture{.name = "qwen3"},
-    GgufArchitecture{.name = "qwen3moe"},
+    GgufArchitecture{.name = "llama", .neighbours = true, .stray_biases = true},
+    GgufArchitecture{.name = "qwen2", .unscaled = plain_mlp, .stray_biases = true},
+    GgufArchitecture{.name = "qwen3", .stray_biases = true},
+    GgufArchitecture{.name = "qwen3moe", .stray_biases = true},
     GgufArchitecture{.name = "gemma3", .unscaled = plain_mlp},
-    GgufArchitecture{.name = "nemotron_h"},
-    GgufArchitecture{.name = "nemotron_h_moe"},
+    GgufArchitecture{.name = "nemotron_h", .stray_biases = true},
+    GgufArchitecture{.name = "nemotron_h_moe", .stray_biases = true},
     GgufArchitecture{.name = "seed_oss", .unscaled = plain_mlp, .ffn_norm = "post_attention_norm"},
 };
 
@@ -59,18 +59,23 @@ private:
     void norm(const std::string& tensor, std::string_view kind) {
         if (!tensor.empty()) add(tensor, std::string(kind) + ".weight", model_.norm_plus_one ? norm_shift : none);
     }
-    void linear(const std::string& module, std::string_view kind, bool bias) {
+    void bias(const std::string& module, std::string_view kind, bool announced, GgufTransform transform = none,
+              int heads = 0, int head_dim = 0) {
+        if (!announced && !architecture_.stray_biases) return;
+        GgufPart& part = add(module + ".bias", std::string(kind) + ".bias", transform);
+        part.count = heads, part.head_dim = head_dim;
+    }
+    void linear(const std::string& module, std::string_view kind, bool has_bias) {
         add(module + ".weight", std::string(kind) + ".weight");
-        if (bias) add(module + ".bias", std::string(kind) + ".bias");
+        bias(module, kind, has_bias);
     }
     // q or k.
-    void rotated(const std::string& module, std::string_view kind, bool bias, int heads, const AttentionConfig& a) {
+    void rotated(const std::string& module, std::string_view kind, bool has_bias, int heads, const AttentionConfig& a) {
         const bool moves = architecture_.neighbours && a.rope.dims > 0 && !a.rope.interleaved;
-        for (const char* suffix : {".weight", ".bias"}) {
-            if (suffix == std::string_view(".bias") && !bias) break;
-            GgufPart& part = add(module + suffix, std::string(kind) + suffix, moves ? rope : none);
-            if (moves) part.count = heads, part.head_dim = a.head_dim;
-        }
+        if (!moves) return linear(module, kind, has_bias);
+        GgufPart& weight = add(module + ".weight", std::string(kind) + ".weight", rope);
+        weight.count = heads, weight.head_dim = a.head_dim;
+        bias(module, kind, has_bias, rope, heads, a.head_dim);
     }
 
     void mixer(const BlockConfig& b, const AttentionConfig& a) {

@@ -31,6 +31,7 @@ struct GgufArchitecture {
     std::span<const std::string_view> unscaled = {};
     bool neighbours = false;                 // llama.cpp rotates pairs (2i, 2i+1): rows of q and k move
     std::string_view ffn_norm = "ffn_norm";  // the norm before a feed-forward network
+    bool stray_biases = false;  // files have biases of single linears, whatever config.json says about all of them
 };
 
 // Errors: an architecture that is not in the list, with those that are.
