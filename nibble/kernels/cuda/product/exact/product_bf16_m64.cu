@@ -73,6 +73,52 @@ __device__ void bring_x(const ProductArgs& args, const TokenTile& tokens, uint32
     }
 }
 
+// Adds the sums of a group of 128 columns to the totals, times its scales, and begins the next group with zeros.
+template <int Tiles>
+__device__ __forceinline__ void add_group(const ProductArgs& args, const TokenTile& tokens, int row_tile, int block,
+                                          int g, int c, float (&acc)[Tiles][4], float (&total)[Tiles][4]) {
+    const int across = (args.k + 127) / 128;
+    float of_tile[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+        of_tile[h] = args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) +
+                                       (min(16 * row_tile + g + 8 * h, args.n - 1) >> args.tile_shift)) *
+                                          across +
+                                      block];
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int token = min(8 * t + 2 * c + e % 2, tokens.count - 1), row = tokens.first + token;
+            const float of_group = args.group_scales
+                                       ? args.group_scales[int64_t{args.rows ? args.rows[row] : row} * across + block]
+                                       : 1.0f;
+            total[t][e] = fmaf(acc[t][e], of_group * of_tile[e / 2], total[t][e]);
+            acc[t][e] = 0.0f;
+        }
+}
+
+// Stores a warp's outputs: 16 rows of W from 16 * row_tile on, all tokens of the tile.
+template <int Tiles>
+__device__ __forceinline__ void store_outputs(const ProductArgs& args, const TokenTile& tokens, int row_tile, int g,
+                                              int c, const float (&sums)[Tiles][4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int row = row_tile * 16 + g + 8 * h;
+        if (row >= args.n) continue;
+        const RowFactors factors(args, tokens.expert, row);
+#pragma unroll
+        for (int t = 0; t < Tiles; ++t)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int token = 8 * t + 2 * c + e, at = tokens.first + token;
+                if (token >= tokens.count) continue;
+                const float factor = factors.scale * token_factor(args, args.rows ? args.rows[at] : at);
+                args.y[at * args.y_stride + row] = product_output(sums[t][2 * h + e], factor, factors.bias);
+            }
+    }
+}
+
 template <int Tiles, bool ByTile>
 __global__ void __launch_bounds__(32 * (most_warps + 1), 1)
     product_bf16_m64_kernel(const __grid_constant__ ProductArgs args) {
@@ -203,49 +249,15 @@ __global__ void __launch_bounds__(32 * (most_warps + 1), 1)
                 load(even, s, 2);
                 multiply(even);
             }
-            if constexpr (ByTile) {
-                if (s % 2 == 1 || s + 1 == args.k_tiles) {
-                    const int across = (args.k + 127) / 128, block = s / 2;
-                    float of_tile[2];
-#pragma unroll
-                    for (int h = 0; h < 2; ++h)
-                        of_tile[h] =
-                            args.tile_scales[(int64_t{tokens.expert} * ((args.n + 127) / 128) +
-                                              (min(16 * row_tile + g + 8 * h, args.n - 1) >> args.tile_shift)) *
-                                                 across +
-                                             block];
-#pragma unroll
-                    for (int t = 0; t < Tiles; ++t)
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            const int token = min(8 * t + 2 * c + e % 2, tokens.count - 1), row = tokens.first + token;
-                            const float of_group =
-                                args.group_scales
-                                    ? args.group_scales[int64_t{args.rows ? args.rows[row] : row} * across + block]
-                                    : 1.0f;
-                            total[t][e] = fmaf(acc[t][e], of_group * of_tile[e / 2], total[t][e]);
-                            acc[t][e] = 0.0f;
-                        }
-                }
-            }
+            if constexpr (ByTile)
+                if (s % 2 == 1 || s + 1 == args.k_tiles)
+                    add_group<Tiles>(args, tokens, row_tile, s / 2, g, c, acc, total);
         }
         if (!ByTile && args.overlap) wait_for_previous();
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int row = row_tile * 16 + g + 8 * h;
-            if (row >= args.n) continue;
-            const RowFactors factors(args, tokens.expert, row);
-#pragma unroll
-            for (int t = 0; t < Tiles; ++t)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int token = 8 * t + 2 * c + e, at = tokens.first + token;
-                    if (token >= tokens.count) continue;
-                    const float sum = ByTile ? total[ByTile ? t : 0][2 * h + e] : acc[t][2 * h + e];
-                    const float factor = factors.scale * token_factor(args, args.rows ? args.rows[at] : at);
-                    args.y[at * args.y_stride + row] = product_output(sum, factor, factors.bias);
-                }
-        }
+        if constexpr (ByTile)
+            store_outputs<Tiles>(args, tokens, row_tile, g, c, total);
+        else
+            store_outputs<Tiles>(args, tokens, row_tile, g, c, acc);
 #pragma unroll
         for (int t = 0; t < Tiles; ++t)
 #pragma unroll

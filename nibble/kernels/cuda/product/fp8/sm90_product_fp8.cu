@@ -64,58 +64,265 @@ struct Fp8Shape {
 // through the ring buffer, four groups at a time (the number of groups must be a multiple of four).
 enum class Scales : uint8_t { none, tiles, ring };
 
+// What all warps of a thread block know: the parts of shared memory, the tiles of outputs, the groups of K.
+template <class S, int Cluster, Scales By>
+struct Fp8Block {
+    int stage_groups, token_rows, stages;
+    uint32_t x_bytes, stage_bytes, base, scales, unit_bytes, units, full, empty;
+    uint32_t rank = 0;  // in the cluster
+    OutputTiles works;
+    int first_work, clusters, all_groups, last_row, padded_groups, all_stages;
+
+    __device__ __forceinline__ Fp8Block(const Fp8ProductArgs& args, uint32_t shared)
+        : stage_groups(S::many ? 1 : args.stage_groups),
+          token_rows(S::many ? S::tokens : args.token_rows),
+          stages(args.stages),
+          x_bytes(stage_groups * 128 * token_rows),
+          stage_bytes(x_bytes + stage_groups * 128 * S::rows),
+          base((shared + 1023u) & ~1023u),
+          scales(base + stages * stage_bytes),
+          unit_bytes(S::unit_bytes(token_rows)),
+          units(By == Scales::ring ? S::units(stages, stage_groups) : 0),
+          full(scales + units * unit_bytes),
+          empty(full + 8 * stages),
+          works(args.product, S::rows * Cluster, S::tokens),
+          first_work(static_cast<int>(blockIdx.x) / Cluster),
+          clusters(static_cast<int>(gridDim.x) / Cluster),
+          all_groups((args.product.k + fp8_group_cols - 1) / fp8_group_cols),
+          last_row(args.product.n - 1) {
+        if (Cluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        // Groups are padded to a multiple of S::chains and of stage_groups, both powers of two.
+        const int unit = stage_groups > S::chains ? stage_groups : S::chains;
+        padded_groups = (all_groups + unit - 1) / unit * unit;
+        all_stages = padded_groups / stage_groups;
+    }
+    __device__ __forceinline__ bool begins_unit(int s) const { return By == Scales::ring && s * stage_groups % 4 == 0; }
+    __device__ __forceinline__ int first_row(int2 origin) const { return origin.y + static_cast<int>(rank) * S::rows; }
+};
+
+// Requests stage `s` of the tile's weights, and the scales of weights that begin with it.
+template <class S, int Cluster, Scales By>
+__device__ __forceinline__ void load_w(const Fp8Block<S, Cluster, By>& b, const ProductArgs& p,
+                                       const CUtensorMap& w_map, int2 at, int s, uint32_t slot, uint32_t unit) {
+    const int row = b.first_row(at);
+    const uint32_t barrier = b.full + 8 * slot, to = b.scales + unit * b.unit_bytes + b.token_rows * 16;
+    barrier_expect(barrier, b.stage_bytes + (b.begins_unit(s) ? b.token_rows * 16 + S::row_blocks * 16 : 0));
+    load_3d(b.base + slot * b.stage_bytes + b.x_bytes, &w_map, 0, s * b.stage_groups, row / 8, barrier);
+    if (b.begins_unit(s))
+        for (int i = 0; i < S::row_blocks; ++i)
+            bulk_copy(to + 16 * i,
+                      p.tile_scales + int64_t{min(row / 128 + i, b.last_row / 128)} * b.all_groups + s * b.stage_groups,
+                      16, barrier);
+}
+
+template <class S, int Cluster, Scales By>
+__device__ __forceinline__ void load_first_w(const Fp8Block<S, Cluster, By>& b, const ProductArgs& p,
+                                             const CUtensorMap& w_map) {
+    const int2 at = b.works.at(b.first_work);
+    for (int i = 0; i < min(b.stages, b.all_stages); ++i) load_w(b, p, w_map, at, i, i, i * b.stage_groups / 4);
+}
+
+// Without a cluster the first weights are requested before the thread block's first barrier (2 to 4 % faster at few
+// tokens). In a cluster the other thread block must see initialised barriers first.
+template <int Cluster>
+inline constexpr bool early_weights = Cluster == 1;
+
+// One thread fills the ring, tile after tile.
+template <class S, int Cluster, Scales By>
+__device__ __forceinline__ void fill_ring(const Fp8Block<S, Cluster, By>& b, const ProductArgs& p,
+                                          const CUtensorMap& x_map, const CUtensorMap& w_map,
+                                          const CUtensorMap& scale_map) {
+    const int part = b.token_rows / Cluster;  // rows of x that this thread block loads for the whole cluster
+    const auto load_x = [&](int2 at, int s, uint32_t slot, uint32_t unit) {
+        const uint32_t to = b.base + slot * b.stage_bytes, barrier = b.full + 8 * slot;
+        if constexpr (Cluster > 1)
+            load_3d_for_all<Cluster>(to + b.rank * part * 128, &x_map, 0, at.x + static_cast<int>(b.rank) * part,
+                                     s * b.stage_groups, barrier);
+        else
+            load_3d(to, &x_map, 0, at.x, s * b.stage_groups, barrier);
+        if (b.begins_unit(s)) load_3d(b.scales + unit * b.unit_bytes, &scale_map, s * b.stage_groups, at.x, 0, barrier);
+    };
+    uint32_t slot = 0, parity = 1, unit = 0;
+    const auto next = [&](int s) {
+        if (++slot == static_cast<uint32_t>(b.stages)) slot = 0, parity ^= 1;
+        if ((s + 1) * b.stage_groups % 4 == 0 && ++unit == b.units) unit = 0;
+    };
+    for (int work = b.first_work; work < b.works.count; work += b.clusters) {
+        const int2 at = b.works.at(work);
+        int s = 0;
+        if (work == b.first_work) {  // weights are requested before the previous kernel ends, x after
+            const int first = min(b.stages, b.all_stages);
+            if constexpr (!early_weights<Cluster>) load_first_w(b, p, w_map);
+            if (p.overlap) wait_for_previous();
+            for (; s < first; ++s) load_x(at, s, slot, unit), next(s);
+        }
+        for (; s < b.all_stages; ++s) {
+            barrier_wait(b.empty + 8 * slot, parity);
+            load_w(b, p, w_map, at, s, slot, unit);
+            load_x(at, s, slot, unit);
+            next(s);
+        }
+    }
+}
+
+// Stores a warpgroup's outputs: tokens `token` and `token` + 8, rows from `row` on, of which a thread has two of eight.
+template <int N>
+__device__ __forceinline__ void store_outputs(const ProductArgs& p, const float (&total)[N / 2], int token, int row,
+                                              int c, int last_row) {
+#pragma unroll
+    for (int i = 0; i < N / 8; ++i) {
+        const int column = row + 8 * i + 2 * c;
+        if (column >= p.n) continue;
+        const RowFactors first(p, 0, column), second(p, 0, min(column + 1, last_row));
+        const bool both = column + 1 < p.n, pairs = both && p.y_stride % 2 == 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int t = token + 8 * h;
+            if (t >= p.tokens) continue;
+            const float of_token = token_factor(p, t);
+            const float2 v{product_output(total[4 * i + 2 * h], first.scale * of_token, first.bias),
+                           product_output(total[4 * i + 2 * h + 1], second.scale * of_token, second.bias)};
+            store_output2(p, t * p.y_stride + column, v, pairs, both);
+        }
+    }
+}
+
+// A warpgroup multiplies 64 tokens by N rows of every tile: the chains of an iteration are in flight at once.
+template <class S, int N, int TokenGroups, int Cluster, Scales By>
+__device__ __forceinline__ void multiply(const Fp8Block<S, Cluster, By>& b, const ProductArgs& p, int warp, int lane) {
+    const int group = warp / 4, g = lane / 4, c = lane % 4;
+    const int token_group = group % TokenGroups, row_group = group / TokenGroups;
+    int token = 0, row = 0, split = 0;
+    const uint32_t w_upper = 0x40000000u | static_cast<uint32_t>(b.stage_groups * 64);
+    constexpr int chains = S::chains;
+    constexpr bool one_block = 128 % S::rows == 0;  // all rows lie in one 128-row scale block
+    float acc[chains][N / 2], total[N / 2];
+    // Scales of the groups in flight: of the tokens g and g + 8, and of the one or two row blocks.
+    [[maybe_unused]] float token_scale[2][chains], row_scale[2][chains];
+    const float* of_rows[2] = {};
+    const float* of_tokens[2] = {};
+    uint32_t token_at[2] = {}, row_at = 0;  // offsets in a unit of scales
+    for (int h = 0; h < 2; ++h) token_at[h] = 16 * min(64 * token_group + warp % 4 * 16 + g + 8 * h, b.token_rows - 1);
+    uint32_t unit_at = b.scales, in_unit = 0;
+    uint32_t slot = 0, parity = 0, done_slot = 0;
+    int in_stage = 0, done_in_stage = 0;  // groups of the current stage that were issued, and that were added
+    // Issues the chain of the next group with the accumulators I. Groups after the last one are zeros and pad to a
+    // whole iteration. Selections instead of branches: a branch makes ptxas serialize the wgmma around it (C7513).
+    const auto issue = [&]<int I>(std::integral_constant<int, I>) {
+        const uint32_t at = b.base + slot * b.stage_bytes;
+        barrier_wait(b.full + 8 * slot, parity);
+        const uint32_t left = swizzled_operand(at + (in_stage * b.token_rows + 64 * token_group) * 128);
+        const uint32_t right =
+            swizzled_operand(at + b.x_bytes + (row_group * (N / 8) * b.stage_groups + in_stage) * 1024);
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) WgmmaCodes<N, false>::run(acc[I], left + 2 * j, right + 2 * j, w_upper, j > 0);
+        wgmma_commit();
+        if constexpr (By == Scales::ring) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                token_scale[i][I] = shared_float(unit_at + token_at[i] + in_unit);
+                if (i == 0 || !one_block) row_scale[i][I] = shared_float(unit_at + row_at + 16 * i + in_unit);
+            }
+            in_unit = (in_unit + 4) % 16;
+            unit_at += in_unit ? 0 : b.unit_bytes;
+            unit_at = unit_at == b.full ? b.scales : unit_at;
+        }
+        const bool next = ++in_stage == b.stage_groups, wraps = next && slot + 1 == static_cast<uint32_t>(b.stages);
+        in_stage = next ? 0 : in_stage;
+        slot = wraps ? 0 : slot + next;
+        parity ^= wraps;
+    };
+    const auto load_scales = [&](int n) {  // Scales::tiles: of the groups n ... of an iteration; zero after the last
+        if constexpr (By == Scales::tiles) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int j = 0; j < chains; ++j) {
+                    const int group_of = min(n + j, b.all_groups - 1);
+                    token_scale[i][j] = of_tokens[i][group_of];
+                    if (i == 0 || !one_block) row_scale[i][j] = n + j < b.all_groups ? of_rows[i][group_of] : 0.0f;
+                }
+        }
+    };
+    const auto add = [&]<int I>(std::integral_constant<int, I>) {
+        [[maybe_unused]] float by[2][2] = {};  // factors by row block and token; zero after the last group
+        if constexpr (By != Scales::none) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                if (e < 2 || !one_block) by[e / 2][e % 2] = token_scale[e % 2][I] * row_scale[e / 2][I];
+        }
+#pragma unroll
+        for (int v = 0; v < N / 2; ++v)
+            if constexpr (By != Scales::none)
+                total[v] =
+                    fmaf(acc[I][v], one_block || 8 * (v / 4) < split ? by[0][v / 2 % 2] : by[1][v / 2 % 2], total[v]);
+            else
+                total[v] = acc[I][v] + total[v];
+    };
+    const auto release = [&] {
+        const bool next = ++done_in_stage == b.stage_groups;
+        __syncwarp();
+        if constexpr (Cluster > 1)
+            for (uint32_t r = 0; r < Cluster; ++r) barrier_arrive_at(b.empty + 8 * done_slot, r, next && lane == 0);
+        else
+            barrier_arrive_if(b.empty + 8 * done_slot, next && lane == 0);
+        done_in_stage = next ? 0 : done_in_stage;
+        done_slot += next;
+        done_slot = done_slot == static_cast<uint32_t>(b.stages) ? 0 : done_slot;
+    };
+    const auto turn = [&]<int... I>(std::integer_sequence<int, I...>, int n) {
+        const auto finish = [&]<int J>(std::integral_constant<int, J> j) {
+            wgmma_wait<chains - 1 - J>();
+            pin(acc[J]);
+            add(j);
+            release();
+        };
+        load_scales(n);
+        (issue(std::integral_constant<int, I>()), ...);
+        (finish(std::integral_constant<int, I>()), ...);
+    };
+#pragma unroll 1
+    for (int work = b.first_work; work < b.works.count; work += b.clusters) {
+        const int2 origin = b.works.at(work);
+        token = origin.x + 64 * token_group + warp % 4 * 16 + g;
+        row = b.first_row(origin) + N * row_group;
+        // wgmma columns below `split` belong to the first row block, the others to the second.
+        split = (row / 128 + 1) * 128 - row;
+        row_at = b.token_rows * 16 + 16 * (row / 128 - b.first_row(origin) / 128);
+        // The braces are needed: nvcc 13.0 also drops the statement after a discarded `if constexpr` whose own
+        // statement begins with a pragma (the loop that clears `total` was lost, and sums were NaN).
+        if constexpr (By == Scales::tiles) {
+            for (int i = 0; i < 2; ++i) {
+                of_rows[i] = p.tile_scales + int64_t{min(row + i * split, b.last_row) / 128} * b.all_groups;
+                of_tokens[i] = p.group_scales + int64_t{min(token + 8 * i, p.tokens - 1)} * b.all_groups;
+            }
+        }
+#pragma unroll
+        for (float& v : total) v = 0.0f;
+#pragma unroll 1
+        for (int n = 0; n < b.padded_groups; n += chains) turn(std::make_integer_sequence<int, chains>(), n);
+        store_outputs<N>(p, total, token, row, c, b.last_row);
+    }
+}
+
 template <class S, int N, int TokenGroups, int Cluster, Scales By>
 __global__ void __launch_bounds__(S::threads, 1)
     sm90_product_fp8_kernel(const __grid_constant__ Fp8ProductArgs args, const __grid_constant__ CUtensorMap x_map,
                             const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap scale_map) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const ProductArgs& p = args.product;
-    const uint32_t base = (shared_address(shared_bytes) + 1023u) & ~1023u;
-    const int stage_groups = S::many ? 1 : args.stage_groups, token_rows = S::many ? S::tokens : args.token_rows;
-    const int stages = args.stages;
-    const uint32_t x_bytes = stage_groups * 128 * token_rows, stage_bytes = x_bytes + stage_groups * 128 * S::rows;
-    const uint32_t scales = base + stages * stage_bytes, unit_bytes = S::unit_bytes(token_rows);
-    const uint32_t units = By == Scales::ring ? S::units(stages, stage_groups) : 0;
-    const uint32_t full = scales + units * unit_bytes, empty = full + 8 * stages;
-    const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
-    uint32_t rank = 0;
-    if (Cluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-
-    const OutputTiles works(p, S::rows * Cluster, S::tokens);
-    const int first_work = static_cast<int>(blockIdx.x) / Cluster, clusters = static_cast<int>(gridDim.x) / Cluster;
-    const int all_groups = (p.k + fp8_group_cols - 1) / fp8_group_cols, last_row = p.n - 1;
-    constexpr int whole = S::chains;  // groups are padded to a multiple of this and of stage_groups, both powers of two
-    const int unit = stage_groups > whole ? stage_groups : whole;
-    const int padded_groups = (all_groups + unit - 1) / unit * unit, all_stages = padded_groups / stage_groups;
-
-    const auto begins_unit = [&](int s) { return By == Scales::ring && s * stage_groups % 4 == 0; };
-    const auto load_w = [&](int2 at, int s, uint32_t slot, uint32_t unit) {
-        const int row = at.y + static_cast<int>(rank) * S::rows;
-        const uint32_t barrier = full + 8 * slot, to = scales + unit * unit_bytes + token_rows * 16;
-        barrier_expect(barrier, stage_bytes + (begins_unit(s) ? token_rows * 16 + S::row_blocks * 16 : 0));
-        load_3d(base + slot * stage_bytes + x_bytes, &w_map, 0, s * stage_groups, row / 8, barrier);
-        if (begins_unit(s))
-            for (int i = 0; i < S::row_blocks; ++i)
-                bulk_copy(to + 16 * i,
-                          p.tile_scales + int64_t{min(row / 128 + i, last_row / 128)} * all_groups + s * stage_groups,
-                          16, barrier);
-    };
-    // Without a cluster the first weights are requested before the thread block's first barrier (2 to 4 % faster at few
-    // tokens). In a cluster the other thread block must see initialised barriers first.
-    constexpr bool early = Cluster == 1;
-    const auto load_first_w = [&] {
-        const int2 at = works.at(first_work);
-        for (int i = 0; i < min(stages, all_stages); ++i) load_w(at, i, i, i * stage_groups / 4);
-    };
+    const Fp8Block<S, Cluster, By> b(args, shared_address(shared_bytes));
+    const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     const bool fills = warp == 4 * S::groups && lane == 0;
     if (fills) {
-        for (int s = 0; s < stages; ++s) {
-            barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, Cluster * S::groups * 4);
+        for (int s = 0; s < b.stages; ++s) {
+            barrier_init(b.full + 8 * s, 1);
+            barrier_init(b.empty + 8 * s, Cluster * S::groups * 4);
         }
         barrier_init_done();
-        if constexpr (early) load_first_w();
+        if constexpr (early_weights<Cluster>) load_first_w(b, p, w_map);
         prefetch_map(&w_map);
         prefetch_map(&x_map);
         if (By == Scales::ring) prefetch_map(&scale_map);
@@ -126,176 +333,14 @@ __global__ void __launch_bounds__(S::threads, 1)
     else
         __syncthreads();
     if (p.overlap) overlap_next();
-    if (group == S::groups) {
+    if (warp / 4 == S::groups) {
         // Three warpgroups of 168 registers are 2 x 232 + 40. A request beyond that total never returns.
         if constexpr (S::many) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (fills) {
-            const int part = token_rows / Cluster;  // rows of x that this thread block loads for the whole cluster
-            const auto load_x = [&](int2 at, int s, uint32_t slot, uint32_t unit) {
-                const uint32_t to = base + slot * stage_bytes, barrier = full + 8 * slot;
-                if constexpr (Cluster > 1)
-                    load_3d_for_all<Cluster>(to + rank * part * 128, &x_map, 0, at.x + static_cast<int>(rank) * part,
-                                             s * stage_groups, barrier);
-                else
-                    load_3d(to, &x_map, 0, at.x, s * stage_groups, barrier);
-                if (begins_unit(s)) load_3d(scales + unit * unit_bytes, &scale_map, s * stage_groups, at.x, 0, barrier);
-            };
-            uint32_t slot = 0, parity = 1, unit = 0;
-            const auto next = [&](int s) {
-                if (++slot == static_cast<uint32_t>(stages)) slot = 0, parity ^= 1;
-                if ((s + 1) * stage_groups % 4 == 0 && ++unit == units) unit = 0;
-            };
-            for (int work = first_work; work < works.count; work += clusters) {
-                const int2 at = works.at(work);
-                int s = 0;
-                if (work == first_work) {  // weights are requested before the previous kernel ends, x after
-                    const int first = min(stages, all_stages);
-                    if constexpr (!early) load_first_w();
-                    if (p.overlap) wait_for_previous();
-                    for (; s < first; ++s) load_x(at, s, slot, unit), next(s);
-                }
-                for (; s < all_stages; ++s) {
-                    barrier_wait(empty + 8 * slot, parity);
-                    load_w(at, s, slot, unit);
-                    load_x(at, s, slot, unit);
-                    next(s);
-                }
-            }
-        }
+        if (fills) fill_ring(b, p, x_map, w_map, scale_map);
     } else {
         if constexpr (S::many) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         if (p.overlap) wait_for_previous();  // the previous kernel may write the scales of inputs
-        const int token_group = group % TokenGroups, row_group = group / TokenGroups;
-        int token = 0, row = 0, split = 0;
-        const uint32_t w_upper = 0x40000000u | static_cast<uint32_t>(stage_groups * 64);
-        constexpr int chains = S::chains;
-        constexpr bool one_block = 128 % S::rows == 0;  // all rows lie in one 128-row scale block
-        float acc[chains][N / 2], total[N / 2];
-        // Scales of the groups in flight: of the tokens g and g + 8, and of the one or two row blocks.
-        [[maybe_unused]] float token_scale[2][chains], row_scale[2][chains];
-        const float* of_rows[2] = {};
-        const float* of_tokens[2] = {};
-        uint32_t token_at[2] = {}, row_at = 0;  // offsets in a unit of scales
-        for (int h = 0; h < 2; ++h)
-            token_at[h] = 16 * min(64 * token_group + warp % 4 * 16 + g + 8 * h, token_rows - 1);
-        uint32_t unit_at = scales, in_unit = 0;
-        uint32_t slot = 0, parity = 0, done_slot = 0;
-        int in_stage = 0, done_in_stage = 0;  // groups of the current stage that were issued, and that were added
-        // Issues the chain of the next group with the accumulators I. Groups after the last one are zeros and pad to a
-        // whole iteration. Selections instead of branches: a branch makes ptxas serialize the wgmma around it (C7513).
-        const auto issue = [&]<int I>(std::integral_constant<int, I>) {
-            const uint32_t at = base + slot * stage_bytes;
-            barrier_wait(full + 8 * slot, parity);
-            const uint32_t left = swizzled_operand(at + (in_stage * token_rows + 64 * token_group) * 128);
-            const uint32_t right =
-                swizzled_operand(at + x_bytes + (row_group * (N / 8) * stage_groups + in_stage) * 1024);
-            wgmma_fence();
-#pragma unroll
-            for (int j = 0; j < 4; ++j) WgmmaCodes<N, false>::run(acc[I], left + 2 * j, right + 2 * j, w_upper, j > 0);
-            wgmma_commit();
-            if constexpr (By == Scales::ring) {
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    token_scale[i][I] = shared_float(unit_at + token_at[i] + in_unit);
-                    if (i == 0 || !one_block) row_scale[i][I] = shared_float(unit_at + row_at + 16 * i + in_unit);
-                }
-                in_unit = (in_unit + 4) % 16;
-                unit_at += in_unit ? 0 : unit_bytes;
-                unit_at = unit_at == full ? scales : unit_at;
-            }
-            const bool next = ++in_stage == stage_groups, wraps = next && slot + 1 == static_cast<uint32_t>(stages);
-            in_stage = next ? 0 : in_stage;
-            slot = wraps ? 0 : slot + next;
-            parity ^= wraps;
-        };
-        const auto load_scales =
-            [&](int n) {  // Scales::tiles: of the groups n ... of an iteration; zero after the last
-                if constexpr (By == Scales::tiles) {
-#pragma unroll
-                    for (int i = 0; i < 2; ++i)
-#pragma unroll
-                        for (int j = 0; j < chains; ++j) {
-                            const int group_of = min(n + j, all_groups - 1);
-                            token_scale[i][j] = of_tokens[i][group_of];
-                            if (i == 0 || !one_block)
-                                row_scale[i][j] = n + j < all_groups ? of_rows[i][group_of] : 0.0f;
-                        }
-                }
-            };
-        const auto add = [&]<int I>(std::integral_constant<int, I>) {
-            [[maybe_unused]] float by[2][2] = {};  // factors by row block and token; zero after the last group
-            if constexpr (By != Scales::none) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    if (e < 2 || !one_block) by[e / 2][e % 2] = token_scale[e % 2][I] * row_scale[e / 2][I];
-            }
-#pragma unroll
-            for (int v = 0; v < N / 2; ++v)
-                if constexpr (By != Scales::none)
-                    total[v] = fmaf(acc[I][v], one_block || 8 * (v / 4) < split ? by[0][v / 2 % 2] : by[1][v / 2 % 2],
-                                    total[v]);
-                else
-                    total[v] = acc[I][v] + total[v];
-        };
-        const auto release = [&] {
-            const bool next = ++done_in_stage == stage_groups;
-            __syncwarp();
-            if constexpr (Cluster > 1)
-                for (uint32_t r = 0; r < Cluster; ++r) barrier_arrive_at(empty + 8 * done_slot, r, next && lane == 0);
-            else
-                barrier_arrive_if(empty + 8 * done_slot, next && lane == 0);
-            done_in_stage = next ? 0 : done_in_stage;
-            done_slot += next;
-            done_slot = done_slot == static_cast<uint32_t>(stages) ? 0 : done_slot;
-        };
-        const auto turn = [&]<int... I>(std::integer_sequence<int, I...>, int n) {
-            const auto finish = [&]<int J>(std::integral_constant<int, J> j) {
-                wgmma_wait<chains - 1 - J>();
-                pin(acc[J]);
-                add(j);
-                release();
-            };
-            load_scales(n);
-            (issue(std::integral_constant<int, I>()), ...);
-            (finish(std::integral_constant<int, I>()), ...);
-        };
-#pragma unroll 1
-        for (int work = first_work; work < works.count; work += clusters) {
-            const int2 origin = works.at(work);
-            token = origin.x + 64 * token_group + warp % 4 * 16 + g;
-            row = origin.y + static_cast<int>(rank) * S::rows + N * row_group;
-            // wgmma columns below `split` belong to the first row block, the others to the second.
-            split = (row / 128 + 1) * 128 - row;
-            row_at = token_rows * 16 + 16 * (row / 128 - (origin.y + static_cast<int>(rank) * S::rows) / 128);
-            // The braces are needed: nvcc 13.0 also drops the statement after a discarded `if constexpr` whose own
-            // statement begins with a pragma (the loop that clears `total` was lost, and sums were NaN).
-            if constexpr (By == Scales::tiles) {
-                for (int i = 0; i < 2; ++i) {
-                    of_rows[i] = p.tile_scales + int64_t{min(row + i * split, last_row) / 128} * all_groups;
-                    of_tokens[i] = p.group_scales + int64_t{min(token + 8 * i, p.tokens - 1)} * all_groups;
-                }
-            }
-#pragma unroll
-            for (float& v : total) v = 0.0f;
-#pragma unroll 1
-            for (int n = 0; n < padded_groups; n += chains) turn(std::make_integer_sequence<int, chains>(), n);
-#pragma unroll
-            for (int i = 0; i < N / 8; ++i) {
-                const int column = row + 8 * i + 2 * c;
-                if (column >= p.n) continue;
-                const RowFactors first(p, 0, column), second(p, 0, min(column + 1, last_row));
-                const bool both = column + 1 < p.n, pairs = both && p.y_stride % 2 == 0;
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int t = token + 8 * h;
-                    if (t >= p.tokens) continue;
-                    const float of_token = token_factor(p, t);
-                    const float2 v{product_output(total[4 * i + 2 * h], first.scale * of_token, first.bias),
-                                   product_output(total[4 * i + 2 * h + 1], second.scale * of_token, second.bias)};
-                    store_output2(p, t * p.y_stride + column, v, pairs, both);
-                }
-            }
-        }
+        multiply<S, N, TokenGroups>(b, p, warp, lane);
     }
     __syncwarp();
     if (Cluster > 1) cluster_sync();  // no thread block ends while the other one still arrives at its barriers
