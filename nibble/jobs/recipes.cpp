@@ -13,7 +13,8 @@ namespace nibble {
 namespace {
 
 std::string needs_of(const RecipeGuide& guide) {
-    if (guide.learns) return "text";
+    // Model Optimizer's layout stores FP8 weights only with the scales of their inputs.
+    if (guide.learns || guide.weights == Format::fp8) return guide.needs_text ? "text" : "nothing";
     return guide.needs_text ? "text or --weights-only" : "nothing";
 }
 
@@ -57,8 +58,9 @@ std::string guide_text(const std::vector<RecipeGuide>& guides) {
     text +=
         "\nbits: of a weight that is quantized, its scales included; inputs: `-` stay as they are. text: --calib FILE, "
         "or "
-        "--input-scales\nfrom an earlier export; --weights-only leaves inputs alone. Model Optimizer's names work too "
-        "(NVFP4_DEFAULT_CFG), and so do its files.\n";
+        "--input-scales\nfrom an earlier export; --weights-only leaves inputs alone (of `fp8`: only with --format "
+        "compressed-tensors). "
+        "Model\nOptimizer's names work too (NVFP4_DEFAULT_CFG), and so do its files.\n";
     return text;
 }
 

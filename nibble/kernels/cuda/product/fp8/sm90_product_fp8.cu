@@ -64,7 +64,7 @@ struct Fp8Shape {
 // through the ring buffer, four groups at a time (the number of groups must be a multiple of four).
 enum class Scales : uint8_t { none, tiles, ring };
 
-// What all warps of a thread block know: the parts of shared memory, the tiles of outputs, the groups of K.
+// Holds what all warps of a thread block share: the parts of shared memory, the tiles of outputs, the groups of K.
 template <class S, int Cluster, Scales By>
 struct Fp8Block {
     int stage_groups, token_rows, stages;
