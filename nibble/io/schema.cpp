@@ -19,7 +19,7 @@ std::string last_word(const std::string& name) { return name.substr(name.rfind('
 
 // In a cell of a Markdown table.
 std::string cell(std::string text) {
-    for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, "\\");
+    for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, 1, '\\');
     return text;
 }
 

@@ -249,7 +249,7 @@ std::string nemo_quant_precision(std::string_view quant_cfg) {
     std::string name(quant_cfg.substr(quant_cfg.rfind('/') + 1));
     std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     for (const std::string_view ending : {".yaml", ".yml", "_cfg"})
-        if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+        if (name.ends_with(ending)) name.erase(name.size() - ending.size());
     for (const Known& known : recipes)
         if (known.name == name) return std::string(known.precision);
     return {};
