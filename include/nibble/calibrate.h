@@ -17,9 +17,9 @@ struct CalibrationReport {
     std::vector<std::string> warnings;
 };
 
-// Of the options, those of the source, the recipe and the text matter, and the device. options.out: a .json file for
-// the scales, as QuantizeOptions::input_scales reads it; empty: none is written. Errors by kind: as quantize(); recipe
-// also for recipes whose solvers or folded scales change the weights, which only quantize() can do.
+// Reads the options for the source, the recipe, the text and the device; ignores the others. options.out: a .json file
+// for the scales, as QuantizeOptions::input_scales reads it; empty: none is written. Errors by kind: as quantize();
+// recipe also for recipes whose solvers or folded scales change the weights, which only quantize() can do.
 Result<CalibrationReport> calibrate(const QuantizeOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

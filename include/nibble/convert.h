@@ -15,7 +15,7 @@ struct ConvertCheckpointOptions {
     std::string source;  // folder or .gguf file
     std::string out;     // folder or .gguf file to write; must not exist
     std::string format;  // modelopt, compressed-tensors, gguf; bf16 (or plain) decodes. Empty: gguf for a .gguf output
-    // What may be left out:
+    // Parts that the output may omit:
     //   input_scale  stored input scales; inputs they belong to stay unquantized
     //   activation   all that is said about inputs, stored scales included
     //   kv_scale     k_scale and v_scale; the KV cache stays unquantized

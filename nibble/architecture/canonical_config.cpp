@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// What every family spells both ways.
+// Spellings that apply to every family.
 constexpr FieldSpelling common_spellings[] = {{"dtype", "torch_dtype"}};
 
 // Kinds of layers under their older names, and by the letters of a pattern.

@@ -31,7 +31,7 @@ struct MissingFeature {
     std::string_view model_types;  // separated by spaces
 };
 
-// What the engine lacks for the families that people ask for.
+// Features that the engine lacks, for families that users ask for.
 constexpr std::array missing_features{
     MissingFeature{"gated delta nets (linear attention) and gated attention",
                    " qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text "},

@@ -46,7 +46,7 @@ const Family* find_family(std::string_view model_type);
 // The family of a multimodal model's text part, whose own model_type is `text_type` (may be empty); nullptr: none.
 const Family* find_multimodal_family(std::string_view model_type, std::string_view text_type);
 
-// What the tables share.
+// Helpers that the tables share.
 struct Trunk {
     ModelConfig model;
     int64_t layers = 0;

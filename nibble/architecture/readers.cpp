@@ -1,4 +1,4 @@
-// What the tables of families share (architecture/family.h).
+// Implements the helpers of the family tables (architecture/family.h).
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
 

@@ -1,4 +1,4 @@
-// What an answer is held to, token by token: reasoning that ends within its budget, then a grammar, which may begin
+// Constrains an answer token by token: reasoning that ends within its budget, then a grammar, which may begin
 // only where a text appears that opens it.
 #pragma once
 

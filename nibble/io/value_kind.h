@@ -31,7 +31,7 @@ ValueKind<uint64_t> seed_kind();               // at least 0
 ValueKind<double> number_kind(double least, double most);
 ValueKind<std::string> text_kind();   // one line, not empty
 ValueKind<std::string> lines_kind();  // any text
-// As JSON normal and without a slash at the end: "x" for "./x/".
+// A path is stored in normal form without a trailing slash: "x" for "./x/".
 ValueKind<std::filesystem::path> path_kind();
 
 // One of these words. Several words may have one value; the first one is its name.

@@ -32,7 +32,7 @@ public:
     }
 
 private:
-    // What would be found out when all work is done is checked before it begins.
+    // Checks before the work everything that would otherwise fail at its end.
     Status check_output() {
         const ExportMode mode = resumes_export(options_) ? ExportMode::resume : ExportMode::create;
         const Status possible = WorkFolder::check(options_.out, mode, planned_bytes(out_.plan)).as(ErrorKind::file);

@@ -27,7 +27,7 @@ struct QuantizeSettings {
 };
 Result<QuantizeSettings> read_settings(const QuantizeOptions& options);
 
-// What is known about the activations of a source when its plan is resolved.
+// Facts about the activations of a source when its plan is resolved.
 struct Known {
     const ScaleTable* scales = nullptr;  // null: none
     bool statistics = false;             // of the inputs of linears, for weight solvers

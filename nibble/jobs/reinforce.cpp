@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 bool is_first_rank(const RlJob& job) { return !job.ranks || job.ranks->rank() == 0; }
 int processes_of(const RlJob& job) { return job.ranks ? job.ranks->size() : 1; }
 
-// What runs the job, in the order of its lives.
+// The objects that run the job; later members use earlier ones.
 struct RlParts {
     RlParts(int threads, ModelText of_model) : pool(threads), text(std::move(of_model)) {}
     ThreadPool pool;
@@ -413,7 +413,7 @@ Status check_rl_job(const RlJob& job, const JobHooks& hooks) {
                                    "go on to more steps with --resume, or choose another output");
 }
 
-// What processes must share beside what a resumed run must: when they do what together.
+// Settings that processes must share in addition to the identity of a resumed run: when they act together.
 std::string rl_job_identity(const RlJob& job) {
     const RlConfig& c = job.config;
     return fmt::format("{}\nsteps {}, validation {} of {} x {}", rl_identity(c).dump(), c.steps, c.validation_every,

@@ -21,9 +21,9 @@ struct RlJob {
 // `overrides` take the place of options.set.
 Result<RlJob> read_rl_job(const RlOptions& options, const std::vector<KeyOverride>& overrides);
 
-// What the first process checks before anything is computed: that the output can be written.
+// Checks that the output can be written. The first process calls it before anything is computed.
 Status check_rl_job(const RlJob& job, const JobHooks& hooks);
-// What processes of one job have in common, beside the version of nibble.
+// The settings that all processes of one job must share, in addition to the version of nibble.
 std::string rl_job_identity(const RlJob& job);
 
 // All processes of job.ranks call it. Hooks are called in the first one alone.

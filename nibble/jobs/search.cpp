@@ -31,7 +31,7 @@ Result<SearchSpace> make_space(const SearchOptions& options, const Checkpoint& s
 // recipe.yaml -> recipe.json, recipe.html
 fs::path beside(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
 
-// Where an unfinished search keeps its scores.
+// Returns the folder in which an unfinished search keeps its scores.
 fs::path work_folder(const std::string& out) { return out + ".unfinished"; }
 
 class SearchRun {
@@ -57,7 +57,7 @@ public:
         return std::move(report_);
     }
 
-    // What the recipe means for the checkpoint, before it is written.
+    // Resolves the recipe for the checkpoint before it is written.
     Status check(const SearchReport& report) const {
         NIBBLE_CHECK(plan_of(report.space, report.chosen.choice, source_->tensors(), source_->config()));
         return Ok{};
@@ -80,7 +80,7 @@ private:
         return Ok{};
     }
 
-    // What decides a bit of the scores: the model, the groups and their candidates, the method, the text.
+    // Everything that affects the bits of the scores: the model, the groups and their candidates, the method, the text.
     Status open_journal() {
         std::string groups, text;
         for (const SearchGroup& group : report_.space.groups)

@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-// What ServeOptions say about the model; addresses, keys and limits of requests do not matter here. The pool outlives
+// Uses the options for the model; ignores addresses, keys and limits of requests. The pool outlives
 // the model. ServedModel::facts has the formats, kernels and limits that were chosen.
 Result<ServedModel> load_served(const ServeOptions& options, ThreadPool& pool, const JobHooks& hooks);
 

@@ -23,16 +23,16 @@ struct TrainJob {
 // `overrides` take the place of options.set.
 Result<TrainJob> read_train_job(const TrainOptions& options, const std::vector<KeyOverride>& overrides);
 
-// What the first process checks before anything is computed: that the output and the profile can be written.
+// Checks that the output and the profile can be written. The first process calls it before anything is computed.
 Status check_train_job(const TrainJob& job, const JobHooks& hooks);
-// What processes of one job have in common, beside the version of nibble.
+// The settings that all processes of one job must share, in addition to the version of nibble.
 std::string train_job_identity(const TrainJob& job);
 
 // All processes of job.ranks call it. Hooks are called in the first one alone.
 Result<TrainReport> run_train_job(const TrainJob& job, const TrainHooks& hooks);
 
-// What --check-forward compares: how K and V are cached ("bf16", "fp8", "fp8_q": queries too, "fp8_page"), and whether
-// the forward products are those of the last step (late_forward).
+// The comparison of --check-forward: how K and V are cached ("bf16", "fp8", "fp8_q": queries too, "fp8_page"), and
+// whether the forward products are those of the last step (late_forward).
 struct ForwardQuestion {
     std::string kv = "bf16";
     bool late = false;

@@ -1,4 +1,4 @@
-// What training and RL say of themselves: lines for people, and the lines of its log.
+// Texts of training and RL: lines for users and lines of the log.
 #pragma once
 
 #include "rl/rl_config.h"

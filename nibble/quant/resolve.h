@@ -25,8 +25,8 @@ struct ResolveOptions {
     // The job will have statistics of activations (JobOptions::statistics): solvers lack nothing.
     bool statistics = false;
     bool folded = false;  // the tensors have awq_lite's scales in them already
-    // What the output can store: NVFP4 scales below it become it. Tensors of so small values lose nothing by it,
-    // because their block scales become smaller instead. 0: any scale.
+    // The smallest NVFP4 scale that the output can store; smaller ones are raised to it. Tensors of so small values
+    // lose nothing by it, because their block scales become smaller instead. 0: any scale.
     float least_scale = 0;
     // Scales known from elsewhere, by tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale".
     const std::map<std::string, float, std::less<>>* scales = nullptr;

@@ -89,7 +89,7 @@ struct RlConfig {
     int64_t validation_every = 0, validation_prompts = 256;  // steps, 0: none
     int64_t validation_answers = 1;                          // to each prompt: k of pass@k, avg@k, cons@k; up to 20
     TrainSaving saving;
-    double must_save_by = 0;              // seconds behind the start of the program (run/deadline.h); 0: no limit
+    double must_save_by = 0;              // seconds after the start of the program (run/deadline.h); 0: no limit
     Format export_format = Format::none;  // of a second export, in codes (rl/policy_export.h)
 };
 

@@ -23,7 +23,7 @@ struct RlKeys {
     std::optional<bool> power_of_two;
 };
 
-// NeMo RL's names of switches, beside ours.
+// NeMo RL's names of switches, accepted in addition to ours.
 inline constexpr std::array rl_switch_names{std::pair{"num_first_layers_in_bf16", "first_bf16"},
                                             std::pair{"num_last_layers_in_bf16", "last_bf16"},
                                             std::pair{"pow2_weight_scaling_factors", "power_of_two"}};

@@ -11,10 +11,10 @@ struct RunBegin {
     bool ended = false;  // the run has made all its steps earlier, and `result` is there
 };
 
-// What is said about a run that goes on after `first_step` steps, or that finds nothing to resume; else empty.
+// Returns the note about a run that continues after `first_step` steps or finds nothing to resume; else empty.
 std::string begin_text(const std::filesystem::path& folder, bool resume, int64_t first_step);
 
-// What is said about a run that made its steps earlier.
+// Returns the note about a run whose steps are already complete.
 std::string ended_text(const std::filesystem::path& result, int64_t steps);
 
 // Opens the folder in the first process of `ranks` (null: there is one), then gives the others its state. All processes

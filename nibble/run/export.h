@@ -1,4 +1,4 @@
-// What a run writes at its end: its model, and the same in the codes of its forward pass.
+// Writes the results of a run: its model, and the same model in the codes of its forward pass.
 #pragma once
 
 #include "base/thread_pool.h"

@@ -1,4 +1,4 @@
-// What a run's log tells (run/log.h), for pages and comparisons.
+// The content of a run's log (run/log.h), for pages and comparisons.
 //
 // The first line is {"run": {...}}; its "name" and "group" (what is equal in runs that differ by seed alone) are read
 // here. A step is {"step", "loss", "gradient_norm", "learning_rate", "seconds", "tokens"}, with "validation" behind

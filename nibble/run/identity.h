@@ -1,4 +1,4 @@
-// What a resumed run must have in common with its checkpoint.
+// The values that a resumed run must share with its checkpoint.
 #pragma once
 
 #include "base/json.h"

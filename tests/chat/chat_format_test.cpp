@@ -490,7 +490,7 @@ TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
     EXPECT_TRUE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
     request.tools[0]["function"]["strict"] = false;
     EXPECT_FALSE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
-    // What a grammar cannot hold is an error also where the model need not call the tool.
+    // A schema that a grammar cannot enforce is an error even if the model need not call the tool.
     request.input_grammars["held"] = "start: missing";
     EXPECT_FALSE(hermes.constraint(request, *hermes.prompt(request), *vocabulary).ok());
 }

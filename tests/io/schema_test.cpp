@@ -130,7 +130,7 @@ TEST(Schema, IdentityIsOfValues) {
     for (const char* other : {"folder: y", "folder: x\nseed: 2", "folder: x\nlook: {colour: blue, limit: 3}",
                               "folder: x\npart: {fast: on}", "folder: x\nlook: {names: [a]}", "folder: /x"})
         EXPECT_NE(identity(other), base) << other;
-    // What a key without effect holds does not count.
+    // The value of a key without effect does not count.
     EXPECT_FALSE(identity("part: 0")["part"].contains("fast"));
 }
 

@@ -285,7 +285,7 @@ TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
         EXPECT_FALSE(fs::exists(bed.at(out))) << out;
 }
 
-// Nothing of a job is left in the process: the same bytes alone, after an error, after a stop, and beside others.
+// Nothing of a job is left in the process: the same bytes alone, after an error, after a stop, and next to other jobs.
 TEST(Jobs, RunOneAfterTheOtherAndAtTheSameTime) {
     Bed bed;
     value(quantize(bed.calibrated("alone"), {}));

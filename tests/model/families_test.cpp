@@ -173,7 +173,7 @@ TEST_P(Families, GradientsAreSlopesOfTheLoss) {
         double g2 = 0, w2 = 0;
         for (size_t i = 0; i < g.size(); ++i) g2 += double{g[i]} * g[i], w2 += double{before[i]} * before[i];
         if (g2 == 0) continue;
-        // Where a router chooses another expert the loss makes a step; a shorter way avoids it.
+        // The loss jumps if a router chooses another expert; a smaller difference avoids that.
         double slope = 0, bound = 0;
         for (const double share : {1e-4, 2e-5}) {
             const double way = share * std::sqrt(w2 / g2);

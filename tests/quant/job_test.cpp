@@ -44,7 +44,7 @@ Json numbers(const QuantReport& report) {
 
 #define NIBBLE_EXPECT_OK(result) ASSERT_TRUE((result).ok()) << (result).error().message()
 
-// Where the output stores scales as divisors, the scale of tiny weights is one that has a reciprocal, and the blocks'
+// If the output stores scales as divisors, the scale of tiny weights is one that has a reciprocal, and the blocks'
 // scales make up for it. Weights that need no such scale keep their bytes.
 TEST(Job, ScalesOfTinyWeightsHaveAReciprocal) {
     for (const WeightSpec& spec : {WeightSpec{Format::nvfp4}, WeightSpec{Format::nvfp4, true, 256, four_over_six}})

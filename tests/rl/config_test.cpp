@@ -228,7 +228,7 @@ TEST(RlConfig, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
     }
 }
 
-// What a user may write in another way and still mean the same run.
+// Other spellings that mean the same run.
 TEST(RlConfig, IdentityIsOfValues) {
     const auto identity = [](std::string_view yaml) {
         const auto c = parse_rl_config(yaml, "rl.yaml");

@@ -28,7 +28,7 @@ public:
 private:
     int64_t q_cols() const { return config_.q_cols(); }
     int64_t kv_cols() const { return config_.kv_cols(); }
-    // What one norm of q or k runs over.
+    // The values that one norm of q or k covers.
     int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }
     // Norms, or the rotary embedding, of q and k in one row of qkv_'s outputs.
     void norm_row(float* row, const Workspace& work) const;

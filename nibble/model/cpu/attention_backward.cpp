@@ -10,7 +10,7 @@ namespace nibble {
 Status Attention::norms_backward(const float* raw, int64_t rows, float* d_qkv, Workspace& work,
                                  GradientSink* sink) const {
     const int64_t stride = qkv_.rows();
-    // What is normed together is a row of its own: a head, or all heads of a row.
+    // Values normalized together form one row: a head, or all heads of a row.
     const auto norm = [&](int64_t from, int64_t cols, const std::vector<float>& w, const std::string& name) -> Status {
         const Arena::Scope inner(work.arena);
         const auto n = static_cast<int64_t>(w.size());

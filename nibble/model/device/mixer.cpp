@@ -46,7 +46,7 @@ Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model,
 
 namespace {
 
-// What a description may ask for and the kernels of a GPU do not do.
+// Features of a description that have no GPU kernel.
 Status check_device_block(const ModelConfig& model, const BlockConfig& block) {
     const auto lacks = [&](std::string_view what) {
         return fail("{}: {} not supported on --device cuda; use --device cpu", block.prefix, what);

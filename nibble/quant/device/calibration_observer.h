@@ -1,4 +1,4 @@
-// What CalibrationObserver collects on the CPU, counted and summed on the GPU where the activations are.
+// Collects on the GPU, where the activations are, the statistics that CalibrationObserver collects on the CPU.
 //
 // Ranges are exact functions of the activations (maxima and integer counts). Second moments are sums in the order of
 // kernels/observe_cuda.h: the same for the same texts and batches. Activations are DeviceModel's, so they differ from
@@ -23,7 +23,7 @@ public:
     // GPTQ's moments are those of the quantized rows (quantized_inputs.h).
     void see_quantized(const ActivationScales& scales) { scales_ = &scales; }
 
-    // What was seen since the last call is complete: ranges go to `seen`, statistics to the solver (may be null).
+    // Completes the values seen since the last call: ranges go to `seen`, statistics to the solver (may be null).
     Status end_block(BlockSolver* solver);
 
     Status input(std::span<const std::string> linears, const std::byte* x, int64_t rows, int64_t cols,
