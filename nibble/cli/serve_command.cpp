@@ -75,10 +75,10 @@ void add_serve(CLI::App& app, RunCommand& run) {
                      "a step that reads prompts beside running answers takes at most so many times as long as one "
                      "without; default: 3 on a GPU; 0: 64 rows of prompts, on a GPU 1,024")
         ->check(CLI::Range(0.0, 1e6));
-    command->add_option("--queue", config->queue, "answers that wait; more are told 429")
+    command->add_option("--queue", config->queue, "queued requests; further ones get HTTP 429")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
-    command->add_option("--max-connections", config->connections, "more are told 503")
+    command->add_option("--max-connections", config->connections, "open connections; further ones get HTTP 503")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     command->add_option("--max-body", config->max_body, "of a request: 32MB, 512K, or bytes")

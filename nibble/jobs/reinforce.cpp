@@ -279,7 +279,7 @@ public:
             std::optional<RlValidation> validation;
             const Status validated = validate_if_due(validation);
             if (folder_) note_step(step, validation, seconds);
-            NIBBLE_CHECK(Status(validated).within(fmt::format("behind step {}", step.step)));
+            NIBBLE_CHECK(Status(validated).within(fmt::format("after step {}", step.step)));
             NIBBLE_CHECK(parts_.trainer->sync());
             NIBBLE_TRY(const bool due, parts_.trainer->any(folder_ && deadline.is_due()));
             if (due) return Ok{};
@@ -292,7 +292,7 @@ public:
     Error save_after(const Error& error) {
         if (done_ == first_step_) return error;
         const auto with = [&](std::string_view what) {
-            return fail(error.kind(), "{}; the state behind {} steps {}", error.message(), done_, what);
+            return fail(error.kind(), "{}; the state after {} steps {}", error.message(), done_, what);
         };
         if (!parts_.policy->can_be_saved()) return with("was not whole and is not saved: the newest checkpoint stays");
         if (const Status saved = save(); !saved.ok())

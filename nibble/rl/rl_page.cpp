@@ -123,7 +123,7 @@ std::string validation_card(const RlHistory& run) {
         const Json& line = run.steps[i];
         if (!line.contains("validation_reward")) continue;
         const double answers = value_of(line, "validation_answers");
-        std::string more = fmt::format("behind step {}; {} prompts", figure(value_of(line, "step"), 0),
+        std::string more = fmt::format("after step {}; {} prompts", figure(value_of(line, "step"), 0),
                                        figure(value_of(line, "validation_prompts"), 0));
         if (answers > 1)
             more +=
