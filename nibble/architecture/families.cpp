@@ -96,6 +96,25 @@ const Family* find_multimodal_family(std::string_view model_type, std::string_vi
     return part;
 }
 
+namespace {
+
+// Bounds the lists of tensors: each expert of each layer has its own names, and the number comes from an untrusted
+// file. The largest published models have about 30,000 experts in all layers together.
+Status check_experts(const ModelConfig& model) {
+    constexpr int64_t most = 262'144;
+    int64_t experts = 0;
+    const auto count = [&](const std::vector<BlockConfig>& blocks) {
+        for (const BlockConfig& block : blocks)
+            if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) experts += moe->experts;
+    };
+    count(model.blocks);
+    if (model.prediction) count(model.prediction->blocks);
+    if (experts <= most) return Ok{};
+    return fail("config.json: {} experts in all layers together; at most {} are supported", experts, most);
+}
+
+}  // namespace
+
 Result<ModelConfig> model_config(const Json& file, std::string_view root) {
     NIBBLE_TRY(const Json config, canonical_config(file));
     ConfigFields fields(config, "config.json");
@@ -108,6 +127,7 @@ Result<ModelConfig> model_config(const Json& file, std::string_view root) {
     for (const char* key : {"eos_token_id", "bos_token_id"}) fields.ignore(key);
     NIBBLE_CHECK(fields.all_read());
     NIBBLE_CHECK(read_special_tokens(config, model));
+    NIBBLE_CHECK(check_experts(model));
     model.architecture = type;
     int index = 0;
     for (BlockConfig& block : model.blocks) block.index = index++;

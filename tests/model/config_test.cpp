@@ -67,6 +67,23 @@ TEST(ModelConfig, ValuesOfTheWrongKindAreErrors) {
     }
 }
 
+// Lists of tensor names grow with this number, which a file states.
+TEST(ModelConfig, TheNumberOfExpertsIsBounded) {
+    int tried = 0;
+    for (const auto& folder : std::filesystem::directory_iterator(test_data("golden/models"))) {
+        auto config = read_config(folder.path() / "config.json");
+        ASSERT_TRUE(config.ok());
+        for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+            if (!config->contains(key) || (*config)[key].is_null() || (*config)[key] == 0) continue;
+            Json changed = *config;
+            changed[key] = 1 << 22;
+            EXPECT_NE(error_of(changed).find("experts in all layers"), std::string::npos) << folder.path() << key;
+            ++tried;
+        }
+    }
+    EXPECT_GE(tried, 3);
+}
+
 TEST(ModelConfig, RopeInBothSpellings) {
     const Json llama3{{"rope_type", "llama3"},
                       {"factor", 8.0},
