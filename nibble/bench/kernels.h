@@ -1,6 +1,6 @@
-// `nibble bench matmul|attention|experts|chains --device cuda`: a GPU's kernels at the shapes that the targets of
-// docs/results-h200.md name, checked on samples against double precision first, then timed beside what the GPU
-// copies and multiplies in the same run.
+// Checks a GPU's kernels on samples against double precision, then times them next to what the GPU copies and multiplies
+// in the same run. Default shapes are those of the targets in docs/results-h200.md. `nibble bench matmul --device cuda`
+// and the program bench_kernels (bench/kernels/) call it.
 #pragma once
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 // `nibble bench WHAT`: checks first, then times.
 #include "bench/kernels.h"
 #include "cli/bench_serve.h"
-#include "cli/bench_study.h"
 #include "cli/bench_subject.h"
 #include "cli/command.h"
 #include "cli/engine.h"
@@ -88,16 +87,6 @@ void add_bench_throughput(CLI::App& bench, RunCommand& run) {
     });
 }
 
-void add_gpu_options(CLI::App& command, bench::KernelBench& config) {
-    if (config.kernels == bench::KernelBench::Kernels::chains) return;  // at the widths of one model
-    const bool attention = config.kernels == bench::KernelBench::Kernels::attention;
-    const std::string gpu = config.kernels == bench::KernelBench::Kernels::matmul ? "GPU: " : "";
-    command.add_option(
-        "--shape", config.shapes,
-        gpu + (attention ? "SEQUENCESxTOKENS to decode" : "NxK of the weights") + "; default: those of the targets");
-    if (!attention) command.add_option("--m", config.tokens, gpu + "tokens together; default: those of the targets");
-}
-
 void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchMatmulOptions>();
     auto gpu = std::make_shared<bench::KernelBench>();
@@ -113,7 +102,8 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
         add_kernels_flag(*command, config->kernel, "CPU: sums in tiles: amx or ref; default: all but ref"),
         add_sums_flag(*command, config->sums)};
     command->add_option("--format", config->format, "weights or weights+inputs, as nvfp4+nvfp4; default: all");
-    add_gpu_options(*command, *gpu);
+    command->add_option("--shape", gpu->shapes, "GPU: NxK of the weights; default: those of the targets");
+    command->add_option("--m", gpu->tokens, "GPU: tokens together; default: those of the targets");
     command->add_option("--repetitions", config->repetitions, "medians over this many")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
@@ -137,50 +127,9 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     });
 }
 
-void add_bench_gpu(CLI::App& bench, RunCommand& run, bench::KernelBench::Kernels kernels, const std::string& name,
-                   const std::string& what, const std::string& example) {
-    auto config = std::make_shared<bench::KernelBench>();
-    config->kernels = kernels;
-    CLI::App* command = bench.add_subcommand(name, what);
-    add_device_flag(*command, config->device, "cuda or cuda:N");
-    add_gpu_options(*command, *config);
-    command->add_option("--repetitions", config->repetitions, "medians over this many")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
-    add_json_flag(*command, config->json);
-    command->footer("Example:\n  " + example);
-    command->callback([config, &run] {
-        run = [config]() -> Result<Outcome> {
-            NIBBLE_TRY(const DeviceChoice choice, parse_device(config->device).within("--device"));
-            if (!choice.cuda)
-                return fail(ErrorKind::usage, "--device {}: these are kernels of a GPU: cuda or cuda:N",
-                            config->device);
-            NIBBLE_CHECK(bench::run_kernel_bench(*config, stdout));
-            return Outcome{};
-        };
-    });
-}
-
-}  // namespace
-
-void add_bench(CLI::App& app, RunCommand& run) {
-    CLI::App* bench =
-        app.add_subcommand("bench", "speed of the kernels on this machine, checked against the reference first");
-    bench->require_subcommand(1);
-    add_bench_matmul(*bench, run);
-    add_bench_model(*bench, run);
-    add_bench_serve(*bench, run);
-    add_bench_study(*bench, run);
-    add_bench_throughput(*bench, run);
-    using Kernels = bench::KernelBench::Kernels;
-    add_bench_gpu(*bench, run, Kernels::attention, "attention", "decode and prefill attention of a GPU",
-                  "nibble bench attention --shape 16x4096");
-    add_bench_gpu(*bench, run, Kernels::experts, "experts", "products of a mixture's experts on a GPU",
-                  "nibble bench experts --m 1 --m 64");
-    add_bench_gpu(*bench, run, Kernels::chains, "chains", "products of one token in one kernel of a GPU",
-                  "nibble bench chains");
+void add_bench_quantize(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchQuantizeOptions>();
-    CLI::App* command = bench->add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
+    CLI::App* command = bench.add_subcommand("quantize", "quantize, decode and measure kernels beside memcpy");
     command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();
     command->add_option("--cols", config->cols, "of the matrix")->capture_default_str();
     add_device_flag(*command, config->device, "cpu, cuda or cuda:N; a GPU's kernels come with sizes of their own");
@@ -195,6 +144,19 @@ void add_bench(CLI::App& app, RunCommand& run) {
             return Outcome{};
         };
     });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, RunCommand& run) {
+    CLI::App* bench =
+        app.add_subcommand("bench", "speed of the kernels on this machine, checked against the reference first");
+    bench->require_subcommand(1);
+    add_bench_matmul(*bench, run);
+    add_bench_model(*bench, run);
+    add_bench_serve(*bench, run);
+    add_bench_throughput(*bench, run);
+    add_bench_quantize(*bench, run);
 }
 
 }  // namespace nibble
