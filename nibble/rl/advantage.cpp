@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-using Groups = std::map<int64_t, std::vector<size_t>>;  // the answers of each
+using Groups = std::map<int64_t, std::vector<size_t>>;  // indices of a group's answers
 
 Groups answers_of(std::span<const int64_t> groups) {
     Groups all;
@@ -20,9 +20,9 @@ struct Spread {
     double mean = 0, deviation = 0;
 };
 
-// Of the answers' rewards, without one where `without` is given. The deviation has Bessel's correction. It is 0 for
-// fewer than two, and where it is no more than the rounding of rewards that are equal: what divides by it would take
-// that rounding for a unit (a difference of means of squares leaves 1e-9 of fifteen rewards of 0.1).
+// Returns mean and standard deviation of the answers' rewards, without the answer `without` if given. The deviation has
+// Bessel's correction. It is 0 for fewer than two answers, and if it is only the rounding error of equal rewards
+// (fifteen rewards of 0.1 leave 1e-9): a division by it would magnify that error.
 Spread spread(std::span<const double> rewards, std::span<const size_t> answers, std::optional<size_t> without) {
     double n = 0, sum = 0, largest = 0, squares = 0;
     const auto each = [&](const auto& add) {
@@ -49,7 +49,8 @@ double group_advantage(std::span<const double> rewards, std::span<const size_t> 
     return s.deviation > 0 ? advantage / (s.deviation + 1e-6) : advantage;
 }
 
-// (A - mean) / sqrt(max(variance, 1e-8)) over all generated tokens, each of which has its answer's advantage.
+// Replaces A by (A - mean) / sqrt(max(variance, 1e-8)) over all generated tokens. Each token has its answer's
+// advantage.
 void whiten(std::span<double> a, std::span<const int64_t> tokens) {
     double count = 0, sum = 0;
     for (size_t i = 0; i < a.size(); ++i)

@@ -18,7 +18,7 @@ std::string_view without_space(std::string_view s) {
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// "B", "(b)", "B. 42", "\text{B}", "$B$".
+// Reads the letter in "B", "(b)", "B. 42", "\text{B}", "$B$".
 std::optional<char> letter_of(std::string_view marked) {
     for (const std::string_view word : {"\\text{", "\\mathrm{", "\\textbf{"})
         if (marked.starts_with(word)) marked.remove_prefix(word.size());
@@ -31,7 +31,7 @@ std::optional<char> letter_of(std::string_view marked) {
 
 Result<bool> is_found(const Pattern& pattern, std::string_view text) {
     std::string valid;
-    if (!utf8_valid(text)) {  // an answer may end inside a character
+    if (!utf8_valid(text)) {  // an answer may end inside a UTF-8 sequence
         for (size_t at = 0; at < text.size();) {
             const Utf8Step step = utf8_step(text, at);
             utf8_append(valid, step.code);
@@ -137,7 +137,7 @@ Result<double> AnswerReward::operator()(std::string_view text, const std::string
     NIBBLE_TRY(const double reward, by_rule(text, expected));
     if (!format_) return reward;
     NIBBLE_TRY(const bool well_formed, is_found(*format_, text));
-    // Not (1 - share) r + share w: that is not 1 in floating point for every share.
+    // The form (1 - share) r + share w is not used: rounding makes it differ from 1 for some shares.
     return reward == 1 && well_formed ? 1 : reward * (1 - options_.format_share) + well_formed * options_.format_share;
 }
 

@@ -1,4 +1,5 @@
-// What an answer is worth against the right one of a data set's row: 1 or 0 by a rule, and a share for its form.
+// Rewards an answer by comparison with the expected answer of a data row: 1 or 0 by a rule, and a share of it for the
+// form.
 #pragma once
 
 #include "base/error.h"
@@ -17,42 +18,44 @@ class Pattern;
 
 enum class AnswerRule : uint8_t {
     math,    // math_reward() (rl/math_answer.h)
-    exact,   // the same text but for white space around it
-    regex,   // the right answer is a regular expression (text/regex.h) that the text must match somewhere
-    choice,  // the right answer is a letter from A to J, which choice_answer() of the text must be
+    exact,   // equal text, ignoring white space at both ends
+    regex,   // the expected answer is a regular expression (text/regex.h) that must match somewhere in the text
+    choice,  // the expected answer is a letter from A to J; choice_answer() of the text must equal it
     code,    // the text's program must pass the answer's tests (rl/code_reward.h)
 };
 inline constexpr std::array<std::string_view, 5> answer_rule_names{"math", "exact", "regex", "choice", "code"};
 
-// The letter that a text chooses: a single letter in what marked_answer() (rl/math_answer.h) finds; otherwise the last
-// capital letter from A to J that is a word of its own ("so (B)", "B.", not "Bob").
+// Returns the letter that a text chooses: a single letter in the result of marked_answer() (rl/math_answer.h);
+// otherwise the last capital letter from A to J that stands alone ("so (B)", "B.", but not "Bob").
 std::optional<char> choice_answer(std::string_view text);
 
-// What a row of data says under its answer key, as the rule compares it: of `math` what is marked in it (GSM8K's
-// "... #### 42"), else all of it; of `choice` the letter; not of `code`, whose answers are code_tests(). Error: an
-// answer that the rule cannot use, with the reason.
+// Converts the value of a row's answer key to the form that the rule compares. `math`: the marked part (GSM8K's "...
+// #### 42"), or the whole text if nothing is marked. `choice`: the letter. Do not call it for `code`: those answers go
+// through code_tests(). Error: the rule cannot use the answer (gives the reason).
 Result<std::string> expected_answer(AnswerRule rule, std::string_view answer);
 
-// What a text says by the rule: math_answer(), choice_answer(), code_of(), or without one, and by the other rules, the
-// text but for white space around it.
+// Returns the part of a text that the rule compares: math_answer(), choice_answer() or code_of(). If that finds
+// nothing, and for the other rules, it returns the text without white space at both ends.
 std::string given_answer(AnswerRule rule, std::string_view text);
 
 struct AnswerRewardOptions {
     AnswerRule rule = AnswerRule::math;
-    std::string format;         // a regular expression that a well formed answer matches somewhere; empty: none
-    double format_share = 0.1;  // of the reward, where there is a format: 1 is right and well formed
-    CodeRewardOptions code;     // of `code`
+    // a regular expression that a well-formed answer matches somewhere; empty: no format is checked
+    std::string format;
+    // share of the reward for the format, if one is set; a correct and well-formed answer gets 1
+    double format_share = 0.1;
+    CodeRewardOptions code;  // used by the rule `code` only
 };
-// Error: a format that is no regular expression.
+// Returns an error if the format is not a valid regular expression.
 Status check(const AnswerRewardOptions& options);
 
 class AnswerReward {
 public:
-    // Error: as check(); by `code` what a sandbox lacks.
+    // Errors: those of check(); for `code`, no usable sandbox.
     static Result<AnswerReward> create(AnswerRewardOptions options);
 
-    // `expected`: from expected_answer() or code_tests(). Thread-safe. Error: a regular expression that costs too much
-    // on this text; a sandbox that failed.
+    // Returns the reward of a text. `expected` comes from expected_answer() or code_tests(). Thread-safe. Errors: the
+    // regular expression exceeds its step limit on this text; the sandbox failed.
     Result<double> operator()(std::string_view text, const std::string& expected) const;
 
 private:
@@ -60,8 +63,8 @@ private:
     Result<double> by_rule(std::string_view text, const std::string& expected) const;
 
     AnswerRewardOptions options_;
-    std::shared_ptr<const Pattern> format_;   // null: none
-    std::shared_ptr<const CodeReward> code_;  // of `code`
+    std::shared_ptr<const Pattern> format_;   // null: no format is checked
+    std::shared_ptr<const CodeReward> code_;  // set for the rule `code` only
 };
 
 }  // namespace nibble

@@ -10,8 +10,8 @@
 namespace nibble {
 namespace {
 
-// Reads the program and its statements in front of what is the program's own standard input. A statement that passes
-// writes a line with a word that was not known before the run.
+// The harness reads the program and its statements from the beginning of standard input; the rest is the program's own
+// input. For each statement that passes it writes a line with a random word that was chosen for this run.
 constexpr std::string_view harness = R"(
 import json, os
 
@@ -46,7 +46,7 @@ bool is_python(std::string_view language) {
     return language.empty() || language == "python" || language == "py" || language == "python3";
 }
 
-// Without white space at the ends of lines and behind the last one.
+// Removes white space at the ends of lines and after the last line.
 std::string plain_output(std::string_view text) {
     std::string out;
     while (!text.empty()) {
@@ -68,14 +68,14 @@ std::string random_word() {
 std::string standard_input(const std::string& code, const Json& statements, std::string_view word,
                            std::string_view input) {
     const Json job{{"code", code}, {"statements", statements}, {"word", word}};
-    // Answers may end inside a character.
+    // Answers may end inside a UTF-8 sequence.
     const std::string text = job.dump(-1, ' ', true, Json::error_handler_t::replace);
     return fmt::format("{:016}{}{}", text.size(), text, input);
 }
 
 std::vector<std::string> python() { return {"/usr/bin/python3", "-s", "-c", std::string(harness)}; }
 
-// Text, or lines of it.
+// Accepts text or a list of lines.
 Result<std::string> text_of_case(const Json& value, std::string_view where) {
     if (value.is_string()) return value.get<std::string>();
     std::string text;
@@ -108,7 +108,7 @@ Result<std::string> tests_of_cases(const Json& answer) {
 }  // namespace
 
 std::string code_of(std::string_view text) {
-    std::optional<std::string_view> found, open;  // `open` begins behind a fence's line
+    std::optional<std::string_view> found, open;  // `open` begins after the line of the opening fence
     bool inside = false, wanted = false;
     for (size_t at = 0; at < text.size();) {
         const size_t end = std::min(text.find('\n', at), text.size());

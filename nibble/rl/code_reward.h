@@ -1,14 +1,14 @@
-// Programs as answers: Python in a sandbox (base/sandbox.h), judged by the tests that a row of data gives.
+// Judges programs as answers: runs Python in a sandbox (base/sandbox.h) against the tests of a data row.
 //
-//   the row's answer                           a test
-//   text                                       statements that run behind the program: passed if they raise nothing
-//   [text, ...]                                each is a test of that kind
-//   {"inputs": [...], "outputs": [...]}        a run: its standard output for this standard input, white space at ends
-//   (or that object as text, as APPS has it)   of lines and of the whole excepted, and exit status 0
+//   answer of the row                          test
+//   text                                       statements that run after the program; passed if they raise no exception
+//   [text, ...]                                one such test per element
+//   {"inputs": [...], "outputs": [...]}        one run per pair: the program must print the output for the input and
+//   (or that object as text, as in APPS)       exit with status 0; white space at line ends and at the end is ignored
 //
-// Runs of inputs and outputs are judged from outside the program. Statements run in the program's process: leaving
-// early or printing what looks like success passes none, but a program that attacks the interpreter's own functions
-// can.
+// Runs with inputs and outputs are judged from outside the program. Statements run in the program's process. A program
+// cannot pass them by leaving early or by printing a success message, but it can if it modifies the interpreter's own
+// functions.
 #pragma once
 
 #include "base/json.h"
@@ -20,29 +20,29 @@
 namespace nibble {
 
 struct CodeRewardOptions {
-    SandboxLimits limits{.seconds = 5};  // of a run
-    bool partial = false;                // the share of tests that pass; false: 1 if all do, else 0
+    SandboxLimits limits{.seconds = 5};  // of one run
+    bool partial = false;  // true: the reward is the share of passed tests; false: 1 if all tests pass, else 0
 };
 
-// The program of a text: its last block between ``` lines without a language or in Python, one that is not closed
-// included; the whole text where there is none.
+// Returns the program in a text: the last block between ``` lines whose language is absent or Python, even if the block
+// is not closed; the whole text if there is no such block.
 std::string code_of(std::string_view text);
 
-// A row's answer, checked, as CodeReward reads it. Error: none of the shapes above, or no test.
+// Checks a row's answer and converts it for CodeReward. Error: none of the forms above, or no test.
 Result<std::string> code_tests(const Json& answer);
 
 class CodeReward {
 public:
-    // Runs a program to see that it can. Error: no sandbox or no /usr/bin/python3, in one line.
+    // Runs a trivial program to check that the sandbox works. Error: no sandbox or no /usr/bin/python3 (one line).
     static Result<CodeReward> create(const CodeRewardOptions& options);
 
-    // What the text's program is worth; a program that breaks a limit fails its test. Thread-safe. `tests`: from
-    // code_tests(). Error: the sandbox failed.
+    // Returns the reward of the program in `text`. A program that exceeds a limit fails its test. `tests` comes from
+    // code_tests(). Thread-safe. Error: the sandbox failed.
     Result<double> operator()(std::string_view text, std::string_view tests) const;
 
 private:
     CodeReward(Sandbox sandbox, const CodeRewardOptions& options) : sandbox_(std::move(sandbox)), options_(options) {}
-    // Tests that pass; without `partial` it ends at the first run that fails.
+    // Counts the tests that pass. Without `partial` it stops at the first run that fails.
     Result<int64_t> passed(const std::string& code, const Json& tests) const;
     Result<int64_t> passed_statements(const std::string& code, const Json& statements) const;
 

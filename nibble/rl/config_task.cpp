@@ -18,7 +18,7 @@ Result<std::unique_ptr<Environment>> environment_of(const RlTask& task, const st
 }
 
 Result<QuestionFile> read_rows(const RlTask& task, const std::filesystem::path& file) {
-    // An environment gets the answer as the row has it.
+    // An environment gets the answer unchanged, so the rule `exact` is used.
     return read_question_file({.file = file,
                                .input_key = task.input_key,
                                .output_key = task.output_key,
@@ -78,7 +78,7 @@ Result<std::unique_ptr<RolloutTask>> open_config_task(const RlConfig& c, const M
                                                       std::shared_ptr<const QuestionRows> rows, ThreadPool& pool,
                                                       const std::atomic<bool>* stop) {
     NIBBLE_CHECK(check_chat(c, text));
-    std::shared_ptr<const AnswerReward> reward;  // where no environment judges
+    std::shared_ptr<const AnswerReward> reward;  // null: an environment judges
     if (rows && c.task.command.empty()) {
         NIBBLE_TRY(AnswerReward rule, AnswerReward::create(c.task.reward).within("data.reward"));
         reward = std::make_shared<const AnswerReward>(std::move(rule));

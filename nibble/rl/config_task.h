@@ -1,4 +1,4 @@
-// The task of a run, from its config: where questions come from, how they become tokens, what judges the answers.
+// Builds the task of an RL run from its config: the source of questions, their encoding, and the judge of answers.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -12,12 +12,12 @@
 
 namespace nibble {
 
-// The rows of data.train and data.validation, each of whose prompts leaves room for an answer; null: the questions of
-// data.task are generated.
+// Reads the rows of data.train and data.validation and checks that each prompt leaves room for an answer. Returns null
+// if the questions are generated (data.task).
 Result<std::shared_ptr<const QuestionRows>> open_question_rows(const RlConfig& config, const ModelText& text);
 
-// `rows`: of open_question_rows(). `text`, `pool` and `stop` outlive the task. Errors: a model without a chat template
-// where data.chat asks for one; a sandbox or an environment that cannot start.
+// `rows` comes from open_question_rows(). `text`, `pool` and `stop` must outlive the task. Errors: data.chat is set but
+// the model has no chat template; a sandbox or an environment cannot start.
 Result<std::unique_ptr<RolloutTask>> open_config_task(const RlConfig& config, const ModelText& text,
                                                       std::shared_ptr<const QuestionRows> rows, ThreadPool& pool,
                                                       const std::atomic<bool>* stop);

@@ -13,8 +13,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Unlike a number that counts up, it is known to nobody who has not read the request. Programs in languages whose
-// numbers are doubles return it unchanged.
+// Returns a random 53-bit id. A program cannot predict it and so cannot reply before it has read the request. Languages
+// whose numbers are doubles return it unchanged.
 int64_t unguessable_id() {
     static_assert(sizeof(std::random_device::result_type) >= 4);
     thread_local std::random_device source;
@@ -79,7 +79,7 @@ private:
         std::optional<size_t> request;
         int64_t id = 0;
         std::string line;
-        std::string_view rest;  // of the line, not sent yet
+        std::string_view rest;  // part of the line that is not sent yet
         Clock::time_point deadline;
     };
 
@@ -91,7 +91,7 @@ private:
         return Ok{};
     }
 
-    // False: the request has failed already.
+    // Returns false if the request has failed already.
     bool begin(Seat& seat, size_t index, const EnvironmentRequest& request, std::vector<EnvironmentReply>& replies) {
         if (!seat.process)
             if (const Status started = start(seat); !started) {
@@ -104,7 +104,7 @@ private:
             return false;
         }
         seat.id = unguessable_id();
-        // Invalid UTF-8 of a model becomes replacement characters.
+        // Invalid UTF-8 in generated text becomes replacement characters.
         seat.line = Json{{"id", seat.id},        {"prompt", request.prompt}, {"expected", request.expected},
                          {"text", request.text}, {"turn", request.turn},     {"state", request.state}}
                         .dump(-1, ' ', false, Json::error_handler_t::replace) +
@@ -113,7 +113,7 @@ private:
         return true;
     }
 
-    // Until a process can be read or written, the first deadline, or it is time to look whether the run was stopped.
+    // Waits until a process is readable or writable, until the first deadline, or until the stop flag must be checked.
     void wait() const {
         std::vector<pollfd> polled;
         auto until = program_.stop ? Clock::now() + std::chrono::milliseconds(100) : Clock::time_point::max();
@@ -128,9 +128,9 @@ private:
         ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
     }
 
-    // True: the request is over.
+    // Returns true if the request is done.
     bool go_on(Seat& seat, std::vector<EnvironmentReply>& replies) {
-        const bool asked = seat.rest.empty();  // a reply to a part of a request is none
+        const bool asked = seat.rest.empty();  // a reply to an incomplete request is an error
         Result<bool> whole = seat.process->receive(program_.most_reply_bytes);
         if (whole && *whole && !asked) whole = fail("the environment replied before it had its request");
         if (const Status sent = seat.process->send(seat.rest); !sent && whole && !*whole) whole = sent.error();
@@ -148,7 +148,7 @@ private:
 
     bool give_up(Seat& seat, std::vector<EnvironmentReply>& replies, std::string why) {
         replies[*seat.request].failure = std::move(why);
-        seat.process.reset();  // what it says next would be about this request
+        seat.process.reset();  // anything it writes later would belong to this request
         seat.request.reset();
         return true;
     }

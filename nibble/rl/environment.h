@@ -1,5 +1,5 @@
-// What judges answers. An environment gets what the model wrote and returns a reward, and for tasks of several turns
-// what the model reads next.
+// Environments judge answers. An environment gets the text that the model wrote and returns a reward. In tasks of
+// several turns it also returns the text that the model reads next.
 #pragma once
 
 #include "base/error.h"
@@ -15,42 +15,43 @@
 namespace nibble {
 
 struct EnvironmentRequest {
-    std::string prompt, expected;  // of the data's row
-    std::string text;              // what the model wrote in this turn
+    std::string prompt, expected;  // from the data row
+    std::string text;              // written by the model in this turn
     int64_t turn = 0;
-    Json state;  // what the environment returned with the turn before
+    Json state;  // returned by the environment in the previous turn
 };
 
 struct EnvironmentReply {
     double reward = 0;  // finite
     bool done = true;
-    std::string observation;  // what the model reads next; not empty unless done
+    std::string observation;  // text that the model reads next; not empty unless done
     Json state;
-    // Set where no reward could be had (a crash, a timeout, a reply that is no reply): the answer then counts nowhere.
+    // The reason why there is no reward (a crash, a timeout, a malformed reply). The answer is then excluded from the
+    // step.
     std::optional<std::string> failure;
 };
 
 class Environment {
 public:
     virtual ~Environment() = default;
-    // One reply per request, in order. A failure costs the request that it belongs to only.
+    // Returns one reply per request, in order. A failure affects only its own request.
     virtual std::vector<EnvironmentReply> judge(const std::vector<EnvironmentRequest>& requests) = 0;
 };
 
-// Programs that speak JSON lines: a request is one line on their standard input, the reply one line on their standard
-// output, in any language (docs/rl.md; tests/oracles/environment_example.py). Standard error goes to nibble's.
+// Programs in any language that read JSON lines on standard input and write JSON lines on standard output: one line per
+// request, one per reply (docs/rl.md; tests/oracles/environment_example.py). Their standard error is nibble's.
 //     {"id": 3, "prompt": "...", "expected": "...", "text": "...", "turn": 0, "state": null}
 //     {"id": 3, "reward": 1.0, "done": true, "observation": "", "state": null}
-// A program that ends, answers late, or answers with anything else is killed and started again.
+// A program that ends, replies late, or sends any other line is killed and started again.
 struct EnvironmentProgram {
-    std::vector<std::string> command;  // program and arguments; found in PATH
+    std::vector<std::string> command;  // program (found in PATH) and arguments
     int processes = 1;
-    std::chrono::milliseconds timeout{30000};  // of one reply
+    std::chrono::milliseconds timeout{30000};  // for one reply
     int64_t most_reply_bytes = int64_t{1} << 20;
-    // true: judge() waits no longer; what was not judged fails, and programs that were at it are killed.
+    // If it becomes true, judge() returns early: unjudged requests fail, and programs that were judging are killed.
     const std::atomic<bool>* stop = nullptr;
 };
-// Starts the processes. Error: no such program, a field out of range.
+// Starts the processes. Error: the program is not found, or a field is out of range.
 Result<std::unique_ptr<Environment>> start_environment(const EnvironmentProgram& program);
 
 }  // namespace nibble

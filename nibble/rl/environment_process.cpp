@@ -27,8 +27,8 @@ Result<EnvironmentProcess> EnvironmentProcess::start(std::span<const std::string
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
     posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    // A group of its own: what the program starts is killed with it, and Ctrl-C reaches nibble alone. Signals that
-    // nibble ignores or blocks are as usual in the program.
+    // The program gets a process group of its own, so that its children are killed with it and Ctrl-C reaches nibble
+    // alone. Signals that nibble ignores or blocks have their defaults in the program.
     sigset_t none, defaults;
     sigemptyset(&none), sigemptyset(&defaults), sigaddset(&defaults, SIGPIPE), sigaddset(&defaults, SIGINT);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);

@@ -1,4 +1,4 @@
-// One process that judges answers, with a line to it and a line from it.
+// One environment process, connected by a socket that is its standard input and output.
 #pragma once
 
 #include "base/error.h"
@@ -17,20 +17,20 @@ public:
     static Result<EnvironmentProcess> start(std::span<const std::string> command);
     EnvironmentProcess(EnvironmentProcess&& other) noexcept;
     EnvironmentProcess& operator=(EnvironmentProcess&& other) noexcept;
-    ~EnvironmentProcess();  // kills the process and its group, and waits for it
+    ~EnvironmentProcess();  // kills the process group and waits for the process
 
     int descriptor() const { return socket_; }
-    // Both work as far as they can without waiting; an error means that the process is of no more use.
-    Status send(std::string_view& rest);       // removes from `rest` what was sent
-    Result<bool> receive(int64_t most_bytes);  // true: a whole line is there
-    bool has_spoken() const;                   // bytes are there that receive() or take_line() would return
-    std::string take_line();                   // without its end; precondition: a whole line is there
+    // send() and receive() do as much as is possible without blocking. After an error the process is unusable.
+    Status send(std::string_view& rest);       // removes the sent bytes from `rest`
+    Result<bool> receive(int64_t most_bytes);  // true: a complete line has arrived
+    bool has_spoken() const;                   // true: receive() or take_line() would return bytes
+    std::string take_line();                   // without the line end; requires that a complete line has arrived
 
 private:
     EnvironmentProcess(pid_t pid, int socket) : pid_(pid), socket_(socket) {}
 
     pid_t pid_ = -1;
-    int socket_ = -1;  // its standard input and output
+    int socket_ = -1;  // connected to the process's standard input and output
     std::string received_;
 };
 

@@ -1,4 +1,4 @@
-// The reference of the KL term on a CPU: a model of its own.
+// The reference policy of the KL term on a CPU: a separate frozen model.
 #pragma once
 
 #include "data/train_batch.h"
@@ -15,9 +15,9 @@ namespace nibble {
 
 class FrozenPolicy : public ReferencePolicy {
 public:
-    // A copy of the checkpoint's tensors, as a trainer reads them, that divides logits by the temperature and filters
-    // none. The pool
-    // outlives the policy, as do the ranks that deal its rows (null: this process alone).
+    // Copies the checkpoint's tensors in the trainer's types. Log-probabilities are those after division by the
+    // temperature, without top-k or top-p. `pool` and `ranks` must outlive the policy. ranks: the processes that share
+    // the rows of a pass; null: this process computes all rows.
     static Result<std::shared_ptr<FrozenPolicy>> create(const Checkpoint& from, const TrainPrecision& precision,
                                                         const std::string& kernels, ThreadPool& pool,
                                                         float temperature = 1, const TrainCache& cache = {},
@@ -32,7 +32,7 @@ private:
 
     std::shared_ptr<Parameters> parameters_;
     Model model_;
-    std::shared_ptr<CacheScales> cache_;  // null: no FP8 cache
+    std::shared_ptr<CacheScales> cache_;  // null: no FP8 KV cache
     float temperature_;
     RankGroup* ranks_ = nullptr;
     std::unique_ptr<TrainProducts> products_;

@@ -1,6 +1,6 @@
-// Rollouts in another precision than the updates: the control that RL systems of two engines are. The generator reads
-// the trainer's published parameters, in weights of its own that are made anew after every update. What it says of a
-// token is not what training says; mismatch_tokens counts it.
+// Rollouts in another precision than the updates, as in RL systems with two engines. It serves as a control experiment.
+// The generator reads the trainer's published parameters and converts them to weights of its own after every update.
+// Its log-probabilities differ from those of training; mismatch_tokens counts the tokens.
 #pragma once
 
 #include "model/cpu/model.h"
@@ -15,16 +15,16 @@ namespace nibble {
 
 class GenerationPolicy {
 public:
-    // `parameters` are those of `trainer`; the cache's FP8 scales come from its forward passes (TrainCache::mirrored is
-    // false). All outlive the policy.
+    // `parameters` belong to `trainer`, whose forward passes also give the FP8 scales of the cache
+    // (TrainCache::mirrored is false). All arguments must outlive the policy.
     static Result<std::shared_ptr<GenerationPolicy>> create(std::shared_ptr<Parameters> parameters,
                                                             TrainEngine& trainer, const TrainPrecision& precision,
                                                             const TrainCache& cache, const std::string& kernels,
                                                             ThreadPool& pool);
-    // After the parameters or the scales of the cache changed.
+    // Call it after the parameters or the scales of the cache changed.
     Status renew() { return model_->renew(); }
     std::shared_ptr<const LanguageModel> model() const { return model_; }
-    // Of its forward products as they are now: TrainedCodes.
+    // The format and the codes of its forward products with the present weights (train/trained_codes.h).
     Result<Format> codes_format() const { return TrainedCodes::format_of(*products_); }
     Result<std::unique_ptr<TrainedCodes>> codes(ThreadPool& pool) const {
         return TrainedCodes::create(parameters_, *products_, pool);

@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view s) {
     return s;
 }
 
-// The bytes between `open` at text[at - 1] and the bracket that closes it.
+// Returns the bytes between the bracket text[at - 1] and the bracket that closes it.
 std::optional<std::string_view> bracketed(std::string_view text, size_t at) {
     int depth = 1;
     for (size_t i = at; i < text.size(); ++i) {
@@ -32,7 +32,8 @@ std::optional<std::string_view> bracketed(std::string_view text, size_t at) {
     return std::nullopt;
 }
 
-// Whether nothing but separators stands between two boxes, which are one answer then: "\\boxed{1} and \\boxed{2}".
+// Returns true if the text between two boxes is only separators, as in "\\boxed{1} and \\boxed{2}". The boxes are one
+// answer then.
 bool only_separates(std::string_view s) {
     static constexpr std::string_view words[] = {"\\text{", "\\quad", "\\qquad", "\\[", "\\]",
                                                  "\\(",     "\\)",    "and",     "or"};
@@ -48,11 +49,11 @@ bool only_separates(std::string_view s) {
     return true;
 }
 
-// The last box, or the last ones with separators between them, as a list.
+// Returns the last box, or the last boxes with only separators between them, as a list.
 std::optional<std::string> last_boxed(std::string_view text) {
     static constexpr std::string_view word = "\\boxed{";
     std::optional<std::string> found;
-    size_t begin = 0;  // of the first box found
+    size_t begin = 0;  // position of the first box of the list
     for (size_t at = text.rfind(word); at != text.npos; at = at ? text.rfind(word, at - 1) : text.npos) {
         const auto inner = bracketed(text, at + word.size());
         if (!inner) continue;
@@ -64,7 +65,7 @@ std::optional<std::string> last_boxed(std::string_view text) {
     return found;
 }
 
-// Words of prose: three letters (`least`) or more that no backslash makes a command, and that are no function.
+// Returns true if the text has words of prose: at least `least` letters, not a LaTeX command, not a function name.
 bool has_words(std::string_view s, size_t least = 3) {
     static constexpr std::string_view functions[] = {"sin", "cos",     "tan",     "log",     "exp",   "abs",  "sqrt",
                                                      "and", "pmatrix", "bmatrix", "vmatrix", "array", "cases"};
@@ -79,7 +80,7 @@ bool has_words(std::string_view s, size_t least = 3) {
     return false;
 }
 
-// Without \\text{...} and its like.
+// Removes \\text{...} and similar commands.
 std::string without_texts(std::string_view s) {
     std::string out(s);
     for (const std::string_view word : {"\\text{", "\\textbf{", "\\textnormal{", "\\mbox{", "\\mathrm{"})
@@ -90,7 +91,7 @@ std::string without_texts(std::string_view s) {
     return out;
 }
 
-// The content of the last $...$, $$...$$, \(...\) or \[...\] that is no prose between two prices.
+// Returns the content of the last $...$, $$...$$, \(...\) or \[...\]. Prose between two dollar prices does not count.
 std::optional<std::string_view> last_formula(std::string_view text) {
     struct Found {
         size_t begin = 0, end = 0;
@@ -140,7 +141,7 @@ std::optional<std::string_view> last_number(std::string_view text) {
                (text[begin] == ',' || text[begin] == '/' ||
                 (text[begin] == '.' && (glued() || !std::isdigit(static_cast<unsigned char>(text[begin + 1]))))))
             ++begin;
-        if (glued()) {  // "AZYUK2A"
+        if (glued()) {  // part of a word such as "AZYUK2A"
             end = begin;
             continue;
         }
@@ -151,8 +152,8 @@ std::optional<std::string_view> last_number(std::string_view text) {
     return std::nullopt;
 }
 
-// The whole text where it is an expression in LaTeX ("It is 22" is one, too, to who takes words for products),
-// otherwise its last formula or the last number behind that.
+// Returns the whole text if it is a LaTeX expression; otherwise its last formula, or a number after that formula. Plain
+// words are excluded because the parser would accept "It is 22" as a product of letters.
 std::optional<std::string_view> last_value(std::string_view text) {
     const std::string_view whole = trimmed(text);
     if (whole.find('\\') != whole.npos && whole.find('$') == whole.npos && !has_words(whole, 2) &&
@@ -165,7 +166,7 @@ std::optional<std::string_view> last_value(std::string_view text) {
     return behind ? behind : formula;
 }
 
-// Without what changes how a formula is printed and not what it says: sizes of brackets, spaces.
+// Removes what affects only the display of a formula: sizes of brackets, spaces.
 std::string without_sizes(std::string_view text) {
     std::string s(text);
     const auto cut = [&](std::string_view word, std::string_view instead, bool letters_end_it) {
@@ -202,14 +203,14 @@ std::string without_sizes(std::string_view text) {
     return s;
 }
 
-// "(a, b)" and "\{a, b\}" at their commas outside brackets; one part for everything else.
+// The parts of "(a, b)" or "\{a, b\}", split at commas outside inner brackets. Any other text is one part.
 struct AnswerList {
     std::vector<std::string> parts;
-    char open = 0, close = 0;  // 0: none around it
+    char open = 0, close = 0;  // 0: no bracket
     bool ordered() const { return open == '(' || open == '['; }
 };
 
-// "1 \\pm \\sqrt{2}" is two values, at its first sign.
+// Returns the two values of "1 \\pm \\sqrt{2}", split at its first sign.
 std::vector<std::string> both_signs(std::string_view s) {
     static constexpr std::string_view word = "\\pm";
     const size_t at = s.find(word);
@@ -220,7 +221,7 @@ std::vector<std::string> both_signs(std::string_view s) {
     return list;
 }
 
-// Of brackets that stay open; -1: one closes that was not open.
+// Returns the number of brackets that stay open, or -1 if a bracket closes that was not open.
 int depth_of(std::string_view s) {
     int depth = 0;
     for (const char c : s) {
@@ -237,7 +238,7 @@ AnswerList split_answer(std::string_view s) {
     const auto strip = [&](std::string_view open, std::string_view close) {
         if (!s.starts_with(open) || !s.ends_with(close) || s.size() < open.size() + close.size()) return false;
         const std::string_view between = s.substr(open.size(), s.size() - open.size() - close.size());
-        if (depth_of(between) != 0) return false;  // "(1, 2), (3, 4)"
+        if (depth_of(between) != 0) return false;  // such as "(1, 2), (3, 4)"
         inner = between, list.open = open.back(), list.close = close.back();
         return true;
     };
@@ -273,7 +274,7 @@ std::string folded(std::string_view s) {
     return out;
 }
 
-// "\\text{(A)}" and "(A)" are the letter of a choice.
+// Reduces "\\text{(A)}" and "(A)" to the letter.
 std::string_view without_wrapping(std::string_view s) {
     for (const std::string_view word : {"\\text{", "\\mathrm{", "\\textbf{"})
         if (s.starts_with(word) && s.find('}') == s.size() - 1) s = s.substr(word.size(), s.size() - word.size() - 1);
@@ -281,7 +282,7 @@ std::string_view without_wrapping(std::string_view s) {
     return s;
 }
 
-// What names an answer in front of its "=": "x", "x_1", "f(x)", "(p, q)", "k" of "k = 3". Not a side of an equation.
+// Returns true for a name before "=": "x", "x_1", "f(x)", "(p, q)", or "k" in "k = 3". An expression is not a name.
 bool is_name(std::string_view s) {
     int letters = 0;
     for (size_t i = 0; i < s.size(); ++i) {
@@ -297,7 +298,7 @@ bool is_name(std::string_view s) {
     return letters > 0;
 }
 
-// "15 \mbox{ cm}^2" without the unit.
+// Removes the unit, as in "15 \mbox{ cm}^2".
 std::string_view without_unit(std::string_view s) {
     for (const std::string_view word : {"\\text{", "\\mbox{", "\\textbf{", "\\textnormal{", "\\mathrm{"}) {
         const size_t at = s.rfind(word);
@@ -317,14 +318,14 @@ std::string_view without_unit(std::string_view s) {
     return s;
 }
 
-// "28 percent" is 28%.
+// Replaces "28 percent" with "28%".
 std::string with_percent(std::string_view s) {
     for (const std::string_view word : {"percentage", "percent", "pct"})
         if (s.ends_with(word)) return std::string(trimmed(s.substr(0, s.size() - word.size()))) + "%";
     return std::string(s);
 }
 
-// "x > 3" as "x" and "3", "3 < x" too; nothing where there is no single sign of order.
+// Splits "x > 3" and "3 < x" into "x" and "3". Returns nothing unless there is exactly one comparison sign.
 struct Order {
     std::string_view large, small;
     bool strict = true;
@@ -338,9 +339,10 @@ std::optional<Order> order_of(std::string_view s) {
     return s[at] == '>' ? Order{left, right, strict} : Order{right, left, strict};
 }
 
-// Of "x = 5 + 6 = 11" the last side, of "2x + 1 = y" the first; of what is about the same as another number the number.
+// Returns the last side of "x = 5 + 6 = 11", the first side of "2x + 1 = y", and the left side of an approximation
+// unless that is a name.
 struct NamedValue {
-    std::string_view name, value;  // name: of an equation of two sides
+    std::string_view name, value;  // name: set for equations with two sides
 };
 NamedValue named_value(std::string_view s) {
     if (const size_t about = s.find("\\approx"); about != s.npos) {
@@ -354,7 +356,7 @@ NamedValue named_value(std::string_view s) {
     return first == last && is_name(right) ? NamedValue{right, left} : NamedValue{{}, s};
 }
 
-// "x = 1" is not "y = 1"; "f(x) = x" may be "y = x".
+// "x = 1" differs from "y = 1", but "f(x) = x" may equal "y = x".
 bool names_differ(std::string_view a, std::string_view b) {
     const std::string_view x = named_value(a).name, y = named_value(b).name;
     return x.size() == 1 && y.size() == 1 && x != y;
@@ -373,7 +375,7 @@ bool same_value(std::string_view left, std::string_view right) {
     const auto x = MathExpression::parse(a), y = MathExpression::parse(b);
     if (!x || !y) return false;
     if (equal(*x, *y)) return true;
-    // "50" for "50\%", as math-verify has it: the sign may be left away.
+    // "50" equals "50\%", as in math-verify: the percent sign is optional.
     const auto percent = [](std::string_view s) { return s.ends_with("%"); };
     if (percent(a) == percent(b)) return false;
     const auto without = MathExpression::parse(
@@ -395,7 +397,7 @@ std::optional<std::string> marked_answer(std::string_view text) {
 std::optional<std::string> math_answer(std::string_view text) {
     if (auto marked = marked_answer(text)) {
         if (!has_words(*marked) || last_boxed(text)) return marked;
-        return std::string(last_value(*marked).value_or(*marked));  // "the answer is that there are 5"
+        return std::string(last_value(*marked).value_or(*marked));  // such as "the answer is that there are 5"
     }
     if (const auto found = last_value(text)) return std::string(*found);
     return std::nullopt;
@@ -403,7 +405,7 @@ std::optional<std::string> math_answer(std::string_view text) {
 
 namespace {
 
-// "[0, 1) \\cup (2, 3]" at the signs outside brackets.
+// Splits "[0, 1) \\cup (2, 3]" at the \\cup outside brackets.
 std::vector<std::string_view> united(std::string_view s) {
     static constexpr std::string_view word = "\\cup";
     std::vector<std::string_view> parts;
@@ -432,10 +434,10 @@ bool same_answer(std::string_view a, std::string_view b, int depth) {
     const auto same = [&](std::string_view one, std::string_view other) { return same_answer(one, other, depth - 1); };
     if (x.ordered() || y.ordered())
         return x.open == y.open && x.close == y.close && std::ranges::equal(x.parts, y.parts, same);
-    return within(x.parts, y.parts) && within(y.parts, x.parts);  // sets: what stands there twice is there once
+    return within(x.parts, y.parts) && within(y.parts, x.parts);  // sets: repeated elements count once
 }
 
-// "(p, q) = (3, 2)", "x \\in [0, 1]": the name in front of a list.
+// Removes the name before a list: "(p, q) = (3, 2)", "x \\in [0, 1]".
 std::string without_name(const std::string& s) {
     for (const std::string_view sign : {"\\in ", "="})
         if (const size_t at = s.find(sign);

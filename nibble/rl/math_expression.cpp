@@ -15,7 +15,7 @@ struct MathExpression::Node {
     enum class Kind : uint8_t { number, letter, add, multiply, divide, power, negate, root, function, factorial };
     Kind kind = Kind::number;
     double value = 0;
-    std::string name;  // of a letter or function
+    std::string name;  // for letters and functions
     std::vector<std::shared_ptr<const Node>> parts;
 };
 
@@ -60,14 +60,14 @@ private:
     bool take(std::string_view word) {
         skip();
         if (!starts(word)) return false;
-        // A command ends where its letters end: \in is not the beginning of \int.
+        // The letters of a command must end with the word: \in does not match the beginning of \int.
         if (word[0] == '\\' && is_letter(word.back()) && at_ + word.size() < text_.size() &&
             is_letter(text_[at_ + word.size()]))
             return false;
         at_ += word.size();
         return true;
     }
-    // Space, and what LaTeX writes for space and size.
+    // Skips spaces and LaTeX commands for spacing and size.
     void skip() {
         static constexpr std::string_view blank[] = {" ",   "\n",  "\t",     "~",      "\\,",     "\\;",
                                                      "\\!", "\\:", "\\ ",    "\\left", "\\right", "\\displaystyle",
@@ -163,7 +163,7 @@ private:
         if (!take(close)) return wrong(close);
         return node;
     }
-    // \frac{1}{2} and \frac12.
+    // Parses the argument of \frac{1}{2} or \frac12.
     Result<NodePtr> argument() {
         skip();
         if (starts("{")) return group("{", "}");
@@ -239,7 +239,7 @@ private:
             if (word == function) {
                 at_ = end;
                 skip();
-                NodePtr base, exponent;  // \\log_2, \\sin^2
+                NodePtr base, exponent;  // of \\log_2 or \\sin^2
                 if (function == "log" && take("_")) {
                     NIBBLE_TRY(base, argument());
                 }
@@ -253,7 +253,7 @@ private:
                 return exponent ? make(Kind::power, {value, exponent}) : value;
             }
         if (word == "pi") return at_ = end, number(std::numbers::pi);
-        // xy is x times y; a word of more than three letters is one unknown ("dollars", "Monday").
+        // xy is x times y, but a word of more than three letters is one unknown ("dollars", "Monday").
         if (word.size() > 3) return at_ = end, letter(word);
         ++at_;
         return word[0] == 'e' ? number(std::numbers::e) : letter(word.substr(0, 1));
@@ -275,13 +275,13 @@ private:
             else if (!(c == ',' && thousands()) && !(c == '{' && text_.substr(at_, 3) == "{,}" && (at_ += 2)))
                 break;
         }
-        if (at_ < text_.size() && text_[at_] == '.' && at_ + 1 == text_.size()) ++at_;  // the end of a sentence
+        if (at_ < text_.size() && text_[at_] == '.' && at_ + 1 == text_.size()) ++at_;  // final dot of a sentence
         double value = 0;
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
         if (error != std::errc{} || end != digits.data() + digits.size()) return wrong("a number");
         return number(value);
     }
-    // A comma between a digit and exactly three digits.
+    // Returns true at a comma that is followed by exactly three digits.
     bool thousands() const {
         const auto digit = [&](size_t i) { return i < text_.size() && is_digit(text_[i]); };
         return digit(at_ + 1) && digit(at_ + 2) && digit(at_ + 3) && !digit(at_ + 4);
@@ -367,7 +367,7 @@ bool MathExpression::has_letters() const { return mentions_letter(*root_); }
 
 bool equal(const MathExpression& a, const MathExpression& b) {
     const bool decimal = a.decimal_ || b.decimal_;
-    constexpr double rounded = 5.0000001e-7;  // to six places
+    constexpr double rounded = 5.0000001e-7;  // half a unit of the sixth decimal place
     const int points = a.has_letters() || b.has_letters() ? 4 : 1;
     for (int point = 0; point < points; ++point) {
         const std::complex<double> x = a.at(point), y = b.at(point);

@@ -47,7 +47,7 @@ std::vector<Request> generating(const LabAnswers& prompts, const MismatchOptions
     return list;
 }
 
-// Prompts and answers as prompts: all log-probabilities at once.
+// Returns requests with the answers as part of the prompt, which give all log-probabilities in one prefill.
 std::vector<Request> scoring(const LabAnswers& answers) {
     std::vector<Request> list;
     for (const LabAnswer& a : answers) {
@@ -76,12 +76,13 @@ EngineOptions lab_engine(const LabWay& way, int64_t batch, const MismatchOptions
     EngineOptions e{.sequences = batch, .context = lab_context(o), .prefix_cache = way.again};
     e.queue = o.prompts;
     if (way.chunked) e.step_rows = batch + 13, e.mixed_rows = 13;
-    // A small cache alone does not do it: a window gives its pages back, and who joins finds room for its text.
+    // A small cache alone does not force preemption: a window returns its pages, and new sequences wait until there is
+    // room.
     if (way.preempted) e.preempt_every = 16;
     return e;
 }
 
-// What training says of every answer's tokens, in rows of both kinds.
+// Log-probabilities of the answers' tokens by the training forward pass, for packed and padded rows.
 class TrainingSide {
 public:
     TrainingSide(TrainEngine& trainer, const MismatchOptions& options) : trainer_(trainer), options_(options) {}
@@ -111,7 +112,7 @@ public:
             for (size_t i = first; i < last; ++i) {
                 TrainBatch row;
                 append(row, answers[i]);
-                if (row.seq < seq) row.documents.push_back(row.seq);  // the filling, whose tokens have no labels
+                if (row.seq < seq) row.documents.push_back(row.seq);  // fills up the row; these tokens have no labels
                 row.tokens.resize(static_cast<size_t>(seq), 0);
                 row.labels.resize(static_cast<size_t>(seq), -1);
                 for (const int64_t d : row.documents) batch.documents.push_back(batch.rows * seq + d);
@@ -164,14 +165,15 @@ void compare(const LabAnswers& answers, const std::vector<std::vector<float>>& t
         }
 }
 
-// The answers of one engine, and how often it did what the way's name says; an error where it never did.
+// Returns the answers of one engine under the schedule `way`, and counts its preemptions or cached tokens. Error: the
+// schedule had none.
 Result<LabAnswers> answers_of(const LabWay& way, int64_t batch, const std::shared_ptr<const LanguageModel>& model,
                               const MismatchOptions& o, const LabAnswers& first, int64_t& events) {
     NIBBLE_TRY(const auto engine, Engine::create(model, std::nullopt, lab_engine(way, batch, o)));
     LabAnswers out = first;
     std::vector<Request> requests = way.scored ? scoring(first) : generating(first, o);
     std::vector<WholeAnswer> whole;
-    if (way.again) {  // as many as the cache holds, twice each
+    if (way.again) {  // at most as many as the cache holds, twice each
         for (size_t begin = 0; begin < requests.size(); begin += static_cast<size_t>(batch)) {
             const auto end = std::min(begin + static_cast<size_t>(batch), requests.size());
             const std::vector<Request> some(requests.begin() + static_cast<ptrdiff_t>(begin),
@@ -239,8 +241,8 @@ Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_
         const int64_t batch = some > 0 ? std::min(some, options.prompts) : options.prompts;
         if (batch == std::exchange(before, batch)) continue;
         for (const LabWay& way : lab_ways) {
-            if (way.preempted && batch < 2) continue;               // what runs alone has all the memory
-            if (way.scored && !is_raw(options.sampling)) continue;  // prompts have raw log-probabilities
+            if (way.preempted && batch < 2) continue;               // a single sequence is never preempted
+            if (way.scored && !is_raw(options.sampling)) continue;  // prompts are scored without sampling filters
             const bool is_first = report.lines.empty();
             int64_t events = 0;
             NIBBLE_TRY(const LabAnswers answers, answers_of(way, batch, generator, options, first, events)
@@ -249,7 +251,7 @@ Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_
             for (size_t a = 0; !is_first && a < answers.size(); ++a)
                 for (size_t t = 0; t < answers[a].tokens.size(); ++t)
                     other_ids += t >= first[a].tokens.size() || answers[a].tokens[t] != first[a].tokens[t];
-            // Training is asked once about answers that do not change.
+            // Training computes the same answers only once.
             if (is_first || other_ids > 0) {
                 NIBBLE_TRY(packed, training.packed(answers));
                 NIBBLE_TRY(padded, training.padded(answers));
@@ -285,7 +287,7 @@ void nudge(Parameters& parameters, bool scale, ThreadPool& pool) {
     const auto largest = std::ranges::max_element(w, {}, [](float v) { return std::abs(v); });
     const float half = std::abs(*largest) / 2;
     const auto middle = std::ranges::min_element(w, {}, [&](float v) { return std::abs(std::abs(v) - half); });
-    *(scale ? largest : middle) *= 1.5f;  // another code in every format
+    *(scale ? largest : middle) *= 1.5f;  // changes the code in every format
     parameters.publish(pool);
 }
 

@@ -51,7 +51,8 @@ public:
         same_as("checkpointing.checkpoint_dir", "output");
         if (same_nemo_value(value("checkpointing.enabled"), "false"))
             set("checkpointing.enabled", "false", "checkpointing.enabled");
-        // The rest has the same name on both sides. What needs another key is tried again behind it.
+        // The other keys have the same name on both sides. A key may depend on another one, so refused keys are tried
+        // again.
         for (int round = 0; round < 3; ++round)
             for (Leaf& leaf : leaves_)
                 if (!leaf.used && is_ours(leaf.key)) try_leaf(leaf);
@@ -95,7 +96,7 @@ private:
         return Ok{};
     }
 
-    // "" where the recipe has no such key.
+    // Returns "" if the recipe has no such key.
     std::string value(std::string_view key) const {
         const YamlNode* node = nemo_node(root_, key);
         return node ? nemo_text(*node, root_, NemoQuotes::none) : "";
@@ -105,7 +106,7 @@ private:
         for (Leaf& leaf : leaves_)
             if (leaf.key == key) leaf.used = true;
     }
-    // Takes the setting if the config still parses; else the recipe's key stays unused, and the reason is kept.
+    // Adds the setting if the config still parses. Otherwise the recipe's key stays unused and the reason is stored.
     bool set(const std::string& key, const std::string& text, std::string_view from) {
         Settings next = settings_;
         next[key] = text;
@@ -147,7 +148,7 @@ private:
         return false;
     }
 
-    // Files of JSON lines are read here as there; a data set that has a name and no file is not.
+    // JSON Lines files are read as in NeMo RL. A data set that has only a name gets a stand-in task.
     void data() {
         const std::string file = value("data.train.data_path");
         if (!file.ends_with(".jsonl")) {
@@ -160,7 +161,7 @@ private:
         for (const std::string key : {"input_key", "output_key"})
             for (const char* group : {"data.train.", "data.default."})
                 if (!settings_.contains("data." + key)) same_as(group + key, "data." + key);
-        // Both files have the same keys here.
+        // nibble uses the same keys for both files.
         const auto same = [&](const std::string& key) {
             const auto own = settings_.find("data." + key);
             const YamlNode* theirs = nemo_node(root_, "data.validation." + key);
@@ -172,7 +173,7 @@ private:
             same_as("data.validation.data_path", "data.validation");
     }
 
-    // ", first_bf16: N, last_bf16: N" of rollouts' layers that stay BF16.
+    // Returns ", first_bf16: N, last_bf16: N" for rollouts with layers in BF16.
     std::string bf16_layers() {
         std::string text;
         for (const auto& [end, ours] : {std::pair{"first", "first_bf16"}, std::pair{"last", "last_bf16"}}) {
@@ -184,7 +185,7 @@ private:
         }
         return text;
     }
-    // Whether rollouts round scales to powers of two; none: weights and inputs differ.
+    // Returns whether rollouts round scales to powers of two, or nothing if weights and inputs differ in that.
     std::optional<bool> rollout_powers() const {
         const bool weights = same_nemo_value(value(vllm_ + "pow2_weight_scaling_factors"), "true"),
                    inputs = same_nemo_value(value(vllm_ + "pow2_activation_scaling_factors"), "true");
@@ -195,7 +196,7 @@ private:
         use(vllm_ + "pow2_activation_scaling_factors");
     }
 
-    // Rollouts of updates in another precision.
+    // Translates rollouts in another precision than the updates.
     void generation_precision() {
         const std::string rollouts = value(vllm_ + "precision");
         const std::string updates = nemo_node(root_, "policy.precision") ? value("policy.precision") : "bfloat16";
@@ -213,8 +214,8 @@ private:
         if (mx || powers) use_powers();
     }
 
-    // NVFP4 by Model Optimizer: a recipe for the policy, which rollouts share as fake-quantized layers (their own
-    // quant_cfg) or in stored codes (real_quant). Without either, rollouts are in the precision of the model.
+    // Translates NVFP4 by Model Optimizer: a recipe for the policy. Rollouts share it as fake-quantized layers (with a
+    // quant_cfg of their own) or use stored codes (real_quant). Without either, rollouts have the model's precision.
     bool quantized() {
         const std::string updates = "policy.quant_cfg", rollouts = ours_ + "quant_cfg", real = ours_ + "real_quant";
         const std::string of_updates = value(updates), of_rollouts = value(rollouts);
@@ -261,7 +262,7 @@ private:
         const bool mx = recipe == "mxfp8";
         const bool both = value(vllm_ + "precision") == "fp8" && same_nemo_value(value(vllm_ + "is_mx"), "true") == mx;
         if (both) text += bf16_layers();
-        // TransformerEngine rounds scales to powers of two unless it is told not to.
+        // TransformerEngine rounds scales to powers of two by default.
         const std::string scales = "policy.megatron_cfg.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES";
         const bool powers = recipe == "blockwise" && value(scales) != "1";
         if (powers) text += ", power_of_two: true";
@@ -275,7 +276,7 @@ private:
         if (mx) use(vllm_ + "is_mx");
     }
 
-    // NeMo RL takes the 99.9 percentile of the maxima; with such a cache its generator has queries in FP8, too.
+    // NeMo RL uses the 99.9 percentile of the maxima. With such a cache its generator also has FP8 queries.
     void cache() {
         const std::string from = vllm_ + "kv_cache_dtype", dtype = value(from);
         if (dtype != "fp8" && dtype != "fp8_e4m3") return;
@@ -284,8 +285,8 @@ private:
         settings_[ours_ + "query_dtype"] = dtype;
     }
 
-    // Where a recipe has an estimator, NeMo RL learns from the estimator's own switches, true by default, whatever
-    // grpo's of the same names say. Recipes without one are of the time when grpo's were the only ones.
+    // If a recipe has an estimator, NeMo RL uses the estimator's own switches (default true) and ignores grpo's
+    // switches of the same names. Recipes without an estimator are older and use grpo's switches.
     void estimator() {
         if (!nemo_node(root_, "grpo.adv_estimator")) return;
         for (const std::string key : {"use_leave_one_out_baseline", "normalize_rewards"}) {
@@ -316,7 +317,7 @@ private:
         }
     }
 
-    // torch's schedulers in a row: LinearLR, then ConstantLR from a milestone on.
+    // Translates a sequence of torch schedulers: LinearLR, then ConstantLR from a milestone on.
     void linear_warmup() {
         const YamlNode* list = nemo_node(root_, "policy.scheduler");
         if (!list || !list->is_list()) return;
@@ -345,7 +346,7 @@ private:
                         start.empty() ? "1/3" : start, steps, steps));
     }
 
-    // NeMo RL's usual limit is the whole sequence: what the length leaves.
+    // NeMo RL's usual limit is the whole sequence length, which is nibble's default.
     void generation_length() {
         const std::string from = "policy.generation.max_new_tokens", length = "policy.max_total_sequence_length";
         same_as(length, length);
@@ -353,7 +354,7 @@ private:
         same_as(from, from);
     }
 
-    // Type and bound of a truncation need each other, so they are taken together.
+    // Type and bounds of a truncation require each other, so they are set together.
     void truncation() {
         const std::string start = "loss_fn.truncated_importance_sampling_";
         Settings next = settings_;
@@ -381,7 +382,7 @@ private:
                 "with Megatron), ours is 0");
     }
 
-    // Keys that NeMo RL does not read in this recipe.
+    // Returns true for keys that NeMo RL does not read in this recipe.
     bool is_idle(const std::string& key) const {
         for (const char* group : {"policy.megatron_cfg", "policy.megatron_cfg.fp8_cfg", "policy.megatron_cfg.peft",
                                   "policy.dtensor_cfg.lora_cfg", "policy.draft", "data_plane", "grpo.async_grpo"})
@@ -399,7 +400,7 @@ private:
         return false;
     }
 
-    // Whether the value is one of those under which NeMo RL does what a run here does anyhow.
+    // Returns true if the value is one that changes nothing in nibble.
     bool is_what_we_do(const Leaf& leaf) const {
         if (const auto refused = refused_.find(leaf.key); refused != refused_.end() && refused->second != unknown_key)
             return false;
@@ -424,7 +425,7 @@ private:
         return std::string(entry && !entry->reason.empty() ? entry->reason : unknown_key);
     }
 
-    // A line for each key, but one for all that say how NeMo RL runs: nobody has to decide anything about them.
+    // Adds one line per key. All keys about how NeMo RL executes share one line, because they need no decision.
     void note_dropped() {
         std::string where, names;
         for (const Leaf& leaf : leaves_) {

@@ -1,4 +1,4 @@
-// A recipe of NeMo RL (`nibble rl --from-nemo`) as a config of ours, and what of it has no counterpart here.
+// Translates a NeMo RL recipe (`nibble rl --from-nemo`) to a config of nibble and lists the keys without a counterpart.
 #pragma once
 
 #include "base/error.h"
@@ -10,14 +10,14 @@
 namespace nibble {
 
 struct NemoTranslation {
-    std::string yaml;                   // parse_rl_config reads it
-    std::vector<std::string> dropped;   // "file:line: key: reason": every key that is not in it
-    std::vector<std::string> defaults;  // "key: ...": keys that the recipe lacks and whose defaults differ
+    std::string yaml;                   // input of parse_rl_config()
+    std::vector<std::string> dropped;   // "file:line: key: reason" for every key that is not translated
+    std::vector<std::string> defaults;  // "key: ..." for keys that the recipe lacks and whose defaults differ in nibble
 };
 
-// `defaults: FILE` of a recipe (text or list) is read and overridden, ${a.b} and ${mul:x, y} are put in. A recipe that
-// lacks a key means NeMo RL's default (grpo_math_1B), which is written out where ours differs.
-// Error: a file that is not there, YAML that is none, a recipe without policy.model_name.
+// Reads the recipe over the files of its `defaults` (text or list) and substitutes ${a.b} and ${mul:x, y}. A key that
+// the recipe lacks has NeMo RL's default (grpo_math_1B), which is written out where nibble's default differs. Errors: a
+// missing file, invalid YAML, a recipe without policy.model_name.
 Result<NemoTranslation> translate_nemo_recipe(const std::filesystem::path& file);
 
 }  // namespace nibble

@@ -133,7 +133,7 @@ constexpr NemoKey known[] = {
     {"on_policy_distillation", "null", not_built},
 };
 
-// How and where NeMo RL runs.
+// Keys that decide how and where NeMo RL executes.
 constexpr std::string_view elsewhere[] = {
     "cluster",
     "logger",
@@ -228,7 +228,7 @@ std::string nemo_quant_precision(std::string_view quant_cfg) {
     struct Known {
         std::string_view name, precision;
     };
-    // Recipes of experts, MLPs or a Nemotron's supported paths leave attention in BF16.
+    // Recipes for experts, for MLPs, or for the supported paths of a Nemotron leave attention in BF16.
     constexpr std::string_view w4a4 = "{recipe: nvfp4_w4a4}", w4a4_mlp = "{recipe: nvfp4_w4a4, scope: mlp}",
                                w4a16 = "{recipe: nvfp4_w4a16}", w4a16_mlp = "{recipe: nvfp4_w4a16, scope: mlp}";
     constexpr Known recipes[] = {{"nvfp4_default", w4a4},
@@ -263,7 +263,8 @@ bool is_under(std::string_view key, std::string_view group) {
 std::optional<NemoKey> find_nemo_key(std::string_view key) {
     std::optional<NemoKey> best;
     const auto offer = [&](const NemoKey& entry) {
-        if (key != entry.key && entry.reason.empty() && !entry.elsewhere) return;  // it says nothing of a group
+        // the entry has no message for a group
+        if (key != entry.key && entry.reason.empty() && !entry.elsewhere) return;
         if (is_under(key, entry.key) && (!best || entry.key.size() > best->key.size())) best = entry;
     };
     for (const NemoKey& entry : known) offer(entry);

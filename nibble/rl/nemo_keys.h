@@ -1,6 +1,5 @@
-// Keys of NeMo RL's GRPO recipes that nibble has no key for: the values under which NeMo RL does what a run here does
-// anyhow, and what a translation (rl/nemo_config.h) says of all others. Read in August 2026, grpo_math_1B.yaml and what
-// stands on it.
+// Keys of NeMo RL's GRPO recipes that nibble does not have. Each entry has the values that change nothing here and the
+// message for all other values (rl/nemo_config.h). Read in August 2026: grpo_math_1B.yaml and the recipes based on it.
 #pragma once
 
 #include <optional>
@@ -9,18 +8,17 @@
 namespace nibble {
 
 struct NemoKey {
-    std::string_view key;     // or a group of keys
-    std::string_view same;    // of the key alone, " | " between them; "=a.b": the value of that key
-    std::string_view reason;  // of other values
-    bool elsewhere = false;   // it says how and where a run runs, not what is learned
+    std::string_view key;   // a key or a group of keys
+    std::string_view same;  // values of the key that change nothing, separated by " | "; "=a.b": the value of that key
+    std::string_view reason;  // message for other values
+    bool elsewhere = false;   // the key decides how and where a run executes, not what is learned
 };
 
-// The entry of the key, or of the smallest group that it is in.
+// Returns the entry of the key, or of the smallest group that contains it.
 std::optional<NemoKey> find_nemo_key(std::string_view key);
 
-// Whether the key is the group or in it.
-// A precision of policies (YAML) for Model Optimizer's NVFP4 recipes, by their names or by the names of NeMo RL's files
-// (examples/modelopt/quant_configs); "": another one.
+// Returns the policy precision (YAML) for one of Model Optimizer's NVFP4 recipes, by its name or by the name of NeMo
+// RL's file (examples/modelopt/quant_configs). Returns "" for an unknown name.
 std::string nemo_quant_precision(std::string_view quant_cfg);
 
 bool is_under(std::string_view key, std::string_view group);

@@ -29,7 +29,7 @@ void override_with(YamlNode& base, const YamlNode& over) {
     }
 }
 
-// The recipe over the files that its `defaults` name, which lie in the same folder. over: the files that led here.
+// Reads the recipe over the files of its `defaults`. over: the files whose `defaults` led to this one.
 Result<YamlNode> read_recipe(const fs::path& file, const std::vector<fs::path>& over) {
     if (std::ranges::count(over, file.lexically_normal()) > 0)
         return fail("{}: is among its own 'defaults'", file.string());
@@ -68,7 +68,7 @@ const YamlNode* nemo_node(const YamlNode& root, std::string_view path) {
 
 namespace {
 
-// Of "x, y"; nothing where one of them is no number or their product no finite one.
+// Returns the product in "x, y", or nothing if a factor is not a number or the product is not finite.
 std::optional<std::string> product_of(std::string_view factors) {
     const size_t comma = factors.find(',');
     if (comma == factors.npos) return std::nullopt;
@@ -81,12 +81,12 @@ std::optional<std::string> product_of(std::string_view factors) {
         if (error != std::errc{} || end != one.data() + one.size()) return std::nullopt;
         product *= value;
     }
-    if (!(std::abs(product) < 0x1p53)) return std::nullopt;  // what is larger is no longer exact
+    if (!(std::abs(product) < 0x1p53)) return std::nullopt;  // larger whole numbers are not exact
     return product == std::trunc(product) ? fmt::format("{}", static_cast<int64_t>(product))
                                           : fmt::format("{}", product);
 }
 
-// Puts ${a.b} and ${mul:x, y} in, innermost first. What cannot be put in stays and is refused where it is used.
+// Substitutes ${a.b} and ${mul:x, y}, innermost first. Unknown references stay and are refused where they are used.
 void put_in(std::string& text, const YamlNode& root, int depth) {
     for (int left = 64; left > 0; --left) {
         const size_t start = text.rfind("${"), end = text.find('}', start);
@@ -125,7 +125,7 @@ std::string nemo_text(const YamlNode& node, const YamlNode& root, NemoQuotes quo
     const bool plain = !text.empty() && text.find_first_not_of(
                                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                             "0123456789._/+-") == text.npos;
-    // What ${a.b} puts in has the type that it has there.
+    // A substituted value keeps its type.
     return (node.quoted && text == node.text) || !plain ? Json(text).dump() : text;
 }
 

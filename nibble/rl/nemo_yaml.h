@@ -1,4 +1,4 @@
-// Recipes of NeMo RL as YAML: their `defaults`, and the values that OmegaConf puts in.
+// Reads NeMo RL recipes as YAML, with their `defaults` and OmegaConf's substitutions.
 #pragma once
 
 #include "io/yaml.h"
@@ -9,18 +9,19 @@
 
 namespace nibble {
 
-// The recipe over the files that its `defaults` name, which lie in the same folder.
+// Reads the recipe over the files that its `defaults` name. These lie in the same folder.
 Result<YamlNode> read_nemo_recipe(const std::filesystem::path& file);
-// Makes relative references absolute: ${.a} is ${b.a} in the map b, ${..a} is a key of the map that holds b.
+// Makes relative references absolute: in the map b, ${.a} becomes ${b.a}; ${..a} refers to a key of the map that
+// contains b.
 void make_nemo_absolute(YamlNode& node, const std::string& path);
 
-// The node at "a.b.c", or null.
+// Returns the node at "a.b.c", or null.
 const YamlNode* nemo_node(const YamlNode& root, std::string_view path);
 
 enum class NemoQuotes : uint8_t { none, yaml };
-// The value with references put in, as YAML, or without quotes, as it is compared.
+// Returns the value with references substituted: as YAML, or without quotes for comparisons.
 std::string nemo_text(const YamlNode& node, const YamlNode& root, NemoQuotes quotes);
-// As numbers where both are some, as words otherwise; True is true.
+// Compares values as numbers if both are numbers, otherwise as words. True equals true.
 bool same_nemo_value(std::string a, std::string b);
 
 }  // namespace nibble

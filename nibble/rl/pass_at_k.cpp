@@ -9,7 +9,7 @@ namespace nibble {
 
 double pass_at_k(int64_t n, int64_t c, int64_t k) {
     if (n - c < k) return 1;
-    double none = 1;  // of k answers is right
+    double none = 1;  // probability that none of k answers is correct
     for (int64_t i = n - c + 1; i <= n; ++i) none *= 1 - static_cast<double>(k) / static_cast<double>(i);
     return 1 - none;
 }

@@ -12,7 +12,7 @@ Result<std::shared_ptr<const Checkpoint>> policy_codes(TrainEngine& trainer, Gen
                                                        ThreadPool& pool) {
     std::shared_ptr<const Checkpoint> codes;
     if (generator) {
-        NIBBLE_CHECK(generator->renew());  // behind the last update nothing was generated
+        NIBBLE_CHECK(generator->renew());  // no rollout followed the last update
         NIBBLE_TRY(codes, generator->codes(pool));
     } else {
         NIBBLE_TRY(codes, trainer.trained_codes(steps));

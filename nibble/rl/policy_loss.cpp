@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-constexpr double tiny = 1e-8;  // NeMo RL's guard of every division by a count
+constexpr double tiny = 1e-8;  // NeMo RL adds it to every count that it divides by
 
 double finite_or_zero(double x) { return std::isfinite(x) ? x : 0; }
 double k3(double x) { return std::exp(x) - 1 - x; }
@@ -16,7 +16,8 @@ struct ValueSlope {
     double value = 0, slope = 0;  // slope: derivative by c
 };
 
-// What ratio and advantage make of one token. In GSPO the slope is by the mean of c over the answer's tokens.
+// Returns the surrogate loss of one token. For GSPO the slope is the derivative by the mean of c over the answer's
+// tokens.
 ValueSlope surrogate(double ratio, double c, double advantage, const PolicyLossOptions& o) {
     if (o.disable_ppo_ratio) return {-advantage * c, -advantage};
     const double clipped = std::clamp(ratio, 1 - o.ratio_clip_min, 1 + o.ratio_clip_max);
@@ -28,7 +29,7 @@ ValueSlope surrogate(double ratio, double c, double advantage, const PolicyLossO
     return loss;
 }
 
-ValueSlope kl_of(double x, KlEstimator kind) {  // slope by x
+ValueSlope kl_of(double x, KlEstimator kind) {  // slope: derivative by x
     switch (kind) {
         case KlEstimator::k1:
             return {-x, -1};
@@ -42,8 +43,8 @@ ValueSlope kl_of(double x, KlEstimator kind) {  // slope by x
 
 double loss_kl_penalty(const PolicyLossOptions& o) { return o.kl_in_reward ? 0 : o.kl_penalty; }
 
-// beta clamp(u k(clamp(f - c, -20, 20)), -10, 10). u is 1 with the slope of exp(c - stop(c)): the score-function part;
-// where f - c is clamped, u has no slope. With the on-policy approximation u is exp(c - g).
+// Returns beta clamp(u k(clamp(f - c, -20, 20)), -10, 10). u is 1 with the slope of exp(c - stop(c)), the
+// score-function term; where f - c is clamped, the slope of u is 0. With the on-policy approximation u is exp(c - g).
 ValueSlope kl_term(double c, double f, double g, const PolicyLossOptions& o) {
     const double difference = f - c, x = std::clamp(difference, -20.0, 20.0);
     const bool free = x == difference;
@@ -54,14 +55,14 @@ ValueSlope kl_term(double c, double f, double g, const PolicyLossOptions& o) {
     return {o.kl_penalty * value, free ? o.kl_penalty * u * (k - by_x) : 0};
 }
 
-// What holds for a whole answer.
+// Sums over the tokens of one answer.
 struct AnswerMeans {
     double tokens = 0;      // unmasked
     double ratio = 0;       // mean of c - p
-    double weight_sum = 0;  // of p - g
+    double weight_sum = 0;  // sum of p - g
 };
 
-// The trainer's filters leave the token out.
+// Returns true if the trainer's top-k or top-p excludes the token.
 bool filtered_out(const AnswerTokens& a, size_t t) { return a.current[t] == -INFINITY || a.previous[t] == -INFINITY; }
 
 AnswerMeans answer_means(const AnswerTokens& a) {
@@ -76,7 +77,7 @@ AnswerMeans answer_means(const AnswerTokens& a) {
 
 struct Weight {
     double value = 1;
-    bool changed = false;  // by the truncation
+    bool changed = false;  // whether the truncation changed `value`
 };
 
 Weight importance_weight(double p, double g, const AnswerMeans& means, const PolicyLossOptions& o) {
@@ -98,7 +99,7 @@ Weight importance_weight(double p, double g, const AnswerMeans& means, const Pol
     return {raw};
 }
 
-// Bit for bit, every token of the answer.
+// Compares g and p of every token of the answer, bit for bit.
 void compare(const AnswerTokens& a, bool on_policy, PolicyMetrics& m) {
     for (size_t t = 0; t < a.mask.size(); ++t) {
         if (!a.mask[t]) continue;
@@ -118,7 +119,7 @@ void note_difference(float p, float g, PolicyMetrics& m) {
     m.token_mult_prob_error += std::exp(std::fabs(d));
     m.gen_kl_error += k3(d);
     m.policy_kl_error += k3(-d);
-    // log((e^p + e^g) / 2) without overflow: the larger one carries the exponent.
+    // log((e^p + e^g) / 2) without overflow: the larger exponent is factored out.
     const double most = std::max(p, g), middle = most + std::log((1 + std::exp(-std::fabs(d))) / 2);
     m.js_divergence_error += (k3(p - middle) + k3(g - middle)) / 2;
     m.sampling_importance_ratio += std::exp(d);
@@ -207,12 +208,12 @@ Status policy_loss(const AnswerTokens& a, const PolicyLossOptions& o, const Batc
     compare(a, o.force_on_policy_ratio, metrics);
     const AnswerMeans means = answer_means(a);
     if (means.tokens == 0 || a.weight == 0) return Ok{};
-    // What one token's loss is multiplied by.
+    // Factor of each token's loss.
     const double share = o.token_level_loss
                              ? a.weight / (static_cast<double>(counts.tokens) + tiny)
                              : a.weight / (means.tokens + tiny) / (static_cast<double>(counts.answers) + tiny);
-    double errors = 0;     // of exp(|g - p|)
-    bool outside = false;  // a token's weight, at least
+    double errors = 0;     // sum of exp(|g - p|)
+    bool outside = false;  // true if the weight of at least one token is outside the bounds
     double whole = 0;      // GSPO: slope by the mean of c
     for (size_t t = 0; t < a.mask.size(); ++t) {
         if (!a.mask[t]) continue;

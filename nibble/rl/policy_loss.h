@@ -1,8 +1,9 @@
-// The clipped policy-gradient loss of GRPO and its variants, with its gradient, as NeMo RL defines it
-// (nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossFn, read in August 2026). For one generated token:
-//     g  log-probability when it was generated           p  the trainer's before the first update of the step
+// The clipped policy-gradient loss of GRPO and its variants, with its gradient, as defined in NeMo RL
+// (nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossFn, read in August 2026). Log-probabilities of one generated
+// token:
+//     g  at generation                                   p  by the trainer before the first update of the step
 //     c  under the weights that are being updated        f  under the frozen reference
-// All four are FP32 log-probabilities after the temperature. With one engine for both sides p is g, bit for bit.
+// All four are FP32 and include the temperature. If one engine serves both sides, p equals g bit for bit.
 #pragma once
 
 #include "base/error.h"
@@ -15,91 +16,93 @@
 
 namespace nibble {
 
-enum class KlEstimator : uint8_t { k1, k2, k3 };  // of x = f - c: -x, x^2 / 2, e^x - 1 - x
+enum class KlEstimator : uint8_t { k1, k2, k3 };  // with x = f - c: -x, x^2 / 2, e^x - 1 - x
 enum class ImportanceTruncation : uint8_t {
     none,
     tis,           // w := clamp(w, low or 0, high)
     icepop,        // w := 0 outside [low, high]
-    seq_mask_tis,  // an answer counts only if exp(mean of p - g) is inside [low, high]
+    seq_mask_tis,  // an answer counts only if exp(mean of p - g) lies in [low, high]
 };
 inline constexpr std::array<std::string_view, 3> kl_estimator_names{"k1", "k2", "k3"};
 inline constexpr std::array<std::string_view, 4> importance_truncation_names{"none", "tis", "icepop", "seq-mask-tis"};
 
 struct PolicyLossOptions {
     double ratio_clip_min = 0.2, ratio_clip_max = 0.2;
-    std::optional<double> ratio_clip_c;  // dual clip of negative advantages, > 1
+    std::optional<double> ratio_clip_c;  // dual clip for negative advantages, > 1
     double kl_penalty = 0.01;            // beta; 0 needs no reference
     KlEstimator kl_type = KlEstimator::k3;
-    bool kl_in_reward = false;     // the KL term is taken off the advantages (token_advantages()), not part of the loss
-    bool token_level_loss = true;  // mean over tokens; otherwise mean over answers of their means
-    bool force_on_policy_ratio = false;             // ratio 1 with the gradient of c, p := c
-    bool disable_ppo_ratio = false;                 // -A c: REINFORCE and RLOO
-    bool sequence_level_importance_ratios = false;  // GSPO: one ratio an answer; needs token_level_loss = false
-    bool use_cispo = false;                         // -A stop(clip(ratio)) c
-    bool use_on_policy_kl_approximation = false;    // the KL term is weighed by exp(c - g)
-    bool importance_sampling_correction = false;    // w = exp(p - g), no gradient
+    // subtracts the KL term from the advantages (token_advantages()) instead of adding it to the loss
+    bool kl_in_reward = false;
+    bool token_level_loss = true;                   // mean over tokens; false: mean over answers of their means
+    bool force_on_policy_ratio = false;             // the ratio is 1 with the gradient of c, and p := c
+    bool disable_ppo_ratio = false;                 // the loss is -A c (REINFORCE, RLOO)
+    bool sequence_level_importance_ratios = false;  // GSPO: one ratio per answer; requires token_level_loss = false
+    bool use_cispo = false;                         // the loss is -A stop(clip(ratio)) c
+    bool use_on_policy_kl_approximation = false;    // weighs the KL term by exp(c - g)
+    bool importance_sampling_correction = false;    // weighs the loss by w = exp(p - g), without its gradient
     ImportanceTruncation truncation = ImportanceTruncation::none;
     std::optional<double> importance_high, importance_low;
 };
-// Error: a combination that has no meaning, by the names of its options.
+// Returns an error that names the options of a meaningless combination.
 Status check(const PolicyLossOptions& options);
 
-// The generated tokens of one answer, masked ones included (tool output, prompt of a later turn: mask 0).
+// The generated tokens of one answer, including masked ones (tool output, prompts of later turns: mask 0).
 struct AnswerTokens {
-    std::span<const float> generated, previous, current, reference;  // g, p, c, f; f empty where kl_penalty is 0
-    std::span<const uint8_t> mask;                                   // 1: the model wrote the token and learns from it
-    std::span<const uint8_t> stale;  // 1: g comes from weights before p's; empty: none does
+    std::span<const float> generated, previous, current, reference;  // g, p, c, f; f is empty if kl_penalty is 0
+    std::span<const uint8_t> mask;                                   // 1: written by the model and part of the loss
+    std::span<const uint8_t> stale;  // 1: g comes from older weights than p; empty: no token is stale
     double advantage = 0;
-    std::span<const double> advantages;  // of each token; empty: `advantage` is
-    // 0: no part of the loss and its metrics (overlong filtering); the answer's tokens are compared all the same.
+    std::span<const double> advantages;  // of each token; empty: all tokens have `advantage`
+    // 0 excludes the answer from the loss and its metrics (overlong filtering). Its tokens are compared all the same.
     double weight = 1;
 };
 
-// The KL estimate of one token, clamp(k(clamp(f - p, -20, 20)), -10, 10), that `kl_in_reward` takes off its advantage,
-// times beta (NeMo RL's calculate_kl()). No gradient.
+// Returns the KL estimate of one token, clamp(k(clamp(f - p, -20, 20)), -10, 10) (NeMo RL's calculate_kl()).
+// `kl_in_reward` subtracts beta times the estimate from the token's advantage. It has no gradient.
 double kl_estimate(double p, double f, KlEstimator kind);
 
-// Sums over the train global batch of all ranks, so that neither micro-batches nor ranks change a gradient.
+// Counts over the train global batch of all ranks. So the split into micro-batches and ranks does not change the
+// gradient.
 struct BatchCounts {
-    int64_t tokens = 0, answers = 0;  // masked ones left out
+    int64_t tokens = 0, answers = 0;  // without masked ones
 };
 
-// NeMo RL's metrics of training, under its names: sums over the tokens of the loss, to be divided by
-// BatchCounts::tokens unless said otherwise.
+// NeMo RL's training metrics, under its names: sums over the tokens of the loss. Divide by BatchCounts::tokens unless
+// stated otherwise.
 struct PolicyMetrics {
     double loss = 0;
-    double kl_penalty = 0;                            // the KL term over beta; both are normalised already
-    double token_mult_prob_error = 0;                 // exp(|g - p|)
-    double gen_kl_error = 0;                          // k3(p - g)
-    double policy_kl_error = 0;                       // k3(g - p)
-    double js_divergence_error = 0;                   // M = (e^p + e^g) / 2; half of k3(p - log M) + k3(g - log M)
-    double sampling_importance_ratio = 0;             // exp(p - g), not truncated
-    double approx_entropy = 0;                        // -exp(c - g) c
-    double probs_ratio = 0, probs_ratio_clamped = 0;  // exp(c - p), with disable_ppo_ratio, too
+    double kl_penalty = 0;                 // the KL term divided by beta; this and `loss` are already normalized
+    double token_mult_prob_error = 0;      // exp(|g - p|)
+    double gen_kl_error = 0;               // k3(p - g)
+    double policy_kl_error = 0;            // k3(g - p)
+    double js_divergence_error = 0;        // M = (e^p + e^g) / 2; half of k3(p - log M) + k3(g - log M)
+    double sampling_importance_ratio = 0;  // exp(p - g), not truncated
+    double approx_entropy = 0;             // -exp(c - g) c
+    double probs_ratio = 0, probs_ratio_clamped = 0;  // exp(c - p), also with disable_ppo_ratio
     double probs_ratio_min = 1e300, probs_ratio_max = -1e300;
-    double outside_truncation = 0;   // tokens whose weight the truncation changed
-    int64_t out_of_bounds = 0;       // of `bounded` tokens (seq-mask-tis: answers), outside the truncation's bounds
-    int64_t bounded = 0;             // 0: nothing is truncated
-    double seq_mult_prob_error = 0;  // of every answer the mean of exp(|g - p|): sum, to be divided by `answers`
+    double outside_truncation = 0;   // tokens whose weight was changed by the truncation
+    int64_t out_of_bounds = 0;       // tokens (seq-mask-tis: answers) outside the truncation's bounds, out of `bounded`
+    int64_t bounded = 0;             // 0: no truncation
+    double seq_mult_prob_error = 0;  // sum over answers of the mean of exp(|g - p|); divide by `answers`
     double seq_mult_prob_error_min = 1e300, seq_mult_prob_error_max = -1e300;
-    int64_t filtered_tokens = 0;      // p or c is -inf; in no sum but the next four, and no part of the loss
-    int64_t tokens = 0, answers = 0;  // of the loss: num_valid_samples
-    // Of all generated tokens that training computed, whatever the weight of their answers.
-    int64_t compared_tokens = 0;    // not stale
-    int64_t mismatch_tokens = 0;    // of these: bits of g and p differ
-    double max_abs_diff = 0;        // of these: of g and p, where p is not -inf
-    int64_t off_policy_tokens = 0;  // stale ones
+    int64_t filtered_tokens = 0;  // p or c is -inf; excluded from the loss and from all sums but the comparisons below
+    int64_t tokens = 0, answers = 0;  // in the loss (num_valid_samples)
+    // Comparisons cover all generated tokens that training computed, whatever the weight of their answers.
+    int64_t compared_tokens = 0;    // tokens that are not stale
+    int64_t mismatch_tokens = 0;    // of the compared: the bits of g and p differ
+    double max_abs_diff = 0;        // of the compared: largest |g - p| where p is not -inf
+    int64_t off_policy_tokens = 0;  // stale tokens
 
     void add(const PolicyMetrics& other);
 };
 
-// The mean of exp(|g - p|) over the answer's unmasked tokens, but for those where p is -inf; none: there is no such
-// token. What grpo.seq_logprob_error_threshold is compared with.
+// Returns the mean of exp(|g - p|) over the answer's unmasked tokens with p > -inf, or nothing if there is no such
+// token. grpo.seq_logprob_error_threshold is compared with it.
 std::optional<double> seq_mult_prob_error(const AnswerTokens& answer);
 
-// Adds the answer's share of the loss to `metrics` and writes its gradient by c into `gradient` [tokens] (0 where
-// masked). `counts` are those of the whole batch. A token that the trainer's top-p or top-k leave out (p or c is -inf)
-// counts as masked. Error: sizes differ; another log-probability of an unmasked token that is not finite (names it).
+// Adds the answer's share of the loss to `metrics` and writes its gradient by c to `gradient` [tokens] (0 where
+// masked). `counts` cover the whole batch. A token that the trainer's top-p or top-k excludes (p or c is -inf) counts
+// as masked. Errors: sizes differ; another log-probability of an unmasked token is not finite (names the token).
 Status policy_loss(const AnswerTokens& answer, const PolicyLossOptions& options, const BatchCounts& counts,
                    std::span<double> gradient, PolicyMetrics& metrics);
 

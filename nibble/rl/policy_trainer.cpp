@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// Of the answers that were judged, their rewards behind scaling, which clamps; fewer than two say nothing.
+// Returns true if all judged answers have the same reward after scaling (which may clamp). Fewer than two are equal.
 bool all_equal(std::span<const Rollout> group, const std::optional<RewardScaling>& scaling) {
     std::optional<double> first;
     for (const Rollout& r : group) {
@@ -52,7 +52,7 @@ int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, in
         const Rollout& r = batch.rollouts[i];
         if (!r.tokens.empty()) sizes.push_back(std::ssize(batch.prompts[r.prompt].tokens) + std::ssize(r.tokens) - 1);
     }
-    const auto rows_of = [&](int64_t limit) {  // as rollout_rows() does
+    const auto rows_of = [&](int64_t limit) {  // the same rule as in rollout_rows()
         uint64_t rows = 0;
         int64_t room = 0;
         for (const int64_t size : sizes) {
@@ -62,7 +62,7 @@ int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, in
         return rows;
     };
     const uint64_t most = std::bit_ceil(rows_of(row_tokens));
-    int64_t low = 0, high = row_tokens;  // rows_of(high) <= most < rows_of(low), or low is 0
+    int64_t low = 0, high = row_tokens;  // invariant: rows_of(high) <= most < rows_of(low), or low is 0
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         (rows_of(middle) <= most ? high : low) = middle;
@@ -70,7 +70,8 @@ int64_t even_row_tokens(const RolloutBatch& batch, size_t first, size_t last, in
     return high;
 }
 
-// Two neighbours hold more than a row together, and each but the last has no room for another answer.
+// Two adjacent rows together hold more than row_tokens, and no row but the last has room for another answer. Each fact
+// gives a bound.
 int64_t most_rollout_rows(int64_t rollouts, int64_t length, int64_t row_tokens) {
     if (row_tokens < length) return rollouts;
     const int64_t tokens = rollouts * length;
@@ -88,7 +89,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
             "every bit; that needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
     NIBBLE_CHECK(made->check_ranks());
-    NIBBLE_CHECK(made->calibrate());  // before there are pages of K and V
+    NIBBLE_CHECK(made->calibrate());  // before the pages of K and V are allocated
     auto generator = made->options_.generator;
     if (!generator) {
         NIBBLE_TRY(generator, trainer.serving());
@@ -118,8 +119,8 @@ Status PolicyTrainer::check_ranks() const {
     return Ok{};
 }
 
-// First scales of FP8 caches and of stored inputs, from the run's first prompts; what a checkpoint holds takes their
-// place.
+// Computes the first scales of FP8 caches and of stored inputs from the run's first prompts. A checkpoint's scales
+// replace them.
 Status PolicyTrainer::calibrate() {
     if (!trainer_.calibrates()) return Ok{};
     std::vector<TrainBatch> rows;
@@ -170,12 +171,13 @@ void PolicyTrainer::shape(RolloutBatch& batch) const {
     }
 }
 
-// The first prompts whose answers are whole; the others go on in the next step. What began too long ago is dropped.
+// Returns the first prompts whose answers are whole; the others continue in the next step. Prompts that began too long
+// ago are dropped.
 Result<RolloutBatch> PolicyTrainer::collect_under_way(RlStep& step) {
     RolloutRequest asked = request(step.step, 0, 0, 0);
     asked.round_tokens = config_.async->round_tokens;
     step.dropped = pool_->drop_before(step.step - config_.async->most_age) * config_.generations;
-    // Nothing begins ahead of its use: it would be old then.
+    // No prompt begins before it is needed, because it would be older when it is used.
     for (; pool_->whole() < config_.prompts && pool_->prompts() < config_.async->prompts_in_flight; ++next_prompt_)
         NIBBLE_CHECK(pool_->begin(next_prompt_, asked));
     while (pool_->whole() < config_.prompts && !pool_->stopped()) NIBBLE_CHECK(pool_->round(asked));
@@ -187,7 +189,8 @@ Result<RolloutBatch> PolicyTrainer::collect_under_way(RlStep& step) {
     return batch;
 }
 
-// The step's rollouts; with dynamic sampling until enough prompts have answers of different rewards.
+// Collects the step's rollouts. With dynamic sampling it continues until enough prompts have answers of different
+// rewards.
 Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     RolloutBatch all;
     const auto group = static_cast<size_t>(config_.generations);
@@ -213,7 +216,7 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
         }
         if (std::ssize(all.prompts) == config_.prompts) return all;
         if (step.sampling_batches == config_.most_batches) {
-            can_be_saved_ = true;  // every rank has come to this
+            can_be_saved_ = true;  // every rank got the same error
             return fail(
                 "grpo.dynamic_sampling_max_gen_batches: after {} batches {} of {} prompts have answers of "
                 "different rewards",
@@ -222,13 +225,13 @@ Result<RolloutBatch> PolicyTrainer::collect(RlStep& step) {
     }
 }
 
-// Rewards to advantages, and what the step tells of them. What could not be judged is in no group.
+// Computes advantages from rewards, and the statistics of the step. Unjudged answers are in no group.
 Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     shape(batch);
     std::vector<double> rewards;
     std::vector<int64_t> groups, lengths;
     std::vector<Rollout*> judged;
-    int64_t generated = 0;  // not those whose prompts leave no room
+    int64_t generated = 0;  // without answers whose prompts left no room
     for (Rollout& r : batch.rollouts) {
         const int64_t length = r.length();
         generated += length > 0;
@@ -271,12 +274,12 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     return Ok{};
 }
 
-// In the loss.
+// Returns the weight of an answer in the loss: 1 or 0.
 double PolicyTrainer::weight(const Rollout& r) const {
     return r.reward && !r.masked && !(config_.overlong_filtering && r.cut) ? 1.0 : 0.0;
 }
 
-// NeMo RL's compute_and_apply_seq_logprob_error_masking.
+// Excludes answers as NeMo RL's compute_and_apply_seq_logprob_error_masking does.
 void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vector<float>> previous,
                                   RlStep& step) const {
     RlMasked seen{.most = -1e300, .least = 1e300};
@@ -294,7 +297,7 @@ void PolicyTrainer::mask_by_error(RolloutBatch& batch, std::span<const std::vect
     if (answers > 0) seen.mean /= answers, step.masked = seen;
 }
 
-// The KL estimate of each generated token off its advantage: NeMo RL's use_kl_in_reward.
+// Subtracts the KL estimate of each generated token from its advantage (NeMo RL's use_kl_in_reward).
 Status PolicyTrainer::take_off_kl(RolloutBatch& batch, std::span<const std::vector<float>> previous,
                                   std::span<const std::vector<float>> reference, RlStep& step) const {
     std::vector<double> rewards;
@@ -337,8 +340,9 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
             options_.even_rows ? even_row_tokens(batch, first, last, options_.row_tokens) : options_.row_tokens;
         if (auto rows = rollout_rows(batch, first, last, limit); !rows.empty()) updates.push_back(std::move(rows));
     }
-    // By answer. A pass for what the trainer says before the first update is needed only if there are several ones, or
-    // if what it says decides which answers are in the loss, or is part of the reward.
+    // Indexed by answer. A separate pass for the log-probabilities before the first update is needed only in two cases:
+    // there are several updates, or these log-probabilities decide which answers are in the loss or are part of the
+    // reward.
     const bool kl_in_reward = config_.loss.kl_in_reward && config_.loss.kl_penalty > 0;
     const bool asks = !once || config_.seq_error_threshold || kl_in_reward;
     std::vector<std::vector<float>> previous(batch.rollouts.size()), reference(batch.rollouts.size());
@@ -377,7 +381,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
                 if (weight(batch.rollouts[p.rollout]) > 0)
                     counts.tokens += batch.rollouts[p.rollout].length(), ++counts.answers;
         }
-        // Of every row, then added in their order: ranks ask for rows in different orders.
+        // Collected per row, then added in the order of rows, because ranks process rows in different orders.
         std::vector<PolicyMetrics> of_rows(rows.size());
         const auto of_answer = [&](const RolloutRow::Part& p, std::span<const float> log_probs, std::span<float> slopes,
                                    PolicyMetrics& metrics) -> Status {
@@ -413,7 +417,7 @@ Status PolicyTrainer::learn(RolloutBatch& batch, RlStep& step) {
             loss = metrics.loss;
             return Ok{};
         };
-        // Scales are frozen for the step: those of the next one come from this batch.
+        // Scales are constant during the step. The next step's scales come from this batch.
         const bool last = &rows == &updates.back();
         trainer_.hold_scales(!last);
         if (trainer_.cache_scales() && last) trainer_.cache_scales()->renew_at_update();
@@ -459,7 +463,7 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     auto collected = config_.async ? collect_under_way(step) : collect(step);
     if (!collected.ok() || collected->stopped) go_back();
     if (!collected.ok()) return std::move(collected).error();
-    can_be_saved_ = true;  // what follows is alike in all ranks, until they learn
+    can_be_saved_ = true;  // from here on all ranks do the same, until the update
     step.stopped = collected->stopped;
     if (step.stopped) return step;
     if (auto weighed = weigh(*collected, step); !weighed.ok()) {
@@ -470,13 +474,13 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     step.generate_seconds = collected->generate_seconds, step.reward_seconds = collected->reward_seconds;
     step.ranks = collected->ranks;
     const auto start = std::chrono::steady_clock::now();
-    // With the memory go the keys and values, even where no weight changes.
+    // Keys and values are lost with the memory, even if no weight changes.
     ++version_;
     NIBBLE_CHECK(trainer_.take_memory_back());
     auto learned = learn(*collected, step);
     auto lent = trainer_.lend_memory();
     if (!learned.ok()) {
-        // Scales of caches and inputs may have seen rows of an update that was not made.
+        // Scales of caches and inputs may include rows of an update that was not made.
         can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
         if (can_be_saved_) go_back();
         return std::move(learned).error();

@@ -1,4 +1,4 @@
-// The place of a reinforcement learning run, as folders of runs keep the place of their data.
+// The position of an RL run in its prompts, stored where training runs store their position in the data.
 #pragma once
 
 #include "data/batch_source.h"
@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// The place of a run in its prompts and rollouts, as checkpoints keep places.
+// Adapts PolicyTrainer::place() to the interface that checkpoints use.
 class PromptPlace : public BatchSource {
 public:
     explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}

@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t order_of_epochs = 0x726F777300000000ull;  // role of the random numbers: "rows"
+constexpr uint64_t order_of_epochs = 0x726F777300000000ull;  // stream of random numbers: "rows"
 
 Result<std::string> question_text(const Json& row, const std::string& key) {
     NIBBLE_TRY(const Json* field, json_field(row, key));
@@ -19,7 +19,8 @@ Result<std::string> question_text(const Json& row, const std::string& key) {
     return field->get<std::string>();
 }
 
-// Text, or a number as it stands in the line; without an exponent for the math rule, which reads none.
+// Returns text, or a number as written in the line. The math rule cannot read exponents, so for it such numbers are
+// printed as JSON.
 Result<std::string> answer_text(const Json& row, std::string_view line, const std::string& key, AnswerRule rule) {
     NIBBLE_TRY(const Json* field, json_field(row, key));
     if (field->is_string()) return field->get<std::string>();

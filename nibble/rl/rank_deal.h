@@ -1,5 +1,5 @@
-// Who generates the answers to which prompt, where several ranks share a step. The answers do not depend on it: only
-// the time does, which is that of the slowest rank.
+// Assigns prompts to the ranks that generate their answers. The answers do not depend on the assignment, but the time
+// of a step is that of its slowest rank.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@
 
 namespace nibble {
 
-// The rank of each, by its expected work: the largest first, each to whom has least.
+// Returns the rank of each item. The largest item comes first, and each goes to the rank with the least work so far.
 std::vector<int> deal_work(std::span<const double> work, int ranks);
 
-// What a rank has done of the rollouts.
+// Work of one rank in the rollouts.
 struct RankWork {
-    int64_t tokens = 0;  // that it generated
+    int64_t tokens = 0;  // generated tokens
     double seconds = 0;  // of generation
 };
-// By rank; `to` may be empty.
+// Adds `more` to `to`, rank by rank. `to` may be empty.
 void add_work(std::vector<RankWork>& to, std::span<const RankWork> more);
-// The most over the median (of an even number the lower of the two in the middle); 0: the median is 0.
+// Returns the maximum divided by the median (for an even count, the lower middle value), or 0 if the median is 0.
 double most_to_median(std::vector<double> values);
 double tokens_most_to_median(std::span<const RankWork> ranks);
 double seconds_most_to_median(std::span<const RankWork> ranks);
 
-// How long answers to a prompt are, by its tokens: what is asked again is known.
+// Predicts the length of answers from earlier answers to the same prompt.
 class AnswerLengths {
 public:
     void note(std::span<const int32_t> prompt, double mean_length);
-    // Of one answer; where the prompt is new, the mean of all so far.
+    // Returns the expected tokens of one answer. For a new prompt it is the mean over all answers so far.
     double expected(std::span<const int32_t> prompt) const;
 
 private:
     static constexpr size_t most_known = size_t{1} << 20;
-    std::unordered_map<uint64_t, double> known_;  // the last mean
+    std::unordered_map<uint64_t, double> known_;  // last mean length by hash of the prompt
     double sum_ = 0, count_ = 0;
 };
 

@@ -10,9 +10,9 @@ namespace nibble {
 namespace {
 
 constexpr uint64_t rank_lab_role = uint64_t{0x4E} << 56;
-constexpr int rank_lab_steps = 2;  // the second has weights that several ranks made
+constexpr int rank_lab_steps = 2;  // two, so that the second uses weights updated by several ranks
 
-// Random prompts; an answer is worth its share of even ids.
+// A task with random prompts. The reward is the share of even token ids.
 class LabTask : public RolloutTask {
 public:
     LabTask(const MismatchOptions& options, int64_t vocab) : options_(options), vocab_(static_cast<uint64_t>(vocab)) {}
@@ -92,14 +92,14 @@ std::vector<MismatchLine> compare_rank_runs(const RankLabRun& one, const RankLab
         for (size_t t = 0; t < x.tokens.size(); ++t) {
             if (!y || t >= y->tokens.size() || y->tokens[t] != x.tokens[t]) {
                 ++rollout.mismatches, ++rollout.other_ids;
-                ++training.mismatches;  // of another token
+                ++training.mismatches;  // the trainer scored another token
                 continue;
             }
             count(x.generated[t], y->generated[t], rollout);
             if (t < x.trained.size() && t < y->trained.size())
                 count(x.trained[t], y->trained[t], training);
             else
-                ++training.mismatches;  // nobody asked
+                ++training.mismatches;  // a trainer did not score the token
         }
     }
     weights.tokens = std::ssize(one.masters);

@@ -1,5 +1,5 @@
-// The lab of several ranks: two steps of the whole loop (rollouts dealt to the ranks, updates dealt by rows), whose
-// answers, log-probabilities and weights are compared bit for bit with those of one process.
+// Compares several ranks with one process: two complete RL steps (prompts and training rows distributed to ranks).
+// Answers, log-probabilities and weights must be equal bit for bit.
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -11,22 +11,25 @@ namespace nibble {
 struct RankLabRun {
     struct Answer {
         std::vector<int32_t> tokens;
-        std::vector<float> generated, trained;  // log-probabilities, of the engine and before the update
+        // log-probabilities from the engine, and from the trainer before the update
+        std::vector<float> generated, trained;
     };
     std::vector<Answer> answers;  // of all steps
-    std::vector<float> masters;   // behind the last one
+    std::vector<float> masters;   // after the last step
 };
 
-// What both kinds of run have in common. length, sampling and the cache are what the trainer was made for.
+// Config of both kinds of run. Length, sampling and cache are those that the trainer was created for.
 RlConfig rank_lab_config(const MismatchOptions& options);
-// Rows of a GPU's trainer, tokens of a row.
+// Returns the tokens of a training row on a GPU.
 int64_t rank_lab_row_tokens(const RlConfig& config);
 
-// With a group all ranks call it together, and rank 0's run has the answers of all. `trainer` is that group's.
+// Runs the lab. With a group, all its ranks call this together, and rank 0 returns the answers of all ranks. `trainer`
+// belongs to that group.
 Result<RankLabRun> run_rank_lab(TrainEngine& trainer, const RlConfig& config, const MismatchOptions& options,
                                 RankGroup* group, bool even_rows);
 
-// A line each of `way`: rows "rollout" (ids or log-probabilities of the engine), "training" and "weights".
+// Returns one line per comparison, named `way`: rows "rollout" (ids or log-probabilities of the engine), "training" and
+// "weights".
 std::vector<MismatchLine> compare_rank_runs(const RankLabRun& one, const RankLabRun& several, const std::string& way);
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
-// The reference of the KL term: the model that a run begins with, as the trainer of that precision computes it. Before
-// the first update its log-probabilities are the trainer's, bit for bit.
+// The reference of the KL term: the model at the start of the run, computed in the trainer's precision. Before the
+// first update its log-probabilities equal the trainer's bit for bit.
 #pragma once
 
 #include "data/train_batch.h"
@@ -12,13 +12,15 @@ namespace nibble {
 class ReferencePolicy {
 public:
     virtual ~ReferencePolicy() = default;
-    // An FP8 cache and stored inputs have scales of its own, of these rows: the first prompts of the run.
+    // Computes the reference's own scales of an FP8 cache and of stored inputs from `rows`, the first prompts of the
+    // run.
     virtual Status calibrate(std::span<const TrainBatch>) { return Ok{}; }
-    // TrainEngine::row_log_probs() of the reference.
+    // Like TrainEngine::row_log_probs(), for the reference.
     virtual Status log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) = 0;
 };
 
-// On a GPU the trainer keeps the first weights beside its own (DeviceTrainerOptions::reference), and outlives this.
+// On a GPU the trainer keeps the initial weights in addition to its own (DeviceTrainerOptions::reference). It must
+// outlive this.
 class DeviceReference : public ReferencePolicy {
 public:
     explicit DeviceReference(DeviceTrainEngine& trainer) : trainer_(trainer) {}

@@ -1,5 +1,5 @@
-// What happens to a reward between its environment and the advantage: NeMo RL's reward_scaling and DAPO's overlong
-// shaping (nemo_rl/algorithms/reward_functions.py, read in August 2026).
+// Transforms a reward before the advantage is computed: NeMo RL's reward_scaling and DAPO's overlong shaping
+// (nemo_rl/algorithms/reward_functions.py, read in August 2026).
 #pragma once
 
 #include "base/error.h"
@@ -9,25 +9,25 @@
 
 namespace nibble {
 
-// Clamped to [source_min, source_max], then mapped linearly onto [target_min, target_max].
+// Clamps to [source_min, source_max], then maps linearly to [target_min, target_max].
 struct RewardScaling {
     double source_min = 0, source_max = 1, target_min = 0, target_max = 1;
 };
 
 struct RewardShaping {
-    // Penalty min(0, -(length - (max_length - buffer)) / buffer * penalty), added to the reward.
+    // Adds the penalty min(0, -(length - (max_length - buffer)) / buffer * penalty) to the reward.
     bool overlong = false;
     int64_t overlong_buffer_length = 128, max_response_length = 0;
     double overlong_buffer_penalty = 1;
-    // The reward of an answer that was cut off is multiplied by this.
+    // Factor for the reward of an answer that was cut off.
     std::optional<double> stop_properly_penalty_coef;
 };
-// Error: an empty range, a buffer that is not in (0, max_response_length], a coefficient outside [0, 1].
+// Errors: an empty range; a buffer outside (0, max_response_length]; a coefficient outside [0, 1].
 Status check(const RewardScaling& scaling);
 Status check(const RewardShaping& shaping);
 
 double scaled_reward(double reward, const RewardScaling& scaling);
-// length: generated tokens; cut: the answer reached its limit without an end.
+// length: generated tokens. cut: the answer reached its limit without an end token.
 double shaped_reward(double reward, int64_t length, bool cut, const RewardShaping& shaping);
 
 }  // namespace nibble

@@ -11,8 +11,8 @@
 namespace nibble {
 namespace {
 
-// The switches under our names. `beside`: the map that has `precision`, and may have some of them under NeMo RL's
-// names; null: none.
+// Returns the map with nibble's names of the switches. The last argument is the parent map of `precision`, which may
+// have some switches under NeMo RL's names; null: none.
 Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, const YamlNode* beside) {
     YamlNode map = node;
     if (!node.is_map()) {
@@ -34,7 +34,7 @@ Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, c
     return map.entries.size() == 1 && !node.is_map() ? node : map;
 }
 
-// Moves switches that have NeMo RL's names, also from next to generation.precision, into the maps of the precisions.
+// Moves switches with NeMo RL's names, including those next to generation.precision, to the maps of the precisions.
 Status take_nemo_names(YamlNode& root) {
     YamlNode* policy = root.find("policy");
     if (!policy || !policy->is_map()) return Ok{};
@@ -56,7 +56,7 @@ RlConfig config_of(RlKeys k, const GivenKeys& given) {
     if (given.has_group("policy.generation.precision")) c.generation.precision = k.rollouts;
     c.generation.cache.mirrored = !c.generation.precision;
     if (k.task) c.task.kind = *k.task;
-    k.shaping.overlong = !k.shaping.stop_properly_penalty_coef;  // as in NeMo RL, one or the other
+    k.shaping.overlong = !k.shaping.stop_properly_penalty_coef;  // NeMo RL applies only one of the two
     if (k.shaping.max_response_length == 0) k.shaping.max_response_length = c.length;
     if (k.async.prompts_in_flight == 0) k.async.prompts_in_flight = c.prompts + (c.prompts + 1) / 2;
     if (k.scales) c.scaling = k.scaling;
@@ -76,7 +76,7 @@ RlKeys keys_of(const RlConfig& c) {
     return k;
 }
 
-// Precisions that rollouts cannot follow: their scales or directions change within a step, or they have phases.
+// Refuses precisions that rollouts cannot use: their scales or directions change within a step, or they have phases.
 Status check_followed(const TrainPrecision& p, std::string_view key) {
     if (p.recipe != TrainRecipe::fp8_delayed && p.recipe != TrainRecipe::nibble_nvfp4 && !p.late_forward) return Ok{};
     return fail("{} {}: not built yet for rollouts", key, train_precision_json(p).dump());

@@ -9,14 +9,14 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t step_rows = 512;         // of the engine on a CPU (EngineOptions::step_rows)
-constexpr double engine_share = 0.9 / 3;   // of free memory, for keys and values (EngineOptions::memory_share)
-constexpr int64_t state_copies_share = 4;  // one copy of recurrent states for so many sequences, for the prefix cache
+constexpr int64_t step_rows = 512;         // rows of an engine step on a CPU (EngineOptions::step_rows)
+constexpr double engine_share = 0.9 / 3;   // share of free memory for keys and values (EngineOptions::memory_share)
+constexpr int64_t state_copies_share = 4;  // sequences per copy of recurrent states for the prefix cache
 
 Result<std::vector<StateLayout>> state_layouts(const RlConfig& c, const Checkpoint& model, ThreadPool& pool) {
     const TrainPrecision& p = c.generation.precision.value_or(c.precision);
     WeightOptions like{.compute = p.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16, .kv = KvFormat::none};
-    // A page under scales that a checkpoint holds is as large.
+    // Pages under a checkpoint's scales have the same size.
     if (c.generation.cache.format != KvFormat::none) like.kv = KvFormat::fp8_page;
     NIBBLE_TRY(const ModelConfig config, model_config(model));
     NIBBLE_TRY(const ModelParts parts, load_parts(config, model, like, pool, WeightSource::Mode::outline));
@@ -43,9 +43,10 @@ Result<TrainMemoryPlan> plan_rl_memory(const RlConfig& c, const Checkpoint& mode
     int64_t elements = 0;
     for (const CheckpointTensor& t : model.tensors()) elements += t.rows() * t.cols();
     const auto add = [&](const char* name, int64_t bytes) {
-        if (bytes > 0) plan.items.insert(plan.items.end() - 1, {name, bytes});  // the program stays the last
+        // before the last item, the program itself
+        if (bytes > 0) plan.items.insert(plan.items.end() - 1, {name, bytes});
     };
-    if (c.loss.kl_penalty > 0) {  // masters, published weights, and what products read
+    if (c.loss.kl_penalty > 0) {  // masters, published weights, and operands of the reference
         NIBBLE_TRY(const int64_t packed, plan_forward_weights(c.precision, model, pool));
         add("reference", (4 + (c.precision.recipe == TrainRecipe::fp32 ? 4 : 2)) * elements + packed);
     }

@@ -1,5 +1,5 @@
-// Memory of a run of reinforcement learning on a CPU, before it has masters: the plan of train/host_plan.h with what
-// generates beside the update.
+// Estimates the memory of an RL run on a CPU before it starts: the plan of train/host_plan.h plus the memory of
+// generation.
 #pragma once
 
 #include "rl/rl_config.h"
@@ -7,8 +7,8 @@
 
 namespace nibble {
 
-// Of one of `ranks` processes. saves: it writes the checkpoints. available: as of available_memory(); keys and values
-// take no more than the engine's share of it (-1: all that they can use).
+// Estimates one of `ranks` processes. saves: this process writes the checkpoints. available: from available_memory();
+// keys and values are limited to the engine's share of it (-1: no limit).
 Result<TrainMemoryPlan> plan_rl_memory(const RlConfig& config, const Checkpoint& model, int ranks, bool saves,
                                        int64_t available, ThreadPool& pool);
 

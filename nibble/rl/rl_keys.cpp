@@ -25,7 +25,7 @@ ValueKind<int32_t> token_kind() {
             .json = [](int32_t value) -> Json { return value; }};
 }
 
-// Any text but none.
+// Accepts any non-empty text.
 ValueKind<std::string> stop_text_kind() {
     ValueKind<std::string> kind = lines_kind();
     kind.read = [](const YamlNode& node, const std::string& name) {
@@ -42,7 +42,7 @@ ValueKind<std::vector<std::string>> command_kind() {
     return kind;
 }
 
-// 0, null and vLLM's -1 are off.
+// Accepts 0, null and vLLM's -1 as "off".
 ValueKind<int64_t> top_k_kind() {
     return {.text = "whole number; 0, -1 or null: off",
             .read = [](const YamlNode& node, const std::string& name) -> Result<int64_t> {
@@ -54,7 +54,7 @@ ValueKind<int64_t> top_k_kind() {
             .json = [](int64_t value) -> Json { return value; }};
 }
 
-// Bytes, given in units of `unit`.
+// Reads a number in multiples of `unit` bytes.
 ValueKind<int64_t> bytes_kind(double unit) {
     const ValueKind<double> units = number_kind(1, 1 << 20);
     return {.text = units.text,
@@ -75,7 +75,7 @@ ValueKind<double> time_limit_kind() {
             .json = [](double seconds) -> Json { return seconds > 0 ? Json(seconds) : Json(); }};
 }
 
-constexpr double beyond = 1e30;  // any number
+constexpr double beyond = 1e30;  // no bound
 
 template <class... Members>
 auto in_config(Members... members) {
@@ -392,7 +392,7 @@ const Schema<RlKeys>& rl_schema() {
 
 std::vector<KeyText> rl_keys() {
     std::vector<KeyText> keys = rl_schema().reference();
-    // The switches of a precision are those of train_schema().
+    // The switches of a precision are documented in train_schema().
     std::erase_if(keys, [](const KeyText& k) {
         return k.name.find("precision.") != k.name.npos && !k.name.ends_with(".recipe");
     });

@@ -7,7 +7,7 @@ namespace {
 
 double per_token(double sum, const PolicyMetrics& m) { return m.tokens > 0 ? sum / static_cast<double>(m.tokens) : 0; }
 
-// What has a value only where the loss has tokens.
+// Adds fields that are defined only if the loss has tokens.
 void add_means(const RlStep& s, Json& line) {
     const PolicyMetrics& m = s.metrics;
     if (m.tokens == 0) return;
@@ -35,7 +35,7 @@ void add_masked(const RlMasked& masked, Json& line) {
         masked.answers > 0 ? static_cast<double>(masked.right) / static_cast<double>(masked.answers) : 0.0;
 }
 
-// Never a 0 that nothing was found in.
+// Returns "no token compared" instead of a misleading count of 0.
 std::string compared_text(const PolicyMetrics& m) {
     std::string text = m.compared_tokens > 0
                            ? fmt::format("mismatch_tokens {} of {}", m.mismatch_tokens, m.compared_tokens)

@@ -1,4 +1,4 @@
-// A step of reinforcement learning as a line of the run's log (run/log.h) and as a line for people.
+// Formats an RL step as a line of the run's log (run/log.h) and as a line for the terminal.
 #pragma once
 
 #include "base/json.h"
@@ -9,17 +9,18 @@
 
 namespace nibble {
 
-// NeMo RL's names where it has the number: means over the tokens in the loss. `seconds`: of the whole step.
+// Uses NeMo RL's names where it has the same number. Losses and errors are means over the tokens in the loss.
+// `seconds`: of the whole step.
 Json to_json(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
-// What the line of a validated step has in addition.
+// Adds the validation's fields to a step's line.
 void add_validation(const RlValidation& validation, Json& line);
 std::string step_text(const RlStep& step, const std::optional<RlValidation>& validation, double seconds);
 
-// Of a run: the shares of steps that handing weights over and renewing scales took.
+// Sums, over a run, the shares of time spent on handing over weights and on renewing cache scales.
 class RlShares {
 public:
     void add(const RlStep& step, double seconds);
-    std::string text() const;  // empty: no step
+    std::string text() const;  // empty if there was no step
 
 private:
     int64_t steps_ = 0;

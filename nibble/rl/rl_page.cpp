@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t headline_steps = 20;  // that headline numbers are means of
+constexpr size_t headline_steps = 20;  // the headline numbers are means over these steps
 
-// What the log holds, by its lines.
+// The lines of the log by kind.
 struct RlHistory {
     Json about;
     std::vector<Json> steps;
@@ -27,7 +27,7 @@ struct RlHistory {
     const Json& last() const { return steps.back(); }
 };
 
-// Not finite where the line has no such number: JSON has no NaN.
+// Returns NaN if the line has no such number, because JSON has no NaN.
 double value_of(const Json& line, std::string_view key) {
     const auto found = line.find(key);
     return found != line.end() && found->is_number() ? found->get<double>() : NAN;
@@ -53,10 +53,10 @@ std::string figure(double value, int decimals = 3) {
 
 struct LogField {
     std::string key, name;
-    bool zeros = true;  // false: not drawn where it is always 0
+    bool zeros = true;  // false: the curve is omitted if it is always 0
 };
 
-// A chart of fields of the log, with a legend where it has several; empty where none is there.
+// Draws fields of the log as a chart, with a legend if there are several. Returns "" if no field has values.
 std::string figure_of(const RlHistory& run, StepChart chart, std::initializer_list<LogField> lines) {
     std::vector<ChartCurve> curves;
     std::string legend;
@@ -72,7 +72,8 @@ std::string figure_of(const RlHistory& run, StepChart chart, std::initializer_li
         const auto same = [&](const ChartCurve& other) {
             return std::ranges::equal(other.samples, curve.samples, {}, value, value);
         };
-        if (curve.samples.empty() || std::ranges::any_of(curves, same)) continue;  // nothing new to see
+        // no values, or equal to another curve
+        if (curve.samples.empty() || std::ranges::any_of(curves, same)) continue;
         legend += fmt::format("<span>{} {}</span>", marker_icon(curve.style), escape_html(curve.name));
         curves.push_back(std::move(curve));
     }
@@ -105,7 +106,8 @@ std::string header_of(const RlHistory& run, const std::string& title) {
         const Json& policy = config["policy"];
         if (policy.contains("model_name") && policy["model_name"].is_string()) add(policy["model_name"]);
         const auto precision = policy.find("precision");
-        if (precision != policy.end() && !run.about.contains("precision"))  // of a run until commit 8d459c62
+        // runs before commit 8d459c62 store it there
+        if (precision != policy.end() && !run.about.contains("precision"))
             add(precision->is_string() ? precision->get<std::string>() : precision->dump());
     }
     if (run.about.contains("precision") && run.about["precision"].is_string()) add(run.about["precision"]);
@@ -178,7 +180,7 @@ std::string phases_of(const RlHistory& run) {
     return fmt::format("<div class=\"composition\">{}</div>\n<div class=\"legend\">{}</div>\n", bar, legend);
 }
 
-// How far a number is from 1, as a shade from 0 to 3: 1 %, 10 %, a factor of 2.
+// Returns the distance of a ratio from 1 as a shade from 0 to 3, with limits at 1 %, 10 % and a factor of 2.
 int shade_of(double log_ratio) {
     const double size = std::abs(log_ratio);
     return size < 0.01 ? 0 : size < 0.1 ? 1 : size < 0.69 ? 2 : 3;
@@ -192,7 +194,7 @@ std::string token_span(const Json& token) {
     if (!std::isfinite(g)) return text;
     const double ratio = std::isfinite(c) ? c - g : 0;
     std::string css;
-    // Four degrees of surprise: 0.9, 0.5, 0.1 and less.
+    // Four shades of probability, with limits at 0.9, 0.5 and 0.1.
     if (g < -0.105) css += fmt::format(" u{}", g > -0.693 ? 1 : g > -2.303 ? 2 : 3);
     if (const int shade = shade_of(ratio)) css += fmt::format(" {}{}", ratio > 0 ? "up" : "dn", shade);
     const bool stale = token.value("stale", false), same = token.value("same", true);

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Of a layer that is quantized, if any is.
+// Returns true for a recipe in which a quantized layer's bits depend on other rows of the batch.
 bool rollouts_see_neighbours(const TrainPrecision& p) {
     return sees_neighbours(
         unit_rules(p, {.layer = p.first_bf16, .layers = p.first_bf16 + p.last_bf16 + 1, .mlp = true}, false));

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// What each token adds to the text: a character of several tokens stands at its last one.
+// Returns the text that each token adds. A character of several tokens belongs to its last token.
 std::vector<std::string> token_texts(const std::vector<int32_t>& tokens, const std::optional<Tokenizer>& tokenizer) {
     std::vector<std::string> texts;
     if (!tokenizer) {

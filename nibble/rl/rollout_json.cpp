@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Neighbours of one step and one writer: [tokens, step, written].
+// Returns runs of tokens with the same step and writer: [tokens, step, written].
 Json parts_of(const Rollout& r) {
     Json parts = Json::array();
     for (size_t begin = 0, end = 0; begin < r.tokens.size(); begin = end) {
@@ -37,7 +37,7 @@ Json rollout_json(const Rollout& r) {
     Json json{{"tokens", r.tokens},      {"generated", bits}, {"parts", parts_of(r)},
               {"whole", r.whole},        {"turns", r.turns},  {"turn_begin", r.turn_begin},
               {"text", r.text},          {"cut", r.cut},      {"observation", r.observation},
-              {"state", r.state.dump()},  // as text: its depth is its own
+              {"state", r.state.dump()},  // as text, so that its nesting does not count toward the limit of the file
               {"failure", r.failure}};
     if (r.reward) json["reward"] = *r.reward;
     return json;

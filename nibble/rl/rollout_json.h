@@ -1,4 +1,4 @@
-// A rollout under way as JSON, for checkpoints: every bit of it comes back.
+// Converts an unfinished rollout to JSON and back for checkpoints, without loss of bits.
 #pragma once
 
 #include "rl/rollout.h"
@@ -6,7 +6,7 @@
 namespace nibble {
 
 Json rollout_json(const Rollout& rollout);
-// But for `prompt`. Error: a field that is missing or of another type, lists of different lengths.
+// Reads all fields but `prompt`. Errors: a field is missing or has another type; lists differ in length.
 Result<Rollout> rollout_from_json(const Json& json);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// What an answer has gained, in the bytes that ranks hand to one another.
+// Serializes the new part of an answer for the exchange between ranks.
 #pragma once
 
 #include "rl/rollout.h"
@@ -6,9 +6,9 @@
 
 namespace nibble {
 
-// Everything up to its reward, of its tokens those from `tokens` on.
+// Appends all fields up to the reward. Of per-token fields it appends the elements from `tokens` on.
 void put_rollout(RankBytes& out, const Rollout& r, size_t tokens);
-// Into a rollout that has the tokens before. Error: not what was put.
+// Reads them into a rollout that has the earlier tokens. Error: malformed bytes.
 Status take_rollout(RankReader& in, Rollout& r);
 
 }  // namespace nibble

@@ -66,7 +66,8 @@ Status RolloutPool::all_rounds(const RolloutRequest& request) {
     return share(begun);
 }
 
-// An answer costs what its prompt and the tokens to come are expected to; keys and values of older weights are gone.
+// Assigns prompts to ranks. The work of an answer is its prompt plus its expected remaining tokens: keys and values of
+// older weights must be computed again.
 void RolloutPool::deal(const RolloutRequest& request) {
     if (!ranks_ || !owner_.empty()) return;
     std::vector<double> work;
@@ -87,7 +88,7 @@ std::vector<RolloutPool::Begun> RolloutPool::own_open() const {
     return list;
 }
 
-// What this rank's answers have become, to the others; theirs back.
+// Sends the new parts of this rank's answers to the other ranks and receives theirs.
 Status RolloutPool::share(std::span<const Begun> begun) {
     if (!ranks_) return Ok{};
     RankWork work{.seconds = std::exchange(batch_.generate_seconds, 0)};
@@ -106,7 +107,7 @@ Status RolloutPool::share(std::span<const Begun> begun) {
     }
     NIBBLE_TRY(const auto from, ranks_->gather(std::move(own)));
     std::vector<RankWork> done;
-    double reward_seconds = 0, generate_seconds = 0;  // of the slowest
+    double reward_seconds = 0, generate_seconds = 0;  // of the slowest rank
     for (int rank = 0; rank < ranks_->size(); ++rank) {
         RankReader in(from[static_cast<size_t>(rank)]);
         const auto number = [&] {
@@ -142,7 +143,7 @@ Status RolloutPool::own_round(const RolloutRequest& request) {
         if (request.round_tokens == 0 || !r->cut || turn_is_full || room(*r, request) == 0) ended.push_back(r);
     }
     if (!ended.empty()) NIBBLE_CHECK(task_.judge(batch_.prompts, ended));
-    if (request.stop && request.stop->load()) stopped_ = true;  // not all may have been judged
+    if (request.stop && request.stop->load()) stopped_ = true;  // some answers may be unjudged
     if (stopped_) return Ok{};
     for (Rollout* r : ended) settle(*r, request);
     batch_.reward_seconds += clock.lap();
@@ -153,7 +154,7 @@ int64_t RolloutPool::room(const Rollout& r, const RolloutRequest& request) const
     return request.length - std::ssize(batch_.prompts[r.prompt].tokens) - std::ssize(r.tokens);
 }
 
-// Behind the judgement of a turn: another one, or none.
+// Decides, after a turn was judged, whether another turn follows.
 void RolloutPool::settle(Rollout& r, const RolloutRequest& request) const {
     if (r.reward && !std::isfinite(*r.reward)) r.failure = fmt::format("reward {}", *r.reward);
     if (!r.failure.empty()) r.reward.reset(), r.observation.clear();
@@ -193,7 +194,7 @@ Request RolloutPool::request_of(const Rollout& r, const RolloutRequest& request)
 }
 
 Status RolloutPool::generate(const RolloutRequest& request, std::span<Rollout* const> open) {
-    // Answers that begin share the work on their prompt.
+    // Answers that begin share the prefill of their prompt.
     std::vector<Request> list;
     for (size_t i = 0; i < open.size(); ++i)
         if (i > 0 && open[i]->tokens.empty() && open[i]->prompt == open[i - 1]->prompt &&

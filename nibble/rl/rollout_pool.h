@@ -1,10 +1,12 @@
-// Rollouts under way, in rounds: in a round every open answer gets a turn, or the next so many tokens of one. What is
-// not whole when enough others are waits here for the weights of the next step and goes on with them.
+// Holds unfinished rollouts and advances them in rounds. In a round every open answer gets one turn, or a limited
+// number of tokens of it. Answers that are unfinished when enough others are whole stay here and continue with the
+// weights of the next step.
 //
-// Which answers are whole after a round follows from tokens alone: never from time, memory, or how the engine batches.
+// Which answers are whole after a round depends on tokens only, never on time, memory, or how the engine batches.
 //
-// Several ranks make the same calls on pools of the same prompts: each generates and judges the answers to its own ones
-// (rl/rank_deal.h) and gets the others'. So what a pool holds does not depend on how many ranks there are.
+// Several ranks make the same calls on pools of the same prompts. Each generates and judges the answers to its share of
+// the prompts (rl/rank_deal.h) and receives the others'. So the content of a pool does not depend on the number of
+// ranks.
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -14,36 +16,36 @@ namespace nibble {
 
 class RolloutPool {
 public:
-    // Engine, task and ranks (null: this process alone) outlive it. answers: of each prompt.
+    // Engine, task and ranks (null: a single process) must outlive it. answers: per prompt.
     RolloutPool(Engine& engine, RolloutTask& task, int64_t answers, RankGroup* ranks = nullptr)
         : engine_(engine), task_(task), answers_(answers), ranks_(ranks) {}
 
-    // The answers to prompt `number` begin with the next round; those to a prompt that leaves no room for any have
-    // failed already, without a token.
+    // Adds prompt `number`; its answers begin in the next round. Answers to a prompt that leaves no room fail at once,
+    // without a token.
     Status begin(uint64_t number, const RolloutRequest& request);
-    // Generates, and judges the turns that end. Prompts, answers and first_prompt of the request mean nothing here.
+    // Generates one round and judges the turns that end. The request's prompts, answers and first_prompt are ignored.
     Status round(const RolloutRequest& request);
-    // Until none is open, or it was stopped: ranks wait for one another once, at the end.
+    // Runs rounds until no answer is open or a stop is requested. Ranks wait for one another once, at the end.
     Status all_rounds(const RolloutRequest& request);
-    bool stopped() const { return stopped_; }  // in a round, by request: the answers are of no use
+    bool stopped() const { return stopped_; }  // stopped by request in a round: the answers are unusable
 
     int64_t prompts() const { return std::ssize(batch_.prompts); }
     int64_t open() const;   // answers that are not whole
-    int64_t whole() const;  // prompts all of whose answers are
-    // The first `most` of them, oldest first.
+    int64_t whole() const;  // prompts all of whose answers are whole
+    // Removes and returns the oldest whole prompts, at most `most`.
     RolloutBatch take_whole(int64_t most);
-    // Those whose answers began before this step; returns how many.
+    // Removes the prompts whose answers began before `step` and returns their number.
     int64_t drop_before(int64_t step);
     RolloutBatch take_all() { return take(std::vector<uint8_t>(batch_.prompts.size(), 1)); }
 
-    // What a checkpoint keeps: numbers of prompts, answers with every bit of their log-probabilities.
+    // Returns the state for a checkpoint: numbers of prompts, and answers with every bit of their log-probabilities.
     Json state() const;
-    // Error: not a state of this many answers to a prompt; nothing was changed.
+    // Error: not a state with this number of answers per prompt. Nothing is changed then.
     Status set_state(const Json& state);
 
 private:
     struct Begun {
-        size_t rollout = 0, tokens = 0;  // that it had when it was shared last
+        size_t rollout = 0, tokens = 0;  // tokens that it had when it was last shared with the other ranks
     };
     bool mine(const Rollout& r) const { return !ranks_ || owner_[r.prompt] == ranks_->rank(); }
     void deal(const RolloutRequest& request);
@@ -61,13 +63,13 @@ private:
     RolloutTask& task_;
     int64_t answers_;
     RankGroup* ranks_;
-    std::vector<int> owner_;  // of every prompt: its rank; empty: to be dealt
+    std::vector<int> owner_;  // rank of every prompt; empty: prompts are not yet assigned
     RolloutBatch batch_;
     bool stopped_ = false;
 };
 
-// Answers to prompts [first_prompt, first_prompt + prompts), until all are whole. The same batch in every rank (null:
-// this process alone). Errors: an answer that ended with an error, a rank that has ended.
+// Generates the answers to prompts [first_prompt, first_prompt + prompts) until all are whole. Every rank (null: a
+// single process) gets the same batch. Errors: an answer ended with an error; a rank has ended.
 Result<RolloutBatch> roll_out(Engine& engine, RolloutTask& task, const RolloutRequest& request,
                               RankGroup* ranks = nullptr);
 

@@ -15,14 +15,14 @@
 namespace nibble {
 namespace {
 
-// Draws of one question.
+// Random numbers of one question.
 class QuestionDraws {
 public:
     QuestionDraws(TaskKind kind, int difficulty, uint64_t seed, uint64_t index)
         : stream_{seed, 0x7461736B00000000ull + static_cast<uint64_t>(kind) * 256 + static_cast<uint64_t>(difficulty)},
           next_(index << 8) {}
 
-    // low ... high.
+    // Returns a number from `low` to `high`, inclusive.
     int64_t number(int64_t low, int64_t high) {
         const uint64_t bits = stream_.block(next_++).word[0];
         return low + static_cast<int64_t>(bits * static_cast<uint64_t>(high - low + 1) >> 32);
@@ -50,7 +50,7 @@ TaskQuestion sort_question(int difficulty, QuestionDraws& draws) {
     return {std::move(prompt), fmt::format("{}", fmt::join(numbers, ", "))};
 }
 
-// A target that the numbers reach: they are joined one after the other by random operations.
+// Joins the numbers one after another with random operations, so that the target can be reached.
 TaskQuestion countdown_question(int difficulty, QuestionDraws& draws) {
     std::vector<int64_t> numbers{draws.number(1, 20)};
     int64_t target = numbers[0];
@@ -120,7 +120,7 @@ double countdown_reward(std::string_view answer, std::string_view text) {
     std::vector<int64_t> want = numbers_in(answer.substr(0, arrow));
     std::string_view line = text.substr(0, text.find('\n'));
     line = line.substr(0, line.find('='));
-    if (line.find_first_not_of("0123456789+-*/() ") != line.npos) return 0;  // an expression and nothing else
+    if (line.find_first_not_of("0123456789+-*/() ") != line.npos) return 0;  // only an expression is allowed
     std::vector<int64_t> used = numbers_in(line);
     for (int64_t& n : used) n = std::abs(n);
     std::ranges::sort(want), std::ranges::sort(used);
