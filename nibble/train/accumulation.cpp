@@ -8,7 +8,7 @@ namespace nibble {
 AccumulationPlan AccumulationPlan::make(int64_t micro_batches) {
     AccumulationPlan plan;
     plan.buffers = 0;
-    std::vector<int> levels, spare;  // of a level: its buffer, -1: none
+    std::vector<int> levels, spare;  // levels: buffer of each level, -1: none
     const auto take = [&] {
         if (spare.empty()) return plan.buffers++;
         const auto least = std::ranges::min_element(spare);
@@ -21,7 +21,7 @@ AccumulationPlan AccumulationPlan::make(int64_t micro_batches) {
         int carry = piece.target;
         size_t level = 0;
         for (; level < levels.size() && levels[level] >= 0; ++level) {
-            // The earlier one is the left operand; its buffer goes on.
+            // The earlier sum is the left operand, and its buffer holds the result.
             piece.adds.emplace_back(levels[level], carry);
             spare.push_back(carry);
             carry = levels[level];

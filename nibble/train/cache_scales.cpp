@@ -119,7 +119,7 @@ Status CacheScales::gather(RankGroup* group) {
     return Ok{};
 }
 
-// Scales see sorted maxima, so the order of ranks does not matter.
+// Replaces the statistics by those of all ranks. Scales use sorted maxima, so the order of ranks does not matter.
 void CacheScales::set_seen(std::span<const RankBytes> of_ranks) {
     std::vector<Seen> all(seen_.size());
     use_ = {};
@@ -137,7 +137,7 @@ void CacheScales::set_seen(std::span<const RankBytes> of_ranks) {
 
 void CacheScales::after_update(bool updated) {
     if (!due_) return;
-    if (!updated) {  // numbers of such a step are not to be trusted
+    if (!updated) {  // maxima of a skipped step are unreliable
         seen_.assign(seen_.size(), {});
         last_ = use_, use_ = {};
         due_ = false;

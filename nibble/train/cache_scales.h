@@ -1,12 +1,12 @@
-// The scales of an FP8 KV cache that training and rollouts share: one of K and one of V for every attention block, and
-// one of Q where queries are rounded, too. They are frozen until they are renewed from the K, V and Q (after norms and
-// rotary embedding) that training forwards computed anyway. The weights of attention stay BF16.
+// The scales of an FP8 KV cache that training and rollouts share: one for K and one for V of every attention block, and
+// one for Q if queries are rounded too. They are constant until they are renewed from the K, V and Q (after norms and
+// rotary embedding) of the training forward passes. The weights of attention stay BF16.
 //
-//   of a row (a micro-batch)   m = max |x|
-//   of the batch               a = sorted maxima [round(percentile / 100 * (n - 1))];   100: the largest
-//   scale                      fl(a * margin / 448)       NeMo RL: percentile 99.9, margin 1.05 (rl.md 5.1)
+//   per row (a micro-batch)    m = max |x|
+//   over the batch             a = sorted maxima [round(percentile / 100 * (n - 1))];   100: the largest
+//   scale                      fl(a * margin / 448)       NeMo RL uses percentile 99.9 and margin 1.05
 //
-// The model reads them from its checkpoint, as it reads those of any checkpoint: CachedCheckpoint.
+// A model reads them from its checkpoint like any other cache scales: CachedCheckpoint.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -24,21 +24,22 @@ struct CacheCalibration {
     double percentile = 100, margin = 1.05;
 };
 
-// How K and V are cached while a model is trained and generates.
+// The KV cache of a model that is trained and generates rollouts.
 struct TrainCache {
     KvFormat format = KvFormat::none;  // fp8 (with scales), fp8_page, or none: BF16
     CacheCalibration calibration;
-    bool queries = false;  // with fp8: Q is rounded to E4M3 under a scale of its own before it meets K
-    bool mirrored = true;  // the training forward reads them so, too; false: another model does, with these scales
+    bool queries = false;  // with fp8: Q is rounded to E4M3 under its own scale before attention
+    // the training forward pass rounds K and V in the same way; false: only another model does, with these scales
+    bool mirrored = true;
 };
 Status check(const TrainCache& cache);
 
 class CacheScales : public Observer {
 public:
-    // Of the attention blocks among these.
+    // Creates scales for the attention blocks among `blocks`.
     CacheScales(std::span<const Block> blocks, const TrainCache& cache);
 
-    // K, V and, with TrainCache::queries, Q: in this order wherever numbers of a block stand one behind the other.
+    // The sides of a block are K, V and, with TrainCache::queries, Q. Arrays per block have this order.
     static constexpr size_t most_sides = 3;
     size_t sides() const { return sides_; }
     struct BlockScales {
@@ -51,33 +52,35 @@ public:
     size_t size() const { return sides_ * blocks_.size(); }
     bool ready() const { return ready_; }
 
-    // What is computed next belongs to one row.
+    // Starts a row: the maxima of the following passes belong to it.
     void begin_row() { ++row_; }
-    // Scales of what was seen, which is forgotten. A block that saw nothing but zeros keeps its own.
+    // Computes the scales from the maxima since the last call and resets these. A block with only zeros keeps its
+    // scales.
     void renew();
-    // The next update of the weights renews them, too, so that one reading of the model serves both.
+    // Marks the scales for renewal with the next update of the weights, so that the model is reloaded only once.
     void renew_at_update() { due_ = true; }
     bool due() const { return due_; }
-    // Behind an update, or where there was none (a step that was skipped).
+    // Call it after a step. updated: false if the step was skipped.
     void after_update(bool updated);
 
-    // Before the next update, if it renews them: what all ranks have seen since the last time, as if it had been this
-    // one alone. group null: one process.
+    // Before an update that renews the scales: combines the maxima of all ranks, as if one process had seen all rows.
+    // group null: a single process.
     Status gather(RankGroup* group);
 
-    // Of the scales before the last renew(), on the rows it saw.
+    // How often values were clipped under the scales in use before the last renew(), on the rows since then.
     struct Use {
-        int64_t values = 0, clipped = 0;  // of K and V; clipped: |x| above 448 times the scale
+        int64_t values = 0, clipped = 0;  // of K and V; clipped: |x| > 448 times the scale
         int64_t q_values = 0, q_clipped = 0;
     };
     const Use& last_use() const { return last_; }
 
-    // What kv() does, where somebody else has read a row: of every block the largest |k|, |v| (and |q|); and of all
-    // rows.
+    // Add the result of a pass that was computed elsewhere (on a GPU). maxima: of one row, the largest |k|, |v| (and
+    // |q|) of every block. use: counts over all rows.
     void add_row(std::span<const float> maxima);
     void add_use(const Use& use);
 
-    // For checkpoints: of every block, 0 where there are none yet. Error: of another model; nothing was changed.
+    // State for checkpoints: the scales of every block, 0 if there are none yet. set_state() fails for the state of
+    // another model and changes nothing then.
     std::vector<float> state() const;
     Status set_state(std::span<const float> state);
 
@@ -93,11 +96,11 @@ private:
     void set_seen(std::span<const RankBytes> of_ranks);
 
     struct Seen {
-        std::array<std::vector<float>, most_sides> maxima;  // of rows
-        std::array<int64_t, most_sides> row{-1, -1, -1};    // the last one
+        std::array<std::vector<float>, most_sides> maxima;  // one maximum per row
+        std::array<int64_t, most_sides> row{-1, -1, -1};    // row of the last maximum
     };
     Result<size_t> block_of(const std::string& prefix) const;
-    // Rows of one side of a block; returns how many values its scale clips.
+    // Updates the maxima of one side of a block from `rows` rows and returns how many values its scale clips.
     int64_t see(size_t block, size_t side, const float* x, int64_t rows, int64_t cols, int64_t stride);
 
     size_t sides_ = 2;
@@ -109,11 +112,11 @@ private:
     Use use_, last_;
 };
 
-// Of the model that this checkpoint describes.
+// Creates the scales of the model that `checkpoint` describes.
 Result<std::shared_ptr<CacheScales>> cache_scales_of(const std::shared_ptr<const Checkpoint>& checkpoint,
                                                      const TrainCache& cache, ThreadPool& pool);
 
-// `base` with the scales as they are when they are read; without a cache format until they are ready.
+// A view of `base` that also has the current cache scales. Until they are ready it has no cache format.
 class CachedCheckpoint : public Checkpoint {
 public:
     CachedCheckpoint(std::shared_ptr<const Checkpoint> base, std::shared_ptr<const CacheScales> scales);

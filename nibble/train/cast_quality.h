@@ -1,4 +1,4 @@
-// How well rounded operands of training stand for what they were made of: per unit, for logs and pages.
+// Measures how well the rounded operands of training represent their sources, per unit, for logs and pages.
 #pragma once
 
 #include "base/json.h"
@@ -11,27 +11,28 @@
 namespace nibble {
 
 struct CastQuality {
-    double error = 0;      // |q - x|^2 / |x|^2; 0 where x is 0
-    double gain = 1;       // <x, q> / <x, x>: below 1 where rounding shrinks, 1 in the mean where it has no bias
-    double zeroed = 0;     // NVFP4: share of blocks that a scale of 0 takes away
-    double saturated = 0;  // NVFP4: share of elements beyond 6
+    // q - x|^2 / |x|^2; 0 if x is 0
+    double error = 0;
+    double gain = 1;       // <x, q> / <x, x>: below 1 if rounding shrinks x, 1 on average if rounding is unbiased
+    double zeroed = 0;     // NVFP4: share of blocks that become zero because their scale is 0
+    double saturated = 0;  // NVFP4: share of elements beyond the largest code, 6
 };
 
-// x [operand.rows, cols], `stride` floats from row to row: what `operand` was made of, without a rotation.
+// Compares `operand` with its source x [operand.rows, cols], `stride` floats from row to row, which was not rotated.
 CastQuality cast_quality(const float* x, int64_t cols, int64_t stride, const CastOperand& operand);
 
-// Of the products of one linear, or of several that read the same rows. None: not rounded, or rotated first.
+// Quality of the operands of a linear, or of several that read the same rows. Absent: not rounded, or rotated first.
 struct UnitQuality {
     std::string name;
     int64_t layer = -1;
-    std::optional<CastQuality> inputs, weights, gradients;  // of X W^T, and of dY W
+    std::optional<CastQuality> inputs, weights, gradients;  // inputs and weights of X W^T; gradients of dY W
 };
 
 Json to_json(const UnitQuality& quality);
 // Error: fields of other types.
 Status read_quality(const Json& json, UnitQuality& quality);
 
-// The section of a page: the error of every unit, a table; empty without units.
+// Returns the page section with the error of every unit and a table, or "" without units.
 std::string quality_section(const std::vector<UnitQuality>& units, int64_t step);
 
 }  // namespace nibble

@@ -10,7 +10,7 @@ namespace {
 
 struct Document {
     std::span<const int32_t> tokens, labels;
-    size_t at = 0;  // in the batch
+    size_t at = 0;  // position in the batch
 };
 
 std::vector<Document> documents_of(const TrainBatch& b) {
@@ -28,7 +28,7 @@ class EnginePass {
 public:
     EnginePass(const LanguageModel& model, std::span<float> out) : model_(model), out_(out) {}
 
-    // Pieces of documents that go through the model in one batch; sequences keep what came before.
+    // Parts of documents that the model computes in one batch. A sequence keeps the earlier parts of its document.
     struct Piece {
         const Document* document;
         Sequence* sequence;
@@ -60,7 +60,7 @@ private:
     std::vector<float> logits_;
 };
 
-// All documents one after the other, in pieces of `piece` tokens (0: whole).
+// Computes the documents one after another, in pieces of `piece` tokens (0: whole).
 Status in_pieces(const LanguageModel& model, std::span<const Document> documents, size_t piece, std::span<float> out) {
     EnginePass pass(model, out);
     for (const Document& d : documents) {
@@ -75,7 +75,7 @@ Status in_pieces(const LanguageModel& model, std::span<const Document> documents
     return Ok{};
 }
 
-// Groups of three documents at a time, in pieces of 5, 6 and 7 tokens that share batches.
+// Computes three documents at a time, in pieces of 5, 6 and 7 tokens that share batches.
 Status together(const LanguageModel& model, std::span<const Document> documents, std::span<float> out) {
     EnginePass pass(model, out);
     for (size_t first = 0; first < documents.size(); first += 3) {
@@ -121,7 +121,7 @@ Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch
     for (size_t w = 0; w < ways.size(); ++w) {
         ForwardWay& way = check.ways[w];
         way.name = ways[w].first;
-        std::ranges::fill(got, 1.0f);  // no log-probability
+        std::ranges::fill(got, 1.0f);  // 1 cannot be a log-probability
         NIBBLE_CHECK(ways[w].second());
         for (size_t i = 0; i < want.size(); ++i) {
             if (batch.labels[i] < 0) continue;

@@ -16,7 +16,7 @@ Result<DataManifest> open_manifest(const fs::path& folder, int64_t vocab, std::s
     if (manifest.vocab > vocab)
         return fail("{}: its tokens are of a vocabulary of {}, the model has {}", folder.string(), manifest.vocab,
                     vocab);
-    // Sources are where texts came from; what counts is what lies in the shards.
+    // Sources describe the origin of the texts; only the content of the shards counts.
     manifest.sources.clear();
     hash = hash_text(hash + to_json(manifest).dump());
     return manifest;

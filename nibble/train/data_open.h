@@ -1,4 +1,4 @@
-// The batches of a training run, from token shards, a text or random tokens.
+// Opens the batches of a training run: token shards, a text, or random tokens.
 #pragma once
 
 #include "data/batch_source.h"
@@ -11,16 +11,17 @@ namespace nibble {
 
 struct DataSources {
     std::unique_ptr<BatchSource> train;
-    std::unique_ptr<BatchSource> validation;  // null: there is none
-    std::string hash;                         // of the content: part of a run's identity
+    std::unique_ptr<BatchSource> validation;  // null: no validation data
+    std::string hash;                         // of the content; part of the run's identity
 };
 
-// The sources that the keys `data` of the config name. Errors: keys that exclude each other; see open_data_folder().
+// Opens the sources named by the config's `data` keys. Errors: keys that exclude each other; those of
+// open_data_folder().
 Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab);
 
-// config.data.folder's training split, shuffled by config.seed; for validation config.data.validation's training split
-// where it is given, else the folder's own validation split, both in order. Errors: a folder that is none (says which
-// command makes one), ids beyond `vocab`, fewer tokens than a row.
+// Opens the training split of config.data.folder, shuffled by config.seed. Validation reads, in order, the training
+// split of config.data.validation if given, else the validation split of the folder. Errors: not a data folder (names
+// the command that creates one), token ids >= `vocab`, fewer tokens than a row.
 Result<DataSources> open_data_folder(const TrainConfig& config, int64_t vocab);
 
 }  // namespace nibble

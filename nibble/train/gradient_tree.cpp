@@ -10,8 +10,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t add_run = 1 << 15;   // elements of one task
-constexpr int64_t norm_run = 1 << 12;  // elements of one partial sum
+constexpr int64_t add_run = 1 << 15;   // elements per task
+constexpr int64_t norm_run = 1 << 12;  // elements per partial sum
 
 }  // namespace
 
@@ -136,7 +136,7 @@ void GradientTree::end_row() {
     ++next_row_;
 }
 
-// The nodes of every parameter to its owner.
+// Sends the nodes of every parameter to its owner.
 Status GradientTree::to_owners(const TrainRanks& ranks) {
     std::vector<RankBytes> to(static_cast<size_t>(ranks.size()));
     for (size_t id = 0; id < slots_.size(); ++id) {
@@ -208,7 +208,7 @@ Status GradientTree::end_step(const TrainRanks& ranks) {
     return Ok{};
 }
 
-// Of runs, ascending.
+// Returns the sums of squares of runs, in ascending order.
 std::vector<double> GradientTree::squares(const Slot& slot) const {
     const int64_t n = std::ssize(slot.total), runs = (n + norm_run - 1) / norm_run;
     std::vector<double> parts(static_cast<size_t>(runs));

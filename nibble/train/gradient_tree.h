@@ -1,13 +1,13 @@
-// The gradient of a step, per parameter id: rows of the step are added in a tree that depends on their number alone,
-// never on batches, threads, ranks or devices.
+// Adds the gradient of a step, per parameter id. The rows of a step are added in a tree that depends only on their
+// number, never on batches, threads, ranks or devices.
 //
-// The tree: a node of level k holds the sum of the 2^k rows from a multiple of 2^k on; two nodes that are the halves of
-// one of the next level are added (the earlier one is the left operand); at the end what is left is added from the
-// last node to the first. Inside a row what comes for one tensor is added in the order in which it comes. The
-// embedding's rows are kept sparse.
+// The tree: a node of level k holds the sum of 2^k adjacent rows that begin at a multiple of 2^k. Two nodes that are
+// the halves of a node of the next level are added (the earlier one is the left operand). At the end the remaining
+// nodes are added from the last to the first. Within a row, contributions to one tensor are added in the order of
+// arrival. Gradients of the embedding stay sparse.
 //
-// Ranks have rows of their own, and so some of the nodes. The owner of a parameter gets all of them, in the order of
-// rows, and goes on with the same rule: the same bits for any number of ranks.
+// Each rank has some of the rows, and so some of the nodes. The owner of a parameter receives all its nodes, in the
+// order of rows, and applies the same rule. So the bits do not depend on the number of ranks.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -23,24 +23,26 @@ namespace nibble {
 
 class GradientTree : public GradientSink {
 public:
-    // `head`: the parameter that "lm_head.weight" stands for when the head is tied to the embedding. `part`: the model
-    // has more tensors than these parameters; what comes for others is dropped, not an error.
+    // `head`: the parameter that "lm_head.weight" denotes if the head is tied to the embedding. `part`: the model has
+    // more tensors than these parameters, and gradients of the others are dropped instead of an error.
     GradientTree(const Parameters& parameters, std::string head, bool part, ThreadPool& pool);
 
-    // The next row is `first_row` of the step.
+    // Starts a step whose next row has the number `first_row`.
     void begin_step(int64_t first_row = 0);
-    // Of the row in hand. Error: no parameter of that name or size.
+    // Adds a gradient for the current row. Error: no parameter has this name or size.
     Status add(const std::string& tensor, const float* gradient, int64_t rows, int64_t cols) override;
-    // scale * gradient[i] to row ids[i] of a matrix; gradient [ids.size(), cols].
+    // Adds scale * gradient[i] to row ids[i] of a matrix. gradient [ids.size(), cols].
     Status add_rows(const std::string& tensor, std::span<const int32_t> ids, const float* gradient, int64_t cols,
                     float scale);
     void end_row();
     // Error: a rank has ended.
     Status end_step(const TrainRanks& ranks = {});
 
-    // After end_step(). Empty: nothing came for this parameter (an expert without tokens), or another rank owns it.
+    // Returns the sum; valid after end_step(). Empty: no gradient arrived (an expert without tokens), or another rank
+    // owns the parameter.
     std::span<const float> gradient(size_t id) const { return slots_[id].total; }
-    // sqrt of the sum of squares over all parameters of all ranks, in FP64: runs of 4096 elements, ascending.
+    // Returns the square root of the sum of squares over all parameters of all ranks: FP64, in runs of 4096 elements in
+    // ascending order.
     Result<double> norm(const TrainRanks& ranks = {}) const;
 
 private:
@@ -51,14 +53,14 @@ private:
     };
     struct Node {
         int64_t begin = 0, level = 0;
-        Values values;  // empty: nothing came
+        Values values;  // empty: no gradient arrived
         SparseRows sparse;
         int64_t rows() const { return int64_t{1} << level; }
     };
     struct Slot {
-        Values row, total;          // empty: nothing came
-        std::vector<Node> nodes;    // by rising begin
-        std::vector<Values> spare;  // memory
+        Values row, total;          // empty: no gradient arrived
+        std::vector<Node> nodes;    // by ascending `begin`
+        std::vector<Values> spare;  // buffers for reuse
         SparseRows sparse_row;
         int64_t cols = 0;
     };

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t slab_rows = 256;                 // of logits (model/loss.cpp)
-constexpr int64_t of_program = int64_t{48} << 20;  // code, threads, buffers of files
+constexpr int64_t slab_rows = 256;                 // rows of logits at a time (model/loss.cpp)
+constexpr int64_t of_program = int64_t{48} << 20;  // code, threads, file buffers
 constexpr int64_t nvfp4_block = 16, fp8_block_side = 128;
 
 struct UnitSize {
@@ -30,7 +30,7 @@ UnitSize size_of(std::span<const Linear> unit) {
     return s;
 }
 
-// The right operand of a quantized product: FP32 values, and scales beside them.
+// Bytes of the right operand of a quantized product: FP32 values and scales.
 int64_t operand_bytes(const UnitSize& s, const CastRule& rule) {
     int64_t bytes = 4 * s.elements();
     if (rule.format == CastFormat::nvfp4 || rule.format == CastFormat::mxfp8) bytes += s.elements() / nvfp4_block;
@@ -39,7 +39,7 @@ int64_t operand_bytes(const UnitSize& s, const CastRule& rule) {
     return bytes;
 }
 
-// What a recipe's forward product keeps of a unit's weights; 0: it is the engine's own.
+// Bytes that a recipe's forward product keeps for a unit's weights; 0: it is the engine's own product.
 int64_t forward_bytes(const UnitSize& s, const UnitRules& r) {
     if (!r.quantized || (r.x.format == CastFormat::bf16 && r.w.format == CastFormat::bf16)) return 0;
     return r.engine ? s.elements() * 9 / 16 : operand_bytes(s, r.w);
@@ -52,19 +52,19 @@ bool is_mlp(const Block& block) {
 
 struct Products {
     int64_t kept = 0;   // copies of weights
-    int64_t arena = 0;  // the most that a product of one row takes of the workspace's, beside the block's own
-    int64_t heap = 0;   // the most that a product, or making a copy, takes beside that
+    int64_t arena = 0;  // maximum of the workspace's arena per product of one row, in addition to the block's own
+    int64_t heap = 0;   // maximum of other heap memory per product, or while a copy is made
 };
 
 void count(const UnitSize& s, const UnitRules& r, int64_t n, int64_t plain_bytes, Products& p) {
-    p.arena = std::max(p.arena, 4 * (n * s.rows + s.elements()));  // dy transposed, the gradient
+    p.arena = std::max(p.arena, 4 * (n * s.rows + s.elements()));  // dy transposed, and the gradient
     int64_t heap = 4 * n * s.cols;                                 // x transposed and packed
     if (!r.quantized || r.plain_back) {
         p.kept += plain_bytes * s.elements();
     } else {
         p.kept += operand_bytes(s, r.w_back);
         heap = std::max(heap + 4 * (n * s.rows + 2 * n * s.cols),
-                        18 * s.elements());  // stacked, widened, rounded, turned, packed
+                        18 * s.elements());  // stacked, in FP32, rounded, transposed, packed
     }
     if (const int64_t forward = forward_bytes(s, r); forward > 0) {
         p.kept += forward;
@@ -73,13 +73,13 @@ void count(const UnitSize& s, const UnitRules& r, int64_t n, int64_t plain_bytes
     p.heap = std::max(p.heap, heap);
 }
 
-// Of a block on the way back, FP32: its norm's and its mixer's rows, forward and gradient.
+// FP32 bytes of a block in the backward pass: rows of its norm and its mixer, values and gradients.
 int64_t block_bytes(const Block& block, int64_t n, int64_t hidden) {
     int64_t width = 2 * hidden;
     std::vector<std::string> seen;
     const auto units = block.mixer().units();
     for (const std::span<const Linear> unit : units) {
-        const std::string group = input_group(unit[0].name);  // of the experts one is computed at a time
+        const std::string group = input_group(unit[0].name);  // experts are computed one at a time
         if (std::ranges::find(seen, group) != seen.end()) continue;
         seen.push_back(group);
         const UnitSize s = size_of(unit);
@@ -94,7 +94,7 @@ int64_t block_bytes(const Block& block, int64_t n, int64_t hidden) {
 Result<int64_t> number_in(const fs::path& file) {
     std::ifstream in(file);
     int64_t value = 0;
-    if (!(in >> value)) return fail("{}: no number", file.string());  // also "max": no limit
+    if (!(in >> value)) return fail("{}: no number", file.string());  // also for "max": no limit
     return value;
 }
 
@@ -116,7 +116,7 @@ Result<TrainMemoryPlan> plan_host_memory(const TrainConfig& c, const Checkpoint&
     for (const Block& b : parts.blocks) {
         const UnitPlace place{b.config().layer, layers, is_mlp(b)};
         const UnitRules rules = unit_rules(c.precision, place, false), late = unit_rules(c.precision, place, true);
-        // A step of the engine has no way back.
+        // A step of the engine has no backward pass.
         block = std::max({block, block_bytes(b, n, hidden), block_bytes(b, run.rollouts, hidden) / 2});
         for (const std::span<const Linear> unit : b.mixer().units()) {
             const UnitSize s = size_of(unit);
@@ -140,13 +140,13 @@ Result<TrainMemoryPlan> plan_host_memory(const TrainConfig& c, const Checkpoint&
     const int64_t of_head =
         4 * slab * (2 * hidden + head.rows) + (adapters ? 0 : 4 * (slab * (head.rows + hidden) + head.elements()));
 
-    // Rows of an embedding of its own are kept sparse until their sum is whole.
+    // Gradient rows of an untied embedding stay sparse until their sum is complete.
     const int64_t buffers = AccumulationPlan::make(run.rows).buffers;
     const int64_t sparse = adapters || config.head == config.embedding ? 0 : config.vocab * hidden;
     const bool muon = c.optimizer.kind == OptimizerKind::muon;
     const int64_t state = c.optimizer.bf16_states ? 2 : 4;
     const int64_t states = state * (2 * trained - (muon ? matrices : 0));
-    // Nodes of the tree that others own and those that they have, then what each has updated and what all have.
+    // Received nodes of the tree, and updated masters of all ranks.
     const int64_t exchanged = run.ranks > 1 ? 4 * 2 * trained : 0;
     TrainMemoryPlan plan{.micro_batch = 1, .recompute = Recompute::block};
     plan.items = {{"masters", 4 * trained},
@@ -192,14 +192,14 @@ int64_t available_memory(const fs::path& root) {
     for (std::string line; std::getline(meminfo, line);)
         if (line.starts_with("MemAvailable:")) take(1024 * std::strtoll(line.c_str() + 13, nullptr, 10));
     std::ifstream groups(root / "proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {  // "0::/a/b", "4:memory:/a/b"
+    for (std::string line; std::getline(groups, line);) {  // such as "0::/a/b" and "4:memory:/a/b"
         const size_t first = line.find(':'), second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
         const bool unified = controllers.empty();
         if (!unified && controllers != "memory") continue;
         const fs::path top = root / (unified ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
-        // A limit of any group above holds, too; in a container the path may not be there, the top is.
+        // Limits of all parent groups also apply. In a container the path may be missing, but the top exists.
         fs::path place = fs::path(line.substr(second + 1)).relative_path();
         for (bool more = true; more; place = place.parent_path()) {
             more = !place.empty();

@@ -13,13 +13,13 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t lora_role = uint64_t{0x4C} << 56;  // of Philox streams, with the adapter's number
+constexpr uint64_t lora_role = uint64_t{0x4C} << 56;  // of Philox streams; combined with the adapter's number
 
 std::string_view last_name(std::string_view linear) { return linear.substr(linear.rfind('.') + 1); }
 
 PackedMatrix packed_weight(const MatrixView& values, ThreadPool& pool) {
     auto packed = prepack(values, pool);
-    return std::move(*packed);  // BF16 or F32: cannot fail
+    return std::move(*packed);  // cannot fail for BF16 and F32
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ void LoraProducts::input_gradient(std::span<const Linear> unit, const float*, co
     }
 }
 
-// dA = (s dy B)^T x, dB = (s dy)^T (x A^T).
+// Computes dA = (s dy B)^T x and dB = (s dy)^T (x A^T).
 Status LoraProducts::weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
                                      int64_t stride, Workspace& work, GradientSink& sink) {
     for (const Linear& part : unit) {

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view lora_a = ".lora_A.weight", lora_b = ".lora_B.weight", weight_suffix = ".weight";
 
-// The adapters of a weight, or none.
+// Returns the adapters of a weight, if any.
 std::optional<std::pair<size_t, size_t>> adapters_of(const Parameters& adapters, std::string_view weight) {
     if (!weight.ends_with(weight_suffix)) return {};
     const std::string linear(weight.substr(0, weight.size() - weight_suffix.size()));
@@ -35,7 +35,7 @@ MergedCheckpoint::MergedCheckpoint(const Checkpoint& base, const Parameters& ada
     const auto tensors = base.tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
         CheckpointTensor t = tensors[i];
-        if (is_kv_scale_name(t.name)) continue;  // of a quantized cache: a plain checkpoint has none
+        if (is_kv_scale_name(t.name)) continue;  // scale of a quantized cache, which a plain checkpoint does not have
         if (t.quantized() || t.shape.size() == 2) t.dtype = DType::bf16;
         t.format = Format::none;
         t.activation = ActivationFormat::none;
@@ -57,7 +57,7 @@ Result<MatrixView> MergedCheckpoint::read_plain(size_t index, int64_t begin, int
         return base_.read_plain(source_[index], begin, count, scratch);
     std::vector<float> wide(static_cast<size_t>(count * t.cols()));
     if (from.quantized()) {
-        // Tiles of FP8 begin at multiples of 128 rows.
+        // FP8 tiles begin at multiples of 128 rows.
         const int64_t first = begin / 128 * 128;
         QuantMatrix codes;
         NIBBLE_TRY(const QuantView view, base_.read_quant(source_[index], first, begin + count - first, codes));

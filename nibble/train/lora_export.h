@@ -1,4 +1,4 @@
-// What low-rank adapters leave behind: a model with the adapters in its weights, and a folder as PEFT reads it.
+// Exports low-rank adapters: merged into the weights of a model, or as a folder in PEFT's format.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -10,8 +10,8 @@
 
 namespace nibble {
 
-// `base` in BF16, every matrix that has adapters as BF16(W + alpha / rank B A), W decoded: sums in FP32, rank
-// ascending. Computed when rows are read. Both outlive the view.
+// A view of `base` in BF16. Every matrix with adapters is BF16(W + alpha / rank B A) with W decoded; sums are FP32 in
+// ascending order of rank. Rows are computed when they are read. `base` and `adapters` must outlive the view.
 class MergedCheckpoint : public Checkpoint {
 public:
     MergedCheckpoint(const Checkpoint& base, const Parameters& adapters, const TrainLora& lora);
@@ -31,11 +31,11 @@ private:
     const Parameters& adapters_;
     float scale_;
     std::vector<CheckpointTensor> tensors_;
-    std::vector<size_t> source_;  // the base's index of each
+    std::vector<size_t> source_;  // index in `base` of each tensor
 };
 
-// adapter_config.json and adapter_model.safetensors (F32 masters); files of these names are replaced. Error: the disk
-// is full.
+// Writes adapter_config.json and adapter_model.safetensors (F32 masters) and replaces files of these names. Error: the
+// files cannot be written, for example because the disk is full.
 Status write_peft_adapter(const std::filesystem::path& folder, const Parameters& adapters, const TrainLora& lora,
                           const std::filesystem::path& base);
 

@@ -1,4 +1,4 @@
-// Device memory of a training step, computed from shapes before anything is allocated.
+// Computes the device memory of a training step from shapes, before anything is allocated.
 #pragma once
 
 #include "base/error.h"
@@ -9,23 +9,23 @@
 
 namespace nibble {
 
-// What is kept of a forward pass for the way back. Results have the same bits.
+// Which intermediates of a forward pass are kept for the backward pass. The choice does not change results.
 enum class Recompute : uint8_t {
-    automatic,  // none where it fits
+    automatic,  // `none` if it fits in memory, else `block`
     none,       // all intermediates
-    block,      // the inputs of blocks; the rest is computed again, block by block
+    block,      // the inputs of blocks; the rest is recomputed block by block
 };
 
-// What is spread over GPUs. Results have the same bits.
+// Which data are split between GPUs. The choice does not change results.
 enum class Sharding : uint8_t {
-    states,  // masters and states (ZeRO-1); weights and gradients are whole on every GPU
-    all,     // weights and gradients too (FSDP, ZeRO-3): a block is gathered before it computes and let go behind
+    states,  // masters and states (ZeRO-1); every GPU has all weights and gradients
+    all,     // weights and gradients too (FSDP, ZeRO-3); a block is gathered before it computes and released afterwards
 };
 
-// How gradients of several GPUs are added.
+// The order in which gradients of several GPUs are added.
 enum class GradientOrder : uint8_t {
-    tree,  // in the order of the tree over all micro-batches: one GPU's bits
-    free,  // by NCCL, in an order of its own: what the tree costs shows beside it
+    tree,  // in the order of the tree over all micro-batches, with the bits of one GPU
+    free,  // by NCCL, in an unspecified order; a comparison shows the cost of the tree
 };
 
 struct TrainMemoryPlan {
@@ -44,13 +44,13 @@ struct TrainMemoryPlan {
 std::string gib_of(int64_t bytes);
 Error too_much_memory(const TrainMemoryPlan& least, int64_t free);
 
-// Rows of the largest micro-batch to try: `rows`, halved (rounded up) until they have no more than `most_tokens`
-// tokens, which is what kernels take at once. Error: `micro_batch` (0: free) or a single row has more.
+// Returns the rows of the largest micro-batch to try: `rows`, halved (rounded up) until they have at most `most_tokens`
+// tokens, the limit of the kernels. Error: `micro_batch` rows (0: not given) or a single row have more.
 Result<int64_t> most_rows(int64_t rows, int64_t micro_batch, int64_t seq, int64_t most_tokens);
 
-// The least that is computed again, then the most rows: `micro_batch` 0 tries rows, rows / 2, rows / 4 ... (rounded up)
-// with everything kept, then the same with blocks computed again. `sizes`: TrainMemoryPlan(int64_t rows, Recompute).
-// Error: the least does not fit either, with its sizes.
+// Chooses the plan with the least recomputation and then the most rows. If `micro_batch` is 0 it tries rows, rows / 2,
+// rows / 4, ... (rounded up) without recomputation, then the same with recomputed blocks. `sizes` is a function
+// TrainMemoryPlan(int64_t rows, Recompute). Error: the smallest plan does not fit either (with its sizes).
 template <class Sizes>
 Result<TrainMemoryPlan> choose_memory_plan(int64_t rows, int64_t micro_batch, Recompute recompute, int64_t free,
                                            const Sizes& sizes) {

@@ -1,4 +1,4 @@
-// The gradient norms of the last steps, against which the next one is an outlier.
+// Detects outliers among gradient norms by comparison with the norms of recent steps.
 #pragma once
 
 #include "base/error.h"
@@ -10,16 +10,17 @@ namespace nibble {
 
 class NormHistory {
 public:
-    // `factor` 0: nothing is one, and nothing is kept.
+    // `factor` 0 disables the detection; no norms are kept then.
     NormHistory(double factor, int64_t window) : factor_(factor), window_(window) {}
 
-    // Whether the norm is above `factor` times the median of the last `window` ones; false until there are so many. The
-    // norm then is part of them, an outlier too: after a lasting change half a window of steps is left out, not all.
+    // Returns true if the norm exceeds `factor` times the median of the last `window` norms, and false while there are
+    // fewer. Then adds the norm to the history, even if it is an outlier. So after a lasting change only half a window
+    // of steps is skipped.
     bool add(double norm);
 
     // Oldest first.
     const std::vector<double>& norms() const { return norms_; }
-    // Of a checkpoint; false: more than the window has.
+    // Restores the norms of a checkpoint. Returns false if there are more than the window holds.
     bool set_norms(std::vector<double> norms);
 
 private:
@@ -28,7 +29,7 @@ private:
     std::vector<double> norms_;
 };
 
-// Of a run that stops there (TrainOptimizer::stop_at_outlier).
+// Returns the error of a run that stops at an outlier (TrainOptimizer::stop_at_outlier).
 Error outlier_error(int64_t step, double norm);
 
 }  // namespace nibble

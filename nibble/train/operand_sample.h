@@ -1,5 +1,5 @@
-// Rows of what a product of training rounds, and all that their rounding depends on: a GPU copies them in a step that
-// is watched, and the host rounds them again to the same numbers (train/train_cast.h) and measures.
+// A sample of rows of a product's operand, with everything that their rounding depends on. A GPU trainer copies samples
+// in watched steps. The host repeats the rounding, with equal results (train/train_cast.h), and measures its error.
 #pragma once
 
 #include "train/cast_quality.h"
@@ -15,13 +15,14 @@ struct OperandSample {
     std::vector<uint16_t> values;  // [rows, cols] BF16
     CastRule rule;
     CastRandom random;
-    float largest = 0;           // magnitude of the whole tensor; 0: these rows are all, or no scale is a tensor's
-    std::optional<float> given;  // as cast_rows() has it
+    // largest magnitude of the whole tensor; 0: the sample is the whole tensor, or no scale is per tensor
+    float largest = 0;
+    std::optional<float> given;  // the argument of cast_rows()
 };
 
 CastQuality measure(const OperandSample& sample, ThreadPool& pool);
 
-// Of one unit. none: not rounded, rotated first, or not seen.
+// Samples of one unit. Absent: not rounded, rotated first, or not sampled.
 struct UnitSample {
     std::optional<OperandSample> inputs, weights, gradients;
 };

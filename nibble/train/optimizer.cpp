@@ -12,9 +12,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t state_run = 1 << 14;  // elements of one task, a multiple of 4
+constexpr int64_t state_run = 1 << 14;  // elements per task, a multiple of 4
 
-// 32 random bits for every element; four elements share a block.
+// Draws 32 random bits per element; four elements share a Philox block.
 class Draws {
 public:
     Draws(uint64_t seed, int64_t step, size_t id)
@@ -23,7 +23,7 @@ public:
         const uint64_t group = element / 4;
         if (group != group_) {
             group_ = group;
-            // The last word keeps these apart from the random bits of recipes, where it is 0.
+            // The last counter word separates these from the random bits of recipes, where it is 0.
             block_ = philox4x32({{static_cast<uint32_t>(group), static_cast<uint32_t>(seed_ >> 32), id_, 1}},
                                 static_cast<uint32_t>(seed_), static_cast<uint32_t>(step_));
         }
@@ -47,7 +47,7 @@ void keep(uint16_t& to, float x, uint32_t bits) {
     to = static_cast<uint16_t>((float_bits(x) + (bits & 0xFFFFu)) >> 16);
 }
 
-// work(begin, end, draws) over runs of a state of type T.
+// Calls work(begin, end, draws) for runs of a state of type T.
 template <class T, class Work>
 void over_runs(std::vector<T>& state, const Draws& draws, ThreadPool& pool, const Work& work) {
     const auto n = std::ssize(state);
@@ -172,7 +172,7 @@ void orthogonalize(std::span<float> u, int64_t rows, int64_t cols, const MatmulK
     };
     for (int round = 0; round < 5; ++round) {
         multiply(pack_rows(x.data(), r, c, c, pool), x, a);
-        multiply(pack_rows(a.data(), r, r, r, pool), a, b);  // A is symmetric, to the bit
+        multiply(pack_rows(a.data(), r, r, r, pool), a, b);  // A is exactly symmetric
         for (size_t i = 0; i < b.size(); ++i) b[i] = -4.7750f * a[i] + 2.0315f * b[i];
         multiply(pack_transposed(x.data(), r, c, c, pool), b, next);
         for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445f * x[i] + next[i];

@@ -1,4 +1,4 @@
-// The numbers of an optimizer's state as they are kept in memory and in checkpoints: FP32, or BF16.
+// Stores optimizer states as FP32 or BF16, in memory and in checkpoints.
 #pragma once
 
 #include "base/dtype.h"
@@ -22,10 +22,10 @@ inline std::span<std::byte> bytes_of(StateNumbers& s) {
     return std::visit([](auto& values) { return std::as_writable_bytes(std::span(values)); }, s);
 }
 
-// The states of one parameter.
+// The stored form of one parameter's states.
 struct OptimizerLayout {
     DType dtype = DType::f32;
-    bool second = true;  // whether there is a v beside m
+    bool second = true;  // true if there is a v in addition to m
 };
 
 }  // namespace nibble

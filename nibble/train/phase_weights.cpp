@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// `head`: the weight's tensor where it is not the linear's name with ".weight".
+// `head`: the weight's tensor if its name is not the linear's name with ".weight".
 Status PhaseWeights::add(std::span<const Linear> parts, const std::string& head, const UnitRules& rules) {
     ForwardWeight w{.cols = parts[0].cols, .rules = rules};
     int64_t row = 0;

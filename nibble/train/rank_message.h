@@ -1,5 +1,5 @@
-// Numbers in the bytes that ranks hand to one another: arrays with their lengths, of the machine's own byte order
-// (ranks run the same program).
+// Serializes numbers for messages between ranks: arrays with their lengths, in the machine's byte order (all ranks run
+// the same program).
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -26,7 +26,7 @@ void put_numbers(RankBytes& out, const std::vector<T>& numbers) {
     put_numbers(out, std::span<const T>(numbers));
 }
 
-// Reads what was put, in the same order; what was not is 0 or empty.
+// Reads values in the order in which they were written. Values beyond the end are 0 or empty.
 class RankReader {
 public:
     RankReader(const RankBytes& bytes) : rest_(bytes) {}

@@ -4,7 +4,7 @@
 
 namespace nibble {
 
-// A row belongs where its middle lies.
+// A row belongs to the rank whose share of the tokens contains the row's middle.
 std::vector<int64_t> deal_rows(std::span<const int64_t> tokens, int ranks) {
     const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     std::vector<int64_t> begins{0};

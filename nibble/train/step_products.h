@@ -1,5 +1,5 @@
-// What a trainer asks of the products of a model's linears beyond the products: what belongs to steps, and what a
-// checkpoint keeps of them.
+// The interface between a trainer and the products of a model's linears, in addition to the products themselves: the
+// begin and end of steps, and the state for checkpoints.
 #pragma once
 
 #include "base/error.h"
@@ -15,35 +15,35 @@
 
 namespace nibble {
 
-struct UnitLine {  // of the table that is printed at the start
+struct UnitLine {  // a line of the table that is printed at the start
     std::string name;
     int64_t layer = 0;
     std::string forward, input_gradient, weight_gradient;
-    int64_t rows = 0, cols = 0;  // of the weight, and with them what train_flops.h counts
+    int64_t rows = 0, cols = 0;  // of the weight; the following three are used by train_flops.h
     double share = 1;            // token_share()
     Fp4Use fp4;
 };
 
-// The weight of one forward product: which parameters it is made of, and how it is rounded in the phase of the run.
+// The weight of one forward product: its parameters, and how it is rounded in the current phase of the run.
 struct ForwardWeight {
     struct Part {
-        std::string name;  // of the linear
-        size_t id = 0;     // of its parameter
+        std::string name;  // name of the linear
+        size_t id = 0;     // id of its parameter
         int64_t first_row = 0;
     };
     std::vector<Part> parts;
     int64_t cols = 0;
     UnitRules rules;
-    float input_scale = 0;  // of stored inputs; 0: there is none yet
+    float input_scale = 0;  // scale of stored inputs; 0: not known yet
 };
 
-// What the rows of a step have shown a recipe that remembers: of several processes the largest magnitudes count, and
-// the directions that the process of the first rows has found.
+// Statistics of a step's rows for recipes with memory: the largest magnitudes (over all processes), and the directions
+// of inputs (from the process with the first rows).
 struct StepSeen {
     std::vector<float> largest, directions;
 };
 
-// The forward weights that are parameters, and the operand that a product reads (where the rules quantize it).
+// The forward weights of a model, and the rounded operand that a product reads (if the rules quantize it).
 class ForwardWeights {
 public:
     virtual ~ForwardWeights() = default;
@@ -54,37 +54,39 @@ public:
 
 class StepProducts : public LinearProducts, public ForwardWeights {
 public:
-    // A step whose gradient is computed; its rows one after the other; its end.
+    // Calls around a step with a gradient: its begin, each of its rows in order, its end.
     virtual void begin_step(int64_t step, int64_t steps) = 0;
     virtual void begin_row(int64_t row, int64_t seq) = 0;
-    // updated: else the step left no trace.
+    // updated: false if the step was skipped; it leaves no trace then.
     virtual void end_step(bool updated) = 0;
-    // Updates to come leave scales that follow from earlier steps as they are, until one that does not; its scales
-    // count what the rows of all have shown.
+    // While `hold` is true, updates keep the scales that follow from earlier steps. The first update after it renews
+    // them with the maxima of all rows since.
     virtual void hold_scales(bool) {}
-    // Whether inputs are rounded under stored scales, which a forward pass over some rows makes before the first step:
-    // those of before are forgotten, inputs stay BF16 between begin_ and end_calibration().
+    // Returns true if inputs are rounded under stored scales, which a forward pass over some rows must compute before
+    // the first step. begin_calibration() clears the scales; inputs stay BF16 until end_calibration().
     virtual bool calibrates() const { return false; }
     virtual void begin_calibration() {}
     virtual void end_calibration() {}
-    // They, of every unit that has them (experts that share one: once); 0: none yet. Error: another number of them, or
-    // one that is not positive and finite.
+    // Returns these scales for every unit that has one (once for experts that share one); 0: not known yet.
+    // set_input_scales() fails for another number of scales, or for one that is not positive and finite.
     virtual std::vector<float> input_scales() const { return {}; }
     virtual Status set_input_scales(std::span<const float>) { return fail("there are no scales of inputs"); }
-    // Of this process's rows so far; set_seen() takes the numbers of another one, as many, in their place.
+    // Returns the statistics of this process's rows so far. set_seen() replaces them with those of another process,
+    // which have the same size.
     virtual StepSeen seen() const { return {}; }
     virtual void set_seen(const StepSeen&) {}
-    // Between steps: forward passes leave no trace.
+    // Between steps: forward passes no longer change statistics.
     virtual void pause() = 0;
 
     virtual std::vector<UnitLine> table() const = 0;
-    // Whether the first rows of steps to come are looked at, and what was seen of the last one that was.
+    // watch(true): measures the rounding of the first row in the following steps. quality(): the result of the last
+    // watched step.
     virtual void watch(bool) {}
     virtual std::vector<UnitQuality> quality() const { return {}; }
-    // Whether a row's log-probabilities depend on its neighbours in a batch.
+    // Returns true if a row's log-probabilities depend on other rows of its batch.
     virtual bool sees_neighbours() const = 0;
-    // Histories of scales, directions of inputs: what a checkpoint keeps of a recipe. Error: of another recipe or
-    // model.
+    // The state of a recipe for checkpoints: histories of scales, directions of inputs. set_state() fails for another
+    // recipe or model.
     virtual std::vector<float> state() const = 0;
     virtual Status set_state(const std::vector<float>& state) = 0;
 };

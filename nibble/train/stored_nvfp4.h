@@ -1,4 +1,4 @@
-// An operand of NVFP4 weights as checkpoints hold them and the engine multiplies them.
+// Converts an NVFP4 operand of training to the form of checkpoints and of the engine.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -7,14 +7,15 @@
 
 namespace nibble {
 
-// Rows [first, first + m.rows) of an NVFP4 operand. The tensor scale is fl(amax * fl(1 / divisor)) of the operand.
+// Writes rows [first, first + m.rows) of an NVFP4 operand to `m`. The tensor scale is fl(amax * fl(1 / divisor)) of the
+// whole operand.
 inline void store_nvfp4(const CastOperand& o, int64_t first, QuantMatrix& m) {
     const int64_t blocks = m.cols / 16;
     for (int64_t r = 0; r < m.rows; ++r)
         for (int64_t b = 0; b < blocks; ++b) {
             const uint8_t code = o.scale_codes[static_cast<size_t>((first + r) * blocks + b)];
             const float scale = e4m3_to_float(code);
-            // A block of zeros: readers want a scale above 0.
+            // Readers require a scale above 0, also for blocks of zeros.
             m.block_scales[static_cast<size_t>(r * blocks + b)] = scale > 0 ? code : e4m3_from_float(1.0f);
             for (int64_t i = 0; i < 16; i += 2) {
                 const int64_t c = b * 16 + i;

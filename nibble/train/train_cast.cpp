@@ -18,7 +18,7 @@ struct Counts {
     int64_t zero_blocks = 0, saturated = 0;
 };
 
-// Codes of 16 neighbours with one block scale, in place as value(code) * scale.
+// Rounds 16 adjacent values under one block scale, in place, to value(code) * scale.
 void encode16(float* x, uint8_t scale, NvScale tensor, const PhiloxBlock* random, Counts& counts) {
     const float e = nv_element_scale(scale, tensor), s = e4m3_to_float(scale);
     bool any = false;
@@ -33,7 +33,7 @@ void encode16(float* x, uint8_t scale, NvScale tensor, const PhiloxBlock* random
     counts.zero_blocks += any && scale == 0;
 }
 
-// One scale for 16 rows and 16 columns; rows that are not there count for nothing.
+// Uses one scale for 16 rows and 16 columns. Missing rows at the edge are ignored.
 void encode_square(CastOperand& o, int64_t row, int64_t col, NvScale tensor, Counts& counts) {
     const int64_t last = std::min(row + nv_group, o.rows);
     float b = 0;
@@ -74,7 +74,7 @@ void cast_nvfp4(CastOperand& o, const CastRule& rule, const CastRandom& random, 
     o.saturated = saturated;
 }
 
-// As kernels/quantize_activations.h rounds rows.
+// Rounds rows like kernels/quantize_activations.h.
 void cast_inputs(CastOperand& o, float input_scale, ThreadPool& pool) {
     o.scale = {input_scale};
     o.scale_codes.resize(o.values.size() / nv_group);

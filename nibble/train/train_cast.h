@@ -1,10 +1,10 @@
-// Operands of products in training, rounded as TransformerEngine 2.20 rounds them (the FP32 order of every scale is its
-// own) and held as numbers that FP32 holds exactly: value(code) * block scale. Scales of rows or tensors multiply the
-// finished sum (the formulas: formats/training.h). So a product of such operands is the one a GPU with these formats
-// computes, but for the order of its FP32 sum.
+// Rounds operands of training products like TransformerEngine 2.20 (including its FP32 order of operations for every
+// scale). Rounded values are stored as FP32 numbers that are exact: value(code) * block scale. Scales of rows or
+// tensors multiply the finished sum (formulas: formats/training.h). A product of such operands therefore equals the
+// product on a GPU with these formats, except for the order of the FP32 sum.
 //
-// A matrix is quantized along its rows: [outer, reduction]. The copy for a product that sums over tokens is that of the
-// transposed matrix. Sources are read as BF16: they are rounded to it first.
+// A matrix is quantized along its rows: [outer, reduction]. For a product that sums over tokens the transposed matrix
+// is quantized. Sources are first rounded to BF16.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -17,23 +17,25 @@
 namespace nibble {
 
 struct CastOperand {
-    int64_t rows = 0, cols = 0;        // cols: the reduction, padded with zeros to whole blocks
-    std::vector<float> values;         // [rows, cols]
-    std::vector<float> scale;          // one, or one of each row
-    float divisor = 1;                 // the sum is multiplied with scale_a * scale_b * fl(1 / (divisor_a * divisor_b))
-    std::vector<float> block_scales;   // fp8_block: [rows, cols / 128], values are codes; else empty
-    std::vector<uint8_t> scale_codes;  // nvfp4, mxfp8: [rows, cols / block], E4M3 or E8M0, in `values` already
-    float amax = 0;                    // of the rotated source
-    int64_t zero_blocks = 0, saturated = 0;  // nvfp4: blocks whose scale is 0 though they are not; codes beyond 6
+    int64_t rows = 0, cols = 0;       // cols: the reduction, padded with zeros to whole blocks
+    std::vector<float> values;        // [rows, cols]
+    std::vector<float> scale;         // one for the tensor, or one per row
+    float divisor = 1;                // the sum is multiplied by scale_a * scale_b * fl(1 / (divisor_a * divisor_b))
+    std::vector<float> block_scales;  // fp8_block: [rows, cols / 128], and values are codes; otherwise empty
+    // nvfp4, mxfp8: [rows, cols / block] in E4M3 or E8M0; `values` already include them
+    std::vector<uint8_t> scale_codes;
+    float amax = 0;  // of the source after rotation
+    // nvfp4: nonzero blocks whose scale is 0; elements beyond the largest code, 6
+    int64_t zero_blocks = 0, saturated = 0;
 };
 
-// x [rows, cols], `stride` floats from row to row. `given`: of fp8 multiplies instead of 448 / amax (delayed); of
-// CastRule::stored the input_scale, without which values stay BF16. elsewhere: the largest magnitude of the tensor's
-// rows that are not here.
+// Rounds x [rows, cols], `stride` floats from row to row. given: for delayed fp8, used instead of 448 / amax; for
+// CastRule::stored, the input_scale, without which values stay BF16. elsewhere: the largest magnitude of the tensor's
+// rows that are not in x.
 CastOperand cast_rows(const float* x, int64_t rows, int64_t cols, int64_t stride, const CastRule& rule,
                       const CastRandom& random, std::optional<float> given, ThreadPool& pool, float elsewhere = 0);
-// The transpose of an operand of a matrix with `cols` columns, without the padding; its scales are squares or the
-// tensor's.
+// Returns the transpose of an operand of a matrix with `cols` columns, without padding. Its scales must be per square
+// or per tensor.
 CastOperand transposed_cast(const CastOperand& operand, int64_t cols, ThreadPool& pool);
 
 }  // namespace nibble

@@ -163,7 +163,7 @@ Schema<TrainConfig> make_train_schema() {
     return s;
 }
 
-// Values that follow from others where they are not given.
+// Sets defaults that depend on other keys.
 void complete(const GivenKeys& given, TrainConfig& c) {
     if (given.has_group("lora") && c.lora.rank == 0) c.lora.rank = 16;
     if (c.lora.rank > 0 && c.lora.alpha == 0) c.lora.alpha = static_cast<double>(c.lora.rank);
@@ -229,12 +229,12 @@ Json resume_identity(const TrainConfig& c) {
 
 Result<Json> stored_train_identity(const Json& stored) {
     Json today = stored;
-    // Until commit 8d459c62 the order of gradients was a key of its own.
+    // Before commit 8d459c62 the order of gradients was a top-level key.
     if (today.contains("order")) {
         today["parallel"]["order"] = today["order"];
         today.erase("order");
     }
-    if (today.contains("layers") && today["layers"] == 0) today.erase("layers");  // no layers were given
+    if (today.contains("layers") && today["layers"] == 0) today.erase("layers");  // 0 meant that no number was given
     TrainConfig c;
     const YamlNode root = yaml_from_json(today, "stored config");
     NIBBLE_TRY(const GivenKeys given, train_schema().read_stored(root, c));

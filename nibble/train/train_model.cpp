@@ -43,7 +43,7 @@ Result<std::shared_ptr<Parameters>> first_weights(const TrainConfig& c, ThreadPo
     return parameters;
 }
 
-// On a CPU.
+// Loads the teacher on a CPU.
 Result<std::shared_ptr<const Model>> load_teacher(const TrainConfig& c, const std::string& kernels,
                                                   std::shared_ptr<const Checkpoint> checkpoint, ThreadPool& pool) {
     if (!checkpoint) return std::shared_ptr<const Model>();

@@ -1,4 +1,5 @@
-// The model of a training run: its shapes before there are weights, its first weights, and the trainer on a CPU or GPU.
+// Opens the model of a training run: its shapes before there are weights, its initial weights, and its trainer on a CPU
+// or GPU.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -16,22 +17,23 @@ namespace nibble {
 class RankGroup;
 class Trace;
 
-// F32 with recipe fp32, else BF16: the type of published weights.
+// Returns the type of published weights: F32 for the recipe fp32, else BF16.
 DType published_type(const TrainPrecision& precision);
 
-// Names and shapes of config.model or config.shape. A random start has no numbers.
+// Opens config.model or config.shape for its names and shapes. With a random start it has no numbers.
 Result<std::unique_ptr<Checkpoint>> open_train_model(const TrainConfig& config);
-// The teacher's checkpoint, checked to have the tokens of the data; null: there is none.
+// Opens the teacher's checkpoint and checks that its vocabulary fits the data; null: there is no teacher.
 Result<std::shared_ptr<const Checkpoint>> open_teacher(const TrainConfig& config);
 
 struct TrainerSetup {
     DeviceChoice device;
-    std::string kernels;  // of a CPU; empty: the fastest
+    std::string kernels;  // kernel set of a CPU; empty: the fastest
     TrainCache cache;
     Trace* trace = nullptr;
-    RankGroup* ranks = nullptr;  // null: one process
+    RankGroup* ranks = nullptr;  // null: a single process
 };
-// The trainer with its first weights: of config.model, or random ones; with config.lora adapters over them.
+// Creates the trainer with its initial weights: those of config.model, or random ones; with config.lora, adapters over
+// them.
 Result<std::unique_ptr<TrainEngine>> open_trainer(const TrainConfig& config, const TrainerSetup& setup,
                                                   ThreadPool& pool);
 

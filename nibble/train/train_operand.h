@@ -1,4 +1,4 @@
-// Products of operands as train_cast.h makes them.
+// Products of the operands of train_cast.h.
 #pragma once
 
 #include "kernels/matmul.h"
@@ -8,8 +8,7 @@
 
 namespace nibble {
 
-// The right operand, in the layout of the kernels: whole, or in blocks of 128 along the reduction where those have
-// scales.
+// The right operand in the layout of the kernels: whole, or in blocks of 128 along the reduction if these have scales.
 class PackedOperand {
 public:
     PackedOperand() = default;
@@ -24,9 +23,10 @@ private:
     std::vector<PackedMatrix> packs_;
 };
 
-// out.y[i, j] = scale of the operands * sum over k of a[i, k] b[j, k], then + more[i, j] where there is one ([rows of
-// a, rows of b], adjacent), the bias, and rounding as `out` says. Sums in the order of kernels/matmul.h for plain F32
-// weights; with block scales that of fp8_block128: t of 128 k, then fma(t, a's scale * b's, acc).
+// Computes out.y[i, j] = scale of the operands * sum over k of a[i, k] b[j, k], then adds more[i, j] if given ([rows of
+// a, rows of b], contiguous), then the bias, and rounds as `out` requires. The order of sums is that of
+// kernels/matmul.h for plain F32 weights; with block scales it is that of fp8_block128: t over 128 k, then fma(t, a's
+// scale * b's scale, acc).
 void operand_product(const CastOperand& a, const PackedOperand& b, const MatmulOutput& out, const float* more,
                      const MatmulKernels& kernels, ThreadPool& pool);
 

@@ -15,7 +15,7 @@ struct PrecisionName {
     TrainRecipe recipe;
     bool rotate = true, late = false, weights_only = false, stored_inputs = false;
 };
-// The first name of a recipe is its own.
+// The first name of each recipe is its own.
 constexpr std::array precision_names{
     PrecisionName{"fp32", TrainRecipe::fp32},
     PrecisionName{"bf16", TrainRecipe::bf16},
@@ -34,12 +34,12 @@ constexpr std::array precision_names{
     PrecisionName{"te_mxfp8", TrainRecipe::mxfp8},
     PrecisionName{"te_nvfp4", TrainRecipe::nvfp4},
     PrecisionName{"te_nvfp4_no_rht", TrainRecipe::nvfp4, false},
-    // NeMo RL's names, which messages do not repeat.
+    // NeMo RL's names. Messages do not list them.
     PrecisionName{"float32", TrainRecipe::fp32},
     PrecisionName{"bfloat16", TrainRecipe::bf16},
 };
 constexpr size_t nemo_names = 2;
-constexpr size_t own_names = 12;  // the first ones; the others are spellings of other programs
+constexpr size_t own_names = 12;  // the first names; the others are spellings of other programs
 
 ValueKind<TrainPrecision> recipe_kind() {
     std::vector<std::string> names;
@@ -55,7 +55,7 @@ ValueKind<TrainPrecision> recipe_kind() {
 bool quantizes(const TrainPrecision& p) { return p.recipe != TrainRecipe::fp32 && p.recipe != TrainRecipe::bf16; }
 bool is_forward_alone(const TrainPrecision& p) { return p.weights_only || p.stored_inputs; }
 
-// Why a switch of these recipes has no effect with another one.
+// Returns the reason why a switch of these recipes has no effect with another recipe.
 auto only_with(std::initializer_list<TrainRecipe> recipes) {
     return [recipes = std::vector<TrainRecipe>(recipes)](const TrainPrecision& p) -> std::string {
         if (std::ranges::find(recipes, p.recipe) != recipes.end()) return "";
@@ -213,7 +213,7 @@ Json train_precision_json(const TrainPrecision& p) { return train_precision_sche
 
 Status check_device_precision(const TrainPrecision& p) {
     if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
-    // The way back takes the numbers of the forward product, which a late one would not have.
+    // The backward pass uses the values of the forward product, which a late forward product does not have.
     if ((p.weights_only || p.stored_inputs) && p.late_forward)
         return fail("--device cuda: {} with late_forward is not built; use --device cpu",
                     p.weights_only ? "weights_only" : "stored_inputs");

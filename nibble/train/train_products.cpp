@@ -21,7 +21,7 @@
 namespace nibble {
 namespace {
 
-// What random numbers are drawn for (better-training.md 6); 7: the first directions.
+// Roles of random numbers; `directions` is for the initial directions.
 enum Role : uint32_t { row_copy = 1, column_copy, weight_copy, input_copy, input_signs, weight_signs, directions };
 
 std::vector<float> flipped(const float* x, int64_t rows, int64_t cols, int64_t stride, ThreadPool& pool) {
@@ -30,7 +30,8 @@ std::vector<float> flipped(const float* x, int64_t rows, int64_t cols, int64_t s
     return y;
 }
 
-// What a rounding makes of them moves with values up to the largest code of the largest block scale, not beyond.
+// Sets the gradient of clipped inputs to zero. Rounded values follow their inputs (straight-through) only up to the
+// largest code times the largest block scale.
 void clear_clipped(const float* x, int64_t n, float input_scale, float* dx, ThreadPool& pool) {
     constexpr int64_t piece = 4096;
     const float most = e2m1_max * nvfp4_decode_scale(e4m3_from_float(e4m3_max), input_scale);
@@ -86,7 +87,7 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
     return products;
 }
 
-// `head`: the weight's tensor where it is not the linear's name with ".weight".
+// `head`: the weight's tensor if its name is not the linear's name with ".weight".
 Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
                                const UnitRules& late, int64_t layer) {
     auto unit = std::make_unique<Unit>();
@@ -149,7 +150,7 @@ const UnitRules& TrainProducts::rules(const Unit& unit) const { return late_ ? u
 TrainProducts::Unit& TrainProducts::fresh(std::span<const Linear> unit) {
     Unit& u = find(unit);
     if (u.version == parameters_.version() && u.epoch == epoch_) return u;
-    // Plain transposes outlive an epoch: they depend on the parameters alone.
+    // Plain transposes stay valid in the next epoch, because they depend on the parameters only.
     if (u.version != parameters_.version() || rules(u).quantized) u.has_back = false;
     u.has_forward = false;
     u.version = parameters_.version();
@@ -209,7 +210,8 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
         store_nvfp4(o, 0, codes);
         if (auto packed = prepack(codes.view(), pool); packed.ok()) u.served = *std::move(packed);
     }
-    if (!u.served) u.forward = PackedOperand(std::move(o), pool);  // engine: NaN, which the loss will show
+    // with `engine`: the weights have NaN, and so will the loss
+    if (!u.served) u.forward = PackedOperand(std::move(o), pool);
     if (r.rank > 0) {
         CastOperand b{.rows = u.rows, .cols = u.directions.rank(), .scale = {1.0f}};
         b.values.resize(static_cast<size_t>(b.rows * b.cols));
@@ -231,7 +233,7 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
     ThreadPool& pool = *work.pool;
     if (!u.has_forward) pack_forward(u, pool);
     std::vector<float> rest, more;
-    // Biases of a stack whose parts differ.
+    // Biases of stacked linears, some of which may have none.
     std::vector<float> bias;
     MatmulOutput to = out;
     if (!out.bias && std::ranges::any_of(unit, [](const Linear& l) { return !l.bias.empty(); })) {
@@ -257,7 +259,7 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
     operand_product(o, u.forward, to, r.rank > 0 ? more.data() : nullptr, *work.matmul, pool);
 }
 
-// x is BF16 already. Inputs that have no scale yet stay so.
+// x is already BF16. Inputs without a scale stay BF16.
 void TrainProducts::engine_forward(Unit& u, const float* x, int64_t n, const MatmulOutput& out, Workspace& work) {
     const UnitRules& r = rules(u);
     if (r.x.stored && recording_)
@@ -270,7 +272,7 @@ void TrainProducts::engine_forward(Unit& u, const float* x, int64_t n, const Mat
     work.matmul->matmul(*u.served, in, out, *work.pool);
 }
 
-// What the way back takes for W and x: the codes of the forward product where that is NVFP4, else BF16.
+// Returns W or x for the backward pass: the codes of the forward product if they are NVFP4, else BF16 values.
 std::vector<float> TrainProducts::used_weights(Unit& u, ThreadPool& pool) const {
     std::vector<float> w = weights(u);
     const CastRule& rule = rules(u).w;
@@ -295,7 +297,7 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
         std::vector<MatrixView> parts;
         for (const size_t id : u.parts) parts.push_back(parameters_.published(id));
         auto packed = prepack_transposed(parts, pool);
-        u.transposed = *std::move(packed);  // BF16 or F32: cannot fail
+        u.transposed = *std::move(packed);  // cannot fail for BF16 and F32
     } else if (r.eden) {
         const std::vector<float> w = used_weights(u, pool);
         const std::vector<float> w_t = flipped(w.data(), u.rows, u.cols, u.cols, pool);
@@ -341,7 +343,7 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* x,
     const CastOperand o = r.eden ? eden_rows(dy, n, u.rows, stride, draws, random(u, input_signs), 0, pool)
                                  : cast_rows(dy, n, u.rows, stride, r.dy, draws, scale, pool);
     if (!r.eden) look(u.gradients_seen, dy, u.rows, stride, r.dy, o);
-    // Of an expert that is dY before it is weighed, which is larger than what the weight gradient reads.
+    // For an expert this is dY before it is weighed, which is larger than the operand of the weight gradient.
     if (recording_) u.delayed[2].seen = std::max(u.delayed[2].seen, o.amax);
     operand_product(o, u.back, {dx, u.cols}, nullptr, *work.matmul, pool);
     if (const auto input_scale = given(u, of_inputs); input_scale && r.x.stored)

@@ -1,9 +1,10 @@
-// The products of a model's linears in training, by precision: forward where a recipe replaces the engine's own, and
-// the two products of the way back everywhere. Copies of weights (transposed, quantized) are made once per version of
-// the parameters, when they are first wanted.
+// The products of a model's linears in training, by precision: the forward product if a recipe replaces the engine's,
+// and both products of the backward pass in all cases. Copies of weights (transposed, quantized) are made on first use
+// for each version of the parameters.
 //
-// The "tensor" of a per-tensor scale is one row of the step (Trainer computes rows one by one): TransformerEngine's
-// micro-batch of one. Random numbers are keyed by seed, step, unit, role and the element's place in the step.
+// The tensor of a per-tensor scale is one row of the step, because Trainer computes rows one by one. It corresponds to
+// TransformerEngine's micro-batch of one. Random numbers are keyed by seed, step, unit, role and the element's position
+// in the step.
 #pragma once
 
 #include "model/cpu/model.h"
@@ -21,21 +22,22 @@
 
 namespace nibble {
 
-// The scale of a tensor from the largest magnitudes of the steps before (TransformerEngine's delayed scaling).
+// The scale of a tensor from the largest magnitudes of earlier steps (TransformerEngine's delayed scaling).
 struct DelayedScale {
     std::vector<float> history;
     float scale = 1, largest = 448;
-    bool stored = false;  // the scale is amax / largest, as checkpoints have it, 0 until there is one; else the inverse
-    float seen = 0;       // in the update in hand
-    float held = 0;       // in those before it that left the scale as it was
-    // hold: the scale stays, and the step that renews it counts what was seen.
+    // true: the scale is amax / largest as in checkpoints, and 0 until it is known; false: the inverse
+    bool stored = false;
+    float seen = 0;  // maximum of the current update
+    float held = 0;  // maximum of earlier updates that kept the scale
+    // hold: keeps the scale. The first call without it includes the maxima seen meanwhile.
     void end_step(bool hold = false);
 };
 
 class TrainProducts : public StepProducts {
 public:
-    // All linears of `model`, whose weights are `parameters`. Errors: recipes that the linears' sizes do not suit, the
-    // self-test of random numbers.
+    // Covers all linears of `model`, whose weights are `parameters`. Errors: a recipe that does not suit the sizes of a
+    // linear; a failed self-test of random numbers.
     static Result<std::unique_ptr<TrainProducts>> create(const Model& model, const Parameters& parameters,
                                                          const TrainPrecision& precision, uint64_t seed,
                                                          ThreadPool& pool);
@@ -81,14 +83,14 @@ private:
     Unit& find(std::span<const Linear> unit) const;
     const UnitRules& rules(const Unit& unit) const;
     Unit& fresh(std::span<const Linear> unit);
-    Matrix stacked(const Unit& unit) const;                               // the published weights of all parts
+    Matrix stacked(const Unit& unit) const;                               // published weights of all parts
     std::vector<float> weights(const Unit& unit) const;                   // the same in FP32
-    std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as the forward product rounded them
+    std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as rounded for the forward product
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
     std::vector<DelayedScale*> stored_scales() const;
     enum Side : size_t { of_inputs, of_weights, of_gradients };
-    // A scale of earlier steps; none: that of the values.
+    // Returns a scale from earlier steps, or nothing if the scale is that of the values.
     std::optional<float> given(const Unit& unit, Side side) const;
     void look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride, const CastRule& rule,
               const CastOperand& operand) const;
@@ -106,9 +108,9 @@ private:
     std::unique_ptr<Units> units_;
     int64_t step_ = 0, done_ = 0;  // done_: steps with an update, for the directions
     bool late_ = false, recording_ = false, hold_ = false;
-    bool watch_ = false, watched_row_ = false;  // watched_row_: the row in hand is looked at
-    uint64_t row_tokens_ = 0, row_groups_ = 0;  // of the step, before the row in hand
-    uint64_t epoch_ = 1;                        // grows when copies of weights are out of date
+    bool watch_ = false, watched_row_ = false;  // watched_row_: the current row is measured
+    uint64_t row_tokens_ = 0, row_groups_ = 0;  // tokens of the step before the current row
+    uint64_t epoch_ = 1;                        // grows when copies of weights become invalid
 };
 
 }  // namespace nibble

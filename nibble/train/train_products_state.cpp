@@ -1,5 +1,4 @@
-// What steps leave to the steps behind them: scales, directions, what was seen; and all of it as numbers of a
-// checkpoint.
+// The state that a step leaves for later steps: scales, directions, statistics; and its form in checkpoints.
 #include "train/train_products_units.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ void DelayedScale::end_step(bool hold) {
     if (history.empty()) return;
     held = std::max(held, std::exchange(seen, 0.0f));
     if (hold) return;
-    if (held == 0) {  // nothing but zeros
+    if (held == 0) {  // all values were zero
         if (stored && scale == 0) scale = 1;
         return;
     }
@@ -34,15 +33,16 @@ void TrainProducts::begin_step(int64_t step, int64_t steps) {
     step_ = step;
     recording_ = true;
     const bool late = late_phase(precision_, step, steps);
-    if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;  // MS-EDEN draws weights anew
+    // MS-EDEN redraws weights in every step
+    if (late != late_ || precision_.recipe == TrainRecipe::nibble_nvfp4) ++epoch_;
     late_ = late;
-    if (watch_) ++epoch_;  // weights are rounded once more, and looked at
+    if (watch_) ++epoch_;  // weights are rounded again to measure them
     for (const auto& unit : units_->list) {
         if (watch_) unit->inputs_seen = unit->weights_seen = unit->gradients_seen = {};
         for (DelayedScale& d : unit->delayed) d.seen = 0;
         if (unit->early.rank > 0) unit->directions.begin_step();
     }
-    if (precision_.recipe == TrainRecipe::fp8_delayed) ++epoch_;  // weights are looked at once a step
+    if (precision_.recipe == TrainRecipe::fp8_delayed) ++epoch_;  // maxima of weights are recorded once per step
 }
 
 void TrainProducts::begin_row(int64_t row, int64_t seq) {
@@ -53,7 +53,7 @@ void TrainProducts::begin_row(int64_t row, int64_t seq) {
 
 void TrainProducts::end_step(bool updated) {
     recording_ = watched_row_ = false;
-    if (!updated) {  // numbers of such a step are not to be trusted
+    if (!updated) {  // maxima of a skipped step are unreliable
         for (const auto& unit : units_->list)
             for (DelayedScale& d : unit->delayed) d.seen = 0, d.held = hold_ ? d.held : 0;
         return;
@@ -124,7 +124,7 @@ Status TrainProducts::set_input_scales(std::span<const float> scales) {
     return Ok{};
 }
 
-// Each once, whoever shares it.
+// Returns each shared scale once.
 std::vector<DelayedScale*> TrainProducts::stored_scales() const {
     std::vector<DelayedScale*> all;
     for (const auto& u : units_->list)

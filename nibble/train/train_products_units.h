@@ -1,4 +1,4 @@
-// What train_products*.cpp keep of every linear of a model: nobody else's.
+// Private data of train_products*.cpp: the linears of a model.
 #pragma once
 
 #include "model/gradients.h"
@@ -18,25 +18,25 @@ struct TrainProducts::Unit {
     uint32_t number = 0;
     int64_t layer = -1;
     std::vector<size_t> parts;       // parameter ids of the weights
-    std::vector<std::string> names;  // of the linears
+    std::vector<std::string> names;  // names of the linears
     int64_t rows = 0, cols = 0;
     double share = 1;  // token_share()
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
-    DelayedScale* inputs = nullptr;       // of the first unit that has the same one
+    DelayedScale* inputs = nullptr;       // that of the first unit with the same inputs
     InputDirections directions;
     std::optional<CastQuality> inputs_seen, weights_seen, gradients_seen;
 
-    uint64_t version = 0, epoch = 0;  // that the copies below are of
+    uint64_t version = 0, epoch = 0;  // versions of the copies below
     bool has_forward = false, has_back = false;
-    PackedMatrix transposed;  // of weights that are not quantized
+    PackedMatrix transposed;  // for weights that are not quantized
     PackedOperand forward, back, rank_term;
-    std::optional<PackedMatrix> served;  // instead of `forward`: NVFP4 weights as the engine has them
+    std::optional<PackedMatrix> served;  // replaces `forward`: NVFP4 weights in the engine's form
 };
 
 struct TrainProducts::Units {
     std::vector<std::unique_ptr<Unit>> list;
-    std::unordered_map<std::string, Unit*> by_name;  // of the first linear
+    std::unordered_map<std::string, Unit*> by_name;  // by name of the first linear
     std::unordered_map<std::string, Unit*> inputs;   // by input_group()
 };
 

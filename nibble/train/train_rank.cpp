@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Gram and Schmidt, twice, in FP64; a column that vanishes becomes the first unit vector that is not in the span.
+// Gram-Schmidt, twice, in FP64. A column that vanishes is replaced by the first unit vector outside the span.
 std::vector<double> orthonormal(std::vector<double> m, int64_t cols, int64_t rank) {
     const auto at = [&](int64_t i, int64_t j) -> double& { return m[static_cast<size_t>(i * rank + j)]; };
     for (int64_t j = 0; j < rank; ++j)

@@ -1,4 +1,4 @@
-// Training by several processes (parallel/rank_group.h): which rows of a step and which parameters a rank has.
+// Assigns the rows and parameters of a step to the processes of a group (parallel/rank_group.h).
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -12,19 +12,19 @@
 namespace nibble {
 
 struct TrainRanks {
-    RankGroup* group = nullptr;  // null: one process
-    std::vector<int> owner;      // of every parameter, by id: who adds its gradient, keeps its state and updates it
+    RankGroup* group = nullptr;  // null: a single process
+    std::vector<int> owner;      // by parameter id: the rank that adds its gradient, keeps its state and updates it
 
     int rank() const { return group ? group->rank() : 0; }
     int size() const { return group ? group->size() : 1; }
     bool owns(size_t id) const { return !group || owner[id] == rank(); }
-    // The rows of a rank, [rows_begin(r), rows_begin(r + 1)) of `rows`: neighbours, so that most of the tree is its
-    // own.
+    // Rank r has rows [rows_begin(r), rows_begin(r + 1)) of `rows`. They are adjacent, so that most nodes of the
+    // gradient tree belong to one rank.
     int64_t rows_begin(int64_t rows, int of) const { return rows * of / size(); }
     int64_t rows_begin(int64_t rows) const { return rows_begin(rows, rank()); }
     int64_t rows_end(int64_t rows) const { return rows_begin(rows, rank() + 1); }
 
-    // Parameters of these sizes, the largest first, each to whom has least.
+    // Assigns parameters of these sizes: the largest first, each to the rank with the least so far.
     static TrainRanks make(RankGroup* group, std::span<const int64_t> sizes) {
         TrainRanks ranks{.group = group};
         if (!group) return ranks;

@@ -11,7 +11,7 @@ UnitRules nvfp4_rules(const TrainPrecision& p) {
     UnitRules r{.quantized = true, .x = plain, .w = plain, .dy = plain, .w_back = plain, .dy_t = plain, .x_t = plain};
     r.x.row_scaled = p.row_scaled;
     r.w.square = r.w_back.square = p.square;
-    r.w.four_over_six = p.four_over_six && !p.square;  // squares have one candidate
+    r.w.four_over_six = p.four_over_six && !p.square;  // square blocks have only one candidate scale
     r.w_back.four_over_six = r.w.four_over_six;
     r.dy.stochastic = r.dy_t.stochastic = p.stochastic;
     r.dy_t.rotate = r.x_t.rotate = p.rotate;
@@ -124,8 +124,8 @@ bool sees_neighbours(const UnitRules& r) {
     return r.x.format == CastFormat::nvfp4 && !r.x.row_scaled;
 }
 
-// Routed experts of a layer read the same rows, some of them none in a step: they share an input_scale, as they do in
-// Model Optimizer and where engines multiply them together.
+// Routed experts of a layer read the same rows, and some have no rows in a step. They share an input_scale, as in Model
+// Optimizer and in engines with grouped products.
 std::string input_group(const std::string& name) {
     constexpr std::string_view experts = ".experts.";
     const size_t at = name.find(experts);

@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Chats may have no token of the assistant in any row of a step.
+// With chat data a step's rows may have no token of the assistant.
 bool learns(const TrainBatch& batch) {
     for (size_t i = 0; i < batch.labels.size(); ++i)
         if (batch.labels[i] >= 0 && (batch.weights.empty() || batch.weights[i] > 0)) return true;
@@ -28,7 +28,7 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
     return batches;
 }
 
-// Of the steps that are left, by the median of the last ones.
+// Estimates the remaining time by the median time of the last steps.
 class TimeLeft {
 public:
     double after(double seconds, int64_t left) {

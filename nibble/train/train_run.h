@@ -1,4 +1,4 @@
-// The loop of a training run: batches, steps, validation, in order; what happens around a step is the caller's.
+// The loop of a training run: batches, steps and validation in order. The caller handles everything around a step.
 #pragma once
 
 #include "base/trace.h"
@@ -13,26 +13,27 @@
 namespace nibble {
 
 struct StepReport {
-    int64_t step = 0;  // from 0, as MaxText counts
+    int64_t step = 0;  // from 0, as in MaxText
     TrainStep result;
     double seconds = 0;
-    double flops = 0;  // of the model, as train_flops() counts
+    double flops = 0;  // of the model in this step, from train_flops()
     std::optional<double> validation;
-    std::vector<UnitQuality> quality;  // empty: not looked at
-    double seconds_left = 0;           // of the run, by the median of the last steps; validation not counted
+    std::vector<UnitQuality> quality;  // empty: not measured
+    double seconds_left = 0;  // estimated rest of the run, from the median of the last steps; without validation
 };
 
 struct RunHooks {
     std::function<Status(const StepReport&)> on_step;   // after the update
-    const std::atomic<bool>* stop_requested = nullptr;  // looked at between steps
-    int64_t first_step = 0;                             // of a run that goes on
-    // Set where the step before `first_step` was to be validated and was stopped before: takes the loss.
+    const std::atomic<bool>* stop_requested = nullptr;  // checked between steps
+    int64_t first_step = 0;                             // greater than 0 for a resumed run
+    // If set, the validation after step `first_step` - 1 is still missing (it was stopped): runs it and calls this with
+    // the loss.
     std::function<Status(double)> on_owed_validation;
-    Trace* trace = nullptr;  // records steps [first_step + 2, first_step + 5): those before warm up
+    Trace* trace = nullptr;  // records steps [first_step + 2, first_step + 5); earlier ones warm up
 };
 
-// Steps [first_step, config.steps). Returns the number of steps that are done: fewer when a stop was asked for.
-// `validation` may be nullptr; each of its rounds reads the same rows, from the place it has now.
+// Runs steps [first_step, config.steps) and returns the number of completed steps, which is smaller if a stop was
+// requested. `validation` may be null. Every round of validation reads the same rows, from its present position.
 Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, BatchSource& data,
                              BatchSource* validation, const RunHooks& hooks);
 

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t tested_rows = 64, tested_cols = 256;
 
-// Mean and variance of 16,384 roundings of one value beside those of a coin.
+// Compares mean and variance of 16,384 roundings of one value with those of a random choice.
 Status test_rounding(uint64_t seed, ThreadPool& pool) {
     for (const float value : {0.1f, 0.3f, 1.7f, 2.75f, 4.5f}) {
-        // A six in every block holds the scales at 1.
+        // A 6 in every block keeps the scales at 1.
         std::vector<float> x(static_cast<size_t>(tested_rows * tested_cols), round_to_bf16(value));
         for (size_t i = 0; i < x.size(); i += 16) x[i] = 6;
         const CastOperand o = cast_rows(x.data(), tested_rows, tested_cols, tested_cols,
@@ -40,7 +40,7 @@ Status test_draws(uint64_t seed) {
     return Ok{};
 }
 
-// A gradient of ordinary size has codes that are not zero, and its mean is kept.
+// Checks that a gradient of ordinary size has nonzero codes and keeps its mean.
 Status test_gradients(const TrainPrecision& p, uint64_t seed, ThreadPool& pool) {
     std::vector<float> x;
     for (int64_t i = 0; i < tested_rows * tested_cols; ++i)
@@ -65,7 +65,7 @@ Status check_roundings(float value, std::span<const double> rounded) {
     const auto count = static_cast<double>(rounded.size());
     const double mean = sum / count, variance = squares / count - mean * mean;
     const double spread = step * std::sqrt(up * (1 - up));
-    // Five deviations of the mean, and the bias of at most 1 / 256 of a step that eight random bits have.
+    // Tolerance: five deviations of the mean, plus the bias of at most 1 / 256 of a step that eight random bits have.
     if (!(std::abs(mean - v) <= 5 * spread / std::sqrt(count) + step / 256 + 1e-4))
         return fail("self-test: stochastic rounding of {} has the mean {}", v, mean);
     if (!(std::abs(variance - spread * spread) <= 0.1 * step * step))
@@ -83,7 +83,7 @@ Status check_codes(std::span<const float> codes) {
 
 Status train_self_test(const TrainPrecision& p, uint64_t seed) {
     if (p.recipe != TrainRecipe::nvfp4 && p.recipe != TrainRecipe::nibble_nvfp4) return Ok{};
-    if (p.passes == TrainPasses::forward) return Ok{};  // nothing is drawn
+    if (p.passes == TrainPasses::forward) return Ok{};  // no random numbers are drawn
     ThreadPool pool(1);
     if (p.stochastic) NIBBLE_CHECK(test_rounding(seed, pool));
     NIBBLE_CHECK(test_draws(seed));

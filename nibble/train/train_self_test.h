@@ -1,4 +1,4 @@
-// What is looked at before a run with random rounding begins: every failure of it known from other programs was silent.
+// Tests random rounding before a run begins, because known failures in other programs gave no error message.
 #pragma once
 
 #include "train/train_precision.h"
@@ -7,11 +7,11 @@
 
 namespace nibble {
 
-// The recipe's own random numbers and rounding: mean and variance of stochastic rounding, draws of steps, roles and
-// elements that differ, products of quantized gradients that are not zero. Error: what is wrong, with the numbers.
+// Tests the recipe's random numbers and rounding: mean and variance of stochastic rounding, different draws for steps,
+// roles and elements, and nonzero products of quantized gradients. Error: the failed test, with its numbers.
 Status train_self_test(const TrainPrecision& precision, uint64_t seed);
-// Its parts. Whether E2M1 roundings of one value have the mean and the variance of a coin between its neighbours;
-// whether codes of gradients are mostly not zero.
+// Parts of the test. check_roundings(): E2M1 roundings of one value have the mean and variance of a random choice
+// between its neighbours. check_codes(): most codes of gradients are not zero.
 Status check_roundings(float value, std::span<const double> rounded);
 Status check_codes(std::span<const float> codes);
 

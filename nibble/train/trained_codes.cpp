@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t tile = 128;
 
-// What a checkpoint calls the rounding of a forward weight.
+// Returns the checkpoint format of a forward weight's rounding.
 Result<Format> stored_format(const ForwardWeight& w) {
     const std::string& name = w.parts[0].name;
     if (!w.rules.quantized) return Format::none;
@@ -32,7 +32,7 @@ Result<Format> stored_format(const ForwardWeight& w) {
                 rule_text(w.rules.w));
 }
 
-// Whole blocks in every part.
+// Checks that every part has whole blocks.
 Status check_blocks(const ForwardWeight& w, Format format) {
     if (!format_fits(format, w.cols))
         return fail("export: '{}' has {} inputs, which {} does not divide into blocks", w.parts[0].name, w.cols,
@@ -47,7 +47,7 @@ Status check_blocks(const ForwardWeight& w, Format format) {
     return Ok{};
 }
 
-// Rows [first, first + m.rows) of an operand.
+// Writes rows [first, first + m.rows) of an operand.
 void store_mxfp8(const CastOperand& o, int64_t first, QuantMatrix& m) {
     const int64_t blocks = m.cols / mx_block;
     for (int64_t r = 0; r < m.rows; ++r)
@@ -74,7 +74,7 @@ void store_tiles(const CastOperand& o, int64_t first, QuantMatrix& m) {
 }  // namespace
 
 Result<Format> TrainedCodes::format_of(const ForwardWeights& products) {
-    // Before sizes and formats, which are not what keeps such a model from being exported.
+    // This error comes before those about sizes and formats, because it is the actual reason.
     for (size_t u = 0; u < products.units(); ++u)
         if (const ForwardWeight w = products.forward_weight(u); w.rules.rank > 0)
             return fail(
@@ -114,7 +114,7 @@ Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const
         for (const ForwardWeight::Part& part : w.parts) {
             CheckpointTensor& t = made->tensors_[part.id];
             if (format == Format::none) {
-                t.listed_module = t.name == part.name + ".weight";  // not a head that is the embedding
+                t.listed_module = t.name == part.name + ".weight";  // false for a head that is the embedding
                 continue;
             }
             QuantMatrix m(format, t.rows(), t.cols());

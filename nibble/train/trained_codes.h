@@ -1,6 +1,6 @@
-// A trained model in the codes that its own forward products used: every linear that the precision recipe quantizes
-// holds the codes and block scales of that rounding, nothing is rounded a second time. As a checkpoint, so that
-// convert() writes it.
+// Exports a trained model in the codes of its own forward products. Every linear that the recipe quantizes has the
+// codes and block scales of that rounding; no value is rounded a second time. The class is a checkpoint, which
+// convert() writes.
 //
 //   recipe at the last step        format         dialect              what a reader computes
 //   fp8_block                      fp8_block128   compressed-tensors   the bits of the training forward
@@ -22,16 +22,16 @@ namespace nibble {
 
 class TrainedCodes : public Checkpoint {
 public:
-    // Copies what it needs of `products`, in the phase of the run it is in; the parameters are those that they read.
-    // Errors, by the linear's name: a rounding that no checkpoint holds, two formats in one model, blocks that a matrix
-    // cuts.
+    // Copies the codes of `products` in the current phase of the run. `parameters` are those that the products read.
+    // Errors, naming the linear: a rounding that no checkpoint format stores; two formats in one model; blocks that
+    // cross the boundary of a matrix.
     static Result<std::unique_ptr<TrainedCodes>> create(std::shared_ptr<const Parameters> parameters,
                                                         const ForwardWeights& products, ThreadPool& pool);
-    // The same errors without the work: before a run.
+    // Returns the format or the same errors without the conversion, for checks before a run.
     static Result<Format> format_of(const ForwardWeights& products);
 
     Format format() const { return format_; }
-    // Of the export: what holds format() with what it says about inputs.
+    // The dialect of the export: the one that stores format() and its input scales.
     Dialect target() const;
 
     const std::filesystem::path& path() const override { return parameters_->path(); }
@@ -49,7 +49,7 @@ private:
     std::shared_ptr<const Parameters> parameters_;
     Format format_ = Format::none;
     std::vector<CheckpointTensor> tensors_;
-    std::vector<QuantMatrix> codes_;  // per tensor; empty for plain ones
+    std::vector<QuantMatrix> codes_;  // by tensor; empty for plain tensors
 };
 
 }  // namespace nibble

@@ -17,7 +17,7 @@
 
 namespace nibble {
 
-// One row of a batch as the model takes it.
+// One row of a batch in the form that the model takes.
 struct Trainer::Row {
     Row(const TrainBatch& b, int64_t row) : batch(segments(b, row)) {
         const auto at = static_cast<size_t>(row * b.seq), n = static_cast<size_t>(b.seq);
@@ -37,12 +37,12 @@ struct Trainer::Row {
     }
     Batch batch;
     std::span<const int32_t> labels;
-    std::span<const float> weights;  // empty: 1 each
+    std::span<const float> weights;  // empty: all weights are 1
 };
 
 namespace {
 
-// What enters the first block: x [rows, hidden].
+// Computes the input of the first block: x [rows, hidden].
 Status embed(const Model& model, const Batch& batch, float* x) {
     for (size_t s = 0; s < batch.segments().size(); ++s)
         NIBBLE_CHECK(model.embedding().forward(batch.segments()[s].tokens, x + batch.row(s) * model.config().hidden,
@@ -50,7 +50,7 @@ Status embed(const Model& model, const Batch& batch, float* x) {
     return Ok{};
 }
 
-// The weights of linears of blocks; adapters are none of them.
+// Returns the ids of the weights of blocks' linears; adapters are not included.
 std::vector<size_t> block_matrices(const Model& model, const Parameters& parameters) {
     std::vector<size_t> ids;
     for (const Block& block : model.blocks())
@@ -79,7 +79,7 @@ TrainRanks make_ranks(RankGroup* group, const Parameters& parameters) {
     return TrainRanks::make(group, sizes);
 }
 
-// Directions follow from the first rows of a step, which must be rank 0's: rows [0, first).
+// Directions are computed from the first rows of a step, which must all belong to rank 0: rows [0, first).
 Status check_first_share(const TrainPrecision& precision, const TrainRanks& ranks, std::span<const TrainBatch> batches,
                          int64_t first) {
     if (!has_directions(precision) || ranks.size() == 1) return Ok{};
@@ -154,7 +154,7 @@ Status Trainer::renew() {
     return base_ ? Status(Ok{}) : model_->renew();
 }
 
-// The residual stream after every block, into inputs_; without `keep` only the last.
+// Writes the residual stream after every block to inputs_; without `keep` only the last.
 Status Trainer::forward_row(const Row& row, bool keep) {
     Workspace& work = model_->workspace();
     const auto blocks = model_->blocks();
@@ -195,7 +195,7 @@ Status Trainer::set_cache_scales(std::span<const float> state) {
     return model_->renew();
 }
 
-// After forward_row(row, true): the row's gradient into the tree.
+// Adds the row's gradient to the tree. Call it after forward_row(row, true).
 Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std::span<float> log_probs) {
     std::vector<float> dx(inputs_.back().size());
     {
@@ -206,7 +206,7 @@ Status Trainer::backward_row(const Row& row, std::span<const float> slopes, std:
     return backward_blocks(row, dx);
 }
 
-// The same for the loss beside a teacher.
+// The same for the distillation loss.
 Status Trainer::distil_row(const Row& row, std::span<const float> weights, std::span<float> losses) {
     const Model& teacher = *options_.teacher;
     std::vector<float> x(static_cast<size_t>(row.batch.rows() * teacher.config().hidden)), dx(inputs_.back().size());
@@ -221,7 +221,7 @@ Status Trainer::distil_row(const Row& row, std::span<const float> weights, std::
     return backward_blocks(row, dx);
 }
 
-// dx: of the last block's output.
+// dx: gradient of the last block's output.
 Status Trainer::backward_blocks(const Row& row, std::vector<float>& dx) {
     Workspace& work = model_->workspace();
     const auto blocks = model_->blocks();
@@ -254,7 +254,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches) {
     NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, ranks_.rows_begin(rows, 1)));
     gradients_.begin_step(first);
     products_->begin_step(step_, steps_);
-    std::vector<float> slopes, values, seen;  // seen: log-probabilities, or losses, of the rows of this process
+    std::vector<float> slopes, values, seen;  // seen: log-probabilities, or losses, of this process's rows
     for (const TrainBatch& b : batches) {
         slopes.resize(static_cast<size_t>(b.seq));
         values.resize(static_cast<size_t>(b.seq));
@@ -308,7 +308,7 @@ Status Trainer::share_seen() {
 
 Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const RowObjective& objective) {
     TrainStep step;
-    std::vector<int64_t> tokens;  // of every row
+    std::vector<int64_t> tokens;  // tokens of every row
     for (const TrainBatch& b : batches) {
         NIBBLE_CHECK(check(b, model_->config().vocab));
         tokens.insert(tokens.end(), static_cast<size_t>(b.rows), b.seq);
@@ -321,7 +321,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
     gradients_.begin_step(first);
     products_->begin_step(step_, steps_);
     std::vector<double> losses(tokens.size());
-    std::vector<float> slopes, log_probs, seen;  // seen: log-probabilities of the rows of this process
+    std::vector<float> slopes, log_probs, seen;  // seen: log-probabilities of this process's rows
     int64_t number = 0;
     for (const TrainBatch& b : batches) {
         log_probs.resize(static_cast<size_t>(b.seq));
@@ -425,7 +425,7 @@ Status Trainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfR
     return nibble::row_log_probs(ranks_.group, rows, own, each);
 }
 
-// The parameters that this rank has updated, to the others; theirs back.
+// Exchanges the updated parameters: sends this rank's and receives the others'.
 Status Trainer::share_masters() {
     if (!ranks_.group) return Ok{};
     RankBytes own;
@@ -445,7 +445,7 @@ Result<bool> Trainer::any(bool mine) { return ranks_.group ? ranks_.group->any(m
 
 Status Trainer::sync() {
     if (!ranks_.group) return Ok{};
-    while (true) {  // rank 0 says `go on`, or asks for states
+    while (true) {  // rank 0 releases this rank, or requests states
         NIBBLE_TRY(const RankBytes order, ranks_.group->share({std::byte{0}}));
         if (order != RankBytes{std::byte{1}} || ranks_.rank() == 0) return Ok{};
         TrainState none;
@@ -453,7 +453,7 @@ Status Trainer::sync() {
     }
 }
 
-// The optimizer's states of all parameters, to rank 0.
+// Sends the optimizer's states of all parameters to rank 0.
 Status Trainer::collect_states(TrainState& state) {
     std::vector<RankBytes> to(static_cast<size_t>(ranks_.size()));
     for (size_t id = 0; ranks_.rank() > 0 && id < parameters_->count(); ++id) {
@@ -479,7 +479,8 @@ Status Trainer::collect_states(TrainState& state) {
 double Trainer::flops(int64_t seq) const { return train_flops(model_->blocks(), model_->head(), seq); }
 
 Result<std::shared_ptr<const LanguageModel>> Trainer::serving() {
-    return std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), model_.get());  // the trainer's own
+    // does not own the model; the trainer does
+    return std::shared_ptr<const LanguageModel>(std::shared_ptr<void>(), model_.get());
 }
 
 Result<std::shared_ptr<const Checkpoint>> Trainer::trained() {
@@ -489,7 +490,7 @@ Result<std::shared_ptr<const Checkpoint>> Trainer::trained() {
 }
 
 Result<Format> Trainer::codes_format(int64_t steps) {
-    // Behind a run that was resumed at its end no step has said which phase of the recipe it is.
+    // If a run was resumed at its end, no step has set the phase of the recipe.
     NIBBLE_CHECK(enter_phase(steps - 1, steps));
     return TrainedCodes::format_of(*products_);
 }
@@ -525,7 +526,7 @@ Status Trainer::set_state(const StoredTrainState& s) {
     const size_t of_cache = cache_ ? std::min(cache_->state().size(), s.recipe.size()) : 0;
     const auto end = s.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const std::vector<float> before = products_->state();
-    const bool keeps = s.recipe.empty();  // of a fork: the recipe's part stays
+    const bool keeps = s.recipe.empty();  // a fork keeps the current state of the recipe
     if (!keeps) NIBBLE_CHECK(products_->set_state({s.recipe.begin(), end}));
     if (cache_ && !keeps) {
         const Status scales = cache_->set_state(std::span(s.recipe).last(of_cache));

@@ -1,13 +1,14 @@
-// Training as a library: parameters, a model that reads them, the loss of batches, its gradient, an optimizer. No
-// files. `nibble train` and reinforcement learning call it.
+// Training as a library: parameters, a model that reads them, the loss of batches, its gradient, and an optimizer. It
+// does not access files. `nibble train` and reinforcement learning use it.
 //
-// Rows of a step are computed one after the other, each forward and back on its own, and their gradients are added in
-// GradientTree's order: results depend on the rows of a step and their order, not on how batches cut them nor on
-// threads. Of a row's forward pass the inputs of all blocks are kept; a block's own intermediates are computed again on
-// the way back, by the same operations, so to the same bits.
+// The rows of a step are computed one after another, each forward and backward, and their gradients are added in the
+// order of GradientTree. So results depend on the rows of a step and their order, not on how batches cut them and not
+// on threads. The forward pass keeps the inputs of all blocks. The backward pass recomputes a block's intermediates by
+// the same operations, so with the same bits.
 //
-// Arithmetic: forward is the engine's (Compute::bf16 rounds after every operator; `fp32` does not). The way back is in
-// FP32 over the weights and activations of the forward pass, whatever the recipe's products quantize.
+// Arithmetic: the forward pass is the engine's (Compute::bf16 rounds after every operator; the recipe `fp32` does not).
+// The backward pass is in FP32 over the weights and activations of the forward pass, except for products that the
+// recipe quantizes.
 #pragma once
 
 #include "base/trace.h"
@@ -29,30 +30,32 @@ namespace nibble {
 struct TrainerOptions {
     TrainPrecision precision;
     TrainOptimizer optimizer;
-    bool skip_nonfinite = false;  // else a loss or gradient that is not finite is an error, and nothing was changed
+    // skips a step whose loss or gradient is not finite; false: that is an error, and nothing is changed
+    bool skip_nonfinite = false;
     uint64_t seed = 1;
     std::string kernels;  // forces an entry of the kernel tables
-    // The loss of step(batches) is then (1 - c) KL(teacher || model) + c cross-entropy per label (model/loss.h).
+    // If set, the loss of step(batches) is (1 - c) KL(teacher || model) + c cross-entropy per label (model/loss.h).
     std::shared_ptr<const Model> teacher;
     float cross_entropy = 0;  // c
-    // Labels' log-probabilities are those of the distribution that this draws from (model/loss.h); not beside a
-    // teacher. Its temperature is not 0.
+    // The labels' log-probabilities are those of this sampling distribution (model/loss.h). It cannot be combined with
+    // a teacher. Its temperature must not be 0.
     SamplingParams sampling;
     TrainLora lora;
-    TrainCache cache;  // of K and V, in rollouts of the trained model and in its training forward; not beside adapters
-    Trace* trace = nullptr;  // outlives the trainer
-    // The rows of a step are dealt to these ranks; they outlive the trainer. Null: this process alone.
+    // KV cache of rollouts, also applied in the training forward pass; cannot be combined with adapters
+    TrainCache cache;
+    Trace* trace = nullptr;  // must outlive the trainer
+    // Ranks that share the rows of a step. They must outlive the trainer. Null: a single process.
     RankGroup* ranks = nullptr;
 };
 
 class Trainer : public TrainEngine {
 public:
-    // The pool outlives the trainer.
+    // The pool must outlive the trainer.
     static Result<std::unique_ptr<Trainer>> create(std::shared_ptr<Parameters> parameters,
                                                    const TrainerOptions& options, ThreadPool& pool);
 
-    // The adapters of options.lora over the frozen weights of `base` (train/lora.h), which may be quantized: they alone
-    // are parameters. Precision bf16 or fp32.
+    // Trains the adapters of options.lora over the frozen weights of `base` (train/lora.h), which may be quantized.
+    // Only adapters are parameters. The precision must be bf16 or fp32.
     static Result<std::unique_ptr<Trainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
                                                             const TrainerOptions& options, ThreadPool& pool);
 
@@ -61,7 +64,8 @@ public:
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
                            double learning_rate) override;
-    // The parts of a step: loss and gradient (gradients() until the next call), then the update.
+    // The parts of a step: backward() computes loss and gradient (gradients() is valid until the next call), update()
+    // changes the parameters.
     Result<TrainStep> backward(std::span<const TrainBatch> batches, const RowObjective& objective);
     Result<TrainStep> backward(std::span<const TrainBatch> batches);
     Status update(TrainStep& step, double learning_rate);
@@ -69,15 +73,15 @@ public:
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
     Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
 
-    // The model that reads the parameters as they are now: generation, logits, exports of its parameters.
+    // The model that reads the current parameters, for generation, logits and exports.
     const Model& model() const { return *model_; }
     Parameters& parameters() { return *parameters_; }
     const GradientTree& gradients() const { return gradients_; }
     Optimizer& optimizer() { return optimizer_; }
-    // What a recipe keeps from step to step (scale histories, input directions), for checkpoints.
+    // State of a recipe between steps (scale histories, input directions), for checkpoints.
     StepProducts& products() { return *products_; }
     const StepProducts& products() const { return *products_; }
-    // After masters were changed by someone else (a checkpoint was read).
+    // Call it after other code changed the masters (a checkpoint was read).
     Status renew();
 
     const ModelConfig& config() const override { return model_->config(); }
@@ -124,7 +128,7 @@ private:
     Status collect_states(TrainState& state);
 
     std::shared_ptr<Parameters> parameters_;
-    std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
+    std::shared_ptr<const Checkpoint> base_;  // the frozen weights if the parameters are adapters
     TrainerOptions options_;
     TrainRanks ranks_;
     ThreadPool& pool_;
@@ -134,7 +138,7 @@ private:
     GradientTree gradients_;
     Optimizer optimizer_;
     NormHistory norms_;
-    std::vector<std::vector<float>> inputs_;  // of every block, then the last block's output; [seq, hidden]
+    std::vector<std::vector<float>> inputs_;  // inputs of every block, then the last block's output; [seq, hidden]
     int64_t step_ = 0, steps_ = 0;
 };
 

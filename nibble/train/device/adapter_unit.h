@@ -1,4 +1,4 @@
-// Where the adapters of a unit (FlatUnit) lie in the flat arrays of a GPU trainer.
+// The positions of a unit's adapters (FlatUnit) in the flat arrays of a GPU trainer.
 #pragma once
 
 #include "kernels/lora_cuda.h"
@@ -9,15 +9,15 @@ namespace nibble {
 struct AdapterUnit {
     cuda::AdapterBlocks blocks;  // no parts: no linear of the unit has adapters
     int64_t a = 0;               // [experts * blocks.width(), cols]
-    int64_t b = 0;               // narrow, as blocks says
+    int64_t b = 0;               // packed as `blocks` describes
 
     bool none() const { return blocks.parts == 0; }
-    // Error: more parts than kernels take.
+    // Error: more parts than the kernels support.
     static Result<AdapterUnit> of(const FlatUnit& unit, int64_t rank, const Parameters& adapters,
                                   const FlatLayout& flat);
 };
 
-// What all units share, on the device.
+// Device constants that all units share.
 struct AdapterConstants {
     const float* ends = nullptr;   // {0, 1}
     const float* scale = nullptr;  // alpha / rank

@@ -89,7 +89,7 @@ int64_t coded_size(int64_t rows, int64_t cols, const CastRule& rule, CodesWanted
     return size;
 }
 
-// Rows behind the last one and their scales stay as they are: nobody reads what comes of them.
+// Rows beyond the last one, and their scales, are not initialized. Their results are not used.
 Result<Codes> coded(const cuda::CastSource& from, const CastRule& rule, CodesWanted wanted, DeviceStep& step,
                     const float* given, float* seen) {
     const int64_t padded = coded_rows(from.rows), cols = from.cols;

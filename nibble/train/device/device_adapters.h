@@ -1,6 +1,6 @@
-// A frozen model on a GPU under adapters (train/lora.h): every linear of its blocks and its head is a FrozenProduct,
-// the linears of experts are FrozenExperts. Embedding and vectors are the engine's as they are; none of it has masters,
-// states or gradients.
+// A frozen model on a GPU with trainable adapters (train/lora.h). Every linear of its blocks and its head is a
+// FrozenProduct; the linears of experts are FrozenExperts. Embedding and vectors are the engine's. Frozen weights have
+// no masters, states or gradients.
 #pragma once
 
 #include "model/device/weights.h"
@@ -19,19 +19,20 @@ namespace nibble {
 
 class DeviceAdapters : public DeviceCover {
 public:
-    // What is built, by one line of error.
+    // Returns an error (one line) for options that are not supported on a GPU.
     static Status check(const TrainLora& lora);
-    // Of a model that was checked; flat: FlatLayout::make_adapters().
+    // Plans a model that was checked. flat: FlatLayout::make_adapters().
     static Result<std::unique_ptr<DeviceAdapters>> plan(std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
                                                         const ModelConfig& config, const ModelParts& parts,
                                                         const Parameters& adapters, const FlatLayout& flat);
     int64_t bytes() const;
     Status load(const DeviceInfo& device, const Stream& stream);
-    // Of a product, forward or back, of n rows; the head's apart. Mixers plan for experts.
+    // Scratch memory of a product, forward or backward, of n rows. The head has its own function. Mixers plan for
+    // experts.
     int64_t scratch_bytes(int64_t n) const;
     int64_t head_scratch_bytes(int64_t n) const;
 
-    // What the engine has loaded (with keep_order()) multiplies here.
+    // Returns products that use the weights that the engine has loaded (with keep_order()) and add the adapters.
     DeviceLinear over(std::vector<DeviceLinear> parts) override;
     DeviceExperts over(DeviceExperts experts) override;
 
@@ -39,15 +40,15 @@ public:
     std::vector<UnitLine> table() const { return lines_; }
 
 private:
-    // Returns how its weights are stored, by part.
+    // Adds a product and returns the stored form of its weights, by part.
     Result<const FrozenWeight*> add(const FlatUnit& unit, const AdapterUnit& adapters,
                                     const FrozenWeight::Numbers& numbers);
 
     std::shared_ptr<const Checkpoint> base_;
     AdapterConstants constants_;
-    std::vector<std::unique_ptr<FrozenProduct>> products_;  // the head last
+    std::vector<std::unique_ptr<FrozenProduct>> products_;  // the head is last
     std::vector<std::unique_ptr<FrozenExperts>> experts_;
-    std::unordered_map<std::string, FrozenProduct*> product_of_;  // by the first linear
+    std::unordered_map<std::string, FrozenProduct*> product_of_;  // by name of the first linear
     std::unordered_map<std::string, FrozenExperts*> experts_of_;
     std::vector<UnitLine> lines_;
     std::optional<DeviceArena> memory_;

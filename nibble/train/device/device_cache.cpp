@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t clipped_bytes = 16;
 
-int64_t scale_pitch(int heads) { return round_up<int64_t>(heads, 4); }  // rows of scales are 16-byte aligned
+int64_t scale_pitch(int heads) { return round_up<int64_t>(heads, 4); }  // rows of scales are aligned to 16 bytes
 int64_t scale_count(int heads) { return 2 * scale_pitch(heads) + scale_pitch(1); }
 
 std::byte* cache_bytes(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }

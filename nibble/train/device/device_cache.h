@@ -1,6 +1,6 @@
-// The scales of an FP8 KV cache (train/cache_scales.h) where a GPU trains: what attention blocks divide K and V by, and
-// what the next scales follow from. The numbers are gathered by the way back, which has K and V as rows anyway, and
-// come to the host with the step's loss.
+// The scales of an FP8 KV cache (train/cache_scales.h) in a GPU trainer: the divisors of K and V in attention blocks,
+// and the statistics for the next scales. The backward pass collects the statistics, because it has K and V as rows.
+// They are copied to the host with the step's loss.
 #pragma once
 
 #include "kernels/cache_rows_cuda.h"
@@ -15,27 +15,27 @@
 
 namespace nibble {
 
-// Of one block, while a micro-batch is computed.
+// The cache of one block during a micro-batch.
 struct TrainCacheRows {
     std::array<const float*, cuda::most_cache_sides> scales{};
-    int sides = 2;        // K and V; with a third Q, too
-    bool rounds = false;  // attention reads them so
-    bool ready = false;   // there are scales
+    int sides = 2;        // 2: K and V; 3: also Q
+    bool rounds = false;  // attention reads values rounded to FP8
+    bool ready = false;   // the scales are known
     int64_t rows = 0, row_tokens = 0;
-    float* maxima = nullptr;  // as SeeCache
+    float* maxima = nullptr;  // as in SeeCache
     int64_t apart = 0;
     uint64_t* clipped = nullptr;
 
-    // K, V and Q [tokens, width], before anything is rounded.
+    // K, V and Q [tokens, width], before rounding.
     struct Rows {
         const std::byte* x = nullptr;
         int64_t width = 0;
     };
     using Sides = std::array<Rows, cuda::most_cache_sides>;
     Status see(const Sides& x, const Stream& stream) const;
-    // x as attention read it: rounded in scratch memory (round_bytes()), or itself.
+    // Returns x as attention read it: rounded, in scratch memory (round_bytes()), or x itself.
     Result<Sides> read(const Sides& x, DeviceStep& step) const;
-    // What scales clipped has no gradient; rows of d lie `stride` elements apart.
+    // Sets the gradient of clipped values to zero; rows of d are `stride` elements apart.
     Status clear(const Sides& x, const std::array<std::byte*, cuda::most_cache_sides>& d, int64_t stride,
                  const Stream& stream) const;
 
@@ -45,34 +45,35 @@ private:
 
 class DeviceCache {
 public:
-    // Of these layers of a model; a step has up to `rows` rows. mirrored: training reads K and V so, too.
+    // Creates scales for these layers; a step has at most `rows` rows. mirrored: the training forward pass also rounds
+    // K and V.
     static Result<std::unique_ptr<DeviceCache>> create(std::unique_ptr<CacheScales> scales, bool mirrored,
                                                        std::span<const DeviceLayer> layers, int64_t rows,
                                                        const DeviceInfo& device, const Stream& stream);
     static int64_t bytes(std::span<const DeviceLayer> layers, int64_t rows);
 
-    // What shapes of passes follow from; attach() sets it, too.
+    // Sets the cache type of layers, on which the shapes of passes depend. attach() also sets it.
     static void set_type(std::span<const DeviceLayer> layers, cuda::KvType type);
 
     CacheScales& scales() { return *scales_; }
     bool mirrored() const { return mirrored_; }
-    // These layers keep K and V in E4M3 from now on, under the scales wherever they are renewed. The layers are those
-    // of create(), or of another model of this shape.
+    // From now on these layers store K and V in E4M3 under the current scales. The layers are those of create(), or
+    // those of another model with the same shape.
     void attach(std::span<const DeviceLayer> layers);
-    // The scales, or these (as CacheScales::state()), to the device; waits.
+    // Copies the scales, or `state` (as CacheScales::state()), to the device, and waits.
     Status upload();
     Status upload(std::span<const float> state);
 
-    // Nothing was seen yet.
+    // Clears the statistics.
     Status begin_step();
     void begin_rows(int64_t first_row, int64_t rows, int64_t row_tokens);
-    // Null where the layer has no cache. Valid until the next begin_rows().
+    // Null if the layer has no cache. Valid until the next begin_rows().
     const TrainCacheRows* of(size_t layer) const;
-    // While this holds, forward passes see K and V; otherwise the way back does.
+    // true: forward passes collect the statistics; false: backward passes do.
     void calibrate(bool on) { calibrating_ = on; }
     bool calibrating() const { return calibrating_; }
-    // What the step's rows [first, end), `tokens` in all, had: on its way to the host; once it has arrived, to the
-    // scales.
+    // fetch() queues the copy of the statistics of the step's rows [first, end), `tokens` in total, to the host. take()
+    // adds them to the scales after the copy has arrived.
     struct Rows {
         int64_t first = 0, end = 0, tokens = 0;
     };
@@ -83,8 +84,8 @@ private:
     struct Block {
         size_t layer = 0;
         int heads = 0;
-        int64_t widths = 0, q_width = 0;  // of K and V together; of Q
-        float* scales = nullptr;          // of K and of V one for every head, each [pitch(heads)], then that of Q
+        int64_t widths = 0, q_width = 0;  // widths: of K and V together; q_width: of Q
+        float* scales = nullptr;          // one per head for K and for V, each [pitch(heads)], then one for Q
     };
     DeviceCache(std::unique_ptr<CacheScales> scales, bool mirrored, const Stream& stream)
         : scales_(std::move(scales)), mirrored_(mirrored), stream_(stream) {}
@@ -99,8 +100,8 @@ private:
     std::vector<TrainCacheRows> rows_of_;  // by block
     std::vector<int> block_of_;            // by layer; -1: none
     float* maxima_ = nullptr;              // [rows of a step, CacheScales::size()]
-    uint64_t* clipped_ = nullptr;          // of K and V, of Q
-    std::optional<PinnedBuffer> landing_;  // clipped_, maxima_
+    uint64_t* clipped_ = nullptr;          // of K and V, then of Q
+    std::optional<PinnedBuffer> landing_;  // clipped_, then maxima_
     Rows fetched_;
     int64_t most_rows_ = 0;
 };

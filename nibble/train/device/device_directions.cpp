@@ -24,7 +24,7 @@ Status DeviceDirections::load(DeviceArena& arena, const Stream& stream) {
     return upload(stream);
 }
 
-// P and Z of the host.
+// Copies the host's P and Z to the device.
 Status DeviceDirections::upload(const Stream& stream) {
     const std::vector<float> state = host_.state();
     const int64_t rank = this->rank(), cols = host_.cols();

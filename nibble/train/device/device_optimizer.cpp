@@ -88,7 +88,7 @@ Status DeviceOptimizer::update(const DeviceRanks::Sum& sum, double learning_rate
     return muon(sum, learning_rate, step, clip, stream);
 }
 
-// Of matrices what this rank keeps: of each of its runs the elements in [begin, end).
+// Updates the elements in [begin, end); of matrices only those that this rank keeps, run by run.
 Status DeviceOptimizer::adamw(const cuda::AdamW& a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end,
                               int64_t step, const Stream& stream) const {
     const int64_t vectors = weights_->flat().matrix_elements;

@@ -1,5 +1,5 @@
-// The update of a GPU trainer (train/optimizer.h has the formulas): AdamW in one launch over all that lies adjacent;
-// with Muon the matrices of blocks one after the other, each a parameter of its own.
+// The optimizer of a GPU trainer (formulas: train/optimizer.h). AdamW is one kernel launch over all contiguous
+// elements. Muon updates the matrices of blocks one by one, each as a parameter of its own.
 #pragma once
 
 #include "kernels/optimizer_cuda.h"
@@ -12,22 +12,22 @@ namespace nibble {
 
 class DeviceOptimizer {
 public:
-    // Error: Muon on several GPUs, whose shards cut matrices.
+    // Error: Muon with several GPUs, whose shards divide matrices.
     static Status check(const TrainOptimizer& options, int ranks);
-    // Beside the states.
+    // Bytes in addition to the states.
     static int64_t bytes(const TrainOptimizer& options, const TrainWeights& weights);
-    // The weights outlive it.
+    // The weights must outlive it.
     static Result<DeviceOptimizer> create(const TrainOptimizer& options, uint64_t seed, const TrainWeights& weights,
                                           const DeviceInfo& device, const Stream& stream);
 
-    // Update `step` (from 1) of what lies here; nothing where *clip is NaN.
+    // Runs update `step` (from 1) of the elements on this GPU; no effect if *clip is NaN.
     Status update(const DeviceRanks::Sum& sum, double learning_rate, int64_t step, const float* clip,
                   const Stream& stream) const;
 
 private:
     DeviceOptimizer(const TrainOptimizer& options, uint64_t seed, const TrainWeights& weights)
         : options_(options), seed_(seed), weights_(&weights) {}
-    // Elements [begin, end) of the flat arrays, all matrices or all vectors.
+    // Updates elements [begin, end) of the flat arrays, which must be all matrices or all vectors.
     Status adamw(const cuda::AdamW& a, const DeviceRanks::Sum& sum, int64_t begin, int64_t end, int64_t step,
                  const Stream& stream) const;
     Status muon(const DeviceRanks::Sum& sum, double learning_rate, int64_t step, const float* clip,

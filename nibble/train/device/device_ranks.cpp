@@ -60,7 +60,7 @@ Status DeviceRanks::exchange(std::span<const DeviceGroup::Part> send, std::span<
     return size() > 1 ? device_->exchange(send, receive, stream) : Status(Ok{});
 }
 
-// The upper part of the tree: nodes of one level, in order.
+// Adds the upper part of the tree: nodes of one level, in order.
 Status DeviceRanks::add_nodes(std::vector<float*> nodes, float* to, int64_t count, const Stream& stream) {
     if (count == 0) return Ok{};
     if (nodes.size() == 1)

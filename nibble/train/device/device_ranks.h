@@ -1,11 +1,12 @@
-// Training on several GPUs, one a process: what a step hands from rank to rank, so that gradients of micro-batches are
-// added in the order of the tree over all of them (accumulation.h) and results do not depend on how many ranks there
-// are.
+// Training on several GPUs, one per process: exchanges the data of a step between ranks. Gradients of micro-batches are
+// added in the order of the tree over all of them (accumulation.h), so that results do not depend on the number of
+// ranks.
 //
-//   Sharding::states  micro-batches are dealt in runs: a rank's gradient is a node of the tree. A rank gets the nodes
-//                     of all ranks for its shard and adds them
-//   Sharding::all     micro-batches are dealt by turns: what the ranks compute at one time are neighbours, whose sum is
-//                     a node. They are added block by block (sharded_units.h), sums of turns in the tree's order
+//   Sharding::states  each rank has a contiguous run of micro-batches, whose gradient is a node of the tree. A rank
+//                     receives the nodes of all ranks for its shard and adds them
+//   Sharding::all     micro-batches alternate between ranks. Those that are computed at the same time are adjacent, and
+//                     their sum is a node. Gradients are added block by block (sharded_units.h), then in the order of
+//                     the tree
 #pragma once
 
 #include "tensor/device_group.h"
@@ -21,57 +22,59 @@ namespace nibble {
 
 class DeviceRanks {
 public:
-    // What other than NCCL hands bytes from GPU to GPU (for tests).
+    // Replaces NCCL as the transport between GPUs in tests.
     using Link = std::function<Result<DeviceGroup>()>;
-    // Device memory of buffers for what other ranks send, of the rank that keeps most. numbers: of others().
+    // Device memory of the receive buffers on the rank with the most. numbers: of others().
     static int64_t bytes(const FlatLayout& flat, const FlatShards& shards, int64_t numbers);
     struct Options {
         Sharding sharding = Sharding::states;
         GradientOrder order = GradientOrder::tree;
-        int64_t numbers = 0;  // of others(), at most
+        int64_t numbers = 0;  // maximum count of others()
         Link link;            // null: NCCL
     };
-    // group null: one process, and nothing is handed to anybody. All ranks together.
+    // All ranks call it together. group null: a single process, which exchanges nothing.
     static Result<DeviceRanks> create(RankGroup* group, const FlatLayout& flat, const Options& options, int device);
     int rank() const { return group_ ? group_->rank() : 0; }
     int size() const { return group_ ? group_->size() : 1; }
     RankGroup* group() const { return group_; }
     const FlatShards& shards() const { return shards_; }
-    int64_t elements() const { return shards_.elements(rank()); }  // of the matrices, that this rank keeps
+    int64_t elements() const { return shards_.elements(rank()); }  // of the matrices on this rank
 
-    // Whose each of `pieces` micro-batches is. Error: they cannot be dealt so that sums are nodes of the tree.
+    // Returns the rank of each of `pieces` micro-batches. Error: no distribution makes their sums nodes of the tree.
     Result<std::vector<int>> deal(int64_t pieces) const { return deal_pieces(pieces, size(), shards_.sharding()); }
-    // Sharding::states. This rank's run of any number.
+    // Sharding::states: returns this rank's run of micro-batches.
     PieceRun run(int64_t pieces) const { return PieceRun::of(pieces, rank(), size()); }
 
-    // The gradient of the whole step: of the first element that this rank keeps, and of the first vector's.
+    // The gradient of the whole step: pointers to this rank's first matrix element and to the first vector element.
     struct Sum {
         const float* matrices = nullptr;
         const float* vectors = nullptr;
     };
-    // Sharding::states. `own` (flat): this rank's; its memory is written. Only the first `present` ranks have one.
+    // Sharding::states: adds the gradients of all ranks. `own` (flat) is this rank's and is overwritten. Only the first
+    // `present` ranks have one.
     Result<Sum> add(float* own, int present, const Stream& stream);
     GradientOrder order() const { return order_; }
-    // GradientOrder::free. As DeviceGroup's; one process has nothing to add.
+    // GradientOrder::free: adds with NCCL, like DeviceGroup. No effect with one process.
     Status add_freely(std::span<const DeviceGroup::Sum> sums, const Stream& stream);
-    // Sums of one array of each rank, in the tree's order, into `to`; their memory is written, too.
+    // Adds one array per rank in the tree's order and writes the sum to `to`. The arrays are overwritten.
     static Status add_nodes(std::vector<float*> nodes, float* to, int64_t count, const Stream& stream);
-    // The same of vectors: `own` of this rank.
+    // Adds the vectors of all ranks; `own` is this rank's.
     Status add_vectors(float* own, float* to, const Stream& stream);
-    // As DeviceGroup's; one process has nothing to send.
+    // Like DeviceGroup::exchange(). No effect with one process.
     Status exchange(std::span<const DeviceGroup::Part> send, std::span<const DeviceGroup::Part> receive,
                     const Stream& stream);
-    // parts [square_sections]: this rank's sections are there, afterwards all.
+    // Completes parts [square_sections], in which this rank's sections are set, with the sections of the other ranks.
     Status gather_sections(double* parts, const Stream& stream);
-    // [size - 1, count]: what the other ranks have at `own`, until the next call; null: there are none.
+    // Returns [size - 1, count]: the values of `own` on the other ranks, valid until the next call; null: a single
+    // process.
     Result<const float*> others(const float* own, int64_t count, const Stream& stream);
-    // Rank 0's numbers in the places of all others.
+    // Replaces arrays of all other ranks by those of rank 0.
     struct Numbers {
         float* data = nullptr;
         int64_t count = 0;
     };
     Status take_from_first(std::span<const Numbers> arrays, const Stream& stream);
-    // Sharding::states. Of every rank's shard (BF16, flat).
+    // Sharding::states: collects the shards of all ranks (BF16, flat).
     Status gather_published(std::byte* published, const Stream& stream);
     Status wait(const Stream& stream);
     Status wait(const Event& event);
@@ -83,7 +86,7 @@ private:
     FlatShards shards_;
     GradientOrder order_ = GradientOrder::tree;
     int64_t matrix_elements_ = 0, vector_elements_ = 0;
-    std::vector<float*> matrices_, vectors_;  // from other ranks; null at the own place
+    std::vector<float*> matrices_, vectors_;  // from other ranks; null at this rank's index
     float* numbers_ = nullptr;                // [size - 1, most_numbers_]
     int64_t most_numbers_ = 0;
 };

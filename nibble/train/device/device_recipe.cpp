@@ -128,7 +128,7 @@ int64_t DeviceRecipe::staging_bytes() const {
 
 Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const Copies& copies) {
     NIBBLE_TRY(memory_, DeviceArena::create(device.index, copies ? kept_bytes() : bytes()));
-    NIBBLE_TRY(float* ends, memory_->allocate_array<float>(3));  // the third one: of samples
+    NIBBLE_TRY(float* ends, memory_->allocate_array<float>(3));  // the third one is for samples
     const std::array<float, 2> values{0.0f, 1.0f};
     NIBBLE_CHECK(copy_to_device(reinterpret_cast<std::byte*>(ends),
                                 reinterpret_cast<std::byte*>(const_cast<float*>(values.data())), 8, stream));
@@ -175,13 +175,13 @@ Result<bool> DeviceRecipe::begin_step(int64_t step, int64_t steps, bool watched,
     if (step_.samples) samples_->begin(sampled_rows());
     for (const auto& p : products_)
         if (DeviceDirections* along = p->directions()) NIBBLE_CHECK(along->begin_step(watched, stream));
-    // Weights were seen when they were copied.
+    // The maxima of weights were recorded when they were copied.
     const int64_t rows = std::min<int64_t>(DelayedUnits::weights, step_.delayed.roles) * step_.delayed.units;
     if (rows > 0) NIBBLE_CHECK(fill_device(bytes_of_array(step_.delayed.seen), 0, 4 * rows, stream));
     return step_.late != before;
 }
 
-// 512, fewer of a model with many experts: the host rounds all of them again.
+// 512, or fewer for a model with many experts, because the host repeats the rounding of all samples.
 int64_t DeviceRecipe::sampled_rows() const {
     constexpr int64_t most = 512, least = 16, elements = int64_t{1} << 28;
     int64_t a_row = 1;
@@ -288,7 +288,7 @@ Status DeviceRecipe::begin_calibration(const Stream& stream) {
     return Ok{};
 }
 
-// All processes see all rows.
+// Every process sees all rows, so no exchange is needed.
 Status DeviceRecipe::end_calibration(const Stream& stream) {
     step_.recording = false;
     if (!calibrates()) return Ok{};
@@ -328,7 +328,8 @@ int64_t DeviceRecipe::state_size() const {
 
 namespace {
 
-// Where the numbers of a scale lie in a state: unit by unit inputs, weights, gradients; each the scale, its history.
+// Calls each(index in the arrays, index in a state) for every scale. A state has, unit by unit, inputs, weights and
+// gradients; each is a scale followed by its history.
 template <class Each>
 void each_scale(const DelayedUnits& d, const Each& each) {
     size_t at = 0;

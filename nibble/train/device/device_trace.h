@@ -1,5 +1,5 @@
-// When the parts of a step ran on the GPU, for a Trace: events between them in the streams, read when the step is over.
-// The parts of the compute stream are ranges of NVTX, too. Without a trace that records, nothing is queued.
+// Records when the parts of a step ran on the GPU, for a Trace. It queues events in the streams and reads them after
+// the step. Parts of the compute stream are also NVTX ranges. If no trace is recording, it does nothing.
 #pragma once
 
 #include "base/trace.h"
@@ -20,9 +20,9 @@ public:
     DeviceTrace& operator=(const DeviceTrace&) = delete;
 
     enum Lane : size_t { compute, exchange, lanes };
-    // The lane's next part, "name number"; its last one ends here. Without a name: nothing follows for now.
+    // Ends the lane's current part and begins the next one, "name number". An empty name begins no part.
     Status mark(Lane lane, std::string_view name, int64_t number, const Stream& stream);
-    // What was marked has happened, but for what waits behind it in `stream`: to the trace. Waits.
+    // Waits for `stream`, then writes all marked spans to the trace.
     Status land(const Stream& stream);
 
 private:
@@ -35,7 +35,7 @@ private:
         size_t event;
     };
     Trace* trace_;
-    std::vector<Event> events_;  // kept from step to step
+    std::vector<Event> events_;  // reused in the next step
     std::vector<Mark> marks_;
     bool in_range_ = false;
 };

@@ -117,7 +117,7 @@ Status DeviceTrainer::allocate() {
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         return plan;
     };
-    // What the driver, work lists and rotary tables take beside.
+    // Reserve for the driver, work lists and rotary tables.
     const int64_t beside = int64_t{1} << 29;
     NIBBLE_TRY(const int64_t most,
                most_rows(rows, options_.micro_batch, seq, TrainWeights::most_tokens(weights_.config())));
@@ -127,7 +127,7 @@ Status DeviceTrainer::allocate() {
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
     const AccumulationPlan order = AccumulationPlan::make((rows + plan_.micro_batch - 1) / plan_.micro_batch);
-    if (sharded())  // of the first micro-batch
+    if (sharded())  // the limit applies to the first micro-batch
         NIBBLE_CHECK(check_device_share(options_.train.precision, plan_.micro_batch * seq, size));
     NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shards(), ranks_->rank(), device_, stream_));
     if (generation_) NIBBLE_CHECK(generation_->load_beside(weights_, device_, stream_));
@@ -182,7 +182,8 @@ Status DeviceTrainer::add(std::pair<int, int> b) {
                               stream_);
 }
 
-// Forward and back of all rows; the gradient ends in buffer result_, its norm in the scalars. Waits at the end.
+// Computes all rows forward and backward. The gradient ends in buffer result_ and its norm in the scalars. Waits at the
+// end.
 Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const RowObjective* objective) {
     TrainStep step;
     int64_t tokens = 0;
@@ -204,7 +205,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     if (order.buffers > weights_.gradient_buffers())
         return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
                     (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
-    DeviceCache::Rows own;  // of this process; none where others have all
+    DeviceCache::Rows own;  // statistics of this process's rows; empty if the other ranks have all rows
     for (const MicroBatch& m : pieces) own.end = m.first_row + m.rows, own.tokens += m.tokens();
     own.first = pieces.empty() ? 0 : pieces.front().first_row;
     if (cache_ && own.end > options_.rows)
@@ -224,7 +225,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     int64_t rows = 0;
     for (const TrainBatch& b : batches) rows += b.rows;
     std::vector<double> losses(static_cast<size_t>(rows));
-    std::vector<float> slopes, seen;  // seen: log-probabilities of this process's rows that the objective has seen
+    std::vector<float> slopes, seen;  // seen: log-probabilities of this process's rows, as passed to the objective
     for (size_t p = 0; p < pieces.size(); ++p) {
         const MicroBatch& m = pieces[p];
         float* gradient = weights_.gradient(order.pieces[p].target);
@@ -288,7 +289,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     return step;
 }
 
-// Waits for what was queued; loss and norm.
+// Waits for the queued work and reads loss and norm.
 Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBatch> batches,
                                         const RowObjective* objective) {
     NIBBLE_CHECK(copy_to_host(landing_->data(), scalars_, scalar_bytes, stream_));
@@ -318,7 +319,8 @@ Result<TrainStep> DeviceTrainer::finish(TrainStep step, std::span<const TrainBat
     return step;
 }
 
-// Nothing changes where the norm is not finite: the device sees that itself, so that nobody waits for it here.
+// Queues the update. The device itself skips the update if the norm is not finite, so the host does not wait for the
+// norm.
 Status DeviceTrainer::queue_update(double learning_rate) {
     const TrainOptimizer& o = options_.train.optimizer;
     auto* squares = reinterpret_cast<double*>(scalars_);
@@ -351,11 +353,11 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const
     return conclude(step, batches, &objective, learning_rate);
 }
 
-// The update is queued before the host knows loss and norm, unless the norm says whether there is one.
+// The update is queued before the host knows loss and norm, unless the norm decides whether there is an update.
 Result<TrainStep> DeviceTrainer::conclude(TrainStep step, std::span<const TrainBatch> batches,
                                           const RowObjective* objective, double learning_rate) {
     const bool guarded = options_.train.optimizer.skip_above > 0;
-    const bool lost = objective && !std::isfinite(step.loss);  // nothing may follow from it
+    const bool lost = objective && !std::isfinite(step.loss);  // no update may follow
     if (!guarded && !lost) NIBBLE_CHECK(queue_update(learning_rate));
     NIBBLE_TRY(step, finish(step, batches, objective));
     if (guarded && std::isfinite(step.loss) && std::isfinite(step.gradient_norm)) {
@@ -389,7 +391,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     ++optimizer_steps_;
     NIBBLE_TRY(const bool others, weights_.recipe().count_step(stream_));
     if (others) NIBBLE_CHECK(weights_.republish());
-    NIBBLE_TRY(const bool landed, published_->happened());  // not yet where the norm was awaited first
+    NIBBLE_TRY(const bool landed, published_->happened());  // false if the host waited for the norm before the update
     if (landed) {
         NIBBLE_TRY(const float milliseconds, published_->since(*publish_begins_));
         step.publish_seconds = double{milliseconds} / 1e3;
@@ -420,7 +422,7 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(batch.size()));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
-    // Ranks that have no whole share (fewer rows than in a step) compute all of it.
+    // If some rank would have no part of the batch (fewer rows than in a step), every rank computes all of it.
     std::vector<MicroBatch> pieces = cut_micro_batches({&batch, 1}, plan_.micro_batch);
     const bool dealt = ranks_->group() && ranks_->deal(std::ssize(pieces)).ok();
     if (dealt) {
@@ -441,7 +443,7 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     } else {
         std::memcpy(out.data(), landing_->data() + scalar_bytes, out.size_bytes());
     }
-    const bool filters = options_.train.sampling.filters();  // -inf: a label that they leave out
+    const bool filters = options_.train.sampling.filters();  // -inf: the sampling filters exclude the label
     for (size_t i = 0; i < out.size(); ++i)
         if (std::isnan(out[i]) || (std::isinf(out[i]) && !filters))
             return fail("lm_head: a logit of row {} is not finite", i);
@@ -462,7 +464,7 @@ Status DeviceTrainer::set_state(const StoredTrainState& state) {
     if (!norms.set_norms(state.norms)) return fail("{} gradient norms of steps before", state.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
     const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
-    const bool keeps = state.recipe.empty();  // of a fork: the recipe's part stays
+    const bool keeps = state.recipe.empty();  // a fork keeps the current state of the recipe
     if (cache_ && !keeps) NIBBLE_CHECK(set_cache_scales({end, state.recipe.end()}));
     if (!keeps) NIBBLE_CHECK(weights_.recipe().set_state({state.recipe.begin(), end}, stream_));
     for (size_t id = 0; id < parameters_->count(); ++id) {

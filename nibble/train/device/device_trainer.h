@@ -1,12 +1,12 @@
-// Training on a GPU: the interface of train/train_engine.h over masters, states and gradients that lie there.
+// Training on a GPU: implements train/train_engine.h with masters, states and gradients in device memory.
 //
-// The unit of the arithmetic is the micro-batch: `micro_batch` rows go forward and back together, and gradients of
-// micro-batches are added in the order of AccumulationPlan. So results depend on the rows of a step, their order and
-// micro_batch; not on what is recomputed, nor on timing. Log-probabilities depend on none of it: they have the bits of
-// DeviceModel's.
+// The unit of the arithmetic is the micro-batch: `micro_batch` rows are computed together, forward and backward.
+// Gradients of micro-batches are added in the order of AccumulationPlan. So results depend on the rows of a step, their
+// order and micro_batch, but not on recomputation or timing. Log-probabilities do not depend on any of these: they have
+// the bits of DeviceModel.
 //
-// Forward is the engine's (BF16 operators, FP32 sums). On the way back gradients of activations are BF16, that of the
-// residual stream and those of parameters FP32. Within a step the host waits once, at its end, for loss and norm.
+// The forward pass is the engine's (BF16 operators, FP32 sums). In the backward pass gradients of activations are BF16;
+// those of the residual stream and of parameters are FP32. The host waits once per step, at its end, for loss and norm.
 #pragma once
 
 #include "train/device/device_optimizer.h"
@@ -20,18 +20,18 @@ namespace nibble {
 
 class DeviceTrainer : public DeviceTrainEngine {
 public:
-    // The pool outlives the trainer. Errors: models and recipes without kernels, a step that does not fit into the
+    // The pool must outlive the trainer. Errors: models and recipes without kernels; a step that does not fit in the
     // device's memory (with the sizes).
     static Result<std::unique_ptr<DeviceTrainer>> create(std::shared_ptr<Parameters> parameters,
                                                          const DeviceTrainerOptions& options, ThreadPool& pool);
-    // As Trainer::create_adapters(); K and V in BF16.
+    // Like Trainer::create_adapters(); K and V are BF16.
     static Result<std::unique_ptr<DeviceTrainer>> create_adapters(std::shared_ptr<const Checkpoint> base,
                                                                   const DeviceTrainerOptions& options,
                                                                   ThreadPool& pool);
 
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Status enter_phase(int64_t step, int64_t steps) override;
-    // The host rounds samples again and waits for them: not looked at unless somebody asks.
+    // The host repeats the rounding of samples and waits for them, so measurements are off by default.
     void watch(bool on) override { weights_.recipe().watch(on); }
     std::vector<UnitQuality> quality() const override { return weights_.recipe().quality(pool_); }
     int64_t usual_look() const override { return 0; }
@@ -41,7 +41,7 @@ public:
     Status log_probs(const TrainBatch& batch, std::span<float> out) override;
     Status row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
     Status reference_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) override;
-    // Loss and gradient without an update; the gradient of every parameter by id (for tests).
+    // For tests: computes loss and gradient without an update, and returns the gradient of every parameter by id.
     Result<TrainStep> backward(std::span<const TrainBatch> batches, std::vector<std::vector<float>>& gradients);
 
     const ModelConfig& config() const override { return weights_.config(); }
@@ -91,8 +91,8 @@ private:
           weights_(std::move(weights)),
           trace_(options.train.trace),
           norms_(options.train.optimizer.skip_above, options.train.optimizer.skip_window) {}
-    static constexpr int64_t passing_bytes = int64_t{1} << 26;  // of a swap of weights
-    static constexpr int64_t scalar_bytes = 256;                // at the begin of ends_ and of the landing
+    static constexpr int64_t passing_bytes = int64_t{1} << 26;  // size of a piece when weights are swapped
+    static constexpr int64_t scalar_bytes = 256;                // scalars at the beginning of ends_ and of landing_
 
     Status mark(std::string_view name) { return trace_.mark(DeviceTrace::compute, name, -1, stream_); }
     static Result<DeviceInfo> open(const DeviceTrainerOptions& options);
@@ -116,10 +116,10 @@ private:
     Status queue_update(double learning_rate);
     Status reserve_host(int64_t tokens);
     int64_t reference_bytes() const;
-    // Of the pass; with a teacher memory for its rows and logits.
+    // The shape of the pass; with a teacher it includes memory for its rows and logits.
     TrainPassShape pass_shape(int64_t rows, Recompute recompute) const;
     int64_t teacher_bytes(int64_t rows) const;
-    // Its rows of the micro-batch that the pass is to take next.
+    // Computes the teacher's rows for the micro-batch that the pass takes next.
     Status ask_teacher(const MicroBatch& m);
     Status swap_reference(bool first = false);
     bool sharded() const { return options_.sharding == Sharding::all; }
@@ -127,17 +127,17 @@ private:
     std::vector<TrainMemoryPlan::Item> parameter_sizes(Sharding sharding, int64_t micro_batch) const;
     std::string sharding_note() const;
     Result<int64_t> free_memory() const;
-    // What this process computes, of all micro-batches.
+    // Returns the micro-batches that this process computes.
     Result<std::vector<MicroBatch>> own_pieces(std::span<const TrainBatch> batches) const;
-    // What has landed of them: `tokens` numbers here; of all, in order.
+    // Returns the results of all micro-batches, in order. `tokens` values of this process have arrived in landing_.
     Result<std::vector<float>> of_all_pieces(std::span<const TrainBatch> batches, int64_t tokens) const;
     Status ask_of_other_pieces(const RowObjective& objective, std::span<const TrainBatch> batches,
                                std::pair<int64_t, int64_t> own, std::vector<float> seen, std::span<double> losses);
     Status collect(TrainState& state);
-    Result<PhaseWeights> last_weights(int64_t steps) const;  // of the last of so many steps
+    Result<PhaseWeights> last_weights(int64_t steps) const;  // weights of the last of `steps` steps
 
     std::shared_ptr<Parameters> parameters_;
-    std::shared_ptr<const Checkpoint> base_;  // the frozen weights, when the parameters are adapters
+    std::shared_ptr<const Checkpoint> base_;  // the frozen weights if the parameters are adapters
     DeviceTrainerOptions options_;
     ThreadPool& pool_;
     DeviceInfo device_;
@@ -146,33 +146,34 @@ private:
     std::unique_ptr<TrainWeights> generation_;  // operands of rollouts; null: those of training
     std::optional<DeviceRanks> ranks_;
     TrainMemoryPlan plan_;
-    std::unique_ptr<DeviceCache> cache_;  // null: of BF16
-    bool rounds_cache_ = false;           // layers of training or of rollouts keep K and V in E4M3
-    std::vector<float> reference_scales_, reference_input_scales_;  // of the cache, of stored inputs
+    std::unique_ptr<DeviceCache> cache_;  // null: a BF16 cache
+    bool rounds_cache_ = false;           // layers of training or of rollouts store K and V in E4M3
+    // scales of the reference: of its cache, of its stored inputs
+    std::vector<float> reference_scales_, reference_input_scales_;
     DeviceTrace trace_;
-    std::unique_ptr<ShardedUnits> units_;      // of Sharding::all
-    std::shared_ptr<DeviceArena> lent_arena_;  // all of lent_
-    std::shared_ptr<LentMemory> lent_;         // null: nothing is lent
+    std::unique_ptr<ShardedUnits> units_;      // set for Sharding::all
+    std::shared_ptr<DeviceArena> lent_arena_;  // covers all of lent_
+    std::shared_ptr<LentMemory> lent_;         // null: no memory is shared
     std::vector<std::weak_ptr<const DeviceModel>> served_;
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
-    float* log_probs_ = nullptr;       // of a micro-batch
+    float* log_probs_ = nullptr;       // of one micro-batch
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
     std::unique_ptr<DeviceModel> teacher_;
     std::optional<DeviceArena> taught_;
-    std::byte* teacher_rows_ = nullptr;  // [tokens of a micro-batch, the teacher's hidden] BF16
-    std::optional<DeviceArena> first_;   // reference_, and a piece of it on its way
-    std::byte* reference_ = nullptr;     // published matrices and FP32 vectors at the begin; null: not kept
+    std::byte* teacher_rows_ = nullptr;  // [tokens of a micro-batch, hidden size of the teacher] BF16
+    std::optional<DeviceArena> first_;   // reference_ and passing_
+    std::byte* reference_ = nullptr;     // initial published matrices and FP32 vectors; null: not kept
     std::byte* passing_ = nullptr;
     std::optional<PinnedBuffer> landing_;  // scalars, then log-probabilities of all tokens of a step
-    DeviceRanks::Sum sum_;                 // the step's gradient
+    DeviceRanks::Sum sum_;                 // gradient of the step
     std::optional<DeviceOptimizer> optimizer_;
     NormHistory norms_;
     int64_t optimizer_steps_ = 0;
-    int64_t step_ = 0, steps_ = 0;                     // what begin() said; steps_ 0: of no known number
-    std::optional<Event> publish_begins_, published_;  // of the last update
-    int result_ = 0;                                   // the buffer that holds this process's part of it
+    int64_t step_ = 0, steps_ = 0;                     // arguments of begin(); steps_ 0: unknown
+    std::optional<Event> publish_begins_, published_;  // events of the last update
+    int result_ = 0;                                   // buffer with this process's part of the gradient
 };
 
 }  // namespace nibble

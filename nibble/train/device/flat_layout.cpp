@@ -14,7 +14,7 @@ public:
         layout_.at.assign(parameters.count(), -1);
     }
 
-    // Tensors of equal width, one below the other.
+    // Places tensors of equal width, stacked by rows.
     Result<FlatMatrix> matrix(std::span<const std::string> tensors) {
         FlatMatrix m{.name = tensors[0], .at = layout_.elements};
         for (const std::string& tensor : tensors) {
@@ -30,7 +30,8 @@ public:
         layout_.elements = round_up(m.at + m.elements(), flat_alignment);
         return m;
     }
-    // Of one dtype: norms, biases (what `together` names lies adjacent), what mixers read by name.
+    // Places the vectors of one dtype: norms, then biases (contiguous if named in `together`), then those that mixers
+    // read by name.
     Status vectors(DType dtype, std::span<const std::vector<std::string>> together) {
         const int64_t begin = layout_.elements;
         for (size_t id = 0; id < parameters_.count(); ++id)
@@ -53,7 +54,7 @@ public:
     }
 
 private:
-    // Not placed, no matrix, of this dtype.
+    // Returns true for a vector of this dtype that has no place yet.
     bool is(size_t id, DType dtype) const {
         const CheckpointTensor& t = parameters_.tensors()[id];
         return layout_.at[id] < 0 && t.dtype == dtype && t.shape.size() != 2;
@@ -83,7 +84,8 @@ FlatUnit unit_of(std::span<const Linear> parts) {
     return unit;
 }
 
-// The router; the first products of all experts, their second ones; the shared expert's; around the experts.
+// Order of units: the router; the first products of all experts; their second products; the shared expert's; the
+// projections around the experts.
 std::vector<FlatUnit> flat_units_of(const Moe& moe) {
     std::vector<FlatUnit> all{unit_of({&moe.gate(), 1}), {}, {}};
     for (const auto& expert : moe.experts()) {

@@ -56,7 +56,8 @@ FlatShards FlatShards::make(const FlatLayout& flat, Sharding sharding, int size)
         kept += run.elements();
         if (sections > 0) shards.runs_.push_back(run);
     };
-    std::vector<int64_t> ends;  // of parts, in sections: that in which a part begins is that of the part before
+    // ends of parts, in sections; a section that contains a boundary belongs to the earlier part
+    std::vector<int64_t> ends;
     if (sharding == Sharding::all)
         for (const FlatLayout::Range& part : flat_parts(flat))
             ends.push_back(std::min<int64_t>(cuda::square_sections, (part.at + part.count + each - 1) / each));
@@ -70,7 +71,7 @@ FlatShards FlatShards::make(const FlatLayout& flat, Sharding sharding, int size)
         }
         begin = end;
     }
-    add(size - 1, begin, cuda::square_sections - begin);  // behind the last element
+    add(size - 1, begin, cuda::square_sections - begin);  // the sections after the last element
     return shards;
 }
 

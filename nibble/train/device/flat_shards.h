@@ -1,5 +1,5 @@
-// What each of several GPUs keeps of the matrices of the flat arrays: runs of whole sections of their norm
-// (kernels/optimizer_cuda.h), so that no section is two ranks'. Vectors are everybody's.
+// Divides the matrices of the flat arrays between GPUs. A rank keeps runs of whole sections of the norm
+// (kernels/optimizer_cuda.h), so that no section is split. Every rank keeps all vectors.
 #pragma once
 
 #include "train/device/flat_layout.h"
@@ -10,27 +10,28 @@
 
 namespace nibble {
 
-// Neighbours of one rank.
+// Adjacent elements of one rank.
 struct FlatRun {
     int rank = 0;
-    int64_t begin = 0, end = 0;  // elements of the matrices
-    int64_t local = 0;           // among what the rank keeps
+    int64_t begin = 0, end = 0;  // elements of the flat arrays
+    int64_t local = 0;           // offset in the elements that the rank keeps
     int first_section = 0, sections = 0;
     int64_t elements() const { return end - begin; }
 };
 
 class FlatShards {
 public:
-    // states: one run of each rank. all: a run of each rank in every part of `flat` (flat_parts()), so that all ranks
-    // have a share of every gather.
+    // states: one run per rank. all: one run per rank in each part of `flat` (flat_parts()), so that every rank takes
+    // part in every gather.
     static FlatShards make(const FlatLayout& flat, Sharding sharding, int size);
 
     Sharding sharding() const { return sharding_; }
     int size() const { return static_cast<int>(elements_.size()); }
-    std::span<const FlatRun> runs() const { return runs_; }  // ascending; together all matrices
+    std::span<const FlatRun> runs() const { return runs_; }  // ascending; together they cover all matrices
     int64_t elements(int rank) const { return elements_[static_cast<size_t>(rank)]; }
-    int largest() const;  // the rank that keeps most
-    // What lies in [begin, end), cut there; `local` is that of the cut begin, sections stay those of the run.
+    int largest() const;  // rank that keeps the most elements
+    // Returns the runs in [begin, end), cut at its ends. `local` is that of the cut begin; sections stay those of the
+    // run.
     std::vector<FlatRun> within(int64_t begin, int64_t end) const;
 
 private:
@@ -39,10 +40,10 @@ private:
     std::vector<int64_t> elements_;  // by rank
 };
 
-// What a forward pass reads at once, in the order of the flat arrays: the embedding, every block, the head where it is
-// no embedding.
+// Returns the parts that a forward pass reads as a unit, in the order of the flat arrays: the embedding, each block,
+// and the head unless it is tied.
 std::vector<FlatLayout::Range> flat_parts(const FlatLayout& flat);
-// Elements of [begin, end) that belong to no matrix.
+// Returns the ranges in [begin, end) that belong to no matrix.
 std::vector<FlatLayout::Range> flat_gaps(const FlatLayout& flat, int64_t begin, int64_t end);
 
 }  // namespace nibble

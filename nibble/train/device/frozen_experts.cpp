@@ -59,7 +59,7 @@ Status FrozenExperts::publish(const std::byte* published, const Stream& stream) 
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
-// bf16(x A^T) [slots, width]
+// Returns bf16(x A^T) [slots, width].
 Result<std::byte*> FrozenExperts::low(const DeviceExpertRows& in, DeviceStep& step) const {
     NIBBLE_TRY(std::byte * out, step.scratch.allocate(2 * in.n * width()));
     const DeviceScope scope(step);
@@ -92,9 +92,9 @@ int64_t FrozenExperts::scratch_bytes(int64_t slots) const {
                     of_scratch(2 * slots * width()) + of_scratch(4 * slots * std::max(rows(), width())));
 }
 
-// ---- The way back --------------------------------------------------------------------------------------------------
+// ---- Backward pass -------------------------------------------------------------------------------------------------
 
-// bf16(scale bf16(dy B)) [slots, width]
+// Returns bf16(scale bf16(dy B)) [slots, width].
 Result<std::byte*> FrozenExperts::low_gradient(const std::byte* dy, int64_t slots, const int32_t* begin,
                                                TrainWork& work) const {
     DeviceStep& step = work.step;

@@ -1,7 +1,7 @@
-// The same linears of all experts of a mixture over frozen weights, as frozen_product.h is a single one's: the engine's
-// grouped products over the weights, and the adapters' term, grouped too. Nothing waits for the number of rows that an
-// expert has. Rows are sorted by expert, as kernels/moe_backward_cuda.h says.
-// The way back decodes `decoded_experts` at a time.
+// The same linear of all experts over frozen weights, with adapters. It corresponds to frozen_product.h: the engine's
+// grouped product over the weights plus a grouped product of the adapters. No step waits on the host for the number of
+// rows per expert. Rows are sorted by expert as in kernels/moe_backward_cuda.h. The backward pass decodes
+// `decoded_experts` experts at a time.
 #pragma once
 
 #include "train/device/adapter_unit.h"
@@ -23,7 +23,7 @@ public:
     const FrozenWeight& weight() const { return weight_; }
     int64_t bytes() const;
     Status load(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
-    // The engine's experts are the base from now on, and are replaced by those that this multiplies.
+    // Uses the engine's experts as the base product and returns their replacement, which this object computes.
     DeviceExperts stand_for(DeviceExperts base);
 
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const override;
@@ -33,20 +33,20 @@ public:
     int64_t scratch_bytes(int64_t slots) const override;
 
     Status publish(const std::byte* published, const Stream& stream) const;
-    // dx [slots, cols] BF16 of dy [slots, rows] BF16.
+    // dx [slots, cols] BF16 from dy [slots, rows] BF16.
     Status input_gradient(const std::byte* dy, int64_t slots, const int32_t* begin, std::byte* dx,
                           TrainWork& work) const;
-    // Into `gradient` (flat), of x [slots, cols] BF16.
+    // Writes to `gradient` (flat), from x [slots, cols] BF16.
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t slots, const int32_t* begin,
                            float* gradient, TrainWork& work) const;
     int64_t back_scratch_bytes(int64_t slots) const;
 
 private:
     int64_t experts() const { return adapters_.blocks.experts; }
-    int64_t rows() const { return weight_.rows() / experts(); }  // of an expert
+    int64_t rows() const { return weight_.rows() / experts(); }  // per expert
     int64_t cols() const { return weight_.cols(); }
     int64_t width() const { return adapters_.blocks.width(); }
-    // Experts that are decoded at a time; all where nothing is decoded.
+    // Experts that are decoded at a time; all if the weights need no decoding.
     int64_t decoded() const { return std::min(weight_.scratch_bytes() > 0 ? decoded_experts : experts(), experts()); }
     Result<std::byte*> low(const DeviceExpertRows& in, DeviceStep& step) const;
     Result<std::byte*> low_gradient(const std::byte* dy, int64_t slots, const int32_t* begin, TrainWork& work) const;

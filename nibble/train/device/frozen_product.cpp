@@ -56,7 +56,7 @@ Status FrozenProduct::publish(const std::byte* published, const Stream& stream) 
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
-// bf16(x A^T) [n, width]
+// Returns bf16(x A^T) [n, width].
 Result<std::byte*> FrozenProduct::low(const std::byte* x, int64_t n, DeviceStep& step) const {
     NIBBLE_TRY(std::byte * out, step.scratch.allocate(2 * n * width()));
     NIBBLE_CHECK(a_.forward_rounded({.x = x}, n, out, step));
@@ -95,9 +95,9 @@ int64_t FrozenProduct::scratch_bytes(int64_t n) const {
     return std::max(most, in_scratch(2 * n * width()) + in_scratch(4 * n * std::max(rows(), width())));
 }
 
-// ---- The way back --------------------------------------------------------------------------------------------------
+// ---- Backward pass -------------------------------------------------------------------------------------------------
 
-// bf16(scale dy B) [n, width]
+// Returns bf16(scale dy B) [n, width].
 Result<std::byte*> FrozenProduct::low_gradient(const std::byte* dy, int64_t n, TrainWork& work) const {
     NIBBLE_TRY(std::byte * out, work.step.scratch.allocate(2 * n * width()));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, rows(), width(), true));

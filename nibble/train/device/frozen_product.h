@@ -1,12 +1,12 @@
-// A linear whose stored weight is not trained (train/lora.h), or several that read the same rows, in the place of the
-// engine's: the engine's own product over the weight, and the adapters' term.
+// Replaces an engine's linear (or several that read the same rows) whose stored weight is not trained (train/lora.h):
+// the engine's own product over the weight plus the adapters' term.
 //
-//   y = base(x) + scale (x A^T) B^T       rounded to BF16 after every operation, as train/lora.h says
+//   y = base(x) + scale (x A^T) B^T       rounded to BF16 after every operation, as in train/lora.h
 //
-// The adapters of all parts are one pair: A [parts * rank, cols], one below the other, and B [rows, parts * rank] with
-// the parts' on its diagonal, zeros beside them. Two products make the term of q, k and v. On the way back
+// The adapters of all parts form one pair: A [parts * rank, cols], stacked, and B [rows, parts * rank], block-diagonal.
+// So q, k and v need two products. In the backward pass, with W decoded:
 //
-//   dL = bf16(scale dy B),  dA = dL^T x,  dB = scale dy^T bf16(x A^T),  dx = bf16(bf16(dy W) + bf16(dL A)),  W decoded
+//   dL = bf16(scale dy B),  dA = dL^T x,  dB = scale dy^T bf16(x A^T),  dx = bf16(bf16(dy W) + bf16(dL A))
 #pragma once
 
 #include "train/device/adapter_unit.h"
@@ -26,7 +26,7 @@ public:
     const FrozenWeight& weight() const { return weight_; }
     int64_t bytes() const;
     Status load(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
-    // The engine's linears are the base from now on, and are replaced by one that this multiplies.
+    // Uses the engine's linears as the base product and returns their replacement, which this object computes.
     DeviceLinear stand_for(std::vector<DeviceLinear> base);
 
     Status forward(const DeviceInput& in, int64_t n, float* y, int64_t y_stride, const float* bias,
@@ -47,7 +47,7 @@ public:
 private:
     int64_t rows() const { return weight_.rows(); }
     int64_t cols() const { return weight_.cols(); }
-    int64_t width() const { return adapters_.blocks.width(); }  // of x A^T
+    int64_t width() const { return adapters_.blocks.width(); }  // columns of x A^T
     Result<std::byte*> low(const std::byte* x, int64_t n, DeviceStep& step) const;
     Result<std::byte*> low_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
     cuda::BackScale scale() const { return {constants_.scale, constants_.ends}; }

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t widened_elements = int64_t{1} << 22;  // of a matrix in F16 or F32 at once
+constexpr int64_t widened_elements = int64_t{1} << 22;  // elements of an F16 or F32 matrix that are converted at a time
 
 int64_t aligned_bytes(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
 const std::byte* as_bytes_of(const void* p) { return static_cast<const std::byte*>(p); }
@@ -97,7 +97,7 @@ Status FrozenWeight::load_codes(Part& part, const Checkpoint& checkpoint, Device
     if (from.block_scales) part.codes.block_scales = reinterpret_cast<const uint8_t*>(blocks);
     if (from.float_scales) part.codes.float_scales = reinterpret_cast<const float*>(floats);
     part.tensor_scale = reinterpret_cast<const float*>(scale);
-    NIBBLE_CHECK(stream.synchronize());  // `scratch` goes
+    NIBBLE_CHECK(stream.synchronize());  // `scratch` is released on return
     checkpoint.done_with(part.tensor, 0, rows);
     return Ok{};
 }
@@ -118,7 +118,7 @@ Status FrozenWeight::load_plain(const Part& part, const Checkpoint& checkpoint, 
             values = as_bytes_of(narrow.data());
         }
         NIBBLE_CHECK(copy_to_device(part.plain + 2 * row * cols_, values, 2 * count * cols_, stream));
-        NIBBLE_CHECK(stream.synchronize());  // what it was copied from goes
+        NIBBLE_CHECK(stream.synchronize());  // the source buffer is reused
         checkpoint.done_with(part.tensor, row, count);
     }
     return Ok{};

@@ -1,5 +1,5 @@
-// Matrices of a checkpoint on a GPU as they are stored, one below the other. The engine's layouts cannot be read by
-// rows: the way back decodes these to BF16 when it needs them.
+// Matrices of a checkpoint on a GPU in their stored format, stacked by rows. The engine's layouts cannot be read row by
+// row, so the backward pass decodes these copies to BF16.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -14,23 +14,23 @@ namespace nibble {
 
 class FrozenWeight {
 public:
-    // Tensors by name and their numbers in the checkpoint.
+    // Index of each tensor in the checkpoint, by name.
     using Numbers = std::unordered_map<std::string, size_t>;
     static Numbers numbers(const Checkpoint& checkpoint);
-    // Errors: a tensor that is not there.
+    // Error: a tensor is missing.
     static Result<FrozenWeight> plan(const Checkpoint& checkpoint, const Numbers& numbers,
                                      const std::vector<std::string>& tensors);
 
     size_t parts() const { return parts_.size(); }
     int64_t rows() const { return rows_; }
     int64_t cols() const { return cols_; }
-    const std::string& stored(size_t part) const { return parts_[part].stored; }  // its type, as a table names it
-    int64_t bytes() const;                                                        // of the arena
+    const std::string& stored(size_t part) const { return parts_[part].stored; }  // its type, for tables
+    int64_t bytes() const;                                                        // in the arena
     // F16 and F32 become BF16.
     Status load(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
-    // BF16 [rows, cols]: where they lie, or decoded into scratch memory.
+    // Returns BF16 [rows, cols]: the stored values, or values decoded into scratch memory.
     Result<const std::byte*> values(DeviceStep& step) const { return values(step, 0, parts_.size()); }
-    // Of some parts.
+    // The same for `count` parts.
     Result<const std::byte*> values(DeviceStep& step, size_t first, size_t count) const;
     int64_t scratch_bytes() const { return decodes_ ? 2 * rows_ * cols_ : 0; }
 
@@ -38,7 +38,7 @@ private:
     struct Part {
         size_t tensor = 0;
         std::string stored;
-        QuantView codes;  // on the device; format none: plain
+        QuantView codes;  // in device memory; format none: plain
         const float* tensor_scale = nullptr;
         std::byte* plain = nullptr;  // BF16
     };

@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Where the micro-batch's documents begin, counted from its first token.
+// Returns where the micro-batch's documents begin, counted from its first token.
 std::vector<int64_t> documents_of_part(const MicroBatch& m) {
     const int64_t from = m.row * m.batch->seq, to = from + m.tokens();
     std::vector<int64_t> begins;

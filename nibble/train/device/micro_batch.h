@@ -1,4 +1,4 @@
-// The rows of a step that go forward and back together on a GPU, and what the kernels read of them.
+// A micro-batch: rows of a step that a GPU computes together, and the arrays that kernels read.
 #pragma once
 
 #include "data/train_batch.h"
@@ -12,7 +12,7 @@ namespace nibble {
 struct MicroBatch {
     const TrainBatch* batch = nullptr;
     int64_t row = 0, rows = 0;  // of the batch
-    int64_t first_row = 0;      // of the step, over all batches
+    int64_t first_row = 0;      // number of the first row in the step, over all batches
 
     int64_t tokens() const { return rows * batch->seq; }
     std::span<const int32_t> ids() const { return part(batch->tokens); }
@@ -28,15 +28,15 @@ private:
     }
 };
 
-// At most `rows` rows each, in order; a batch's last one may have fewer.
+// Cuts batches, in order, into micro-batches of at most `rows` rows. The last one of a batch may have fewer.
 std::vector<MicroBatch> cut_micro_batches(std::span<const TrainBatch> batches, int64_t rows);
 
-// Its documents as texts without logits.
+// Returns the documents of the micro-batch as texts without logits.
 Batch texts_of(const MicroBatch& m);
-// [tokens]: the row where a row's document begins.
+// Returns [tokens]: the row in which the document of each row begins.
 std::vector<int32_t> first_rows(const MicroBatch& m);
 
-// Rows of the micro-batch by token id: those of ids[i] are order[begin[i]] ... order[begin[i + 1] - 1], ascending.
+// Rows of the micro-batch by token id: rows of ids[i] are order[begin[i]] ... order[begin[i + 1] - 1], ascending.
 struct RowsById {
     std::vector<int32_t> ids, begin, order;
 };

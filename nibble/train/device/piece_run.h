@@ -1,5 +1,5 @@
-// Which micro-batches of any number a rank has: runs of a power of two each, of which the last ranks may have fewer or
-// none. So the sum of a run is a node of the tree over all (accumulation.h), as if what is missing had been left out.
+// The micro-batches of a rank: a contiguous run whose length is a power of two. The last ranks may have fewer or none.
+// So the sum of a run is a node of the tree over all micro-batches (accumulation.h).
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace nibble {
 
 struct PieceRun {
     int64_t begin = 0, end = 0;
-    int present = 1;  // ranks that have some: the first ones
+    int present = 1;  // number of ranks with micro-batches: the first ones
 
     static PieceRun of(int64_t pieces, int rank, int size) {
         const auto each = static_cast<int64_t>(

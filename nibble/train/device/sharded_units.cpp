@@ -22,7 +22,7 @@ std::array<int64_t, 3> most_elements(const TrainWeights& weights) {
 
 }  // namespace
 
-// Of a part, by any rank from any other.
+// Returns the largest number of elements of a part that a rank receives from another rank.
 int64_t ShardedUnits::most_received(const TrainWeights& weights, const FlatShards& shards) {
     int64_t most = 0;
     for (const FlatLayout::Range& part : weights.parts()) {
@@ -60,7 +60,7 @@ Result<std::unique_ptr<ShardedUnits>> ShardedUnits::create(const TrainWeights& w
     }
     const int64_t vectors = weights.flat().vector_elements();
     NIBBLE_TRY(units->vectors_, units->memory_->allocate_array<float>(vectors));
-    NIBBLE_CHECK(fill_device(unit_bytes(units->vectors_), 0, 4 * vectors, compute));  // gaps stay so
+    NIBBLE_CHECK(fill_device(unit_bytes(units->vectors_), 0, 4 * vectors, compute));  // gaps stay zero
     const int64_t received = most_received(weights, ranks.shards());
     for (int r = 0; r < ranks.size(); ++r) {
         float* from = nullptr;
@@ -133,7 +133,7 @@ Status ShardedUnits::enter(size_t part, bool back) {
 Status ShardedUnits::leave(size_t part, bool back) {
     NIBBLE_CHECK(slots_[weights_.slot_of(part)].free->record(compute_));
     NIBBLE_CHECK(left_[leaves_++ % left_.size()]->record(compute_));
-    // Of the embedding and the head nobody waits for the place.
+    // No other part waits for the slot of the embedding or the head.
     return back && part >= 3 && part <= weights_.flat().units.size() ? gather(part - 2, true) : Status(Ok{});
 }
 
@@ -173,7 +173,7 @@ Status ShardedUnits::reduce(size_t part) {
     return slot.sent->record(stream_);
 }
 
-// `first`: of the flat arrays' gradient. To every rank what it keeps of the part.
+// Sends to every rank the elements of the part that it keeps. `first`: base of the flat gradient.
 Status ShardedUnits::exchange_gradient(size_t part, float* first) {
     std::vector<DeviceGroup::Part> send, receive;
     int64_t own = 0;

@@ -1,5 +1,5 @@
-// kept: q, k and v before norms and rotary embedding, rounded to BF16; what attention gives; logarithms of its rows'
-// sums.
+// kept: q, k and v before norms and rotary embedding, rounded to BF16; the output of attention; the logarithms of its
+// softmax sums.
 #include "kernels/attention_backward_cuda.h"
 #include "model/device/attention.h"
 #include "train/device/device_cache.h"
@@ -36,7 +36,7 @@ private:
     AttentionConfig config_;
     const DeviceAttention* engine_ = nullptr;
     TrainLinear qkv_, out_;
-    int64_t q_norm_ = 0, k_norm_ = 0;  // in the flat arrays
+    int64_t q_norm_ = 0, k_norm_ = 0;  // offsets in the flat arrays
     bool cached_ = false;
 };
 

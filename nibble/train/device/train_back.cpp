@@ -1,4 +1,4 @@
-// The way back of TrainPass.
+// The backward pass of TrainPass.
 #include "kernels/loss_cuda.h"
 #include "train/device/train_pass.h"
 #include "train/device/train_scratch.h"
@@ -16,7 +16,7 @@ Status TrainPass::head(float* log_probs, float* gradient, float* of_vectors) {
     NIBBLE_CHECK(mark("head and loss"));
     TrainWork work = work_of(step, part, of_vectors);
     const int64_t vocab = weights_.config().vocab, most = TrainScratch::slab(shape_.tokens(), vocab);
-    // Gradients take the logits' place.
+    // Gradients overwrite the logits.
     NIBBLE_TRY(std::byte * logits, step.scratch.allocate(2 * most * vocab));
     const bool taught = gradient && teaching_.head;
     std::byte* teacher = nullptr;

@@ -1,8 +1,8 @@
 // Multi-head latent attention.
 //
-// kept: what the first product gave, cut up and rounded to BF16 (the inputs of the inner norms: of the queries where
-// there is q_b, of the latent row; the shared key), what kv_b gave, queries after the rotary embedding, what attention
-// gives, logarithms of its rows' sums.
+// kept: the parts of the first product's output, rounded to BF16 (the inputs of the inner norms: that of the queries if
+// there is q_b, and that of the latent row; the shared key); the output of kv_b; the queries after the rotary
+// embedding; the output of attention; the logarithms of its softmax sums.
 #include "kernels/attention_backward_cuda.h"
 #include "model/device/latent_attention.h"
 #include "train/device/device_cache.h"
@@ -32,11 +32,11 @@ private:
     int64_t v_cols() const { return int64_t{config_.heads} * config_.v_dim; }
     cuda::LatentShape shape(const DeviceStep& step) const;
     Status see(std::span<std::byte* const> kept, TrainWork& work) const;
-    // Rows of an inner norm: what it gives, and on the way back d of what it read.
+    // normed() applies an inner norm to rows; norm_back() computes the gradient of its input.
     Status normed(const std::byte* x, int64_t width, const float* weight, std::byte* y, TrainWork& work) const;
     Status norm_back(const std::byte* x, int64_t width, const float* weight, const std::byte* dy, float* dx,
                      float* dweight, TrainWork& work) const;
-    // d of what the first product gave, from those of queries and of kv_b's outputs.
+    // Computes the gradient of the first product's output from those of queries and of kv_b's output.
     Status to_first_product(std::span<std::byte* const> kept, const std::byte* dq, const std::byte* d_kv,
                             const std::byte* d_shared, std::byte* d_in, float* gradient, TrainWork& work) const;
 
@@ -45,8 +45,8 @@ private:
     const DeviceLatentAttention* engine_ = nullptr;
     TrainLinear in_, q_b_, kv_b_, out_;
     bool has_q_b_ = false;
-    int64_t q_part_ = 0;                // of in_'s outputs
-    int64_t q_norm_ = 0, kv_norm_ = 0;  // in the flat arrays, or -1
+    int64_t q_part_ = 0;                // columns of in_'s output for queries
+    int64_t q_norm_ = 0, kv_norm_ = 0;  // offsets in the flat arrays, or -1
     bool cached_ = false;
 };
 
@@ -154,7 +154,7 @@ Status TrainLatentAttention::forward(const std::byte* x, std::span<std::byte* co
     return y ? out_.forward_rounded(kept[heads], n, y, work) : Status(Ok{});
 }
 
-// K and V as rows, for the sake of their size alone.
+// Builds K and V as rows, only to record their magnitudes.
 Status TrainLatentAttention::see(std::span<std::byte* const> kept, TrainWork& work) const {
     DeviceStep& step = work.step;
     const DeviceScope scope(step);

@@ -1,6 +1,6 @@
-// A linear while it is trained on a GPU (or several that read the same rows, stacked): its three products. Forward is
-// the engine's; those of the way back are planned once per number of tokens. Where the engine's linear has another
-// product in its place (DeviceLinear::other), that is a TrainedProduct and makes all three.
+// The three products of a linear in training on a GPU (or of several stacked linears that read the same rows). The
+// forward product is the engine's. The backward products are planned once per number of tokens. If the engine's linear
+// is replaced (DeviceLinear::other), the replacement is a TrainedProduct and computes all three.
 #pragma once
 
 #include "kernels/codes_product_cuda.h"
@@ -18,7 +18,7 @@ namespace nibble {
 
 struct TrainCacheRows;
 
-// Plans by (tokens, rows, cols of W, scaled), and of products of codes by shape, made on the first use and kept.
+// Plans by (tokens, rows, cols of W, scaled), and plans of code products by shape. They are made on first use and kept.
 class BackPlans {
 public:
     explicit BackPlans(const DeviceInfo& device) : device_(device) {}
@@ -31,40 +31,40 @@ private:
     std::map<cuda::CodesShape, cuda::CodesPlan> codes_;
 };
 
-// What a linear or a mixer finds during a pass.
+// The data that a linear or a mixer uses during a pass.
 struct TrainWork {
     DeviceStep& step;
-    const std::byte* published = nullptr;  // flat, BF16; at least the block in hand
+    const std::byte* published = nullptr;  // flat, BF16; at least the current block is valid
     BackPlans& plans;
-    std::byte* workspace = nullptr;  // of products and of sums in two stages, used in turns
-    const int32_t* first = nullptr;  // [rows]: the row where a row's document begins
-    const float* amax = nullptr;     // of a mixer's x, where TrainMixer::reads_amax(); else null
-    // Of the block, where K and V are to be seen, or are not cached as they are; null: neither.
+    std::byte* workspace = nullptr;  // of products and of two-stage sums, which use it one after another
+    const int32_t* first = nullptr;  // [rows]: the row where each row's document begins
+    const float* amax = nullptr;     // maximum of a mixer's x if TrainMixer::reads_amax(); else null
+    // The block's cache, if K and V are recorded or rounded; else null.
     const TrainCacheRows* cache = nullptr;
-    float* of_vectors = nullptr;  // where gradients of vectors go: flat, of which vectors alone lie there
+    float* of_vectors = nullptr;  // base of the gradients of vectors: a flat address at which only vectors are stored
 };
 
-// Where the vectors of a model lie: in the flat arrays by the tensor's name, and on the device as they multiply (null
-// while nothing is loaded).
+// The vectors of a model: their place in the flat arrays by tensor name, and their FP32 values on the device (null
+// before loading).
 struct TrainVectors {
     std::function<Result<int64_t>(const std::string& tensor)> place;
     std::function<const float*(int64_t place)> at;
 };
 
-// A place of -1: a frozen parameter, whose values the engine has loaded. No gradient is wanted of it (null).
+// Place -1 is a frozen parameter, whose values the engine has loaded. Its gradient is null and is not computed.
 inline float* gradient_at(float* gradient, int64_t place) { return place < 0 ? nullptr : gradient + place; }
 
-// What is made between the two products of the way back, such as an x that follows from dx; empty: nothing.
+// Work between the two backward products, for example to compute an x that depends on dx; empty: nothing.
 using Between = std::function<Status()>;
 inline Status made(const Between& between) { return between ? between() : Status(Ok{}); }
 
-// A product in a linear's place with its way back, as TrainLinear's: what a recipe rounds (TrainProduct), or adapters
-// over a frozen weight (FrozenProduct).
+// Replaces a linear's products, including the backward pass: a quantizing recipe (TrainProduct), or adapters over a
+// frozen weight (FrozenProduct).
 class TrainedProduct : public DeviceProduct {
 public:
-    // Its operands from the published values.
+    // Makes its operands from the published values.
     virtual Status publish(const std::byte* published, const Stream& stream) const = 0;
-    // x: of the forward product; null where not reads_inputs_back().
+    // x: the input of the forward product; null unless reads_inputs_back().
     virtual Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
                                   TrainWork& work) const = 0;
     virtual bool reads_inputs_back() const { return false; }
@@ -76,49 +76,49 @@ public:
         NIBBLE_CHECK(made(between));
         return weight_gradient(dy, x, n, gradient, add, work);
     }
-    // Whether its input is rounded by the largest magnitude of all of it.
+    // Returns true if the rounding of its input needs the largest magnitude of the whole input.
     virtual bool reads_amax() const { return false; }
-    // Of the products of the way back, beside the caller's, at most.
+    // Maximum scratch memory of the backward products, in addition to the caller's.
     virtual int64_t back_scratch_bytes(int64_t n) const = 0;
 };
 
 class TrainLinear {
 public:
     TrainLinear() = default;
-    // The engine's linear then reads its biases at `vectors`. Errors: parts that do not multiply as one.
+    // The engine's linear then reads its biases from `vectors`. Error: parts that do not multiply as one product.
     TrainLinear(const FlatMatrix& weight, DeviceLinear& engine, const TrainVectors& vectors);
     static Result<TrainLinear> of(const FlatMatrix& weight, DeviceStack& engine, const TrainVectors& vectors);
 
     int64_t rows() const { return weight_.rows; }
     int64_t cols() const { return weight_.cols; }
-    // Of sums in two stages.
+    // Bytes for two-stage sums.
     int64_t workspace() const { return weight_.bias < 0 ? 0 : cuda::column_sums_workspace(weight_.rows); }
 
-    // y [n, rows] FP32, y_stride floats from row to row (0: adjacent).
+    // y [n, rows] FP32, y_stride floats from row to row (0: contiguous).
     Status forward(const std::byte* x, int64_t n, float* y, int64_t y_stride, TrainWork& work) const;
-    // The same rounded to BF16, rows adjacent; rounded_bytes(): what it takes of scratch memory.
+    // The same rounded to BF16, with contiguous rows. It uses rounded_bytes() of scratch memory.
     Status forward_rounded(const std::byte* x, int64_t n, std::byte* y, TrainWork& work,
                            const float* amax = nullptr) const {
         return engine_.forward_rounded({.x = x, .amax = amax}, n, y, work.step);
     }
-    // Whether forward_rounded() of so many rows is faster by the largest magnitude of x (DeviceInput::amax).
+    // Returns true if forward_rounded() of n rows is faster with the largest magnitude of x (DeviceInput::amax).
     bool reads_amax(int64_t n) const { return own() && rounded_bytes(n) == 0 && own()->reads_amax(); }
-    int64_t rounded_bytes(int64_t n) const {  // of so many rows and fewer
+    int64_t rounded_bytes(int64_t n) const {  // for n rows or fewer
         return std::max(engine_.rounded_bytes(n), engine_.rounded_bytes(std::min<int64_t>(n, 64)));
     }
-    // dx [n, cols] BF16 = dy [n, rows] BF16 W. x: may be null where not reads_inputs_back().
+    // dx [n, cols] BF16 = dy [n, rows] BF16 W. x may be null unless reads_inputs_back().
     Status input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, TrainWork& work) const;
     bool reads_inputs_back() const { return own() && own()->reads_inputs_back(); }
-    // dW = dy^T x into `gradient` (flat), or with `add` += it; the sums of dy where there are biases (not with `add`)
-    // into work.of_vectors.
+    // Writes dW = dy^T x to `gradient` (flat), or adds it with `add`. If there are biases, the sums of dy go to
+    // work.of_vectors (not supported with `add`).
     Status weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                            TrainWork& work) const;
-    // Both, with one reading of dy where there is a kernel for it.
+    // Both gradients, reading dy once if a kernel supports it.
     Status backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient, bool add,
                     TrainWork& work, const Between& between = {}) const;
 
-    // The engine's operand from the published values. Not with `overlap`: a product may read its weights before the
-    // kernel in front of it has ended.
+    // Makes the engine's operand from the published values. It must not be used with `overlap`: a product may then read
+    // its weights before the previous kernel has ended.
     Status publish(const std::byte* published, const Stream& stream) const;
 
 private:

@@ -1,4 +1,4 @@
-// Mamba-2. kept: what in_proj gave, rounded to BF16; what out_proj reads.
+// Mamba-2. kept: the output of in_proj, rounded to BF16; the input of out_proj.
 #include "kernels/ssm_backward_cuda.h"
 #include "model/device/mamba.h"
 #include "train/device/train_mixer.h"
@@ -21,10 +21,11 @@ public:
 
 private:
     std::string prefix_;
-    size_t index_ = 0;  // of the block
+    size_t index_ = 0;  // number of the block
     const DeviceMamba* engine_ = nullptr;
     TrainLinear in_, out_;
-    // In the flat arrays; -1: frozen, or a convolution without biases. Then where the first two lie as they multiply.
+    // Offsets in the flat arrays; -1: frozen, or a convolution without biases. The pointers are the FP32 values of the
+    // first two.
     int64_t conv_weight_ = 0, a_log_ = 0, conv_bias_ = -1, d_ = 0, dt_bias_ = 0, norm_ = 0;
     const float *conv_weight_values_ = nullptr, *a_log_values_ = nullptr;
 };
@@ -50,7 +51,7 @@ Result<std::unique_ptr<TrainMixer>> TrainMamba::make(const TrainMixerParts& part
     if (t->a_log_ < 0) return std::unique_ptr<TrainMixer>(std::move(t));
     t->conv_weight_values_ = vectors.at(t->conv_weight_);
     t->a_log_values_ = vectors.at(t->a_log_);
-    // The convolution's weights and a have places of the engine's: publish() writes them.
+    // The engine has its own copies of the convolution's weights and of a; publish() writes them.
     DeviceMamba::Vectors read = engine.vectors();
     if (t->conv_bias_ >= 0) read.conv_bias = vectors.at(t->conv_bias_);
     read.d = vectors.at(t->d_);

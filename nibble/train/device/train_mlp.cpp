@@ -1,4 +1,4 @@
-// kept: what the first product gave, rounded to BF16.
+// kept: the output of the first product, rounded to BF16.
 #include "train/device/train_mlp.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Status TrainMlp::backward(const std::byte* x, std::span<std::byte* const> kept, 
     NIBBLE_TRY(std::byte * mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_mid, step.scratch.allocate(mid_bytes(n)));
     NIBBLE_TRY(std::byte * d_in, step.scratch.allocate(2 * n * in_.rows()));
-    if (out_.reads_inputs_back())  // else the activation's way back is the first to have it
+    if (out_.reads_inputs_back())  // otherwise the backward pass of the activation writes it first
         NIBBLE_CHECK(cuda::activate(config_.activation, config_.gated, kept[0], n, config_.intermediate, {mid},
                                     step.overlap, step.stream));
     const auto through_activation = [&] {

@@ -1,4 +1,4 @@
-// The MLP's twin as a part of another mixer (a shared expert).
+// The training version of an MLP as a part of another mixer (a shared expert).
 #pragma once
 
 #include "model/device/mlp.h"
@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// units: of its first product and of its second.
+// units: of its first and of its second product.
 Result<std::unique_ptr<TrainMixer>> make_train_mlp(DeviceMlp& mlp, std::span<const FlatMatrix> units,
                                                    const TrainVectors& vectors);
 

@@ -1,7 +1,7 @@
-// A mixture of experts. Nothing waits for the number of tokens that an expert has: its products find it on the device.
+// A mixture of experts. The host does not wait for the number of tokens per expert, which products read on the device.
 //
 // kept: the router's logits and choice; the outputs of the experts' first products in sorted order, rounded to BF16;
-// the shared expert's; around experts that see a latent width, what they read and the sum of what they give.
+// the buffers of the shared expert; for experts with a latent width, their inputs and the sum of their outputs.
 #include "kernels/moe_backward_cuda.h"
 #include "model/device/moe.h"
 #include "train/device/cast_operand.h"
@@ -14,7 +14,8 @@
 namespace nibble {
 namespace {
 
-// The same linear of all experts: grouped products, a recipe's one after the other, or adapters over frozen weights.
+// The same linear of all experts: grouped products, products of a recipe (expert by expert), or adapters over frozen
+// weights.
 class TrainExperts {
 public:
     TrainExperts() = default;
@@ -31,12 +32,12 @@ public:
         return t;
     }
     bool quantized() const { return !products_.empty(); }
-    // Of scratch memory for products of so many slots.
+    // Scratch memory for products of this many slots.
     int64_t forward_bytes(int64_t slots, bool sorted) const {
         if (frozen_) return frozen_->scratch_bytes(slots);
         return quantized() && !sorted ? whole(2 * slots * cols()) : 0;
     }
-    // n: rows of an expert, at most.
+    // n: maximum number of rows per expert.
     int64_t back_bytes(int64_t n, int64_t slots) const {
         if (frozen_) return frozen_->back_scratch_bytes(slots);
         const int64_t of_inputs = whole(2 * expert_rows(n) * cols()), of_outputs = whole(2 * expert_rows(n) * rows());
@@ -49,13 +50,13 @@ public:
     Status forward(const DeviceExpertRows& in, float* y, TrainWork& work) const {
         return engine_->forward(in, y, work.step);
     }
-    // begin: on the device, and where products are quantized on the host.
+    // begin: on the device; host: the same on the host, if products are quantized.
     struct Rows {
         int64_t slots = 0;
         const int32_t* begin = nullptr;
         std::vector<int32_t> host;
     };
-    // x: of the forward product, sorted; not read where not reads_inputs_back().
+    // x: input of the forward product, sorted; not read unless reads_inputs_back().
     Status input_gradient(const std::byte* dy, const std::byte* x, const Rows& of, std::byte* dx,
                           TrainWork& work) const {
         if (frozen_) return frozen_->input_gradient(dy, of.slots, of.begin, dx, work);
@@ -87,7 +88,7 @@ private:
         return {.experts = static_cast<int>(engine_->experts), .slots = slots, .rows = rows(), .cols = cols()};
     }
 
-    // Rows [first, first + n) of x [.., width], zeros behind them.
+    // Returns rows [first, first + n) of x [.., width], padded with zeros.
     static Result<std::byte*> padded(const std::byte* x, int64_t first, int64_t n, int64_t width, DeviceStep& step) {
         const int64_t all = expert_rows(n);
         NIBBLE_TRY(std::byte * to, step.scratch.allocate(2 * all * width));
@@ -132,8 +133,8 @@ private:
 
     FlatMatrix weights_;
     const DeviceExperts* engine_ = nullptr;
-    std::vector<const TrainProduct*> products_;  // of every expert, where a recipe quantizes them
-    const FrozenExperts* frozen_ = nullptr;      // where adapters are trained
+    std::vector<const TrainProduct*> products_;  // one per expert, if a recipe quantizes them
+    const FrozenExperts* frozen_ = nullptr;      // set if adapters are trained
 };
 
 class TrainMoe : public TrainMixer {
@@ -150,12 +151,12 @@ public:
 private:
     enum Buffer : size_t { logits, experts, weights, begin, rows, places, wide, latent, sum, shared };
     static cuda::Routing routing_of(std::span<std::byte* const> kept);
-    // dx of what the experts read, from dy of the sum of what they give; both [tokens, width].
+    // Computes dx of the experts' inputs from dy of the sum of their outputs; both [tokens, width].
     Status experts_backward(const std::byte* x, std::span<std::byte* const> kept, const std::byte* dy, std::byte* dx,
                             float* d_weights, float* gradient, TrainWork& work) const;
 
     MoeConfig config_;
-    int64_t hidden_ = 0, width_ = 0;  // width: that experts see
+    int64_t hidden_ = 0, width_ = 0;  // width_: of the experts' inputs
     DeviceMoe* engine_ = nullptr;
     TrainLinear gate_, to_latent_, from_latent_;
     TrainExperts in_, out_;
@@ -280,7 +281,7 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
     if (in_.quantized()) {
         NIBBLE_TRY(of.host, rows_of_experts(routing.begin, config_.experts, step.stream));
     }
-    if (out_.reads_inputs_back())  // else the activation's way back is the first to have it
+    if (out_.reads_inputs_back())  // otherwise the backward pass of the activation writes it first
         NIBBLE_CHECK(cuda::activate(config_.expert.activation, config_.expert.gated, kept[wide], slots, inner, {mid},
                                     step.overlap, step.stream));
     NIBBLE_CHECK(out_.input_gradient(d_sorted, mid, of, d_mid, work));
@@ -297,7 +298,7 @@ Status TrainMoe::experts_backward(const std::byte* x, std::span<std::byte* const
                                                   .d_weights = d_weights,
                                                   .plain_mid = out_.quantized()},
                                                  step.stream));
-    // What is rounded is the CPU's: the inputs of the forward product, and the gradient of its output.
+    // The same values are rounded as on a CPU: the inputs of the forward product, and the gradient of its output.
     if (out_.quantized())
         NIBBLE_CHECK(cuda::weigh_slots(slots, width_, routing.places, routing.weights, d_sorted, step.stream));
     NIBBLE_CHECK(out_.weight_gradient(d_sorted, mid, of, gradient, work));
@@ -316,7 +317,7 @@ Status TrainMoe::backward(const std::byte* x, std::span<std::byte* const> kept, 
     const int64_t n = step.rows;
     NIBBLE_TRY(float* d_weights, step.scratch.allocate_array<float>(n * config_.top_k));
     NIBBLE_TRY(std::byte * d_logits, step.scratch.allocate(2 * n * config_.experts));
-    // Parts of dx, each rounded to BF16.
+    // Terms of dx, each rounded to BF16.
     std::byte *of_router = nullptr, *of_shared = nullptr, *of_latent = nullptr;
     NIBBLE_TRY(of_router, step.scratch.allocate(2 * n * hidden_));
     if (shared_) {

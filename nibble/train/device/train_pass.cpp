@@ -71,7 +71,7 @@ Status TrainPass::allocate(const LentActivations& lent) {
     DeviceArena::Mark end = start;
     for (size_t b = 0; b < weights_.layers().size(); ++b) {
         Kept kept;
-        if (shape_.recompute == Recompute::block) {  // one memory for all: that of the largest
+        if (shape_.recompute == Recompute::block) {  // one memory for all blocks, as large as the largest
             kept_memory_->release(start);
             NIBBLE_CHECK(rest(b, kept));
             end = std::max(end, kept_memory_->mark());
@@ -111,7 +111,7 @@ Status TrainPass::fill_kind(Kind& kind, const Batch& texts) {
                    KvPool::create({layer.mixer->state()}, kind.pool_tokens, kind.pool_sequences,
                                   [&](int64_t bytes) { return device_state_memory(bytes, device_.index, stream_); }));
     }
-    // Their pages are free again at the end of this scope and written by later work of this stream only.
+    // The pages are free again at the end of this scope, but only later work of this stream can overwrite them.
     std::vector<Sequence> sequences;
     std::vector<Sequence*> list;
     sequences.reserve(static_cast<size_t>(count));
@@ -150,7 +150,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
     unique_ = std::ssize(by_id.ids);
     NIBBLE_CHECK(upload_.send(device_.index, stream_));
     NIBBLE_CHECK(copied_.after(stream_));
-    // Attention's workspace follows from the documents: more of them than were planned for may want more.
+    // Attention's workspace depends on the documents: more documents than planned may need more.
     int64_t attention = 0;
     for (const Kind& kind : kinds_) attention = std::max(attention, kind.batch.attention_workspace());
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_, attention));
@@ -184,7 +184,7 @@ Status TrainPass::set_slopes(std::span<const float> slopes) {
 Status TrainPass::forward(bool keep) {
     const auto layers = weights_.layers();
     DeviceStep& step = *kinds_[0].step;
-    // Not with overlap: the kernels before may have written the weights that the first products read ahead.
+    // Not with overlap: earlier kernels may have written the weights that the first products prefetch.
     NIBBLE_CHECK(enter(0, false));
     NIBBLE_CHECK(mark("embedding"));
     NIBBLE_CHECK(cuda::embed(weights_.embedding(), step.tokens, tokens_, hidden(), kept_[0].stream, false, stream_));
@@ -194,7 +194,8 @@ Status TrainPass::forward(bool keep) {
         NIBBLE_CHECK(enter(1 + b, false));
         NIBBLE_CHECK(mark("forward", static_cast<int64_t>(b)));
         const Kept& kept = kept_[b];
-        std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;  // in turns where nothing is read again
+        // alternates if the stream is not read again
+        std::byte* const stream = keep ? kept.stream : kept_[b % 2].stream;
         cuda::AddNorm norm{.tokens = tokens_,
                            .width = hidden(),
                            .h = stream,
@@ -239,7 +240,7 @@ Status TrainPass::block_forward(size_t b, bool keep, bool y, const float* amax) 
     return weights_.mixer(b).forward(kept.x, kept.rest, keep, wanted ? output_of(b, keep) : nullptr, work);
 }
 
-// K and V are seen once: on the way back, where there is one.
+// K and V are recorded once: in the backward pass if there is one.
 TrainWork TrainPass::work_of(size_t block, bool back, float* of_vectors) {
     TrainWork work = work_of(step_of(block), 1 + block, of_vectors);
     if (cache_ && cache_->calibrating() != back) work.cache = cache_->of(block);

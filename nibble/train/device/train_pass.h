@@ -1,11 +1,11 @@
-// One micro-batch forward and back on a GPU. Forward are the engine's layers, part by part, so that what lies between
-// their products can be kept; the backward pass is in kernels/*_backward_cuda.h.
+// Computes one micro-batch forward and backward on a GPU. The forward pass uses the engine's layers, part by part, so
+// that intermediates can be kept. The kernels of the backward pass are in kernels/*_backward_cuda.h.
 //
 //   stream b   the residual stream that block b reads, BF16; always kept
-//   x, rest    of a block: its normed input; what its mixer keeps (TrainMixerSizes::kept). Kept, or computed again
-//              (Recompute::block). A norm behind the mixer reads `out`, what the mixer gives rounded to BF16
+//   x, rest    of a block: its normed input, and the buffers of its mixer (TrainMixerSizes::kept). They are kept, or
+//              recomputed (Recompute::block). If a norm follows the mixer, `out` is the mixer's output in BF16
 //
-// All work is queued in one stream; only prepare() may wait (for the copies of the micro-batch before last).
+// All work is queued in one stream. Only prepare() may wait (for the copies of the micro-batch before the last one).
 #pragma once
 
 #include "kernels/sampling_row.h"
@@ -23,7 +23,7 @@
 
 namespace nibble {
 
-// Copies from host memory that is used in turns: before the third, the first must have arrived.
+// Guards two alternating buffers in host memory: the third copy waits until the first has arrived.
 class CopyGuard {
 public:
     Status before() {
@@ -44,62 +44,64 @@ private:
     size_t count_ = 0;
 };
 
-// Memory that others have in turn, as its user TrainPass::updates, and the arena that is all of it.
+// Memory shared with rollouts, used under the name TrainPass::updates, and an arena that covers it.
 struct LentActivations {
-    std::shared_ptr<LentMemory> memory;  // null: what is kept has memory of its own
+    std::shared_ptr<LentMemory> memory;  // null: activations have memory of their own
     DeviceArena* arena = nullptr;
 };
 
 class TrainPass {
 public:
-    // What it allocates, as items of a memory plan. Needs the device for the plans of attention.
+    // Returns the allocations of a pass as items of a memory plan. It needs the device for the plans of attention.
     static Result<std::vector<TrainMemoryPlan::Item>> sizes(const TrainWeights& weights, const TrainPassShape& shape,
                                                             const DeviceInfo& device);
     static constexpr std::string_view updates = "updates";
-    // Weights, units, device, stream and the lent arena outlive it. Allocates. units: of Sharding::all, else null.
+    // Allocates a pass. Weights, units, device, stream and the shared arena must outlive it. units: for Sharding::all,
+    // else null.
     static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, ShardedUnits* units,
                                                      DeviceTrace& trace, const TrainPassShape& shape,
                                                      const DeviceInfo& device, const Stream& stream, ThreadPool& pool,
                                                      const LentActivations& lent = {});
 
-    // The micro-batch of the next calls. Copies what kernels read of it.
+    // Sets the micro-batch of the next calls and copies the arrays that kernels read.
     Status prepare(const MicroBatch& m);
-    // Embedding and all blocks; `keep`: for backward().
+    // Computes embedding and all blocks. `keep`: keeps intermediates for backward().
     Status forward(bool keep);
-    // Log-probabilities are of this distribution from now on; before: of the raw one.
+    // Log-probabilities belong to this sampling distribution from now on; initially to the raw one.
     void draw_from(const cuda::Drawn& drawn) { drawn_ = drawn; }
-    // K and V are seen, and count as this cache has them; it outlives the pass.
+    // Records and rounds K and V as this cache requires. The cache must outlive the pass.
     void cache_in(DeviceCache* cache) { cache_ = cache; }
-    // log_probs [tokens] on the device, of all labels; after forward().
+    // Writes the log-probabilities [tokens] of all labels to device memory. Call it after forward().
     Status log_probs(float* out);
-    // Slopes of the loss by every label's log-probability [tokens], host memory that may be reused at once.
+    // Sets the slopes of the loss by every label's log-probability [tokens]. The host memory may be reused at once.
     Status set_slopes(std::span<const float> slopes);
-    // The gradient of sum(slope * log p) into `gradient` (flat, all of it; with units: what this rank keeps of the sum
-    // of all ranks, then vectors), and log_probs as above; after forward(true) and set_slopes().
+    // Writes the gradient of sum(slope * log p) to `gradient` (flat, complete; with units: the elements that this rank
+    // keeps, summed over all ranks, then vectors), and log_probs as above. Call it after forward(true) and
+    // set_slopes().
     Status backward(float* gradient, float* log_probs);
 
-    // The next gradients are of the loss beside a teacher (TeacherLoss), of whose last rows its head makes logits: the
-    // slopes are weights then, and losses take the place of log-probabilities. head null: no teacher.
+    // The next gradients are of the distillation loss (TeacherLoss). The teacher's head computes logits from its last
+    // rows. Slopes are then weights, and losses replace log-probabilities. head null: no teacher.
     struct Teaching {
         const DeviceLinear* head = nullptr;
-        const std::byte* rows = nullptr;  // [tokens, cols of the head] BF16
+        const std::byte* rows = nullptr;  // [tokens, columns of the head] BF16
         float cross_entropy = 0;
     };
     void teach(const Teaching& teaching) { teaching_ = teaching; }
 
 private:
-    struct Kind {  // of attention: blocks of equal cache shape, heads and window share work lists and pages
+    struct Kind {  // blocks of equal cache shape, heads and window share work lists and pages
         size_t layer = 0;
         std::unique_ptr<KvPool> pool;
         int64_t pool_tokens = 0, pool_sequences = 0;
         DeviceBatch batch;
         std::optional<DeviceStep> step;
     };
-    struct Kept {  // of a block
+    struct Kept {  // buffers of a block
         std::byte* stream = nullptr;
         std::byte* x = nullptr;
         std::vector<std::byte*> rest;
-        std::byte* out = nullptr;  // where a norm follows
+        std::byte* out = nullptr;  // if a norm follows the mixer
     };
     TrainPass(const TrainWeights& weights, ShardedUnits* units, DeviceTrace& trace, const TrainPassShape& shape,
               const DeviceInfo& device, const Stream& stream, Workspace host)
@@ -118,10 +120,10 @@ private:
     DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
     int64_t hidden() const { return weights_.config().hidden; }
 
-    // Around the work of a part (flat_parts()).
+    // Calls around the work of a part (flat_parts()).
     Status enter(size_t part, bool back) { return units_ ? units_->enter(part, back) : Status(Ok{}); }
     Status leave(size_t part, bool back) { return units_ ? units_->leave(part, back) : Status(Ok{}); }
-    // Where its gradient goes; `gradient`: of the flat arrays.
+    // Returns the destination of the part's gradient; `gradient`: base of the flat arrays.
     Result<float*> gradient_of(size_t part, float* gradient) {
         return units_ ? units_->gradient(part) : Result<float*>(gradient);
     }
@@ -135,20 +137,22 @@ private:
     }
     TrainWork work_of(DeviceStep& step, size_t part, float* of_vectors = nullptr);
     TrainWork work_of(size_t block, bool back, float* of_vectors = nullptr);
-    // Where a mixer's output goes; keep: the way back reads it.
+    // Returns the buffer of a mixer's output; keep: the backward pass reads it.
     std::byte* output_of(size_t block, bool keep) { return keep && kept_[block].out ? kept_[block].out : y_; }
     bool keeps(bool keep) const { return keep && shape_.recompute != Recompute::block; }  // of a forward pass
-    // Mixer of a block from its normed input; `y`: wanted. Without `keep` nothing stays that only backward() reads.
-    // Where the norm in front of a mixer leaves the largest magnitude of x, 0 now; null: nobody reads it.
+    // block_forward() computes a block's mixer from its normed input; y false: no output is needed. Without `keep` it
+    // writes no buffers that only backward() reads. amax_for() returns a zeroed place for the largest magnitude of x,
+    // which the norm before the mixer writes; null: not needed.
     Result<float*> amax_for(size_t block) const;
     Status block_forward(size_t block, bool keep, bool y, const float* amax = nullptr);
-    // The gradient of the stream through a block: d_stream_ += ..., and dy_ is that rounded.
+    // Computes the gradient of the residual stream through a block: d_stream_ += ..., and dy_ is its rounded value.
     Status block_backward(size_t block, float* gradient, float* of_vectors);
-    // Logits in slabs, log-probabilities; with `gradient` the way back to normed_, whose gradient goes to dx_.
+    // Computes logits in slabs and log-probabilities; with `gradient` also the backward pass to normed_, whose gradient
+    // goes to dx_.
     Status head(float* log_probs, float* gradient, float* of_vectors);
 
     const TrainWeights& weights_;
-    ShardedUnits* units_;  // null: all weights are there
+    ShardedUnits* units_;  // null: all weights are on this GPU
     DeviceTrace& trace_;
     TrainPassShape shape_;
     const DeviceInfo& device_;
@@ -156,17 +160,17 @@ private:
     Workspace host_;
     DeviceStepMemory memory_;
     std::optional<DeviceArena> own_memory_;
-    std::optional<MemoryLoan> loan_;  // instead of it
+    std::optional<MemoryLoan> loan_;  // replaces own_memory_
     DeviceArena* kept_memory_ = nullptr;
     std::vector<Kind> kinds_;
     std::vector<size_t> kind_of_;  // by block
-    std::vector<Kept> kept_;       // by block; with Recompute::block all but the stream are the same memory
+    std::vector<Kept> kept_;       // by block; with Recompute::block all buffers but the stream share memory
     std::byte* last_stream_ = nullptr;
-    std::byte* normed_ = nullptr;  // of the head
-    float* amax_ = nullptr;        // of a mixer's x, where it reads that
-    std::byte* y_ = nullptr;       // [tokens, hidden] BF16: a mixer's output
+    std::byte* normed_ = nullptr;  // input of the head
+    float* amax_ = nullptr;        // maximum of a mixer's x, if it reads that
+    std::byte* y_ = nullptr;       // [tokens, hidden] BF16: output of a mixer
     float* d_stream_ = nullptr;    // [tokens, hidden]
-    std::byte* dy_ = nullptr;      // [tokens, hidden] BF16: d_stream_ rounded, or of a norm behind a mixer
+    std::byte* dy_ = nullptr;      // [tokens, hidden] BF16: d_stream_ rounded, or the gradient of a norm after a mixer
     std::byte* dx_ = nullptr;      // [tokens, hidden] BF16
     std::byte* workspace_ = nullptr;
     BackPlans plans_;
@@ -174,7 +178,7 @@ private:
     DeviceCache* cache_ = nullptr;
     Teaching teaching_;
 
-    // Of the micro-batch in hand.
+    // These describe the current micro-batch.
     int64_t tokens_ = 0;
     DeviceUpload upload_, slope_upload_;
     CopyGuard copied_, slopes_copied_;

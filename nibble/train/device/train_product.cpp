@@ -7,10 +7,10 @@
 namespace nibble {
 namespace {
 
-// Up to so many the engine's kernel makes codes: it begins while the one before still runs.
+// Up to this number of rows the engine's kernel makes codes, because it can start while the previous kernel still runs.
 constexpr int64_t most_rollout_rows = 1024;
 
-// Whether a scale of the tensor or of its rows multiplies the finished sum.
+// Returns true if a scale of the tensor or of its rows multiplies the finished sum.
 bool has_scale(const CastRule& rule) {
     return !in_blocks(rule) && rule.format != CastFormat::mxfp8 && rule.format != CastFormat::bf16;
 }
@@ -66,7 +66,7 @@ Status TrainProduct::check() const {
     return Ok{};
 }
 
-// ---- The weight's copies -------------------------------------------------------------------------------------------
+// ---- Copies of the weight ------------------------------------------------------------------------------------------
 
 bool TrainProduct::forward_codes(const UnitRules& r) const { return step_.codes && !r.emulate && are_codes(r.x, r.w); }
 bool TrainProduct::back_codes(const UnitRules& r) const {
@@ -182,7 +182,7 @@ Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule&
 
 Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& stream) const {
     const UnitRules& r = rules();
-    // Edges of tiles stay as they are, and codes may lie there.
+    // The edges of tiles are not written, and the buffer may hold codes.
     if (forward_codes(early_)) NIBBLE_CHECK(fill_device(tiles_, 0, copy_sizes().tiles, stream));
     const std::byte* values = from.x;
     if (r.w.format != CastFormat::bf16) {
@@ -216,7 +216,7 @@ Status TrainProduct::publish_back_values(cuda::CastSource from, const Stream& st
     return cuda::cast_values(from, rule, {}, nullptr, {back_, back_scales_, back_scales_ + 1}, stream);
 }
 
-// MS-EDEN of the weight that the forward product multiplies, where that is NVFP4; else of its BF16 values.
+// Applies MS-EDEN to the weight of the forward product: its rounded values if they are NVFP4, else its BF16 values.
 Status TrainProduct::draw(const std::byte* published, const Stream& stream) const {
     if (!draws()) return Ok{};
     const CastRule& w = rules().w;
@@ -237,7 +237,7 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
-// Blocks of fp8_block (not those of powers of two) are the engine's.
+// The engine makes the blocks of fp8_block, except with power-of-two scales.
 ActivationFormat TrainProduct::reads_codes() const {
     const UnitRules& r = rules();
     const bool engines = r.x.format == CastFormat::fp8_block && forward_codes(r);
@@ -295,7 +295,7 @@ Result<TrainProduct::Input> TrainProduct::input(const DeviceInput& from, int64_t
     return in;
 }
 
-// The engine's own rounding, with its scale on the device: that of one expert, which has all rows: `ends` are zero and,
+// Calls the engine's rounding with a scale on the device, as for one expert that has all rows: `ends` are 0 and, read
 // as an integer, more rows than there are.
 Result<TrainProduct::StoredInput> TrainProduct::stored_input(const std::byte* x, int64_t n, bool record,
                                                              DeviceStep& step) const {
@@ -350,21 +350,21 @@ Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const f
     return in;
 }
 
-// What a term along directions leaves of x has another.
+// With directions, the remainder of x has another maximum than x.
 bool TrainProduct::reads_amax() const {
     const UnitRules& r = rules();
     const bool of_all = of_tensor(r.x) || (r.x.format == CastFormat::nvfp4 && !r.x.row_scaled);
     return of_all && !r.delayed && r.rank == 0;
 }
 
-// Of each row of an input by the weight's scale.
+// Factor of each row of an input: its scale times the weight's.
 FactorWanted TrainProduct::by_weight(int64_t n) const {
     const UnitRules& r = rules();
     return {.other = scales_, .constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w)), .count = n};
 }
 
-// Kernels are chosen by whether there are scales; a description of weights that are not loaded has one that is not
-// read.
+// The kernel choice depends on whether there are scales. For a description of unloaded weights this is a scale that is
+// not read.
 cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const {
     static constexpr float of_description = 1.0f;
     const bool codes = forward_codes(r);

@@ -1,4 +1,4 @@
-// The two products of the way back.
+// The two products of the backward pass.
 #include "kernels/elementwise_cuda.h"
 #include "kernels/optimizer_cuda.h"
 #include "train/device/cast_operand.h"
@@ -93,7 +93,7 @@ Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::b
     return cuda::back_input_gradient(*plan, q.values, back_, dx, work.workspace, step.stream, scale);
 }
 
-// What multiplies a sum of the way back, where anything does: what was written with an operand, or the same now.
+// Returns the factor of a backward sum, if any: the one stored with an operand, or one computed now.
 Result<cuda::BackScale> TrainProduct::back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const {
     if (q.factor) return cuda::BackScale{q.factor, step_.ends};
     return back_scale(q.scale, by, step);
@@ -105,7 +105,7 @@ Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const Facto
     return cuda::BackScale{factor, step_.ends};
 }
 
-// Of a term along directions or MS-EDEN the numbers that the forward product multiplied, where they are NVFP4.
+// For a term along directions, or MS-EDEN, returns the values that the forward product multiplied, if they are NVFP4.
 Result<TrainProduct::Used> TrainProduct::used(const std::byte* x, int64_t n, DeviceStep& step) const {
     const UnitRules& r = rules();
     Used u{.source = {.x = x, .rows = n, .cols = weight_.cols, .down = true}};
@@ -219,7 +219,7 @@ Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n
     return TrainedProduct::backward(dy, x, n, dx, gradient, add, work, between);
 }
 
-// Both operands in blocks along tokens: a product of dY^T by x^T as an operand with a scale of each row.
+// Both operands are in blocks along tokens: computes dY^T times x^T as an operand with one scale per row.
 Status TrainProduct::block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
     const UnitRules& r = rules();
@@ -228,7 +228,7 @@ Status TrainProduct::block_gradient(const std::byte* dy, const std::byte* x, int
     const int64_t rows = weight_.rows, cols = weight_.cols, tokens = cast_padded(n, r.x_t);
     NIBBLE_TRY(const Quantized a, quantized({.x = dy, .rows = n, .cols = rows, .down = true}, r.dy_t, {}, step));
     NIBBLE_TRY(const Quantized b, quantized({.x = x, .rows = n, .cols = cols, .down = true}, r.x_t, {}, step));
-    // Rows behind the last one stay as they are: nobody reads what comes of them.
+    // Rows beyond the last one are not initialized. Their results are not used.
     NIBBLE_TRY(std::byte * tiles, step.scratch.allocate(cuda::operand_bytes(cols, tokens)));
     NIBBLE_CHECK(cuda::make_operand(MatrixView{DType::bf16, cols, tokens, b.values}, cols, 0, tiles, step.stream));
     const cuda::ProductInput in{.x = a.values, .tokens = rows, .group_scales = a.scale};

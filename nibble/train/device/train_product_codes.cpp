@@ -1,5 +1,5 @@
-// The two products of the way back on the FP8 tensor cores. Both want their operands along the reduction: dY and W^T
-// along W's rows, dY^T and X^T along tokens.
+// The two products of the backward pass on the FP8 tensor cores. Both need their operands along the reduction: dY and
+// W^T along W's rows, dY^T and X^T along tokens.
 #include "train/device/cast_operand.h"
 #include "train/device/device_recipe.h"
 
@@ -14,7 +14,7 @@ int64_t TrainProduct::codes_back_size(int64_t n) const {
            in_arena(2 * coded_rows(n) * cols);
 }
 
-// Seen with either product: experts' input gradients read dY before it is weighed.
+// Magnitudes are recorded for either product, because experts' input gradients read dY before it is weighed.
 Result<Codes> TrainProduct::gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const {
     float* const to = step_.recording ? seen(DelayedUnits::gradients) : nullptr;
     return coded({.x = dy, .rows = n, .cols = weight_.rows}, rules().dy, wanted, step, given(DelayedUnits::gradients),

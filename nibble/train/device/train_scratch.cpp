@@ -8,8 +8,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits, whose place their gradient takes
-constexpr int64_t documents_of_tokens = 32;       // one document in so many tokens is planned for
+constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits, which their gradient overwrites
+constexpr int64_t documents_of_tokens = 32;       // planned average number of tokens per document
 
 }  // namespace
 
@@ -23,7 +23,7 @@ int64_t TrainScratch::page_tokens(const TrainPassShape& shape) {
 
 int64_t TrainScratch::slab(int64_t tokens, int64_t vocab) {
     const int64_t most = std::max<int64_t>(128, slab_bytes / (2 * vocab) / 128 * 128);
-    const int64_t slabs = (tokens + most - 1) / most;  // of nearly equal size
+    const int64_t slabs = (tokens + most - 1) / most;  // slabs have nearly equal sizes
     return std::min(tokens, round_up<int64_t>((tokens + slabs - 1) / slabs, 128));
 }
 

@@ -1,4 +1,4 @@
-// Sharding::all: where parts of the model lie while they are computed, by turns.
+// Sharding::all: the slots that hold parts of the model while they are computed.
 #include "base/checked.h"
 #include "kernels/elementwise_backward_cuda.h"
 #include "train/device/train_weights.h"
@@ -10,11 +10,11 @@ namespace {
 
 int64_t slot_whole(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
 
-int64_t at_least(int64_t bytes) { return std::max(bytes, DeviceArena::alignment); }  // an arena is not empty
+int64_t at_least(int64_t bytes) { return std::max(bytes, DeviceArena::alignment); }  // an arena must not be empty
 
 }  // namespace
 
-// Of the largest part that has its turn there.
+// Sizes of a slot are those of the largest part that uses it.
 std::array<TrainWeights::SlotSizes, 3> TrainWeights::slot_sizes() const {
     std::array<SlotSizes, 3> most;
     for (size_t part = 0; part < flat_parts_.size(); ++part) {
@@ -70,7 +70,7 @@ Status TrainWeights::load_slots(const DeviceInfo& device, const Stream& stream) 
 Status TrainWeights::make_operands(size_t part, bool back, const Stream& stream) const {
     const Slot& slot = slots_[slot_of(part)];
     const std::byte* published = gathered(part);
-    // Edges of tiles must be zero, and another part's numbers lie there.
+    // The edges of tiles must be zero, but the slot holds another part's values.
     if (part_operands_[part] != 2 * flat_parts_[part].count)
         NIBBLE_CHECK(fill_device(slot.first_operand, 0, part_operands_[part], stream));
     if (part == 0 && scales())

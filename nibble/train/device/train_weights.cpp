@@ -12,7 +12,7 @@ namespace {
 
 std::byte* bytes_at(const void* p) { return const_cast<std::byte*>(static_cast<const std::byte*>(p)); }
 
-constexpr int64_t most_kernel_rows = 65535;  // the second dimension of a grid
+constexpr int64_t most_kernel_rows = 65535;  // limit of the second dimension of a grid
 
 }  // namespace
 
@@ -29,7 +29,7 @@ Status TrainWeights::check(const ModelConfig& config) {
 }
 
 int64_t TrainWeights::most_tokens(const ModelConfig& config) {
-    int64_t rows = 1;  // of a token
+    int64_t rows = 1;  // rows per token
     for (const BlockConfig& block : config.blocks)
         if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) rows = std::max<int64_t>(rows, moe->top_k);
     return most_kernel_rows / rows;
@@ -68,7 +68,7 @@ Result<TrainWeights> TrainWeights::plan_adapters(std::shared_ptr<Parameters> ada
 }
 
 Status TrainWeights::plan_operands() {
-    if (!adapters_) flat_parts_ = flat_parts(flat_);  // adapters are never shared out
+    if (!adapters_) flat_parts_ = flat_parts(flat_);  // adapters are never sharded
     part_operands_.assign(parts_.blocks.size() + 2, 0);
     DeviceWeights planner = DeviceWeights::planner(source());
     NIBBLE_CHECK(make_parts([&](size_t) { return &planner; }));
@@ -241,7 +241,7 @@ Status TrainWeights::republish() {
         for (const FlatLayout::Range& norms : flat_.norms)
             if (norms.count > 0)
                 NIBBLE_CHECK(cuda::add_one(vectors_ + (norms.at - flat_.matrix_elements), norms.count, *stream_));
-    if (sharded()) return Ok{};  // the rest when it is gathered
+    if (sharded()) return Ok{};  // the rest is done when a part is gathered
     NIBBLE_CHECK(publish_operands());
     if (!scales()) return Ok{};
     return cuda::scale_rows(published_, flat_.embedding.elements(), config_.embedding_scale, scaled_, *stream_);

@@ -1,6 +1,5 @@
-// The parameters of a model on a GPU while it is trained: flat arrays of masters, states and gradients, and the
-// engine's own layers, whose operands are written anew after every update. Nothing is loaded again: kernels find new
-// weights where the old ones were.
+// The parameters of a model in training on a GPU: flat arrays of masters, states and gradients, and the engine's
+// layers, whose operands are rewritten in place after every update. So kernels find new weights at the old addresses.
 #pragma once
 
 #include "model/device/model.h"
@@ -18,67 +17,69 @@ namespace nibble {
 
 class TrainWeights {
 public:
-    // What a device trainer has kernels for, by one line of error.
+    // Returns an error (one line) if the device trainer has no kernels for the model.
     static Status check(const ModelConfig& config);
-    // Tokens that its kernels take at once: rows of activations, and of experts' inputs.
+    // Maximum number of tokens that the kernels support: rows of activations and of experts' inputs.
     static int64_t most_tokens(const ModelConfig& config);
-    // Sizes alone. Errors: what check() and DeviceRecipe::plan() say.
+    // Computes sizes only. Errors: those of check() and DeviceRecipe::plan().
     static Result<TrainWeights> plan(std::shared_ptr<Parameters> parameters, const ModelConfig& config,
                                      const TrainPrecision& precision, uint64_t seed, ThreadPool& pool,
                                      bool cached = false);
-    // The same of adapters over a frozen model, whose config and outline these are.
+    // The same for adapters over a frozen model with this config and outline.
     static Result<TrainWeights> plan_adapters(std::shared_ptr<Parameters> adapters,
                                               std::shared_ptr<const Checkpoint> base, const TrainLora& lora,
                                               const ModelConfig& config, ModelParts parts, uint64_t seed,
                                               ThreadPool& pool);
-    // Of the engine's layers, and the recipe's copies.
+    // Bytes of the engine's operands and of the recipe's copies.
     int64_t operand_bytes() const { return operand_bytes_ + recipe_->bytes(); }
-    // Of frozen weights as they are stored, for the way back, and of adapters' operands.
+    // Bytes of stored frozen weights for the backward pass, and of adapters' operands.
     int64_t frozen_bytes() const { return adapters_ ? adapters_->bytes() : 0; }
-    // Of scratch memory for products of n rows, forward or back, beside the mixers'; of the head's.
+    // Scratch memory for products of n rows, forward or backward, in addition to the mixers'; and for the head.
     int64_t scratch_bytes(int64_t n) const {
         return std::max(recipe_->scratch_bytes(n), adapters_ ? adapters_->scratch_bytes(n) : 0);
     }
     int64_t head_scratch_bytes(int64_t n) const { return adapters_ ? adapters_->head_scratch_bytes(n) : 0; }
-    int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, of a gradient
+    int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, and of a gradient
     int64_t published_bytes() const {
         return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
     }
 
-    // Before load(): how states are kept, and of which matrices there is no v.
+    // Call it before load(): sets the type of states, and whether matrices have no v.
     void keep_states(const TrainOptimizer& o) { narrow_ = o.bf16_states, muon_ = o.kind == OptimizerKind::muon; }
     OptimizerLayout state_layout(size_t id) const;
 
-    // Of the masters of a rank (with Sharding::all of a gradient, too), and of each of its states.
+    // Bytes of a rank's masters (with Sharding::all also of a gradient) and of each of its states.
     int64_t shard_bytes(const FlatShards& shards, int rank) const {
         return 4 * (shards.elements(rank) + flat_.vector_elements());
     }
     int64_t state_bytes(const FlatShards& shards, int rank) const {
         return shard_bytes(shards, rank) / (narrow_ ? 2 : 1);
     }
-    // With Sharding::all: of the shard as it multiplies; of the parts in hand, gathered and as operands.
+    // Sharding::all: bytes of the published shard, and of the slots for gathered parts with their operands.
     int64_t published_bytes(const FlatShards& shards, int rank) const {
         return 2 * shards.elements(rank) + 6 * flat_.vector_elements();
     }
     int64_t slot_bytes() const;
 
-    // Where a rank's part of the parameters lies. Allocates everything and copies the parameters to the device; waits.
+    // Allocates everything for one rank and copies the parameters to the device; waits.
     Status load(int gradients, const FlatShards& shards, int rank, const DeviceInfo& device, const Stream& stream);
 
-    // Operands alone, under this recipe, of the parameters that `of` holds and publishes, which outlives it. Allocates.
+    // Allocates only operands, under this recipe, for the parameters that `of` holds and publishes. `of` must outlive
+    // it.
     Status load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream);
 
-    // Masters and published values of the host to the device; states too.
+    // Copies masters and published values from the host to the device, and states if given.
     Status upload(const StoredTrainState* states);
-    // The operands of all layers from the published values, vectors from their masters.
+    // Makes the operands of all layers from the published values, and vectors from their masters.
     Status republish();
-    // The operands alone.
+    // Makes only the operands.
     Status publish_operands();
-    // What lies here of masters and states; the rest is 0. Waits.
+    // Returns this rank's masters and states; other elements are 0. Waits.
     Result<TrainState> download();
-    // A whole flat array by parameter id; does not wait.
+    // Copies a whole flat array, by parameter id; does not wait.
     Status copy_from(const float* device, std::vector<std::vector<float>>& to);
-    // Runs of a parameter that lie here: run(offset in the parameter, offset in the flat arrays, elements).
+    // Calls run(offset in the parameter, offset in the flat arrays, elements) for each run of a parameter that this
+    // rank keeps.
     template <class Run>
     Status owned(size_t id, const Run& run) const {
         const int64_t at = flat_.at[id], end = at + std::ssize(parameters_->master(id));
@@ -97,11 +98,11 @@ public:
     DeviceRecipe& recipe() const { return *recipe_; }
     std::vector<UnitLine> table() const { return adapters_ ? adapters_->table() : recipe_->table(); }
     const RoundedWeights& rounded() const { return rounded_; }
-    // Rows and columns of weights in four bits under BF16 inputs.
+    // Rows and columns of 4-bit weights with BF16 inputs.
     std::span<const std::pair<int64_t, int64_t>> w4a16() const { return w4a16_; }
     const TrainLinear& head() const { return train_head_; }
     const float* norm() const { return norm_; }
-    // The same for a model that serves them.
+    // The same data for a model that serves them.
     DeviceModel::Weights served() const {
         return {.config = config_,
                 .layers = layers_,
@@ -111,11 +112,11 @@ public:
                 .w4a16 = w4a16_};
     }
 
-    struct Kept {                   // of states in BF16: the same number of those
-        float* matrices = nullptr;  // of the first that the rank keeps
+    struct Kept {                   // for BF16 states these point to as many BF16 numbers
+        float* matrices = nullptr;  // first element that the rank keeps
         float* vectors = nullptr;
     };
-    // Of the element at `at`, which lies here; `each`: bytes of one.
+    // Returns the address of element `at`, which this rank must keep; `each`: bytes per element.
     std::byte* place_of(const Kept& kept, int64_t at, int64_t each) const {
         const bool matrix = at < flat_.matrix_elements;
         return reinterpret_cast<std::byte*>(matrix ? kept.matrices : kept.vectors) +
@@ -129,31 +130,31 @@ public:
     bool sharded() const { return shards_.sharding() == Sharding::all; }
     float* gradient(int buffer) const { return gradients_[static_cast<size_t>(buffer)]; }
     int gradient_buffers() const { return static_cast<int>(gradients_.size()); }
-    std::byte* published() const { return published_; }  // BF16, flat, of Sharding::states
-    // The same of an element that lies here, and of what the rank keeps behind it.
+    std::byte* published() const { return published_; }  // BF16, flat, for Sharding::states
+    // Returns the published value of an element that this rank keeps, followed by the rank's next elements.
     std::byte* published_at(int64_t at) const {
         const bool matrix = at < flat_.matrix_elements;
         return (matrix ? published_shard_ : published_vectors_) + 2 * (matrix ? local(at) : at - flat_.matrix_elements);
     }
-    // BF16 [vocab, hidden], as rows enter the stream: scaled where the model says so.
+    // BF16 [vocab, hidden], the initial rows of the residual stream: scaled if the model requires it.
     const std::byte* embedding() const {
         if (adapters_) return frozen_embedding_;
         return scales() ? scaled_ : sharded() ? slots_[2].published : published_;
     }
-    // Counts what changes the weights, or what is made of them.
+    // Counts changes of the weights and of their copies.
     int64_t version() const { return version_; }
 
-    // ---- Sharding::all: parts (flat_parts()) take turns in three places, blocks in two of them -------------------
+    // ---- Sharding::all: parts (flat_parts()) share three slots; blocks alternate between two of them ---------------
     std::span<const FlatLayout::Range> parts() const { return flat_parts_; }
     size_t slot_of(size_t part) const { return part == 0 || part > flat_.units.size() ? 2 : (part - 1) % 2; }
     size_t head_part() const { return flat_.tied ? 0 : flat_.units.size() + 1; }
-    // Where the flat arrays would begin, were they there: what is read of it is the part.
+    // Returns the base address of the flat arrays for reads of this part.
     std::byte* gathered(size_t part) const { return slots_[slot_of(part)].published - 2 * flat_parts_[part].at; }
-    // Everything that multiplies, of a part whose values lie there. back: what a step draws anew, too.
+    // Makes all operands of a part whose values are gathered. back: also copies that are redrawn every step.
     Status make_operands(size_t part, bool back, const Stream& stream) const;
     Status draw(size_t part, const Stream& stream) const;
     bool draws(size_t part) const;
-    // Of a norm's tensor, in the flat arrays; -1: it is frozen.
+    // Returns the place of a norm's tensor in the flat arrays; -1: it is frozen.
     int64_t place(const std::string& tensor) const;
 
 private:
@@ -161,7 +162,7 @@ private:
     Status plan_operands();
     const Checkpoint& source() const { return adapters_ ? adapters_->base() : *parameters_; }
     int64_t local(int64_t at) const;
-    // weights(part): what loads the matrices of a part.
+    // weights(part): the loader of a part's matrices.
     Status make_parts(const std::function<DeviceWeights*(size_t part)>& weights);
     struct SlotSizes {
         int64_t published = 0, operands = 0, copies = 0;
@@ -169,7 +170,7 @@ private:
     std::array<SlotSizes, 3> slot_sizes() const;
     Status load_slots(const DeviceInfo& device, const Stream& stream);
     int64_t state_element() const { return narrow_ ? 2 : 4; }
-    // Bytes of every parameter in `to`, which have their sizes; `each`: of an element.
+    // Copies every parameter to to(id), which has its size; `each`: bytes per element.
     Status copy_owned(const Kept& device, int64_t each, const std::function<std::span<std::byte>(size_t)>& to);
 
     std::shared_ptr<Parameters> parameters_;
@@ -177,12 +178,13 @@ private:
     ThreadPool* pool_ = nullptr;
     ModelParts parts_;
     FlatLayout flat_;
-    int64_t operand_bytes_ = 0, vector_bytes_ = 0;  // vector_bytes_: of the engine's vectors, of operand_bytes_
+    // vector_bytes_: the part of operand_bytes_ for the engine's vectors
+    int64_t operand_bytes_ = 0, vector_bytes_ = 0;
     std::unique_ptr<DeviceRecipe> recipe_;
-    std::unique_ptr<DeviceAdapters> adapters_;  // null: the parameters are the model
+    std::unique_ptr<DeviceAdapters> adapters_;  // null: the parameters are the model's
     bool cached_ = false;
     std::vector<FlatLayout::Range> flat_parts_;
-    std::vector<int64_t> part_operands_;  // bytes of a part's matrices
+    std::vector<int64_t> part_operands_;  // bytes of the operands of each part's matrices
 
     const Stream* stream_ = nullptr;
     std::optional<DeviceArena> operands_, arrays_;
@@ -196,14 +198,14 @@ private:
     RoundedWeights rounded_;
     FlatShards shards_;
     int rank_ = 0;
-    bool narrow_ = false, muon_ = false;  // states are BF16; matrices of blocks have no v
+    bool narrow_ = false, muon_ = false;  // narrow_: states are BF16; muon_: matrices of blocks have no v
     Kept master_, m_, v_;
-    float* vectors_ = nullptr;  // as they multiply
+    float* vectors_ = nullptr;  // FP32 values for multiplication
     std::byte *published_ = nullptr, *published_shard_ = nullptr, *published_vectors_ = nullptr;
     int64_t version_ = 0;
-    struct Slot {  // of parts, by turns
+    struct Slot {  // holds one part at a time
         std::byte* published = nullptr;
-        std::optional<DeviceArena> operands, copies;  // the engine's, and the recipe's
+        std::optional<DeviceArena> operands, copies;  // of the engine, and of the recipe
         std::byte *first_operand = nullptr, *first_copy = nullptr;
     };
     std::array<Slot, 3> slots_;

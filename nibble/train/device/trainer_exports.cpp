@@ -1,4 +1,4 @@
-// What DeviceTrainer leaves behind, and adapters: their trainer and the model they are merged into.
+// Exports of DeviceTrainer, and adapters: their trainer and the merged model.
 #include "train/device/device_trainer.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
@@ -39,7 +39,7 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
     return model;
 }
 
-// The GPU's copies have the codes that the host makes of the same parameters.
+// The host makes the codes from the parameters; they equal the GPU's copies.
 Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
     if (base_) return fail("adapters train no codes");
     NIBBLE_CHECK(use_device(device_.index));
@@ -55,7 +55,7 @@ Result<Format> DeviceTrainer::codes_format(int64_t steps) {
 
 Result<std::unique_ptr<TrainedCodes>> DeviceTrainer::trained_codes(int64_t steps) {
     NIBBLE_CHECK(codes_format(steps));
-    NIBBLE_CHECK(trained());  // the parameters of the host are those of the device now
+    NIBBLE_CHECK(trained());  // copies the parameters to the host
     NIBBLE_TRY(const PhaseWeights weights, last_weights(steps));
     return TrainedCodes::create(parameters_, weights, pool_);
 }

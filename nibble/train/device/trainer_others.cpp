@@ -1,4 +1,4 @@
-// Other models beside the one that DeviceTrainer trains: a teacher, and the weights of the beginning.
+// The other models of DeviceTrainer: the teacher, and the initial weights.
 #include "train/device/device_trainer.h"
 #include "train/device/micro_batch.h"
 #include "train/device/train_scratch.h"
@@ -12,7 +12,7 @@ int64_t DeviceTrainer::teacher_bytes(int64_t rows) const {
 }
 
 Status DeviceTrainer::ask_teacher(const MicroBatch& m) {
-    NIBBLE_CHECK(ranks_->wait(stream_));  // the rows of the micro-batch before have been read
+    NIBBLE_CHECK(ranks_->wait(stream_));  // the rows of the previous micro-batch have been read
     return teacher_->last_rows(texts_of(m), teacher_rows_).within("the teacher");
 }
 
@@ -20,7 +20,7 @@ int64_t DeviceTrainer::reference_bytes() const {
     return 2 * weights_.flat().elements + 4 * weights_.flat().vector_elements();
 }
 
-// In pieces, through memory of one piece. first: the reference becomes what is there now.
+// Swaps in pieces, through memory of one piece. first: copies the current weights to the reference.
 Status DeviceTrainer::swap_reference(bool first) {
     std::byte* kept = reference_;
     const auto swap = [&](std::byte* now, int64_t size) -> Status {

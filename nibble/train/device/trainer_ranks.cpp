@@ -1,4 +1,4 @@
-// What DeviceTrainer shares with the other processes of a run: memory, micro-batches, log-probabilities, whole states.
+// Data that DeviceTrainer shares with the other processes of a run: memory, micro-batches, log-probabilities, states.
 #include "kernels/optimizer_cuda.h"
 #include "train/device/device_trainer.h"
 #include "train/device/micro_batch.h"
@@ -19,7 +19,7 @@ Status DeviceTrainer::check_sharding() const {
     return Ok{};
 }
 
-// Of parameters and what belongs to them, on the GPU that has most; micro_batch: rows.
+// Memory of parameters and related buffers on the GPU with the most; micro_batch: rows.
 std::vector<TrainMemoryPlan::Item> DeviceTrainer::parameter_sizes(Sharding sharding, int64_t micro_batch) const {
     const int size = ranks_->size();
     const FlatShards shards = FlatShards::make(weights_.flat(), sharding, size);
@@ -43,7 +43,7 @@ std::vector<TrainMemoryPlan::Item> DeviceTrainer::parameter_sizes(Sharding shard
     return items;
 }
 
-// What the other way of sharding would take.
+// Describes the memory of the other kind of sharding.
 std::string DeviceTrainer::sharding_note() const {
     if (base_)
         return "parallel.shard: states: masters and states of adapters are divided, frozen weights whole on every GPU";
@@ -57,11 +57,11 @@ std::string DeviceTrainer::sharding_note() const {
                        gib_of(sum(sharded() ? Sharding::states : Sharding::all)), sharded() ? "states" : "all");
 }
 
-// The least that a rank has, so that all plan alike.
+// Returns the minimum over the ranks, so that all make the same plan.
 Result<int64_t> DeviceTrainer::free_memory() const {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     if (!ranks_->group()) return memory.free;
-    // The plan has what the ranks have taken already.
+    // The plan includes the memory that the ranks have already allocated.
     int64_t free = memory.free + DeviceRanks::bytes(weights_.flat(), ranks_->shards(), weights_.recipe().delayed());
     RankBytes own;
     put_number(own, free);
@@ -112,7 +112,7 @@ Status DeviceTrainer::ask_of_other_pieces(const RowObjective& objective, std::sp
     return ask_of_others(objective, tokens, own, seen, losses);
 }
 
-// A batch of one row is computed by every rank that is asked for it.
+// Each rank computes a batch of one row alone.
 Status DeviceTrainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
     if (units_ && ranks_->size() > 1)
         return fail("parallel.shard: all: no GPU computes a row alone; use shard: states");
@@ -127,7 +127,7 @@ Result<TrainState> DeviceTrainer::state() {
     return state;
 }
 
-// The whole state, in rank 0.
+// Collects the whole state in rank 0.
 Status DeviceTrainer::collect(TrainState& state) {
     NIBBLE_TRY(state, weights_.download());
     NIBBLE_TRY(state.recipe, weights_.recipe().state(stream_));
@@ -138,7 +138,7 @@ Status DeviceTrainer::collect(TrainState& state) {
     if (!group) return Ok{};
     struct Part {
         std::span<std::byte> bytes;
-        size_t each;  // bytes of an element
+        size_t each;  // bytes per element
     };
     const auto of = [](TrainState& s, size_t id) {
         const size_t each = dtype_of(s.m[id]) == DType::bf16 ? 2 : 4;
@@ -148,7 +148,7 @@ Status DeviceTrainer::collect(TrainState& state) {
     std::vector<RankBytes> to(static_cast<size_t>(group->size()));
     for (size_t id = 0; group->rank() > 0 && id < parameters_->count(); ++id)
         NIBBLE_CHECK(weights_.owned(id, [&](int64_t first, int64_t at, int64_t count) -> Status {
-            if (at >= weights_.flat().matrix_elements) return Ok{};  // rank 0 has it too
+            if (at >= weights_.flat().matrix_elements) return Ok{};  // rank 0 has all vectors
             put_number(to[0], static_cast<int64_t>(id));
             put_number(to[0], first);
             for (const Part& part : of(state, id))
@@ -177,7 +177,7 @@ Status DeviceTrainer::collect(TrainState& state) {
 
 Status DeviceTrainer::sync() {
     RankGroup* group = ranks_->group();
-    while (group) {  // rank 0 says `go on`, or asks for states
+    while (group) {  // rank 0 releases this rank, or requests states
         NIBBLE_TRY(const RankBytes order, group->share({std::byte{0}}));
         if (order != RankBytes{std::byte{1}} || group->rank() == 0) return Ok{};
         TrainState own;

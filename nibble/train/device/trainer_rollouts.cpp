@@ -1,11 +1,11 @@
-// What DeviceTrainer knows of rollouts: the FP8 KV cache, and weights in another precision.
+// DeviceTrainer's support for rollouts: the FP8 KV cache, and weights in another precision.
 #include "train/device/device_trainer.h"
 
 #include <algorithm>
 
 namespace nibble {
 
-// In both formats of K and V, where there are two.
+// Returns the maximum over both formats of K and V, if there are two.
 Result<std::vector<TrainMemoryPlan::Item>> DeviceTrainer::pass_sizes(const TrainPassShape& shape) const {
     NIBBLE_TRY(auto items, TrainPass::sizes(weights_, shape, device_));
     const TrainCache& how = options_.train.cache;
@@ -30,7 +30,7 @@ Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serve(DeviceModel::W
     return std::shared_ptr<const LanguageModel>(std::move(model));
 }
 
-// Before the pass and what is allocated behind it.
+// Allocates the shared memory before the pass and the later allocations.
 Status DeviceTrainer::make_lent_memory() {
     NIBBLE_TRY(const auto items, pass_sizes(pass_shape(plan_.micro_batch, plan_.recompute)));
     int64_t planned = options_.reference ? reference_bytes() + passing_bytes : 0;
@@ -47,8 +47,8 @@ Status DeviceTrainer::make_lent_memory() {
     return Ok{};
 }
 
-// Rollouts read what they have not written where a page is not full, and give it no weight: 0 times what activations
-// left there may be no number.
+// Pages that are not full are read beyond their end, with weight 0. The memory is cleared because 0 times an old bit
+// pattern (NaN or infinity) would be NaN.
 Status DeviceTrainer::lend_memory() {
     if (!lent_) return Ok{};
     NIBBLE_CHECK(use_device(device_.index));
@@ -79,7 +79,7 @@ Status DeviceTrainer::make_cache() {
     return Ok{};
 }
 
-// A pass has the cache's format in its pages; before there are scales they are of BF16.
+// Pages of a pass have the cache's format; they are BF16 until there are scales.
 Status DeviceTrainer::cache_was_renewed() {
     NIBBLE_CHECK(cache_->upload());
     if (rounds_cache_ || !cache_->scales().ready()) return Ok{};

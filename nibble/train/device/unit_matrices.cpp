@@ -4,8 +4,8 @@
 
 namespace nibble {
 
-// flat_units(): the router; the first products of all experts, their second ones; the shared expert's; around the
-// experts.
+// Order of flat_units(): the router; the first products of all experts; their second products; the shared expert's; the
+// projections around the experts.
 std::vector<FlatMatrix> unit_matrices(const Block& block, std::span<const FlatMatrix> units) {
     const auto* moe = dynamic_cast<const Moe*>(&block.mixer());
     if (!moe) return {units.begin(), units.end()};

@@ -1,4 +1,4 @@
-// Where the weights of every unit of a block lie, as Mixer::units() has them: those of an expert are a part of the
+// Returns the weights of every unit of a block in the order of Mixer::units(). Weights of an expert are a part of the
 // stacked matrices of all experts.
 #pragma once
 
