@@ -11,7 +11,8 @@ Result<std::string> share_text(RankGroup& ranks, const std::string& text) {
     return std::string(reinterpret_cast<const char*>(shared.data()), shared.size());
 }
 
-// Reads the file that the first process began with. All read it in the same way, which exchanges numbers between them.
+// Makes the other processes read the file that the first process started from. All of them read it with the same calls,
+// because reading exchanges numbers between ranks.
 Status begin_as_first(const RunFolderOptions& options, RankGroup& ranks, TrainEngine& trainer, BatchSource& data,
                       RunBegin& run) {
     NIBBLE_TRY(const std::string identity, share_text(ranks, options.identity.text));

@@ -1,5 +1,5 @@
-// The checkpoints of a run: FOLDER/step_00000100.safetensors ... They are written in the background, one at a time;
-// older ones go when a newer one is on the device. What fails is told and costs nothing that was there.
+// The checkpoints of a run: FOLDER/step_00000100.safetensors and so on. They are written in the background, one at a
+// time. Older ones are removed after a newer one is on the device. A failed write is reported and removes nothing.
 #pragma once
 
 #include "run/state.h"
@@ -16,23 +16,24 @@ struct RunCheckpoint {
     std::filesystem::path file;
 };
 
-// Whole ones, by step. A folder that is not there has none.
+// Lists the complete checkpoints in ascending order of steps. A missing folder has none.
 Result<std::vector<RunCheckpoint>> list_checkpoints(const std::filesystem::path& folder);
 
 class RunCheckpoints {
 public:
-    // Makes the folder and removes what a killed process left half-written. One process at a time: the caller's lock.
+    // Creates the folder and removes incomplete files of a killed process. The caller must hold the folder's lock.
     static Result<std::unique_ptr<RunCheckpoints>> open(const std::filesystem::path& folder, const TrainSaving& saving);
-    ~RunCheckpoints();  // waits
+    ~RunCheckpoints();  // waits for the last write
 
-    // Waits for the one before, copies the state and begins to write it.
+    // Waits for the previous write, copies the state and starts to write it.
     void save(TrainEngine& trainer, RunPlace place);
-    // Until nothing is being written. Error: why the last save() failed, or the removal of older ones.
+    // Waits until nothing is being written. Error: the reason why the last save() or the removal of older checkpoints
+    // failed.
     Status wait();
-    // The same without waiting: done as long as something is being written.
+    // The same without waiting; returns success while a write is running.
     Status look();
 
-    // What save() does when it is done: only those stay that are to be kept.
+    // Removes checkpoints that need not be kept. save() also does this after a write.
     Status remove_old() const;
 
     const std::filesystem::path& folder() const { return folder_; }
@@ -45,8 +46,8 @@ private:
     std::filesystem::path folder_;
     TrainSaving saving_;
     std::thread thread_;
-    std::atomic<bool> written_ = true;  // the thread is at its end
-    std::optional<Error> failure_;      // the thread's while it runs
+    std::atomic<bool> written_ = true;  // the thread has finished
+    std::optional<Error> failure_;      // the thread owns it while it runs
 };
 
 }  // namespace nibble

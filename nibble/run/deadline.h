@@ -1,4 +1,4 @@
-// A job's limit of time, foreseen: a run saves and ends before the step that would end too late.
+// Ends a run in time for a job's time limit: the run saves and ends before the step that would exceed the limit.
 #pragma once
 
 #include "base/error.h"
@@ -8,18 +8,18 @@
 
 namespace nibble {
 
-// "DD:HH:MM:SS" as NeMo RL writes it; leading parts may be missing ("30:00": 30 minutes), the last one may have
-// decimals. Error: something else, or 0.
+// Parses "DD:HH:MM:SS" as in NeMo RL. Leading parts may be missing ("30:00": 30 minutes), and the last part may have
+// decimals. Error: any other text, or 0.
 Result<double> seconds_of_limit(std::string_view text);
 
 class RunDeadline {
 public:
     using Clock = std::chrono::steady_clock;
-    // `seconds` behind `start` the state must be saved; 0: no limit.
+    // The state must be saved within `seconds` after `start`; 0: no limit.
     RunDeadline(double seconds, Clock::time_point start) : seconds_(seconds), start_(start), last_(Clock::now()) {}
 
-    // Behind a step, with all that was done between it and the one before. Whether another one, as long as the mean of
-    // those so far, would end behind the limit.
+    // Call it after each step and the work that follows it. Returns true if another step of mean duration would end
+    // after the limit.
     bool is_due(Clock::time_point now = Clock::now());
 
 private:

@@ -13,7 +13,7 @@
 namespace nibble {
 namespace {
 
-constexpr uint32_t castagnoli = 0x82F63B78;  // reflected
+constexpr uint32_t castagnoli = 0x82F63B78;  // the polynomial, bit-reversed
 
 constexpr std::array<uint32_t, 256> crc_table = [] {
     std::array<uint32_t, 256> table{};
@@ -37,7 +37,7 @@ void append_varint(std::string& out, uint64_t value) {
     out += static_cast<char>(value);
 }
 
-// Fields by their protobuf number. Wire types: 0 varint, 1 eight bytes, 2 bytes with their length, 5 four bytes.
+// Fields by protobuf number. Wire types: 0 varint, 1 eight bytes, 2 bytes with a length, 5 four bytes.
 void append_key(std::string& out, uint32_t field, uint32_t wire) { append_varint(out, field << 3 | wire); }
 
 void append_bytes(std::string& out, uint32_t field, std::string_view bytes) {

@@ -13,7 +13,7 @@
 namespace nibble {
 namespace {
 
-// The last line of the log that has a step; null without one.
+// Returns the last line of the log with a step, or null.
 Json last_logged_step(const std::filesystem::path& output) {
     const auto log = MappedFile::open(output / run_log_name);
     if (!log.ok()) return nullptr;
@@ -57,7 +57,7 @@ int64_t planned_run_bytes(const Checkpoint& model, int64_t checkpoints_kept, boo
         for (const int64_t size : t.shape) elements *= size;
         numbers += elements;
     }
-    const int64_t state = 12, written = 2;  // bytes of a number: master and two moments in F32; BF16
+    const int64_t state = 12, written = 2;  // bytes per number: an F32 master with two F32 moments; a BF16 weight
     const int64_t checkpoints = adapters ? 0 : std::min<int64_t>(checkpoints_kept, 1) * 2;
     return (checkpoints * state + written) * numbers;
 }

@@ -11,25 +11,25 @@
 
 namespace nibble {
 
-// Bytes that a run of this model writes at most: the newest checkpoint, the next one while it is written, and the
-// model. adapters: checkpoints hold only these, which are small.
+// Returns an upper bound of the bytes that a run of this model writes: the newest checkpoint, the next one while it is
+// written, and the model. adapters: checkpoints contain only adapters, which are small.
 int64_t planned_run_bytes(const Checkpoint& model, int64_t checkpoints_kept, bool adapters = false);
 
-// OUTPUT/model-nvfp4
+// Returns a path such as OUTPUT/model-nvfp4.
 std::filesystem::path codes_folder(const std::filesystem::path& output, Format format);
 
 struct RunExport {
-    std::filesystem::path output;  // the run's folder; the last line of its log says what was measured
-    std::filesystem::path base;    // the checkpoint that the run began with; empty: random weights
-    std::string how;               // "training", "reinforcement learning"
+    std::filesystem::path output;  // the run's folder, whose log has the measured results
+    std::filesystem::path base;    // the checkpoint that the run started from; empty: random weights
+    std::string how;               // "training" or "reinforcement learning"
     std::string precision;
     int64_t steps = 0;
     std::string command;   // for the model card
-    std::string manifest;  // nibble.json
-    bool resumed = false;  // an earlier export is replaced
+    std::string manifest;  // content of nibble.json
+    bool resumed = false;  // replaces an earlier export
 };
 
-// Writes `model` into the folder `out`. Its format on disk is that of model.dialect().
+// Writes `model` to the folder `out` in the format of model.dialect().
 Status write_run_export(const RunExport& run, const Checkpoint& model, const std::filesystem::path& out,
                         ThreadPool& pool);
 

@@ -62,7 +62,7 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     return run;
 }
 
-// The configuration is written last, or the folder gets its name last.
+// The configuration is written last, or the complete folder is renamed last; so its existence shows a complete result.
 bool RunFolder::has_result(const fs::path& result) {
     std::error_code ignored;
     return fs::exists(result / "config.json", ignored) || fs::exists(result / "adapter_config.json", ignored);
@@ -75,7 +75,7 @@ Status RunFolder::check_result(const fs::path& folder, const fs::path& result, b
     const bool run = fs::exists(folder / run_log_name, ignored);
     if (run && has_result(result)) {
         NIBBLE_CHECK(WorkFolder::Lock::take(folder));
-        // Removes the lock that a process left which was killed after it had published the result.
+        // Removes the lock of a process that was killed after it had published the result.
         static_cast<void>(WorkFolder::check(result, ExportMode::create, 0).ok());
         if (!resume) return fail("{}: holds a finished run; {}", folder.string(), next_step);
         NIBBLE_TRY(const auto checkpoints, list_checkpoints(folder / checkpoints_name));
@@ -91,7 +91,7 @@ Status RunFolder::check_codes(const fs::path& folder, const fs::path& codes, boo
     return WorkFolder::check(codes, ExportMode::create, 0);
 }
 
-// Renamed first: a process that is killed here leaves the whole old folder or none of that name.
+// The old folder is renamed first, so that a killed process leaves it complete or not at all under its name.
 Status RunFolder::clear_export(const fs::path& out, bool resumed) {
     if (!resumed) return Ok{};
     fs::path replaced = out;
@@ -118,10 +118,10 @@ Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
                     place.step, options_.steps);
     first_step_ = saved_ = place.step;
     began_with_ = file;
-    return checkpoints_->remove_old();  // a killed process may not have come to it
+    return checkpoints_->remove_old();  // a killed process may not have done this
 }
 
-// Without a checkpoint a run begins anew, and its log with it: not over the steps of another one.
+// Without a checkpoint a run and its log start again, but not over the log of another run.
 Status RunFolder::check_log() const {
     const fs::path file = options_.folder / run_log_name;
     std::error_code ignored;
@@ -164,7 +164,7 @@ Status RunFolder::open_files() {
     NIBBLE_TRY(const auto lines, read_run_log(options_.folder / run_log_name));
     if (const auto step = number_of(lines.back(), "step"); step && *step == static_cast<double>(first_step_ - 1))
         last_line_ = lines.back();
-    // A file for each process; TensorBoard shows those of a folder as one run.
+    // Each process writes a file of its own; TensorBoard shows the files of a folder as one run.
     NIBBLE_TRY(EventFile events, EventFile::create(options_.folder / events_name, fmt::format("{:08}", first_step_),
                                                    seconds_since_1970()));
     events_.emplace(std::move(events));
@@ -172,10 +172,10 @@ Status RunFolder::open_files() {
 }
 
 void RunFolder::warn(const Error& error) {
-    if (error.message() == warned_) return;  // a full disk says the same at every step
+    if (error.message() == warned_) return;  // a full disk would repeat the message at every step
     warned_ = error.message();
     if (options_.warn) options_.warn(error.message());
-    // The log may be what cannot be written: then this is all that can be done.
+    // Writing the log may be what failed, so errors are ignored here.
     static_cast<void>(log_->add({{"step", last_step_}, {"warning", error.message()}}).ok());
 }
 
@@ -212,7 +212,7 @@ void RunFolder::after_step(const Json& line, TrainEngine& trainer, BatchSource& 
     if (every > 0 && steps % every == 0) save(steps, trainer, data);
     const auto now = std::chrono::steady_clock::now();
     if (std::chrono::duration<double>(now - page_written_).count() < options_.page_seconds) return;
-    // At least as often as it is written, and not so often that nobody can read.
+    // The page reloads as often as it is written, but at most every 10 seconds so that it can be read.
     const int reload = std::max(10, static_cast<int>(std::ceil(options_.page_seconds)));
     if (const Status page = write_page(reload); !page.ok()) warn(page.error());
     page_written_ = now;
@@ -220,7 +220,7 @@ void RunFolder::after_step(const Json& line, TrainEngine& trainer, BatchSource& 
 
 Status RunFolder::finish(int64_t steps, TrainEngine& trainer, BatchSource& data) {
     if (saved_ == steps) {
-        // What was saved last may have failed: it is this state, so once more.
+        // The last save() was of this state and may have failed; then it is repeated.
         const Status before = checkpoints_->wait();
         if (!before.ok()) {
             warn(before.error());

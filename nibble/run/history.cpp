@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// JSON has no NaN: the log writes null.
+// The log has null for NaN, which JSON lacks.
 Status get_number(const Json& line, std::string_view key, double& out) {
     NIBBLE_TRY(const Json* field, json_field(line, key));
     if (field->is_null()) {

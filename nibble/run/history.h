@@ -1,9 +1,9 @@
-// The content of a run's log (run/log.h), for pages and comparisons.
+// Reads a run's log (run/log.h) for pages and comparisons.
 //
-// The first line is {"run": {...}}; its "name" and "group" (what is equal in runs that differ by seed alone) are read
-// here. A step is {"step", "loss", "gradient_norm", "learning_rate", "seconds", "tokens"}, with "validation" behind
-// some, "quality" (a list of UnitQuality) and "skipped" where nothing was changed; {"warning"} is shown; other lines
-// and fields are for readers of the file.
+// The first line is {"run": {...}}, of which "name" and "group" (equal for runs that differ only in their seed) are
+// read. A step is {"step", "loss", "gradient_norm", "learning_rate", "seconds", "tokens"}. Some steps also have
+// "validation", "quality" (a list of UnitQuality), and "skipped" if nothing was changed. {"warning"} is displayed.
+// Other lines and fields are ignored.
 #pragma once
 
 #include "base/json.h"
@@ -28,12 +28,12 @@ struct LoggedStep {
 };
 
 struct RunHistory {
-    std::string name;   // of the run; the folder's, where the log has none
-    std::string group;  // runs of one group differ by their seed
+    std::string name;   // name of the run; the folder's if the log has none
+    std::string group;  // runs of one group differ only in their seed
     Json about = Json::object();
     std::vector<LoggedStep> steps;
     std::vector<std::string> warnings;
-    std::vector<UnitQuality> quality;  // the newest look at what rounding does
+    std::vector<UnitQuality> quality;  // the newest measurement of rounding errors
     int64_t quality_step = -1;
 
     std::optional<double> last_validation() const;
@@ -41,15 +41,15 @@ struct RunHistory {
 
 Json to_json(const LoggedStep& step);
 
-// `run`: a run's folder or its log. Errors: no log there, a line without its fields (names the line), no steps.
+// `run`: a run's folder or its log. Errors: no log; a line without required fields (names the line); no steps.
 Result<RunHistory> read_run_history(const std::filesystem::path& run);
 
-// Means over the last `count` steps, for the noise of single batches.
+// Returns the mean over the last `count` steps, which reduces the noise of single batches.
 double mean_loss(const RunHistory& run, size_t count);
 
-// One self-contained page: loss, validation loss, gradient norm, learning rate and throughput of all runs, a chart
-// each; of several groups a table of their gaps to the first one, with the spread of their seeds. `reload_seconds`:
-// document()'s (page/html.h).
+// Returns a self-contained page with charts of loss, validation loss, gradient norm, learning rate and throughput of
+// all runs. If there are several groups, a table shows their differences from the first one and the spread over seeds.
+// `reload_seconds`: argument of document() (page/html.h).
 std::string run_page(const std::vector<RunHistory>& runs, int reload_seconds = 0);
 
 }  // namespace nibble

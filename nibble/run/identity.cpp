@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// By path, so that the order of members does not count.
+// Returns values by path, so that the order of members does not matter.
 std::map<std::string, Json> facts_of(const Json& object) {
     std::map<std::string, Json> facts;
     const Json flat = object.flatten();

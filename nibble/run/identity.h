@@ -9,13 +9,13 @@
 namespace nibble {
 
 struct RunIdentity {
-    std::string text;  // JSON, stored with every checkpoint: the config's values, hashes of data and of frozen weights
-    // Facts that another version of nibble stored, as this version states them; error: this version cannot. Empty: they
-    // are compared as they are stored.
+    std::string text;  // JSON, stored with every checkpoint: values of the config, hashes of data and of frozen weights
+    // Converts facts that another version of nibble stored to the form of this version, or returns an error if it
+    // cannot. Empty: stored facts are compared unchanged.
     std::function<Result<Json>(const Json& stored)> restate;
 };
 
-// Empty: `stored` is the text of the same run. Else the facts that differ: "config/steps: 6 there, 7 now; ...".
+// Returns "" if `stored` belongs to the same run, else the facts that differ: "config/steps: 6 there, 7 now; ...".
 std::string identity_differences(const RunIdentity& now, const std::string& stored);
 
 }  // namespace nibble

@@ -24,7 +24,7 @@ Result<std::vector<Json>> read_run_log(const std::filesystem::path& file) {
     std::vector<Json> lines;
     for (size_t at = 0; at < text.size();) {
         const size_t end = text.find('\n', at);
-        if (end == text.npos) break;  // a kill cut it off
+        if (end == text.npos) break;  // an incomplete last line of a killed process
         NIBBLE_TRY(Json line, parse_json(std::string_view(text).substr(at, end - at))
                                   .within(fmt::format("{}: line {}", file.string(), lines.size() + 1)));
         if (!line.is_object()) return fail("{}: line {}: no JSON object", file.string(), lines.size() + 1);

@@ -1,4 +1,4 @@
-// The log of a run: a file of JSON lines. The first line says what run it is, lines with "step" follow as it goes.
+// The log of a run: a JSON Lines file. The first line describes the run; lines with "step" follow.
 #pragma once
 
 #include "base/json.h"
@@ -12,18 +12,18 @@ inline constexpr std::string_view run_log_name = "train.jsonl";
 
 class RunLog {
 public:
-    // A new log with this first line.
+    // Creates a log with this first line.
     static Result<RunLog> create(const std::filesystem::path& file, const Json& first);
-    // Goes on: keeps the lines up to `step` and the first one, and a last line that a kill cut off goes. Without a
-    // file: a new one.
+    // Resumes a log: keeps its first line and the lines up to `step`, and removes an incomplete last line. Creates the
+    // log if there is no file.
     static Result<RunLog> resume(const std::filesystem::path& file, const Json& first, int64_t step);
     RunLog(RunLog&& other) noexcept;
     RunLog& operator=(RunLog&&) = delete;
     ~RunLog();
 
-    // One line, written at once. Error: it could not be written whole; the file is as before then.
+    // Writes one line at once. Error: it could not be written completely; the file is then unchanged.
     Status add(const Json& line);
-    // Writes `line` in place of the last one, which is not the first.
+    // Replaces the last line, which must not be the first one, by `line`.
     Status replace_last(const Json& line);
 
     const std::filesystem::path& file() const { return file_; }
@@ -34,10 +34,10 @@ private:
 
     std::filesystem::path file_;
     int fd_ = -1;
-    int64_t size_ = 0;  // of whole lines
+    int64_t size_ = 0;  // of complete lines
 };
 
-// All whole lines. Errors: a line that is no JSON object, with its number.
+// Returns all complete lines. Error: the number of a line that is not a JSON object.
 Result<std::vector<Json>> read_run_log(const std::filesystem::path& file);
 
 }  // namespace nibble

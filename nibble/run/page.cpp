@@ -14,7 +14,7 @@ namespace {
 
 using SamplesOf = std::function<std::vector<ChartSample>(const RunHistory&)>;
 
-// A section with one chart of all runs; empty where no run has a value.
+// Returns a section with one chart of all runs, or "" if no run has a value.
 std::string chart_section(const std::vector<RunHistory>& runs, const std::string& title, const std::string& y_label,
                           const SamplesOf& samples) {
     std::vector<ChartCurve> curves;
@@ -62,14 +62,14 @@ std::string runs_table(const std::vector<RunHistory>& runs) {
 
 struct GroupLoss {
     std::string name;
-    std::vector<double> losses;  // of its seeds
+    std::vector<double> losses;  // of its runs
 
     double mean() const {
         double sum = 0;
         for (const double loss : losses) sum += loss;
         return sum / double(losses.size());
     }
-    // Of the seeds; 0 for one of them.
+    // Returns the standard deviation over seeds, or 0 for a single seed.
     double deviation() const {
         double sum = 0;
         for (const double loss : losses) sum += (loss - mean()) * (loss - mean());
@@ -77,7 +77,7 @@ struct GroupLoss {
     }
 };
 
-// By the validation loss at the end where all runs have one, else by the mean of the last steps.
+// Compares the final validation losses if all runs have one, else the means of the last training losses.
 std::string gaps_section(const std::vector<RunHistory>& runs) {
     const bool validated = std::ranges::none_of(runs, [](const RunHistory& r) { return !r.last_validation(); });
     std::vector<GroupLoss> groups;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* started_here = "NIBBLE_RANKS_OF_ONE_MACHINE";
 
-// The arguments of this process.
+// Returns the arguments of this process.
 std::vector<std::string> own_arguments() {
     std::ifstream in("/proc/self/cmdline", std::ios::binary);
     std::vector<std::string> list;
@@ -37,13 +37,13 @@ Result<fs::path> meeting_folder() {
     return fs::path(name);
 }
 
-// The same program as rank `rank`; its standard output goes nowhere.
+// Starts this program as rank `rank` with standard output discarded.
 Result<pid_t> start_rank(const RankPlace& place, int rank) {
     std::vector<std::string> arguments = own_arguments(), variables;
     for (char** v = environ; *v; ++v)
         if (!std::string_view(*v).starts_with("NIBBLE_RANK") && !std::string_view(*v).starts_with("NIBBLE_LOCAL_RANK"))
             variables.push_back(*v);
-    for (const char* local : {"", "LOCAL_"}) {  // one machine has them all
+    for (const char* local : {"", "LOCAL_"}) {  // all ranks are on one machine
         variables.push_back(fmt::format("NIBBLE_{}RANK={}", local, rank));
         variables.push_back(fmt::format("NIBBLE_{}RANKS={}", local, place.size));
     }

@@ -1,5 +1,5 @@
-// `--ranks N`: a command in several processes. Started by mpirun, srun or torchrun, or alone: then rank 0 is this
-// process and starts the others itself, with the same arguments.
+// `--ranks N`: runs a command in several processes. mpirun, srun or torchrun may start them; otherwise this process is
+// rank 0 and starts the others with the same arguments.
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -12,19 +12,20 @@ namespace nibble {
 
 class JobRanks {
 public:
-    // `wanted`: of the flag, 0 where it was not given. Errors: another number than the starter's, processes that cannot
-    // be started, ranks that do not meet.
+    // `wanted`: value of the flag, 0 if not given. Errors: the launcher has another number of ranks; processes cannot
+    // be started; ranks do not connect in time.
     static Result<JobRanks> join(int wanted, const RankGroup::Options& options);
     JobRanks(JobRanks&&) noexcept;
     JobRanks& operator=(JobRanks&&) = delete;
-    // Parts from the others, waits for those that were started here and ends what does not end by itself.
+    // Disconnects from the others, waits for processes that were started here, and kills those that do not end.
     ~JobRanks();
 
-    RankGroup* group() const { return group_.get(); }  // null: alone
+    RankGroup* group() const { return group_.get(); }  // null: a single process
     int rank() const { return group_ ? group_->rank() : 0; }
     int size() const { return group_ ? group_->size() : 1; }
     bool first() const { return rank() == 0; }
-    // Of the processes on this machine that were started here: what one of them should take of all cores.
+    // Returns the number of threads for this process: if ranks were started here on one machine, its share of all
+    // cores.
     int threads(int wanted) const;
 
 private:
@@ -33,7 +34,7 @@ private:
 
     std::unique_ptr<RankGroup> group_;
     std::vector<pid_t> started_;
-    std::filesystem::path folder_;  // of the socket they meet at
+    std::filesystem::path folder_;  // folder of the socket that connects the ranks
     bool of_one_machine_ = false;
 };
 

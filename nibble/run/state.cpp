@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Version 1 (until commit 8d459c62) has no hash of the header.
+// Version 1 (before commit 8d459c62) has no hash of the header.
 constexpr int64_t run_state_version = 2, version_without_header_hash = 1;
 constexpr std::string_view run_state_key = "nibble_run", header_hash_key = "nibble_header_hash";
 
@@ -45,13 +45,13 @@ std::vector<StatePart> parts_of_state(const RunState& s) {
     return parts;
 }
 
-// A sum over tensors, so that the order in which a file lists them does not matter.
+// Hash of one tensor. A file's hash is the sum over tensors, so that their order does not matter.
 uint64_t hash_of_tensor(std::string_view name, Bytes bytes) {
     return XXH3_64bits_withSeed(bytes.data(), bytes.size(), XXH3_64bits(name.data(), name.size()));
 }
 
-// The hash of a file's bytes before its data, in which the digits of this hash count as zeros. The key is found as
-// text: inside another string of the JSON its quotes would be escaped.
+// Returns the hash of a file's header, with the digits of the stored hash replaced by zeros. The key is found by text
+// search: in any other JSON string its quotes would be escaped.
 std::string hash_of_header(std::string header) {
     const std::string key = fmt::format("\"{}\":\"", header_hash_key);
     if (const size_t at = header.find(key); at != header.npos)
@@ -85,10 +85,10 @@ struct StoredRun {
 
 constexpr std::string_view older_one = "remove it to go on from an older one";
 
-// Names, shapes, step counters and all else that is stored with the tensors are as they were written.
+// Checks that the header (names, shapes, step counters and all other metadata) is as it was written.
 Status check_header(const SafetensorsFile& file) {
     const auto stored = file.metadata().find(std::string(header_hash_key));
-    if (stored == file.metadata().end()) return Ok{};  // then stored_run() accepts version 1 alone
+    if (stored == file.metadata().end()) return Ok{};  // stored_run() then accepts only version 1
     const Bytes whole = file.map()->bytes();
     const Bytes header = whole.first(whole.size() - static_cast<size_t>(file.data_bytes()));
     const std::string found = hash_of_header({reinterpret_cast<const char*>(header.data()), header.size()});
@@ -119,7 +119,7 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     return run;
 }
 
-// The values of a tensor, checked.
+// Returns the checked values of a tensor.
 Result<Bytes> state_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape,
                            DType dtype = DType::f32) {
     const TensorRecord* record = file.find(name);
@@ -128,7 +128,7 @@ Result<Bytes> state_tensor(const SafetensorsFile& file, const std::string& name,
         return fail("tensor '{}' is not {} in this run's shape", name, dtype_name(dtype));
     const size_t size = dtype == DType::f32 ? 4 : 2;
     for (size_t i = 0; i < record->data.size() / size; ++i) {
-        uint32_t bits = 0;  // of a BF16 number: the upper half
+        uint32_t bits = 0;  // a BF16 number is the upper half
         std::memcpy(reinterpret_cast<std::byte*>(&bits) + 4 - size, record->data.data() + i * size, size);
         const auto value = std::bit_cast<float>(bits);
         if (!std::isfinite(value)) return fail("tensor '{}': number {} is {}", name, i, value);
@@ -149,7 +149,7 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     return Ok{};
 }
 
-// `identity` null: of any run, without what its recipe keeps.
+// `identity` null: accepts any run and ignores its recipe state.
 Result<RunPlace> read_into(const SafetensorsFile& file, const RunIdentity* identity, std::string_view another_run,
                            TrainEngine& trainer) {
     NIBBLE_CHECK(check_header(file));
@@ -165,7 +165,7 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const RunIdentity* ident
     if (file.tensors().size() != expected)
         return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
     StoredTrainState stored{.optimizer_steps = run.optimizer_steps,
-                            .norms = std::move(run.norms)};  // all is looked at before the first is copied
+                            .norms = std::move(run.norms)};  // all values are checked before any is copied
     for (size_t id = 0; id < parameters.count(); ++id) {
         const auto& [name, shape] = std::tie(parameters.tensors()[id].name, parameters.tensors()[id].shape);
         const OptimizerLayout layout = trainer.state_layout(id);
@@ -180,7 +180,7 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const RunIdentity* ident
         stored.recipe.resize(static_cast<size_t>(trainer.recipe_size()));
         NIBBLE_TRY(const Bytes of_recipe, state_tensor(file, "recipe", {std::ssize(stored.recipe)}));
         copy_numbers(of_recipe, stored.recipe);
-    }  // else empty: the trainer keeps its own
+    }  // empty otherwise: the trainer keeps its own
     NIBBLE_CHECK(check_maps());
     NIBBLE_CHECK(trainer.set_state(stored));
     return std::move(run.place);
