@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t synthetic_role = uint64_t{0x5E} << 56, window_role = uint64_t{0x5F} << 56;
 
-// A source whose place is the number of rows handed out.
+// A source whose position is the number of rows returned so far.
 class RowSource : public BatchSource {
 public:
     explicit RowSource(int64_t seq) : seq_(seq) {}
@@ -32,7 +32,7 @@ public:
     }
 
 protected:
-    virtual void append(int64_t row, std::vector<int32_t>& tokens) = 0;  // seq + 1 of them
+    virtual void append(int64_t row, std::vector<int32_t>& tokens) = 0;  // appends seq + 1 tokens
     int64_t seq_;
 
 private:
@@ -72,7 +72,7 @@ private:
         const int64_t from = order_[static_cast<size_t>(row % count_)] * seq_;
         tokens.insert(tokens.end(), text_.begin() + from, text_.begin() + from + seq_ + 1);
     }
-    // Fisher and Yates, with one draw of 64 bits a swap.
+    // Fisher-Yates shuffle with one 64-bit random number per swap.
     void draw_order(int64_t pass) {
         if (pass == pass_) return;
         pass_ = pass;

@@ -1,5 +1,4 @@
-// Where batches come from. A source is deterministic: what it hands out follows from its place, which is a value that a
-// checkpoint keeps.
+// Sources of batches. A source is deterministic: its output follows from its position, which checkpoints store.
 #pragma once
 
 #include "base/json.h"
@@ -14,18 +13,18 @@ namespace nibble {
 class BatchSource {
 public:
     virtual ~BatchSource() = default;
-    // The next `rows` rows.
+    // Returns the next `rows` rows.
     virtual Result<TrainBatch> next(int64_t rows) = 0;
     virtual Json place() const = 0;
     virtual Status set_place(const Json& place) = 0;
 };
 
-// Rows of tokens drawn from the vocabulary, uniformly; one document each. As MaxText's synthetic data, but another row
-// every time.
+// Creates rows of uniformly random tokens, one document each. Like MaxText's synthetic data, but every row is
+// different.
 std::unique_ptr<BatchSource> synthetic_source(int64_t vocab, int64_t seq, uint64_t seed);
 
-// Windows of seq + 1 tokens of one text. The text's windows, one after the other without overlap, in an order that is
-// drawn anew for every pass; `shuffle` false: in order. Error: a text shorter than one window.
+// Creates windows of seq + 1 tokens from one text, without overlap, in an order that is drawn again for every pass;
+// `shuffle` false: in order. Error: the text is shorter than one window.
 Result<std::unique_ptr<BatchSource>> window_source(std::vector<int32_t> tokens, int64_t seq, uint64_t seed,
                                                    bool shuffle);
 

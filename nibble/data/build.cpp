@@ -50,7 +50,7 @@ public:
     }
 
 private:
-    // One batch of documents; false: the files have ended.
+    // Processes one batch of documents; returns false at the end of the files.
     Result<bool> step(ThreadPool& pool) {
         std::vector<RawDocument> batch;
         bool more = true;

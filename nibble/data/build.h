@@ -1,5 +1,6 @@
-// Texts to a folder of token shards (data/manifest.h): read in order, tokenized on all threads, written in order,
-// so that the bytes do not depend on the number of threads. The folder appears under its name when it is whole.
+// Converts texts to a folder of token shards (data/manifest.h). Documents are read in order, tokenized on all threads
+// and written in order, so that the bytes do not depend on the number of threads. The folder gets its final name when
+// it is complete.
 #pragma once
 
 #include "base/progress.h"
@@ -11,21 +12,22 @@
 
 namespace nibble {
 
-// What becomes validation: documents drawn by seed and number, or the end of every document, where there are few.
+// The validation split: documents chosen by seed and number, or the end of every document, for data with few documents.
 enum class ValidationBy : uint8_t { documents, tails };
 
 struct DataBuildOptions {
-    std::vector<std::filesystem::path> inputs;  // find_text_files()
+    std::vector<std::filesystem::path> inputs;  // see find_text_files()
     std::filesystem::path out;                  // must not exist
-    std::string separator;                      // between the documents of plain texts; empty: a file is one
-    double validation = 0;                      // fraction, below 1
+    std::string separator;  // between documents in plain text files; empty: each file is one document
+    double validation = 0;  // fraction of the data, below 1
     ValidationBy validation_by = ValidationBy::documents;
     uint64_t seed = 0;
-    int64_t shard_tokens = 100'000'000;  // a shard ends behind the document that reaches it; longer documents are cut
+    // a shard ends after the document that reaches this size; longer documents are split
+    int64_t shard_tokens = 100'000'000;
 };
 
-// Errors name file and line. A build that fails or is stopped leaves nothing; what a killed one left (OUT.partial) is
-// removed by the next.
+// Errors name file and line. A build that fails or is stopped leaves nothing. The next build removes the remains of a
+// killed one (OUT.partial).
 Result<DataManifest> build_data(const DocumentText& text, const DataBuildOptions& options, ThreadPool& pool,
                                 const JobHooks& hooks = {});
 

@@ -20,15 +20,15 @@ Result<TokenDocument> plain_document(std::string_view text, const DocumentText& 
     return out;
 }
 
-// Prompt and completion have their own tokens, as when the prompt is given and the completion generated. The end token
-// is part of the completion.
+// Tokenizes prompt and completion separately, as in inference, where the prompt is given and the completion is
+// generated. The end token belongs to the completion.
 Result<TokenDocument> completion_document(const DataRow& row, const DocumentText& how) {
     TokenDocument out;
     const EncodeOptions plain{.parse_special = false};
     NIBBLE_TRY(const auto marked, how.tokenizer->encode(row.prompt, {.add_special = true, .parse_special = false}));
     NIBBLE_TRY(const auto prompt, how.tokenizer->encode(row.prompt, plain));
     NIBBLE_TRY(const auto completion, how.tokenizer->encode(row.text, plain));
-    // Tokens that the tokenizer puts after a text come at the end.
+    // Tokens that the tokenizer adds after a text go to the end.
     auto found = std::search(marked.begin(), marked.end(), prompt.begin(), prompt.end());
     if (found != marked.end()) found += static_cast<ptrdiff_t>(prompt.size());
     out.ids.assign(marked.begin(), found);
@@ -57,8 +57,8 @@ Result<Rendering> render_messages(const DataRow& row, size_t count, bool prompt,
     return how.chat->render(own, data, how.now).within("chat template");
 }
 
-// Bytes of the whole rendering that the assistant is to learn: from the end of the prompt that asks for a message to
-// the end of the message, without the white space behind it.
+// Returns the byte ranges of the rendered conversation that are learned: from the end of each generation prompt to the
+// end of the assistant's message, without trailing white space.
 Result<TextRanges> learned_bytes(const DataRow& row, const std::string& whole, const DocumentText& how) {
     const Json& messages = row.messages;
     TextRanges ranges;
@@ -87,9 +87,9 @@ Result<TextRanges> learned_bytes(const DataRow& row, const std::string& whole, c
     return ranges;
 }
 
-// Moves `at` behind `piece`, and behind white space in front of it: control tokens on either side may take that off. So
-// a token begins where its own text does, or an answer behind a control token that takes the line's end off would lose
-// its first label.
+// Moves `at` past `piece`, and past white space before it, which control tokens on either side may absorb. So a token
+// begins where its own text begins. Otherwise an answer after a control token that absorbs the line end would lose its
+// first label.
 bool step_over(std::string_view text, std::string_view piece, size_t& at) {
     size_t from = at;
     while (!text.substr(from).starts_with(piece)) {
@@ -100,7 +100,7 @@ bool step_over(std::string_view text, std::string_view piece, size_t& at) {
     return true;
 }
 
-// Which tokens begin in one of the ranges.
+// Returns, for each token, whether it begins in one of the ranges.
 Result<std::vector<bool>> tokens_in(const TextRanges& ranges, const std::vector<TokenId>& ids, std::string_view text,
                                     const Tokenizer& tokenizer) {
     StreamDecoder decoder(tokenizer);

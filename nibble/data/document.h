@@ -1,4 +1,5 @@
-// One document as tokens: a text, or a conversation through the chat template with the loss on what the assistant says.
+// Tokenizes one document: a text, or a conversation rendered by the chat template with a loss on the assistant's
+// messages.
 #pragma once
 
 #include "base/json.h"
@@ -11,28 +12,28 @@
 
 namespace nibble {
 
-// Whose tokens of a conversation are labels. `last`: of the assistant's last message only, for templates that render an
-// answer otherwise once something follows it.
+// The tokens of a conversation that are labels. `last`: only those of the assistant's last message, for templates that
+// render an answer differently once another message follows.
 enum class LossOn : uint8_t { assistant, last, all };
 
 struct DocumentText {
     const Tokenizer* tokenizer = nullptr;
     const ChatTemplate* chat = nullptr;  // may be null
-    Json variables = Json::object();     // bos_token, eos_token, ... of the template
-    std::optional<TokenId> end_token;    // put behind every text; conversations end as the template ends them
+    Json variables = Json::object();     // variables of the template: bos_token, eos_token, ...
+    std::optional<TokenId> end_token;    // appended to every text; conversations end as the template ends them
     LossOn loss = LossOn::assistant;
-    std::optional<std::tm> now;  // what a template's strftime_now tells; without one such a template is an error
+    std::optional<std::tm> now;  // time for a template's strftime_now; without it such a template is an error
 };
 
 struct TokenDocument {
     std::vector<TokenId> ids;
-    std::vector<bool> learned;  // a token: whether the loss counts it as a label; empty: all
+    std::vector<bool> learned;  // per token: whether it is a label of the loss; empty: all are
 };
 
-// A row (data/rows.h) or the text itself with the tokens that the tokenizer puts
-// around a text. Control tokens in texts and in messages stay text. Errors: not UTF-8 (says where), a line that is
-// neither, messages without a template, a template that renders the beginning of a conversation otherwise when it goes
-// on, a tokenizer that does not give the text back (then no mask can be placed).
+// Tokenizes a row (data/rows.h), or the text with the tokens that the tokenizer adds around a text. Control tokens in
+// texts and messages stay text. Errors: invalid UTF-8 (with the position); a line that is neither; messages without a
+// template; a template that renders the beginning of a conversation differently when more messages follow; a tokenizer
+// that does not reproduce the text (no mask can be placed then).
 Result<TokenDocument> tokenize_document(const RawDocument& document, const DocumentText& text);
 
 }  // namespace nibble

@@ -19,7 +19,7 @@ constexpr size_t unpack_step = size_t{1} << 20, most_unpacked = size_t{1} << 30,
 
 using NextPiece = Result<std::optional<DocumentPiece>>;
 
-// Between delimiters; an empty delimiter: the whole.
+// Pieces between delimiters; an empty delimiter: one piece.
 class ViewPieces : public DocumentPieces {
 public:
     ViewPieces(std::string_view content, std::string delimiter) : rest_(content), delimiter_(std::move(delimiter)) {}
@@ -37,7 +37,7 @@ private:
     std::string delimiter_;
 };
 
-// The same of a packed content, of which `buffer` is unpacked already.
+// The same for compressed content. `buffer` holds the part that is already decompressed.
 class PackedPieces : public DocumentPieces {
 public:
     PackedPieces(GunzipStream packed, std::string buffer, std::string delimiter)
@@ -66,7 +66,7 @@ public:
 private:
     GunzipStream packed_;
     std::string buffer_;
-    size_t begin_ = 0;  // of the next piece
+    size_t begin_ = 0;  // begin of the next piece
     std::string delimiter_;
 };
 
@@ -86,7 +86,7 @@ private:
     bool ended_ = false;
 };
 
-// Each record as an object of texts.
+// Returns each record as a JSON object of texts.
 class TablePieces : public DocumentPieces {
 public:
     TablePieces(std::string_view content, char separator, std::vector<std::string> names)
@@ -124,7 +124,7 @@ private:
     ParquetRows rows_;
 };
 
-// One object: a row, or a list of rows under its only list.
+// Returns the rows of one JSON object: the object itself, or the elements of its only list.
 class ObjectPieces : public DocumentPieces {
 public:
     explicit ObjectPieces(std::vector<std::string> rows) : rows_(std::move(rows)) {}
@@ -185,7 +185,7 @@ Result<std::unique_ptr<DocumentPieces>> pieces_of(const DataFileKind& kind, cons
     __builtin_unreachable();
 }
 
-// Keeps the unpacked content alive.
+// Owns the decompressed content.
 class UnpackedPieces : public DocumentPieces {
 public:
     static Result<std::unique_ptr<DocumentPieces>> open(const DataFileKind& kind, std::string content) {

@@ -1,4 +1,4 @@
-// The documents of one file, one after the other, by its format.
+// Reads the documents of one file, one after another, by its format.
 #pragma once
 
 #include "base/error.h"
@@ -13,8 +13,8 @@
 namespace nibble {
 
 struct DocumentPiece {
-    std::string owned;      // of files that are unpacked or converted
-    std::string_view view;  // of others: into the content
+    std::string owned;      // for files that are decompressed or converted
+    std::string_view view;  // for other files: a part of the content
 
     std::string_view text() const { return view.data() ? view : std::string_view(owned); }
 };
@@ -22,7 +22,7 @@ struct DocumentPiece {
 class DocumentPieces {
 public:
     virtual ~DocumentPieces() = default;
-    // Nothing at the end. Rows come as JSON objects.
+    // Returns nothing at the end. Rows are returned as JSON objects.
     virtual Result<std::optional<DocumentPiece>> next() = 0;
 };
 
@@ -31,8 +31,9 @@ struct OpenedPieces {
     std::unique_ptr<DocumentPieces> pieces;
 };
 
-// `content` is that of `path` and outlives the pieces. separator: between documents of a text; empty: it is one.
-// Contents that are packed by gzip are unpacked: texts and lines piece by piece, other rows in memory up to 1 GiB.
+// `content` is the content of `path` and must outlive the pieces. separator: between documents of a text; empty: one
+// document. Content compressed by gzip is decompressed: texts and lines piece by piece, other rows in memory up to 1
+// GiB.
 Result<OpenedPieces> open_pieces(const std::filesystem::path& path, std::string_view content,
                                  const std::string& separator);
 

@@ -44,7 +44,7 @@ bool is_object(std::string_view text) {
     return json.ok() && json->is_object();
 }
 
-// The format of a content that begins as JSON does, or nothing.
+// Returns the format of content that begins like JSON, or nothing.
 std::optional<DataFormat> json_format(std::string_view head, bool whole) {
     const std::string_view text = trimmed(head);
     const auto opens_object = [](std::string_view at) {
@@ -56,12 +56,12 @@ std::optional<DataFormat> json_format(std::string_view head, bool whole) {
     if (!opens_object(text)) return {};
     const std::string_view line = first_line(text);
     if (is_object(line)) return DataFormat::lines;
-    if (line.size() == text.size() && !whole) return DataFormat::lines;  // longer than the head
+    if (line.size() == text.size() && !whole) return DataFormat::lines;  // the line is longer than `head`
     if (!whole || is_object(text)) return DataFormat::object;
     return {};
 }
 
-// A header whose names are those of rows: text of another kind has no such first line.
+// Returns the separator if the first line has the names of a known kind of row. Other texts do not begin like that.
 std::optional<char> separator_of_rows(std::string_view head) {
     for (const char separator : {',', '\t', ';'}) {
         std::string_view rest = head;

@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t order_role = 0x6F72646572000000;  // "order", below it the epoch
+constexpr uint64_t order_role = 0x6F72646572000000;  // "order"; the low bits are the epoch
 
 Status check_loader(const LoaderOptions& options) {
     if (options.seq < 1) return fail("rows of {} tokens", options.seq);
@@ -66,7 +66,7 @@ Status DataLoader::add_row(int64_t number, TrainBatch& batch) const {
     if (!options_.cut_documents) return Ok{};
     for (const int64_t start : slice.starts) {
         if (start == 0) continue;
-        batch.labels[static_cast<size_t>(base + start - 1)] = -1;  // the next document's first token
+        batch.labels[static_cast<size_t>(base + start - 1)] = -1;  // the label would be the next document's first token
         if (start < seq) batch.documents.push_back(base + start);
     }
     return Ok{};

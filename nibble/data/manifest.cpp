@@ -20,7 +20,7 @@ Json split_json(const DataSplit& split) {
     return shards;
 }
 
-// Names come from a file and become paths: nothing but what the builder writes.
+// Names come from a file and become paths, so only names in the builder's form are accepted.
 Status check_shard_name(std::string_view name) {
     if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != name.npos)
         return fail("'name': '{}' is no name of a shard", name);

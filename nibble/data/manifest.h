@@ -1,6 +1,6 @@
-// data.json, the list of contents of a folder of token shards. Beside a shard NAME.bin lie
-//   NAME.docs  where its documents begin, uint64 each, the first one 0; a document never crosses a shard
-//   NAME.mask  a bit a token, lowest bit first: 1 where the loss counts the token as a label; absent: it counts all
+// data.json, the table of contents of a folder of token shards. Each shard NAME.bin comes with
+//   NAME.docs  offsets of its documents, uint64 each, the first one 0; a document never spans two shards
+//   NAME.mask  one bit per token, lowest bit first: 1 if the token is a label of the loss; absent: all tokens are
 #pragma once
 
 #include "base/json.h"
@@ -16,10 +16,10 @@ namespace nibble {
 inline constexpr std::string_view data_manifest_name = "data.json";
 
 struct DataShardEntry {
-    std::string name;                                // "train_000000": without an ending
-    int64_t tokens = 0, documents = 0, learned = 0;  // learned: labels that the loss counts
-    bool masked = false;                             // NAME.mask is there
-    std::string hash;                                // TokenShard::hash
+    std::string name;                                // such as "train_000000", without extension
+    int64_t tokens = 0, documents = 0, learned = 0;  // learned: labels of the loss
+    bool masked = false;                             // NAME.mask exists
+    std::string hash;                                // see TokenShard::hash()
 };
 
 struct DataSplit {
@@ -37,7 +37,7 @@ struct DataSource {
 
 struct DataManifest {
     std::string vocabulary;  // vocabulary_hash() of the tokenizer
-    int64_t vocab = 0;       // ids are below it
+    int64_t vocab = 0;       // all ids are below it
     std::optional<TokenId> end_token;
     std::string validation_by;  // "documents", "tails", or "none"
     double validation_fraction = 0;
@@ -46,7 +46,8 @@ struct DataManifest {
     DataSplit train, validation;
 };
 
-// XXH3 of all tokens of a tokenizer by id, 16 hexadecimal digits: whether ids of two tokenizers mean the same.
+// Returns the XXH3 hash of all tokens of a tokenizer by id, 16 hexadecimal digits. Tokenizers with equal hashes have
+// the same ids.
 std::string vocabulary_hash(const Tokenizer& tokenizer);
 
 Json to_json(const DataManifest& manifest);

@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t most_line_bytes = size_t{256} << 20;
 
-// A line of JSON a row; an error is a line that begins with "!". Modules are not looked for in the working folder.
+// Prints one line of JSON per row. A line that begins with "!" is an error. The working folder is removed from the
+// module path.
 constexpr const char* reader_program = R"py(
 import sys
 sys.path = [p for p in sys.path if p]
@@ -60,7 +61,8 @@ Result<ParquetRows> ParquetRows::open(const std::filesystem::path& file, std::sp
     ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    // Signals that nibble ignores or blocks are as usual in the reader; Ctrl-C reaches nibble alone, which ends it.
+    // Signals that nibble ignores or blocks have their defaults in the reader. Ctrl-C reaches nibble alone, which ends
+    // the reader.
     posix_spawnattr_t attributes;
     ::posix_spawnattr_init(&attributes);
     sigset_t none, defaults;
@@ -115,7 +117,7 @@ Result<bool> ParquetRows::fill() {
     return got > 0;
 }
 
-// The reader's exit status: it may have been killed in the middle.
+// Checks the reader's exit status, because it may have been killed before the end.
 Status ParquetRows::finish() {
     int status = 0;
     while (::waitpid(std::exchange(reader_, -1), &status, 0) < 0 && errno == EINTR) {

@@ -1,5 +1,5 @@
-// Rows of a Parquet file, as JSON. pyarrow reads it: an installed Python is started when such a file is opened, because
-// libparquet, which pyarrow contains, has no interface that is stable without its headers.
+// Reads the rows of a Parquet file as JSON through pyarrow: an installed Python is started for the file. libparquet,
+// which pyarrow contains, has no stable interface without its headers.
 #pragma once
 
 #include "base/error.h"
@@ -16,19 +16,19 @@ namespace nibble {
 
 class ParquetRows {
 public:
-    // Of the file's columns, those in `keys`. Errors come from next(): no python3, no pyarrow (one line that names it),
-    // a damaged file, none of the columns (with the names of those that are there).
+    // Reads those columns of the file that are in `keys`. next() reports errors: no python3; no pyarrow (one line that
+    // names it); a damaged file; none of the columns (with the existing names).
     static Result<ParquetRows> open(const std::filesystem::path& file, std::span<const std::string_view> keys);
     ParquetRows(ParquetRows&& other) noexcept;
     ParquetRows& operator=(ParquetRows&& other) noexcept;
     ~ParquetRows();  // ends the reader
 
-    // A row as a JSON object on one line; nothing at the end.
+    // Returns a row as a JSON object on one line, or nothing at the end.
     Result<std::optional<std::string>> next();
 
 private:
     ParquetRows(pid_t reader, int pipe) : reader_(reader), pipe_(pipe) {}
-    Result<bool> fill();  // false: the end
+    Result<bool> fill();  // false: end of the data
     Status finish();
 
     pid_t reader_ = -1;

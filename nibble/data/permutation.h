@@ -1,6 +1,6 @@
-// A permutation of [0, n) as a function, without a table: a Feistel network over the smallest power of four that holds
-// n, walked until the value is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its
-// round function is Philox, keyed by seed and role.
+// A permutation of [0, n) as a function without a table: a Feistel network over the smallest power of four that is at
+// least n, iterated until the value is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA
+// 2002). Its round function is Philox, keyed by seed and role.
 #pragma once
 
 #include "base/philox.h"
@@ -12,11 +12,11 @@ namespace nibble {
 
 class Permutation {
 public:
-    // Precondition: 1 <= n <= 2^62.
+    // Requires 1 <= n <= 2^62.
     Permutation(uint64_t n, PhiloxStream stream)
         : n_(n), half_((std::bit_width(n - 1) + 1) / 2), mask_((uint64_t{1} << half_) - 1), stream_(stream) {}
 
-    // Precondition: i < n. Distinct values below n for distinct i.
+    // Returns distinct values below n for distinct i. Requires i < n.
     uint64_t at(uint64_t i) const {
         do i = shuffled(i);
         while (i >= n_);

@@ -13,7 +13,7 @@ constexpr std::string_view chat_keys[] = {"messages", "conversations", "conversa
 constexpr std::string_view text_keys[] = {"text", "content"};
 constexpr std::string_view question_keys[] = {"instruction", "question", "query", "prompt", "input"};
 constexpr std::string_view answer_keys[] = {"output", "response", "answer", "completion"};
-constexpr std::string_view context_keys[] = {"input", "context"};  // of an instruction
+constexpr std::string_view context_keys[] = {"input", "context"};  // additional input of an instruction
 constexpr std::string_view all_keys[] = {"messages",    "conversations", "conversation", "text",       "content",
                                          "instruction", "question",      "query",        "prompt",     "input",
                                          "output",      "response",      "answer",       "completion", "context",
@@ -28,7 +28,7 @@ constexpr SpeakerRole roles[] = {
     {"bot", "assistant"},          {"tool", "tool"},           {"observation", "tool"},  {"function_response", "tool"},
     {"function_call", "assistant"}};
 
-// The first of `keys` that the row has with a value.
+// Returns the first of `keys` with a value in the row, or "".
 template <size_t N>
 std::string_view first_key(const Json& row, const std::string_view (&keys)[N]) {
     for (const std::string_view key : keys)
@@ -42,7 +42,7 @@ Result<std::string> text_at(const Json& row, std::string_view key) {
     return value.get<std::string>();
 }
 
-// A list; files with columns of text have it as JSON in a string.
+// Returns a list. Files with text columns store it as JSON in a string.
 Result<Json> list_at(const Json& row, std::string_view key) {
     Json value = *row.find(key);
     if (value.is_string()) {
@@ -52,7 +52,7 @@ Result<Json> list_at(const Json& row, std::string_view key) {
     return value;
 }
 
-// ShareGPT's {from, value} as {role, content}; function_call is a call in JSON.
+// Converts ShareGPT's {from, value} to {role, content}. function_call is a call in JSON.
 Result<Json> message_of(const Json& turn, std::string_view key, size_t number) {
     const auto where = [&] { return fmt::format("'{}', message {}", key, number + 1); };
     if (!turn.is_object()) return fail("{}: is not an object", where());
@@ -79,7 +79,7 @@ Result<Json> message_of(const Json& turn, std::string_view key, size_t number) {
                 {"tool_calls", Json::array({Json{{"type", "function"}, {"function", call}}})}};
 }
 
-// {"weight": 0} of OpenAI's fine-tuning, {"train": false} of others.
+// Recognizes {"weight": 0} (OpenAI's fine-tuning format) and {"train": false}.
 bool is_unlearned(const Json& turn) {
     const auto weight = turn.find("weight");
     const auto train = turn.find("train");

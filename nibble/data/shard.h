@@ -1,7 +1,9 @@
-// Token shards: files of llm.c's format, a header of 256 int32 {magic 20240520, version, tokens} and then the tokens.
-//   version 1  uint16 tokens, the count in word 2 (as llm.c reads and writes it)
-//   version 2  nibble's own: uint32 tokens, for vocabularies beyond 65,536; word 2 is zero, words 4 and 5 are the
-//              count as int64. llm.c refuses it by its version.
+// Token shards: files in llm.c's format, a header of 256 int32 {magic 20240520, version, tokens} followed by the
+// tokens.
+//   version 1  uint16 tokens, their number in word 2 (as in llm.c)
+//   version 2  nibble's own: uint32 tokens for vocabularies over 65,536; word 2 is zero, words 4 and 5 are the number
+// as
+//              int64. llm.c rejects this version.
 // All numbers are little-endian.
 #pragma once
 
@@ -21,23 +23,23 @@ namespace nibble {
 inline constexpr int32_t token_shard_magic = 20240520;
 inline constexpr int64_t token_shard_header_bytes = 1024;
 
-// Bytes of one token in a shard of this vocabulary: 2 or 4.
+// Returns the bytes per token in a shard for this vocabulary: 2 or 4.
 constexpr int token_width(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
 
 class TokenShard {
 public:
-    // Errors name the file: no shard, another version, a size that is not what the header says.
+    // Errors name the file: not a shard, another version, a size that differs from the header.
     static Result<TokenShard> open(const std::filesystem::path& path);
 
     int64_t tokens() const { return tokens_; }
     int width() const { return width_; }
     const std::filesystem::path& path() const { return file_.path(); }
 
-    // out = tokens [begin, begin + out.size()). Precondition: they are there. Error: an id of `vocab` or more (says
-    // which and where), a file that became shorter.
+    // Reads tokens [begin, begin + out.size()), which must exist. Errors: an id >= `vocab` (with its position); the
+    // file became shorter.
     Status read(int64_t begin, std::span<TokenId> out, int64_t vocab) const;
 
-    // XXH3 of the tokens as they are stored, 16 hexadecimal digits.
+    // Returns the XXH3 hash of the stored tokens, 16 hexadecimal digits.
     std::string hash() const;
 
 private:
@@ -50,7 +52,7 @@ private:
 
 class TokenShardWriter {
 public:
-    // A new file (an old one is emptied). width: 2 or 4.
+    // Creates or truncates a file. width: 2 or 4.
     static Result<TokenShardWriter> create(const std::filesystem::path& path, int width);
     TokenShardWriter(TokenShardWriter&&) noexcept;
     TokenShardWriter& operator=(TokenShardWriter&&) noexcept;
@@ -58,10 +60,10 @@ public:
 
     int64_t tokens() const { return tokens_; }
 
-    // Error: an id that has no room in the width, a disk that is full.
+    // Errors: an id that does not fit in the width; a full disk.
     Status add(std::span<const TokenId> ids);
-    // Writes the header, syncs and closes. Returns the hash of the tokens, as TokenShard::hash. Error: more tokens than
-    // the header of version 1 can say (2^31 - 1).
+    // Writes the header, syncs and closes the file. Returns the hash of the tokens, as TokenShard::hash(). Error: more
+    // tokens than the header of version 1 supports (2^31 - 1).
     Result<std::string> finish();
 
 private:

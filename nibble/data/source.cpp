@@ -13,7 +13,7 @@ constexpr size_t most_row_bytes = size_t{256} << 20;
 
 bool is_text_file(const fs::path& path) {
     static const std::set<std::string> endings{".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"};
-    // What the library datasets writes about its files.
+    // Metadata files of the library datasets.
     static const std::set<std::string> about{"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
                                              "state.json"};
     return endings.contains((path.extension() == ".gz" ? path.stem() : path).extension().string()) &&

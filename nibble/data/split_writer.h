@@ -12,11 +12,11 @@ namespace nibble {
 
 class DataSplitWriter {
 public:
-    // Files are named FOLDER/NAME_000000.bin ...
+    // Files are named FOLDER/NAME_000000.bin and so on.
     DataSplitWriter(std::filesystem::path folder, std::string name, int width, int64_t shard_tokens)
         : folder_(std::move(folder)), name_(std::move(name)), width_(width), shard_tokens_(shard_tokens) {}
 
-    // A document; longer than a shard: several. learned: as TokenDocument's.
+    // Adds a document. One that is longer than a shard is split. learned: as in TokenDocument.
     Status add(std::span<const TokenId> ids, const std::vector<bool>& learned, size_t learned_begin);
     // Closes the last shard.
     Result<DataSplit> finish();

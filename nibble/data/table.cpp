@@ -12,7 +12,7 @@ void skip(std::string_view& rest, std::string_view characters) {
     rest.remove_prefix(begin == rest.npos ? rest.size() : begin);
 }
 
-// The field's text, and what follows it in `rest`.
+// Returns the text of the first field and removes it from `rest`.
 Result<std::string> next_field(std::string_view& rest, char separator) {
     std::string field;
     if (!rest.starts_with('"')) {

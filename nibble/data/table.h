@@ -1,4 +1,4 @@
-// Rows of a text: records of comma-separated values (RFC 4180) and elements of a JSON list, one after the other.
+// Parses records of comma-separated values (RFC 4180) and elements of a JSON list, one after another.
 #pragma once
 
 #include "base/error.h"
@@ -10,12 +10,12 @@
 
 namespace nibble {
 
-// Takes the next record off `rest`; empty lines are left out; nothing at the end. Fields in quotes may hold separators,
-// ends of lines and doubled quotes. Error: a quote that does not end.
+// Removes the next record from `rest` and returns it, or nothing at the end. Empty lines are skipped. Fields in quotes
+// may contain separators, line ends and doubled quotes. Error: an unterminated quote.
 Result<std::optional<std::vector<std::string>>> next_record(std::string_view& rest, char separator);
 
-// Takes the next element off `rest`, which begins after the list's '['; returns nothing at the ']'. Elements are
-// objects, returned as they are written. Errors: another value, a list or an object that does not end.
+// Removes the next element from `rest`, which begins after the list's '[', and returns it; returns nothing at the ']'.
+// Elements are objects, returned unchanged. Errors: another value; an unterminated list or object.
 Result<std::optional<std::string_view>> next_element(std::string_view& rest);
 
 }  // namespace nibble

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The parts are few: a search from the back of those that begin at or before `at`.
+// Returns the index of the last part that begins at or before `at`.
 template <class Parts, class Member>
 size_t part_with(const Parts& parts, Member begin, int64_t at) {
     const auto after =

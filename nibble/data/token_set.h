@@ -1,4 +1,4 @@
-// The shards of one split as one sequence of tokens with documents, for reading.
+// Reads the shards of one split as one sequence of tokens with documents.
 #pragma once
 
 #include "data/manifest.h"
@@ -10,8 +10,8 @@ namespace nibble {
 
 class TokenSet {
 public:
-    // A split of a folder that build_data() made. Errors: a file that is missing, truncated or not what data.json says
-    // (sizes, documents in order). The tokens themselves are looked at when they are read.
+    // Opens a split of a folder made by build_data(). Errors: a file is missing, truncated, or differs from data.json
+    // (sizes, order of documents). The tokens themselves are checked when they are read.
     static Result<TokenSet> open(const std::filesystem::path& folder, const DataManifest& manifest, bool validation);
 
     int64_t tokens() const { return tokens_; }
@@ -20,16 +20,16 @@ public:
 
     struct Slice {
         std::vector<TokenId> ids;
-        std::vector<bool> learned;    // of every token
-        std::vector<int64_t> starts;  // documents that begin in it, as places in `ids`
+        std::vector<bool> learned;    // per token
+        std::vector<int64_t> starts;  // indices in `ids` at which documents begin
     };
-    // Tokens [begin, begin + count). Precondition: they are there. Errors: ids beyond the vocabulary, with the file.
+    // Reads tokens [begin, begin + count), which must exist. Error: ids beyond the vocabulary (with the file).
     Status read(int64_t begin, int64_t count, Slice& out) const;
 
-    // Document `index`, in the order in which they lie. Precondition: it is there.
+    // Reads document `index`, which must exist, in stored order.
     Status read_document(int64_t index, Slice& out) const;
 
-    // Every token against the vocabulary and every shard against its hash. Slow: reads all.
+    // Checks every token against the vocabulary and every shard against its hash. It reads all data and is slow.
     Status check_contents() const;
 
 private:
