@@ -8,9 +8,9 @@ namespace {
 
 using cuda::KvType;
 
-constexpr double bound = 4e-3;                                    // probabilities of 8 or 11 bits, outputs of 8
-constexpr int64_t values_from = 1234567, queries_from = 3456789;  // places in the noise; keys begin at 0
-constexpr float cache_scale = 0.02f;                              // of E4M3
+constexpr double bound = 4e-3;  // tolerance for probabilities of 8 or 11 bits and outputs of 8
+constexpr int64_t values_from = 1234567, queries_from = 3456789;  // offsets in the noise; keys begin at 0
+constexpr float cache_scale = 0.02f;                              // for E4M3
 
 class Attention {
 public:
@@ -39,7 +39,8 @@ private:
         if (s_.type == KvType::bf16) return bf16_to_float(x);
         return e4m3_to_float(e4m3_from_float_saturating(bf16_to_float(x) / cache_scale)) * cache_scale;
     }
-    float softmax_scale() const { return 3.0f / std::sqrt(static_cast<float>(s_.head_dim)); }  // spread of scores: 3
+    // gives scores with a deviation of 3
+    float softmax_scale() const { return 3.0f / std::sqrt(static_cast<float>(s_.head_dim)); }
     std::vector<double> reference(int64_t row, int head) const;
 
     Kit& kit_;
@@ -84,7 +85,7 @@ Status Attention::load() {
     in_.q = q;
     NIBBLE_TRY(out_, kit_.poisoned(words * 2));
     NIBBLE_TRY(workspace_, kit_.arena.allocate(plan_.workspace_bytes));
-    // One sequence after the other goes through the same buffers.
+    // The sequences are written one after another through the same buffers.
     const int64_t row = int64_t{s_.kv_heads} * s_.head_dim;
     const DeviceArena::Mark mark = kit_.arena.mark();
     NIBBLE_TRY(std::byte * k, kit_.arena.allocate(s_.tokens * row * 2));

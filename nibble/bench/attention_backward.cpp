@@ -19,22 +19,22 @@ public:
     Status launch() const { return cuda::attention_backward(a_, kit_.stream); }
     Result<Check> check() const;
     double bytes() const { return 2.0 * static_cast<double>(tokens() * (4 * q_cols() + 4 * kv_cols())); }
-    // Five products, as everybody counts; the kernels do seven, since scores and dP are computed twice.
+    // Counts five products, as is usual. The kernels compute seven, because scores and dP are computed twice.
     double operations() const {
         const double pairs = 0.5 * s_.documents * s_.tokens * (s_.tokens + 1.0) * s_.q_heads;
         return 10.0 * pairs * s_.head_dim;
     }
 
 private:
-    static constexpr double bound = 1e-2;  // P and dS are rounded to BF16 before they multiply, gradients after
-    // Places in the noise; that of queries is 0.
+    static constexpr double bound = 1e-2;  // P and dS are rounded to BF16 before they multiply, gradients afterwards
+    // Offsets in the noise; queries begin at 0.
     static constexpr int64_t keys_from = 1234567, values_from = 2345678, outputs_from = 3456789, slopes_from = 456789;
 
     int64_t tokens() const { return int64_t{s_.documents} * s_.tokens; }
     int64_t q_cols() const { return int64_t{s_.q_heads} * s_.head_dim; }
     int64_t kv_cols() const { return int64_t{s_.kv_heads} * s_.head_dim; }
     double value(int64_t from, int64_t at) const { return bf16_to_float(noise_.at(from + at)); }
-    // Sums are made up, about what scores of spread 1 have: the way back takes them as they are.
+    // Returns an invented log sum, close to that of scores with a spread of 1. The backward pass uses it unchanged.
     double log_sum(int64_t token) const {
         return static_cast<float>(std::log2(static_cast<double>(token % s_.tokens + 1)) + 0.72);
     }

@@ -73,7 +73,7 @@ Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
         std::vector<float> outputs[2];
         GraphTime times[2];
         for (const bool overlap : {false, true}) {
-            for (int i = 0; i < 2; ++i) NIBBLE_CHECK(launch(i, overlap));  // both buffers of sentinels once
+            for (int i = 0; i < 2; ++i) NIBBLE_CHECK(launch(i, overlap));  // fills both buffers of sentinels once
             NIBBLE_TRY(outputs[overlap], kit.download<float>(layer[1][last].y, shapes[last].first));
             NIBBLE_TRY(times[overlap],
                        time_graph(kit.stream, {16, repeats}, [&](int i) { return launch(i, overlap); }));

@@ -1,6 +1,6 @@
-// The products of one token between two attentions as one kernel (kernels/product_chain_cuda.h), at the widths of
-// Llama-3.1-8B: a whole layer, and shorter chains of it. Checked: the outputs with early loads have the bits of those
-// without; tests/cuda/kernels/chains_test.cpp compares chains with their single products.
+// Benchmarks the products of one token between two attentions as one kernel (kernels/product_chain_cuda.h), at the
+// sizes of Llama-3.1-8B: a whole layer, and shorter chains of it. The check requires equal bits with and without early
+// loads. tests/cuda/kernels/chains_test.cpp compares chains with their single products.
 #pragma once
 
 #include "bench/kernel_table.h"

@@ -10,10 +10,10 @@
 namespace nibble::bench {
 namespace {
 
-constexpr int draws = 8;  // of the router, which launches take in turn
+constexpr int draws = 8;  // of the router; launches use them one after another
 
 struct Draw {
-    std::vector<int32_t> begin{0}, rows;  // slots sorted by expert; the token behind each
+    std::vector<int32_t> begin{0}, rows;  // slots sorted by expert, and the token of each slot
     const int32_t *device_begin = nullptr, *device_rows = nullptr;
     int hit = 0;
 };
@@ -37,7 +37,7 @@ Result<Draw> draw(Kit& kit, const ExpertsShape& s, int64_t tokens) {
     return d;
 }
 
-enum class Kind : uint8_t { bf16, nvfp4, fp8, fp8_tiles };  // tiles of 128 x 128 under groups of 1 x 128
+enum class Kind : uint8_t { bf16, nvfp4, fp8, fp8_tiles };  // fp8_tiles: tiles of 128 x 128 and groups of 1 x 128
 
 bool in_codes(Kind k) { return k == Kind::fp8 || k == Kind::fp8_tiles; }
 
@@ -55,7 +55,7 @@ std::string name_of(Kind k) {
     return {};
 }
 
-// Experts in one format: row r of expert e is row e * n + r of one tall matrix of noise. FP8: inputs are codes.
+// Experts in one format: row r of expert e is row e * n + r of one tall matrix of noise. FP8 inputs are codes.
 class Experts {
 public:
     Experts(Kit& kit, const ExpertsShape& shape, Kind kind)
@@ -77,7 +77,7 @@ private:
     double input(int64_t token, int64_t col) const;
     int64_t groups() const { return (s_.k + 127) / 128; }
     int64_t row_blocks() const { return (s_.n + 127) / 128; }
-    // Bytes of a row of x.
+    // Bytes per row of x.
     int64_t pitch() const { return codes_in_ ? cuda::codes_pitch(s_.k) : 2 * s_.k; }
     Result<std::vector<float>> factors(int64_t count) {
         std::vector<float> all(static_cast<size_t>(count));
@@ -94,14 +94,14 @@ private:
     const float *device_tiles_ = nullptr, *device_inputs_ = nullptr;
     Noise<uint8_t> codes_, scales_;
     Noise<uint16_t> bf16_;
-    int64_t bytes_ = 0, slots_ = 0;  // bytes: of an expert
+    int64_t bytes_ = 0, slots_ = 0;  // bytes_: per expert
     std::byte *weights_ = nullptr, *x_ = nullptr;
     const float* row_scales_ = nullptr;
     float* y_ = nullptr;
     std::vector<Draw> draws_;
     static constexpr int copies = 3;
-    // Where x begins in the noise: a row that is its own weight makes a sum of one sign, which loses more than the
-    // bound allows.
+    // Offset of x in the noise. A row that equals its own weight would give a sum of one sign, whose rounding error
+    // exceeds the tolerance.
     static constexpr int64_t x_at = 1'000'003;
 };
 
@@ -113,7 +113,7 @@ Status Experts::load() {
     NIBBLE_TRY(bf16_, Noise<uint16_t>::create(kit_, [&](auto& r) { return bf16_from_float(normal(r)); }));
     NIBBLE_TRY(codes_, Noise<uint8_t>::create(kit_, [](auto& r) { return r(); }));
     NIBBLE_TRY(scales_, Noise<uint8_t>::create(kit_, [](auto& r) { return 1 + r() % 126; }));
-    // Below two and never NaN.
+    // Below 2 and never NaN.
     NIBBLE_TRY(e4m3_, Noise<uint8_t>::create(kit_, [](auto& r) { return r() & 0xBF; }));
     if (kind_ == Kind::fp8_tiles) {
         NIBBLE_TRY(tile_scales_, factors(s_.experts * row_blocks() * groups()));
@@ -215,11 +215,11 @@ void Experts::weights(int64_t row, double* out) const {
     for (int64_t i = 0; i < s_.k / 16; ++i) q.block_scales[size_t(i)] = scales_.at(row * s_.k / 16 + i);
     q.tensor_scale = 1.0f;
     std::vector<float> values(static_cast<size_t>(s_.k));
-    quantize_kernels().back().decode(q.view(), values.data());  // ref
+    quantize_kernels().back().decode(q.view(), values.data());  // the reference kernels
     std::copy(values.begin(), values.end(), out);
 }
 
-// Of draw 0: slots everywhere, 16 rows each.
+// Checks draw 0: sampled slots, 16 rows each.
 Result<Check> Experts::check() {
     NIBBLE_CHECK(queue(0));
     Check check;

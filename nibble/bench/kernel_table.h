@@ -1,4 +1,4 @@
-// What `nibble bench` says about a GPU's kernels: a line for each shape, and the same as JSON.
+// The output of `nibble bench` for a GPU's kernels: one line per shape, and the same as JSON.
 #pragma once
 
 #include "base/json.h"
@@ -15,17 +15,17 @@ struct KernelRow {
     int64_t tokens = 0;
     Check check;
     GraphTime time;
-    double bytes = 0, operations = 0;  // that must be moved and done
-    bool fp8 = false;                  // on the FP8 tensor cores
-    double baseline_us = 0;            // 0: none
+    double bytes = 0, operations = 0;  // minimum bytes to move and operations to compute
+    bool fp8 = false;                  // uses the FP8 tensor cores
+    double baseline_us = 0;            // 0: no baseline
 };
 
 class KernelTable {
 public:
-    // `out` null: nothing is printed. `baseline`: what the last column is a ratio to.
+    // `out` null: nothing is printed. `baseline`: name of the denominator in the last column.
     KernelTable(std::FILE* out, const DeviceInfo& device, const MachineRates& rates, const Vendor& vendor,
                 std::string baseline);
-    // A row whose check failed shows what differs instead of a time.
+    // Adds a row. If its check failed, the row shows the difference instead of a time.
     void add(const KernelRow& row);
     bool good() const { return good_ && !json_["results"].empty(); }
     const Json& json() const { return json_; }

@@ -19,7 +19,7 @@ namespace {
 using Kernels = KernelBench::Kernels;
 
 constexpr int64_t kernel_memory = int64_t{12}
-                                  << 30;  // the weights of 128 experts three times; a cache of 64 x 32768 tokens
+                                  << 30;  // three copies of 128 experts' weights; a cache of 64 x 32768 tokens
 
 struct ShapePair {
     int64_t first = 0, second = 0;

@@ -1,4 +1,4 @@
-// Data to and from the device, for checks of its kernels.
+// Moves data to and from the device for checks of its kernels.
 #pragma once
 
 #include "formats/minifloat.h"
@@ -10,12 +10,12 @@
 
 namespace nibble::bench {
 
-// One thing that was checked.
+// The result of one check.
 struct Check {
     std::string name;
     int64_t compared = 0, wrong = 0;
-    double worst = 0;   // distance from double precision, where that is checked
-    std::string first;  // what was wrong first
+    double worst = 0;   // largest difference from double precision, if compared
+    std::string first;  // first wrong value
 
     void note(std::string where) {
         if (wrong++ == 0) first = std::move(where);

@@ -13,7 +13,7 @@ Vendor Vendor::open(const DeviceInfo& device) {
 
 namespace {
 
-// Operations per second of one way of multiplying.
+// Returns the operations per second of one kind of product.
 Result<double> peak(Kit& kit, const ProductNoise& noise, std::string_view name, const Vendor& vendor) {
     constexpr int64_t side = 8192;
     const DeviceArena::Mark mark = kit.arena.mark();
@@ -26,7 +26,7 @@ Result<double> peak(Kit& kit, const ProductNoise& noise, std::string_view name, 
     return 2.0 * side * side * side / time.least * 1e6;
 }
 
-// Not in a graph, where the driver copies otherwise: 2.8 instead of 4.2 TB/s on an H200.
+// Not measured in a graph, because the driver copies differently there: 2.8 instead of 4.2 TB/s on an H200.
 Result<double> copy_rate(Kit& kit) {
     const DeviceArena::Mark mark = kit.arena.mark();
     constexpr int64_t bytes = int64_t{2} << 30;

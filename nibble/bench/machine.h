@@ -1,4 +1,4 @@
-// What this very GPU does at best, measured in the run whose times are set against it.
+// Measures the peak rates of this GPU, in the same run as the kernels that are compared with them.
 #pragma once
 
 #include "bench/kit.h"
@@ -6,7 +6,7 @@
 
 namespace nibble::bench {
 
-// cuBLASLt where it can be opened; `missing` says why not.
+// cuBLASLt if it can be opened; otherwise `missing` has the reason.
 struct Vendor {
     std::shared_ptr<cuda::CublasLt> library;
     std::string missing;
@@ -14,11 +14,11 @@ struct Vendor {
     static Vendor open(const DeviceInfo& device);
 };
 
-// The fastest of several runs: long ones meet the limit of power (a tenth of an H200's BF16 rate).
+// Maximum rates of several runs. Long runs lose rate to the power limit (a tenth of an H200's BF16 rate).
 struct MachineRates {
-    double copy = 0;              // bytes per second, read and written, of a copy of 2 GiB
-    double bf16 = 0, fp8 = 0;     // operations per second, 8192 x 8192 x 8192, of
-    std::string bf16_by, fp8_by;  // the library or this program
+    double copy = 0;              // bytes per second, read plus written, for a copy of 2 GiB
+    double bf16 = 0, fp8 = 0;     // operations per second for 8192 x 8192 x 8192
+    std::string bf16_by, fp8_by;  // the program with that rate: the library or nibble
 };
 Result<MachineRates> measure_machine(Kit& kit, const Vendor& vendor);
 

@@ -1,5 +1,5 @@
-// Numbers without end for large buffers: a random piece, over and over. What lies at an index is known to the host, so
-// samples of a product of gigabytes can be checked.
+// Fills large buffers with a repeated random piece. The host can compute the value at any index, so samples of a
+// product of gigabytes can be checked.
 #pragma once
 
 #include "bench/kit.h"
@@ -11,9 +11,9 @@ namespace nibble::bench {
 template <class T>
 class Noise {
 public:
-    static constexpr int64_t period = 4194301;  // prime: rows of a matrix begin at different places of the piece
+    static constexpr int64_t period = 4194301;  // prime, so that rows of a matrix begin at different offsets
 
-    // `draw(random)`: an element.
+    // `draw(random)` returns one element.
     template <class Draw>
     static Result<Noise> create(Kit& kit, Draw draw) {
         Noise noise;
@@ -23,7 +23,7 @@ public:
         return noise;
     }
     T at(int64_t index) const { return piece_[static_cast<size_t>(index % period)]; }
-    // Elements [first, first + count) to the device.
+    // Copies elements [first, first + count) to the device.
     Status fill(const Kit& kit, void* device, int64_t count, int64_t first = 0) const {
         auto* to = static_cast<T*>(device);
         while (count > 0) {
@@ -41,12 +41,13 @@ private:
     const T* device_ = nullptr;
 };
 
-// The same bytes once more, `copies` times in all: launches that take turns find none of them in L2.
+// Repeats the bytes at `first` to make `copies` copies in total. Launches that alternate between copies do not find
+// them in L2.
 inline Status repeat(const Kit& kit, std::byte* first, int64_t bytes, int64_t copies) {
     for (int64_t c = 1; c < copies; ++c) NIBBLE_CHECK(copy_on_device(first + c * bytes, first, bytes, kit.stream));
     return Ok{};
 }
-// So many that they are eight times an H200's L2.
+// Returns a number of copies that together exceed an H200's L2 eight times.
 inline int cold_copies(int64_t bytes) {
     return static_cast<int>(std::max<int64_t>(2, (int64_t{400} << 20) / std::max<int64_t>(bytes, 1 << 20) + 1));
 }

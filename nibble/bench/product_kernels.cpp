@@ -34,9 +34,9 @@ double ProductKernel::bytes_with(double input_bytes) const {
 
 namespace {
 
-constexpr int64_t inputs_from = 1234567;  // where inputs begin in the noise that weights are made of
+constexpr int64_t inputs_from = 1234567;  // offset of the inputs in the noise of the weights
 
-// Weights and inputs in BF16, row by row or as an operand.
+// BF16 weights and inputs, stored by rows or as an operand.
 class Bf16 : public ProductKernel {
 public:
     Bf16(Kit& kit, const ProductNoise& noise) : ProductKernel(kit, noise) {}
@@ -74,7 +74,7 @@ public:
     double bytes() const override { return bytes_with(2.0 * static_cast<double>(m_ * k_)); }
 };
 
-// NVFP4 weights; inputs and their order as the plan wants them.
+// NVFP4 weights. The plan decides the form and order of the inputs.
 class W4a16 : public Bf16 {
 public:
     W4a16(Kit& kit, const ProductNoise& noise, bool permutes) : Bf16(kit, noise), permutes_(permutes) {}
@@ -122,7 +122,7 @@ public:
         for (int64_t i = 0; i < k_ / 16; ++i) q.block_scales[size_t(i)] = noise_.scales.at(row * k_ / 16 + i);
         q.tensor_scale = tensor_scale;
         std::vector<float> values(static_cast<size_t>(k_));
-        quantize_kernels().back().decode(q.view(), values.data());  // ref
+        quantize_kernels().back().decode(q.view(), values.data());  // the reference kernels
         std::copy(values.begin(), values.end(), out);
     }
 
@@ -134,14 +134,14 @@ private:
     std::byte *workspace_ = nullptr, *permuted_ = nullptr;
 };
 
-// E4M3 on both sides: scales of 1, or of 1 x 128 and 128 x 128.
+// E4M3 weights and inputs with scales of 1, or of 1 x 128 and 128 x 128.
 class Codes : public ProductKernel {
 public:
     Codes(Kit& kit, const ProductNoise& noise, bool blocks) : ProductKernel(kit, noise), blocks_(blocks) {}
 
     std::string_view name() const override { return blocks_ ? "FP8 128x128" : "FP8 tensor"; }
     bool fp8() const override { return true; }
-    double bound() const override { return 2e-3; }  // sums keep about 14 bits inside 128 columns
+    double bound() const override { return 2e-3; }  // sums keep about 14 bits within 128 columns
     Status load(int64_t n, int64_t k) override {
         n_ = n, k_ = k, weight_bytes_ = cuda::codes_bytes(n, k), copies_ = cold_copies(weight_bytes_);
         NIBBLE_TRY(weights_, kit_.arena.allocate(weight_bytes_ * copies_));

@@ -7,10 +7,11 @@
 namespace nibble::bench {
 namespace {
 
-// A model's step has hundreds of launches: what a graph costs once, some ten microseconds, must not count.
+// A model's step has hundreds of launches. So the timed graph has many launches, and its fixed cost (about ten
+// microseconds) does not count.
 GraphTiming timing_for(const ProductKernel& kernel, int repeats) { return {kernel.m() >= 2048 ? 4 : 96, repeats}; }
 
-// What --format calls a kernel: weights, and inputs where they are not BF16.
+// Names of --format and their kernels: weights, and inputs unless they are BF16.
 struct Way {
     std::string_view format, kernel;
 };

@@ -1,5 +1,5 @@
-// The quantization kernels of a GPU: every one checked bit for bit against kernels/ref, then timed beside a copy: what
-// `nibble bench quantize --device cuda` runs.
+// `nibble bench quantize --device cuda`: the quantization kernels of a GPU. Each is checked bit for bit against
+// kernels/ref, then timed and compared with a copy.
 #pragma once
 
 #include "base/json.h"
@@ -14,10 +14,10 @@ struct DeviceBench {
     std::string device = "cuda";
     CheckOptions check;
     TimingOptions timing;
-    int64_t memory_gib = 24;  // of the device; sizes that need more are an error
+    int64_t memory_gib = 24;  // device memory to use; sizes that need more are an error
 };
 
-// Prints tables to `out` (null: nothing) and puts the same into `report`. False: a check failed.
+// Prints tables to `out` (null: nothing) and writes the same to `report`. Returns false if a check failed.
 Result<bool> run_device_bench(const DeviceBench& bench, std::FILE* out, Json& report);
 
 }  // namespace nibble::bench

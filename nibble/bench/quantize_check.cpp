@@ -18,9 +18,9 @@ namespace nibble::bench {
 namespace {
 
 constexpr uint8_t poison = 0xA5;
-constexpr int64_t guard = 256;  // poisoned bytes behind every output that must stay as they are
+constexpr int64_t guard = 256;  // poisoned bytes after every output, which kernels must not change
 
-// Rows that one core of the reference takes at a time.
+// Rows per task of the reference.
 int64_t rows_checked(Format format) { return format == Format::fp8_block128 ? 128 : 4; }
 
 class Checker {
@@ -48,10 +48,10 @@ private:
         NIBBLE_CHECK(fill_device(p, poison, bytes + guard, stream_));
         return Output{p, bytes};
     }
-    // Decodes what was just checked, both ways.
+    // Checks the decoded values of the last output in both output types.
     Status decoded(const QuantMatrix& q, const QuantSpan& device, const float* tensor_scale, const std::string& where,
                    CheckResult& result);
-    // What the panel lost, against the fastest host kernels (their tests compare them with ref).
+    // Checks the losses of the panel against the fastest host kernels (whose tests compare them with ref).
     Status measured(const MatrixView& host, const MatrixView& device, const QuantMatrix& q, const QuantSpan& codes,
                     const std::string& where, CheckResult& result);
     Status compare(const Output& got, const void* want, std::string_view what, CheckResult& result);
@@ -94,7 +94,7 @@ float element(const Matrix& m, int64_t index) {
 
 std::vector<TensorAmax> floors(float own) { return {{0, 0}, {own * 0.5f, own * 0.5f}}; }
 
-// FP8 1 x 128 from formats/.
+// Quantizes FP8 1 x 128 with the functions of formats/.
 void groups(const Matrix& x, QuantMatrix& q) {
     for (int64_t begin = 0; begin < x.rows * x.cols; begin += 128) {
         float amax = 0;
@@ -106,7 +106,7 @@ void groups(const Matrix& x, QuantMatrix& q) {
     }
 }
 
-// Rows of blocks of 32 by formats/mx.h's rule of inputs.
+// Quantizes rows in blocks of 32 by the rule for inputs in formats/mx.h.
 void mxfp4_inputs(const Matrix& x, QuantMatrix& q) {
     for (int64_t begin = 0; begin < x.rows * x.cols; begin += mx_block) {
         float amax = 0;
@@ -121,7 +121,8 @@ void mxfp4_inputs(const Matrix& x, QuantMatrix& q) {
     }
 }
 
-// The tensor's own maximum; a fusion partner's, larger; one that is too small; FP32 values that no BF16 weight has.
+// Returns the tensor's own maximum, the larger maximum of a fusion partner, a maximum that is too small, and FP32
+// values that no BF16 weight has.
 std::vector<TensorAmax> maxima(float own) {
     const auto times = [own](float factor) { return std::min(own * factor, std::numeric_limits<float>::max()); };
     return {{own, own}, {own, times(2.7182817f)}, {times(0.37f), times(0.61f)}, {times(1.0001f), times(1.0003f)}};
@@ -136,7 +137,7 @@ Status Checker::decoded(const QuantMatrix& q, const QuantSpan& device, const flo
     });
     std::vector<uint16_t> want_bf16(want.size());
     for (size_t i = 0; i < want.size(); ++i) {
-        if (std::isnan(want[i])) return Ok{};  // which NaN is not defined
+        if (std::isnan(want[i])) return Ok{};  // the payload of a NaN is not defined
         want_bf16[i] = bf16_from_float(want[i]);
     }
     const auto n = static_cast<int64_t>(want.size());
@@ -166,7 +167,7 @@ Status Checker::measured(const MatrixView& host, const MatrixView& device, const
     NIBBLE_CHECK(copy_to_host(reinterpret_cast<std::byte*>(rows.data()), sums.device, sums.bytes, stream_));
     NIBBLE_CHECK(stream_.synchronize());
     cuda::add_stats(found, rows, q.view(), got);
-    if (std::isnan(want.max_error) && std::isnan(got.max_error))  // which NaN the sums are is not defined
+    if (std::isnan(want.max_error) && std::isnan(got.max_error))  // the payload of a NaN sum is not defined
         for (QuantStats* s : {&want, &got}) s->max_error = 0, s->squared_error = s->squared_weight = 0;
     if (!(want == got) && result.mismatches++ == 0)
         result.first =
@@ -194,7 +195,7 @@ Result<CheckResult> Checker::weights(const WeightSpec& spec, DType dtype, int64_
         const cuda::DeviceScan want{own.amax, 0, static_cast<uint64_t>(own.first_nonfinite)};
         NIBBLE_CHECK(compare(scanned, &want, fmt::format("{} scan", data_name(data)), result));
 
-        const bool tiles = spec.format == Format::fp8_block128;  // the maximum is a floor for every tile's
+        const bool tiles = spec.format == Format::fp8_block128;  // the maximum is a lower bound for every tile's
         for (const TensorAmax& amax : tiles ? floors(own.amax) : maxima(own.amax)) {
             const DeviceArena::Mark outputs = arena_.mark();
             QuantMatrix q(spec.format, rows, cols);
@@ -242,7 +243,7 @@ Result<CheckResult> Checker::weights(const WeightSpec& spec, DType dtype, int64_
             ++result.cases;
             result.elements += rows * cols;
             arena_.release(outputs);
-            if (!format_layout(spec.format).tensor_scale && !tiles) break;  // local scales: maxima do not matter
+            if (!format_layout(spec.format).tensor_scale && !tiles) break;  // maxima do not affect local scales
         }
         arena_.release(mark);
     }
@@ -263,7 +264,7 @@ Result<CheckResult> Checker::activations(cuda::Activations kind, std::string nam
         const DeviceArena::Mark mark = arena_.mark();
         NIBBLE_TRY(std::byte * in, arena_.allocate(x.view().bytes()));
         NIBBLE_CHECK(copy_to_device(in, x.data.data(), x.view().bytes(), stream_));
-        for (const float factor : {1.0f, 0.11f}) {  // calibrated well; inputs beyond the calibrated maximum
+        for (const float factor : {1.0f, 0.11f}) {  // well calibrated; inputs beyond the calibrated maximum
             QuantMatrix q(format, rows, cols);
             q.tensor_scale = amax > 0.0f ? amax * factor / 2688.0f : 1.0f;
             QuantStats stats;
@@ -369,7 +370,7 @@ Result<CheckResult> Checker::training(bool rotate, bool stochastic, DType dtype,
     return result;
 }
 
-// The losses of searches with one multiplier per tensor, and the bits of their sums.
+// Checks the losses of searches with one multiplier per tensor, and the bits of their sums.
 Result<CheckResult> Checker::losses(const WeightSpec& spec, DType dtype, int64_t rows, int64_t cols) {
     CheckResult result{fmt::format("losses of {} {} [{}, {}]", to_string(spec), dtype_name(dtype), rows, cols)};
     const std::vector<float> multipliers = search_multipliers(spec.search);
@@ -407,7 +408,7 @@ Result<std::vector<CheckResult>> check_all(const Stream& stream, DeviceArena& ar
     NIBBLE_TRY(const QuantizeKernels* ref, select_quantize_kernels("ref"));
     Checker checker(stream, arena, options, *ref);
     std::vector<CheckResult> results;
-    const int64_t wide = 2048 + 128 + 96;  // whole blocks of 32, no power of two
+    const int64_t wide = 2048 + 128 + 96;  // a multiple of 32, but not a power of two
     for (const Arithmetic arithmetic : {Arithmetic::reciprocal, Arithmetic::true_division}) {
         const Search four_six{Search::Kind::multipliers, 1.0f, 1.5f, 0.5f},
             many{Search::Kind::multipliers, 0.25f, 4.0f, 0.1f};
@@ -415,7 +416,7 @@ Result<std::vector<CheckResult>> check_all(const Stream& stream, DeviceArena& ar
         struct Weights {
             WeightSpec spec;
             int64_t cols;
-            int64_t cost;  // elements are divided by this
+            int64_t cost;  // divides the number of elements
         };
         const Weights cases[] = {
             {{.format = Format::nvfp4, .arithmetic = arithmetic}, wide, 1},
@@ -449,7 +450,7 @@ Result<std::vector<CheckResult>> check_all(const Stream& stream, DeviceArena& ar
         const auto rows = [&](int64_t cols, int64_t cost) {
             return std::max<int64_t>(1, options.elements / cols / cost);
         };
-        // Panels, and the dtype of the weights in them: F16 travels as F32.
+        // Panels, and the type of the weights in them; F16 weights are passed as F32.
         for (auto [spec, cols, cost] : cases)
             for (const auto& [dtype, weights] : {std::pair{DType::bf16, DType::bf16},
                                                  {DType::f32, DType::bf16},
@@ -477,7 +478,7 @@ Result<std::vector<CheckResult>> check_all(const Stream& stream, DeviceArena& ar
     for (const auto& [kind, name] : kinds)
         for (const auto& [dtype, shape] :
              {std::pair{DType::bf16, 0}, {DType::bf16, 1}, {DType::f32, 0}, {DType::f32, 1}}) {
-            // Whole 128-row tiles of 256 columns, and neither.
+            // shape 0 has whole tiles of 128 rows and 256 columns; shape 1 has neither.
             const bool whole = shape == 0;
             const int64_t cols = whole ? 2048 + 256 : 2048 + 128;
             const int64_t count =

@@ -1,4 +1,4 @@
-// Every GPU kernel against kernels/ref, bit for bit.
+// Checks every GPU kernel against kernels/ref, bit for bit.
 #pragma once
 
 #include "base/error.h"
@@ -10,20 +10,20 @@
 namespace nibble::bench {
 
 struct CheckOptions {
-    int64_t elements = int64_t{1} << 20;  // per case; searches use fewer
+    int64_t elements = int64_t{1} << 20;  // elements per case; searches use fewer
     uint64_t seed = 1;
-    std::string filter;  // substring of the case's name; empty for all
+    std::string filter;  // substring of the case's name; empty: all cases
 };
 
 struct CheckResult {
-    std::string name;   // "nvfp4 static/448 sweep bf16"
-    int64_t cases = 0;  // data kinds x maxima
+    std::string name;   // such as "nvfp4 static/448 sweep bf16"
+    int64_t cases = 0;  // kinds of data times maxima
     int64_t elements = 0;
     int64_t mismatches = 0;  // bytes that differ
-    std::string first;       // where the first one was
+    std::string first;       // position of the first one
 };
 
-// Error only when the device fails; mismatches are results.
+// Error: the device failed. Mismatches are results, not errors.
 Result<std::vector<CheckResult>> check_all(const Stream& stream, DeviceArena& arena, const CheckOptions& options);
 
 }  // namespace nibble::bench

@@ -77,7 +77,7 @@ Matrix make_data(Data data, DType dtype, int64_t rows, int64_t cols, uint64_t se
             if (dtype == DType::bf16) {
                 const uint16_t code = bf16_from_float(x);
                 std::memcpy(at + 2 * j, &code, 2);
-            } else {  // low bits of the mantissa, sometimes exactly half way between BF16 neighbours
+            } else {  // sets low bits of the mantissa, sometimes exactly half way between BF16 neighbours
                 const uint64_t r = mix(index * 3 + seed);
                 const uint32_t low = r % 4 == 0 ? 0x8000u : r % 4 == 1 ? 0u : static_cast<uint32_t>(r >> 40) & 0xFFFFu;
                 const uint32_t bits = data == Data::zero ? float_bits(x) : float_bits(round_to_bf16(x)) | low;

@@ -16,7 +16,7 @@ class Timer {
 public:
     Timer(const Stream& stream, const TimingOptions& options) : stream_(stream), options_(options) {}
 
-    // Median over `repeats` of a run of launches that lasts a few milliseconds.
+    // Returns the median over `repeats` of a sequence of launches that lasts a few milliseconds.
     Result<Timing> time(std::string name, int64_t elements, double bytes, int rotations, const Launch& launch) {
         Timing t{std::move(name), elements, bytes};
         const int launches = std::max(rotations, static_cast<int>(2e-3 / (bytes / 4e12)) / rotations * rotations);
@@ -50,7 +50,7 @@ private:
     double copy_rate_ = 0;
 };
 
-// Fills a large device buffer with bell-shaped BF16 by copying a smaller random piece over and over.
+// Fills a large device buffer with bell-shaped BF16 values by repeated copies of a smaller random piece.
 Status fill_input(std::byte* device, int64_t bytes, const Matrix& piece, const Stream& stream) {
     const int64_t step = piece.view().bytes();
     NIBBLE_CHECK(copy_to_device(device, piece.data.data(), std::min(step, bytes), stream));
@@ -169,8 +169,8 @@ Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, c
                                                        {code_at(r), scale_at(r)}, stream);
                     }));
 
-        // Operands of training's products, as values: read for the scale of the tensor and for the values, written in
-        // each direction once.
+        // Training operands as values: the source is read once for the tensor's scale and once for the values; each
+        // direction is written once.
         if (timer.wanted("operand")) {
             NIBBLE_TRY(std::byte * of_rows, arena.allocate(2 * n));
             NIBBLE_TRY(std::byte * of_columns, arena.allocate(2 * n));
@@ -212,7 +212,7 @@ Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, c
                 }));
         }
 
-        // Decoding reads codes and scales that a kernel above wrote, and writes over the inputs.
+        // Decoding reads the codes and scales of a kernel above, and overwrites the inputs.
         for (const Format format : {Format::nvfp4, Format::fp8_block128}) {
             for (int r = 0; r < rotations; ++r) {
                 const QuantSpan target{format, rows, cols, code_at(r), scale_at(r), float_at(r)};

@@ -1,4 +1,4 @@
-// Rates of every GPU kernel, against a device-to-device copy of the same run.
+// Measures the rate of every GPU kernel relative to a device-to-device copy in the same run.
 #pragma once
 
 #include "base/error.h"
@@ -18,16 +18,16 @@ struct TimingOptions {
 struct Timing {
     std::string name;
     int64_t elements = 0;
-    double bytes = 0;             // read + written, each once
+    double bytes = 0;             // read plus written, each counted once
     double milliseconds = 0;      // median
     double spread = 0;            // (largest - smallest) / median
-    double fraction_of_copy = 0;  // of the 2 GiB copy's rate
+    double fraction_of_copy = 0;  // relative to the rate of the 2 GiB copy
 
     double rate() const { return bytes / (milliseconds * 1e-3); }  // bytes per second
     double bf16_rate() const { return 2.0 * static_cast<double>(elements) / (milliseconds * 1e-3); }
 };
 
-// The first entry is the copy. Inputs are bell-shaped; buffers rotate so that L2 is cold.
+// The first entry is the copy. Inputs are bell-shaped. Launches alternate between buffers so that L2 is cold.
 Result<std::vector<Timing>> time_all(const Stream& stream, DeviceArena& arena, const TimingOptions& options);
 
 }  // namespace nibble::bench
