@@ -66,7 +66,7 @@ std::vector<float> bell(int64_t n, float width, uint32_t seed) {
     return x;
 }
 
-// One weight in a format: BF16 or quantized, before packing.
+// One weight matrix in a format: BF16 or quantized, before packing.
 struct Weight {
     Matrix plain;
     QuantMatrix quantized;
@@ -87,7 +87,7 @@ struct Weight {
     Result<PackedMatrix> pack(ThreadPool& pool) const {
         return quantized.format == Format::none ? prepack(plain.view(), pool) : prepack(quantized.view(), pool);
     }
-    Result<PackedMatrix> pack(ThreadPool& pool, SharedPages& memory) const {  // as a model has it
+    Result<PackedMatrix> pack(ThreadPool& pool, SharedPages& memory) const {  // packs the weight as a model does
         const MatrixView p = plain.view();
         const QuantView q = quantized.view();
         return quantized.format == Format::none ? prepack_stacked({&p, 1}, pool, memory)
@@ -110,7 +110,7 @@ Status check_against_ref(const MatmulKernels& kernels, SumOrder order, const Kin
     return Ok{};
 }
 
-// One thread: CPU time, which counts less of what else runs on the machine; several: time of the clock.
+// Returns the time in seconds: CPU time with one thread, which other processes affect less; wall time with several.
 double now(const ThreadPool& pool) {
     timespec t{};
     ::clock_gettime(pool.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -124,7 +124,7 @@ double seconds(const ThreadPool& pool, Work work) {
     return now(pool) - start;
 }
 
-// All threads at once; operations a second.
+// Returns the operations per second of all threads together.
 double multiply_add_rate(const MachineLimits& limits, ThreadPool& pool) {
     constexpr int64_t rounds = 20000;
     std::vector<int64_t> done(static_cast<size_t>(pool.threads()));
@@ -136,7 +136,7 @@ double multiply_add_rate(const MachineLimits& limits, ThreadPool& pool) {
     return static_cast<double>(all) / time;
 }
 
-// Bytes a second of reading `memory` once.
+// Returns the bytes per second of reading `memory` once.
 double read_rate(const MachineLimits& limits, const std::byte* memory, int64_t bytes, ThreadPool& pool) {
     constexpr int64_t piece = int64_t{1} << 16;
     const int64_t pieces = bytes / piece;
@@ -150,12 +150,12 @@ double read_rate(const MachineLimits& limits, const std::byte* memory, int64_t b
 struct ProductRate {
     std::string_view format, shape, kernel;
     int64_t n = 0, k = 0, rows = 0;
-    double seconds = 0;          // of one product
-    double rate = 0, limit = 0;  // bytes (one row) or operations a second
+    double seconds = 0;          // per product
+    double rate = 0, limit = 0;  // bytes (one row) or operations per second
     double fraction = 0;
 };
 
-// A decoding step's worth of equal weights, so that they come from memory as a model's do.
+// Multiplies with as many equal weights as a decoding step reads, so that they come from memory as in a model.
 Result<ProductRate> time_decode(const Kind& kind, const Shape& shape, const Weight& weight,
                                 const MatmulKernels& kernels, const MachineLimits& limits, const BenchMatmulOptions& o,
                                 ThreadPool& pool) {
@@ -177,7 +177,7 @@ Result<ProductRate> time_decode(const Kind& kind, const Shape& shape, const Weig
         const double time = seconds(pool, [&] {
             for (const PackedMatrix& w : copies) kernels.matmul(w, in, {y.data(), shape.n}, pool);
         });
-        if (r == 0) continue;  // touches everything
+        if (r == 0) continue;  // the first round only touches the memory
         times.push_back(time / static_cast<double>(copies.size()));
         limit.push_back(reading);
         fractions.push_back(static_cast<double>(bytes) / time / reading);

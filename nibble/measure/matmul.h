@@ -1,4 +1,4 @@
-// `nibble bench matmul`: the product of every format of weights and inputs, checked against ref first, then timed.
+// `nibble bench matmul`: checks the product of every format of weights and inputs against ref, then times it.
 #pragma once
 
 #include "base/error.h"
@@ -10,22 +10,22 @@
 namespace nibble {
 
 struct BenchMatmulOptions {
-    std::string device = "cpu";      // cuda: bench/kernels.h instead
-    std::string shapes = "smollm2";  // or "llama", "all"
-    std::string format;              // one row of the table by name; empty: all
-    int64_t rows = 512;              // of the prefill
-    int64_t megabytes = 64;          // of weights that a decoding step goes through
+    std::string device = "cpu";      // cuda: bench/kernels.h is used instead
+    std::string shapes = "smollm2";  // "smollm2", "llama" or "all"
+    std::string format;              // name of one row of the table; empty: all rows
+    int64_t rows = 512;              // rows of the prefill
+    int64_t megabytes = 64;          // MiB of weights per decoding step
     int threads = 0;                 // 0: all cores
-    std::string kernel;              // one entry; empty: all vector entries that this CPU supports
-    std::string sums = "lanes";      // or tiles
+    std::string kernel;              // one kernel entry; empty: all vector entries that this CPU supports
+    std::string sums = "lanes";      // "lanes" or "tiles"
     int repetitions = 7;
     bool json = false;
 };
 
-// Decode: one row of inputs; bytes of packed weights per second and the fraction of reading as many bytes of memory
-// just before. Prefill: `rows` rows; floating-point operations per second and the fraction of multiply-adds in
-// registers just before. Medians, of the fractions too. Fails when a kernel's bits differ from ref's, before anything
-// is timed.
+// Decode: one row of inputs; bytes of packed weights per second, also as a fraction of the memory read rate measured
+// just before. Prefill: `rows` rows; floating-point operations per second, also as a fraction of the multiply-add rate
+// in registers measured just before. All values are medians. Error: a kernel's bits differ from ref's; nothing is timed
+// then.
 Status bench_matmul(const BenchMatmulOptions& options, std::FILE* out);
 
 }  // namespace nibble

@@ -5,7 +5,7 @@
 
 namespace nibble {
 
-// The upper one of two. `values` must not be empty.
+// Returns the median, the upper one of two. `values` must not be empty.
 inline double median(std::vector<double> values) {
     const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());

@@ -17,7 +17,7 @@
 namespace nibble {
 namespace {
 
-// Wall clock and processor time of all threads: on a busy machine the second says what the work costs.
+// Wall time and processor time of all threads. On a busy machine processor time shows the cost of the work.
 struct Seconds {
     double wall = 0, cpu = 0;
 };
@@ -36,7 +36,7 @@ Result<Seconds> timed(Work work) {
     return Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), cpu_now() - cpu};
 }
 
-// Medians of wall and processor time over repetitions; `prepare` runs before each and is not timed.
+// Returns medians of wall and processor time over repetitions. `prepare` runs before each one and is not timed.
 template <class Prepare, class Work>
 Result<Seconds> median_of(int repetitions, Prepare prepare, Work work) {
     std::vector<double> wall, cpu;
@@ -56,7 +56,7 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
     return tokens;
 }
 
-// What the products of one token cost: every weight once, of routed experts the chosen ones.
+// The cost of one token's products: every weight once; of routed experts only the selected ones.
 struct TokenCost {
     double bytes = 0;  // of blocks and head
     double block_multiply_adds = 0, head_multiply_adds = 0;
@@ -84,7 +84,7 @@ struct Timings {
     Seconds load, prefill, alone, together;
 };
 
-// On a GPU the host only plans: wall clock, and what products and weights ask of the device.
+// Reports a GPU: wall time, and the rates of products and weights. The host only plans there.
 Status report_device(const BenchModelOptions& o, const LanguageModel& model, const TokenCost& cost, const Timings& t,
                      std::FILE* out) {
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
@@ -113,7 +113,7 @@ Status report_device(const BenchModelOptions& o, const LanguageModel& model, con
     return Ok{};
 }
 
-// One decoded token after each of a few prefixes, against the whole text at once.
+// Compares one decoded token after each of a few prefixes with the prefill of the whole text.
 Status check_decode(const LanguageModel& model, KvPool& pool, std::span<const int32_t> tokens) {
     const auto vocab = static_cast<size_t>(model.config().vocab);
     std::vector<float> whole(tokens.size() * vocab), one(vocab);
@@ -183,7 +183,7 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
                     NIBBLE_CHECK(model->forward(Batch(segments), std::span(logits).first(size_t(count * vocab))));
                     continue;
                 }
-                // As generation runs: tokens are chosen where the logits lie, here by their probabilities.
+                // Like generation: tokens are chosen on the device of the logits, here by their probabilities.
                 requests.assign(size_t(count), {.sequence = 0, .position = i});
                 chosen.resize(size_t(count));
                 NIBBLE_CHECK(model->choose(Batch(segments), requests, chosen));
@@ -202,7 +202,8 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
     const double bytes = cost.bytes;
     const auto steps = static_cast<double>(o.decode), n = static_cast<double>(o.prompt);
     const auto many = static_cast<double>(o.sequences);
-    const double prefill_products = n * cost.block_multiply_adds + cost.head_multiply_adds;  // logits of the last token
+    // logits of the last token only
+    const double prefill_products = n * cost.block_multiply_adds + cost.head_multiply_adds;
     const double token_products = cost.block_multiply_adds + cost.head_multiply_adds;
     Json j;
     j["kernels"] = model->kernels();

@@ -1,5 +1,5 @@
-// `nibble bench model`: a model's time to load, prefill and decode, after a check that decoding gives the bits of the
-// prefill.
+// `nibble bench model`: measures the time to load, prefill and decode a model, after a check that decoding gives the
+// bits of the prefill.
 #pragma once
 
 #include "measure/subject.h"
@@ -13,21 +13,21 @@ namespace nibble {
 struct BenchModelOptions {
     BenchSubject subject;
     std::string device = "cpu";
-    int64_t prompt = 512;        // tokens of a prefill
-    int64_t decode = 64;         // tokens decoded one by one
-    int64_t context = 0;         // tokens before them
-    int64_t sequences = 16;      // decoded together, beside one alone
+    int64_t prompt = 512;        // tokens per prefill
+    int64_t decode = 64;         // tokens that are decoded one by one
+    int64_t context = 0;         // tokens before the decoded ones
+    int64_t sequences = 16;      // sequences decoded together, in addition to the measurement of one
     int threads = 0;             // 0: all cores
-    std::string kernel;          // one entry; empty: the best of this CPU
-    std::string sums = "lanes";  // or tiles
-    bool f32 = false;            // Compute::f32
+    std::string kernel;          // one kernel entry; empty: the best for this CPU
+    std::string sums = "lanes";  // "lanes" or "tiles"
+    bool f32 = false;            // use Compute::f32
     bool weights_only = false;
     int repetitions = 5;
     bool json = false;
 };
 
-// Medians. Decoding runs at positions from `context` on, anew in every repetition. Bytes of the blocks and the head,
-// and their multiply-adds, per second stand beside what the machine reads and multiplies in the same run
+// Reports medians. Decoding covers positions from `context` on, again in every repetition. Bytes and multiply-adds of
+// blocks and head per second are compared with the read and multiply-add rates of the machine in the same run
 // (kernels/machine_limits.h).
 Status bench_model(const BenchModelOptions& options, std::FILE* out);
 

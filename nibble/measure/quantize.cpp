@@ -21,7 +21,7 @@ namespace nibble {
 namespace {
 
 constexpr int64_t rows_a_panel = 128;
-constexpr double most_seconds = 1.5;  // per case, beyond the first repetition
+constexpr double most_seconds = 1.5;  // per case, after the first repetition
 
 enum class Operation { scan, quantize, decode, measure, losses };
 
@@ -29,7 +29,7 @@ struct Case {
     std::string name;
     Operation operation;
     WeightSpec spec;
-    double goal;  // fraction of memcpy, for vector kernels; 0: none
+    double goal;  // fraction of memcpy to reach, for vector kernels; 0: no goal
 };
 
 std::vector<Case> cases() {
@@ -54,7 +54,7 @@ std::vector<Case> cases() {
     };
 }
 
-// Bell-shaped weights with heavier tails; beyond 4 Mi elements they repeat.
+// Returns bell-shaped weights with heavier tails; they repeat after 4 Mi elements.
 Matrix make_weights(int64_t rows, int64_t cols) {
     Matrix m(DType::bf16, rows, cols);
     auto* codes = reinterpret_cast<uint16_t*>(m.data.data());
@@ -70,7 +70,7 @@ Matrix make_weights(int64_t rows, int64_t cols) {
     return m;
 }
 
-// One case's inputs and outputs, worked on panel by panel.
+// Inputs and outputs of one case, processed panel by panel.
 struct Job {
     const QuantizeKernels& kernels;
     const Case& what;
@@ -153,7 +153,7 @@ JobRate time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* c
     const int64_t panels = job.panels();
     std::vector<QuantStats> stats(static_cast<size_t>(panels));
     std::vector<std::array<double, 2>> losses(static_cast<size_t>(panels));
-    // A slow kernel gets fewer panels: as many as fit the time, at least one per thread.
+    // A slow kernel gets only as many panels as fit in the time limit, but at least one per thread.
     int64_t used = panels;
     const double one = seconds([&] { job.run(0, stats[0], losses[0]); });
     const double whole = one * static_cast<double>(panels) / pool.threads();
@@ -243,7 +243,7 @@ Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
 
     const Matrix weights = make_weights(options.rows, options.cols);
     const Scan scanned = forced->scan(weights.view());
-    const auto amax_for = [&](const Case& c) {  // tiles have no partners
+    const auto amax_for = [&](const Case& c) {  // tiles have no fusion partners
         return TensorAmax{scanned.amax, c.spec.format == Format::fp8_block128 ? 0.0f : scanned.amax};
     };
     const MatrixView sample = weights.view().panel(0, std::min<int64_t>(options.rows, 130));
@@ -262,7 +262,8 @@ Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
         const TensorAmax amax = amax_for(c);
         q.tensor_scale = tensor_scale(c.spec, amax);
         QuantStats stats;
-        for (int64_t i = 0; i < options.rows; i += rows_a_panel) {  // what decode and measure read; touches every page
+        // makes the inputs of decode and measure; also touches every page
+        for (int64_t i = 0; i < options.rows; i += rows_a_panel) {
             const int64_t n = std::min(rows_a_panel, options.rows - i);
             WeightSpec plain{c.spec.format};
             forced->quantize(weights.view().panel(i, n), plain, amax, q.span().panel(i, n), stats);

@@ -49,7 +49,7 @@ Json load_json(const std::string& target, const LoadResult& r) {
     return json;
 }
 
-// Bytes of memory that the model is served from: of a GPU what is in use, else the most that this process held.
+// Returns the bytes of memory in use for serving: used GPU memory, or the peak of this process.
 Result<int64_t> memory_in_use(const ModelSettings& settings) {
     NIBBLE_TRY(const DeviceChoice choice, parse_device(settings.device).within("--device"));
     if (choice.cuda) {
@@ -84,7 +84,7 @@ struct TargetRuns {
     std::vector<LoadResult> runs;
 };
 
-// Throughput against the time per token: one curve a target, a point a load.
+// Draws throughput against time per token: one curve per target, one point per load.
 std::string bench_page(const std::vector<TargetRuns>& targets) {
     LineChart chart{.title = "throughput and time per token",
                     .x_label = "output tokens a second",

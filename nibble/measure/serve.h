@@ -1,4 +1,4 @@
-// `nibble bench serve URL|MODEL...`: times and throughput as clients of a server see them.
+// `nibble bench serve URL|MODEL...`: measures latency and throughput as clients of a server.
 #pragma once
 
 #include "nibble/serve.h"
@@ -24,8 +24,8 @@ struct BenchServeOptions {
     bool quiet = false;
 };
 
-// A line for every target and load, or JSON. True: a request failed. `hooks` get notes of the checkpoints that are
-// served.
+// Prints one line per target and load, or JSON. Returns true if a request failed. `hooks` get notes about the served
+// checkpoints.
 Result<bool> bench_serve(const BenchServeOptions& options, const JobHooks& hooks, std::FILE* out);
 
 }  // namespace nibble

@@ -10,11 +10,11 @@
 namespace nibble {
 
 struct BenchSubject {
-    std::string path;    // folder or .gguf; or
-    RandomModel random;  // where `shape` is not empty
+    std::string path;    // folder or .gguf file; unused if `shape` is not empty
+    RandomModel random;  // used if `shape` is not empty
 
-    // inputs: of a shape, quantized as its format usually has them. prediction: with its layers for multi-token
-    // prediction.
+    // inputs: quantizes the inputs of a shape as is usual for its format. prediction: includes its layers for
+    // multi-token prediction.
     Result<std::unique_ptr<Checkpoint>> open(bool inputs, bool prediction) const;
     std::string name() const;
 };

@@ -15,7 +15,7 @@ struct ThroughputLine {
     Throughput engine;
     EngineOptions limits;
     int64_t capacity = 0;
-    double steady = 0;  // tokens per second of the model alone
+    double steady = 0;  // tokens per second of the model without the engine
 };
 
 Result<ThroughputLine> measure_pair(const BenchThroughputOptions& o, std::shared_ptr<const LanguageModel> model,
