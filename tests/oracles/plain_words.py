@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
 FOLDERS = [
-    "nibble/base", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/kernels", "nibble/page",
-    "nibble/parallel", "nibble/tensor", "nibble/text",
+    "nibble/base", "nibble/bench", "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http",
+    "nibble/kernels", "nibble/measure", "nibble/page", "nibble/parallel", "nibble/rl", "nibble/run",
+    "nibble/tensor", "nibble/text", "nibble/train",
     "tests/base", "tests/eval", "tests/formats", "tests/grammar", "tests/http", "tests/kernels", "tests/page",
     "tests/parallel", "tests/support", "tests/tensor", "tests/text",
 ]  # fmt: skip
