@@ -1,5 +1,5 @@
-// Any text as config.json beside a fixed set of tensors (or, after a first byte 'H', as hf_quant_config.json): refused
-// with a message, or a checkpoint whose tensors can be read and whose configuration is written back as it was.
+// Input: config.json next to fixed tensors (or, after a first byte 'H', hf_quant_config.json). It must be refused with
+// a message, or give a checkpoint whose tensors can be read and whose configuration is written back unchanged.
 #include "architecture/config_json.h"
 #include "checkpoint/hf_contents.h"
 #include "io/safetensors_writer.h"
@@ -28,7 +28,7 @@ const std::vector<TensorSpec> compressed_tensors{{"lm_head.weight", DType::bf16,
 const std::vector<TensorSpec> fp8_block_tensors{{"m.0.up_proj.weight", DType::f8_e4m3, {4, 16}},
                                                 {"m.0.up_proj.weight_scale_inv", DType::f32, {1, 1}}};
 
-// A folder with these tensors, zeros but for FP32 ones.
+// Creates a folder with these tensors: zeros, and ones for FP32.
 ModelFiles open_folder(const std::vector<TensorSpec>& specs) {
     std::string folder = (fs::temp_directory_path() / "fuzz-config-XXXXXX").string();
     require(::mkdtemp(folder.data()) != nullptr);
@@ -42,11 +42,11 @@ ModelFiles open_folder(const std::vector<TensorSpec>& specs) {
     require(writer->finish().ok());
     auto files = ModelFiles::open(folder);
     require(files.ok());
-    fs::remove_all(folder);  // the maps stay
+    fs::remove_all(folder);  // the memory maps stay valid
     return *std::move(files);
 }
 
-// What every dialect's reader promises about the entries it makes.
+// Checks what every dialect's reader guarantees about its entries.
 void check_contents(const HfContents& contents) {
     for (const CatalogEntry& e : contents.entries) {
         const CheckpointTensor& t = e.tensor;

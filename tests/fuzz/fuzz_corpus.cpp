@@ -1,5 +1,5 @@
-// Any bytes as calibration text (first byte even) or JSONL of texts and conversations (odd): refused with one line, or
-// sequences of the vocabulary's ids within the limits, the same when read again.
+// Input: calibration text (first byte even) or JSON Lines of texts and conversations (odd). It must be refused with one
+// line, or give sequences of valid ids within the limits, equal when read again.
 #include "message.h"
 #include "scratch_file.h"
 #include "text/corpus.h"
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         for (const TokenId id : sequence) require(id < tokenizer.vocab_size());
         tokens += static_cast<int64_t>(sequence.size());
     }
-    // A text with less than was asked for is taken whole.
+    // A text with fewer tokens than requested is used completely.
     require(tokens == corpus->tokens && tokens > 0 && tokens <= options.tokens);
     const auto again = read_corpus(path, tokenizer, data[0] / 128 ? nullptr : &chat, options);
     require(again.ok() && again->sequences == corpus->sequences);

@@ -1,5 +1,5 @@
-// Any bytes as the files of an evaluation: a text, or items of each task (first byte). Refused with one line, or items
-// whose tokens the model knows and which it could run.
+// Input: a file of an evaluation, a text or items of a task (chosen by the first byte). It must be refused with one
+// line, or give items whose tokens the model knows and that it could run.
 #include "base/utf8.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"

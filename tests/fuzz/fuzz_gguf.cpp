@@ -1,5 +1,5 @@
-// Any bytes as a GGUF file: refused with a message of one line, or every view lies in the file; what the importer makes
-// of it (names, config, tokenizer, decoded rows) is refused or whole.
+// Input: a GGUF file. It must be refused with a one-line message, or every view lies in the file. The importer must
+// refuse it or give complete results (names, config, tokenizer, decoded rows).
 #include "base/json.h"
 #include "checkpoint/gguf_import.h"
 #include "message.h"
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         for (const auto& side : *side_files) require(parse_json(side.content).ok());
     for (const GgufSourceTensor& t : source->tensors()) {
         const int64_t rows = std::min<int64_t>(t.rows(), t.shape.size() == 1 ? t.rows() : 3);
-        std::vector<uint16_t> values(rows * t.cols());  // no more than the file holds, 8 codes a byte at most
+        std::vector<uint16_t> values(rows * t.cols());  // no more than the file has, at most 8 codes per byte
         check(source->read_rows_bf16(t, t.rows() - rows, t.rows(), values.data()));
     }
     return 0;

@@ -1,6 +1,6 @@
-// Any bytes as a JSON schema, a regular expression or a grammar (the first byte says which), then a text after the
-// first byte 1: refused with one line, or a grammar that reads the text, whose masks allow what it accepts; within the
-// limits of time and memory.
+// Input: a JSON schema, a regular expression or a grammar (chosen by the first byte), then, after the first byte 1, a
+// text. It must be refused with one line, or give a grammar that reads the text and whose masks allow what it accepts,
+// within the limits of time and memory.
 #include "grammar/grammar.h"
 #include "grammar/matcher.h"
 #include "judge.h"
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint32_t> mask(vocabulary->words());
     for (const char c : text) {
         matcher.mask(mask);
-        // Nothing that was accepted is a dead end.
+        // An accepted text can always be continued or ended.
         require(matcher.may_end() || std::any_of(mask.begin(), mask.end(), [](uint32_t w) { return w != 0; }));
         const auto token = int32_t(uint8_t(c));
         const bool allowed = mask[size_t(token) / 32] >> (token % 32) & 1;

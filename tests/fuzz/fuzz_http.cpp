@@ -1,7 +1,7 @@
-// Any bytes as what a client sends. A first byte 'A' to 'I' picks a route, and the rest is its body; all else goes over
-// a socket to a connection of the server, in pieces: heads, bodies in chunks, requests behind each other. The engine
-// takes no requests, so that everything is read and checked and nothing is generated. Every request is answered once;
-// what comes back is HTTP, and every refusal a JSON body with a message; within the limits of time and memory.
+// Input: bytes sent by a client. A first byte 'A' to 'I' picks a route, and the rest is its body. Any other input goes
+// in pieces over a socket to a connection of the server: heads, chunked bodies, pipelined requests. The engine takes no
+// requests, so everything is read and checked but nothing is generated. Every request must get exactly one answer in
+// valid HTTP, and every refusal a JSON body with a message, within the limits of time and memory.
 #include "chat/chat_format.h"
 #include "http/connection.h"
 #include "judge.h"
@@ -24,7 +24,7 @@ namespace {
 
 namespace beast_http = boost::beast::http;
 
-// Those that take a body, in the order of the table.
+// Routes that take a body, in the order of the table.
 const std::vector<Route>& routes() {
     static const std::vector<Route> some = [] {
         std::vector<Route> found;
@@ -42,7 +42,7 @@ T taken(Result<T> result) {
     return *std::move(result);
 }
 
-// The model of tests/data/chat behind an engine that takes no more requests.
+// The model of tests/data/chat with an engine that takes no more requests.
 struct Service {
     ThreadPool pool{1};
     ServerCore core;
@@ -107,7 +107,7 @@ void answer_body(size_t route, std::string_view body) {
 }
 
 void answer_bytes(std::string_view bytes) {
-    std::vector<bool> heads;  // of the requests that were handled: whether the answer has no body
+    std::vector<bool> heads;  // per handled request: the answer has no body
     boost::asio::io_context io;
     HttpShared shared{
         .io = io, .limits = service().core.options.limits, .handler = {}, .bodies = BodyBudgets(96 << 10)};
@@ -116,7 +116,7 @@ void answer_bytes(std::string_view bytes) {
     shared.handler = [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         heads.push_back(request.method == "HEAD");
         const auto exchange = std::make_shared<HttpExchange>(service().core, std::move(request), std::move(answer));
-        if (exchange->request.path.ends_with("/metrics"))  // those of a server, which is not there
+        if (exchange->request.path.ends_with("/metrics"))  // metrics belong to a server, which does not exist here
             exchange->fail({.status = 404, .message = "no metrics"});
         else if (const Route* const route = find_route(*exchange))
             route->answer(exchange, service().model);
@@ -149,7 +149,7 @@ void answer_bytes(std::string_view bytes) {
     while (io.poll() > 0) {
     }
     close(ends[1]);
-    require(shared.bodies.left() == int64_t{96} << 10);  // every share was given back
+    require(shared.bodies.left() == int64_t{96} << 10);  // every share was returned
     for (size_t answer = 0; !said.empty();) {
         beast_http::response_parser<beast_http::string_body> parser;
         parser.eager(true);

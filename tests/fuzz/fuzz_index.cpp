@@ -1,4 +1,5 @@
-// Any bytes as model.safetensors.index.json: refused with a message, or a map to sorted files that stay in the folder.
+// Input: model.safetensors.index.json. It must be refused with a message, or give a map to sorted files that stay in
+// the folder.
 #include "io/shard_index.h"
 #include "message.h"
 

@@ -1,5 +1,5 @@
-// Any bytes as a chat template, and what follows the first byte 1 as the JSON of its variables (without one: a
-// conversation): refused, or rendered within its limits of time and memory; never more than one line of error.
+// Input: a chat template, then, after the first byte 1, the JSON of its variables (if absent: a conversation). It must
+// be refused, or rendered within its limits of time and memory. An error has one line.
 #include "judge.h"
 #include "text/chat_template.h"
 

@@ -1,5 +1,5 @@
-// Any bytes as a recipe: refused with one line, or resolved against a small model: refused with one line, or a plan
-// whose entries are the tensors in their order and can be quantized as they say.
+// Input: a recipe. It must be refused with one line when parsed or when resolved against a small model, or give a plan
+// whose entries are the tensors in their order and can be quantized accordingly.
 #include "message.h"
 #include "quant/resolve.h"
 

@@ -1,5 +1,5 @@
-// Any bytes as a cache of reference log-probabilities: refused with one line, or a file whose windows are read (numbers
-// that a model can give) or refused with one line, and which is continued.
+// Input: a cache of reference log-probabilities. It must be refused with one line, or give a file whose windows are
+// read (possible values of a model) or refused with one line, and which can be continued.
 #include "eval/reference_file.h"
 #include "message.h"
 #include "scratch_file.h"

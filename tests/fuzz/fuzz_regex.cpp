@@ -1,6 +1,6 @@
-// Any bytes as a pattern of tokenizer.json, then a text after the first byte 1: refused with one line, or matches that
-// are not empty, lie in order and inside the text, and cost the same number of steps every time; within the limits of
-// time and memory.
+// Input: a pattern of tokenizer.json, then, after the first byte 1, a text. It must be refused with one line, or give
+// matches that are not empty, in order and inside the text, with the same number of steps every time, within the limits
+// of time and memory.
 #include "judge.h"
 #include "text/regex.h"
 #include "text/unicode.h"

@@ -1,4 +1,5 @@
-// Any bytes as a safetensors file: refused with a message, or every view lies in the file and lookup finds every name.
+// Input: a safetensors file. It must be refused with a message, or every view lies in the file and lookup finds every
+// name.
 #include "base/checked.h"
 #include "io/safetensors.h"
 #include "message.h"
@@ -12,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         require_message(file.error());
         return 0;
     }
-    // The views tile the end of the file, each of the size its shape says.
+    // The views tile the end of the file, and each has the size of its shape.
     const std::byte* expected = bytes.data() + bytes.size() - file->data_bytes();
     for (const TensorRecord& t : file->tensors()) {
         require(t.data.data() == expected);

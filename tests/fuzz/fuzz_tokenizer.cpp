@@ -1,6 +1,6 @@
-// Any bytes as a tokenizer file, then a text after the first byte 1: refused with a message of one line, or ids that
-// exist, that decode to valid UTF-8, and to the same text all at once and as a stream up to runs of invalid bytes. A
-// first byte 'M' chooses tokenizer.model.
+// Input: a tokenizer file, then, after the first byte 1, a text. It must be refused with a one-line message, or give
+// valid ids that decode to valid UTF-8, and to the same text at once and as a stream, except for runs of invalid bytes.
+// A first byte 'M' selects tokenizer.model.
 #include "base/error.h"
 #include "judge.h"
 #include "text/tokenizer.h"
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Judge judge;
     const std::string_view all(reinterpret_cast<const char*>(data), size);
     const bool sentencepiece = all[0] == 'M';
-    // Binary files hold the byte 1, too: their text comes after the last one.
+    // Binary files may contain the byte 1, so their text begins after the last one.
     const size_t cut = sentencepiece ? all.rfind('\1') : all.find('\1');
     const std::string_view file = all.substr(sentencepiece, cut == all.npos ? cut : cut - sentencepiece);
     const std::string_view text = cut == all.npos ? "" : all.substr(cut + 1);
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             require_message(ids.error());
             continue;
         }
-        const auto again = tokenizer->encode(text, options, second);  // from the cache: not more expensive
+        const auto again = tokenizer->encode(text, options, second);  // cached, so not more expensive
         require(again.ok() && *again == *ids && second.steps_used() <= meter.steps_used());
         StreamDecoder stream(*tokenizer);
         std::string streamed;

@@ -1,5 +1,5 @@
-// What one input may cost: 10 s of processor time (the wall clock says more about the machine than about the input) and
-// 512 MiB alive at once. Judged when the object ends; the limits of the engines are far below.
+// Limits the cost of one input: 10 s of processor time (wall time depends on the machine more than on the input) and
+// 512 MiB allocated at once. They are checked when the object is destroyed. The limits of the engines are far below.
 #pragma once
 
 #include "message.h"

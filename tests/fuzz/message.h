@@ -1,4 +1,4 @@
-// What every refusal of a parser promises: one short line that a terminal can show.
+// Checks that the error of a parser is one short line that a terminal can display.
 #pragma once
 
 #include "base/error.h"

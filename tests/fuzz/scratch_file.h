@@ -1,4 +1,5 @@
-// The input as a file, for readers that take a path: one per process, in memory where the system has such a folder.
+// Writes the input to a file, for readers that take a path: one file per process, in memory if the system has such a
+// folder.
 #pragma once
 
 #include <unistd.h>
@@ -29,5 +30,5 @@ private:
     std::filesystem::path path_;
 };
 
-// tests/data
+// Returns tests/data.
 inline std::filesystem::path data_folder() { return std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data"; }

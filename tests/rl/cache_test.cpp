@@ -1,5 +1,5 @@
-// An FP8 KV cache on both sides: training reads K and V as the engine's pages hold them, under scales that are frozen
-// for the step. And rollouts in another precision than the updates.
+// Tests an FP8 KV cache on both sides: training reads K and V as the engine's pages store them, under scales that are
+// constant during a step. Also tests rollouts in another precision than the updates.
 #include "rl/frozen_policy.h"
 #include "rl/generation_policy.h"
 #include "rl/policy_trainer.h"
@@ -19,7 +19,7 @@ RlConfig cache_config() {
     RlConfig c{.prompts = 3, .generations = 4, .steps = 10, .length = 128};
     c.optimizer.learning_rate = 3e-3;
     c.loss.kl_penalty = 0;
-    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    c.generation.most_tokens = 75;  // more than a page of 64 positions
     c.optimizer.weight_decay = 0;
     return c;
 }
@@ -32,7 +32,7 @@ struct CachedRun {
     std::vector<float> masters, scales;
 };
 
-// `before_step` may change what the trainer keeps.
+// `before_step` may change the trainer's state.
 CachedRun run_cached(const RlConfig& config, int count, const TrainPrecision& precision, const TrainCache& cache,
                      const std::function<void(Trainer&, int)>& before_step = {}) {
     ThreadPool pool(2);
@@ -86,7 +86,7 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
                     EXPECT_EQ(step.cache.has_value(), cache.format == KvFormat::fp8);
                 }
                 EXPECT_GT(longest, 64);  // more than a page
-                // The reference has the scales of the same prompts: before an update it is the policy.
+                // The reference computes its scales from the same prompts, so before an update it equals the policy.
                 if (train_batch == 0) {
                     EXPECT_EQ(run.steps[0].metrics.kl_penalty, 0);
                 }
@@ -99,7 +99,7 @@ TEST(CachedPolicy, NoBitDiffersWithAnFp8Cache) {
             }
 }
 
-// The cache does round, and queries do: other weights come out than without it.
+// The cache rounds K and V, and queries are rounded: the weights differ from those without a cache.
 TEST(CachedPolicy, TheCacheIsNotThatOf16Bits) {
     const CachedRun fp8 = run_cached(cache_config(), 2, {}, fp8_cache), plain = run_cached(cache_config(), 2, {}, {}),
                     queries = run_cached(cache_config(), 2, {}, fp8_queries);
@@ -111,7 +111,7 @@ TEST(CachedPolicy, TheCacheIsNotThatOf16Bits) {
         for (const float s : run.scales) EXPECT_GT(s, 0);
 }
 
-// One scale that changes between the rollouts and the training of a step shows; and so does one that is frozen wrongly.
+// A scale that changes between the rollouts and the training of a step is detected.
 TEST(CachedPolicy, OneOtherScaleShows) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_queries});
@@ -135,7 +135,7 @@ TEST(CachedPolicy, OneOtherScaleShows) {
     }
 }
 
-// A state goes on with the scales that the next step would have had.
+// A restored state has the scales that the next step would have used.
 TEST(CachedPolicy, ScalesBelongToTheState) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_cache});
@@ -153,7 +153,7 @@ TEST(CachedPolicy, ScalesBelongToTheState) {
     EXPECT_EQ(trainer->cache_scales()->state(), state->recipe);
 }
 
-// Maxima of rows against numbers that are known: the largest, and the rule of NeMo RL.
+// Compares maxima of rows with known numbers: the largest one, and NeMo RL's rule.
 TEST(CachedPolicy, ScalesByHand) {
     ThreadPool pool(1);
     for (const double percentile : {100.0, 50.0}) {
@@ -170,7 +170,7 @@ TEST(CachedPolicy, ScalesByHand) {
         const float k = percentile == 100 ? 8 : 5;
         EXPECT_EQ(scales.blocks()[0].k, k * 1.05f / 448);
         EXPECT_EQ(scales.blocks()[0].v, 2 * k * 1.05f / 448);
-        EXPECT_EQ(scales.blocks()[1].k, 1);  // saw nothing
+        EXPECT_EQ(scales.blocks()[1].k, 1);  // saw no values
         EXPECT_EQ(scales.last_use().values, 18);
         EXPECT_EQ(scales.last_use().clipped, 0);
         const float far[] = {k * 1.04f, k * 1.06f, -k * 1.06f}, none[] = {0, 0, 0};
@@ -188,7 +188,7 @@ double length(std::span<const float> x) {
     return std::sqrt(sum);
 }
 
-// Gradients go through the rounding of queries as through the identity, not through what is clipped.
+// Gradients pass unchanged through the rounding of queries, but not through clipped values.
 TEST(CachedPolicy, GradientsThroughRoundedQueries) {
     ThreadPool pool(2);
     const auto rounded = small_trainer(pool, {.cache = fp8_queries}), plain = small_trainer(pool, {.cache = fp8_cache});
@@ -220,7 +220,7 @@ TEST(CachedPolicy, ScalesOfQueriesByHand) {
     const auto trainer = small_trainer(pool, {.cache = fp8_queries});
     CacheScales& scales = *trainer->cache_scales();
     const std::string prefix = scales.blocks()[0].prefix;
-    const float none[] = {0, 0}, q[] = {3, -7, 99, 2, 5, 99};  // two rows of two, three apart
+    const float none[] = {0, 0}, q[] = {3, -7, 99, 2, 5, 99};  // two rows of two, with a stride of three
     const auto see = [&](float times) {
         std::vector<float> rows;
         for (const float x : q) rows.push_back(times * x);
@@ -242,7 +242,7 @@ TEST(CachedPolicy, ScalesOfQueriesByHand) {
               "queries in FP8 have scales beside those of an fp8 KV cache; this one is none");
 }
 
-// Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.
+// Rollouts in FP8 or NVFP4 with updates in BF16: differences are counted, and the generator follows the updates.
 TEST(CachedPolicy, GenerationAloneIsCounted) {
     for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
         ThreadPool pool(2);
@@ -265,7 +265,7 @@ TEST(CachedPolicy, GenerationAloneIsCounted) {
                 const auto step = (*policy)->step(s);
                 ASSERT_TRUE(step.ok()) << step.error().message();
                 EXPECT_EQ(step->metrics.mismatch_tokens == 0, equal) << "step " << s;
-                // 1.10 and 1.05 are measured.
+                // Measured: 1.10 and 1.05.
                 const double error = step->metrics.token_mult_prob_error / static_cast<double>(step->metrics.tokens);
                 EXPECT_LT(error, recipe == TrainRecipe::bf16 ? 1.1 : 1.2) << "step " << s;
             }

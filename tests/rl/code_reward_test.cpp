@@ -1,4 +1,4 @@
-// Programs as answers: what is taken for the program, which tests a row may have, and what hostile programs are worth.
+// Tests programs as answers: extraction of the program, forms of a row's tests, and the reward of hostile programs.
 #include "rl/code_reward.h"
 
 #include "rl/answer_rule.h"
@@ -22,9 +22,9 @@ TEST(CodeReward, FindsTheProgram) {
         {"```py\nx = 1\n```\nor\n```python3 \r\nx = 2\ny = 3\n```", "x = 2\ny = 3\n"},
         {"```python\nx = 1\n```\nIt prints\n```text\n1\n```", "x = 1\n"},
         {"  ```python\n  x = 1\n  ```", "  x = 1\n"},
-        {"```python\nx = 1", "x = 1"},                   // a stop string took the end
-        {"```python\nx = 1\n```\n```python\n", ""},      // begun anew, nothing written
-        {"```text\nx = 1\n```", "```text\nx = 1\n```"},  // none in Python: the whole text
+        {"```python\nx = 1", "x = 1"},                   // a stop string removed the end
+        {"```python\nx = 1\n```\n```python\n", ""},      // a second block without content
+        {"```text\nx = 1\n```", "```text\nx = 1\n```"},  // no Python block: the whole text
         {"```python", ""},
         {"```", ""},
     };
@@ -38,7 +38,7 @@ TEST(CodeReward, ReadsTests) {
         {R"({"inputs": ["1\n"], "outputs": ["2\n"]})", R"({"cases":[["1\n","2\n"]]})"},
         {R"({"outputs": [["2", "3"]], "inputs": [["1", "1"]]})", R"({"cases":[["1\n1\n","2\n3\n"]]})"},
         {R"("{\"inputs\": [\"\"], \"outputs\": [\"x\"]}")", R"({"cases":[["","x"]]})"},
-        {R"("{1: 2}[1]")", R"({"statements":["{1: 2}[1]"]})"},  // no JSON object: Python
+        {R"("{1: 2}[1]")", R"({"statements":["{1: 2}[1]"]})"},  // not a JSON object: Python
     };
     for (const auto& [row, tests] : good) {
         const auto read = code_tests(*parse_json(row));
@@ -86,7 +86,7 @@ const std::string sums = *code_tests(*parse_json(R"({"inputs": ["1 2\n", "40 2"]
 
 struct Program {
     const char* text;
-    double statements, cases;  // shares that pass of `doubles` and `sums`
+    double statements, cases;  // shares of passed tests in `doubles` and `sums`
 };
 
 const Program programs[] = {
@@ -107,13 +107,13 @@ const Program programs[] = {
     {"import os\ndef f(x): return 0\nos.write = print\nimport builtins\nbuiltins.exec = builtins.compile = lambda *a: "
      "None",
      0, 0},
-    {"print(3)\nraise ValueError", 0, 0},  // the right output of a program that fails
-    {"print('3' * 0, 3)", 0, 0},           // white space in front counts
+    {"print(3)\nraise ValueError", 0, 0},  // correct output of a program that fails
+    {"print('3' * 0, 3)", 0, 0},           // leading white space counts
 };
 
 TEST(CodeReward, ProgramsGetWhatTheirTestsSay) {
     const auto all = CodeReward::create({}), some = CodeReward::create({.partial = true});
-    if (!all.ok()) GTEST_SKIP() << all.error().message();  // where the machine forbids user namespaces
+    if (!all.ok()) GTEST_SKIP() << all.error().message();  // the machine forbids user namespaces
     for (const Program& p : programs) {
         SCOPED_TRACE(p.text);
         EXPECT_EQ(*(*some)(p.text, doubles), p.statements);
@@ -123,7 +123,7 @@ TEST(CodeReward, ProgramsGetWhatTheirTestsSay) {
     }
 }
 
-// None of them gets a reward, none of them an error, and each ends in about its time.
+// No hostile program gets a reward or causes an error, and each ends at about its time limit.
 TEST(CodeReward, HostileProgramsAreWorthNothing) {
     const auto reward = CodeReward::create({.limits = {.seconds = 1, .output_bytes = 1 << 16}});
     if (!reward.ok()) GTEST_SKIP() << reward.error().message();
@@ -154,7 +154,7 @@ TEST(CodeReward, HostileProgramsAreWorthNothing) {
         }
 }
 
-// A limit that no program can keep is told before a run, not by rewards of 0.
+// A limit that no program can meet is reported before a run, not as rewards of 0.
 TEST(CodeReward, LimitsThatNothingKeepsAreAnError) {
     if (const auto any = CodeReward::create({}); !any.ok()) GTEST_SKIP() << any.error().message();
     const auto reward = CodeReward::create({.limits = {.seconds = 5, .memory_bytes = 1 << 20}});
@@ -162,7 +162,7 @@ TEST(CodeReward, LimitsThatNothingKeepsAreAnError) {
     EXPECT_EQ(reward.error().message().find('\n'), std::string::npos);
 }
 
-// With a form the reward is shared as for other rules.
+// With a format the reward is split as for other rules.
 TEST(CodeReward, CountsBesideAForm) {
     const auto reward = AnswerReward::create({.rule = AnswerRule::code, .format = "```python", .format_share = 0.25});
     if (!reward.ok()) GTEST_SKIP() << reward.error().message();

@@ -1,4 +1,4 @@
-// `nibble rl` from config to trained model, stopped and resumed.
+// Tests `nibble rl` from config to trained model, stopped and resumed.
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "io/safetensors.h"
@@ -54,7 +54,7 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
         EXPECT_EQ((*log)[i]["validation_answers"], 3);
         for (const char* name : {"avg_at_k", "pass_at_k", "cons_at_k"}) EXPECT_GE((*log)[i][name], 0.0) << name;
     }
-    // What people look at.
+    // Checks the page and the samples.
     const std::string page = read_file(dir / "whole/report.html"), samples = read_file(dir / "whole/samples.json");
     EXPECT_NE(page.find("Answers of step 2"), std::string::npos);
     EXPECT_NE(page.find("Tokens that differ"), std::string::npos);
@@ -68,18 +68,19 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
           "train/kl_penalty", "train/mean_seq_mult_prob_error", "train/num_valid_samples",
           "train/num_masked_seqs_by_logprob_error", "train/filtered_tokens", "train/outside_truncation"})
         EXPECT_NE(events.find(tag), std::string::npos) << tag;
-    // Two steps, then one more: the same weights.
+    // Two steps, then one more, give the same weights.
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 2 --threads 1"), 0) << read_file(dir / "out.txt");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "out.txt"), "");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
     EXPECT_EQ(read_file(dir / "parts/samples.json"), samples);
-    // What a run must not do.
+    // Things that a run must refuse.
     std::filesystem::remove_all(dir / "parts/model");
     EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 2"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"),
               "nibble: parts: has made 3 steps already, this run is to make 2; give more steps\n");
-    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --quiet"), 0) << read_file(dir / "out.txt");  // nothing but the model
+    // only the model is written
+    ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
     std::string stops = read_file(dir / "rl.yaml");
     stops.replace(stops.find("max_new_tokens: 16"), 18, "max_new_tokens: 16, stop_token_ids: [7, 272]");
@@ -110,7 +111,7 @@ checkpointing: {{enabled: false}}
     ASSERT_EQ(rl(dir, "rl.yaml -o run --threads 2"), 0) << read_file(dir / "out.txt");
     EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
     EXPECT_TRUE(std::filesystem::exists(dir / "run/model/model.safetensors"));
-    // Without a checkpoint it begins anew, and its log with it; another run's steps stay.
+    // Without a checkpoint the run and its log start again; the log of another run stays.
     std::filesystem::remove_all(dir / "run/model");
     const std::string log = read_file(dir / "run/train.jsonl");
     std::string other = read_file(dir / "rl.yaml");
@@ -131,7 +132,7 @@ checkpointing: {{enabled: false}}
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
-// Gives the newest checkpoint of a run the identity `text`, in the form of version 1 (until commit 8d459c62).
+// Replaces the identity in a checkpoint by `text`, in the form of version 1 (before commit 8d459c62).
 void write_identity(const std::filesystem::path& file, const std::string& text) {
     const auto stored = SafetensorsFile::open(file);
     ASSERT_TRUE(stored.ok());
@@ -150,8 +151,8 @@ void write_identity(const std::filesystem::path& file, const std::string& text) 
     std::filesystem::rename(written, file);
 }
 
-// A config that says the same in other words, defaults written out and another path of the model; and a checkpoint that
-// an earlier version wrote, whose identity has the texts of the values.
+// A config with equal values in another spelling, explicit defaults and another path of the model, and a checkpoint of
+// an earlier version, whose identity has the texts of the values.
 TEST(RlCommand, ResumesByValue) {
     TempDir dir;
     std::filesystem::copy(test_data("chat"), dir / "m", std::filesystem::copy_options::recursive);
@@ -255,13 +256,13 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
     ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
     const auto log = read_run_log(dir / "whole/train.jsonl");
     ASSERT_EQ(log->size(), 5u);
-    EXPECT_EQ((*log)[2]["validation_prompts"], 1);  // as many as there are
+    EXPECT_EQ((*log)[2]["validation_prompts"], 1);  // all rows of the file
     EXPECT_EQ((*log)[4]["mismatch_tokens"], 0);
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --steps 3"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "parts/model");
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
-    // Other rows are another run; a broken one is named.
+    // Other rows are another run; a broken row is named.
     std::filesystem::remove_all(dir / "parts/model");
     write_file(dir / "train.jsonl", rows + rows);
     EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 5"), 0);
@@ -272,8 +273,7 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
-// A limit of time ends a run with its state saved; what it leaves in the end holds codes, scales of inputs and of the
-// cache.
+// A time limit ends a run with its state saved. The final export has codes, scales of inputs, and scales of the cache.
 class RlCommandCodes : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(RlCommandCodes, SavesInTimeAndLeavesThem) {
@@ -301,7 +301,7 @@ data: {{task: sum, chat: false}}
     ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
     EXPECT_THAT(read_file(dir / "out.txt"),
                 testing::HasSubstr("model-nvfp4: the policy in the codes of its rollouts\n"));
-    // Behind every step it is too late for another one.
+    // After every step the time limit forbids another one.
     config("checkpointing: {checkpoint_must_save_by: 0.001}\nexport: {format: nvfp4}");
     for (int done = 1; done < 3; ++done) {
         EXPECT_NE(rl(dir, "rl.yaml -o run --resume --quiet"), 0);
@@ -356,7 +356,8 @@ export: {{format: nvfp4}}
     EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("codes of its rollouts; its inputs stay BF16"));
 }
 
-// Answers as programs, end to end: what this model writes is no program, so no reward, no failure, and validation, too.
+// Runs programs as answers from start to end. The model's answers are not programs: there is no reward and no failure,
+// in validation too.
 TEST(RlCommand, JudgesProgramsInASandbox) {
     TempDir dir;
     write_file(dir / "rows.jsonl", R"({"text": "Write f.", "test_list": ["assert f(1) == 2"]}
@@ -375,7 +376,7 @@ data: {{train: rows.jsonl, validation: rows.jsonl, input_key: text, output_key: 
                                             test_data("chat").string()));
     const int status = rl(dir, "rl.yaml -o run");
     const std::string out = read_file(dir / "out.txt");
-    if (out.starts_with("nibble: data.reward: sandbox: ")) {  // where the machine forbids user namespaces
+    if (out.starts_with("nibble: data.reward: sandbox: ")) {  // the machine forbids user namespaces
         EXPECT_NE(status, 0);
         EXPECT_EQ(std::ranges::count(out, '\n'), 1);
         EXPECT_FALSE(std::filesystem::exists(dir / "run/train.jsonl"));
@@ -393,7 +394,7 @@ data: {{train: rows.jsonl, validation: rows.jsonl, input_key: text, output_key: 
     EXPECT_EQ((*log)[2]["validation_reward"], 0.0);
 }
 
-// What each layer, the cache and queries are kept in stands at the start; programs and the quiet get none of it.
+// The start shows the formats of every layer, of the cache and of queries, except with --json and --quiet.
 TEST(RlCommand, SaysTheFormatsAtTheStart) {
     TempDir dir;
     const auto start = [&](std::string_view precision, std::string_view generation, std::string_view flags = "") {

@@ -190,7 +190,7 @@ TEST(RlConfig, SaysWhatIsWrong) {
               "rl.yaml: use_cispo needs token_level_loss: true, no ratio_clip_c and no disable_ppo_ratio");
 }
 
-// Where a run writes and how long it is may change when it goes on; what it computes may not.
+// The output folder and the length of a run may change on resume; values that change results may not.
 TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
     const auto identity = [](std::string_view more) {
         const auto c = parse_rl_config(std::string(least) + std::string(more), "rl.yaml");
@@ -205,7 +205,7 @@ TEST(RlConfig, IdentityIsWhatDecidesTheBits) {
     EXPECT_NE(identity("grpo: {seed: 3}\nloss_fn: {ratio_clip_min: 0.1}\n"), base);
 }
 
-// Configs, and the identities that commit 8d459c62 stored for them: the texts of their values.
+// The data are configs and the identities that commit 8d459c62 stored for them, with the texts of their values.
 TEST(RlConfig, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
     const auto recorded = read_json_file(test::test_data("identities_8d459c62.json"));
     ASSERT_TRUE(recorded.ok()) << recorded.error().message();
@@ -228,7 +228,7 @@ TEST(RlConfig, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
     }
 }
 
-// Other spellings that mean the same run.
+// Other spellings of the same run.
 TEST(RlConfig, IdentityIsOfValues) {
     const auto identity = [](std::string_view yaml) {
         const auto c = parse_rl_config(yaml, "rl.yaml");
@@ -268,7 +268,7 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
     EXPECT_EQ(c->task.reward.rule, AnswerRule::choice);
     EXPECT_EQ(c->task.reward.format, "^A");
     EXPECT_EQ(c->task.reward.format_share, 0.2);
-    EXPECT_EQ(rl_identity(*c).dump().find("b.jsonl"), std::string::npos);  // may change when a run goes on
+    EXPECT_EQ(rl_identity(*c).dump().find("b.jsonl"), std::string::npos);  // may change on resume
     const auto error = [](std::string_view data, std::string_view more = "") {
         return config_error(fmt::format("policy: {{model_name: M}}\ndata: {{{}}}\n{}", data, more));
     };
@@ -293,7 +293,7 @@ TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
     ASSERT_TRUE(c.ok()) << c.error().message();
     EXPECT_EQ(c->export_format, Format::nvfp4);
     EXPECT_EQ(c->must_save_by, 13500);
-    EXPECT_EQ(rl_identity(*c), rl_identity(*read("")));  // may change when a run goes on
+    EXPECT_EQ(rl_identity(*c), rl_identity(*read("")));  // may change on resume
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: null}\n")->must_save_by, 0);
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: soon}\n").error().message(),
               "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is no time DD:HH:MM:SS above 0");
@@ -358,7 +358,7 @@ TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
     ASSERT_TRUE(own.ok()) << own.error().message();
     EXPECT_EQ(own->generation.cache.calibration.percentile, 99.9);
     EXPECT_EQ(own->generation.cache.calibration.margin, 1.1);
-    EXPECT_FALSE(own->generation.cache.mirrored);  // it is the generator's alone
+    EXPECT_FALSE(own->generation.cache.mirrored);  // only the generator uses it
     EXPECT_EQ(own->generation.precision->recipe, TrainRecipe::fp8_block);
     EXPECT_FALSE(own->generation.cache.queries);
     EXPECT_TRUE(read("kv_cache_dtype: fp8, query_dtype: fp8")->generation.cache.queries);
@@ -371,7 +371,7 @@ TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
     EXPECT_FALSE(read("precision: fp32").ok());
 }
 
-// std::clamp with such bounds is undefined.
+// std::clamp is undefined for such bounds.
 TEST(RlConfig, BoundsMustLeaveRoom) {
     const std::string start(least);
     EXPECT_EQ(config_error(start + "grpo: {advantage_clip_low: 1, advantage_clip_high: -1}\n"),
@@ -397,7 +397,7 @@ TEST(RlConfig, BoundsMustLeaveRoom) {
               "rl.yaml: disable_ppo_ratio and ratio_clip_c exclude each other");
 }
 
-// What would have no effect is told.
+// Keys without effect are reported.
 TEST(RlConfig, KeysOfWhatIsNotThere) {
     const std::string start(least);
     EXPECT_EQ(config_error(start + "env: {command: []}\n"),
@@ -420,7 +420,7 @@ TEST(RlConfig, KeysOfWhatIsNotThere) {
                       fmt::format("rl.yaml:1: policy.generation.{} has no effect without kv_cache_dtype: fp8", key));
 }
 
-// NeMo RL's names of switches: in the map of a precision, or beside the generation's.
+// NeMo RL's names of switches: in the map of a precision, or next to the generation's precision.
 TEST(RlConfig, SwitchesHaveNeMoRlsNames) {
     const auto read = [](std::string_view policy) {
         return parse_rl_config(fmt::format("policy: {{model_name: M, {}}}\ndata: {{task: sum}}\n", policy), "rl.yaml");

@@ -1,4 +1,4 @@
-// Environments in processes of their own, good ones and bad ones. The programs are Python one-liners that wait for a
+// Tests environments in separate processes, correct and faulty ones. The programs are Python one-liners that wait for a
 // condition, never for a time.
 #include "rl/environment.h"
 
@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// Judges by the text: a number is the reward; the words are faults.
+// Judges by the text: a number is the reward, and words select faults.
 constexpr const char* judge = R"py(
 import json, os, sys
 for line in sys.stdin:
@@ -86,7 +86,7 @@ TEST(Environment, AFaultCostsItsOwnAnswerOnly) {
         else
             EXPECT_TRUE(replies[i].failure.has_value()) << texts[i];
 
-    const auto bytes = judged(**environment, {"\xff"});  // not UTF-8, and no number
+    const auto bytes = judged(**environment, {"\xff"});  // neither UTF-8 nor a number
     EXPECT_TRUE(bytes[0].failure);
 }
 
@@ -98,7 +98,7 @@ TEST(Environment, OneThatHangsIsEndedAtTheTimeout) {
     EXPECT_NE(replies[0].failure->find("300 ms"), std::string::npos);
 }
 
-// What hangs does not hold a run that is stopped; programs are there again afterwards.
+// A hanging program does not delay a stop, and programs are restarted afterwards.
 TEST(Environment, AStopIsHeardWhileProgramsHang) {
     std::atomic<bool> stop = false;
     EnvironmentProgram program = python_judge(2, 3600'000);
@@ -117,7 +117,7 @@ TEST(Environment, AStopIsHeardWhileProgramsHang) {
     EXPECT_EQ(judged(**environment, {"4"})[0].reward, 4);
 }
 
-// Programs that write before they are asked, whatever ids they guess, when and how much.
+// Programs that write before they get a request, with any id, time and amount.
 TEST(Environment, AReplyBeforeItsRequestCountsNowhere) {
     struct Case {
         const char* what;
@@ -140,7 +140,7 @@ TEST(Environment, AReplyBeforeItsRequestCountsNowhere) {
         EnvironmentProgram program{.command = {"python3", "-c", c.program}, .timeout = std::chrono::milliseconds(2000)};
         const auto environment = start_environment(program);
         ASSERT_TRUE(environment.ok()) << environment.error().message();
-        // Long enough for what is written at the start to lie there.
+        // Long enough for output that is written at the start to arrive.
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
         const auto replies = judged(**environment, {"1", "2", "3"});
         for (const EnvironmentReply& r : replies) EXPECT_TRUE(r.failure) << c.what << ": reward " << r.reward;
@@ -156,7 +156,7 @@ TEST(Environment, IdsAreNotGuessable) {
     std::set<double> seen;
     for (const EnvironmentReply& r : judged(**environment, std::vector<std::string>(20, "1"))) {
         ASSERT_FALSE(r.failure) << *r.failure;
-        EXPECT_GT(r.reward, 1e6);  // all but one of 10^10 are
+        EXPECT_GT(r.reward, 1e6);  // true for all but one of 10^10 ids
         EXPECT_LT(r.reward, 0x1p53);
         seen.insert(r.reward);
     }

@@ -1,4 +1,4 @@
-// What a run leaves to serve: codes and cache scales that a reader turns into the policy, bit for bit.
+// Tests the second export of a run: a reader turns its codes and cache scales into the policy, bit for bit.
 #include "checkpoint/convert.h"
 #include "rl/policy_export.h"
 #include "rl/policy_trainer.h"
@@ -11,7 +11,7 @@
 namespace nibble::test {
 namespace {
 
-// Whole tiles of 128.
+// Sizes are multiples of 128.
 Json tiled_llama() {
     Json config = small_llama();
     config["hidden_size"] = 128;
@@ -82,7 +82,7 @@ TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
         EXPECT_GT(way.labels, 100);
         EXPECT_EQ(way.mismatches, 0) << way.name << ": " << way.apart;
     }
-    // Another model, and so is the same one with another scale of its inputs or its cache.
+    // Negative controls: another scale of inputs or of the cache gives another model.
     if (const auto scales = *trainer->input_scales(); !scales.empty()) {
         auto nudged = scales;
         nudged.back() *= 1.02f;
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
         return fmt::format("{}_{}{}", std::get<0>(i.param).precision, kv_name(cache.format), cache.queries ? "_q" : "");
     });
 
-// Rollouts in FP8, updates in BF16: what is left is what the generator is.
+// Rollouts in FP8 with updates in BF16: the export is the generator.
 TEST(GeneratorExport, CodesAreItsOwn) {
     ThreadPool pool(2);
     TempDir dir;
@@ -136,7 +136,7 @@ TEST(GeneratorExport, CodesAreItsOwn) {
     ASSERT_TRUE(read);
     const auto engine = Model::load(read, {}, pool);
     ASSERT_TRUE(engine.ok()) << engine.error().message();
-    // A trainer whose forward is the generator's, with its weights and scales.
+    // A trainer whose forward pass is the generator's, with the same weights and scales.
     const auto twin = Trainer::create(
         parameters, {.precision = *train_precision_from_name("fp8_block"), .cache = {.format = KvFormat::fp8}}, pool);
     ASSERT_TRUE(twin.ok()) << twin.error().message();
@@ -161,9 +161,9 @@ TEST(RunDeadline, EndsBeforeTheStepThatWouldBeLate) {
     const auto start = RunDeadline::Clock::now() - 10s;  // the model was opened meanwhile
     RunDeadline limit(25, start);
     const auto first = start + 10s;
-    EXPECT_FALSE(limit.is_due(first + 4s));  // 14 and about 4
-    EXPECT_FALSE(limit.is_due(first + 9s));  // 19 and 4.5
-    EXPECT_TRUE(limit.is_due(first + 12s));  // 22 and 4
+    EXPECT_FALSE(limit.is_due(first + 4s));  // 14 s elapsed, about 4 s per step
+    EXPECT_FALSE(limit.is_due(first + 9s));  // 19 s elapsed, 4.5 s per step
+    EXPECT_TRUE(limit.is_due(first + 12s));  // 22 s elapsed, 4 s per step
     RunDeadline none(0, start);
     EXPECT_FALSE(none.is_due(first + 1000s));
 }

@@ -1,4 +1,4 @@
-// What a run does with samples and steps that fail: a sample fails alone, a step that fails takes no other with it.
+// Tests samples and steps that fail: a failed sample affects only itself, and a failed step affects no other step.
 #include "base/json.h"
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
@@ -28,7 +28,7 @@ RlConfig failing_config() {
     return c;
 }
 
-// Every second prompt has as many tokens as a sequence may have.
+// Every second prompt fills the whole sequence length.
 class LongPrompts : public TokenTask {
 public:
     using TokenTask::TokenTask;
@@ -44,7 +44,7 @@ TEST(RlFailures, APromptThatIsTooLongFailsAlone) {
         SCOPED_TRACE(async);
         ThreadPool pool(2);
         RlConfig config = failing_config();
-        config.train_batch = 4;  // an update has the answers to the prompt that is too long, and no others
+        config.train_batch = 4;  // one update has only the answers to the prompt that is too long
         if (async) config.async = RlAsync{.prompts_in_flight = 4}, config.loss.importance_sampling_correction = true;
         const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
         LongPrompts task(share_of_even_tokens);
@@ -60,7 +60,7 @@ TEST(RlFailures, APromptThatIsTooLongFailsAlone) {
         EXPECT_GT(step->update.gradient_norm, 0);
         EXPECT_EQ(step->failure_reasons.at(0), "rows: line 1: 128 tokens leave no room for an answer in 128");
         EXPECT_DOUBLE_EQ(step->mean_length, static_cast<double>(step->generated_tokens) / 8);
-        if (async) {  // what waits goes through a checkpoint
+        if (async) {  // waiting answers go through a checkpoint
             const Json place = (*policy)->place();
             ASSERT_TRUE((*policy)->set_place(place).ok());
             EXPECT_EQ((*policy)->place(), place);
@@ -68,7 +68,7 @@ TEST(RlFailures, APromptThatIsTooLongFailsAlone) {
     }
 }
 
-// Of two turns: what the environment says cannot be put into tokens.
+// Answers of two turns whose observation cannot be tokenized.
 TEST(RlFailures, AnObservationWithoutTokensFailsAlone) {
     auto environment = start_environment({.command = {"python3", "-c", R"(
 import json, sys
@@ -117,7 +117,7 @@ TEST(RlFailures, RowsThatLeaveNoRoomAreCounted) {
               "it is the first of 1 such rows, of 5");
 }
 
-// [1, failed, 1, failed] is no difference, nor is one judged answer.
+// [1, failed, 1, failed] has no differences, nor has a single judged answer.
 TEST(RlFailures, AGroupHasASignalOnlyByJudgedAnswers) {
     ThreadPool pool(2);
     RlConfig config = failing_config();
@@ -137,7 +137,7 @@ TEST(RlFailures, AGroupHasASignalOnlyByJudgedAnswers) {
     });
     const auto policy = PolicyTrainer::create(config, *trainer, task, {.end_tokens = {3}});
     ASSERT_TRUE(policy.ok());
-    const auto step = (*policy)->step(0);  // of prompts 0 ... 8: 2, 5 and 8
+    const auto step = (*policy)->step(0);  // prompts 2, 5 and 8 of 0 ... 8
     ASSERT_TRUE(step.ok()) << step.error().message();
     EXPECT_EQ(step->sampling_batches, 3);
     EXPECT_EQ(step->equal_groups, 0);
@@ -162,7 +162,7 @@ private:
     std::shared_ptr<ReferencePolicy> whole_;
 };
 
-// An error before the first update of a step: what is there is the step before, and the step can be made once more.
+// After an error before the first update the trainer has the state of the previous step, and the step can be repeated.
 TEST(RlFailures, AnErrorBeforeAnUpdateLeavesTheStepBefore) {
     std::vector<float> masters[2];
     for (const bool breaks : {false, true}) {
@@ -194,7 +194,7 @@ TEST(RlFailures, AnErrorBeforeAnUpdateLeavesTheStepBefore) {
     EXPECT_EQ(masters[0], masters[1]);
 }
 
-// What ends a run leaves each finished step's line and the state after it.
+// An error that ends a run leaves the lines of finished steps and the state after them.
 class RlError : public testing::Test {
 protected:
     void SetUp() override {
@@ -202,8 +202,8 @@ protected:
         for (int i = 0; i < 6; ++i) rows += fmt::format("{{\"input\": \"{}\", \"output\": \"1\"}}\n", i);
         write_file(dir_ / "train.jsonl", rows);
         write_file(dir_ / "held.jsonl", "{\"input\": \"held\", \"output\": \"1\"}\n");
-        // Judges by the text alone. Until there is a file `mended`, it fails behind so many answers, or on held-out
-        // rows.
+        // Judges by the text alone. Until the file `mended` exists, it fails after a given number of answers, or for
+        // validation rows.
         write_file(dir_ / "judge.py", R"(import json, os, sys
 for line in sys.stdin:
     q = json.loads(line)
@@ -234,7 +234,7 @@ env: {{command: [python3, judge.py, "{}"], timeout_seconds: 20}}
         EXPECT_TRUE(lines.ok()) << lines.error().message();
         return lines.ok() ? *lines : std::vector<Json>();
     }
-    // Mended, the run ends with the weights of one in which nothing failed.
+    // After the repair, the run ends with the weights of a run without failures.
     void goes_on(const std::string& arguments) {
         write_file(dir_ / "mended", "");
         ASSERT_EQ(rl("rl.yaml -o run --resume --quiet" + arguments), 0) << out();
@@ -258,14 +258,14 @@ TEST_F(RlError, AStepThatCannotBeJudgedLeavesTheStepsBefore) {
     EXPECT_EQ(log("run").size(), 3u);
     EXPECT_TRUE(std::filesystem::exists(dir_ / "run/checkpoints/step_00000002.safetensors"));
     goes_on("");
-    // Nothing was done: nothing is saved, and nothing is said of it.
+    // No step was done, so nothing is saved and no saved state is mentioned.
     std::filesystem::remove(dir_ / "mended");
     EXPECT_NE(rl("rl.yaml -o none --quiet"), 0);
     EXPECT_THAT(out(), testing::Not(testing::HasSubstr("saved")));
     EXPECT_TRUE(std::filesystem::is_empty(dir_ / "none/checkpoints"));
 }
 
-// The optimizer's states are divided; each rank has the error.
+// The optimizer's states are divided between ranks, and every rank gets the error.
 TEST_F(RlError, SeveralRanksLeaveThem) {
     config("seed: 1", 12);
     EXPECT_NE(rl("rl.yaml -o run --quiet --ranks 2"), 0);

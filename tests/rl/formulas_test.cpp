@@ -1,5 +1,6 @@
-// Losses, gradients, metrics and advantages against tests/oracles/rl_formulas.py (numpy). The gradient is checked by
-// central differences alone: PyTorch, whose automatic differentiation NeMo RL trusts, is not in the tests' environment.
+// Compares losses, gradients, metrics and advantages with tests/oracles/rl_formulas.py (numpy). The gradient is checked
+// by central differences only, because the tests' environment does not have PyTorch, whose automatic differentiation
+// NeMo RL uses.
 #include "base/json.h"
 #include "rl/advantage.h"
 #include "rl/policy_loss.h"
@@ -52,7 +53,7 @@ PolicyLossOptions loss_options(const Json& o) {
             .importance_low = optional_number(o["importance_low"])};
 }
 
-// Loss and gradient of a case's answers; their gradients are compared.
+// Computes loss and gradient of a case's answers, and compares the gradients.
 BatchCounts twin_loss(const Json& test, PolicyMetrics& metrics) {
     const PolicyLossOptions options = loss_options(test["options"]);
     EXPECT_TRUE(check(options).ok());
@@ -97,7 +98,7 @@ TEST(PolicyLoss, EqualsTheTwinInValueAndGradient) {
     }
 }
 
-// As they are logged: sums, numbers of what they are of, and names.
+// Compares metrics as they are logged: sums, counts and names.
 TEST(PolicyLoss, MetricsEqualTheTwin) {
     int bounded = 0;
     for (const Json& test : formulas()["policy_loss"]) {
@@ -109,7 +110,7 @@ TEST(PolicyLoss, MetricsEqualTheTwin) {
         for (const Json& a : test["answers"])
             for (size_t t = 0; t < a["mask"].size(); ++t)
                 if (a["mask"][t] == 1) ++generated, differ += a["g"][t] != a[forced ? "c" : "p"][t];
-        EXPECT_EQ(step.metrics.compared_tokens, generated);  // of answers of weight 0, too
+        EXPECT_EQ(step.metrics.compared_tokens, generated);  // includes answers with weight 0
         EXPECT_EQ(step.metrics.mismatch_tokens, differ);
         EXPECT_GT(generated, step.metrics.tokens);
         const Json line = to_json(step, std::nullopt, 1.0);
@@ -125,7 +126,7 @@ TEST(PolicyLoss, MetricsEqualTheTwin) {
     EXPECT_GE(bounded, 3);
 }
 
-// Where nothing was compared, no 0 says that nothing differs.
+// If nothing was compared, the log has no count of 0.
 TEST(PolicyLoss, MetricsOfNothingHaveNoValue) {
     const std::vector<float> logprobs{-0.5f, -2.25f}, other{-0.5f, -2.5f};
     const std::vector<uint8_t> mask{1, 1};
@@ -165,7 +166,7 @@ TEST(PolicyLoss, ExactRolloutsHaveNoMismatchAndRatioOne) {
     EXPECT_EQ(m.probs_ratio_min, 1.0);
     EXPECT_EQ(m.probs_ratio_max, 1.0);
     std::vector<float> other = logprobs;
-    other[1] = std::nextafter(other[1], 0.0f);  // one low bit
+    other[1] = std::nextafter(other[1], 0.0f);  // the lowest bit
     PolicyMetrics off;
     ASSERT_TRUE(
         policy_loss({.generated = other, .previous = logprobs, .current = logprobs, .mask = mask, .advantage = 1},
@@ -188,7 +189,7 @@ TEST(PolicyLoss, MeaninglessOptionsAndBadTokensAreErrors) {
                                     {.kl_penalty = 0}, {1, 1}, gradient, m);
     ASSERT_FALSE(done.ok());
     EXPECT_NE(done.error().message().find("token 0"), std::string::npos);
-    // What the trainer's filters leave out is no part of the loss.
+    // Tokens excluded by the trainer's filters are not part of the loss.
     const std::vector<float> two{-1.0f, -2.0f}, second{-1.0f, -INFINITY};
     const std::vector<uint8_t> both{1, 1};
     std::vector<double> slopes(2);
@@ -199,12 +200,12 @@ TEST(PolicyLoss, MeaninglessOptionsAndBadTokensAreErrors) {
                         .ok());
     EXPECT_EQ(left.tokens, 2);
     EXPECT_EQ(left.filtered_tokens, 2);
-    EXPECT_EQ(left.mismatch_tokens, 1);  // where p has it not
+    EXPECT_EQ(left.mismatch_tokens, 1);  // the token whose p is -inf
     EXPECT_NEAR(left.loss, -1, 1e-7);
     EXPECT_EQ(slopes[1], 0);
     EXPECT_FALSE(
         policy_loss({.generated = fine, .previous = fine, .current = fine, .mask = mask}, {}, {1, 1}, gradient, m)
-            .ok());  // beta without a reference
+            .ok());  // beta > 0 without a reference
 }
 
 TEST(Advantages, EqualTheTwin) {
@@ -224,7 +225,7 @@ TEST(Advantages, EqualTheTwin) {
     }
 }
 
-// NeMo RL's use_kl_in_reward.
+// Tests NeMo RL's use_kl_in_reward.
 TEST(Advantages, WithTheKlEstimateInTheRewardEqualTheTwin) {
     ASSERT_EQ(formulas()["token_advantages"].size(), 3u);
     const AdvantageOptions options{.estimator = AdvantageEstimator::reinforce_plus_plus};
@@ -247,7 +248,7 @@ TEST(Advantages, WithTheKlEstimateInTheRewardEqualTheTwin) {
             ASSERT_EQ((*a)[i].size(), want.size());
             for (size_t t = 0; t < want.size(); ++t) EXPECT_NEAR((*a)[i][t], want[t], 1e-9) << i << ' ' << t;
         }
-        // Without a penalty each token has the advantage of its answer.
+        // Without a penalty each token has its answer's advantage.
         std::vector<int64_t> lengths;
         for (auto& p : penalties) std::ranges::fill(p, 0.0), lengths.push_back(std::ssize(p));
         const auto none = token_advantages(rewards, groups, penalties, options);
@@ -264,12 +265,12 @@ TEST(Advantages, TheWorkedExampleOfFourAnswers) {
     const std::vector<int64_t> groups{5, 5, 5, 5}, tokens{1, 1, 1, 1};
     const auto a = advantages(rewards, groups, tokens, {});
     ASSERT_TRUE(a.ok());
-    EXPECT_EQ((*a)[0], 1.0);  // the others have no deviation: not normalised
+    EXPECT_EQ((*a)[0], 1.0);  // the others have no deviation, so it is not normalized
     EXPECT_NEAR((*a)[1], -1.0 / 3 / (1 / std::sqrt(3.0) + 1e-6), 1e-12);
     EXPECT_FALSE(advantages(std::vector<double>{NAN}, std::vector<int64_t>{0}, std::vector<int64_t>{1}, {}).ok());
 }
 
-// Fifteen rewards of 0.1 have no deviation, whatever their sums round to.
+// Fifteen equal rewards have no deviation, whatever the rounding of their sums.
 TEST(Advantages, EqualRewardsOfAGroupAreNoUnit) {
     for (const double equal : {0.1, 0.3, 1.0 / 3, 0.7, 1e-3, 1e3 / 7})
         for (size_t others = 2; others < 33; ++others) {

@@ -1,6 +1,6 @@
-// A run that is ended by SIGKILL or Ctrl-C while answers are judged, or right behind the last judgement of a step
-// (while weights are updated or the next answers are generated), goes on to the bits of a run that was left alone.
-// Kills at the calls that write checkpoints, the log and the exported model are in tests/oracles/kill_at_call.py.
+// Kills or interrupts (SIGKILL, Ctrl-C) a run while answers are judged, or right after the last judgement of a step
+// (during the update or the next rollouts). The resumed run has the bits of an undisturbed run.
+// tests/oracles/kill_at_call.py kills at the calls that write checkpoints, the log and the exported model.
 #include "base/json.h"
 #include "run/log.h"
 #include "support/files.h"
@@ -13,8 +13,9 @@
 namespace nibble::test {
 namespace {
 
-// Judges, and at the request whose number is in the file `kill` sends a signal to the program that asks: before or
-// behind the reply. The file goes first, so that the next run lives. A program that SIGINT stops gets its reply.
+// Judges answers. At the request whose number is in the file `kill` it sends a signal to the calling program, before or
+// after the reply. The file is removed first, so that the next run survives. A program that gets SIGINT also gets its
+// reply.
 constexpr const char* judge = R"py(
 import json, os, signal, sys, time
 def end(when, n):
@@ -56,7 +57,7 @@ checkpointing: {{save_period: 1}}
                                        dir.path().string(), NIBBLE_PROGRAM, arguments)
                                .c_str());
     }
-    // Weights, samples, and the log without what is measured.
+    // Returns weights, samples, and the log without measured times.
     std::string outcome(const std::string& name) {
         std::string out = read_file(dir / name / "model/model.safetensors") + read_file(dir / name / "samples.json");
         const auto log = read_run_log(dir / name / run_log_name);
@@ -94,7 +95,7 @@ TEST(RlKill, WithRolloutsThatOutliveAStep) {
     runs.check("SIGKILL", {"before 1", "behind 4", "before 6", "behind 9", "before 10"});
 }
 
-// Two steps of four answers, then two answers of a validation: requests 8 and 9 are its own.
+// Two steps of four answers, then two validation answers: requests 8 and 9.
 constexpr const char* validated = ", val_period: 2, max_val_samples: 2}\nloss_fn: {reference_policy_kl_penalty: 0.01}";
 
 TEST(RlKill, CtrlCDuringAValidation) {

@@ -1,4 +1,4 @@
-// What is learned, where the best policy is known.
+// Tests learning on problems whose best policy is known.
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
@@ -9,7 +9,7 @@
 namespace nibble::test {
 namespace {
 
-// One question, one token to answer it: the arms of a bandit.
+// A bandit: one question that is answered by one token, the arm.
 class Bandit : public RolloutTask {
 public:
     explicit Bandit(std::function<double(int32_t arm)> reward) : reward_(std::move(reward)) {}
@@ -25,9 +25,9 @@ private:
     std::function<double(int32_t)> reward_;
 };
 
-constexpr size_t arms = 48;  // the vocabulary
+constexpr size_t arms = 48;  // the vocabulary size
 
-// log p(arm) of every arm, as the trainer has it.
+// Returns log p(arm) of every arm by the trainer.
 std::vector<double> policy_of(TrainEngine& trainer) {
     TrainBatch batch{.rows = 1};
     for (size_t arm = 0; arm < arms; ++arm) {
@@ -85,7 +85,7 @@ void expect_the_optimum(RlConfig config) {
         if (!config.loss.kl_in_reward) continue;
         EXPECT_EQ(step->metrics.kl_penalty, 0);
         if (s == 0) {
-            EXPECT_EQ(*step->kl_in_reward, 0);  // the reference is the policy
+            EXPECT_EQ(*step->kl_in_reward, 0);  // the reference equals the policy
         } else if (s == 99) {
             EXPECT_NEAR(*step->kl_in_reward, divergence(best, start), 0.1);
         }
@@ -96,7 +96,7 @@ void expect_the_optimum(RlConfig config) {
 
 TEST(Learning, ABanditWithAPenaltyFindsItsOptimum) { expect_the_optimum(bandit_config()); }
 
-// REINFORCE++ with the KL estimate in the reward: where r - beta log(p / reference) is the same for all arms, whitened
+// REINFORCE++ with the KL estimate in the reward: if r - beta log(p / reference) is equal for all arms, whitened
 // advantages are 0, so the optimum is the same.
 TEST(Learning, ABanditWithThePenaltyInItsRewardFindsTheSameOptimum) {
     RlConfig config = bandit_config();
@@ -112,9 +112,10 @@ double mean_reward(const std::vector<double>& log_probs, const Bandit& bandit) {
     return mean;
 }
 
-// A good policy goes on learning from a generator that has fallen behind: the weights of the start, in NVFP4. It draws
-// the best arm seldom and a poor one often. Without weights for that, the poor arm is what pays: steps follow
-// q(a) (r(a) - mean), q the generator's, and the policy is lost. With them they follow the policy's own gradient.
+// A good policy continues to learn from an outdated generator: the initial weights in NVFP4. The generator rarely
+// samples the best arm and often a poor one. Without importance weights the steps follow q(a) (r(a) - mean), where q is
+// the generator's distribution; the poor arm wins and the policy is lost. With weights they follow the policy's own
+// gradient.
 TEST(Learning, AGeneratorThatDiffersRuinsAPolicyUnlessItsTokensAreWeighed) {
     ThreadPool pool(2);
     const auto parameters = small_parameters(pool, DType::bf16);
@@ -124,7 +125,7 @@ TEST(Learning, AGeneratorThatDiffersRuinsAPolicyUnlessItsTokensAreWeighed) {
     ASSERT_TRUE(generator.ok());
     const std::vector<double> drawn = policy_of(**coarse);
     const auto poor = static_cast<int32_t>(std::ranges::max_element(drawn) - drawn.begin());
-    // The likeliest arm below 1 %.
+    // The most likely arm below 1 %.
     int32_t best = -1;
     for (size_t a = 0; a < arms; ++a)
         if (drawn[a] < std::log(0.01) && (best < 0 || drawn[a] > drawn[size_t(best)])) best = static_cast<int32_t>(a);

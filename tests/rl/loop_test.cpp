@@ -1,4 +1,5 @@
-// The whole loop at tiny size: rollouts, rewards, updates. What engine and trainer say of a token has the same bits.
+// Tests the whole loop at a small size: rollouts, rewards, updates. Engine and trainer give the log-probability of a
+// token with the same bits.
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
@@ -17,7 +18,7 @@ RlConfig small_config() {
     RlConfig c{.prompts = 3, .generations = 4, .steps = 10, .length = 128};
     c.optimizer.learning_rate = 3e-3;
     c.loss.kl_penalty = 0;
-    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    c.generation.most_tokens = 75;  // more than a page of 64 positions
     c.optimizer.weight_decay = 0;
     return c;
 }
@@ -79,19 +80,19 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
             EXPECT_EQ(m.probs_ratio_min, 1);
             EXPECT_GT(one.steps[s].update.gradient_norm, 0);
             EXPECT_GT(one.steps[s].longest, 64);
-            // Threads do not show.
+            // Results do not depend on threads.
             EXPECT_EQ(m.loss, three.steps[s].metrics.loss);
             EXPECT_EQ(one.steps[s].reward, three.steps[s].reward);
         }
         EXPECT_EQ(one.masters, three.masters);
-        // Before the first update the policy is the reference, in every bit; then it is not.
+        // Before the first update the policy equals the reference bit for bit, afterwards not.
         EXPECT_EQ(one.steps[0].metrics.kl_penalty, 0);
         EXPECT_GT(one.steps[2].metrics.kl_penalty, 0);
     }
 }
 
-// Answers one behind the other in a row are documents: what is said of their tokens does not change, nor what is
-// learned but for the order in which gradients are added.
+// Answers packed in a row are separate documents: the log-probabilities of tokens do not change. The update changes
+// only by the order in which gradients are added.
 TEST(PolicyLoop, PackedRowsSayTheSameOfEveryToken) {
     for (const int64_t train_batch : {0, 6}) {
         RlConfig config = small_config();
@@ -109,7 +110,7 @@ TEST(PolicyLoop, PackedRowsSayTheSameOfEveryToken) {
     }
 }
 
-// Validation by hand: prompt n is answered rightly by the answers that begin with an even token.
+// Computes validation by hand: answers that begin with an even token are correct.
 TEST(PolicyLoop, ValidationCountsPassAvgAndCons) {
     ThreadPool pool(2);
     RlConfig config = small_config();
@@ -134,7 +135,7 @@ TEST(PolicyLoop, ValidationCountsPassAvgAndCons) {
     EXPECT_NEAR(v->avg_at_k, all / 24, 1e-12);
     EXPECT_NEAR(v->reward, all / 24, 1e-12);
     EXPECT_NEAR(v->pass_at_k, some / 6, 1e-12);
-    // Of four answers to a prompt the right ones are one vote, the wrong ones another; the texts are all empty.
+    // Correct answers to a prompt are one vote and wrong ones another; all texts are empty.
     EXPECT_NEAR(v->cons_at_k, most / 6, 1e-12);
 }
 
@@ -147,7 +148,7 @@ TEST(PolicyLoop, RowsOfRollouts) {
         r.written.assign(length, 1);
         batch.rollouts.push_back(r);
     }
-    const auto rows = rollout_rows(batch, 0, 4, 10);  // of 4, 6, 3 and 11 tokens
+    const auto rows = rollout_rows(batch, 0, 4, 10);  // rows of 4, 6, 3 and 11 tokens
     ASSERT_EQ(rows.size(), 3u);
     EXPECT_EQ(rows[0].batch.seq, 10);
     EXPECT_EQ(rows[0].batch.documents, (std::vector<int64_t>{0, 4}));
@@ -162,7 +163,7 @@ TEST(PolicyLoop, RowsOfRollouts) {
     EXPECT_EQ(most_rollout_rows(64, 128, 0), 64);
 }
 
-// Scales of whole tensors: a token's bits depend on its neighbours. Measured, corrected, and never silent.
+// With per-tensor scales the bits of a token depend on its neighbours. This is measured, corrected, and reported.
 TEST(PolicyLoop, RecipesThatSeeNeighboursNeedTheCorrection) {
     for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
         ThreadPool pool(2);
@@ -182,7 +183,7 @@ TEST(PolicyLoop, RecipesThatSeeNeighboursNeedTheCorrection) {
     }
 }
 
-// The negative control: one element of one weight of the generating model is another.
+// Negative control: one weight of the generating model differs.
 TEST(PolicyLoop, OtherWeightsInTheEngineAreSeen) {
     ThreadPool pool(2);
     const RlConfig config = small_config();
@@ -200,13 +201,13 @@ TEST(PolicyLoop, OtherWeightsInTheEngineAreSeen) {
         ASSERT_TRUE(first.ok() && second.ok());
         EXPECT_EQ(first->metrics.mismatch_tokens > 0, changed);
         EXPECT_EQ(first->metrics.max_abs_diff > 0, changed);
-        // A generator that does not get the update falls behind.
+        // A generator without the update differs more.
         EXPECT_GT(second->metrics.mismatch_tokens, second->metrics.tokens / 2);
         EXPECT_GT(second->metrics.token_mult_prob_error, static_cast<double>(second->metrics.tokens));
     }
 }
 
-// The step, written once more by hand from rollouts to slopes.
+// Computes the step by hand, from rollouts to slopes.
 TEST(PolicyLoop, AnUpdateIsThePolicyGradient) {
     ThreadPool pool(2);
     const RlConfig config = small_config();
@@ -227,7 +228,7 @@ TEST(PolicyLoop, AnUpdateIsThePolicyGradient) {
     std::vector<std::vector<float>> slopes;
     for (size_t i = 0; i < 12; ++i) {
         const Rollout& r = batch->rollouts[i];
-        double sum = 0, squares = 0;  // of the other three answers to the prompt
+        double sum = 0, squares = 0;  // over the other three answers to the prompt
         for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j)
             if (j != i)
                 sum += *batch->rollouts[j].reward, squares += *batch->rollouts[j].reward * *batch->rollouts[j].reward;
@@ -269,7 +270,7 @@ TEST(PolicyLoop, ABanditFindsItsBestArms) {
     config.generation.most_tokens = 1;
     config.optimizer.learning_rate = 1e-2;
     const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));
-    // Arms are tokens; every fourth one pays 1, which is the best mean reward there is.
+    // Arms are tokens. Every fourth one pays 1, which is the best possible mean reward.
     TokenTask task([](const RolloutPrompt&, const Rollout& r) { return r.tokens[0] % 4 / 3.0; });
     const auto policy = PolicyTrainer::create(config, *trainer, task, {});
     ASSERT_TRUE(policy.ok()) << policy.error().message();
@@ -288,7 +289,7 @@ TEST(PolicyLoop, ABanditFindsItsBestArms) {
 TEST(PolicyLoop, TheGradientNormIsNotThatOfTheLastUpdateAlone) {
     ThreadPool pool(2);
     RlConfig config = small_config();
-    config.train_batch = 4;  // a prompt an update, of which the middle one alone has different rewards
+    config.train_batch = 4;  // one prompt per update; only the middle one has different rewards
     config.loss.kl_penalty = 0;
     const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));
     TokenTask task([](const RolloutPrompt& p, const Rollout& r) {
@@ -311,7 +312,7 @@ TEST(PolicyLoop, SeveralUpdatesOfAStep) {
         EXPECT_EQ(s.updates, 2);
         EXPECT_EQ(s.metrics.mismatch_tokens, 0);
         EXPECT_EQ(s.metrics.tokens, s.generated_tokens);
-        EXPECT_LT(s.metrics.probs_ratio_min, 1);  // of the second update
+        EXPECT_LT(s.metrics.probs_ratio_min, 1);  // from the second update
         EXPECT_GT(s.metrics.probs_ratio_max, 1);
     }
 }
@@ -345,7 +346,7 @@ TEST(PolicyLoop, DynamicSamplingReplacesGroupsOfEqualRewards) {
         failed.error().message(),
         "grpo.dynamic_sampling_max_gen_batches: after 3 batches 0 of 3 prompts have answers of different rewards");
 
-    // Rewards that differ, until they are clamped.
+    // Rewards differ only until they are clamped.
     config.scaling = RewardScaling{.source_min = 0, .source_max = 1};
     TokenTask above([](const RolloutPrompt& prompt, const Rollout& r) -> std::optional<double> {
         return 2 + share_of_even_tokens(prompt, r).value_or(0);
@@ -389,7 +390,7 @@ TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
     EXPECT_EQ(error.error().message(), "step 7: none of 12 answers could be judged: not judged");
 }
 
-// Scales of inputs, too, that the first prompts and the updates of the steps before have made.
+// The state includes scales of inputs, computed from the first prompts and from earlier updates.
 TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
     for (const char* recipe : {"bf16", "nvfp4_w4a4"}) {
         SCOPED_TRACE(recipe);

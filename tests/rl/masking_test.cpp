@@ -1,4 +1,4 @@
-// Answers that count nowhere in the loss: their tokens are compared all the same; and what is drawn instead of others.
+// Tests answers that are excluded from the loss but still compared, and the prompts that replace others.
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
 #include "rl/token_task.h"
@@ -23,7 +23,7 @@ struct MaskedRun {
     std::vector<float> masters;
 };
 
-// One step; `other`: of rollouts of a model with another weight.
+// Runs one step. `other`: the rollouts come from a model with one different weight.
 MaskedRun run_step(const RlConfig& config, bool other, const std::vector<int32_t>& ends = {3}) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
@@ -86,7 +86,7 @@ TEST(RlMasking, AnswersBeyondTheThresholdAreLeftOut) {
     EXPECT_EQ(line["num_valid_samples"], 12 - masked.answers);
     EXPECT_EQ(line["max_seq_mult_prob_error"], m.seq_mult_prob_error_max);
     EXPECT_LE(line["max_seq_mult_prob_error_after_mask"].get<double>(), mean);
-    // Exact rollouts lose none, at the lowest threshold there is, and learn the same.
+    // Exact rollouts are not masked even at the lowest threshold, and the update is the same.
     config.seq_error_threshold = 1;
     const MaskedRun kept = run_step(config, false);
     ASSERT_TRUE(kept.step.masked);
@@ -96,7 +96,7 @@ TEST(RlMasking, AnswersBeyondTheThresholdAreLeftOut) {
     EXPECT_EQ(kept.step.metrics.mismatch_tokens, 0);
 }
 
-// A reward of 1 among those that are left out.
+// Counts masked answers with a reward of 1.
 TEST(RlMasking, TheRightOnesOfThoseLeftOutAreCounted) {
     RlStep step;
     step.masked = RlMasked{.most = 3, .mean = 2, .least = 1, .answers = 4, .right = 1};

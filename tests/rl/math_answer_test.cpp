@@ -1,4 +1,4 @@
-// Answers found and compared, beside what the math-verify package says (tests/oracles/math_verify_cases.py).
+// Compares extraction and comparison of answers with the math-verify package (tests/oracles/math_verify_cases.py).
 #include "rl/math_answer.h"
 #include "base/json.h"
 #include "rl/math_expression.h"
@@ -19,18 +19,18 @@ TEST(MathAnswer, AgreesWithMathVerify) {
     ASSERT_EQ(rows->size(), 54u);
     for (const Json& row : *rows) {
         const std::string expected = row["expected"], given = row["given"];
-        // Ours compares decimals to 1e-6; math-verify compares this pair exactly, although it takes 0.333333 for 1/3.
+        // nibble compares decimals to 1e-6. math-verify compares this pair exactly, although it accepts 0.333333 for
+        // 1/3.
         if (given == "7.0000001") continue;
         EXPECT_EQ(same_math_answer(expected, given), row["same"].get<bool>()) << expected << " | " << given;
     }
 }
 
 struct BesideMathVerify {
-    int cases = 0, alike = 0, too_kind = 0;  // too_kind: ours says same, theirs does not
+    int cases = 0, alike = 0, too_kind = 0;  // too_kind: nibble accepts, math-verify does not
 };
 
-// Rows of gold and given texts with what math-verify says of them, by table. all: but for rows of kinds that are judged
-// otherwise ("other").
+// Counts agreement with math-verify by table. all: without kinds with a known difference ("other").
 std::map<std::string, BesideMathVerify> beside_math_verify(const Json& rows, BesideMathVerify& all) {
     std::map<std::string, BesideMathVerify> tables;
     for (const Json& row : rows) {
@@ -47,7 +47,7 @@ std::map<std::string, BesideMathVerify> beside_math_verify(const Json& rows, Bes
     return tables;
 }
 
-// tests/oracles/math_verify_own_cases.py fetches them and runs this: gold and given texts of math-verify's own tests.
+// tests/oracles/math_verify_own_cases.py fetches the pairs of math-verify's own tests and runs this test.
 TEST(MathAnswer, OwnCasesOfMathVerify) {
     const char* file = std::getenv("NIBBLE_MATH_CASES");
     if (!file) GTEST_SKIP() << "run by tests/oracles/math_verify_own_cases.py";
@@ -61,8 +61,8 @@ TEST(MathAnswer, OwnCasesOfMathVerify) {
     EXPECT_LE(all.too_kind, 2);
 }
 
-// tests/oracles/math_verify_pairs.py makes them and runs this. Kinds that it names as judged otherwise are counted, and
-// held to no more than half.
+// tests/oracles/math_verify_pairs.py generates the pairs and runs this test. Kinds with a known difference are counted,
+// and must agree for at least half of their pairs.
 TEST(MathAnswer, GeneratedPairsOfMathVerify) {
     const char* file = std::getenv("NIBBLE_MATH_PAIRS");
     if (!file) GTEST_SKIP() << "run by tests/oracles/math_verify_pairs.py";
@@ -75,7 +75,7 @@ TEST(MathAnswer, GeneratedPairsOfMathVerify) {
     EXPECT_EQ(all.alike, all.cases);
 }
 
-// What these pairs found: each was judged otherwise once.
+// Pairs that were once judged differently.
 TEST(MathAnswer, ValuesInOtherWords) {
     for (const auto& [expected, given] : std::initializer_list<std::pair<const char*, const char*>>{
              {"y = 4x + 5", "4x + 5 = y"},
@@ -124,7 +124,7 @@ TEST(MathAnswer, IsFoundWhereModelsPutIt) {
     EXPECT_EQ(math_answer("model AZ2B"), std::nullopt);
     for (const char* text : {"It is 22.", "so x is 22", "a 22", "17 + 5 = 22\nWhat is"})
         EXPECT_EQ(math_answer(text), "22") << text;
-    EXPECT_EQ(math_reward("17 + 5", "22"), 0);  // the last number, no sum
+    EXPECT_EQ(math_reward("17 + 5", "22"), 0);  // the last number, not a sum
     EXPECT_EQ(math_answer("no number here"), std::nullopt);
     EXPECT_EQ(math_answer("\\boxed{open"), std::nullopt);
     EXPECT_EQ(math_reward("First 3, then the answer is 1/2", "0.5"), 1);
@@ -163,7 +163,7 @@ TEST(MathExpression, HostileTextIsAnErrorOrFalse) {
     EXPECT_FALSE(MathExpression::parse("2+").ok());
     EXPECT_FALSE(MathExpression::parse("\\frac{1}").ok());
     EXPECT_FALSE(MathExpression::parse("").ok());
-    EXPECT_FALSE(same_math_answer("1/0", "2/0"));  // no value equals no value
+    EXPECT_FALSE(same_math_answer("1/0", "2/0"));  // an expression without a value equals nothing
     EXPECT_FALSE(same_math_answer("9^9^9^9", "9^9^9^8"));
     EXPECT_FALSE(same_math_answer("5", std::string(100000, '5')));
     EXPECT_FALSE(same_math_answer("5", std::string(4000, '-')));

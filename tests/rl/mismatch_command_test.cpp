@@ -1,4 +1,4 @@
-// `nibble rl --mismatch` as a command: what it runs when it is asked for nothing, and what it says of wrong words.
+// Tests `nibble rl --mismatch`: its default run, and its messages for wrong flags.
 #include "base/json.h"
 #include "support/files.h"
 
@@ -48,7 +48,7 @@ TEST(MismatchCommand, RunsAllThatPromiseWithBothCaches) {
     EXPECT_EQ(seen, all);
 }
 
-// Two processes answer, learn and come to the bits of one; one other code in the second shows.
+// Two processes give the bits of one; another code in the second is detected.
 TEST(MismatchCommand, ComparesTwoRanksWithOne) {
     TempDir dir;
     ASSERT_EQ(
@@ -82,12 +82,12 @@ TEST(MismatchCommand, SaysWhatIsWrong) {
                               "nvfp4_w4a16, nvfp4_w4a4, fp8, nvfp4\n",
                               recipe));
     }
-    // What a run has, the lab does not.
+    // The lab does not have the flags of a run.
     for (const char* flag : {"--steps 3", "-o lab", "--resume"}) {
         EXPECT_NE(lab(dir, fmt::format("{} --prompts 2 {}", model, flag)), 0) << flag;
         EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("excludes")) << flag;
     }
-    // No head of a table without a table.
+    // Without a table no table head is printed.
     EXPECT_NE(lab(dir, "/nonexist"), 0);
     EXPECT_THAT(read_file(dir / "out.txt"), testing::StartsWith("nibble: "));
     EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("/nonexist"));

@@ -1,4 +1,4 @@
-// The lab: no token differs where a recipe promises it, in every way of a rollout; what must show does.
+// Tests the lab: no token differs under any schedule if the recipe guarantees it, and negative controls are detected.
 #include "kernels/attention_control.h"
 #include "rl/rank_lab.h"
 #include "train/small_trainer.h"
@@ -24,7 +24,7 @@ TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
         const auto report = measure_mismatch(*trainer, *trainer->serving(), small_lab());
         ASSERT_TRUE(report.ok()) << report.error().message();
         EXPECT_TRUE(report->promised);
-        EXPECT_EQ(report->lines.size(), 2u * (4 + 5 + 5));  // alone nothing is preempted
+        EXPECT_EQ(report->lines.size(), 2u * (4 + 5 + 5));  // a single sequence is never preempted
         for (const MismatchLine& line : report->lines) {
             EXPECT_EQ(line.mismatches, 0) << line.batch << ", " << line.way << ", " << line.rows;
             EXPECT_EQ(line.other_ids, 0) << line.batch << ", " << line.way;
@@ -34,7 +34,7 @@ TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
     }
 }
 
-// However few answers there are, if two of them can push each other out.
+// Even few prompts cover all schedules, if two of them can preempt each other.
 TEST(MismatchLab, FewPromptsHaveAllWays) {
     for (const int64_t prompts : {1, 2, 3, 4}) {
         SCOPED_TRACE(prompts);
@@ -51,7 +51,7 @@ TEST(MismatchLab, FewPromptsHaveAllWays) {
     }
 }
 
-// Windows below the lab's context: pages are given back, so that memory alone pushes nobody out.
+// Windows shorter than the lab's context: pages are returned, so a lack of memory alone preempts nothing.
 TEST(MismatchLab, WindowedModelsHaveAllWays) {
     Json mistral = tiny("mistral"), gemma = tiny("gemma3_text");
     mistral["sliding_window"] = 40;
@@ -70,7 +70,7 @@ TEST(MismatchLab, WindowedModelsHaveAllWays) {
     }
 }
 
-// What is drawn from is what is learned, and both read the same cache; one other scale of it shows.
+// Training learns the sampled distribution, and both sides use the same cache; another cache scale is detected.
 TEST(MismatchLab, CachesAndTemperaturesToo) {
     for (const auto& [cache, sampling] :
          {std::pair<TrainCache, SamplingParams>{{.format = KvFormat::fp8}, {}},
@@ -88,7 +88,8 @@ TEST(MismatchLab, CachesAndTemperaturesToo) {
         const auto report = measure_mismatch(*trainer, *trainer->serving(), lab);
         ASSERT_TRUE(report.ok()) << report.error().message();
         const bool raw = sampling.temperature == 1;
-        EXPECT_EQ(report->lines.size(), raw ? 2u * (4 + 5 + 5) : 2u * (3 + 4 + 4));  // prompts have no other scores
+        // prompts have no scores under filters
+        EXPECT_EQ(report->lines.size(), raw ? 2u * (4 + 5 + 5) : 2u * (3 + 4 + 4));
         EXPECT_GT(report->tokens(), 10000);
         EXPECT_EQ(report->mismatches(), 0);
         if (cache.format == KvFormat::none) continue;
@@ -139,7 +140,7 @@ TEST(MismatchLab, AnotherModelShows) {
         }
 }
 
-// Another order of sums, with the very same weights.
+// The same weights with another order of sums.
 TEST(MismatchLab, AnotherOrderOfSumsShows) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {});
@@ -153,8 +154,8 @@ TEST(MismatchLab, AnotherOrderOfSumsShows) {
     EXPECT_GT(report->mismatches(), 0);
 }
 
-// One length of attention's splits, with the very same weights; under an FP8 cache, too. In FP32: a small model's BF16
-// behind attention rounds away what a split changes.
+// The same weights with another length of attention's splits, also with an FP8 cache. It uses FP32, because in a small
+// model BF16 rounding after attention hides the difference.
 TEST(MismatchLab, AnotherLengthOfSplitsShows) {
     for (const TrainCache& cache : {TrainCache{}, TrainCache{.format = KvFormat::fp8}}) {
         ThreadPool pool(2);
@@ -173,7 +174,7 @@ TEST(MismatchLab, AnotherLengthOfSplitsShows) {
     }
 }
 
-// What the comparison of ranks counts.
+// Tests the counts of the comparison of ranks.
 TEST(RankLab, CountsWhatDiffers) {
     const RankLabRun one{.answers = {{{1, 2, 3}, {-1, -2, -3}, {-1, -2, -3}}, {{4}, {-4}, {-4}}}, .masters = {1, 2, 3}};
     const auto differ = [&](const RankLabRun& other) {

@@ -1,4 +1,4 @@
-// Models with experts: rollout and training choose the same ones, because they compute the same bits.
+// Tests models with experts: rollout and training select the same experts, because they compute the same bits.
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
 #include "train/small_trainer.h"
@@ -18,7 +18,7 @@ RlConfig moe_config() {
     return c;
 }
 
-// Random weights, larger than a start has: experts and tokens that differ.
+// Returns random weights larger than initial ones, so that experts and tokens differ.
 std::shared_ptr<Parameters> moe_parameters(const std::string& family, ThreadPool& pool) {
     auto made = random_start(tiny(family), DType::bf16, 3, pool);
     EXPECT_TRUE(made.ok()) << made.error().message();
@@ -29,7 +29,7 @@ std::shared_ptr<Parameters> moe_parameters(const std::string& family, ThreadPool
     return *made;
 }
 
-// By name: what chooses the experts.
+// Returns the parameters of routers, by name.
 std::vector<size_t> routers(const Parameters& parameters) {
     std::vector<size_t> ids;
     for (size_t id = 0; id < parameters.count(); ++id)
@@ -76,18 +76,18 @@ TEST_P(MoeLoop, NoBitDiffers) {
                 EXPECT_EQ(step->metrics.max_abs_diff, 0);
             }
             const auto after = trainer->parameters().master(ids[0]);
-            EXPECT_FALSE(std::ranges::equal(before, after));  // routers learn, too
+            EXPECT_FALSE(std::ranges::equal(before, after));  // routers learn too
         }
 }
 
-// The control: the same experts, chosen by other routers.
+// Negative control: the same experts, selected by other routers.
 TEST_P(MoeLoop, OtherChoicesAreSeen) {
     ThreadPool pool(2);
     const auto trainer = moe_trainer(GetParam(), {}, pool);
     const auto other = moe_parameters(GetParam(), pool);
     for (const size_t id : routers(*other)) {
         const auto w = other->master(id);
-        std::rotate(w.begin(), w.begin() + std::ssize(w) / 4, w.end());  // expert i is now chosen for i + 1
+        std::rotate(w.begin(), w.begin() + std::ssize(w) / 4, w.end());  // expert i now gets the tokens of expert i + 1
     }
     other->publish(pool);
     auto model = Model::load(other, {}, pool);

@@ -11,7 +11,7 @@
 namespace nibble::test {
 namespace {
 
-// The parts of a base recipe that every other one inherits.
+// The parts of a base recipe that all others inherit.
 constexpr std::string_view math_1b = R"(
 grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16, max_rollout_turns: 1, max_num_epochs: 1,
   max_num_steps: 1000000, normalize_rewards: true, use_leave_one_out_baseline: true, val_period: 10, seed: 42,
@@ -51,7 +51,7 @@ cluster: {gpus_per_node: 1, num_nodes: 1}
 struct Translated {
     RlConfig config;
     NemoTranslation text;
-    // Whether the line of a key gives this reason.
+    // Returns true if the line of a key gives this reason.
     bool says(std::string_view key, std::string_view why) const {
         return std::ranges::any_of(text.dropped, [&](const std::string& line) {
             for (size_t at = line.find(key); at != line.npos; at = line.find(key, at + 1))
@@ -75,12 +75,12 @@ Translated translated(const TempDir& dir, std::string_view recipe) {
     return {config.ok() ? *config : RlConfig{}, *text};
 }
 
-// Model Optimizer's recipes by their names and by NeMo RL's files, on both sides or on one.
+// Model Optimizer's recipes, by name and by NeMo RL's files, for policy and generation or one of them.
 TEST(NemoConfig, QuantizedRecipesKeepTheirPrecision) {
     struct Case {
         const char *policy, *generation;
         bool weights_only, stored_inputs, mlp;
-        std::optional<TrainRecipe> rollouts;  // of another precision than the updates
+        std::optional<TrainRecipe> rollouts;  // if rollouts have another precision than the updates
     };
     const Case cases[] = {
         {"quant_cfg: NVFP4_DEFAULT_CFG", "quant_cfg: NVFP4_DEFAULT_CFG", false, true, false, {}},
@@ -170,7 +170,7 @@ TEST(NemoConfig, FilesOfJsonLinesAreDataHere) {
     EXPECT_FALSE(t.lists("data.train.data_path"));
     EXPECT_FALSE(t.lists("data.default.output_key"));
     EXPECT_TRUE(t.lists("data.train.split"));
-    // Without rows to validate on nothing is validated; a repository is no file.
+    // Without validation rows validation is off; a Hub repository is not a file.
     const Translated other = translated(dir, recipe("  train: {data_path: a/train.jsonl}\n"
                                                     "  validation: {data_path: b.jsonl, input_key: q}\n"));
     EXPECT_EQ(other.config.task.train, "a/train.jsonl");
@@ -190,7 +190,7 @@ TEST(NemoConfig, Math1B) {
     EXPECT_EQ(c.output, "results/grpo");
     EXPECT_EQ(c.train_batch, 512);
     EXPECT_EQ(c.length, 512);
-    EXPECT_EQ(c.generation.most_tokens, 0);  // what the length leaves
+    EXPECT_EQ(c.generation.most_tokens, 0);  // limited by the length
     EXPECT_EQ(c.loss.ratio_clip_max, 0.28);
     EXPECT_EQ(c.optimizer.learning_rate, 4e-6);
     EXPECT_EQ(c.optimizer.weight_decay, 0.02);
@@ -210,7 +210,7 @@ TEST(NemoConfig, Math1B) {
     EXPECT_FALSE(t.lists("grpo.seed"));
 }
 
-// FP8 rollouts with an FP8 cache, updates in BF16; what is not built is told.
+// FP8 rollouts with an FP8 cache and updates in BF16; unsupported features are reported.
 TEST(NemoConfig, Fp8CacheOfMegatron) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -237,13 +237,13 @@ policy:
     EXPECT_EQ(t.config.warmup, 10);
     EXPECT_EQ(t.config.optimizer.learning_rate, 1e-6);
     EXPECT_EQ(t.config.optimizer.weight_decay, 0.1);
-    EXPECT_EQ(t.config.optimizer.clip, 1);  // ${policy.max_grad_norm}
+    EXPECT_EQ(t.config.optimizer.clip, 1);  // from ${policy.max_grad_norm}
     EXPECT_EQ(t.config.loss.truncation, ImportanceTruncation::tis);
     EXPECT_EQ(t.config.loss.importance_high, 2);
-    EXPECT_EQ(t.config.loss.ratio_clip_max, 0.28);  // of the file below
+    EXPECT_EQ(t.config.loss.ratio_clip_max, 0.28);  // from the base file
     EXPECT_EQ(t.config.saving.every, 0);
     EXPECT_EQ(t.config.saving.keep, 0);
-    EXPECT_EQ(t.config.must_save_by, 0);  // what saves nothing has no time to save by
+    EXPECT_EQ(t.config.must_save_by, 0);  // a run that saves nothing has no time limit for saving
     ASSERT_TRUE(t.config.generation.precision);
     EXPECT_EQ(t.config.generation.precision->recipe, TrainRecipe::fp8_block);
     EXPECT_EQ(t.config.generation.precision->first_bf16, 1);
@@ -251,7 +251,7 @@ policy:
     EXPECT_FALSE(t.config.generation.precision->power_of_two);
     EXPECT_EQ(t.config.generation.cache.format, KvFormat::fp8);
     EXPECT_EQ(t.config.generation.cache.calibration.percentile, 99.9);
-    EXPECT_TRUE(t.config.generation.cache.queries);  // as FlashAttention 3 has them beside such a cache
+    EXPECT_TRUE(t.config.generation.cache.queries);  // as in FlashAttention 3 with such a cache
     EXPECT_FALSE(t.config.generation.cache.mirrored);
     for (const char* key : {"precision", "kv_cache_dtype", "num_first_layers_in_bf16"})
         EXPECT_FALSE(t.lists(std::string("policy.generation.vllm_cfg.") + key)) << key;
@@ -269,7 +269,7 @@ policy:
     EXPECT_FALSE(t.lists("loss_fn.truncated_importance_sampling_ratio"));
 }
 
-// The switches of vLLM's FP8, with updates in BF16.
+// The switches of vLLM's FP8 with updates in BF16.
 TEST(NemoConfig, ScalesOfFp8Rollouts) {
     struct Case {
         const char* vllm;
@@ -341,7 +341,7 @@ TEST(NemoConfig, DefaultsThatDifferAreWrittenAndTold) {
     EXPECT_FALSE(tells("grpo.num_prompts_per_step:"));
 }
 
-// DAPO's recipes; the multiplier stands before what it needs.
+// DAPO's recipes, in which the multiplier comes before the keys that it needs.
 TEST(NemoConfig, DynamicSamplingHasItsMultiplier) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -356,7 +356,7 @@ grpo: {batch_multiplier: 3, use_dynamic_sampling: true, num_prompts_per_step: 51
     EXPECT_TRUE(off.says("grpo.batch_multiplier", "needs grpo.use_dynamic_sampling: true"));
 }
 
-// A key that cannot run with another one is told, also where it says false.
+// A key that excludes another one is reported, even if its value is false.
 TEST(NemoConfig, KeysThatExcludeEachOther) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -371,7 +371,7 @@ loss_fn: {use_cispo: true, token_level_loss: false, ratio_clip_c: 3, use_kl_in_r
     EXPECT_TRUE(t.says("policy.max_grad_norm", "another key"));
 }
 
-// NeMo RL learns by what the estimator's own keys say.
+// NeMo RL uses the estimator's own keys.
 TEST(NemoConfig, TheEstimatorsSwitchesWin) {
     TempDir dir;
     const auto estimator = [&](std::string_view grpo) {
@@ -388,7 +388,7 @@ TEST(NemoConfig, TheEstimatorsSwitchesWin) {
             EXPECT_TRUE(t.says(fmt::format("grpo.{}", key), "another key of the recipe decides"));
         }
     }
-    // Keys that an estimator lacks are true; what interpolation says is said.
+    // Keys that an estimator lacks are true; interpolated values are used.
     EXPECT_TRUE(
         estimator("use_leave_one_out_baseline: false, adv_estimator: {name: grpo}").config.advantage.leave_one_out);
     const Translated put = estimator(
@@ -396,7 +396,7 @@ TEST(NemoConfig, TheEstimatorsSwitchesWin) {
         "use_leave_one_out_baseline: \"${grpo.use_leave_one_out_baseline}\"}");
     EXPECT_FALSE(put.config.advantage.leave_one_out);
     EXPECT_FALSE(put.lists("grpo.use_leave_one_out_baseline"));
-    // Recipes from before there were estimators.
+    // Recipes from before estimators were introduced.
     EXPECT_FALSE(estimator("normalize_rewards: false").config.advantage.normalize_rewards);
 }
 
@@ -413,7 +413,7 @@ grpo: {adv_estimator: {name: reinforce_plus_plus, minus_baseline: true}}
     EXPECT_FALSE(t.lists("loss_fn.use_kl_in_reward"));
 }
 
-// Handled is what is known by name with a value that a run here has, whatever its value is.
+// A key is handled if its name is known and its value has the effect of a run here, whatever the value.
 TEST(NemoConfig, ValuesAreHandledByName) {
     TempDir dir;
     const auto with = [&](std::string_view more) {
@@ -464,7 +464,7 @@ TEST(NemoConfig, ValuesAreHandledByName) {
     for (const Case& c : cases) EXPECT_EQ(with(c.recipe).lists(c.key), c.listed) << c.recipe << c.key;
 }
 
-// Validation's own sampling; ${.a} is the key beside it.
+// Validation has its own sampling; ${.a} refers to the key next to it.
 TEST(NemoConfig, ValidationHasItsOwnSampling) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -483,7 +483,7 @@ policy: {generation: {temperature: 0.8, top_p: 0.9, val_temperature: 0.6, val_to
     EXPECT_TRUE(t.lists("policy.generation.vllm_cfg.max_model_len"));
 }
 
-// Words in quotes are the same words: what examples/configs/grpo_math_8B_megatron_fp8.yaml says.
+// Quoted words equal unquoted ones, as in examples/configs/grpo_math_8B_megatron_fp8.yaml.
 TEST(NemoConfig, QuotesDoNotMatter) {
     TempDir dir;
     const Translated t = translated(dir, R"(
@@ -519,7 +519,7 @@ policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp
     ASSERT_TRUE(t.config.generation.precision);
     EXPECT_EQ(t.config.generation.precision->recipe, TrainRecipe::bf16);
     EXPECT_FALSE(t.lists("policy.generation.vllm_cfg.precision"));
-    // Blocks of 128 in rollouts, of 32 in updates.
+    // Blocks of 128 in rollouts and of 32 in updates.
     const Translated blocks = translated(dir, R"(
 defaults: grpo_math_1B.yaml
 policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp8}},
@@ -532,7 +532,7 @@ policy: {megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8_recipe: mxfp
     EXPECT_EQ(blocks.config.generation.precision->first_bf16, 2);
 }
 
-// A product is that of the numbers as they are; what is none stays, and is told.
+// The product is that of the exact numbers. An invalid product stays unchanged and is reported.
 TEST(NemoConfig, ProductsOfAnyNumbers) {
     TempDir dir;
     const auto length = [&](const std::string& product) {

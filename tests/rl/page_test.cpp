@@ -1,4 +1,4 @@
-// The page of a run of reinforcement learning, and the samples that it shows.
+// Tests the page of an RL run and the samples that it shows.
 #include "rl/rl_page.h"
 #include "rl/rl_samples.h"
 #include "run/log.h"
@@ -112,7 +112,7 @@ TEST(RlPage, StandsAloneAndShowsWhatDiffers) {
     EXPECT_NE(page->find("6.895"), std::string::npos) << "the mean reward of the last 20 steps";
     EXPECT_EQ(page->find("Tokens of older weights"), std::string::npos) << "there are none";
     EXPECT_LT(page->size(), 1'500'000u);
-    // While it goes on the browser reads it again.
+    // While the run continues, the browser reloads the page.
     EXPECT_NE(rl_page(dir.path(), 10)->find("<meta http-equiv=\"refresh\" content=\"10\">"), std::string::npos);
 }
 

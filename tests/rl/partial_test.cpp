@@ -1,4 +1,5 @@
-// Rollouts that outlive a step: they go on with the next weights, old tokens are weighed, a checkpoint keeps them.
+// Tests asynchronous rollouts: answers continue with the next weights, old tokens are weighted, and checkpoints store
+// unfinished answers.
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
 #include "rl/token_task.h"
@@ -14,7 +15,7 @@
 namespace nibble::test {
 namespace {
 
-// Lengths of answers from 1 to 75, 20 in the mean.
+// Lengths of answers range from 1 to 75, with a mean of 20.
 const std::vector<int32_t> ends{3, 30};
 
 RlConfig partial_config() {
@@ -65,7 +66,7 @@ TEST(PartialRollouts, TokensOfTheNewWeightsAreExactAndOldOnesAreMarked) {
             EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
             EXPECT_EQ(s.metrics.max_abs_diff, 0);
             EXPECT_EQ(s.metrics.tokens, s.generated_tokens);
-            // Old tokens differ from what the new weights say; the weights of the loss say how much.
+            // Log-probabilities of old tokens differ under the new weights; importance weights account for it.
             EXPECT_EQ(s.metrics.token_mult_prob_error > static_cast<double>(s.metrics.tokens),
                       s.metrics.off_policy_tokens > 0);
             EXPECT_EQ(s.answers, 12);
@@ -80,14 +81,14 @@ TEST(PartialRollouts, TokensOfTheNewWeightsAreExactAndOldOnesAreMarked) {
     }
 }
 
-// Which answers are whole first depends on tokens alone.
+// Which answers are whole first depends only on tokens.
 TEST(PartialRollouts, NeitherThreadsNorBatchesShow) {
     const PartialRun one = partial_run(partial_config(), 4, 1, 2), other = partial_run(partial_config(), 4, 3, 64);
     EXPECT_EQ(one.masters, other.masters);
     EXPECT_EQ(one.places, other.places);
 }
 
-// What it is for: as many answers learned from, in fewer steps of the engine.
+// The purpose of asynchronous rollouts: as many learned answers with fewer engine steps.
 TEST(PartialRollouts, NobodyWaitsForTheLongest) {
     RlConfig config = partial_config();
     const PartialRun partial = partial_run(config, 16);
@@ -97,7 +98,7 @@ TEST(PartialRollouts, NobodyWaitsForTheLongest) {
     for (const RlStep& s : partial.steps) partial_tokens += s.generated_tokens;
     for (const RlStep& s : whole.steps) whole_tokens += s.generated_tokens;
     EXPECT_EQ(partial.steps.size(), whole.steps.size());
-    // Steps of the engine for a token that is learned.
+    // Engine steps per learned token.
     EXPECT_LT(3 * partial.engine_steps * whole_tokens, 2 * whole.engine_steps * partial_tokens);
 }
 
@@ -176,7 +177,7 @@ TEST(PartialRollouts, WhatIsTooOldIsDropped) {
     }
 }
 
-// A stop between two rounds: nothing has changed, and the same step runs again.
+// After a stop between two rounds nothing has changed, and the same step can run again.
 TEST(PartialRollouts, AStopLeavesThemAsTheyWere) {
     const RlConfig config = partial_config();
     const PartialRun whole = partial_run(config, 3);
@@ -202,7 +203,8 @@ TEST(PartialRollouts, AStopLeavesThemAsTheyWere) {
     EXPECT_EQ(all_masters(trainer->parameters()), whole.masters);
 }
 
-// Without new weights, an answer in pieces is the answer: tokens, bits, text, and where a stop string ends it.
+// With constant weights, an answer generated in pieces is unchanged: tokens, bits, text, and the position of a stop
+// string.
 TEST(PartialRollouts, PiecesMakeTheSameAnswer) {
     ThreadPool pool(2);
     auto checkpoint = Checkpoint::open(test_data("chat"));
@@ -217,7 +219,7 @@ TEST(PartialRollouts, PiecesMakeTheSameAnswer) {
         .prompts = 4, .answers = 3, .length = 200, .most_tokens = 90, .seed = 4, .end_tokens = {271}};
     const auto free = roll_out(**engine, task, request);
     ASSERT_TRUE(free.ok()) << free.error().message();
-    // Some text in the middle of each prompt's first answer.
+    // Stop strings: some text in the middle of each prompt's first answer.
     for (size_t i = 0; i < 12; i += 3)
         if (const std::string& text = free->rollouts[i].text; text.size() > 30)
             request.stop_texts.push_back(text.substr(text.size() / 2, 4));
@@ -270,7 +272,7 @@ data: {{task: sum}}
     ASSERT_TRUE(log.ok()) << log.error().message();
     int64_t old = 0;
     for (size_t i = 1; i < log->size(); ++i) {
-        // All tokens of a step may be of older weights: then none is compared, and no 0 says that none differs.
+        // If all tokens of a step are of older weights, none is compared, and the log has no count of 0.
         EXPECT_EQ((*log)[i].value("mismatch_tokens", -1), (*log)[i]["compared_tokens"] > 0 ? 0 : -1);
         EXPECT_GT((*log)[i]["unfinished_answers"], 0);
         old += (*log)[i]["off_policy_tokens"].get<int64_t>();

@@ -1,4 +1,4 @@
-// Questions from files, and the rules that judge answers to them.
+// Tests questions from files, and the rules that judge their answers.
 #include "rl/question_rows.h"
 #include "rl/rollout.h"
 #include "support/files.h"
@@ -127,7 +127,8 @@ TEST(AnswerRule, ExactAndRegex) {
     EXPECT_EQ(*(*regex)("It is 1492-10-12.", "1492-[0-9]{2}-[0-9]{2}"), 1);
     EXPECT_EQ(*(*regex)("It is 1493", "1492"), 0);
     EXPECT_EQ(*(*regex)("cut \xe2\x82 here", "here"), 1);
-    EXPECT_FALSE((*regex)(std::string(4000, 'a') + "b c", "(a+)+c").ok());  // costs too much: the answer counts nowhere
+    // exceeds the step limit: the answer is excluded
+    EXPECT_FALSE((*regex)(std::string(4000, 'a') + "b c", "(a+)+c").ok());
 }
 
 TEST(AnswerRule, Choices) {

@@ -1,4 +1,5 @@
-// The example that wraps reasoning-gym, over a made-up package of that name: rows that nibble reads, and their rewards.
+// Tests the example that wraps reasoning-gym with a fake package of that name: rows that nibble reads, and their
+// rewards.
 #include "rl/environment.h"
 #include "rl/question_rows.h"
 #include "support/files.h"
@@ -11,7 +12,7 @@
 namespace nibble::test {
 namespace {
 
-// The functions of the package that the example calls, for tasks whose answer is a double.
+// The functions of the package that the example calls, for tasks whose answer is a doubled number.
 constexpr const char* package = R"py(
 class Task:
     def __init__(self, name, size, seed): self.name, self.size, self.seed = name, size, seed
@@ -44,7 +45,7 @@ TEST(ReasoningGym, RowsAndRewards) {
     EXPECT_EQ(file->rows[0].prompt, "double: twice 30?");
     EXPECT_EQ(file->rows[1].prompt, "twice: twice 30?");
     EXPECT_EQ(file->rows[4].prompt, "double: twice 32?");
-    // Plain answers, in two files that share no question.
+    // Plain answers, in two files without common questions.
     ASSERT_EQ(std::system(fmt::format("{} python3 '{}' --plain '{}' --write 20 --task double --seed 3", path, example,
                                       (dir / "plain").string())
                               .c_str()),

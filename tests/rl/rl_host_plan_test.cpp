@@ -1,4 +1,4 @@
-// Memory of a run of reinforcement learning on a CPU: counted before it, and measured of the program.
+// Compares the planned memory of an RL run on a CPU with the memory that the program uses.
 #include "rl/rl_host_plan.h"
 
 #include "base/json.h"
@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// The tokenizer of tests/data/chat under random weights of these sizes.
+// Writes the tokenizer of tests/data/chat with random weights of these sizes.
 void write_model(const fs::path& to, int64_t hidden, int64_t layers, int64_t context = 1024) {
     auto config = read_json_file(test_data("chat") / "config.json");
     ASSERT_TRUE(config.ok());
@@ -59,7 +59,7 @@ protected:
         EXPECT_TRUE(made.ok()) << made.error().message();
         return made.ok() ? *made : TrainMemoryPlan{};
     }
-    // Peak of the resident set of the program, in bytes; 0: it failed.
+    // Returns the peak resident memory of the program, in bytes; 0: it failed.
     double measured(const std::string& arguments) {
         const std::string command = fmt::format("cd '{}' && exec '{}' rl {} < /dev/null > out.txt 2>&1",
                                                 dir_.path().string(), NIBBLE_PROGRAM, arguments);
@@ -88,7 +88,8 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
                        length, policy, loss);
 }
 
-// As HostPlan.IsWhatARunTakes: a tenth and 24 MiB on either side. Answers of random weights are as long as they may be.
+// Like HostPlan.IsWhatARunTakes: a tenth and 24 MiB are allowed either way. With random weights answers reach the
+// maximum length.
 TEST_F(RlHostPlan, IsWhatARunTakes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "a sanitizer's memory is not the program's";
@@ -121,18 +122,18 @@ TEST_F(RlHostPlan, ItemsFollowTheConfig) {
     EXPECT_GT(item(kl, "reference"), item(kl, "masters") + item(kl, "published weights"));
     const TrainMemoryPlan other = plan(yaml_of(128, ", generation: {precision: fp8_block}", "0"));
     EXPECT_GT(item(other, "weights of rollouts"), item(base, "published weights"));
-    // K and V of 8 answers in whole pages, 2 blocks of 2 heads of 64, in BF16; half of it in FP8.
+    // K and V of 8 answers in whole pages, for 2 blocks of 2 heads of 64, in BF16; half of it in FP8.
     EXPECT_EQ(item(base, "rollout caches"), 8 * 128 * 2 * 2 * 2 * 64 * 2);
     const TrainMemoryPlan fp8 = plan(yaml_of(128, ", generation: {kv_cache_dtype: fp8}", "0"));
     EXPECT_LT(item(fp8, "rollout caches"), item(base, "rollout caches") * 6 / 10);
     EXPECT_EQ(item(plan(yaml_of(128, "", "0"), 1, true, 1000), "rollout caches"), 300);
-    // Of two processes.
+    // One of two processes.
     const TrainMemoryPlan one = plan(yaml_of(128, "", "0"), 2, false);
     EXPECT_EQ(2 * item(one, "optimizer"), item(base, "optimizer"));
     EXPECT_EQ(item(one, "copy for checkpoints"), 0);
 }
 
-// Before there are masters, in one process and in two.
+// Refuses before masters are allocated, in one process and in two.
 TEST_F(RlHostPlan, RefusesWhatDoesNotFit) {
     constexpr int64_t length = int64_t{1} << 30;
     write_model(dir_ / "m", 128, 2, length);

@@ -1,5 +1,5 @@
-// Reinforcement learning by several ranks: rollouts, rewards, metrics, weights and places have the bits of one process.
-// Ranks are threads here; whole processes are in tests/oracles/rl_ranks.py.
+// Tests reinforcement learning with several ranks: rollouts, rewards, metrics, weights and positions have the bits of
+// one process. Ranks are threads here; tests/oracles/rl_ranks.py tests processes.
 #include "rl/rl_ranks.h"
 
 #include "rl/frozen_policy.h"
@@ -18,7 +18,7 @@
 namespace nibble::test {
 namespace {
 
-// Answers that end with an odd token go on for another turn; some cannot be judged.
+// Answers that end with an odd token continue for another turn; some cannot be judged.
 class TurnTokenTask : public TokenTask {
 public:
     explicit TurnTokenTask(bool fails) : TokenTask(share_of_even_tokens), fails_(fails) {}
@@ -63,7 +63,7 @@ RlRanksCase with(std::string name, const std::function<void(RlRanksCase&)>& chan
 }
 
 struct RlRanksSeen {
-    std::vector<std::string> lines;  // of the log without times and what ranks are told of, samples, validation, places
+    std::vector<std::string> lines;  // log (without times and rank statistics), samples, validation, positions
     std::vector<float> masters, scales;
     std::vector<RlStep> steps;
 };
@@ -182,7 +182,7 @@ TEST(RlRanks, AnyNumberGivesTheBitsOfOne) {
                 EXPECT_EQ(all[r].lines, want.lines) << "rank " << r << " of " << size;
                 EXPECT_EQ(all[r].masters, want.masters) << "rank " << r << " of " << size;
                 EXPECT_EQ(all[r].scales, want.scales);
-                // All of them have generated, and together what the step has.
+                // All ranks have generated, and together they have the tokens of the step.
                 for (const RlStep& s : all[r].steps) {
                     ASSERT_EQ(std::ssize(s.ranks), size);
                     int64_t tokens = 0;
@@ -197,7 +197,7 @@ TEST(RlRanks, AnyNumberGivesTheBitsOfOne) {
     }
 }
 
-// The control: what one rank does otherwise shows in all of them.
+// Negative control: a difference in one rank appears in all of them.
 TEST(RlRanks, OtherAnswersOfARankShow) {
     const RlRanksCase c = all_cases()[0];
     RlRanksSeen want;
@@ -246,7 +246,7 @@ TEST(RlRanks, ARankThatEndsOrStopsEndsTheOthers) {
             }
         }
     }
-    // Equal rewards ask for a second batch of prompts, in which rank 1 finds that it is to stop: so do all.
+    // Equal rewards require a second batch of prompts, in which rank 1 gets a stop request; then all ranks stop.
     for (const int size : {2, 3}) {
         std::vector<RlStep> steps(static_cast<size_t>(size));
         const auto errors =
@@ -268,7 +268,7 @@ TEST(RlRanks, WorkIsDealtByItsSize) {
     EXPECT_EQ(most_to_median({4, 2}), 2);
     EXPECT_EQ(most_to_median({6, 1, 3}), 2);
     EXPECT_EQ(most_to_median({0, 0}), 0);
-    // Lengths from 1 to 2,000, most of them short: no rank has 4/3 of the mean.
+    // Lengths from 1 to 2,000, most of them short: no rank gets more than 4/3 of the mean.
     for (const int ranks : {2, 3, 8}) {
         std::vector<double> work, load(static_cast<size_t>(ranks));
         for (int i = 0; i < 64; ++i) work.push_back(2000.0 / (1 + i * 37 % 64));
@@ -358,7 +358,7 @@ TEST(RlRanks, WhatCannotBeIsToldBefore) {
         config.precision = p;
         EXPECT_EQ(said(2, false), "") << train_recipe_name(p.recipe);
     }
-    // The library says so, too.
+    // The library gives the same error.
     const auto errors = run_ranks(2, [&](RankGroup* g, int) -> Status {
         ThreadPool pool(1);
         RlConfig c = ranks_config();

@@ -1,4 +1,4 @@
-// Temperatures other than 1, top-p and top-k: what is sampled is what is learned.
+// Tests temperatures other than 1, top-p and top-k: training learns the sampled distribution.
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/token_task.h"
@@ -50,13 +50,13 @@ TEST(Temperature, NoBitDiffers) {
                 EXPECT_EQ(step.metrics.max_abs_diff, 0);
                 EXPECT_EQ(step.metrics.kl_penalty == 0, step.step == 0);
             }
-    // The control: a trainer that knows nothing of it.
+    // Negative control: a trainer without these settings.
     const auto other = warm_steps(warm_config(0.7), {}, {});
     ASSERT_EQ(other.size(), 2u);
     EXPECT_GT(other[0].metrics.mismatch_tokens, other[0].metrics.tokens / 2);
 }
 
-// Against the raw log-probabilities of the whole vocabulary.
+// Compares with the raw log-probabilities of the whole vocabulary.
 TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {});
@@ -79,11 +79,11 @@ TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
         for (const TokenLogprob& t : raw[0].tokens[i].top) sum += std::exp(double{t.logprob} / 0.6);
         EXPECT_NEAR(scaled[0].tokens[i].logprob, double{raw[0].tokens[i].logprob} / 0.6 - std::log(sum), 1e-4);
     }
-    // The likeliest five.
+    // The five most likely tokens.
     request.sampling.top_k = 5;
     std::vector<WholeAnswer> five;
     ASSERT_TRUE(answer_all(**engine, {request}, {}, five).ok());
-    double sum = 0;  // the first row is the same
+    double sum = 0;  // the first token's context is the same
     const GeneratedToken& first = raw[0].tokens[0];
     for (size_t i = 0; i < 5; ++i) sum += std::exp(double{first.top[i].logprob} / 0.6);
     for (size_t i = 0; i < 5; ++i)
@@ -91,13 +91,13 @@ TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
             EXPECT_NEAR(five[0].tokens[0].logprob, double{first.top[i].logprob} / 0.6 - std::log(sum), 1e-4);
             sum = 0;
         }
-    EXPECT_EQ(sum, 0);  // one of the five
+    EXPECT_EQ(sum, 0);  // the token is one of the five
     request.sampling.presence_penalty = 1;
     const auto refused = (*engine)->submit(request, [](const AnswerEvent&) {});
     EXPECT_EQ(refused.message, "sampled_logprobs: nothing but temperature and filters may change the distribution");
 }
 
-// Temperature 2 is a head of half the weights: equal bits, but for the head's own gradient.
+// Temperature 2 equals a head with half the weights: equal bits, except for the head's own gradient.
 TEST(Temperature, GradientsAreThoseOfSmallerLogits) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 24, small_llama().at("vocab_size").get<int64_t>(), 3);
@@ -131,7 +131,7 @@ TEST(Temperature, GradientsAreThoseOfSmallerLogits) {
         EXPECT_EQ(gradients[0][id] == gradients[1][id], names[id] != "lm_head.weight") << names[id];
 }
 
-// Central differences of sum(log p) by elements of the head: tokens that are left out have no gradient.
+// Central differences of sum(log p) by elements of the head: excluded tokens have no gradient.
 TEST(Temperature, GradientsWithFilters) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(1, 16, 48, 4);
@@ -174,7 +174,7 @@ TEST(Temperature, GradientsWithFilters) {
     EXPECT_GT(left_out, 2);
 }
 
-// Filters choose the same tokens on both sides. New weights may leave out a token that old ones drew.
+// Filters keep the same tokens on both sides. New weights may exclude a token that old weights sampled.
 TEST(Temperature, FiltersKeepTheSameTokens) {
     for (const bool several : {false, true})
         for (const TrainPrecision& precision :
@@ -194,7 +194,7 @@ TEST(Temperature, FiltersKeepTheSameTokens) {
             }
             EXPECT_EQ(filtered > 0, several);
             if (several) continue;
-            // The controls: without the filters, with others.
+            // Negative controls: without the filters, and with others.
             SamplingParams other = config.generation.sampling();
             other.top_k = 0;
             EXPECT_GT(warm_steps(config, precision, other)[0].metrics.mismatch_tokens, 0);

@@ -7,7 +7,7 @@
 
 namespace nibble::test {
 
-// Prompts of a few tokens that follow from their number; answers are judged by a function.
+// Prompts of a few tokens that follow from their number. A function judges the answers.
 class TokenTask : public RolloutTask {
 public:
     using Judge = std::function<std::optional<double>(const RolloutPrompt&, const Rollout&)>;
@@ -21,7 +21,7 @@ public:
         for (Rollout* r : rollouts) {
             r->reward = judge_(prompts[r->prompt], *r);
             if (!r->reward) r->failure = "not judged";
-            if (r->reward) r->answer = std::to_string(*r->reward);  // equal rewards are one answer
+            if (r->reward) r->answer = std::to_string(*r->reward);  // equal rewards count as equal answers
         }
         return Ok{};
     }

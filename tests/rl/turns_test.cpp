@@ -1,4 +1,4 @@
-// Answers of several turns: what the model reads between them is in the sequence, and nothing is learned from it.
+// Tests answers of several turns: the text that the model reads between turns is in the sequence, but is not learned.
 #include "rl/frozen_policy.h"
 #include "rl/policy_trainer.h"
 #include "rl/rl_log.h"
@@ -14,7 +14,7 @@
 namespace nibble::test {
 namespace {
 
-// Says what was asked of it, and goes on for as many turns as the last digit modulo 3, plus one.
+// Repeats the question, and continues for as many turns as the last digit modulo 3, plus one.
 class CountingEnvironment : public Environment {
 public:
     std::vector<EnvironmentRequest> seen;
@@ -95,7 +95,7 @@ TEST(Turns, TheSequenceHasWhatWasWrittenAndRead) {
         EXPECT_EQ(r.length(), std::ranges::count(r.written, 1));
         EXPECT_EQ(r.written.back(), 1);
         EXPECT_LE(std::ssize(r.tokens), room);
-        EXPECT_EQ(r.turns, expected);  // 70 tokens, 3, 70, 3: a third turn has what is left
+        EXPECT_EQ(r.turns, expected);  // 70 tokens, 3, 70, 3: a third turn has the remaining tokens
         ASSERT_TRUE(r.reward);
         EXPECT_DOUBLE_EQ(*r.reward, 0.25 * static_cast<double>(r.turns));
         EXPECT_EQ(r.state, Json::array({r.turns - 1}));
@@ -108,7 +108,7 @@ TEST(Turns, TheSequenceHasWhatWasWrittenAndRead) {
         }
     }
     EXPECT_GE(with_turns.size(), 2u);
-    EXPECT_GT(stats.prefix_hits, 0);  // keys and values of the turns before
+    EXPECT_GT(stats.prefix_hits, 0);  // keys and values of earlier turns are reused
     for (const EnvironmentRequest& r : turns.environment->seen)
         EXPECT_EQ(r.state, r.turn == 0 ? Json() : Json::array({r.turn - 1}));
 }
@@ -182,7 +182,7 @@ TEST(Turns, NoBitDiffersInAnyTurn) {
         }
 }
 
-// Turns that outlive a step, and a checkpoint between them: states of the environment come back.
+// Turns that continue in later steps, with a checkpoint between them: states of the environment are restored.
 TEST(Turns, TheyGoOnInTheNextStep) {
     RlConfig config = turns_config();
     config.loss.kl_penalty = 0;
@@ -220,7 +220,7 @@ TEST(Turns, TheyGoOnInTheNextStep) {
                 EXPECT_EQ(r.state, r.turn == 0 ? Json() : Json::array({r.turn - 1}));
         }
         EXPECT_GT(old, 0);
-        EXPECT_GT(states, 0);  // answers between two turns were kept
+        EXPECT_GT(states, 0);  // answers between two turns were stored
         masters[resumed] = all_masters(trainer->parameters());
     }
     EXPECT_EQ(masters[0], masters[1]);
@@ -267,7 +267,7 @@ TEST(Turns, RowsHaveNoLabelsAtWhatWasRead) {
     EXPECT_EQ(rows[0].parts[0].size, 5u);
 }
 
-// A program between the turns, through the chat template and as plain text.
+// A program that is called between turns, with the chat template and with plain text.
 TEST(Turns, TheCommandAsksAProgramBetweenTurns) {
     const std::string judge = NIBBLE_SOURCE_DIR "/tests/oracles/environment_example.py";
     for (const bool chat : {true, false}) {
@@ -295,7 +295,7 @@ env: {{command: [python3, '{}', --turns, "5"], processes: 2, timeout_seconds: 60
             const Json& line = (*log)[i];
             EXPECT_EQ(line["mismatch_tokens"], 0);
             EXPECT_EQ(line["failures"], 0);
-            EXPECT_GT(line["turns_per_sample"], 2.0);  // random weights guess no sum
+            EXPECT_GT(line["turns_per_sample"], 2.0);  // random weights give no correct sum
             EXPECT_GT(line["max_turns_reached_rate"], 0.5);
         }
     }

@@ -1,5 +1,5 @@
-// The formulas of training's operands: TransformerEngine's golden vectors (computed apart from this code, IEEE, without
-// contraction), and properties that hold for any input.
+// Tests the formulas of training operands against golden vectors of TransformerEngine (computed without this code, IEEE
+// arithmetic, no contraction), and properties that hold for any input.
 #include "train/train_cast.h"
 
 #include "formats/stochastic.h"
@@ -105,7 +105,7 @@ TEST(Fp8Cast, GoldenScales) {
     EXPECT_EQ(mx_scale_up(449.0f), 128);
 }
 
-// Every value, every byte: a neighbour on the grid, and on average floor(256 f) / 256 of the way up.
+// Over all bytes, every value rounds to a neighbour on the grid, and on average floor(256 f) / 256 of the way up.
 TEST(NvCast, StochasticRoundingIsExactOnAverage) {
     for (int i = 0; i < 6 * 512; ++i) {
         const float a = static_cast<float>(i) / 512;
@@ -139,7 +139,7 @@ struct Quality {
     double error = 0, gain = 0;  // sum (q - x)^2 / sum x^2, <x, q> / <x, x>
 };
 
-// Of an operand of unrotated values.
+// Returns the quality of an operand of unrotated values.
 Quality quality(const std::vector<float>& x, const CastOperand& o) {
     double error = 0, dot = 0, squares = 0;
     for (int64_t r = 0; r < o.rows; ++r)
@@ -155,7 +155,7 @@ Quality quality(const std::vector<float>& x, const CastOperand& o) {
 }
 
 TEST(NvCast, ErrorsAreThoseOfTheReference) {
-    // training.md 3.5: 1024 x 1024 normal numbers, computed there by another program.
+    // Reference values for 1024 x 1024 normal numbers, computed by another program.
     ThreadPool pool(2);
     const std::vector<float> x = normal_values(512 * 1024, 1);
     const auto cast = [&](const CastRule& rule) {
@@ -178,7 +178,7 @@ TEST(NvCast, InvariantsOfTheFormat) {
     const std::vector<float> x = normal_values(48 * 64, 3, true);
     const CastRule one{.format = CastFormat::nvfp4}, square{.format = CastFormat::nvfp4, .square = true};
     const CastOperand rows = cast_rows(x.data(), 48, 64, 64, one, {}, {}, pool);
-    // Squares: the codes of the transpose are the transposed codes.
+    // Square blocks: the codes of the transpose are the transposed codes.
     std::vector<float> x_t(x.size());
     for (size_t r = 0; r < 48; ++r)
         for (size_t c = 0; c < 64; ++c) x_t[c * 48 + r] = x[r * 64 + c];
@@ -187,7 +187,7 @@ TEST(NvCast, InvariantsOfTheFormat) {
     EXPECT_EQ(transposed_cast(w, 64, pool).values, w_t.values);
     EXPECT_EQ(w.scale, w_t.scale);
     EXPECT_NE(w.values, rows.values);
-    // Powers of two and signs pass through.
+    // Scaling by a power of two and a change of sign do not change the codes otherwise.
     std::vector<float> scaled = x, negated = x;
     for (float& v : scaled) v *= 64;
     for (float& v : negated) v = -v;
@@ -207,7 +207,7 @@ TEST(NvCast, InvariantsOfTheFormat) {
         const CastOperand o = cast_rows(extreme.data(), 1, 16, 16, one, {}, {}, pool);
         for (const float v : o.values) EXPECT_TRUE(is_finite(v)) << largest;
     }
-    // A row's scale depends on the row alone; the tensor's does not.
+    // The scale of a row depends only on the row; the scale of a tensor does not.
     const CastRule by_row{.format = CastFormat::nvfp4, .row_scaled = true};
     const CastOperand alone = cast_rows(x.data(), 1, 64, 64, by_row, {}, {}, pool);
     const CastOperand together = cast_rows(x.data(), 48, 64, 64, by_row, {}, {}, pool);
@@ -226,7 +226,7 @@ TEST(NvCast, DrawsDependOnTheirKeyAndNotOnThreads) {
     EXPECT_NE(values(9, 7, one), values(10, 7, one));
     EXPECT_NE(values(9, 7, one), values(9, 8, one));
     EXPECT_NE(values(9, 7, one), values(9, 7 + (uint64_t{1} << 32), one));
-    // A row of the step has the draws of its place, whatever it is computed with.
+    // A row has the random numbers of its place in the step, whatever it is computed with.
     const PhiloxBlock a = CastRandom{.id = 3, .draw = 5, .first_outer = 32, .outer_step = 4}.block(1, 2);
     const PhiloxBlock b = CastRandom{.id = 3, .draw = 5, .outer_step = 4}.block(33, 2);
     EXPECT_TRUE(std::equal(a.word, a.word + 4, b.word));

@@ -1,4 +1,4 @@
-// `nibble train` from config to trained model, as a user starts it.
+// Tests `nibble train` from config to trained model, as a user runs it.
 #include "checkpoint/checkpoint.h"
 #include "support/files.h"
 #include "train/tiny_families.h"
@@ -19,7 +19,8 @@ int train_command(const TempDir& dir, const std::string& arguments) {
                            .c_str());
 }
 
-// DeepSeek-V3's says how its weights are quantized, Nemotron-H's has a bare Infinity; neither is of these weights.
+// DeepSeek-V3's config describes quantized weights and Nemotron-H's has a bare Infinity. Neither applies to random
+// weights.
 TEST(TrainCommand, StartsFromPublishedConfigs) {
     for (const std::string family : {"deepseek_v3", "nemotron_h"}) {
         TempDir dir;
@@ -52,7 +53,7 @@ TEST(TrainCommand, SetsKeysAndListsThem) {
         << read_file(dir / "out.txt");
     EXPECT_NE(read_file(dir / "out.txt").find("learning_rate: 1.000e-02"), std::string::npos);
     std::filesystem::remove_all(dir / "a/model");
-    // The same values in other words; then another value, which is named.
+    // The same values spelled differently are accepted; a different value is refused and named.
     ASSERT_EQ(train_command(dir,
                             "c.yaml -o a --resume --set optimizer.learning_rate=0.01 --set schedule.kind=constant "
                             "--set model=./start/ --set seed=1 --steps 3"),
@@ -74,7 +75,7 @@ TEST(TrainCommand, SetsKeysAndListsThem) {
     EXPECT_EQ(read_file(dir / "out.txt").find("model\n    path; default: none\n"), 0u) << read_file(dir / "out.txt");
 }
 
-// What a flag overrides is judged as overridden.
+// Rules are applied after flags have overridden the config.
 TEST(TrainCommand, FlagsComeBeforeTheRules) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");

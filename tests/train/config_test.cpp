@@ -1,4 +1,4 @@
-// The config of a run: every key, and what is said about wrong ones. The switches of precision.
+// Tests the config of a run: every key, the messages for wrong ones, and the switches of precision.
 #include "train/train_config.h"
 
 #include "support/files.h"
@@ -112,7 +112,8 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
           "precision: {recipe: bf16}\nskip_nonfinite: true\n", "parallel: {order: free}\n"})
         EXPECT_NE(identity(base + other), identity(base)) << other;
     EXPECT_NE(identity(base + "precision: nvfp4\n"), identity(base + "precision: nvfp4_no_rht\n"));
-    // Emulated products have other bits; a run from before there was the switch has the same identity without it.
+    // Emulated products have other bits. A run that was stored before the switch existed has the same identity as one
+    // without it.
     EXPECT_NE(identity(base + "precision: {recipe: fp8, emulate: true}\n"), identity(base + "precision: fp8\n"));
     EXPECT_EQ(identity(base + "precision: {recipe: fp8, emulate: false}\n"), identity(base + "precision: fp8\n"));
     for (const char* same : {"output: elsewhere\n", "resume: true\n", "saving: {every: 5}\n", "precision: bf16\n",
@@ -120,7 +121,7 @@ TEST(TrainConfigFile, IdentityChangesWithEveryKeyThatDecidesBits) {
         EXPECT_EQ(identity(base + same), identity(base)) << same;
 }
 
-// Configs, and the identities that commit 8d459c62 stored for them in checkpoints.
+// The data are configs, and the identities that commit 8d459c62 stored for them in checkpoints.
 TEST(TrainConfigFile, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
     const auto recorded = read_json_file(test_data("identities_8d459c62.json"));
     ASSERT_TRUE(recorded.ok()) << recorded.error().message();
@@ -137,7 +138,7 @@ TEST(TrainConfigFile, IdentitiesOf8d459c62AreThoseOfTheirConfigs) {
         Json other = *stored;
         other["seed"] = 1234;
         EXPECT_NE(*stored_train_identity(other), resume_identity(*config));
-        // Today's identities are read back as they are.
+        // Identities of this version are read unchanged.
         EXPECT_EQ(*stored_train_identity(resume_identity(*config)), resume_identity(*config));
     }
     EXPECT_FALSE(stored_train_identity(Json{{"model", "m"}, {"a_later_key", 1}}).ok());
@@ -268,12 +269,12 @@ TEST(TrainPrecisionNames, ThoseOfMaxTextAreKnown) {
             EXPECT_TRUE(train_self_test(*train_precision_from_name(name), seed).ok()) << name << " " << seed;
 }
 
-// What was silent in other programs: zeros, rounding to nearest, a dither twice too wide.
+// Failures that gave no error in other programs: zeros, rounding to nearest, a dither twice as wide.
 TEST(TrainSelfTest, SeesRoundingThatIsWrong) {
     std::vector<double> coin, nearest, wide, constant;
     for (int i = 0; i < 16384; ++i) {
         const double u = (i * 7919 % 16384 + 0.5) / 16384;
-        coin.push_back(u < 0.4 ? 2.0 : 1.5);  // 1.7
+        coin.push_back(u < 0.4 ? 2.0 : 1.5);  // random rounding of 1.7
         nearest.push_back(1.5);
         wide.push_back(u < 0.7 / 1.5 ? 2.5 : 1.0);
         constant.push_back(1.7);
@@ -287,7 +288,7 @@ TEST(TrainSelfTest, SeesRoundingThatIsWrong) {
     EXPECT_FALSE(check_codes(std::vector<float>(64, 0.0f)).ok());
 }
 
-// The late phase holds for the last part of the steps, and only forward.
+// The late phase covers the last part of the steps, and only forward products.
 TEST(TrainRules, LateForwardIsForwardAlone) {
     TrainPrecision p = *train_precision_from_name("nvfp4");
     p.late_forward = TrainRecipe::bf16;
@@ -302,7 +303,7 @@ TEST(TrainRules, LateForwardIsForwardAlone) {
     TrainerOptions options{.precision = p};
     const auto trainer = small_trainer(pool, options);
     const TrainBatch batch = random_batch(2, 32, 48, 2);
-    for (int64_t step = 0; step < 10; ++step) {  // 18 % of 10 steps: the last two
+    for (int64_t step = 0; step < 10; ++step) {  // 18 % of 10 steps are the last two
         trainer->begin(step, 10);
         ASSERT_TRUE(trainer->backward({&batch, 1}).ok());
         EXPECT_EQ(trainer->products().replaces(trainer->model().blocks()[0].mixer().units()[0]), step < 8) << step;
@@ -336,7 +337,7 @@ TEST(TrainRules, LayersAtTheEndsStayBf16) {
     EXPECT_EQ(made.error().message(), "precision: 1 and 3 layers in BF16 of a model that has 3");
 }
 
-// TransformerEngine's update, written out: the scale is of the largest of the last `length` steps.
+// TransformerEngine's update, written out: the scale follows from the largest maximum of the last `length` steps.
 TEST(DelayedScaling, FollowsTheLargestOfTheHistory) {
     const std::vector<float> seen{1, 4, 2, 0, 0.5f, 0.25f, 0.25f, 0.25f, 3};
     for (const size_t length : {1u, 3u, 8u}) {
@@ -362,7 +363,7 @@ TEST(DelayedScaling, FollowsTheLargestOfTheHistory) {
     EXPECT_EQ(d.scale, 1.0f);
 }
 
-// Updates that are held leave the scale, and count at the one that is not.
+// Held updates keep the scale. The next update that is not held includes their maxima.
 TEST(DelayedScale, OfStoredInputsIsAmaxOverTheLargest) {
     DelayedScale d{.history = {0, 0}, .scale = 0, .largest = 2688, .stored = true};
     const auto step = [&](float seen, bool hold) {
@@ -371,7 +372,7 @@ TEST(DelayedScale, OfStoredInputsIsAmaxOverTheLargest) {
         return d.scale;
     };
     EXPECT_EQ(step(0, true), 0);
-    EXPECT_EQ(step(0, false), 1);  // nothing but zeros
+    EXPECT_EQ(step(0, false), 1);  // only zeros
     EXPECT_EQ(step(3, false), 3.0f / 2688);
     EXPECT_EQ(step(9, true), 3.0f / 2688);
     EXPECT_EQ(step(5, true), 3.0f / 2688);
@@ -379,7 +380,7 @@ TEST(DelayedScale, OfStoredInputsIsAmaxOverTheLargest) {
     EXPECT_EQ(step(1, false), 9.0f / 2688);
     EXPECT_EQ(step(1, false), 1.0f / 2688);
     EXPECT_EQ(step(1e-45f, false), 1.0f / 2688);
-    EXPECT_EQ(step(1e-45f, false), FLT_MIN);  // readers want a normal number
+    EXPECT_EQ(step(1e-45f, false), FLT_MIN);  // readers require a normal number
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST_F(DataFolderTest, GivesRowsOfBothSplits) {
         ASSERT_TRUE(batch.ok()) << batch.error().message();
         EXPECT_TRUE(check(*batch, 272).ok());
     }
-    // The same content gives the same hash, whatever it was made from; another one another.
+    // Equal content gives an equal hash, whatever its source; other content gives another hash.
     TrainConfig other = config;
     other.data.folder = build("b", text + text, 0.25);
     EXPECT_EQ(open_data_folder(other, 272)->hash, opened->hash);
@@ -54,7 +54,7 @@ TEST_F(DataFolderTest, GivesRowsOfBothSplits) {
     EXPECT_NE(both->hash, opened->hash);
 }
 
-// Folders of earlier versions may have been made of conversations without an answer.
+// Folders of earlier versions may contain conversations without an answer.
 TEST_F(DataFolderTest, RefusesASplitInWhichNothingIsLearned) {
     const auto folder = build("a", text, 0.25);
     const auto manifest = read_json_file(folder / "data.json");

@@ -1,4 +1,4 @@
-// Data files as other programs write them: what a file holds is seen by its content, whatever its name says.
+// Tests data files as other programs write them: the content decides the format, whatever the file name.
 #include "data/build.h"
 #include "data/format.h"
 #include "data/rows.h"
@@ -23,7 +23,7 @@ Json parsed(std::string_view text) {
     return json.ok() ? *json : Json();
 }
 
-// A row of any shape and the conversation or text that it means.
+// Each case is a row in some form and the conversation or text that it denotes.
 TEST(DataRow, EveryShapeMeansTheSame) {
     const Json chat = parsed(R"([{"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}])");
     const Json system = parsed(R"([{"role": "system", "content": "be"}, {"role": "user", "content": "ask"},
@@ -110,7 +110,7 @@ TEST(DataRow, OthersAreRefusedWithTheReason) {
 TEST(DataFile, IsKnownByItsContent) {
     struct Case {
         const char *name, *content;
-        std::optional<DataFormat> format;  // none: refused
+        std::optional<DataFormat> format;  // absent: refused
     };
     const Case cases[] = {
         {"a.txt", "The quick brown fox.", DataFormat::text},
@@ -125,7 +125,7 @@ TEST(DataFile, IsKnownByItsContent) {
         {"a.txt", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n", DataFormat::lines},
         {"a", "{\"messages\": []}", DataFormat::lines},
         {"a.json", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n", DataFormat::lines},
-        {"a.jsonl", "broken", DataFormat::lines},  // the line is named when it is read
+        {"a.jsonl", "broken", DataFormat::lines},  // the error names the line when it is read
         {"a.json", "[{\"text\": \"x\"}]", DataFormat::array},
         {"a.txt", " \n[\n  {\"instruction\": \"x\"}]", DataFormat::array},
         {"a.jsonl", "[{\"text\": \"x\"}]", DataFormat::array},
@@ -210,7 +210,7 @@ protected:
     test::TempDir dir;
 };
 
-// The same two conversations in every format and shape give the same tokens.
+// The same two conversations in every format and form give the same tokens.
 TEST_F(DataFilesTest, EveryFormatGivesTheSameTokens) {
     const std::string first = R"({"question": "hello", "answer": "world"})",
                       second = R"({"question": "one, \"two\"", "answer": "three\nfour"})";
@@ -236,7 +236,7 @@ TEST_F(DataFilesTest, EveryFormatGivesTheSameTokens) {
              {"b", lines},
              {"b.jsonl", "\xEF\xBB\xBF" + lines},
              {"b.jsonl.gz", test::gzipped(lines)},
-             {"b.bin", test::gzipped(lines)},  // packed, whatever its name
+             {"b.bin", test::gzipped(lines)},  // gzip is detected whatever the name
              {"b.json", list},
              {"b.txt", list},
              {"b.json.gz", test::gzipped(list)},
@@ -283,7 +283,7 @@ TEST_F(DataFilesTest, OnlyTheCompletionIsLearned) {
     EXPECT_EQ(got.learned, std::ssize(completion) + 1);
 }
 
-// A program named python3 that stands for one with pyarrow, one without, and one that breaks.
+// A program named python3 stands for one with pyarrow, one without, and one that fails.
 TEST_F(DataFilesTest, ParquetIsReadByPyarrowOrNamesIt) {
     const std::string path = std::getenv("PATH");
     fs::create_directories(dir / "bin");

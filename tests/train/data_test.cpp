@@ -44,7 +44,7 @@ protected:
         return build_data(how, options, pool);
     }
 
-    // All tokens of a split.
+    // Returns all tokens of a split.
     TokenSet::Slice all_of(const fs::path& folder, bool validation = false) {
         TokenSet::Slice slice;
         const auto manifest = read_data_manifest(folder);
@@ -85,7 +85,7 @@ TEST_F(DataBuildTest, DocumentsLieOneAfterTheOtherWithTheirBoundaries) {
     EXPECT_EQ(std::ranges::count(slice.learned, false), 0);
     EXPECT_FALSE(fs::exists(dir / "out" / "train_000000.mask"));
     EXPECT_EQ(std::ranges::count(slice.ids, end_token), 3) << "a control token in a text stays text";
-    // llm.c's header, byte for byte.
+    // The header of llm.c, byte for byte.
     const std::string file = test::read_file(dir / "out" / "train_000000.bin");
     std::array<int32_t, 4> words;
     std::memcpy(words.data(), file.data(), sizeof(words));
@@ -112,7 +112,7 @@ TEST_F(DataBuildTest, TheBytesDoNotDependOnThreadsOrPacking) {
     options.out = dir / "packed";
     ASSERT_TRUE(build(options).ok());
     auto files = files_of(options.out);
-    EXPECT_EQ(files.erase("data.json"), 1u);  // names the source
+    EXPECT_EQ(files.erase("data.json"), 1u);  // contains the path of the source
     first->erase("data.json");
     EXPECT_TRUE(files == *first);
     const auto validation = read_data_manifest(options.out)->validation;
@@ -147,7 +147,7 @@ TEST_F(DataBuildTest, TheLossIsOnWhatTheAssistantSays) {
               "<s>user\nhi <mask><mask><s>assistant\nhello, you<mask><s>user\nbye<mask><s>assistant\nsee you<mask>");
 }
 
-// As Phi-3's <|assistant|>, which takes the line's end behind it off.
+// Like Phi-3's <|assistant|>, which absorbs the line end that follows it.
 TEST_F(DataBuildTest, TheFirstTokenOfAnAnswerIsLearnedBehindAControlTokenThatTakesWhiteSpaceOff) {
     const auto path = write("a.jsonl", R"({"messages": [{"role": "user", "content": "a"}, )"
                                        R"({"role": "assistant", "content": "hello"}, )"
@@ -193,7 +193,7 @@ TEST_F(DataBuildTest, SeparatorsCutPlainTextsAndTailsAreForValidation) {
     const auto made = build({.inputs = {write("a.txt", text)}, .out = dir / "a", .separator = "|"});
     ASSERT_TRUE(made.ok());
     EXPECT_EQ(made->train.documents(), 3) << "a blank one is left out";
-    // Pieces that lie across the steps in which a packed text is read.
+    // Pieces that span several reads of the compressed text.
     const auto packed = write("b.txt.gz", test::gzipped(long_piece + "||" + long_piece + "||y"));
     const auto split = build({.inputs = {packed}, .out = dir / "b", .separator = "||"});
     ASSERT_TRUE(split.ok()) << split.error().message();
@@ -223,7 +223,7 @@ TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
             EXPECT_EQ(all_of(dir / (other + "-made")).ids, wanted) << other;
         }
     }
-    // Only in front of a file: elsewhere it is a character.
+    // A mark is removed only at the beginning of a file; elsewhere it is a character.
     ASSERT_TRUE(build({.inputs = {write("c.txt", text + mark)}, .out = dir / "c", .separator = "|"}).ok());
     EXPECT_GT(all_of(dir / "c").ids.size(), all_of(dir / "a.txt-plain").ids.size());
     const auto nothing = build({.inputs = {write("d.txt", mark)}, .out = dir / "d"});
@@ -231,7 +231,7 @@ TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
     EXPECT_EQ(nothing.error().message().substr(0, 19), "no tokens to train ");
 }
 
-// The end of a chat is what the assistant learns to say.
+// The end of a conversation is the part that is learned.
 TEST_F(DataBuildTest, TailsOfChatsAreNoValidation) {
     const auto path = write("chat.jsonl", R"({"messages": [{"role": "user", "content": "a b"},)"
                                           R"( {"role": "assistant", "content": "c d"}]})"
@@ -319,7 +319,7 @@ TEST_F(DataBuildTest, FilesThatAreNotWhatTheListSaysAreNamed) {
     test::write_file(shard, whole + "xx");
     EXPECT_NE(message().find("longer"), std::string::npos) << message();
     std::string damaged = whole;
-    damaged[1024 + 7] = '\x7f';  // token 3 becomes 0x7f..: beyond the vocabulary
+    damaged[1024 + 7] = '\x7f';  // token 3 becomes 0x7f.., beyond the vocabulary
     test::write_file(shard, damaged);
     EXPECT_NE(message().find("token 3 is 32"), std::string::npos) << message();
     EXPECT_NE(message().find("beyond the vocabulary of 272"), std::string::npos) << message();
@@ -350,7 +350,7 @@ TEST(TokenShardFile, WideVocabulariesHaveTheirOwnVersion) {
     auto narrow = TokenShardWriter::create(dir / "b.bin", token_width(65536));
     ASSERT_TRUE(narrow.ok());
     EXPECT_FALSE(narrow->add(ids).ok());
-    // A version-1 count of 2^31 and more has no place; an older reader refuses version 2 by its number.
+    // Version 1 cannot store a count of 2^31. An older reader refuses version 2 by its number.
     std::string file = test::read_file(dir / "a.bin");
     EXPECT_EQ(file[4], 2);
     file[4] = 3;
@@ -369,7 +369,7 @@ TEST(DataManifestFile, NamesOfShardsStayInTheFolder) {
     EXPECT_NE(read.error().message().find("no name of a shard"), std::string::npos);
 }
 
-// numpy reads what was written, tokenizers encodes the same.
+// numpy reads the shards, and tokenizers encodes the text to the same ids.
 TEST(DataOracle, PythonReadsTheShardsAndEncodesTheSame) {
     const auto* set = std::getenv("NIBBLE_PYTHON");
     const fs::path local = fs::path(NIBBLE_SOURCE_DIR) / ".venv/bin/python";

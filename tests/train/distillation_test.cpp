@@ -1,4 +1,4 @@
-// The loss beside a teacher: its value and gradient by hand, and a student that comes nearer.
+// Tests the distillation loss: value and gradient by hand, and a student that approaches its teacher.
 #include "train/small_trainer.h"
 
 #include "model/loss.h"
@@ -20,7 +20,7 @@ std::shared_ptr<const Model> small_teacher(ThreadPool& pool, Compute compute, ui
     return std::make_shared<const Model>(*std::move(model));
 }
 
-// log-softmax of every row of a batch, in FP64.
+// Returns the log-softmax of every row of a batch, in FP64.
 std::vector<std::vector<double>> log_softmax_rows(const Model& model, const TrainBatch& b) {
     std::vector<std::vector<double>> out;
     const int64_t vocab = model.config().vocab;
@@ -107,7 +107,7 @@ TEST(Distillation, WithOnlyCrossEntropyItIsTheUsualStep) {
 
 TEST(Distillation, AQuantizedStudentComesNearer) {
     ThreadPool pool(2);
-    // Its own weights are the teacher: what is left is what rounding lost.
+    // The teacher has the student's own weights, so the remaining loss is the rounding error.
     auto checkpoint = small_checkpoint();
     auto model = Model::load(checkpoint, {}, pool);
     ASSERT_TRUE(model.ok());

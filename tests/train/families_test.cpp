@@ -1,4 +1,5 @@
-// Random starts of every family, trained some steps on one batch in BF16 and in a quantized recipe; exports that run.
+// Trains random starts of every family for some steps on one batch, in BF16 and in a quantized recipe, and runs their
+// exports.
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
 
@@ -36,7 +37,7 @@ TEST_P(Families, TrainFromRandomWeights) {
     }
 }
 
-// The folder that is written has the bits of the trained model, through the files and the loader.
+// The written folder, read by the loader, gives the bits of the trained model.
 TEST_P(Families, ExportsRunWithTheSameBits) {
     ThreadPool pool(2);
     auto parameters = random_start(tiny(GetParam()), DType::bf16, 4, pool);
@@ -74,7 +75,7 @@ TEST(TrainShapes, KnowTheirSizes) {
     ASSERT_FALSE(error.ok());
     EXPECT_NE(error.error().message().find("'gpt2'"), std::string::npos);
     EXPECT_FALSE(random_start(Json{{"model_type", "llama"}, {"hidden_size", 0}}, DType::bf16, 1, pool).ok());
-    // Deviations of a start, and seeds that differ.
+    // Checks deviations of the random weights, and that seeds differ.
     const auto a = random_start(tiny("llama"), DType::f32, 1, pool),
                b = random_start(tiny("llama"), DType::f32, 2, pool);
     ASSERT_TRUE(a.ok() && b.ok());

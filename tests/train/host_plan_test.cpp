@@ -1,4 +1,4 @@
-// Memory of a run on a CPU: counted before it, and measured of the program.
+// Compares the planned memory of a CPU run with the memory that the program uses.
 #include "train/host_plan.h"
 
 #include "checkpoint/random_checkpoint.h"
@@ -47,7 +47,7 @@ protected:
         EXPECT_TRUE(made.ok()) << made.error().message();
         return made.ok() ? *made : TrainMemoryPlan{};
     }
-    // Peak of the resident set of the program, in bytes.
+    // Returns the peak resident memory of the program, in bytes.
     double measured(const std::string& yaml) {
         write_file(dir_ / "c.yaml", yaml);
         const std::string command =
@@ -65,8 +65,8 @@ protected:
     ThreadPool pool_{2};
 };
 
-// The items are counted from shapes; what malloc keeps between sizes and tiles of kernels are not, so a tenth and 16
-// MiB on either side. A forgotten item is more: the smallest that matters here, copies by recipe, is a sixth.
+// Items are counted from shapes. Memory that malloc keeps between sizes and tiles of kernels are not counted, so a
+// tenth and 16 MiB are allowed either way. A missing item is larger: the smallest here, copies by recipe, is a sixth.
 TEST_F(HostPlan, IsWhatARunTakes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "a sanitizer's memory is not the program's";
@@ -105,7 +105,7 @@ TEST_F(HostPlan, RefusesWhatDoesNotFit) {
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().message(), HasSubstr("the run does not fit: masters "));
     EXPECT_THAT(refused.error().message(), HasSubstr(" are available"));
-    // The program, before it makes a master: no machine has it.
+    // The program refuses before it allocates masters: no machine has this memory.
     const std::string command =
         fmt::format("cd '{}' && '{}' train --shape llama-8b --synthetic --batch 1048576 --seq 16777216 > out.txt 2>&1",
                     dir_.path().string(), NIBBLE_PROGRAM);
@@ -113,7 +113,7 @@ TEST_F(HostPlan, RefusesWhatDoesNotFit) {
     EXPECT_THAT(read_file(dir_ / "out.txt"), testing::StartsWith("nibble: the run does not fit: masters 29.9"));
 }
 
-// All processes of a machine count, each with its own plan; the least that one of them finds free is what there is.
+// The plans of all processes on a machine are added, and the smallest free memory that one of them finds is the limit.
 TEST_F(HostPlan, CountsTheProcessesOfAMachine) {
     const TrainMemoryPlan first{.items = {{"masters", 300}}}, second{.items = {{"masters", 200}}};
     for (const int64_t spare : {0, -1}) {
@@ -132,7 +132,7 @@ TEST_F(HostPlan, CountsTheProcessesOfAMachine) {
             }
         }
     }
-    // States are divided, and rank 0 alone copies them.
+    // States are divided between processes, and only rank 0 copies them.
     const auto config = parse_train_config("shape: 124m\ndata: {synthetic: true}\n", "c.yaml");
     const auto model = random_checkpoint(model_of(512, 3, 8192));
     ASSERT_TRUE(config.ok() && model.ok());
@@ -148,7 +148,7 @@ TEST_F(HostPlan, CountsTheProcessesOfAMachine) {
     EXPECT_GT(bytes(one, "between ranks"), 0);
 }
 
-// As mpirun starts them: two processes that know nothing of each other but where they meet.
+// Like mpirun: two processes that share only the address at which they connect.
 TEST_F(HostPlan, CountsWhatMpirunStarted) {
     const std::string command = fmt::format(
         "cd '{0}' && export OMPI_COMM_WORLD_SIZE=2 NIBBLE_ADDRESS=unix:meet; "

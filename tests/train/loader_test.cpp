@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-// Token number i of the set is i, documents and masks as given.
+// Creates a set in which token number i has id i, with the given documents and masks.
 std::shared_ptr<const TokenSet> counting_set(const std::filesystem::path& folder, const std::vector<int64_t>& documents,
                                              int64_t shard_tokens, int64_t learned_from = 0) {
     DataSplitWriter writer(folder, "train", 2, shard_tokens);
@@ -65,7 +65,7 @@ TEST(RowPermutation, MeetsEveryValueOnce) {
 
 TEST(Loader, AnEpochIsEveryWindowOnceInAnotherOrder) {
     test::TempDir dir;
-    const auto set = counting_set(dir.path(), {403}, 1000);  // 25 windows of 16, 2 tokens to spare
+    const auto set = counting_set(dir.path(), {403}, 1000);  // 25 windows of 16, and 2 spare tokens
     auto loader = DataLoader::create(set, {.seq = 16, .seed = 4});
     ASSERT_TRUE(loader.ok());
     ASSERT_EQ(loader->windows(), 25);
@@ -97,13 +97,13 @@ TEST(Loader, RowsFollowFromThePlaceAlone) {
     const auto set = counting_set(dir.path(), {50, 300, 7, 1, 200, 90}, 120);
     auto whole = DataLoader::create(set, {.seq = 10, .seed = 8});
     ASSERT_TRUE(whole.ok());
-    const int64_t rows = 96;  // beyond the epoch
+    const int64_t rows = 96;  // more than an epoch
     ASSERT_LT(whole->windows(), rows);
     const TrainBatch all = taken(*whole, rows);
     auto small = DataLoader::create(set, {.seq = 10, .seed = 8});
     for (int64_t at = 0; at < rows; at += 12) {
         EXPECT_EQ(small->row(), at);
-        // Another loader that goes on from this place, and three ranks.
+        // Another loader that resumes from this position, and three ranks.
         auto resumed = DataLoader::create(set, {.seq = 10, .seed = 8});
         ASSERT_TRUE(resumed->set_place(small->place()).ok());
         const TrainBatch batch = taken(*small, 12), again = taken(*resumed, 12);
@@ -130,7 +130,7 @@ TEST(Loader, RowsFollowFromThePlaceAlone) {
     EXPECT_FALSE(DataLoader::create(set, {.seq = 8, .rank = 3, .ranks = 3}).ok());
 }
 
-// A place is read as it is given, and as it comes back from a file.
+// A position is accepted as returned, and as read back from a file.
 TEST(BatchSources, GoBackToTheirPlace) {
     std::vector<int32_t> text(200);
     std::iota(text.begin(), text.end(), 0);
@@ -149,14 +149,14 @@ TEST(BatchSources, GoBackToTheirPlace) {
     }
 }
 
-// Documents of 5, 3, 1 and 20 tokens in windows of 8: what each row says about them.
+// Documents of 5, 3, 1 and 20 tokens in windows of 8: checks documents and labels of each row.
 TEST(Loader, DocumentsCutAttentionAndLabels) {
     test::TempDir dir;
-    const auto set = counting_set(dir.path(), {5, 3, 1, 20}, 6, 1);  // shards end behind 5, 8+1, ... tokens
+    const auto set = counting_set(dir.path(), {5, 3, 1, 20}, 6, 1);  // shards end after 5, 8+1, ... tokens
     auto loader = DataLoader::create(set, {.seq = 8, .shuffle = false});
     ASSERT_TRUE(loader.ok());
     const TrainBatch batch = taken(*loader, 3);
-    const std::set<int64_t> begins{0, 5, 8, 9, 15, 21, 27};  // 20 tokens in shards of 6 are four documents
+    const std::set<int64_t> begins{0, 5, 8, 9, 15, 21, 27};  // 20 tokens in shards of 6 become four documents
     std::set<int64_t> expected{0, 8, 16};
     for (const int64_t begin : begins)
         if (begin < 24) expected.insert(begin);
@@ -164,7 +164,7 @@ TEST(Loader, DocumentsCutAttentionAndLabels) {
     for (int64_t i = 0; i < 24; ++i) {
         EXPECT_EQ(batch.tokens[size_t(i)], i);
         const bool crosses = begins.contains(i + 1), learned = i + 1 < 9 ? !crosses : true;
-        // The first token of a document is not learned here, in the long one only its very first.
+        // The first token of a document is not learned here; in the long one only its very first.
         EXPECT_EQ(batch.labels[size_t(i)], !crosses && learned ? i + 1 : -1) << i;
     }
     auto uncut = DataLoader::create(set, {.seq = 8, .shuffle = false, .cut_documents = false});

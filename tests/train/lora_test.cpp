@@ -1,5 +1,5 @@
-// Low-rank adapters: their forward by hand, gradients beside finite differences, frozen weights of every stored form,
-// what an export holds.
+// Tests low-rank adapters: the forward pass by hand, gradients against finite differences, frozen weights in every
+// stored form, and exports.
 #include "train/small_trainer.h"
 
 #include "checkpoint/convert.h"
@@ -43,7 +43,7 @@ std::unique_ptr<Trainer> adapters_over(std::shared_ptr<const Checkpoint> base, c
     return made.ok() ? *std::move(made) : nullptr;
 }
 
-// B is zero at the start, which hides what A does.
+// Adds random numbers, because B is zero at the start and hides errors in A.
 void stir(Trainer& trainer) {
     std::mt19937 random(4);
     for (size_t id = 0; id < trainer.parameters().count(); ++id)
@@ -59,7 +59,7 @@ void train_steps(Trainer& trainer, uint32_t first, uint32_t last) {
     }
 }
 
-// A checkpoint on disk whose linears are stored as `recipe` trains them.
+// Writes a checkpoint whose linears are stored in the format that `recipe` trains.
 std::shared_ptr<const Checkpoint> stored_base(const std::string& recipe, const std::filesystem::path& out,
                                               ThreadPool& pool) {
     auto parameters = small_parameters(pool, DType::bf16, lora_llama());
@@ -92,7 +92,7 @@ TEST(Lora, AtTheStartTheModelIsItsBase) {
     EXPECT_GT(check_forward(*trainer, batch, *plain)->mismatches(), 50);
 }
 
-// y = x W^T + (alpha / rank) x A^T B^T is the product with W + (alpha / rank) B A.
+// y = x W^T + (alpha / rank) x A^T B^T equals the product with W + (alpha / rank) B A.
 TEST(Lora, TheForwardIsThatOfTheMergedWeights) {
     ThreadPool pool(2);
     const auto base = small_checkpoint(lora_llama());
@@ -153,7 +153,7 @@ TEST(Lora, GradientsAreFiniteDifferences) {
     }
 }
 
-// The table of what a base may be: stored as it is, codes of three formats, of which two quantize inputs.
+// Covers all kinds of base weights: unquantized, and codes of three formats, two of which quantize inputs.
 TEST(Lora, TrainsOverWeightsAsTheyAreStored) {
     ThreadPool pool(2);
     TempDir dir;
@@ -179,7 +179,7 @@ TEST(Lora, TrainsOverWeightsAsTheyAreStored) {
         ASSERT_TRUE(check.ok()) << check.error().message();
         EXPECT_EQ(check->mismatches(), 0) << recipe;
 
-        // The export is BF16 and has learned the same.
+        // The export is BF16 and has nearly the same loss.
         const auto merged = trainer->trained();
         ASSERT_TRUE(merged.ok());
         const auto out = dir / (std::string(recipe) + "-merged");
@@ -193,7 +193,7 @@ TEST(Lora, TrainsOverWeightsAsTheyAreStored) {
         const auto as_exported = Trainer::create(*parameters, {}, pool);
         ASSERT_TRUE(as_exported.ok());
         const double exported = *(*as_exported)->evaluate({&batch, 1});
-        // Inputs that the base rounds are not rounded by a reader of the export.
+        // A reader of the export does not round inputs, although the base does.
         EXPECT_NEAR(exported, end, 0.1 + 0.05 * (start - end)) << recipe;
     }
 }

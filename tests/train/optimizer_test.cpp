@@ -1,4 +1,4 @@
-// Sums of gradients, AdamW, clipping and schedules, each beside the formula written out.
+// Tests sums of gradients, AdamW, clipping and schedules against formulas written out.
 #include "train/small_trainer.h"
 
 #include "formats/minifloat.h"
@@ -28,7 +28,8 @@ TEST(GradientTree, IsABinaryCounterOverRows) {
         }
         ASSERT_TRUE(tree.end_step().ok());
         for (size_t j = 0; j < 32; ++j) {
-            // Neighbours of equal size from the left; what is over waits and is added from the right.
+            // Adjacent sums of equal size are added from the left; the remaining ones are added from the right at the
+            // end.
             std::vector<std::pair<float, int>> sums;
             for (const auto& g : all) {
                 sums.emplace_back(g[j], 1);
@@ -111,7 +112,7 @@ TEST(Schedule, FollowsItsFormula) {
     }
 }
 
-// Of a diagonal matrix every number goes through the polynomial alone.
+// For a diagonal matrix the iteration applies the polynomial to each number.
 TEST(Muon, OrthogonalizingADiagonalIsThePolynomial) {
     ThreadPool pool(2);
     const MatmulKernels& matmul = **select_matmul_kernels();
@@ -159,7 +160,7 @@ TEST(Optimizers, DoNotSeeThreads) {
     }
 }
 
-// A v that moves by less than half a step of BF16: to the nearest it would stand still at 1/4, by chance it goes on.
+// v changes by less than half a BF16 step: round-to-nearest would keep it at 1/4, stochastic rounding does not.
 TEST(Optimizers, StatesInBf16AreRoundedWithoutBias) {
     ThreadPool pool(2);
     const auto parameters = small_parameters(pool, DType::f32);
@@ -192,10 +193,10 @@ TEST(NormHistory, AnOutlierIsAboveTheMedianOfAFullWindow) {
     NormHistory h(3, 4);
     for (const double norm : {1.0, 100.0, 2.0, 3.0}) EXPECT_FALSE(h.add(norm)) << norm;
     EXPECT_FALSE(h.add(7.5));  // the median of 1, 100, 2, 3 is 2.5
-    EXPECT_TRUE(h.add(18));    // of 100, 2, 3, 7.5: 5.25
+    EXPECT_TRUE(h.add(18));    // the median of 100, 2, 3, 7.5 is 5.25
     EXPECT_EQ(h.norms(), (std::vector<double>{2, 3, 7.5, 18}));
-    EXPECT_TRUE(h.add(18));   // 5.25
-    EXPECT_FALSE(h.add(18));  // of 3, 7.5, 18, 18: 12.75
+    EXPECT_TRUE(h.add(18));   // the median is 5.25
+    EXPECT_FALSE(h.add(18));  // the median of 3, 7.5, 18, 18 is 12.75
     NormHistory none(0, 4);
     for (const double norm : {1.0, 1.0, 1.0, 1.0, 1e9}) EXPECT_FALSE(none.add(norm));
     EXPECT_FALSE(none.set_norms({1}));

@@ -1,4 +1,4 @@
-// What a run says of its rounded operands.
+// Tests the measured quality of rounded operands.
 #include "page/html.h"
 #include "run/history.h"
 #include "train/operand_sample.h"
@@ -35,8 +35,8 @@ TEST(CastQuality, NumbersThatTheFormatHoldsLoseNothing) {
     }
 }
 
-// The noise of each format on a normal distribution, relative: E4M3 has steps of 1/8 at the top of a binade, E2M1 of
-// 1/2. Scales of blocks are in it.
+// The relative error of each format on a normal distribution. E4M3 has steps of 1/8 at the top of a binade, E2M1 of
+// 1/2. Errors of block scales are included.
 TEST(CastQuality, ErrorsAreThoseOfTheFormats) {
     const std::vector<float> x = noise(64 * 256, 1);
     for (const auto& [format, low, high] : {std::tuple{CastFormat::fp8, 0.02, 0.03},
@@ -51,10 +51,10 @@ TEST(CastQuality, ErrorsAreThoseOfTheFormats) {
     }
 }
 
-// Rounding to the nearest has a bias on one draw of small numbers; stochastic rounding has none in the mean.
+// Round-to-nearest is biased for small numbers; stochastic rounding is unbiased on average.
 TEST(CastQuality, GainShowsBias) {
     std::vector<float> x(16 * 64, 0.2f);
-    for (size_t i = 0; i < x.size(); i += 16) x[i] = 6.0f;  // the block's scale is 1: 0.2 rounds to 0
+    for (size_t i = 0; i < x.size(); i += 16) x[i] = 6.0f;  // the block's scale is 1, so 0.2 rounds to 0
     const double top = 36.0, small = 15 * 0.04;
     EXPECT_NEAR(quality_of(x, 16, {.format = CastFormat::nvfp4}).gain, top / (top + small), 1e-3);
     double mean = 0;
@@ -77,7 +77,7 @@ TrainerOptions quality_options(const std::string& recipe) {
     return options;
 }
 
-// What a GPU copies in a watched step: the first rows of a tensor whose largest number is in another row.
+// Like a GPU in a watched step: a sample of the first rows of a tensor whose largest number is in another row.
 TEST(CastQuality, OfASampleIsThatOfItsRows) {
     ThreadPool pool(2);
     const int64_t rows = 256, seen = 128, cols = 256;
@@ -103,7 +103,7 @@ TEST(CastQuality, OfASampleIsThatOfItsRows) {
         EXPECT_EQ(got.error, want.error);
         EXPECT_EQ(got.gain, want.gain);
         EXPECT_GT(got.error, 0);
-        // Without the tensor's largest number a scale of the tensor is another one.
+        // Without the tensor's maximum, a per-tensor scale differs.
         sample.largest = 0;
         const bool of_tensor = rule.format == CastFormat::fp8_e5m2 || rule.format == CastFormat::fp8 ||
                                (rule.format == CastFormat::nvfp4 && !rule.row_scaled);
@@ -145,7 +145,7 @@ TEST(QualityOfARun, EveryRoundedUnitIsSeenAndReadBack) {
         ASSERT_TRUE(unit.inputs && unit.weights && unit.gradients) << unit.name;
         EXPECT_GT(unit.inputs->error, 1e-3) << unit.name;
         EXPECT_GT(unit.weights->error, 1e-3) << unit.name;
-        EXPECT_GT(unit.gradients->error, unit.inputs->error) << unit.name;  // stochastic: more noise
+        EXPECT_GT(unit.gradients->error, unit.inputs->error) << unit.name;  // stochastic rounding adds noise
         UnitQuality read;
         ASSERT_TRUE(read_quality(to_json(unit), read).ok());
         EXPECT_EQ(to_json(read), to_json(unit));

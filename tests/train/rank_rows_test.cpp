@@ -1,4 +1,5 @@
-// Rows of unequal lengths and functions of their log-probabilities, by several ranks: the bits of one.
+// Tests rows of unequal lengths, and functions of their log-probabilities, with several ranks: the bits are those of
+// one rank.
 #include "train/rank_threads.h"
 #include "train/small_trainer.h"
 
@@ -23,7 +24,7 @@ TEST(RankRows, AreDealtByTheirTokens) {
                  {{1, 100, 1}, 3, {0, 1, 2, 3}},
                  {{0, 0}, 2, {0, 0, 2}}};
     for (const auto& c : cases) EXPECT_EQ(deal_rows(c.tokens, c.ranks), c.begins) << testing::PrintToString(c.tokens);
-    // No rank has more than its share and half a row at each end.
+    // No rank has more than its share plus half a row at each end.
     for (int ranks = 1; ranks < 9; ++ranks)
         for (uint32_t seed = 0; seed < 20; ++seed) {
             std::mt19937 random(seed);
@@ -40,7 +41,7 @@ TEST(RankRows, AreDealtByTheirTokens) {
         }
 }
 
-// Rows of 11 to 43 tokens.
+// Returns rows of 11 to 43 tokens.
 std::vector<TrainBatch> uneven_rows(int count) {
     std::vector<TrainBatch> rows;
     for (int r = 0; r < count; ++r) rows.push_back(random_batch(1, 11 + r * 29 % 33, 48, 100 + r));
@@ -127,7 +128,7 @@ TEST(RankRows, AnObjectiveGivesTheBitsOfOneProcess) {
                 for (int r = 0; r < size; ++r) {
                     ASSERT_EQ(errors[r], "") << size << " ranks";
                     EXPECT_TRUE(all[r] == want) << "rank " << r << " of " << size;
-                    // Every row once, the own ones first.
+                    // The objective is called once for every row, first for the rank's own rows.
                     std::vector<int64_t> asked = all[r].asked[0];
                     std::ranges::sort(asked);
                     EXPECT_EQ(asked, want.asked[0]);
@@ -139,7 +140,7 @@ TEST(RankRows, AnObjectiveGivesTheBitsOfOneProcess) {
         }
 }
 
-// The control: a rank whose rows are others shows in every rank.
+// Negative control: if a rank has other rows, the difference appears in every rank.
 TEST(RankRows, OtherRowsShow) {
     const auto last_loss = [](bool other) {
         std::vector<double> losses(2);

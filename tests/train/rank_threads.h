@@ -1,4 +1,4 @@
-// Ranks as threads of a test.
+// Runs ranks as threads of a test.
 #pragma once
 
 #include "parallel/rank_group.h"
@@ -11,7 +11,7 @@
 
 namespace nibble::test {
 
-// What each of `size` ranks ended with: an error's message, or nothing. size 1: without a group.
+// Returns, for each of `size` ranks, the error message of `work`, or "" for success. With size 1 there is no group.
 inline std::vector<std::string> run_ranks(int size, const std::function<Status(RankGroup* group, int rank)>& work) {
     std::vector<std::string> errors(static_cast<size_t>(size));
     const auto note = [&](int rank, const Status& done) {

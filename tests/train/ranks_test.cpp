@@ -1,4 +1,5 @@
-// Training by several ranks: the bits of one. Ranks are threads here; whole processes are below.
+// Tests training with several ranks, which gives the bits of one. Most ranks here are threads; the last tests start
+// processes.
 #include "train/rank_threads.h"
 #include "train/small_trainer.h"
 #include "train/tiny_families.h"
@@ -81,7 +82,7 @@ void expect_same(const RanksRun& run, const std::string& what, const std::vector
     }
 }
 
-// Rows that no power of two divides, in two batches, fewer rows than ranks too.
+// Covers seven rows, two batches, and fewer rows than ranks.
 TEST(TrainRanks, AnyNumberGivesTheBitsOfOne) {
     const TrainBatch all = random_batch(7, 24, 48, 9);
     for (const auto& [name, batches] : {std::pair{"seven rows", std::vector{all}},
@@ -96,7 +97,7 @@ TEST(TrainRanks, InEveryRecipe) {
         RanksRun run{.batches = {random_batch(5, 32, 48, 3)}};
         run.options.precision = *train_precision_from_name(recipe);
         run.config["hidden_size"] = 64;
-        if (run.options.precision.recipe == TrainRecipe::fp32) continue;  // random_start publishes BF16 here
+        if (run.options.precision.recipe == TrainRecipe::fp32) continue;  // random_start() publishes BF16 here
         expect_same(run, recipe);
     }
 }
@@ -113,7 +114,7 @@ TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
     for (const char* family : {"qwen3_moe", "nemotron_h"}) {
         RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
         expect_same(run, family);
-        run.options.precision = *train_precision_from_name("nvfp4_w4a4");  // which share a scale of their inputs
+        run.options.precision = *train_precision_from_name("nvfp4_w4a4");  // experts share the scale of their inputs
         expect_same(run, fmt::format("{} in nvfp4_w4a4", family).c_str());
     }
 }
@@ -126,7 +127,8 @@ TEST(TrainRanks, WithAdapters) {
     }
 }
 
-// Directions follow from the first 4096 tokens of a step: rank 0's, or the step is refused.
+// Directions are computed from the first 4096 tokens of a step. These must belong to rank 0; otherwise the step is
+// refused.
 TEST(TrainRanks, DirectionsComeFromTheFirstRows) {
     RanksRun run{.batches = {random_batch(16, 512, 48, 3)}};
     run.options.precision = *train_precision_from_name("nibble_nvfp4_late");
@@ -136,7 +138,7 @@ TEST(TrainRanks, DirectionsComeFromTheFirstRows) {
     run.batches = {random_batch(4, 24, 48, 3)};
     for (const Seen& seen : train_ranks(run, 2))
         EXPECT_NE(seen.error.find("the first of them has 48 tokens of a step"), std::string::npos) << seen.error;
-    for (const bool backward : {false, true}) {  // none without a term, or with a forward pass that has none
+    for (const bool backward : {false, true}) {  // no directions without a rank-r term, or if the forward pass has none
         run.options.precision = *train_precision_from_name("nibble_nvfp4");
         if (backward)
             run.options.precision.passes = TrainPasses::backward;

@@ -1,4 +1,5 @@
-// Precision recipes: every one trains, does not show threads or batches, and its products are those of a slow twin.
+// Tests precision recipes: each trains, is independent of threads and batches, and has the products of a slow
+// reference.
 #include "train/small_trainer.h"
 
 #include "model/models.h"
@@ -68,7 +69,7 @@ TEST_P(TrainRecipes, LossFalls) {
     EXPECT_LT(run.losses.back(), 1.2);
 }
 
-// Scales and directions are part of a checkpoint: a run that is taken up again ends with the same bits.
+// Scales and directions are part of a checkpoint: a resumed run ends with the same bits.
 TEST_P(TrainRecipes, GoesOnFromItsState) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(3, 32, 48, 5);
@@ -96,7 +97,7 @@ TEST_P(TrainRecipes, GoesOnFromItsState) {
 INSTANTIATE_TEST_SUITE_P(All, TrainRecipes, testing::ValuesIn(quantized_recipes),
                          [](const auto& info) { return info.param; });
 
-// The forward product of fp8_block is the engine's own with such weights and inputs.
+// The forward product of fp8_block equals the engine's own product with such weights and inputs.
 TEST(TrainProducts, BlockProductsAreTheEngines) {
     ThreadPool pool(2);
     std::mt19937 random(3);
@@ -122,7 +123,7 @@ TEST(TrainProducts, BlockProductsAreTheEngines) {
     EXPECT_EQ(got, want);
 }
 
-// Any operands: the product in FP64 of what they stand for.
+// Compares the product of any operands with the FP64 product of their decoded values.
 TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
     ThreadPool pool(2);
     std::mt19937 random(4);
@@ -168,7 +169,7 @@ TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
     }
 }
 
-// A transpose has no padding of its own, whatever blocks the other side has.
+// A transpose has no padding, whatever the blocks of the other dimension.
 TEST(TrainProducts, TransposesOfBlocksKeepTheirSize) {
     ThreadPool pool(2);
     std::mt19937 random(6);
@@ -201,7 +202,7 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
     const CastRandom signs{.id = 5, .draw = 77};
     const CastOperand o =
         eden_rows(x.data(), rows, cols, cols, {.id = 1, .draw = 77, .outer_step = 64}, signs, 0, pool);
-    // Rotated back: the transform is its own inverse.
+    // Rotates back: the transform is its own inverse.
     double error = 0, dot = 0, squares = 0;
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t g = 0; g < cols; g += 128)
@@ -215,19 +216,19 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
                              v = x[static_cast<size_t>(r * cols + g + n)];
                 error += (q - v) * (q - v), dot += q * v, squares += v * v;
             }
-    EXPECT_NEAR(error / squares, 9.75e-3, 0.3e-3);  // training.md 3.5
+    EXPECT_NEAR(error / squares, 9.75e-3, 0.3e-3);  // reference value of another program
     EXPECT_NEAR(dot / squares, 1.0, 1e-3);
 }
 
-// Where every expert gets every token, all see the same gradients of their outputs before these are weighed, which is
-// what the input gradient rounds: one scale fits them, whatever the weights are.
+// If every expert gets every token, all experts see the same gradients of their outputs before the router's weights are
+// applied. The input gradient rounds these. So one scale fits all experts, whatever the router's weights.
 TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
     ThreadPool pool(2);
     Json config = tiny("mixtral");
     config["num_experts_per_tok"] = 4;
     const auto parameters = random_start(config, DType::bf16, 7, pool);
     ASSERT_TRUE(parameters.ok()) << parameters.error().message();
-    for (size_t id = 0; id < (*parameters)->count(); ++id)  // weights far from even
+    for (size_t id = 0; id < (*parameters)->count(); ++id)  // makes the router's weights uneven
         if ((*parameters)->tensors()[id].name.ends_with(".gate.weight"))
             for (float& w : (*parameters)->master(id)) w *= 50;
     (*parameters)->publish(pool);
@@ -239,7 +240,7 @@ TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
     ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-3).ok());
     const TrainProducts* const products = dynamic_cast<const TrainProducts*>(&(*trainer)->products());
     ASSERT_TRUE(products);
-    const std::vector<float> state = products->state();  // of a unit's inputs, weights and gradients scale and history
+    const std::vector<float> state = products->state();  // per unit: scale and history of inputs, weights and gradients
     std::map<std::string, std::set<float>> scales;       // by layer
     int64_t experts = 0;
     size_t at = 0;
@@ -289,7 +290,7 @@ TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {
     EXPECT_EQ(mlp[2].forward, "NVFP4 1x16 x NVFP4 16x16");
 }
 
-// What one product of a unit makes of given rows.
+// The three products of a unit for given rows.
 struct UnitProducts {
     std::vector<float> y, dx, dw;
 };
@@ -302,7 +303,7 @@ struct KeptGradient : GradientSink {
     }
 };
 
-// The three products of the first MLP unit, as a step makes them. y: empty where the engine's own product is made.
+// Computes the three products of the first MLP unit as a step does. y is empty if the engine's own product is used.
 UnitProducts unit_products(Trainer& trainer) {
     std::mt19937 random(8);
     std::normal_distribution<float> normal;
@@ -330,7 +331,8 @@ UnitProducts unit_products(Trainer& trainer) {
     return made;
 }
 
-// One pass quantized: its products have the bits of the whole recipe, those of the other pass the bits of bf16.
+// With one quantized pass, the products of that pass have the bits of the whole recipe, and those of the other pass the
+// bits of bf16.
 TEST(TrainPasses, AreHalvesOfTheRecipe) {
     ThreadPool pool(2);
     const auto products = [&](const std::string& recipe, TrainPasses passes) {
@@ -353,7 +355,8 @@ TEST(TrainPasses, AreHalvesOfTheRecipe) {
         EXPECT_NE(both.dw, bf16.dw) << recipe;
         EXPECT_NE(backward.dx, bf16.dx) << recipe;
         EXPECT_NE(backward.dw, bf16.dw) << recipe;
-        if (recipe == std::string("nibble_nvfp4")) continue;  // MS-EDEN rounds what the forward product rounded
+        // MS-EDEN rounds the values that the forward product rounded
+        if (recipe == std::string("nibble_nvfp4")) continue;
         EXPECT_EQ(backward.dx, both.dx) << recipe;
         EXPECT_EQ(backward.dw, both.dw) << recipe;
     }
@@ -369,7 +372,7 @@ TEST(TrainPasses, AreHalvesOfTheRecipe) {
     EXPECT_EQ(back[0].weight_gradient, "NVFP4 1x16 RHT SR x NVFP4 1x16 RHT");
 }
 
-// Directions go on following the inputs where the way back does not read them.
+// Directions keep following the inputs even if the backward pass does not read them.
 TEST(TrainPasses, ForwardAloneHasTheTermOfTheRecipe) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 32, 48, 5);
@@ -381,11 +384,11 @@ TEST(TrainPasses, ForwardAloneHasTheTermOfTheRecipe) {
         for (int s = 0; s < steps; ++s) EXPECT_TRUE(trainer->step({&batch, 1}, 0).ok());
         return trainer->products().state();
     };
-    EXPECT_EQ(directions(TrainPasses::forward, 2), directions(TrainPasses::both, 2));  // of equal weights
+    EXPECT_EQ(directions(TrainPasses::forward, 2), directions(TrainPasses::both, 2));  // the weights are equal
     EXPECT_NE(directions(TrainPasses::forward, 2), directions(TrainPasses::forward, 1));
 }
 
-// Every linear but the head is three products of two FP4 operands.
+// Every linear but the head has three products of two FP4 operands.
 TEST(Fp4Savings, CountProductsAndOperands) {
     ThreadPool pool(1);
     const auto trainer = small_trainer(pool, with("nvfp4"), wide_llama());
@@ -394,7 +397,7 @@ TEST(Fp4Savings, CountProductsAndOperands) {
     for (const UnitLine& line : table) {
         if (line.name == "lm_head") continue;
         weights += double(line.rows) * line.cols;
-        elements += 2.0 * line.rows * line.cols + 100.0 * 2 * (line.rows + line.cols);  // each once a product
+        elements += 2.0 * line.rows * line.cols + 100.0 * 2 * (line.rows + line.cols);  // each once per product
     }
     const double flops = trainer->flops(32);
     const Fp4Savings saves = fp4_savings(table, flops, 100);
@@ -410,14 +413,14 @@ TEST(Fp4Savings, CountProductsAndOperands) {
     };
     EXPECT_EQ(of("fp8_block").text(), "");
     EXPECT_EQ(of("bf16").share, 0);
-    EXPECT_LT(of("nibble_nvfp4").share, saves.share);  // attention's forward products are FP8
+    EXPECT_LT(of("nibble_nvfp4").share, saves.share);  // the forward products of attention are FP8
     EXPECT_GT(of("nibble_nvfp4").share, saves.share * 2 / 3);
-    EXPECT_EQ(of("nvfp4_w4a16").share, 0);  // FP4 x BF16: bytes alone
+    EXPECT_EQ(of("nvfp4_w4a16").share, 0);  // FP4 x BF16 saves only bytes
     EXPECT_GT(of("nvfp4_w4a16").bf16_bytes, 0);
     EXPECT_DOUBLE_EQ(of("nvfp4_w4a4").share, saves.share / 3);
 }
 
-// Of routed experts a token meets the chosen ones.
+// A token uses only the selected ones of the routed experts.
 TEST(Fp4Savings, ExpertsCountByTheirTokens) {
     BlockConfig block;
     block.mixer = MoeConfig{.experts = 8, .top_k = 2};
@@ -427,7 +430,8 @@ TEST(Fp4Savings, ExpertsCountByTheirTokens) {
     EXPECT_DOUBLE_EQ(token_share(block, "model.layers.0.mlp.up_proj"), 1);
 }
 
-// The training forward is the engine's: whole, in chunks, token by token and beside other sequences.
+// The training forward pass equals the engine's: whole documents, chunks, token by token, and together with other
+// sequences.
 TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
     struct Case {
         std::string recipe;
@@ -458,7 +462,7 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
     }
 }
 
-// With K and V in FP8 on both sides there is no mismatch either, and they are in FP8.
+// With an FP8 KV cache on both sides there is no mismatch either, and K and V are rounded.
 TEST(CheckForward, OfFp8Caches) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 96, 48, 21);
@@ -489,7 +493,7 @@ TEST(CheckForward, OfFp8Caches) {
     }
 }
 
-// The late phase promises what its own products do.
+// The late phase has the guarantee of its own products.
 TEST(CheckForward, OfTheLatePhase) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 96, 48, 21);
@@ -513,7 +517,7 @@ TEST(CheckForward, OfTheLatePhase) {
     EXPECT_FALSE(check_forward(*trainer, batch)->promised);
 }
 
-// Of the last steps the forward products are those of another recipe, whatever was rounded before.
+// In the last steps the forward products are those of the other recipe, whatever was rounded before.
 TEST(LateForward, IsThatOfItsOwnRecipe) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 24, 48, 3);

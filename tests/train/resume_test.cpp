@@ -1,5 +1,5 @@
-// Runs that are stopped, finished, damaged and repeated, as a user or a scheduler starts them. What a message advises
-// is done, and works.
+// Tests runs that are stopped, finished, damaged and repeated, as a user or a scheduler starts them. The advice of each
+// message is followed and must work.
 #include "support/files.h"
 #include "train/tiny_families.h"
 
@@ -24,7 +24,7 @@ protected:
         write_file(dir / name,
                    "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\n" + more);
     }
-    // What the program says; the exit status is checked.
+    // Returns the output of the program and checks its exit status.
     std::string train(const std::string& arguments, bool works = true) {
         const int code = std::system(fmt::format("cd '{}' && '{}' train {} --threads 1 < /dev/null > out.txt 2>&1",
                                                  dir.path().string(), NIBBLE_PROGRAM, arguments)
@@ -40,7 +40,8 @@ protected:
     TempDir dir;
 };
 
-// Schedules whose rates do not depend on the number of steps go on; the others name a way, which works.
+// Schedules whose rates do not depend on the number of steps can continue. For the others the message names another
+// way, which works.
 TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
     for (const auto& [schedule, goes_on] : {std::pair{"{kind: constant}", true},
                                             {"{kind: cosine, warmup: 2, final_fraction: 1}", true},
@@ -87,7 +88,7 @@ TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndSaysSo) {
     EXPECT_EQ(model("run"), model("whole"));
     config("r.yaml", "steps: 2\nresume: true\noutput: other\n");
     expect_part(train("r.yaml"), "other: nothing to resume");
-    // What a process left that was killed in its first milliseconds.
+    // The remains of a process that was killed in its first milliseconds.
     fs::create_directories(dir / "killed/checkpoints");
     write_file(dir / "killed/.nibble-lock", "1\n");
     expect_part(train("c.yaml -o killed --resume"), "nothing to resume");
@@ -99,7 +100,7 @@ TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndSaysSo) {
     EXPECT_EQ(model("log"), model("whole"));
 }
 
-// Frozen weights are in no checkpoint of the run: others would lead to another model.
+// Checkpoints of a run do not contain frozen weights, so other frozen weights would give another model.
 TEST_F(TrainResume, OtherFrozenWeightsAreAnotherRun) {
     config("base.yaml", "steps: 1\n");
     train("base.yaml -o first");
@@ -143,7 +144,7 @@ TEST_F(TrainResume, WithoutADamagedCheckpointItGoesOnFromAnOlderOne) {
     EXPECT_EQ(model("run"), whole);
 }
 
-// Checked before anything is computed; each line names the place.
+// Checked before anything is computed. Each message is one line that names the path.
 TEST_F(TrainResume, AnOutputThatCannotBeWrittenIsRefusedAtTheStart) {
     write_file(dir / "file", "precious");
     write_file(dir / "text.txt", "hello the world and hello the world");

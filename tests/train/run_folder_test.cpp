@@ -1,4 +1,4 @@
-// A run's folder: whoever stops it at any step, it goes on to the same bits; what cannot be written is told.
+// Tests a run's folder: a run that is stopped at any step resumes with the same bits, and failed writes are reported.
 #include "run/folder.h"
 #include "support/files.h"
 #include "support/markup_check.h"
@@ -53,7 +53,7 @@ protected:
         }
     }
 
-    // The last checkpoint's bytes, and the log's steps.
+    // Returns the bytes of the last checkpoint and the steps of the log.
     std::string outcome(const std::string& name) {
         const auto found = list_checkpoints(dir / name / "checkpoints");
         EXPECT_TRUE(found.ok() && !found->empty());
@@ -68,7 +68,7 @@ protected:
     test::TempDir dir;
 };
 
-// A run that keeps no state leaves its log and page, and nothing that it could go on from.
+// A run without checkpoints leaves its log and page, and cannot be resumed.
 TEST_F(RunFolderTest, KeepsNothing) {
     Run run;
     RunFolderOptions with = options("nothing", run);
@@ -86,7 +86,7 @@ TEST_F(RunFolderTest, KeepsNothing) {
     EXPECT_EQ(history->steps.size(), 3u);
 }
 
-// A fork goes on with another run's numbers and place in the data; with the same recipe it ends with that run's bits.
+// A fork continues with another run's parameters and data position. With the same recipe it ends with that run's bits.
 TEST_F(RunFolderTest, AForkBeginsWhereAnotherRunWas) {
     Run whole;
     ASSERT_TRUE(open(whole, options("whole", whole)).ok());
@@ -110,12 +110,12 @@ TEST_F(RunFolderTest, AForkBeginsWhereAnotherRunWas) {
     EXPECT_EQ(log->steps.front().step, 4);
     same.folder.reset();
 
-    Run resumed;  // its own checkpoint, not the fork's
+    Run resumed;  // uses its own checkpoint, not the fork's
     with.resume = true;
     ASSERT_TRUE(open(resumed, with).ok());
     EXPECT_EQ(resumed.folder->first_step(), 7);
 
-    Run quantized;  // the state of a recipe with a history begins anew
+    Run quantized;  // the state of a recipe with a history starts again
     TrainerOptions delayed;
     delayed.precision = *train_precision_from_name("fp8_delayed");
     quantized.trainer = test::small_trainer(pool, delayed);
@@ -153,7 +153,7 @@ TEST_F(RunFolderTest, ARunThatWasStoppedEndsWithTheSameBits) {
         {
             Run first;
             ASSERT_TRUE(open(first, options(name, first)).ok());
-            steps(first, 0, stop);  // ends without finish(): what a kill leaves
+            steps(first, 0, stop);  // ends without finish(), like a killed process
             EXPECT_TRUE(reloads(name));
         }
         Run second;
@@ -195,7 +195,7 @@ TEST_F(RunFolderTest, AFullDiskIsToldAndTrainingGoesOn) {
     ASSERT_TRUE(open(run, options("a", run)).ok());
     steps(run, 0, 2);
     ASSERT_TRUE(run.folder->finish(2, *run.trainer, *run.data).ok());
-    // A folder in the place of the next file: no file can be made there.
+    // A folder occupies the name of the next file, so the file cannot be created.
     fs::create_directories(dir / "a" / "checkpoints" / "step_00000004.safetensors.partial" / "x");
     steps(run, 2, 5);
     EXPECT_EQ(run.folder->finish(5, *run.trainer, *run.data).ok(), true);
@@ -209,7 +209,7 @@ TEST_F(RunFolderTest, AFullDiskIsToldAndTrainingGoesOn) {
     ASSERT_EQ(found->size(), 2u);
     EXPECT_EQ((*found)[0].step, 2);
     EXPECT_EQ((*found)[1].step, 5);
-    // The last state of all must be on the device.
+    // The final state must be on the device.
     fs::create_directories(dir / "a" / "checkpoints" / "step_00000006.safetensors.partial" / "x");
     steps(run, 5, 6);
     EXPECT_FALSE(run.folder->finish(6, *run.trainer, *run.data).ok());

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run of `steps` steps in FOLDER/NAME, whose loss ends near `end`.
+// Creates a run of `steps` steps in FOLDER/NAME whose loss ends near `end`.
 fs::path made_up_run(const fs::path& folder, const std::string& name, const std::string& group, double end,
                      int64_t steps = 700) {
     fs::create_directories(folder / name);
@@ -88,7 +88,7 @@ TEST(RunPage, StandsAloneAndShowsAllRuns) {
     for (const test::MarkupTag& tag : markup.tags) charts += tag.name == "svg" && tag.attribute("role") == "img";
     EXPECT_EQ(charts, 5);
     EXPECT_LT(page.size(), 1'500'000u) << "700 steps a run are drawn as bands";
-    // 2.21 - (2.10 + 2.12) / 2, with the seeds' deviation of 0.0141.
+    // 2.21 - (2.10 + 2.12) / 2, with a deviation over seeds of 0.0141.
     EXPECT_NE(page.find("+0.1000"), std::string::npos);
     EXPECT_NE(page.find("2.1100 ± 0.0141"), std::string::npos);
     const std::string one = run_page({runs[0]});

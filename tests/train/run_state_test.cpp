@@ -1,4 +1,4 @@
-// What a run leaves on disk: from any checkpoint training goes on to the same bits.
+// Tests checkpoints: training continues from any of them with the same bits.
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "run/checkpoints.h"
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Masters and both states of the optimizer, as bytes.
+// Returns masters and both optimizer states as bytes.
 std::string all_state(Trainer& trainer) {
     std::string out;
     const auto add = [&](Bytes bytes) { out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); };
@@ -61,7 +61,7 @@ TEST_F(RunStateTest, TrainingGoesOnToTheSameBits) {
     EXPECT_TRUE(all_state(*first) == all_state(*whole));
 }
 
-// Recipes that keep something from step to step: histories of scales, directions of inputs.
+// Recipes with a state between steps: histories of scales, directions of inputs.
 TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
     Json wide = test::small_llama();
     wide["hidden_size"] = 64;
@@ -92,14 +92,14 @@ TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
     }
 }
 
-// States of every layout are in the file as they are: kinds, dtypes, and nothing else.
+// States of every layout are stored unchanged: kinds, dtypes, and nothing else.
 TEST_F(RunStateTest, EveryOptimizerGoesOnToTheSameBits) {
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon})
         for (const bool bf16 : {false, true}) {
             TrainerOptions options;
             options.optimizer.kind = kind;
             options.optimizer.bf16_states = bf16;
-            options.optimizer.skip_above = 1.01;  // about half the steps
+            options.optimizer.skip_above = 1.01;  // skips about half the steps
             options.optimizer.skip_window = 2;
             const auto whole = test::small_trainer(pool, options), resumed = test::small_trainer(pool, options);
             for (uint32_t i = 0; i < 3; ++i) make_step(*whole, i);
@@ -150,7 +150,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     refused("remove it to go on from an older one");
     test::write_file(file, std::string_view(good).substr(0, 4));
     refused("remove it to go on from an older one");
-    // What is whole but not finite: the state of a run that went wrong.
+    // A valid file with a value that is not finite: the state of a failed run.
     RunState state = *copy_state(*trainer, {.step = 1, .identity = "x"});
     std::get<0>(state.v[2])[3] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(write_state(file, state).ok());
@@ -167,13 +167,13 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     ASSERT_TRUE(write_state(file, state).ok());
     refused("another run: a/steps: 6 there, 7 now; b: 2 there, \"nothing\" now; c: \"nothing\" there, true now",
             R"({"a": {"steps": 7, "x": 1}, "c": true})");
-    // A model's file is none of a run.
+    // A model's file is not a checkpoint of a run.
     test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
     refused("is no checkpoint of a training run");
 }
 
-// The length of the header, every byte of the header (names, shapes, step counters, the hash itself, padding) and bytes
-// of the data: no change of one of them is taken for the state that was written.
+// Changes the length of the header, every byte of the header (names, shapes, step counters, the hash itself, padding)
+// and bytes of the data, one at a time. Every change is refused.
 TEST_F(RunStateTest, AChangeOfAnyByteIsRefused) {
     const auto trainer = test::small_trainer(pool, {});
     make_step(*trainer, 1);
@@ -195,7 +195,7 @@ TEST_F(RunStateTest, AChangeOfAnyByteIsRefused) {
     const int fd = ::open(file.c_str(), O_WRONLY);
     ASSERT_GE(fd, 0);
     for (const size_t at : places) {
-        // The lowest bit, letters' case, a digit or a version less, white space of another kind.
+        // Changes the lowest bit, the case of letters, digits, versions, and kinds of white space.
         for (const int bits : {0x01, 0x20, 0x03, 0x29, 0x80}) {
             const char changed = static_cast<char>(good[at] ^ bits);
             ASSERT_EQ(::pwrite(fd, &changed, 1, static_cast<off_t>(at)), 1);
@@ -211,7 +211,7 @@ TEST_F(RunStateTest, AChangeOfAnyByteIsRefused) {
     EXPECT_TRUE(read_state(file, {identity}, *trainer).ok());
 }
 
-// Checkpoints of earlier versions: version 1 has no hash of the header, and steps in every identity.
+// Checkpoints of earlier versions: version 1 has no hash of the header, and every identity has `steps`.
 TEST_F(RunStateTest, CheckpointsOfVersionOneAreRead) {
     const auto trainer = test::small_trainer(pool, {});
     make_step(*trainer, 1);
@@ -279,7 +279,7 @@ TEST_F(RunStateTest, CheckpointsAreKeptByNumberAndInterval) {
     EXPECT_FALSE(RunCheckpoints::open(dir / "c", {.keep = -1}).ok());
 }
 
-// The state is that of the moment of save(), whatever training does while it is written.
+// The stored state is the one at the time of save(), whatever training does during the write.
 TEST_F(RunStateTest, WhatIsWrittenIsTheMomentOfSaving) {
     const auto trainer = test::small_trainer(pool, {}), other = test::small_trainer(pool, {});
     const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 9});
@@ -300,14 +300,14 @@ TEST_F(RunStateTest, WhatIsWrittenIsTheMomentOfSaving) {
     }
 }
 
-// A folder that is gone takes no file, as a full disk: the failure is told, what was there before is as it was.
+// A blocked file name stands for a full disk. The failure is reported, and earlier checkpoints are unchanged.
 TEST_F(RunStateTest, AFailedSaveIsToldAndLosesNothing) {
     const auto trainer = test::small_trainer(pool, {});
     const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 1});
     ASSERT_TRUE(checkpoints.ok());
     (*checkpoints)->save(*trainer, {.step = 1, .identity = "x"});
     ASSERT_TRUE((*checkpoints)->wait().ok());
-    fs::create_directories(dir / "c" / "step_00000002.safetensors.partial");  // a folder: no file can be made there
+    fs::create_directories(dir / "c" / "step_00000002.safetensors.partial");  // a folder, so the file cannot be created
     (*checkpoints)->save(*trainer, {.step = 2, .identity = "x"});
     const Status failed = (*checkpoints)->wait();
     ASSERT_FALSE(failed.ok());

@@ -1,4 +1,4 @@
-// A small llama in memory and batches for it.
+// Creates a small Llama model in memory and batches for it.
 #pragma once
 
 #include "model/memory_checkpoint.h"
@@ -20,7 +20,7 @@ inline std::shared_ptr<Parameters> small_parameters(ThreadPool& pool, DType publ
     return *made;
 }
 
-// Two layers whose widths blocks of 16 divide.
+// Two layers whose sizes are multiples of 16.
 inline Json wide_llama() {
     Json config = small_llama();
     config["hidden_size"] = 64;
@@ -37,7 +37,7 @@ inline std::unique_ptr<Trainer> small_trainer(ThreadPool& pool, TrainerOptions o
     return *std::move(made);
 }
 
-// Rows of documents of random tokens; some labels are missing, weights differ.
+// Creates rows of documents with random tokens; some labels are missing, and weights differ.
 inline TrainBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, uint32_t seed) {
     std::mt19937 random(seed);
     TrainBatch b{.rows = rows, .seq = seq};
@@ -50,7 +50,7 @@ inline TrainBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, uint32_
     return b;
 }
 
-// Rows [begin, begin + count) of a batch.
+// Returns rows [begin, begin + count) of a batch.
 inline TrainBatch rows_of(const TrainBatch& b, int64_t begin, int64_t count) {
     TrainBatch part{.rows = count, .seq = b.seq};
     const int64_t from = begin * b.seq, to = from + count * b.seq;

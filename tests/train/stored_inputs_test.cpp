@@ -1,4 +1,5 @@
-// Inputs of forward products under a stored input_scale: when the scale moves, and what the way back makes of it.
+// Tests inputs of forward products under a stored input_scale: when the scale changes, and how the backward pass uses
+// it.
 #include "train/small_trainer.h"
 
 #include "formats/nvfp4.h"
@@ -16,7 +17,7 @@ TrainerOptions stored_inputs(int64_t history = 1) {
     return options;
 }
 
-// The inputs of the first unit are normed embeddings, whatever products do; at rate 0 they stay.
+// The inputs of the first unit are normed embeddings, independent of products. With learning rate 0 they stay constant.
 TEST(StoredInputs, ScalesMoveBehindUpdatesThatAreNotHeld) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, stored_inputs(), wide_llama());
@@ -39,7 +40,7 @@ TEST(StoredInputs, ScalesMoveBehindUpdatesThatAreNotHeld) {
     trainer->hold_scales(false);
     EXPECT_EQ(scale_behind(a), std::max(of_a, of_b));
     EXPECT_EQ(scale_behind(a), of_a);
-    // Of longer histories the largest counts.
+    // With longer histories the largest maximum counts.
     const auto longer = small_trainer(pool, stored_inputs(3), wide_llama());
     float most = 0;
     for (const TrainBatch* batch : {&a, &b, &a}) {
@@ -70,11 +71,11 @@ TEST(StoredInputs, StepsThatAreLeftOutMoveNoScale) {
         EXPECT_EQ(trainer->products().state(), before);
         const float first = (*trainer->input_scales())[0];
         ASSERT_TRUE(trainer->step({&a, 1}, 0).ok());
-        EXPECT_EQ((*trainer->input_scales())[0], first);  // nothing of b
+        EXPECT_EQ((*trainer->input_scales())[0], first);  // no influence of b
     }
 }
 
-// Calibration forgets what was before, and no bit of it depends on threads.
+// Calibration discards earlier scales, and its bits do not depend on threads.
 TEST(StoredInputs, CalibrationMakesTheFirstScales) {
     std::vector<float> want;
     for (const int threads : {1, 3}) {
@@ -138,7 +139,7 @@ TEST(StoredInputs, TheWayBackIsThatOfTheForwardProduct) {
         EXPECT_EQ(some[i], beyond ? 0.0f : all[i]) << x[i];
     }
     EXPECT_GT(clipped, 50);
-    // dW = dY^T times what the engine makes of x.
+    // dW = dY^T times x as rounded by the engine.
     OneGradient sink;
     ASSERT_TRUE(trainer->products()
                     .weight_gradient(unit, x.data(), dy.data(), n, outputs, trainer->model().workspace(), sink)

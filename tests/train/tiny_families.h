@@ -1,4 +1,4 @@
-// Configs of every family, as small as they get.
+// Minimal configs of every family.
 #pragma once
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
-// Exports in training's own codes: what is read back has the weights, and where the format says how inputs are rounded
-// the log-probabilities, of the training forward.
+// Tests exports in training's own codes. A reader gets the weights of the training forward pass, and, if the format
+// describes the rounding of inputs, its log-probabilities.
 #include "train/small_trainer.h"
 
 #include "checkpoint/convert.h"
@@ -61,7 +61,7 @@ std::shared_ptr<const Checkpoint> exported(Trainer& trainer, const std::shared_p
 
 std::shared_ptr<Parameters> shared(Trainer& trainer) { return {std::shared_ptr<void>(), &trainer.parameters()}; }
 
-// The number that a code stands for, by the operand's own account.
+// Decodes an element of the operand.
 float used_weight(const CastOperand& o, int64_t row, int64_t col) {
     const float value = o.values[static_cast<size_t>(row * o.cols + col)];
     if (!o.block_scales.empty()) return value * o.block_scales[static_cast<size_t>(row * (o.cols / 128) + col / 128)];
@@ -102,7 +102,8 @@ TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
                     for (int64_t c = 0; c < t->cols(); ++c, ++compared) {
                         const float want = used_weight(o, part.first_row + r, c);
                         const float got = decoded[static_cast<size_t>(r * t->cols() + c)];
-                        // NVFP4 readers multiply the scales first, training the value by its block scale first.
+                        // NVFP4 readers multiply the scales first; training multiplies the value by its block scale
+                        // first.
                         apart += !(std::abs(got - want) <= std::abs(want) * 0x1p-23f);
                     }
             }
@@ -112,7 +113,7 @@ TEST(TrainedCodes, AReaderDecodesTheWeightsOfTheTrainingForward) {
     }
 }
 
-// What a GPU trainer exports by: the parameters and the recipe, without the trainer's products.
+// Like the export of a GPU trainer: from the parameters and the recipe, without the trainer's products.
 TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
     for (const char* recipe : {"nvfp4", "nvfp4_w4a16", "nvfp4_w4a4", "mxfp8", "fp8_block", "nibble_nvfp4_late"}) {
         ThreadPool pool(2);
@@ -168,13 +169,13 @@ TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
             EXPECT_GT(way.labels, 50);
             EXPECT_EQ(way.mismatches, 0) << recipe << ", " << way.name << ": " << way.apart;
         }
-        // The parameters' own BF16 rounding is another model.
+        // The parameters rounded to BF16 are another model.
         const auto plain = Model::load(shared(*trainer), {}, pool);
         ASSERT_TRUE(plain.ok());
         const auto other = check_forward(*trainer, batch, *plain);
         ASSERT_TRUE(other.ok());
         EXPECT_GT(other->mismatches(), 50);
-        // So is one with another scale of the first layer's inputs.
+        // Another scale of the first layer's inputs also changes the model.
         std::vector<float> scales = trainer->products().input_scales();
         if (scales.empty()) continue;
         scales[0] *= 1.02f;
@@ -185,7 +186,7 @@ TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
     }
 }
 
-// Routed experts of a layer have one input_scale, those that no token chose too.
+// Routed experts of a layer share an input_scale, including experts without tokens.
 TEST(TrainedCodes, ExpertsWithoutTokensAreServedToo) {
     for (const char* family : {"qwen3_moe", "nemotron_h", "mixtral", "deepseek_v3"}) {
         SCOPED_TRACE(family);

@@ -1,5 +1,5 @@
-// One step: its gradient beside finite differences and the backward pass of calibration, its independence of batches
-// and threads, and a loss that falls.
+// Tests one step: its gradient against finite differences and the backward pass of calibration, its independence of
+// batches and threads, and a falling loss.
 #include "train/small_trainer.h"
 
 #include "checkpoint/export.h"
@@ -78,7 +78,7 @@ TEST(Trainer, GradientOfWholeTextsIsThatOfTheBackwardPass) {
     }
 }
 
-// Packed documents, weights and missing labels: the loss moves as the gradient says.
+// With packed documents, weights and missing labels, the loss changes as the gradient predicts.
 TEST(Trainer, GradientIsTheSlopeOfTheLoss) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, in_f32);
@@ -94,7 +94,7 @@ TEST(Trainer, GradientIsTheSlopeOfTheLoss) {
     std::mt19937 random(1);
     int steep = 0;
     for (size_t id = 0; id < p.count(); ++id) {
-        // Along a random direction of the tensor, both ways.
+        // Moves along a random direction of the tensor, both ways.
         std::vector<float> direction(p.master(id).size()), before(p.master(id).begin(), p.master(id).end());
         double slope = 0, length = 0;
         for (size_t i = 0; i < direction.size(); ++i) {
@@ -179,7 +179,7 @@ TEST(Trainer, LossFallsAndTheModelReadsTheNewWeights) {
         }
         EXPECT_GT(first, 3.0);
         EXPECT_LT(last, 0.5);
-        // A model loaded afresh from the same parameters has the same bits.
+        // A model that is loaded again from the same parameters has the same bits.
         const auto again = Model::load(std::make_shared<Parameters>(trainer->parameters()),
                                        {{.compute = recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16}}, pool);
         ASSERT_TRUE(again.ok()) << again.error().message();
@@ -188,7 +188,7 @@ TEST(Trainer, LossFallsAndTheModelReadsTheNewWeights) {
     }
 }
 
-// The policy loss of reinforcement learning is any function of the labels' log-probabilities.
+// The policy loss of reinforcement learning can be any function of the labels' log-probabilities.
 TEST(Trainer, AnObjectiveOfLogProbabilitiesEqualsCrossEntropy) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(3, 32, 48, 6);
@@ -260,7 +260,7 @@ TEST(Trainer, AStepThatIsNotFiniteChangesNothing) {
     }
 }
 
-// Every second row has no label, as a window of a chat without a word of the assistant.
+// Every second row has no label, like a window of a chat without an assistant message.
 class HalfOfItSilent : public BatchSource {
 public:
     Result<TrainBatch> next(int64_t rows) override {

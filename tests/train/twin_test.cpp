@@ -1,4 +1,5 @@
-// Ten steps beside tests/oracles/train_twin.py: forward, backward, clipping, AdamW and Muon in numpy and FP64.
+// Compares ten steps with tests/oracles/train_twin.py: forward pass, backward pass, clipping, AdamW and Muon in numpy
+// and FP64.
 #include "base/json.h"
 #include "model/models.h"
 #include "train/trainer.h"
@@ -23,7 +24,7 @@ struct TwinRun {
     std::shared_ptr<Parameters> parameters;
 };
 
-// The steps that the twin made, by nibble.
+// Runs the steps of the reference with nibble.
 TwinRun run_twin(OptimizerKind kind, TrainRecipe recipe, const Json& want) {
     TwinRun run;
     ThreadPool pool(2);
@@ -81,8 +82,8 @@ TEST(TrainTwin, TenStepsOfMuonInFp32) {
     ten_steps(OptimizerKind::muon, want);
 }
 
-// Where the forward pass is rounded, the twin rounds, too: losses are within 1e-5 (8e-7 when this was written). With
-// any one of the places left out, or all of them, they are more than two hundred times that apart.
+// The reference rounds wherever the forward pass rounds. Losses differ by less than 1e-5 (8e-7 when this was written).
+// Without any one of these roundings, or without all, they differ more than two hundred times as much.
 TEST(TrainTwin, TenStepsOfAdamWInBf16) {
     constexpr double bound = 1e-5;
     const Json want = read_twin("bf16.json");
@@ -95,7 +96,7 @@ TEST(TrainTwin, TenStepsOfAdamWInBf16) {
     };
     RecordProperty("apart", std::to_string(apart(want["losses"])));
     EXPECT_LT(apart(want["losses"]), bound) << apart(want["losses"]);
-    ASSERT_EQ(want["without"].size(), 8U);  // seven, and all
+    ASSERT_EQ(want["without"].size(), 8U);  // seven single ones, and all
     for (const auto& [place, losses] : want["without"].items()) EXPECT_GT(apart(losses), 200 * bound) << place;
     for (size_t t = 0; t < run.size(); ++t)
         EXPECT_NEAR(run[t].gradient_norm, want["norms"][t].get<double>(), 1e-4 * run[t].gradient_norm) << t;
