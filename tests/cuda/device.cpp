@@ -42,7 +42,8 @@ Extent extent() {
 }
 
 Kit& kit() {
-    static auto device = new Result<OpenDevice>(open());  // never closed: the driver may be gone before static objects
+    // never closed, because the driver may be gone before static objects are destroyed
+    static auto device = new Result<OpenDevice>(open());
     if (!*device) {
         fmt::print(stderr, "tests of CUDA kernels: {}\n", device->error().message());
         std::exit(2);

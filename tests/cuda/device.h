@@ -1,4 +1,4 @@
-// The GPU that these tests run on, opened once, and what their checks say as assertions. Environment:
+// Opens the GPU of these tests once, and turns the results of checks into assertions. Environment:
 //   NIBBLE_DEVICE       cuda (default) or cuda:N
 //   NIBBLE_CUDA_TESTS   all (default), small (short shapes) or tiny (a few launches of every kernel, for racecheck)
 //   NIBBLE_CUDA_MEMORY  GiB of device memory for the checks' data (default 24)
@@ -13,10 +13,11 @@ namespace nibble::bench {
 enum class Extent : uint8_t { all, small, tiny };
 Extent extent();
 
-// Ends the program where there is no GPU: a test of kernels that found none must not look like one that passed.
+// Ends the program if there is no GPU, because kernel tests without a GPU must not appear to pass.
 Kit& kit();
 
-// Every check compared something and found nothing wrong. The counts become properties of the test in its XML or JSON.
+// Expects that every check compared values and found no error. The counts become properties of the test in its XML or
+// JSON.
 void expect_all(const Result<std::vector<Check>>& checks);
 
 }  // namespace nibble::bench

@@ -1,4 +1,4 @@
-// The way back through attention: gradients against double precision, and the same bits wherever a document lies.
+// Tests the backward pass of attention: gradients against double precision, and equal bits wherever a document begins.
 #include "cuda/device.h"
 #include "kernels/attention_backward_cuda.h"
 #include "kernels/prepare_training_cuda.h"
@@ -10,20 +10,20 @@
 namespace nibble::bench {
 namespace {
 
-// P and dS are rounded to BF16 before they multiply, gradients after.
+// P and dS are rounded to BF16 before they multiply, gradients afterwards.
 constexpr double gradient_bound = 8e-3;
 
 struct Shape {
     int heads, kv_heads, dim;
     int64_t window = 0;
-    std::vector<int> documents;  // their tokens
+    std::vector<int> documents;  // tokens per document
     std::string name() const {
         return fmt::format("way back through attention, {}/{} heads of {}, {} documents{}", heads, kv_heads, dim,
                            documents.size(), window ? fmt::format(", window {}", window) : "");
     }
 };
 
-// Gradients of tokens, each as [tokens, heads or kv_heads, dim].
+// Gradients of tokens, each [tokens, heads or kv_heads, dim].
 template <class T>
 struct Gradients {
     std::vector<T> dq, dk, dv;
@@ -45,9 +45,9 @@ public:
     int64_t q_cols() const { return int64_t{shape_.heads} * shape_.dim; }
     int64_t kv_cols() const { return int64_t{shape_.kv_heads} * shape_.dim; }
 
-    // Makes what the forward pass gives as well, which run() reads.
+    // Also computes the outputs of the forward pass, which run() reads.
     Gradients<double> reference();
-    // Of the tokens [begin, end) alone, whole documents.
+    // Computes only the tokens [begin, end), which must be whole documents.
     Result<Gradients<uint16_t>> run(int64_t begin, int64_t end);
 
 private:
@@ -153,7 +153,7 @@ Result<std::vector<Check>> check_shape(Kit& kit, const Shape& shape) {
             const double off = bf16_to_float(x[i]) - y[i];
             square += off * off, norm += y[i] * y[i];
         }
-        // A query that sees one key has no gradient.
+        // A query that sees only one key has no gradient.
         const double distance = std::sqrt(square / std::max(norm, 1e-4 * static_cast<double>(y.size())));
         if (!(distance <= gradient_bound)) error.note(fmt::format("{}: {:.2e}", which, distance));
         error.worst = std::max(error.worst, distance), error.compared += std::ssize(y);
@@ -167,7 +167,7 @@ Result<std::vector<Check>> check_shape(Kit& kit, const Shape& shape) {
         if (!std::equal(part.begin(), part.end(), whole.begin() + begin))
             bits.note(fmt::format("{} from {} on", which, begin));
     };
-    // The order of a document's sums follows from where it begins in a tile of 64 rows.
+    // The order of a document's sums depends on its position within a tile of 64 rows.
     int64_t begin = 0;
     for (const int n : shape.documents) {
         if (begin % 64 == 0) {

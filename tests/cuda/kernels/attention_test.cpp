@@ -11,9 +11,9 @@
 namespace nibble::bench {
 namespace {
 
-// Probabilities of 8 (BF16) or 11 bits, outputs of 8, scores in FP32.
+// Tolerance for probabilities of 8 (BF16) or 11 bits, outputs of 8, and FP32 scores.
 constexpr double attention_bound = 4e-3;
-// Of logarithms to base 2 of sums, whose terms' exponents are FP32 sums of up to 256 products.
+// Tolerance for base-2 logarithms of sums. The exponents of their terms are FP32 sums of up to 256 products.
 constexpr double log_sum_bound = 3e-4;
 
 using cuda::KvType;
@@ -29,13 +29,13 @@ struct Shape {
     }
 };
 
-// Query rows [first, first + rows) of a sequence; row 0 stands at position length - rows of the sequence.
+// Query rows [first, first + rows) of a sequence. Row 0 is at position length - rows of the sequence.
 struct Piece {
     int sequence;
     int32_t first, rows;
 };
 
-// Of query rows.
+// Outputs of query rows.
 struct Outputs {
     std::vector<uint16_t> words;  // [rows, q_heads, v_dim]
     std::vector<float> log_sums;  // [rows, q_heads]
@@ -45,8 +45,8 @@ struct Wanted {
     double log_sum = 0;
 };
 
-// Sequences with their keys and values on the host (as the cache holds them) and in pages in random order; queries for
-// the last positions.
+// Sequences with their keys and values on the host (as the cache stores them) and in pages in random order, and queries
+// for the last positions.
 class Sequences {
 public:
     static constexpr int32_t most_rows = 150;
@@ -72,7 +72,7 @@ private:
     Kit& kit_;
     Shape shape_;
     std::vector<int32_t> lengths_;
-    std::vector<int64_t> first_, first_q_;  // token, query row of each sequence
+    std::vector<int64_t> first_, first_q_;  // first token and first query row of each sequence
     std::vector<uint16_t> k_, v_, q_;
     std::vector<float> k_scales_, v_scales_;
     std::vector<int32_t> table_;
@@ -93,7 +93,7 @@ Status Sequences::make(std::vector<int32_t> lengths) {
         pages += own;
         pitch_ = std::max(pitch_, own);
     }
-    // Scores with a spread of about 3: some positions matter far more than others.
+    // Scores have a spread of about 3, so that some positions matter far more than others.
     k_ = kit_.normal_bf16(tokens * kv.kv_heads * kv.k_dim, 1.0f);
     v_ = kit_.normal_bf16(tokens * kv.kv_heads * kv.v_dim, 1.0f);
     q_ = kit_.normal_bf16(queries * shape_.q_heads * kv.k_dim, 3.0f);
@@ -139,7 +139,7 @@ Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
         segments.push_back({all_rows, p.rows, position, static_cast<int32_t>(segments.size())});
         all_rows += p.rows;
         longest = std::max(longest, position + p.rows);
-        // Pages that no query of the piece sees are gone.
+        // Pages that no query of the piece sees are invalid.
         std::vector<int32_t> row(table_.begin() + p.sequence * pitch_, table_.begin() + (p.sequence + 1) * pitch_);
         if (shape_.window)
             for (int64_t i = 0; (i + 1) * kv.page_tokens <= position - shape_.window + 1; ++i)
@@ -211,7 +211,7 @@ Wanted Sequences::reference(int s, int32_t row, int q_head) const {
     return {std::move(out), top * std::numbers::log2e + std::log2(sum)};
 }
 
-// `few`: of all ways to cut the same rows, prompts together and the last rows with a chunk.
+// `few`: of all ways to cut the rows, only tests prompts together, and the last rows with a chunk.
 Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> lengths, Kit& kit, bool few) {
     Check error{shape.name() + ": distance from double precision"}, bits{shape.name() + ": same bits however cut"};
     Check sums{shape.name() + ": logarithms of sums"};
@@ -249,7 +249,7 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
             }
             const double here = std::sqrt(square / norm);
             double& worst = distance[static_cast<size_t>(s)];
-            worst = here <= worst ? worst : here;  // NaN stays
+            worst = here <= worst ? worst : here;  // keeps NaN
         }
     });
     error.compared = static_cast<int64_t>(all.words.size());
@@ -297,7 +297,7 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
         if (few) continue;
         for (const Piece& p : {Piece{s, 0, a}, Piece{s, a, b - a}, Piece{s, b, data.rows(s) - b}})
             if (p.rows > 0) NIBBLE_CHECK(compare({p}, true));
-        NIBBLE_CHECK(compare({{s, data.rows(s) / 2, 1}}, true));  // a decode step whose future is in the cache
+        NIBBLE_CHECK(compare({{s, data.rows(s) / 2, 1}}, true));  // a decode step; later positions are in the cache
     }
     NIBBLE_CHECK(compare(last, true));
     std::ranges::reverse(last);
@@ -322,7 +322,7 @@ Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInf
         return Ok{};
     };
     for (const KvType type : {KvType::bf16, KvType::e4m3}) {
-        if (tiny) {  // heads of 128 and 64 have a prefill kernel; 600 positions are two groups, which are merged
+        if (tiny) {  // heads of 128 and 64 have a prefill kernel; 600 positions are two groups that are merged
             const std::vector<int32_t> three{17, 130, 600};
             NIBBLE_CHECK(add({{type, 2, 16}, 8}, three));
             NIBBLE_CHECK(add({{type, 1, 64, 64, 64}, 3}, three));
@@ -333,7 +333,7 @@ Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInf
         }
         NIBBLE_CHECK(add({{type, 2, 16}, 8}, lengths));
         if (small) lengths.resize(9);
-        if (lengths.size() > 15) lengths.resize(15);  // the long ones once per type are enough
+        if (lengths.size() > 15) lengths.resize(15);  // long sequences are tested once per type only
         if (!small) NIBBLE_CHECK(add({{type, 8, 64}, 32}, lengths));
         NIBBLE_CHECK(add({{type, 3, 64, 64, 64}, 9}, lengths));
         NIBBLE_CHECK(add({{type, 2, 16, 128, 128, int64_t{1} << 16}, 6, 70}, lengths));

@@ -1,5 +1,5 @@
-// K, V and Q beside an FP8 cache against the definitions in formats/: what attention reads, what has no gradient, and
-// the numbers that scales follow from.
+// Tests K, V and Q with an FP8 cache against the definitions in formats/: the values that attention reads, values
+// without gradient, and the maxima for scales.
 #include "cuda/device.h"
 #include "kernels/cache_rows_cuda.h"
 
@@ -46,7 +46,7 @@ Result<Check> cached_rows(Kit& k, int64_t rows, int64_t row_tokens, int64_t k_wi
     NIBBLE_CHECK(cuda::clear_clipped(clear, k.stream));
     const int64_t apart = 6, numbers = apart * rows;
     std::vector<float> maxima(static_cast<size_t>(numbers), 0.0f);
-    maxima[2] = 99;  // what was seen before
+    maxima[2] = 99;  // an earlier maximum
     NIBBLE_TRY(float* device_maxima, k.upload(maxima));
     NIBBLE_TRY(uint64_t * clipped, k.upload(std::vector<uint64_t>{7, 5}));
     see.maxima = device_maxima + 2, see.apart = apart, see.clipped = clipped;

@@ -1,4 +1,4 @@
-// Products of one token in one kernel against the same kernels one after the other: the same bits.
+// Compares one-token products in one kernel with the same kernels one after another: the bits must be equal.
 #include "cuda/device.h"
 
 #include "kernels/elementwise_cuda.h"
@@ -26,7 +26,7 @@ private:
     Result<cuda::Operand> weight(int64_t n, int64_t k, bool bias);
     Result<cuda::ChainedProduct> packed(int64_t n, int64_t k, bool bias);
     Result<cuda::ChainedProduct> chained(const Shape& s, int64_t n, int64_t k, float input_scale);
-    // One after the other. Inputs as the product reads them: codes, or BF16 as they are.
+    // The separate kernels. input(): the product's inputs as codes or BF16.
     Result<const std::byte*> input(const cuda::ChainedProduct& p, const std::byte* x);
     Status product(const cuda::ChainedProduct& p, const std::byte* x, float* y, std::byte* activated = nullptr);
 };
@@ -127,7 +127,7 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
     NIBBLE_TRY(std::byte * h_out, poisoned(2 * s.hidden));
     NIBBLE_TRY(uint64_t * meet, arena.allocate_array<uint64_t>(1));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(meet), 0, 8, stream));
-    // One after the other; the stream's sum goes back to h[0].
+    // The separate kernels; the sum of the stream goes back to h[0].
     NIBBLE_TRY(const std::byte* c0, input(list[0], heads));
     NIBBLE_CHECK(product(list[0], c0, y[0]));
     NIBBLE_TRY(std::byte * x, poisoned(2 * s.hidden));

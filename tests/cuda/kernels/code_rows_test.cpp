@@ -1,4 +1,4 @@
-// Rows that leave a norm or an activation as E4M3 codes: the codes and scales that quantize_inputs() makes of the same
+// Tests norms and activations that write E4M3 codes: codes and scales must be those of quantize_inputs() for the same
 // rows in BF16 (which check_inputs() compares with the CPU's).
 #include "cuda/device.h"
 

@@ -1,5 +1,5 @@
-// Log-probabilities under the distribution that tokens are drawn from, of labels and of tokens that were drawn, against
-// kernels/token_filter.h and log_softmax; the gradient against double precision.
+// Tests log-probabilities under the sampling distribution, of labels and of sampled tokens, against
+// kernels/token_filter.h and log_softmax; and the gradient against double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/loss_cuda.h"
@@ -34,9 +34,9 @@ std::vector<DrawnCase> drawn_cases(int64_t width) {
 class DrawnChecker : Kit {
 public:
     DrawnChecker(const Kit& kit, const ElementwiseKernels& ref) : Kit(kit), ref_(ref) {}
-    // `step`: logits are multiples of it; 0: of nothing.
+    // `step`: logits are multiples of it; 0: arbitrary.
     Result<Check> labels(int64_t width, float sigma, float step);
-    // Of the raw distribution: label_loss().
+    // Tests label_loss() for the raw distribution.
     Result<Check> raw_labels(int64_t width, float sigma);
 
 private:
@@ -58,14 +58,14 @@ Result<Check> DrawnChecker::labels(int64_t width, float sigma, float step) {
         std::vector<float> logits = normal(rows * width, sigma);
         if (step > 0)
             for (float& v : logits) v = std::round(v / step) * step;
-        // One sharp row: far more than 32 below the largest lie tokens that top-k may keep.
+        // One sharp row: tokens far more than 32 below the largest may be kept by top-k.
         for (int64_t i = 0; i < width; ++i) logits[static_cast<size_t>(i)] *= 40;
         std::vector<int32_t> labels(rows);
         std::vector<float> slopes = normal(rows, 1.0f);
         std::vector<cuda::SampleRow> requests;
         TokenFilter filter;
         for (int64_t r = 0; r < rows; ++r) {
-            // Of labels some are drawn, so that filters keep them.
+            // Some labels are sampled, so that filters keep them.
             std::vector<float> row(logits.begin() + r * width, logits.begin() + (r + 1) * width);
             ref_.round_bf16(row.data(), width);
             const TokenRequest request{
@@ -82,7 +82,7 @@ Result<Check> DrawnChecker::labels(int64_t width, float sigma, float step) {
         NIBBLE_TRY(const int32_t* device_labels, upload(labels));
         NIBBLE_TRY(const float* device_slopes, upload(slopes));
         NIBBLE_TRY(std::byte * out, poisoned(4 * rows));
-        // The gradient in the logits' place.
+        // The gradient overwrites the logits.
         NIBBLE_CHECK(cuda::drawn_label_loss({.rows = rows,
                                              .vocab = width,
                                              .logits = narrow_logits,
@@ -149,7 +149,7 @@ Result<Check> DrawnChecker::raw_labels(int64_t width, float sigma) {
     labels[0] = 0, labels[1] = static_cast<int32_t>(width - 1), labels[2] = -1;
     slopes[3] = 0;
     logits[static_cast<size_t>(4 * width + labels[4])] = 60;                       // far above all others
-    logits[static_cast<size_t>(5 * width + (labels[5] + 3) % width)] = -INFINITY;  // left out by a mask
+    logits[static_cast<size_t>(5 * width + (labels[5] + 3) % width)] = -INFINITY;  // excluded by a mask
     logits[static_cast<size_t>(6 * width + (labels[6] + 1) % width)] = NAN;
     logits[static_cast<size_t>(7 * width + (labels[7] + 1) % width)] = INFINITY;
     NIBBLE_TRY(std::byte * device_logits, upload_narrow(logits));
@@ -188,7 +188,7 @@ Result<Check> DrawnChecker::raw_labels(int64_t width, float sigma) {
     return check;
 }
 
-// A NaN or an infinity anywhere in a row is told, and bad arguments are refused.
+// A NaN or an infinity anywhere in a row is reported, and invalid arguments are refused.
 Result<Check> bad_rows(const Kit& kit) {
     Kit k = kit;
     Check check{"drawn labels: NaN, infinities, refusals"};
@@ -242,7 +242,7 @@ Result<std::vector<Check>> check_drawn_labels(const Kit& kit) {
         NIBBLE_TRY(Check c, checker.labels(width, sigma, step));
         checks.push_back(std::move(c));
     }
-    // One thread block a row, and clusters of two, four and eight; runs that end anywhere.
+    // One thread block per row, and clusters of two, four and eight; rows of any length.
     for (const auto& [width, sigma] : {std::pair<int64_t, float>{8, 1.0f},
                                        {1000, 1.0f},
                                        {4104, 2.0f},

@@ -1,4 +1,4 @@
-// The kernels between the products, bit for bit against kernels/elementwise.h's `ref`.
+// Compares the kernels between products with `ref` of kernels/elementwise.h, bit for bit.
 #include "cuda/device.h"
 
 #include "kernels/elementwise_backward_cuda.h"
@@ -25,7 +25,7 @@ public:
     Result<Check> embed_and_argmax();
 
 private:
-    // What the cache should hold: keys and values of one head at a slot.
+    // Writes the expected cache content: keys and values of one head at a slot.
     void put(std::vector<uint8_t>& pages, const cuda::KvShape& kv, int64_t slot, int head, const float* k,
              const float* v, float k_scale, float v_scale) const;
     struct Angles {
@@ -42,7 +42,8 @@ private:
     const ElementwiseKernels& ref_;
 };
 
-// Where RowsOut puts element (t, j): from the description of w4a16 columns, not from the kernels' code.
+// Returns the position of element (t, j) in RowsOut. It follows the description of w4a16 columns, not the kernels'
+// code.
 size_t place(int64_t t, int64_t j, int64_t width, int tile) {
     if (tile == 0) return static_cast<size_t>(t * width + j);
     const int64_t block = j / 64, pair = j % 64 / 2, chunk = pair % 8, in_chunk = pair / 8, row = t % tile;
@@ -52,7 +53,7 @@ size_t place(int64_t t, int64_t j, int64_t width, int tile) {
 
 void note(Check& check, std::string where) { check.note(std::move(where)); }
 
-// want [tokens, width] of BF16 values against what lies in `got`.
+// Compares want [tokens, width] of BF16 values with `got`.
 void compare(Check& check, const std::vector<float>& want, const std::vector<uint16_t>& got, int64_t width, int tile) {
     for (size_t i = 0; i < want.size(); ++i, ++check.compared) {
         const auto t = static_cast<int64_t>(i) / width, j = static_cast<int64_t>(i) % width;
@@ -62,7 +63,7 @@ void compare(Check& check, const std::vector<float>& want, const std::vector<uin
     }
 }
 
-// Of numbers as BF16 holds them.
+// Returns the largest magnitude of numbers after rounding to BF16.
 float largest(const std::vector<float>& x) {
     float m = 0;
     for (const float v : x) m = std::max(m, magnitude(round_to_bf16(v)));
@@ -173,7 +174,7 @@ Result<Check> Checker::activate(Activation a, std::string_view name, bool gated,
     const DeviceArena::Mark mark = arena.mark();
     const int64_t stride = width * (gated ? 2 : 1) + (tile ? 0 : 64);
     std::vector<float> in = normal(tokens * stride, 4.0f);
-    // Every finite BF16 pattern goes through the first rows.
+    // The first rows contain every finite BF16 pattern.
     for (size_t i = 0; i < 65536 && i < in.size(); ++i) {
         const float v = bf16_to_float(static_cast<uint16_t>(i));
         if (std::isfinite(v) && static_cast<int64_t>(i) % stride < width) in[i] = v;
@@ -190,7 +191,7 @@ Result<Check> Checker::activate(Activation a, std::string_view name, bool gated,
     }
     NIBBLE_TRY(const auto got, download<uint16_t>(out, words));
     compare(check, want, got, width, tile);
-    if (tile == 0) {  // rows that are BF16 already
+    if (tile == 0) {  // rows that are already BF16
         std::vector<uint16_t> rows;
         for (int64_t t = 0; t < tokens; ++t)
             for (int64_t j = 0; j < width * (gated ? 2 : 1); ++j)
@@ -245,7 +246,7 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
     const int64_t room = pages * kv.page_tokens;
     for (int64_t t = 0; t < tokens; ++t) {
         position.push_back(static_cast<int32_t>(t * 7 % positions));
-        slots.push_back(t == 5 ? -1 : t * 3 % room);  // each once
+        slots.push_back(t == 5 ? -1 : t * 3 % room);  // each slot at most once
     }
     std::vector<float> k_scales, v_scales;
     for (int h = 0; h < kv_heads; ++h) {
@@ -311,7 +312,7 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
         return Ok{};
     };
     NIBBLE_CHECK(compare_pages());
-    r.qkv = nullptr;  // rows that are BF16 already, into slots apart and side by side
+    r.qkv = nullptr;  // rows that are already BF16, into separate and adjacent slots
     NIBBLE_TRY(r.qkv_rows, upload_bytes(rounded_qkv));
     for (const bool beside : {false, true}) {
         for (size_t t = 0; beside && t < slots.size(); ++t)
@@ -330,7 +331,7 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
     return check;
 }
 
-// The same as rows of their own.
+// The same for separate rows of q, k and v.
 Status Checker::rope_rows(Check& check, const cuda::RopeAppend& r, const cuda::KvShape& kv,
                           const std::vector<uint16_t>& qkv, const std::vector<float>& want_q,
                           const std::vector<float>& want_k, const std::vector<float>& want_v) {
@@ -446,7 +447,7 @@ Result<Check> Checker::embed_and_argmax() {
             note(check, fmt::format("embedding word {}", i));
 
     std::vector<float> logits = normal(tokens * vocabulary, 1.0f);
-    logits[4000] = logits[77] = 9.0f;           // equals: the first
+    logits[4000] = logits[77] = 9.0f;           // equal logits: the first one wins
     logits[vocabulary + 4999] = std::nanf("");  // NaN wins
     std::fill_n(logits.begin() + 2 * vocabulary, vocabulary, -0.0f);
     logits[static_cast<size_t>(2 * vocabulary + 3)] = 0.0f;  // both zeros are equal

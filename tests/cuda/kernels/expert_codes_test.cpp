@@ -1,5 +1,5 @@
-// Experts as codes on the FP8 tensor cores: every tile of tokens against the dense product of the same expert's codes
-// bit for bit, and against double precision.
+// Tests experts as codes on the FP8 tensor cores: every tile of tokens against the dense product of the same expert's
+// codes, bit for bit, and against double precision.
 #include "base/thread_pool.h"
 #include "cuda/device.h"
 #include "kernels/product_cuda.h"
@@ -26,7 +26,7 @@ struct Case {
 class CodedExperts : Kit {
 public:
     CodedExperts(const Kit& kit, const Case& c) : Kit(kit), c_(c), groups_((c.k + 127) / 128) {}
-    // `averages`: rows of an expert.
+    // `averages`: mean rows per expert.
     Result<Check> run(const std::vector<int64_t>& averages);
 
 private:
@@ -36,7 +36,7 @@ private:
         cuda::ProductInput device;
     };
     Status make_weights();
-    // BF16 rows -> codes and scales, on both sides.
+    // Converts BF16 rows to codes and scales, on host and device.
     Result<Inputs> quantize(const std::vector<uint16_t>& x, int64_t rows, const int32_t* begin);
     Status slots(Check& check, int64_t average);
     void against_double(Check& check, const Inputs& in, const std::vector<int32_t>& begin,
@@ -46,8 +46,8 @@ private:
     int64_t groups_;
     ThreadPool pool_;
     cuda::Experts all_;
-    int64_t bytes_ = 0;                       // of an expert's codes
-    std::vector<std::vector<float>> values_;  // of every expert, decoded
+    int64_t bytes_ = 0;                       // per expert
+    std::vector<std::vector<float>> values_;  // decoded, by expert
     std::vector<float> bias_, input_scales_;
     const float* device_input_scales_ = nullptr;
     bool gathered() const { return c_.activation != ActivationFormat::fp8; }
@@ -63,7 +63,7 @@ Status CodedExperts::make_weights() {
     NIBBLE_TRY(std::byte * tiles, arena.allocate(bytes_ * experts));
     NIBBLE_CHECK(fill_device(tiles, 0, bytes_ * experts, stream));
     NIBBLE_TRY(const QuantizeKernels* kernels, select_quantize_kernels("ref"));
-    std::vector<float> scales;  // per row or tile of all experts, or of each
+    std::vector<float> scales;  // per row or tile of all experts, or per expert
     for (int64_t e = 0; e < experts; ++e) {
         QuantMatrix q(c_.format, c_.n, c_.k);
         for (uint8_t& code : q.codes) {
@@ -139,7 +139,7 @@ void CodedExperts::against_double(Check& check, const Inputs& in, const std::vec
                 sum += term, terms += std::abs(term);
             }
             const double d = std::abs(got[size_t(i * c_.n + r)] - sum) / terms;
-            worst[size_t(i)] = d <= worst[size_t(i)] ? worst[size_t(i)] : d;  // NaN stays
+            worst[size_t(i)] = d <= worst[size_t(i)] ? worst[size_t(i)] : d;  // keeps NaN
         }
     });
     for (int64_t i = 0; i < slots; ++i, ++check.compared) {
@@ -148,7 +148,7 @@ void CodedExperts::against_double(Check& check, const Inputs& in, const std::vec
     }
 }
 
-// About `average` rows an expert: some without any, one with many.
+// Gives experts about `average` rows: some have none, one has many.
 Status CodedExperts::slots(Check& check, int64_t average) {
     const DeviceArena::Mark mark = arena.mark();
     std::vector<int32_t> begin{0}, rows;
@@ -180,7 +180,7 @@ Status CodedExperts::slots(Check& check, int64_t average) {
         else if (float_bits(strided[size_t(i)]) != 0xA5A5A5A5u)
             check.note(fmt::format("wrote outside its output, word {}", i));
     }
-    // Sorted rows of codes: the dense product does not gather.
+    // Sorted rows of codes, because the dense product does not gather.
     std::vector<uint8_t> codes;
     std::vector<float> scales;
     for (int64_t i = 0; i < count; ++i) {
@@ -215,7 +215,7 @@ Status CodedExperts::slots(Check& check, int64_t average) {
         if (float_bits(got[size_t(i)]) != float_bits(want[size_t(i)]))
             check.note(fmt::format("about {} rows: slot {} row {}: {} instead of {}", average, i / c_.n, i % c_.n,
                                    got[size_t(i)], want[size_t(i)]));
-    // The same rows, sorted before.
+    // The same rows, sorted beforehand.
     cuda::ProductInput again{.x = sorted_codes, .codes = true, .tokens = count};
     if (in.device.token_scales) again.token_scales = sorted_scales;
     if (in.device.group_scales) again.group_scales = sorted_scales;
@@ -251,11 +251,11 @@ Result<std::vector<Check>> check_expert_codes(const Kit& kit, bool small) {
                             {Format::fp8_row, A::fp8, 20, 16},
                             {Format::fp8_block128, A::fp8_group128, 256, 1160, true},
                             {Format::fp8_block128, A::fp8_group128, 300, 200}};
-    // Shares that end inside a block of rows, several rounds.
+    // Shares that end inside a block of rows; several rounds.
     if (!small) cases.push_back({Format::fp8_block128, A::fp8_group128, 640, 768});
     if (!small) cases.push_back({Format::fp8, A::fp8, 700, 904, true});
     for (const Case& c : cases) {
-        // Every tile of tokens: 8, 16, 32, 64, 128.
+        // Covers every tile of tokens: 8, 16, 32, 64, 128.
         NIBBLE_TRY(auto check, CodedExperts(kit, c).run({1, 3, 8, 18, 40, 70}));
         results.push_back(std::move(check));
     }

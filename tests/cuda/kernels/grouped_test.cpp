@@ -1,5 +1,5 @@
-// W4A16 products of experts: every tile of tokens and way of sharing rows against matmul() bit for bit, and against
-// double precision; activated outputs against activate().
+// Tests W4A16 products of experts: every tile of tokens and way of sharing rows against matmul() bit for bit and
+// against double precision, and activated outputs against activate().
 #include "base/thread_pool.h"
 #include "cuda/device.h"
 #include "kernels/elementwise_cuda.h"
@@ -15,13 +15,13 @@ namespace {
 constexpr double bound = 4e-6;
 constexpr int experts = 37;
 constexpr int64_t few_inputs = 50;  // rows of x that slots share
-constexpr int rounds = 24;          // of a crowded case
+constexpr int rounds = 24;          // for crowded cases
 
 struct Case {
     Format format = Format::nvfp4;
     int64_t n = 0, k = 0, slots = 0;
-    bool gated = false;    // first half of the rows, second half
-    bool crowded = false;  // as inside a model: six experts have all slots, every row of x is another, many times over
+    bool gated = false;    // gate rows, then up rows
+    bool crowded = false;  // like a model: six experts have all slots, every row of x is different, many repetitions
 };
 
 class Grouped : Kit {
@@ -32,23 +32,23 @@ public:
 private:
     Status make_weights();
     void make_slots();
-    // y [slots, n] of the experts one by one through matmul().
+    // Computes y [slots, n], expert by expert, with matmul().
     Result<std::vector<float>> one_by_one();
     void against_double(Check& check, const std::vector<float>& got);
-    // Launch after launch gives `want`: the weights of an expert come out of L2 again while x is cold.
+    // Expects `want` from many launches: an expert's weights are read from L2 again while x is cold.
     Status again(Check& check, const cuda::ExpertsInput& in, const std::vector<float>& want);
     Status activated(Check& check, const cuda::ExpertsInput& in);
-    // The kernel of one token, choosing for itself, beside route() and the others.
+    // Compares the kernel for one token, which also chooses the experts, with route() and the other kernels.
     Status one_token(Check& check, bool sigmoid);
-    // Its second product with the weighted sum inside, beside combine_experts().
+    // Compares its second product, which includes the weighted sum, with combine_experts().
     Status combined(Check& check, const cuda::ExpertsInput& first, const cuda::ExpertsInput& second,
                     const cuda::PackedExperts& w, const cuda::Routing& want, const cuda::Routing& got);
 
     Case c_;
     ThreadPool pool_;
-    int64_t bytes_ = 0;  // of an expert's records
+    int64_t bytes_ = 0;  // bytes per expert's records
     cuda::PackedExperts plain_, paired_;
-    std::vector<std::vector<float>> values_;  // of every expert
+    std::vector<std::vector<float>> values_;  // by expert
     std::vector<float> scales_, bias_;        // [experts, n]
     std::vector<int32_t> begin_{0}, rows_;
     std::vector<uint16_t> x_;
@@ -98,7 +98,7 @@ Status Grouped::make_weights() {
     for (int64_t e = 0; e < experts; ++e)
         for (int64_t i = 0; i < c_.n; ++i) {
             const int64_t half = c_.n / 2, at = i % half / 8 * 16 + i % half % 8 + i / half * 8;
-            if (at >= c_.n) continue;  // only where gated
+            if (at >= c_.n) continue;  // gated cases only
             pair_scales[size_t(e * c_.n + at)] = scales_[size_t(e * c_.n + i)];
             pair_bias[size_t(e * c_.n + at)] = bias_[size_t(e * c_.n + i)];
         }
@@ -107,7 +107,7 @@ Status Grouped::make_weights() {
     return Ok{};
 }
 
-// Many experts without a row, some with more than a tile.
+// Leaves many experts without a row, and gives some more than a tile.
 void Grouped::make_slots() {
     std::vector<int32_t> of(experts);
     for (int64_t i = 0; i < c_.slots; ++i) {
@@ -167,7 +167,7 @@ void Grouped::against_double(Check& check, const std::vector<float>& got) {
                 sum += term, terms += std::abs(term);
             }
             const double d = std::abs(got[size_t(i * c_.n + r)] - sum) / terms;
-            worst[size_t(i)] = d <= worst[size_t(i)] ? worst[size_t(i)] : d;  // NaN stays
+            worst[size_t(i)] = d <= worst[size_t(i)] ? worst[size_t(i)] : d;  // keeps NaN
         }
     });
     for (int64_t i = 0; i < c_.slots; ++i, ++check.compared) {
@@ -215,12 +215,12 @@ Status Grouped::activated(Check& check, const cuda::ExpertsInput& in) {
 
 Status Grouped::one_token(Check& check, bool sigmoid) {
     const DeviceArena::Mark mark = arena.mark();
-    const int top_k = c_.n > 2000 ? 10 : 6;  // four chunks a warp as well
+    const int top_k = c_.n > 2000 ? 10 : 6;  // also tests four chunks per warp
     const cuda::RouterConfig config{
         .experts = experts, .top_k = top_k, .sigmoid = sigmoid, .round = !sigmoid, .scaling = 2.5f};
     if (!cuda::takes_one_token(config, plain_)) return fail("no kernel for one token of [{}, {}]", c_.n, c_.k);
     std::vector<float> logits = normal(experts, 1.0f);
-    std::fill_n(logits.begin() + 9, 5, 1.25f);  // equal ones
+    std::fill_n(logits.begin() + 9, 5, 1.25f);  // equal logits
     NIBBLE_TRY(const float* device_logits, upload(logits));
     NIBBLE_TRY(const float* bias, upload(normal(experts, 0.3f)));
     if (!sigmoid) bias = nullptr;
@@ -250,7 +250,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     cuda::PackedExperts plain = plain_, paired = c_.gated ? paired_ : plain_;
     plain.begin = paired.begin = want.begin;
     const auto y = [&](std::byte* to) { return cuda::ExpertsOutput{.y = reinterpret_cast<float*>(to)}; };
-    // Beside it, a plain product.
+    // A plain product in the same launch.
     constexpr int other = 5;
     NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = 1, .n = c_.n, .k = c_.k, .weights = c_.format}, device));
     NIBBLE_TRY(float* dense, arena.allocate_array<float>((c_.n + 3) / 4 * 8));
@@ -282,7 +282,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
         NIBBLE_CHECK(cuda::grouped_matmul(one, paired, out(got_y), true, stream));
         NIBBLE_CHECK(same("activated"));
     }
-    // Behind a first product, as in a mixture; chosen before.
+    // After a first product, as in a mixture; then with experts that were chosen before.
     NIBBLE_CHECK(cuda::grouped_matmul(second, plain, y(want_y), true, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(one, plain, y(got_y), true, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(early, plain, y(got_y), true, stream));
@@ -301,7 +301,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
 Status Grouped::combined(Check& check, const cuda::ExpertsInput& first, const cuda::ExpertsInput& second,
                          const cuda::PackedExperts& w, const cuda::Routing& want, const cuda::Routing& got) {
     const cuda::RouterConfig& config = second.choice->config;
-    if (!cuda::takes_combine(config, w)) return Ok{};  // no empty chunks
+    if (!cuda::takes_combine(config, w)) return Ok{};  // a case with empty chunks
     NIBBLE_TRY(const float* shared, upload(normal(c_.n, 1.0f)));
     NIBBLE_TRY(float* y, arena.allocate_array<float>(config.top_k * c_.n));
     for (const float* beside : {shared, static_cast<const float*>(nullptr)}) {
@@ -360,7 +360,7 @@ Result<Check> Grouped::run() {
         if (float_bits(got[i]) != float_bits(want[i]))
             check.note(
                 fmt::format("slot {} row {}: {} instead of {}", int64_t(i) / c_.n, int64_t(i) % c_.n, got[i], want[i]));
-    // Sorted rows and weights asked for early, right behind another one: as the second product of a mixture.
+    // Sorted rows, with weights prefetched right after another launch: like the second product of a mixture.
     std::vector<uint16_t> sorted;
     for (const int32_t row : rows_) sorted.insert(sorted.end(), x_.begin() + row * c_.k, x_.begin() + (row + 1) * c_.k);
     NIBBLE_TRY(const std::byte* sorted_x, upload_bytes(sorted));
@@ -388,14 +388,14 @@ Result<std::vector<Check>> check_grouped(const Kit& kit, bool small) {
                             {Format::mxfp4, 208, 416, 100},       {Format::nvfp4, 72, 592, 700},
                             {Format::mxfp4, 128, 1056, 15, true}, {Format::nvfp4, 160, 336, 1000, true},
                             {Format::nvfp4, 208, 160, 1500, true}};
-    // Every tile of tokens for more than four slots an expert.
+    // Every tile of tokens for more than four slots per expert.
     for (const int64_t slots : {300, 700, 1110})
         cases.push_back({.n = 1856, .k = 2688, .slots = slots, .crowded = true});
-    // Many row tiles: a warp has all of K, with tiles of eight tokens.
+    // Many row tiles: each warp has all of K, with tiles of eight tokens.
     if (!small) cases.push_back({Format::nvfp4, 1856, 2688, 140});
     if (!small) cases.push_back({Format::nvfp4, 1536, 2048, 120, true});
     if (!small) cases.push_back({Format::mxfp4, 2688, 1856, 900});
-    // Chunks of more than one record: six of them, eight.
+    // Chunks of several records: six and eight.
     if (!small) cases.push_back({Format::nvfp4, 400, 2688, 400});
     if (!small) cases.push_back({Format::mxfp4, 72, 4096, 1400});
     for (const Case& c : cases) {

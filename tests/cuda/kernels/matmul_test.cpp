@@ -14,10 +14,10 @@
 namespace nibble::bench {
 namespace {
 
-// A product may be off by this much of the sum of the magnitudes of its terms.
+// Tolerance of a product, relative to the sum of the magnitudes of its terms.
 constexpr double matmul_bound = 4e-6;
 
-// Every shape of thread block that is compiled, with one part.
+// Returns every compiled shape of thread block, with one part.
 std::vector<cuda::MatmulTiling> matmul_tilings() {
     return {{16, 4, 1, 1}, {16, 2, 2, 1}, {32, 4, 1, 1}, {32, 2, 2, 1}, {64, 2, 1, 1}, {96, 2, 1, 1}, {128, 2, 1, 1}};
 }
@@ -76,7 +76,7 @@ private:
         d.refused = counter[0];
         return d;
     }
-    // y [m, n] and 64 words behind it that must stay as they are.
+    // Computes y [m, n], followed by 64 words that must not change.
     Result<std::vector<float>> run(int64_t m, const OnDevice& w, const uint16_t* x, const float* scale, bool overlap,
                                    const cuda::MatmulTiling& tiling = {}, cuda::MatmulFactors factors = {}) {
         if (!factors.row_scales) factors.tensor_scale = scale;
@@ -95,7 +95,7 @@ private:
             NIBBLE_CHECK(cuda::permute(plan, tokens, permuted, {overlap}, stream_));
             tokens = permuted;
         }
-        // Twice: counters must be as they were.
+        // Twice, because counters must be reset after each launch.
         for (int round = 0; round < (plan.workspace_bytes ? 2 : 1); ++round)
             NIBBLE_CHECK(cuda::matmul(plan, tokens, w.view(), factors, y, plan.workspace_bytes ? workspace : nullptr,
                                       {overlap}, stream_));
@@ -126,7 +126,7 @@ float value_at(const QuantMatrix& w, int64_t row, int64_t col) {
            e4m3_to_float(w.block_scales[static_cast<size_t>((row * w.cols + col) / 16)]);
 }
 
-// Every code under every scale at every place of a record: one-hot tokens read the matrix column by column.
+// Tests every code with every scale at every position of a record: one-hot tokens read the matrix column by column.
 Result<Check> Checker::every_code_and_scale() {
     Check check{"every code and block scale"};
     QuantMatrix w(Format::nvfp4, 32, 2048);
@@ -180,7 +180,7 @@ Result<Check> Checker::round_trip(int64_t n, int64_t k) {
     return check;
 }
 
-// Gate and up whose rows take turns, activated inside the product or after it, against the product of either.
+// Gate and up with alternating rows, activated inside the product or after it, against the separate products.
 Result<Check> Checker::gated(int64_t half, int64_t k) {
     Check check{fmt::format("gate and up of {}x{}, activated", half, k)};
     const DeviceArena::Mark mark = arena_.mark();
@@ -189,7 +189,7 @@ Result<Check> Checker::gated(int64_t half, int64_t k) {
     NIBBLE_TRY(const OnDevice up_alone, pack(up));
     NIBBLE_TRY(std::byte * records, arena_.allocate(cuda::packed_bytes(2 * half, k)));
     NIBBLE_TRY(uint32_t * refused, upload(std::vector<uint32_t>{0}));
-    // In two panels, as a loader does.
+    // In two panels, like a loader.
     const int64_t panel = half / 32 * 16;
     for (const auto& [from, first] : {std::pair{&gate_alone, int64_t{0}}, {&up_alone, int64_t{16}}})
         for (const auto& [row, rows] : {std::pair{int64_t{0}, panel}, {panel, half - panel}}) {
@@ -248,7 +248,7 @@ Result<Check> Checker::gated(int64_t half, int64_t k) {
     return check;
 }
 
-// The norm inside a product of one token against add_norm() and the product after it.
+// Compares a one-token product that includes the norm with add_norm() followed by the product.
 Result<Check> Checker::normed(int64_t n, int64_t k) {
     Check check{fmt::format("norm inside {}x{}", n, k)};
     const DeviceArena::Mark mark = arena_.mark();
@@ -257,7 +257,7 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, cuda::plan_matmul({.m = 1, .n = n, .k = k}, device_));
     if (!plan.norms) return fail("matmul: the plan for {} x {} makes no norm", n, k);
     std::normal_distribution<float> normal;
-    // A router's product beside it.
+    // A router's product in the same launch.
     NIBBLE_CHECK(cuda::prepare_products(device_));
     constexpr int64_t experts = 120;
     std::vector<uint16_t> router(static_cast<size_t>(experts * k));
@@ -392,7 +392,7 @@ Result<std::vector<Check>> Checker::products(int64_t n, int64_t k) {
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < x.size(); ++i)
         x[i] = bf16_from_float(normal(random_) * std::ldexp(1.0f, static_cast<int>(random_() % 8)));
-    // Twice, so that any run of up to eight tokens is contiguous.
+    // Doubled, so that any run of up to eight tokens is contiguous.
     std::vector<uint16_t> doubled(x);
     doubled.insert(doubled.end(), x.begin(), x.end());
     NIBBLE_TRY(const uint16_t* device_x, upload(doubled));
@@ -439,8 +439,7 @@ Result<std::vector<Check>> Checker::products(int64_t n, int64_t k) {
     return std::vector{bits, error};
 }
 
-// More tokens than the GEMV takes, against the GEMV: the same bits.
-// by_row: a scale and a bias for every row.
+// More tokens than the GEMV supports must give the bits of the GEMV. by_row: each row has its own scale and bias.
 Result<Check> Checker::wide(int64_t n, int64_t k, const std::vector<int64_t>& batches, bool tilings, bool by_row) {
     Check check{fmt::format("{}x{}: m > 8 has the bits of m <= 8{}", n, k, by_row ? ", factors by row" : "")};
     const DeviceArena::Mark mark = arena_.mark();
@@ -508,8 +507,8 @@ Result<std::vector<Check>> check_matmul(const Stream& stream, const DeviceInfo& 
         NIBBLE_TRY(auto normed, checker.normed(n, k));
         results.push_back(std::move(normed));
     }
-    // Every shape of launch: one to fourteen tiles a block, ragged last blocks, empty last chunks, several passes of x,
-    // clusters.
+    // Every shape of launch: one to fourteen tiles per block, partial last blocks, empty last chunks, several passes of
+    // x, clusters.
     std::vector<std::pair<int64_t, int64_t>> shapes{{16, 256}, {48, 2304}, {2128, 1280}, {48, 16384}};
     if (!small)
         shapes.insert(shapes.end(),
@@ -525,8 +524,8 @@ Result<std::vector<Check>> check_matmul(const Stream& stream, const DeviceInfo& 
         std::vector<int64_t> batches;
         bool by_row = false;
     };
-    // {2560, 2048}: more tiles than thread blocks, which go on from one to the next. {1002, 1536}: rows of y are not
-    // 16-byte aligned, empty chunks.
+    // {2560, 2048}: more tiles than thread blocks, which continue from one to the next. {1002, 1536}: rows of y are not
+    // 16-byte aligned; empty chunks.
     std::vector<Case> cases{{64, 2048, {9, 16, 40}},   {48, 2304, {17, 33}},    {2128, 1280, {9, 64, 131}},
                             {2560, 2048, {129, 1100}}, {1002, 1536, {20, 131}}, {2132, 1280, {20, 64, 70, 131}, true}};
     if (!small) {

@@ -1,4 +1,4 @@
-// The routed part of MoE blocks and Mamba-2 against the CPU's.
+// Compares the routed part of MoE blocks and Mamba-2 with the CPU.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/moe_cuda.h"
@@ -78,7 +78,7 @@ Result<Check> check_routing(Kit& kit, const MoeConfig& config, int64_t tokens, b
         }
     }
     if (begin.back() != slots) check.note("the last expert ends elsewhere");
-    // Sum of outputs, as Moe::run_experts and the shared experts' addition.
+    // Sums outputs like Moe::run_experts and the addition of the shared expert.
     NIBBLE_TRY(const float* device_y, kit.upload(y));
     NIBBLE_TRY(const float* device_shared, kit.upload(shared));
     NIBBLE_TRY(std::byte * sum, kit.poisoned(tokens * width * 4));
@@ -119,7 +119,7 @@ float softplus(float x) {
     return static_cast<float>(wide > 0 ? wide + std::log1p(std::exp(-wide)) : std::log1p(std::exp(wide)));
 }
 
-// Mamba::forward between its products, in BF16.
+// Computes Mamba::forward between its products, in BF16.
 class MambaReference {
 public:
     std::vector<float> conv_weight, conv_bias, a, d, dt_bias, norm;
@@ -213,7 +213,7 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
         want.insert(want.end(), y.begin(), y.end());
         row += n;
     }
-    // Whole texts without a state; whole with one; cut in two; token by token.
+    // Whole texts without a state; whole texts with one; cut after three tokens; token by token.
     for (const int cut : {0, -1, 3, 1}) {
         NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(states), 0, floats * segments * 4, kit.stream));
         NIBBLE_CHECK(fill_device(out, Kit::poison, tokens * s.inner() * 2, kit.stream));
@@ -250,7 +250,7 @@ Result<std::vector<Check>> check_experts(const Kit& given) {
     Kit kit = given;
     std::vector<Check> results;
     const auto add = [&](MoeConfig config, bool round, bool biased) -> Status {
-        // Many; few enough for the one thread block that also sorts (64 slots); one.
+        // Many tokens; few enough for the single thread block that also sorts (64 slots); one token.
         for (const int64_t tokens : {int64_t{517}, int64_t{64 / config.top_k}, int64_t{1}}) {
             NIBBLE_TRY(auto check, check_routing(kit, config, tokens, round, biased));
             results.push_back(std::move(check));
@@ -280,7 +280,7 @@ Result<std::vector<Check>> check_mamba(const Kit& given) {
     for (const MambaCase& c : {MambaCase{{4, 16, 2, 16, 4}, {1, 7, 20}}, MambaCase{{6, 24, 3, 20, 2}, {5, 9}},
                                MambaCase{{8, 64, 2, 128, 4}, {33, 2}}, MambaCase{{16, 64, 2, 128, 4}, {5, 1, 3}},
                                MambaCase{{2, 80, 1, 64, 1}, {11}}, MambaCase{{8, 64, 2, 128, 4}, {100}},
-                               // More segments than the kernel of one token takes.
+                               // More segments than the kernel for one token supports.
                                MambaCase{{4, 16, 2, 16, 4}, {2, 2, 3, 2, 4, 2, 2, 2, 2}},
                                MambaCase{{6, 24, 3, 20, 2}, {3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
                                MambaCase{{8, 64, 2, 128, 4}, {2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2}},

@@ -1,5 +1,5 @@
-// What observers collect, against plain loops on the host: ranges and counts exactly, second moments and divergences
-// against double.
+// Compares the statistics of observers with plain loops on the host: ranges and counts exactly, second moments and
+// divergences with double precision.
 #include "cuda/device.h"
 #include "kernels/observe_cuda.h"
 #include "kernels/product_cuda.h"
@@ -11,7 +11,7 @@
 namespace nibble::bench {
 namespace {
 
-// Rows of several experts, one of them without rows, or of none.
+// Rows of several experts, one of which has no rows; or of no experts.
 Result<Check> check_ranges(Kit& kit, int64_t rows, int64_t cols, int experts, bool nan) {
     Check check{fmt::format("ranges of {} x {}, {} experts{}", rows, cols, experts, nan ? ", with a NaN" : "")};
     const DeviceArena::Mark mark = kit.arena.mark();
@@ -27,7 +27,7 @@ Result<Check> check_ranges(Kit& kit, int64_t rows, int64_t cols, int experts, bo
     NIBBLE_TRY(auto* counts, kit.arena.allocate_array<uint64_t>(experts * cuda::range_buckets));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(sums), 0, experts * int64_t{sizeof *sums}, kit.stream));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(counts), 0, experts * cuda::range_buckets * 8, kit.stream));
-    for (int pass = 0; pass < 2; ++pass)  // added to
+    for (int pass = 0; pass < 2; ++pass)  // the second pass adds
         NIBBLE_CHECK(cuda::observe_ranges({.x = device_x,
                                            .rows = rows,
                                            .cols = cols,
@@ -85,8 +85,8 @@ Result<Check> check_cache(Kit& kit, int heads, int k_dim, int v_dim) {
     return check;
 }
 
-// Worst: distance from double over the root of the product of the two diagonal entries. Bits: symmetric, the same
-// again.
+// The error is relative to the root of the product of the two diagonal entries. The bits must be symmetric and equal in
+// a second run.
 Result<Check> check_moments(Kit& kit, int64_t rows, int64_t n, bool local) {
     Check check{fmt::format("{} of {} x {}", local ? "16 x 16 moments" : "second moments", rows, n)};
     const DeviceArena::Mark mark = kit.arena.mark();
@@ -134,7 +134,7 @@ Result<Check> check_divergence(Kit& kit, int64_t rows, int64_t vocab) {
     const std::vector<float> p = kit.normal(rows * vocab, 3.0f);
     std::vector<float> q = kit.normal(rows * vocab, 0.1f);
     for (size_t i = 0; i < q.size(); ++i) q[i] += p[i];
-    for (int64_t i = 0; i < vocab; ++i) q[size_t(i)] = p[size_t(i)];  // row 0: the same
+    for (int64_t i = 0; i < vocab; ++i) q[size_t(i)] = p[size_t(i)];  // row 0: equal distributions
     NIBBLE_TRY(const float* device_p, kit.upload(p));
     NIBBLE_TRY(const float* device_q, kit.upload(q));
     NIBBLE_TRY(auto* out, kit.arena.allocate_array<double>(rows));

@@ -10,7 +10,7 @@
 namespace nibble::bench {
 namespace {
 
-// A chain of k-steps in FP32: its distance from double precision against the sum of the terms' magnitudes.
+// Tolerance for a chain of k-steps in FP32, relative to the sum of the terms' magnitudes.
 constexpr double bound = 4e-6;
 // Four k-steps of the FP8 tensor cores keep about 14 bits of their sum.
 constexpr double codes_bound = 2e-3;
@@ -22,7 +22,7 @@ struct Case {
     ActivationFormat activation = ActivationFormat::none;
     bool bias = false;
     bool codes = false;       // W8A8 on the FP8 tensor cores
-    bool row_blocks = false;  // of fp8_block128: scales of 1 x 128
+    bool row_blocks = false;  // fp8_block128 with scales of 1 x 128
 };
 
 class Checker : Kit {
@@ -34,7 +34,7 @@ public:
 private:
     struct Weight {
         cuda::Operand operand;
-        std::vector<float> values, bias;  // as they multiply
+        std::vector<float> values, bias;  // effective values
     };
     Result<Weight> weight(const Case& c, int64_t n, int64_t k);
     ThreadPool pool_;
@@ -48,7 +48,7 @@ Result<Checker::Weight> Checker::weight(const Case& c, int64_t n, int64_t k) {
     NIBBLE_CHECK(fill_device(tiles, 0, bytes, stream));
     w.operand.tiles = tiles;
     w.operand.codes = c.codes;
-    const int64_t cut = n / 3;  // parts of a stack
+    const int64_t cut = n / 3;  // the weight is a stack of two parts
     if (c.format == Format::none) {
         std::vector<float> values = normal(n * k, 1.0f);
         std::vector<uint16_t> bits(values.size());
@@ -117,7 +117,8 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
     const int64_t stride = k + 8, groups = (k + 127) / 128;
     std::vector<uint16_t> x = normal_bf16(tokens * stride, 2.0f);
     for (int64_t t = 0; t < tokens; ++t)
-        for (int64_t j = k; j < stride; ++j) x[static_cast<size_t>(t * stride + j)] = 0x7FC0;  // NaN: not to be read
+        // NaN, which must not be read
+        for (int64_t j = k; j < stride; ++j) x[static_cast<size_t>(t * stride + j)] = 0x7FC0;
     NIBBLE_TRY(uint16_t * device_x, upload(x));
     NIBBLE_TRY(std::byte * scales, poisoned(tokens * std::max<int64_t>(groups, 1) * 4));
     cuda::ProductInput in{.x = reinterpret_cast<const std::byte*>(device_x), .tokens = tokens, .stride = stride};
@@ -137,7 +138,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
             NIBBLE_TRY(q.out, poisoned(tokens * cuda::codes_pitch(k)));
             NIBBLE_CHECK(cuda::quantize_inputs(q, false, stream));
             in.x = q.out, in.stride = 0;
-            q.codes = false, q.out = reinterpret_cast<std::byte*>(device_x);  // the values, for the reference
+            q.codes = false, q.out = reinterpret_cast<std::byte*>(device_x);  // the decoded values, for the reference
         }
         NIBBLE_CHECK(cuda::quantize_inputs(q, false, stream));
         NIBBLE_TRY(x, download<uint16_t>(device_x, tokens * stride));
@@ -181,7 +182,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
             }
             const double distance = std::abs(all[static_cast<size_t>(t * y_stride + r)] - sum) / terms;
             double& here = worst[static_cast<size_t>(r)];
-            here = distance <= here ? here : distance;  // NaN stays
+            here = distance <= here ? here : distance;  // keeps NaN
         }
     });
     for (int64_t r = 0; r < n; ++r, check.compared += tokens) {
@@ -189,7 +190,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         if (!(d <= (c.codes ? codes_bound : bound))) check.note(fmt::format("row {}: {:.2e} of its terms", r, d));
         check.worst = std::max(check.worst, d);
     }
-    // Rows that begin anywhere, and rows whose chunks of 16 bytes are aligned.
+    // Rows that begin at any element, and rows whose 16-byte chunks are aligned.
     for (const int64_t apart : {y_stride, (n + 12) / 8 * 8}) {
         if (!cuda::has_rounded_product(w.operand, tokens)) break;
         NIBBLE_CHECK(fill_device(y, poison, (tokens * apart + 64) * 2, stream));
@@ -211,7 +212,7 @@ Result<Check> Checker::product(const Case& c, int64_t n, int64_t k, int64_t toke
         some.x += c.codes ? first * cuda::codes_pitch(k) : first * stride * 2;
         if (some.token_scales) some.token_scales += first;
         if (some.group_scales) some.group_scales += first * groups;
-        std::vector<int32_t> rows;  // backwards through the rows of x
+        std::vector<int32_t> rows;  // the rows of x in reverse order
         for (int64_t t = 0; t < m; ++t) rows.push_back(static_cast<int32_t>(m - 1 - t));
         const bool backwards = m % 2 && !c.codes;
         if (backwards) {
@@ -306,7 +307,7 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 70000, 200, 20)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 4096, 4096, 70)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 2300, 1000, 600)));
-    // A thread block has several tiles.
+    // Thread blocks with several tiles.
     if (!small) NIBBLE_CHECK(add(checker.product({.name = "bf16", .bias = true}, 4110, 72, 3000)));
     if (!small) NIBBLE_CHECK(add(checker.product(plain, 5000, 264, 1100)));
     using A = ActivationFormat;
@@ -329,13 +330,13 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
         NIBBLE_CHECK(add(checker.product(c, 208, 416, small ? 20 : 300)));
         NIBBLE_CHECK(add(checker.product(c, 300, 1160, small ? 20 : 140)));
         NIBBLE_CHECK(add(checker.product(c, 20, 16, 9)));
-        // Rows of every kernel: 32 to 224 a thread block. Four groups of 128 columns: their scales come through the
-        // ring.
+        // Row counts of every kernel: 32 to 224 per thread block. With four groups of 128 columns scales come through
+        // the ring buffer.
         for (const int64_t k : {264, 392})
             for (const int64_t n : {4096, 6144, 7168, 8192, 12288, 14336, 16384, 25000, 28672})
                 if (!small && (k == 264 || c.format == Format::fp8_block128))
                     NIBBLE_CHECK(add(checker.product(c, n, k, 70)));
-        // Enough tiles for those of 256 tokens; y in rows of a multiple of four.
+        // Enough rows for tiles of 256 tokens; rows of y are a multiple of four.
         if (!small) NIBBLE_CHECK(add(checker.product(c, 2045, 904, 2041)));
     }
     for (const Format f : {Format::none, Format::nvfp4, Format::fp8_block128})
@@ -343,7 +344,7 @@ Result<std::vector<Check>> check_products(const Kit& kit, bool small) {
     return results;
 }
 
-// Codes and scales of kernels/quantize_activations.h, as the operands they stand for.
+// Compares codes and scales of kernels/quantize_activations.h by their decoded operands.
 Result<std::vector<Check>> check_inputs(const Kit& given) {
     Kit kit = given;
     NIBBLE_TRY(const MatmulKernels* ref, select_matmul_kernels("ref"));
@@ -357,7 +358,7 @@ Result<std::vector<Check>> check_inputs(const Kit& given) {
             std::vector<uint16_t> x = kit.normal_bf16(tokens * cols, 1.0f);
             for (int64_t i = 0; i < 6 * cols; ++i) x[static_cast<size_t>(i)] = static_cast<uint16_t>(kit.random());
             for (uint16_t& v : x)
-                if ((v & 0x7F80) == 0x7F80) v &= 0x3FFF;  // finite
+                if ((v & 0x7F80) == 0x7F80) v &= 0x3FFF;  // makes it finite
             std::fill_n(x.begin() + 7 * cols, cols, 0);
             NIBBLE_TRY(const std::byte* device_x, kit.upload_bytes(x));
             NIBBLE_TRY(std::byte * out, kit.poisoned(tokens * cols * 2));

@@ -4,7 +4,7 @@
 namespace nibble::bench {
 namespace {
 
-// What `nibble bench quantize --device cuda` checks before it times.
+// The checks that `nibble bench quantize --device cuda` runs before it times.
 Result<std::vector<Check>> check_quantize() {
     const int64_t elements = extent() == Extent::all ? int64_t{1} << 20 : 60000;
     NIBBLE_TRY(const auto results, check_all(kit().stream, kit().arena, {.elements = elements}));

@@ -1,4 +1,4 @@
-// The way back through the rotary embedding and the norms of heads against double precision.
+// Compares the backward pass of the rotary embedding and of the norms of heads with double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise_backward_cuda.h"
 
@@ -93,7 +93,7 @@ Result<Check> check_shape(Kit& kit, const Shape& s) {
         for (size_t j = 0; j < g.size(); ++j, ++check.compared) {
             const double value = double{bf16_to_float(got[size(i * s.dim) + j])}, apart = std::abs(value - g[j]);
             check.worst = std::max(check.worst, apart);
-            // Rounded to BF16 once, by at most 1 / 256; values of v stay what they are.
+            // Values are rounded to BF16 once, by at most 1 / 256; values of v are unchanged.
             if (!(apart <= (head < heads ? 0.004 * std::abs(g[j]) + 1e-5 : 0)))
                 check.note(fmt::format("row {}, head {}, column {}: {} instead of {}", i / all, head, j, value, g[j]));
         }

@@ -1,4 +1,4 @@
-// Tokens chosen on the GPU against serve/sampler.h, log-probabilities against log_softmax.
+// Compares tokens chosen on the GPU with serve/sampler.h, and log-probabilities with log_softmax.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/sampling_cuda.h"
@@ -42,8 +42,8 @@ class Checker : Kit {
 public:
     Checker(const Kit& kit, const ElementwiseKernels& ref) : Kit(kit), ref_(ref) {}
 
-    // Logits of this spread; `ties`: every value occurs many times; share: of the tokens that masks allow, one in so
-    // many, in rows that were deferred; 0: no masks. draws: rows; few and many of them run differently.
+    // sigma: spread of the logits. `ties`: every value occurs many times. share: masks allow one token in `share`, in
+    // rows that were deferred; 0: no masks. draws: number of rows; few and many use different kernels.
     Result<Check> choices(int64_t draws, int64_t width, float sigma, bool ties, int64_t share);
     Result<Check> refusals(int64_t rows);
 
@@ -71,7 +71,7 @@ Result<Check> Checker::choices(int64_t draws, int64_t width, float sigma, bool t
             Sampler& sampler = samplers.emplace_back(params, static_cast<uint64_t>(t), prompt);
             for (int64_t i = 0; i < c.seen / 2; ++i) sampler.accept(static_cast<int32_t>(random() % uint64_t(width)));
         }
-        // Masks, the last row first; of every third row none.
+        // Masks in reverse order of rows; every third row has none.
         std::vector<cuda::SampleRow> rows, now;
         std::vector<cuda::SeenSlot> slots;
         std::vector<int32_t> places;
@@ -173,7 +173,7 @@ Result<Check> Checker::refusals(int64_t count) {
     std::vector<cuda::SampleRow> rows(static_cast<size_t>(count));
     for (cuda::SampleRow& r : rows) r.lowest = -INFINITY;
     rows[3].temperature = rows[4].temperature = 1;
-    rows[3].top_p = 0.5f;  // one bin of 128256
+    rows[3].top_p = 0.5f;  // one bin of 128256 tokens
     rows[4].seed = 4;
     NIBBLE_TRY(float* device_logits, upload(logits));
     NIBBLE_TRY(const cuda::SampleRow* device_rows, upload(rows));
@@ -185,7 +185,7 @@ Result<Check> Checker::refusals(int64_t count) {
                                .out = reinterpret_cast<ChosenToken*>(out)},
                               false, stream));
     NIBBLE_TRY(const auto got, download<ChosenToken>(out, 5));
-    // Masks that allow nothing, in a row that is finite and in one that is not.
+    // Masks that allow no token, in a finite row and in one that is not.
     std::vector<cuda::SampleRow> held(2);
     held[0].mask = held[1].mask = 0;
     NIBBLE_TRY(const cuda::SampleRow* device_held, upload(held));
@@ -223,7 +223,7 @@ Result<std::vector<Check>> check_sampling(const Kit& kit) {
                                              {50257, 2.0f, true}}) {
         for (const int64_t share : {0, 3, 5000}) {
             for (const int64_t draws : {4, 20}) {
-                if (draws > 4 && (width > 128256 || sigma > 10)) continue;  // the host sorts for long
+                if (draws > 4 && (width > 128256 || sigma > 10)) continue;  // sorting on the host takes long
                 NIBBLE_TRY(Check c, checker.choices(draws, width, sigma, ties, share));
                 checks.push_back(std::move(c));
             }

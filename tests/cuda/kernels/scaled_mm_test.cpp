@@ -1,4 +1,4 @@
-// scaled_mm with swizzled scales: the bits of product() on the decoded operands, and its distance from double
+// Compares scaled_mm with swizzled scales with product() on the decoded operands, bit for bit, and with double
 // precision.
 #include "cuda/device.h"
 #include "formats/swizzle.h"

@@ -1,4 +1,4 @@
-// The way back through a mixture of experts, and sums of columns: each kernel against the sum in double precision.
+// Compares each kernel of a mixture's backward pass, and sums of columns, with double precision.
 #include "cuda/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_backward_cuda.h"
@@ -15,13 +15,14 @@ namespace {
 
 double value(uint16_t bits) { return double{bf16_to_float(bits)}; }
 
-// A sum of `terms` products whose magnitudes add up to `scale`, in FP32 in any order, then rounded to BF16 or not.
+// Tolerance for a sum of `terms` products whose magnitudes add up to `scale`, in FP32 in any order, then optionally
+// rounded to BF16.
 bool near(double got, double want, double scale, int64_t terms, bool rounded) {
     const double bound = scale * static_cast<double>(terms + 4) * 0x1p-24 + (rounded ? std::abs(want) * 0x1p-8 : 0);
     return std::abs(got - want) <= bound + 1e-30;
 }
 
-// Rows sorted by expert: expert e has counts[e].
+// Returns the offsets of rows sorted by expert; expert e has counts[e] rows.
 std::vector<int32_t> begins(const std::vector<int>& counts) {
     std::vector<int32_t> begin{0};
     for (const int n : counts) begin.push_back(begin.back() + n);
@@ -78,7 +79,7 @@ Result<Check> check_products(Kit& kit, const std::vector<int>& counts, int64_t r
     return check;
 }
 
-// Slots in order of tokens and their places among the sorted rows.
+// Slots are in order of tokens; `places` are their positions among the sorted rows.
 Result<Check> check_activation(Kit& kit, Activation activation, bool gated, int64_t slots, int64_t width) {
     Check check{fmt::format("experts_activate_backward {}{}, {} rows of {}", static_cast<int>(activation),
                             gated ? " gated" : "", slots, width)};
@@ -106,7 +107,7 @@ Result<Check> check_activation(Kit& kit, Activation activation, bool gated, int6
         if (activation == Activation::relu2) return x > 0 ? x * x : 0.0;
         return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
     };
-    const auto slope_of = [&](double x) {  // a central difference, exact to about 1e-9 for values of this size
+    const auto slope_of = [&](double x) {  // a central difference, exact to about 1e-9 for such values
         constexpr double h = 1e-5;
         if (activation == Activation::relu2) return x > 0 ? 2 * x : 0.0;
         return (act_of(x + h) - act_of(x - h)) / (2 * h);
@@ -169,7 +170,7 @@ Result<Check> check_router(Kit& kit, const MoeConfig& config, bool round, int64_
     NIBBLE_CHECK(cuda::route_backward(r, kit.stream));
     NIBBLE_TRY(const auto got, kit.download<uint16_t>(r.d_logits, tokens * config.experts));
     for (size_t i = 0; i < got.size(); ++i, ++check.compared) {
-        double most = 0;  // of the token: parts cancel
+        double most = 0;  // sum of magnitudes, because terms cancel
         for (size_t e = 0; e < n; ++e) most = std::max(most, std::abs(double{want[i / n * n + e]}));
         if (std::abs(value(got[i]) - double{want[i]}) > std::abs(double{want[i]}) * 0x1p-8 + most * 1e-5)
             check.note(fmt::format("token {} expert {}: {} instead of {}", i / n, i % n, value(got[i]), want[i]));
@@ -219,7 +220,7 @@ Result<Check> check_sums(Kit& kit, int64_t tokens, int64_t width, int top_k, int
     return check;
 }
 
-// All at once: the bytes of make_operand() for each.
+// All operands in one launch must have the bytes of make_operand().
 Result<Check> check_operands(Kit& kit, int64_t experts, int64_t rows, int64_t cols) {
     Check check{fmt::format("operands of {} experts [{}, {}]", experts, rows, cols)};
     const DeviceArena::Mark mark = kit.arena.mark();
@@ -250,7 +251,7 @@ Result<std::vector<Check>> check_all(const Kit& given) {
         NIBBLE_TRY(results.emplace_back(), std::move(check));
         return Ok{};
     };
-    // Experts without rows, first, last and between; more than a tile of 128 and one row; edges of tiles.
+    // Experts without rows at the beginning, end and between; one row more than a tile of 128; edges of tiles.
     NIBBLE_CHECK(add(check_products(kit, {0, 130, 1, 0, 0, 64, 257, 0}, 136, 72)));
     NIBBLE_CHECK(add(check_products(kit, {129}, 8, 264)));
     NIBBLE_CHECK(add(check_products(kit, {3, 0, 40, 128}, 256, 128)));

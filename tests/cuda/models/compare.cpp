@@ -19,7 +19,7 @@ double spread(std::span<const float> row) {
     return std::sqrt(sum / static_cast<double>(row.size()));
 }
 
-// Row by row.
+// Returns the distance of each row.
 std::vector<double> distances(std::span<const float> a, std::span<const float> reference, size_t vocab) {
     std::vector<double> out;
     for (size_t row = 0; row < a.size(); row += vocab) {
@@ -55,7 +55,7 @@ class Rows {
 public:
     Rows(const LanguageModel& model, const std::vector<float>& whole)
         : vocab_(size_t(model.config().vocab)), whole_(whole) {}
-    // Counts rows whose bits are not those of the whole texts' rows from `first` on.
+    // Counts rows whose bits differ from those of the whole texts' rows, from row `first` on.
     void expect(Difference& d, std::span<const float> rows, int64_t first) const {
         for (size_t i = 0; i * vocab_ < rows.size(); ++i, ++d.of) {
             const size_t at = (size_t(first) + i) * vocab_;
@@ -87,7 +87,7 @@ Result<Difference> in_chunks(const LanguageModel& model, KvPool& pool, std::span
     return d;
 }
 
-// `count` sequences with prefixes of other lengths, each one token further a step; the text's rows are known.
+// Runs `count` sequences with prefixes of different lengths together, one token per step; the text's rows are known.
 Result<Difference> in_company(const LanguageModel& model, KvPool& pool, std::span<const int32_t> text, const Rows& rows,
                               size_t count) {
     Difference d{.what = fmt::format("{} sequences together", count)};

@@ -1,4 +1,4 @@
-// Bases under adapters: checkpoints on disk, stored as they are served.
+// Creates base models for adapters: checkpoints on disk in their serving format.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -17,7 +17,7 @@
 
 namespace nibble::test {
 
-// What a base is stored as: the codes of a training recipe. `rounds`: inputs, too.
+// The stored format of a base: the codes of a training recipe. `rounds`: inputs are rounded too.
 struct LoraBase {
     const char* name;
     const char* recipe;
@@ -31,7 +31,7 @@ inline Json lora_model(const std::string& family) {
     if (family == "llama") return config;
     config.erase("architectures");
     config["model_type"] = family;
-    if (family == "qwen2") config["tie_word_embeddings"] = true;  // and q, k and v have biases
+    if (family == "qwen2") config["tie_word_embeddings"] = true;  // q, k and v also have biases
     if (family == "gemma3_text") {
         config.erase("hidden_act"), config.erase("rope_theta");
         config.update({{"hidden_activation", "gelu_pytorch_tanh"},
@@ -44,7 +44,7 @@ inline Json lora_model(const std::string& family) {
     if (family == "qwen3_moe")
         config.update({{"num_experts", 16},
                        {"num_experts_per_tok", 4},
-                       {"moe_intermediate_size", 144},  // no whole tiles of 64 rows
+                       {"moe_intermediate_size", 144},  // not a multiple of 64 rows
                        {"norm_topk_prob", true},
                        {"decoder_sparse_step", 1},
                        {"mlp_only_layers", Json::array()}});
@@ -100,7 +100,7 @@ struct LoraFolder {
     ~LoraFolder() { std::filesystem::remove_all(path); }
 };
 
-// moved: the embedding by half a unit in the last place, the linears' codes as they are.
+// moved: changes the embedding by half a unit in the last place; codes of linears stay the same.
 inline std::shared_ptr<const Checkpoint> stored_base(const LoraBase& b, const std::filesystem::path& out, bool moved,
                                                      ThreadPool& pool) {
     auto parameters = random_start(lora_model(b.family), DType::bf16, 7, pool);
@@ -110,8 +110,8 @@ inline std::shared_ptr<const Checkpoint> stored_base(const LoraBase& b, const st
     std::uniform_real_distribution<float> some(-0.2f, 0.2f);
     for (size_t id = 0; id < (*parameters)->count(); ++id)
         if (!(*parameters)->matrix(id))
-            for (float& x : (*parameters)->master(id)) x += some(random);  // biases and norms of their own
-    // Surer than at a random start, so that there is something to unlearn.
+            for (float& x : (*parameters)->master(id)) x += some(random);  // makes biases and norms nontrivial
+    // Sharper logits than a random start, so that training can improve them.
     const auto head = (*parameters)->id("lm_head.weight");
     if (head.ok())
         for (float& x : (*parameters)->master(*head)) x *= 4;

@@ -1,13 +1,13 @@
-// Every model on a GPU beside the same model on the CPU, both in BF16: distance of the logits, the likeliest token, and
-// that a row's bits on the GPU depend on no chunking, no company and no earlier call. Texts are the input_ids of
-// MODEL/expect.safetensors where there is one (its logits are FP32's: the CPU's distance from them is the measure of
-// the GPU's), else the same random tokens every time. A shape is a published model's real widths with random weights,
-// few layers and a small vocabulary: kernels that only wide models take are compared there. Environment:
-//   NIBBLE_CUDA_MODELS  folders of checkpoints, separated by colons, besides the shapes
-//   NIBBLE_CUDA_KV      bf16 or fp8_cast; default: as the checkpoint says
-//   NIBBLE_CUDA_TOKENS  of a random text (default 200)
-//   NIBBLE_CUDA_ROUNDS  of all invariances (default 1)
-//   NIBBLE_CUDA_NO_CPU  set: the GPU against itself only
+// Compares every model on a GPU with the same model on the CPU, both in BF16: distance of the logits, the most likely
+// token, and independence of a GPU row's bits from chunks, other rows and earlier calls. Texts are the input_ids of
+// MODEL/expect.safetensors if it exists (its logits are FP32; the CPU's distance from them limits the GPU's), else
+// fixed random tokens. A shape has a published model's real sizes with random weights, few layers and a small
+// vocabulary, to cover kernels for wide models. Environment:
+//   NIBBLE_CUDA_MODELS  folders of checkpoints, separated by colons, in addition to the shapes
+//   NIBBLE_CUDA_KV      bf16 or fp8_cast; default: as in the checkpoint
+//   NIBBLE_CUDA_TOKENS  tokens of a random text (default 200)
+//   NIBBLE_CUDA_ROUNDS  rounds of all invariance checks (default 1)
+//   NIBBLE_CUDA_NO_CPU  if set, the GPU is compared with itself only
 #include "checkpoint/random_checkpoint.h"
 #include "cuda/models/compare.h"
 
@@ -32,7 +32,7 @@ struct Candidate {
     bool weights_only = false;
 };
 
-// So few layers that the CPU keeps up, and every kind of layer among them: the hybrid's first attention is its sixth.
+// Few layers, so that the CPU is fast enough, but all kinds of layers: the hybrid's first attention is its sixth layer.
 std::vector<Candidate> model_candidates() {
     std::vector<Candidate> all;
     for (const bool weights_only : {false, true}) {
@@ -131,7 +131,7 @@ std::vector<std::string> lines_of(const KernelTable& table) {
     return lines;
 }
 
-// The table of kernels of a model that was only planned is that of the loaded one, whose launches read the same values.
+// The kernel table of a planned model must equal that of the loaded model, whose launches read the same values.
 Status check_kernel_table(const Candidate& c) {
     ThreadPool pool;
     ModelOptions options;

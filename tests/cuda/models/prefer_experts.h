@@ -1,4 +1,4 @@
-// Routers whose choices no rounding moves.
+// Makes routers whose choices rounding cannot change.
 #pragma once
 
 #include "model/parameters.h"
@@ -9,9 +9,9 @@
 
 namespace nibble::test {
 
-// Every token prefers the experts in an order of its own, by steps that no rounding between here and the CPU bridges:
-// a choice that flips would show as a wrong gradient. The router reads the first columns of the stream, one an expert;
-// what moves the choice takes one expert always and one never.
+// Each token ranks the experts in a fixed order with steps larger than any rounding difference from the CPU. Otherwise
+// a flipped choice would look like a wrong gradient. The router reads the first columns of the stream, one per expert.
+// Of the biases that affect the choice, one always selects an expert and one never does.
 inline void prefer_experts(Parameters& parameters) {
     std::mt19937 random(12);
     int64_t experts = 0, hidden = 0;

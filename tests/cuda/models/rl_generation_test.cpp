@@ -1,10 +1,10 @@
-// Reinforcement learning on a GPU whose rollouts have a precision of their own, and experts under quantized recipes.
+// Tests reinforcement learning on a GPU with rollouts in another precision, and experts under quantized recipes.
 #include "cuda/models/rl_loop.h"
 
 namespace nibble::test {
 namespace {
 
-// Rollouts in FP8 or NVFP4, updates in BF16: what differs is counted, and the generator follows the updates.
+// Rollouts in FP8 or NVFP4 with updates in BF16: differences are counted, and the generator follows the updates.
 TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
@@ -29,8 +29,7 @@ TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
         }
 }
 
-// Experts in a precision of their own where they generate: counted, too, and small while weights are those of the
-// start.
+// Experts in another precision for rollouts: differences are counted, and are small with the initial weights.
 TEST(CudaPolicyLoop, ExpertsOfOtherRolloutsAreCounted) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
@@ -55,7 +54,7 @@ TEST(CudaPolicyLoop, ExpertsOfOtherRolloutsAreCounted) {
         }
 }
 
-// Recipes whose scales are of whole tensors promise nothing, and run.
+// Recipes with per-tensor scales run, without a guarantee of equal bits.
 TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
     for (const Json& model : {rl_mixture(), rl_hybrid()})
         for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
@@ -72,8 +71,8 @@ TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
         }
 }
 
-// A generator that is left behind shows: its operands are renewed by the loop, not by themselves. Embedding and vectors
-// are the trainer's, so that its logits are neither the old ones nor the new ones.
+// An outdated generator is detected: the loop must renew its operands. Embedding and vectors are the trainer's, so its
+// logits are neither the old nor the new ones.
 TEST(CudaPolicyLoop, AGeneratorThatIsNotRenewedShows) {
     ThreadPool pool;
     auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);

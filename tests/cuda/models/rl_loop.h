@@ -1,4 +1,4 @@
-// Small models and a loop of reinforcement learning on one GPU, for tests.
+// Small models and an RL loop on one GPU, for tests.
 #pragma once
 
 #include "rl/policy_trainer.h"
@@ -76,7 +76,7 @@ inline RlConfig gpu_config() {
     c.optimizer.learning_rate = 3e-3;
     c.optimizer.weight_decay = 0;
     c.loss.kl_penalty = 0;
-    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    c.generation.most_tokens = 75;  // more than a page of 64 positions
     return c;
 }
 
@@ -85,7 +85,7 @@ struct GpuRun {
     std::vector<float> masters, scales;
 };
 
-// What the loop is run with beside its config; the trainer knows `sampling`, which is the config's unless it is given.
+// Options of a run in addition to its config. The trainer uses `sampling`; absent: the config's.
 struct GpuWay {
     Json model = rl_llama();
     TrainPrecision precision;

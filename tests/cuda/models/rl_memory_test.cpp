@@ -1,4 +1,5 @@
-// One GPU's memory, in turn: activations of updates lie where rollouts keep keys and values.
+// Tests memory that updates and rollouts share on one GPU: activations of updates use the memory of the rollouts' KV
+// cache.
 #include "cuda/models/rl_loop.h"
 
 namespace nibble::test {
@@ -56,12 +57,12 @@ RlConfig lent_config() {
     c.optimizer.learning_rate = 3e-3;
     c.optimizer.weight_decay = 0;
     c.loss.kl_penalty = 0;
-    c.generation.most_tokens = 75;  // beyond a page of 64 positions
+    c.generation.most_tokens = 75;  // more than a page of 64 positions
     c.validation_prompts = 8;
     return c;
 }
 
-// Several updates, a reference and validation between the turns; one run with memory in turn, one without.
+// Several updates, a reference and validation; one run with shared memory, one without.
 TEST(CudaLentMemory, RunsAreThoseOfMemoryOfTheirOwn) {
     RlConfig usual = lent_config(), cached = lent_config(), compared = lent_config(), other = lent_config();
     cached.generation.cache.format = KvFormat::fp8;
@@ -129,7 +130,7 @@ TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
     EXPECT_FALSE((*second)->make_pool(64, 1).ok());
 }
 
-// What a process may take is what it plans with; beyond it nothing is allocated.
+// The plan respects a process's memory limit, and allocations beyond it fail.
 TEST(CudaLentMemory, AProcessTakesItsShare) {
     const DeviceChoice device = rl_device();
     const auto whole = device_memory(device.index);

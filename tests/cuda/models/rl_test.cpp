@@ -1,5 +1,5 @@
-// Reinforcement learning on a GPU: rollouts read the trainer's own weights, and what they say of a token has the bits
-// that training computes.
+// Tests reinforcement learning on a GPU: rollouts read the trainer's weights, and their log-probabilities have the bits
+// of training.
 #include "cuda/models/rl_loop.h"
 #include "cuda/models/train_gradients.h"
 #include "run/state.h"
@@ -33,7 +33,7 @@ TEST(CudaPolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
     }
 }
 
-// Choices of experts and states of Mamba-2 included.
+// Includes choices of experts and Mamba-2 states.
 TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
@@ -55,7 +55,8 @@ TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
         }
 }
 
-// The weights of the begin are asked for without a trace in those of today; before the first update both say the same.
+// Computing with the initial weights leaves the current weights unchanged. Before the first update both give equal
+// results.
 TEST(CudaPolicyLoop, TheReferenceIsThePolicyOfTheBegin) {
     ThreadPool pool;
     for (const TrainRecipe recipe : {TrainRecipe::bf16, TrainRecipe::fp8_block}) {
@@ -111,7 +112,7 @@ TEST(CudaPolicyLoop, TheKlTermPullsToTheBegin) {
     ASSERT_EQ(free.steps.size(), 12u);
     ASSERT_EQ(held.steps.size(), 12u);
     EXPECT_EQ(free.steps[0].reward, held.steps[0].reward);
-    EXPECT_EQ(held.steps[0].metrics.kl_penalty, 0);  // both are the same policy yet
+    EXPECT_EQ(held.steps[0].metrics.kl_penalty, 0);  // the policy still equals the reference
     EXPECT_GT(held.steps.back().metrics.kl_penalty, 0);
     EXPECT_GT(free.steps.back().reward, held.steps.back().reward);
     for (const RlStep& s : held.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
@@ -125,7 +126,7 @@ TEST(CudaPolicyLoop, TheRewardRises) {
     for (const RlStep& s : run.steps) EXPECT_EQ(s.metrics.mismatch_tokens, 0) << s.step;
 }
 
-// What is sampled is what is learned: temperatures, and filters that leave out the same tokens on both sides.
+// Training learns the sampled distribution: temperatures, and filters that exclude the same tokens on both sides.
 TEST(CudaPolicyLoop, NoBitDiffersUnderTemperatureAndFilters) {
     struct Warm {
         double temperature = 1, top_p = 1;
@@ -158,7 +159,7 @@ TEST(CudaPolicyLoop, NoBitDiffersUnderTemperatureAndFilters) {
             filtered += s.metrics.filtered_tokens;
         }
         EXPECT_EQ(filtered > 0, filters && w.updates > 1);
-        // The control: a trainer that knows nothing of it.
+        // Negative control: a trainer without these settings.
         config.loss.kl_penalty = 0, config.train_batch = 0;
         way.sampling = SamplingParams{};
         const GpuRun other = run_on_gpu(config, 1, 1024, way);
@@ -167,8 +168,8 @@ TEST(CudaPolicyLoop, NoBitDiffersUnderTemperatureAndFilters) {
     }
 }
 
-// Temperature 2 is a head of half the weights: log-probabilities have equal bits. Gradients are near each other, since
-// without a temperature their exponentials are approximate, but for the head's own.
+// Temperature 2 equals a head with half the weights: log-probabilities have equal bits. Gradients are close but not
+// equal, because exponentials without a temperature are approximate, except for the head's own gradient.
 TEST(CudaPolicyLoop, GradientsUnderATemperatureAreThoseOfSmallerLogits) {
     ThreadPool pool;
     TrainBatch batch = random_batch(2, 96, 1000, 3);
@@ -188,7 +189,7 @@ TEST(CudaPolicyLoop, GradientsUnderATemperatureAreThoseOfSmallerLogits) {
         said[half].resize(2 * 96);
         ASSERT_TRUE((*trainer)->log_probs(batch, said[half]).ok());
         ASSERT_TRUE((*trainer)->backward({&batch, 1}, gradients[half]).ok());
-        // Slopes are divided by the temperature; those of the smaller head were not.
+        // Slopes are divided by the temperature, but those of the smaller head were not.
         const size_t head = *(*parameters)->id("lm_head.weight");
         for (size_t id = 0; half && id < gradients[0].size(); ++id) {
             const double d = apart(gradients[0][id], gradients[1][id]).relative;
@@ -226,7 +227,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithAnFp8Cache) {
                 EXPECT_GT(s.cache->values, 1000);
                 EXPECT_EQ(s.cache->q_values > 1000, queries);
             }
-            // The reference has the scales of the same prompts: before an update it is the policy.
+            // The reference computes its scales from the same prompts, so before an update it equals the policy.
             EXPECT_EQ(run.steps[0].metrics.kl_penalty == 0, updates == 1);
             for (const float s : run.scales) EXPECT_GT(s, 0);
         }
@@ -252,7 +253,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithWeightsOfFourBits) {
         }
 }
 
-// The control: scales that change between the rollouts and the training of a step.
+// Negative control: scales that change between the rollouts and the training of a step.
 TEST(CudaPolicyLoop, OneOtherScaleShows) {
     ThreadPool pool;
     const TrainBatch batch = random_batch(2, 96, 1000, 5);
@@ -289,7 +290,7 @@ TEST(CudaPolicyLoop, OneOtherScaleShows) {
     EXPECT_FALSE((*trainer)->set_cache_scales(std::vector<float>(6, -1.0f)).ok());
 }
 
-// A state goes on with the scales that the next step would have had, in a trainer that has seen nothing yet.
+// A state restored in a new trainer has the scales that the next step would have used.
 TEST(CudaPolicyLoop, ScalesBelongToTheState) {
     ThreadPool pool;
     const TrainBatch batch = random_batch(2, 96, 1000, 5);
@@ -336,8 +337,8 @@ double cosine(std::span<const float> a, std::span<const float> b) {
     return ab / std::sqrt(aa * bb);
 }
 
-// Beside the CPU's trainer: the same scales come of the same rows, the same values are clipped, and gradients go
-// through the rounding as through the identity, not through what is clipped.
+// Compares with the CPU trainer: equal rows give equal scales, the same values are clipped, and gradients pass
+// unchanged through rounding but not through clipped values.
 TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
     Json latent = rl_llama();
     for (const char* key : {"architectures", "head_dim"}) latent.erase(key);

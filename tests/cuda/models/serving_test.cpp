@@ -1,5 +1,5 @@
-// The serving engine on a GPU: random requests under load give the bits of each alone, and a step that is launched
-// before the tokens of the step before it are known is the step that knows them.
+// Tests the serving engine on a GPU: random requests under load give the bits of each request alone. A step that is
+// launched before the previous step's tokens are known equals the step launched afterwards.
 #include "checkpoint/random_checkpoint.h"
 #include "model/device/model.h"
 #include "model/made_up_model.h"
@@ -15,7 +15,7 @@ struct ServedShape {
     const char* shape;
     const char* format;
     int layers;
-    KvFormat kv = KvFormat::none;  // of the cache: none is BF16
+    KvFormat kv = KvFormat::none;  // cache format; none is BF16
 };
 void PrintTo(const ServedShape& s, std::ostream* out) { *out << s.shape << " " << s.format << " " << kv_name(s.kv); }
 
@@ -43,7 +43,7 @@ TEST_P(CudaServing, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     expect_same_under_load(model->get(), model->get(), 100, true, 1.5);
 }
 
-// Greedy texts of several lengths go on together, once by choose() and once by launches that carry each other's tokens.
+// Continues greedy texts of several lengths, once with choose() and once with launches that use each other's tokens.
 TEST_P(CudaServing, ALaunchThatCarriesTokensOnIsTheStepThatKnowsThem) {
     const auto loaded = load();
     ASSERT_TRUE(loaded.ok()) << loaded.error().message();
@@ -101,7 +101,7 @@ TEST_P(CudaServing, ALaunchThatCarriesTokensOnIsTheStepThatKnowsThem) {
     EXPECT_FALSE(model.collect(chosen).ok());
 }
 
-// A device's model that hands over logits: every token is chosen by the host.
+// A device model that returns logits, so that the host chooses every token.
 class HandsOverLogits : public LanguageModel {
 public:
     explicit HandsOverLogits(const DeviceModel& inner) : inner_(inner) {}
@@ -121,8 +121,8 @@ private:
     const DeviceModel& inner_;
 };
 
-// Answers that are held to a language, with bad words, with penalties, and free ones, in one batch: masks and penalties
-// go to the device while it computes, no row of logits comes to the host, and steps overlap as if all were free.
+// Constrained answers, answers with bad words or penalties, and free ones in one batch: masks and penalties are copied
+// to the device while it computes, no row of logits comes to the host, and steps overlap as if all answers were free.
 TEST_P(CudaServing, WhatAnswersAreHeldToIsAppliedOnTheDeviceAsOnTheHost) {
     const auto model = load();
     ASSERT_TRUE(model.ok()) << model.error().message();
@@ -153,14 +153,14 @@ TEST_P(CudaServing, WhatAnswersAreHeldToIsAppliedOnTheDeviceAsOnTheHost) {
         }
         const EngineStats s = on_device->stats();
         EXPECT_GT(s.deferred_rows, 1000);
-        EXPECT_LT(s.host_rows, s.deferred_rows / 50);  // bins that are too full, see sampling_cuda.h
+        EXPECT_LT(s.host_rows, s.deferred_rows / 50);  // bins that are too full; see sampling_cuda.h
         EXPECT_GT(drafts > 0 ? s.draft_tokens : s.overlapped_steps - s.steps * 3 / 4, 0);
         EXPECT_EQ(on_host->stats().deferred_rows, 0);
     }
 }
 
-// Guesses of prediction layers on a GPU: the answers are those without, and small models whose layers know what follows
-// guess as the CPU's do.
+// Drafts of prediction layers on a GPU: the answers equal those without drafts. Small models whose layers predict well
+// give the CPU's drafts.
 class CudaPrediction : public testing::TestWithParam<bool> {
 protected:
     Result<std::unique_ptr<DeviceModel>> load(std::shared_ptr<const Checkpoint> checkpoint) {
@@ -197,7 +197,7 @@ TEST_P(CudaPrediction, RightGuessesAreCountedByPosition) {
         for (size_t i = 0; i < requests.size(); ++i)
             EXPECT_EQ(heard[i].choices, run_alone(**model, requests[i]).choices) << i;
         const EngineStats s = engine->stats();
-        // The layers' way to a token is not the model's, so that a near tie may fall otherwise: once in 210 guesses.
+        // The layers compute a token differently from the model, so a near tie may differ: once in 210 drafts.
         EXPECT_NEAR(s.drafts, 30, 2);
         EXPECT_NEAR(s.accepted_tokens, 30 * drafts, 2);
         for (int64_t i = 0; i < most_drafts; ++i) EXPECT_NEAR(s.accepted_at[size_t(i)], i < drafts ? 30 : 0, 2) << i;
@@ -206,7 +206,7 @@ TEST_P(CudaPrediction, RightGuessesAreCountedByPosition) {
     }
 }
 
-// What the layers guess is the CPU's guess, but for near ties: over a text in pieces, each row's next tokens.
+// The layers' drafts equal the CPU's, except for near ties: over a text in pieces, the next tokens of each row.
 TEST_P(CudaPrediction, GuessesAreThoseOfTheCpu) {
     const auto checkpoint = made_up_model(config());
     const auto device = load(checkpoint);
@@ -257,7 +257,7 @@ TEST_P(CudaPrediction, GuessesAreThoseOfTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Families, CudaPrediction, testing::Bool(),
                          [](const auto& info) { return info.param ? "nemotron_h" : "deepseek_v3"; });
 
-// At a published model's widths.
+// With the sizes of a published model.
 TEST(CudaPredictionShapes, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     const char* device = std::getenv("NIBBLE_DEVICE");
     const auto choice = parse_device(device ? device : "cuda");

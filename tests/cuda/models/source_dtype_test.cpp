@@ -1,5 +1,5 @@
-// Checkpoints in F16 and F32 on a GPU, which multiplies BF16: values that BF16 holds give the very logits of the BF16
-// checkpoint and no note, others are rounded and counted, what overflows is refused by name.
+// Tests F16 and F32 checkpoints on a GPU, which computes in BF16: values that BF16 represents give the exact logits of
+// the BF16 checkpoint and no note, others are rounded and counted, and overflow is refused with the tensor's name.
 #include "checkpoint/random_checkpoint.h"
 #include "cuda/models/compare.h"
 #include "formats/minifloat.h"
@@ -14,7 +14,7 @@
 namespace nibble::bench {
 namespace {
 
-// Another checkpoint's tensors in another dtype.
+// A checkpoint's tensors converted to another dtype.
 class RecastCheckpoint : public Checkpoint {
 public:
     static Result<std::shared_ptr<RecastCheckpoint>> create(const Checkpoint& from, DType dtype) {
@@ -99,7 +99,8 @@ TEST_P(CudaSourceDtype, ValuesThatBf16HoldsGiveItsLogits) {
     ASSERT_TRUE(texts.ok());
     const auto expected = all_rows(**plain, texts->ids), seen = all_rows(**recast, texts->ids);
     ASSERT_TRUE(expected.ok() && seen.ok());
-    // F16 has no room for the smallest of BF16's random numbers: the comparison is exact where the cast was.
+    // F16 cannot represent the smallest of the BF16 random numbers. If the conversion was exact, the comparison is
+    // exact.
     if (recast_->inexact() == 0) {
         EXPECT_EQ(*expected, *seen);
         EXPECT_EQ((*recast)->note(), "");
@@ -111,7 +112,7 @@ TEST_P(CudaSourceDtype, ValuesThatBf16HoldsGiveItsLogits) {
 
 TEST_P(CudaSourceDtype, OtherValuesAreRoundedAndCounted) {
     Matrix& gate = *recast_->find(gate_);
-    // 1 + 2^-10 lies between BF16's 1 and 1 + 2^-7; 256 of them.
+    // 1 + 2^-10 lies between BF16's 1 and 1 + 2^-7. It is written 256 times.
     for (size_t e = 0; e < 256; ++e) {
         const float wide = 1.0009765625f;
         const auto half = static_cast<_Float16>(wide);
@@ -128,7 +129,7 @@ TEST_P(CudaSourceDtype, OtherValuesAreRoundedAndCounted) {
 }
 
 TEST_P(CudaSourceDtype, WhatOverflowsIsRefusedByName) {
-    if (GetParam() == DType::f16) return;  // no F16 is beyond BF16's range
+    if (GetParam() == DType::f16) return;  // no F16 value exceeds BF16's range
     const float beyond = 3.4e38f;
     std::memcpy(recast_->find(gate_)->data.data(), &beyond, 4);
     const auto model = load(recast_);

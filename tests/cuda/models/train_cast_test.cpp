@@ -1,5 +1,5 @@
-// Operands of training on a GPU are those of train/train_cast.h and train/train_eden.h: all formats, both directions,
-// sizes that cut blocks, random bits of any place in a step.
+// Compares training operands on a GPU with train/train_cast.h and train/train_eden.h: all formats, both directions,
+// sizes with partial blocks, and random bits of any position in a step.
 #include "train/train_cast.h"
 #include "kernels/cast_cuda.h"
 #include "train/train_eden.h"
@@ -74,7 +74,7 @@ protected:
         EXPECT_TRUE(stream_->synchronize().ok());
         return to;
     }
-    // Values as they lie on the GPU: of rows [outer, want.cols], or `down` the transpose.
+    // Compares values on the GPU: rows [outer, want.cols], or with `down` the transpose.
     void expect_values(const std::byte* values, const CastOperand& want, bool down, const std::string& where) {
         const int64_t outer = want.rows;
         const auto got = fetch<uint16_t>(values, outer * want.cols);
@@ -89,7 +89,7 @@ protected:
         EXPECT_EQ(wrong, 0) << where;
     }
 
-    // What a cast is asked for, and what it then has written.
+    // factor() requests a factor of a cast; expect_factor() checks the result.
     cuda::CastFactor factor(int64_t count) {
         return {.other = to_gpu_floats({other_scale}),
                 .constant = 1.0f / 2688,
@@ -110,7 +110,7 @@ protected:
     ThreadPool pool_;
 };
 
-// BF16 numbers over many binades, some zero, a block of zeros, a few far out.
+// BF16 numbers over many binades, with zeros, a block of zeros, and a few outliers.
 std::vector<float> cast_numbers(int64_t rows, int64_t cols, uint64_t seed) {
     std::vector<float> x(static_cast<size_t>(rows * cols));
     for (size_t i = 0; i < x.size(); ++i) {
@@ -134,8 +134,8 @@ std::vector<float> turned(const std::vector<float>& x, int64_t rows, int64_t col
     return t;
 }
 
-// Among numbers zeros of both signs, subnormals and NaN of both signs; the larger `worst`, infinities and the largest
-// numbers, too, or nothing but zeros.
+// Numbers with zeros of both signs, subnormals and NaN of both signs. A larger `worst` adds infinities, then the
+// largest numbers, or gives only zeros.
 std::vector<float> odd_numbers(int64_t rows, int64_t cols, int worst) {
     std::vector<float> x = cast_numbers(rows, cols, 13);
     const float nan = std::nanf("");
@@ -143,7 +143,7 @@ std::vector<float> odd_numbers(int64_t rows, int64_t cols, int worst) {
                                     1.0f,  6.0f, 0x1.FEp127f, -0x1p127f,  HUGE_VALF, -HUGE_VALF};
     const size_t kinds = worst > 1 ? 12 : worst > 0 ? 10 : 8;
     for (size_t i = 0; i < x.size(); i += 5) x[i] = round_to_bf16(odd[i / 5 % kinds]);
-    // Blocks of nothing but -0 in both directions.
+    // Blocks with only -0, in both directions.
     for (int64_t r = 0; r < std::min<int64_t>(rows, 16); ++r)
         for (int64_t c = 0; c < 16; ++c) x[static_cast<size_t>(r * cols + c)] = -0.0f;
     if (worst > 2) std::fill(x.begin(), x.end(), -0.0f);
@@ -210,11 +210,11 @@ TEST_P(CudaCast, EqualsTheHosts) {
         }
         arena_->release(mark);
     }
-    // A scale of 16 x 16 leaves small numbers zero.
+    // A scale of 16 x 16 rounds small numbers to zero.
     EXPECT_GT(not_zero, compared / (c.rule.square ? 8 : 4));
 }
 
-// Where codes have no NaN and no infinity: all that the source may hold.
+// Formats whose codes have no NaN and no infinity must accept any source.
 TEST_P(CudaCast, TakesAnyNumber) {
     const Casting& c = GetParam();
     if (c.rule.format != CastFormat::nvfp4) GTEST_SKIP() << "of NVFP4";
@@ -236,7 +236,7 @@ TEST_P(CudaCast, TakesAnyNumber) {
     }
 }
 
-// A largest magnitude that is known is taken as it is: that of a larger source gives the values that it has there.
+// A given largest magnitude is used unchanged: with that of a larger source, the values are those in the larger source.
 TEST_P(CudaCast, TakesAKnownMagnitude) {
     const Casting& c = GetParam();
     const bool of_tensor = c.rule.format == CastFormat::fp8 || c.rule.format == CastFormat::fp8_e5m2 ||
@@ -268,7 +268,7 @@ TEST_P(CudaCast, TakesAKnownMagnitude) {
     EXPECT_EQ(untouched[0], 0xA5A5A5A5u);
 }
 
-// A source with a stride and scales of its rows or of all, which gives other numbers.
+// A source with a stride and scales (per row or one), which change the numbers.
 TEST_P(CudaCast, ReadsValuesOfAnOperand) {
     const Casting& c = GetParam();
     if (c.eden || c.rule.format == CastFormat::fp8_block || c.rule.format == CastFormat::fp8_block2)
@@ -307,7 +307,7 @@ TEST_P(CudaCast, ReadsValuesOfAnOperand) {
 
 class CudaCastBoth : public CudaCast {};
 
-// Rows and columns of one source are those of two casts, whatever the sizes cut.
+// Rows and columns cast together equal two separate casts, whatever blocks the sizes cut.
 TEST_P(CudaCastBoth, EqualTheHosts) {
     const Casting& c = GetParam();
     CastRule rows_rule = c.rule, columns_rule = c.rule;
@@ -345,7 +345,7 @@ TEST_P(CudaCastBoth, EqualTheHosts) {
             const std::string where = fmt::format("{} x {}, numbers {}", rows, cols, worst);
             expect_values(to.rows, of_rows, false, "rows of " + where);
             expect_values(to.columns, of_columns, true, "columns of " + where);
-            // Nothing behind them is written.
+            // Memory after the results is unchanged.
             for (const auto& [at, count] :
                  {std::pair{to.rows, rows * of_rows.cols}, std::pair{to.columns, cols * of_columns.cols}})
                 for (const uint16_t guard : fetch<uint16_t>(at + 2 * count, 128)) EXPECT_EQ(guard, 0xA5A5) << where;
@@ -369,8 +369,8 @@ INSTANTIATE_TEST_SUITE_P(All, CudaCastBoth,
 
 class CudaCodes : public CudaCast {};
 
-// Codes of rows, of columns and of both in one call are those whose values the host has, in whole groups of 128
-// with zeros behind; rows in tiles, too.
+// Codes of rows, of columns, and of both in one call equal the host's values, padded with zeros to groups of 128; rows
+// also in tiles.
 TEST_P(CudaCodes, EqualTheHosts) {
     const CastRule& rule = GetParam().rule;
     const bool tensor = rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2;
@@ -383,7 +383,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
         const DeviceArena::Mark mark = arena_->mark();
         std::vector<float> x = cast_numbers(rows, cols, 12);
         if (rows * cols > 1000) x[77] = 3e38f;  // saturates
-        // Groups whose scales are near the least numbers, and below the least divisor that needs no care.
+        // Groups whose scales are near the smallest numbers, and below the smallest divisor that needs no special case.
         for (int64_t r = fp8_group; r < rows; ++r)
             for (int64_t c = 0; c < cols; ++c) {
                 float& v = x[static_cast<size_t>(r * cols + c)];
@@ -400,7 +400,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
         std::byte* source = room(2 * rows * cols);
         ASSERT_TRUE(
             copy_to_device(source, reinterpret_cast<std::byte*>(narrow.data()), 2 * rows * cols, *stream_).ok());
-        // A scale that is given and one that follows from the source.
+        // A given scale, and one computed from the source.
         for (const bool delayed : {false, true}) {
             if (delayed && !tensor) continue;
             const std::optional<float> scale = delayed ? std::optional(37.25f) : std::nullopt;
@@ -421,7 +421,7 @@ TEST_P(CudaCodes, EqualTheHosts) {
                 to.seen = reinterpret_cast<float*>(room(4));
                 ASSERT_TRUE(fill_device(reinterpret_cast<std::byte*>(to.seen), 0, 4, *stream_).ok());
                 if (tensor) to.factor = factor(rows);
-                // Layouts that differ.
+                // Layouts that differ from the usual ones.
                 const int64_t pitch = (cols + 3) / 4 * 4;
                 to.row_scales = {reinterpret_cast<float*>(room(4 * rows * across)), across, 1};
                 to.column_scales = {reinterpret_cast<float*>(room(4 * pitch * down)), 1, pitch};
@@ -484,7 +484,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class CudaDirections : public CudaCast {};
 
-// x along its directions and the rest, for ranks that fill eight numbers and that do not.
+// Splits x along its directions, for a rank that is a multiple of eight and one that is not.
 TEST_P(CudaDirections, SplitAsTheHost) {
     const auto rank = static_cast<int64_t>(GetParam().rule.format == CastFormat::nvfp4 ? 16 : 5);
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{33, 200}, {1, 64}, {100, 768}}) {

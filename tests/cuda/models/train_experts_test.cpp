@@ -1,5 +1,5 @@
-// Experts under a quantized recipe on a GPU: gradients and losses beside the CPU trainer's, the served bits, and
-// resumed runs. Every expert's linears round their own rows.
+// Tests experts under a quantized recipe on a GPU: gradients and losses against the CPU trainer, served bits, and
+// resumed runs. The linears of every expert round their own rows.
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
 #include "cuda/models/train_served_export.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t experts_of_test = 8, hidden_of_test = 256;
 
-// `shared`: sigmoid router, a shared expert and a dense layer; else softmax.
+// `shared`: sigmoid router, a shared expert and a dense layer; otherwise a softmax router.
 Json experts_model(bool shared) {
     Json config = recipe_model();
     if (!shared) {
@@ -44,8 +44,8 @@ Json experts_model(bool shared) {
     return config;
 }
 
-// Every token prefers the experts in an order of its own, by steps that no rounding between here and the CPU bridges: a
-// choice that flips would show as a wrong gradient (as in train_test.cpp).
+// Each token ranks the experts in a fixed order with steps larger than any rounding difference from the CPU. Otherwise
+// a flipped choice would look like a wrong gradient (as in train_test.cpp).
 std::shared_ptr<Parameters> start_of_experts(bool shared, ThreadPool& pool) {
     auto made = random_start(experts_model(shared), DType::bf16, 7, pool);
     EXPECT_TRUE(made.ok()) << made.error().message();
@@ -103,9 +103,9 @@ protected:
     ThreadPool pool_;
 };
 
-// As CudaRecipe.GradientsAreTheCpus: the GPU may be as far off as the CPU's trainer is from itself where the embedding
-// moves by half a unit in the last place, and somewhat. Two steps come first: with delayed scales of 1 gradients are
-// below the smallest numbers of E5M2.
+// Like CudaRecipe.GradientsAreTheCpus: the tolerance is the difference between two CPU trainers whose embeddings differ
+// by half a unit in the last place, plus a margin. Two steps come first, because with the initial delayed scales of 1
+// gradients are below the smallest E5M2 numbers.
 TEST_P(CudaExperts, GradientsAreTheCpus) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
     const auto gpu = on_gpu(1);
@@ -180,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaExperts,
                                          OfExperts{"nibble_nvfp4", named("nibble_nvfp4")}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// An export's experts are multiplied as one product, each under its own scales.
+// The experts of an export multiply as one product, each under its own scales.
 TEST(CudaExpertsExport, IsServedAsItWasTrained) {
     ThreadPool pool;
     for (const char* recipe : {"fp8_block", "nvfp4_w4a4"}) {

@@ -1,4 +1,4 @@
-// Exports in training's own codes from a GPU trainer, and steps that are left out as outliers.
+// Tests exports in training's own codes from a GPU trainer, and steps that are skipped as outliers.
 #include "cuda/models/train_served_export.h"
 #include "run/state.h"
 #include "train/device/device_trainer.h"
@@ -22,7 +22,7 @@ std::unique_ptr<DeviceTrainer> export_trainer(const TrainerOptions& options, Thr
     return made.ok() ? *std::move(made) : nullptr;
 }
 
-// A recipe, and whether the engine computes with its export what training did.
+// A recipe, and whether the engine gives the bits of training with its export.
 struct Exported {
     const char* recipe;
     Format format;
@@ -46,8 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
                          testing::Values(Exported{"fp8_block", Format::fp8_block128},
                                          Exported{"nibble_nvfp4_late", Format::fp8_block128},
                                          Exported{"mxfp8", Format::mxfp8},
-                                         // Training multiplies BF16 values of the codes, the engine the codes: other
-                                         // orders of sums.
+                                         // Training multiplies BF16 values of the codes, the engine multiplies codes:
+                                         // the orders of sums differ.
                                          Exported{"nvfp4_w4a16", Format::nvfp4, false},
                                          Exported{"nvfp4_w4a4", Format::nvfp4},
                                          Exported{"nvfp4", Format::nvfp4, false}),

@@ -1,7 +1,7 @@
-// Gradients of a whole model on a GPU beside the CPU trainer's. Single products of equal inputs are compared by
-// train_product_test.cpp; in a model inputs differ by the order of sums and by gradients of activations in BF16, and a
-// number that crosses the border of two codes of four bits moves by a tenth of itself. How far that goes the CPU's
-// trainer shows itself, where the embedding moves by half a unit in the last place of BF16.
+// Compares gradients of a whole model on a GPU with the CPU trainer. train_product_test.cpp compares single products
+// with equal inputs. In a model inputs differ by the order of sums and by BF16 gradients of activations. A number that
+// crosses the boundary between two 4-bit codes changes by a tenth. The tolerance is measured on the CPU: two trainers
+// whose embeddings differ by half a unit in the last place of BF16.
 #pragma once
 
 #include "base/philox.h"
@@ -29,8 +29,8 @@ inline Apart apart(std::span<const float> got, std::span<const float> want) {
     return {std::sqrt(d / ww), gw / std::sqrt(gg * ww)};
 }
 
-// Two steps of `cpu`, so that scales and directions have a history; then all three begin the third one, `gpu` where
-// `cpu` is, `moved` with the other embedding.
+// Runs two steps of `cpu`, so that scales and directions have a history. Then all three trainers are ready for the
+// third step: `gpu` with the state of `cpu`, `moved` with the changed embedding.
 inline void begin_third_step(Trainer& cpu, TrainEngine& gpu, TrainEngine& moved, const TrainBatch& batch,
                              double learning_rate, const std::string& name) {
     for (uint32_t i = 0; i < 2; ++i) {

@@ -1,5 +1,5 @@
-// Adapters over frozen weights on a GPU: gradients and losses beside the CPU trainer's, the engine's bits, what must
-// not show in the bits, and the merged model. Bases are checkpoints on disk, stored as they are served.
+// Tests adapters over frozen weights on a GPU: gradients and losses against the CPU trainer, the engine's bits,
+// settings that must not change bits, and the merged model. Bases are checkpoints on disk in their serving format.
 #include "cuda/models/lora_bases.h"
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
@@ -42,7 +42,7 @@ std::unique_ptr<Trainer> adapters_on_cpu(std::shared_ptr<const Checkpoint> base,
     return made.ok() ? *std::move(made) : nullptr;
 }
 
-// B is zero at the start, which hides what A does: all three get the same numbers.
+// Adds the same random numbers to all three, because B is zero at the start and hides errors in A.
 void stir_all(Trainer& cpu, std::span<TrainEngine* const> others, const std::filesystem::path& file) {
     std::mt19937 random(4);
     for (size_t id = 0; id < cpu.parameters().count(); ++id)
@@ -71,10 +71,9 @@ protected:
     std::shared_ptr<const Checkpoint> base_;
 };
 
-// Without rounded inputs the bounds are those of BF16 training (train_test.cpp). Where inputs are rounded, a number
-// that crosses the border of two codes moves by up to a sixteenth of itself, as in train_recipe_test.cpp: the GPU may
-// be as far off as the CPU's trainer is from itself where the embedding moves by half a unit in the last place, and
-// somewhat.
+// Without rounded inputs the tolerances are those of BF16 training (train_test.cpp). With rounded inputs a number that
+// crosses the boundary between two codes changes by up to a sixteenth, as in train_recipe_test.cpp. The tolerance is
+// then the difference between two CPU trainers whose embeddings differ by half a unit in the last place, plus a margin.
 TEST_P(CudaLora, GradientsAreTheCpus) {
     const auto moved_base = stored_base(GetParam(), folder_.path / "moved", true, pool_);
     ASSERT_TRUE(moved_base);
@@ -97,7 +96,7 @@ TEST_P(CudaLora, GradientsAreTheCpus) {
         const auto w = cpu->gradients().gradient(id);
         const std::string& name = gpu->parameters().tensors()[id].name;
         ASSERT_EQ(name, cpu->parameters().tensors()[id].name);
-        if (w.empty()) {  // of an expert that nobody has chosen
+        if (w.empty()) {  // an expert that no token has chosen
             EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
             continue;
         }
@@ -135,7 +134,7 @@ TEST_P(CudaLora, LogProbabilitiesAreTheEngines) {
     ASSERT_TRUE(gpu);
     const auto plain = DeviceModel::load(base_, {}, recipe_device(), pool_);
     ASSERT_TRUE(plain.ok()) << plain.error().message();
-    // At the start the model is its base.
+    // At the start the model equals its base.
     const TrainBatch batch = random_batch(lora_rows, recipe_seq, recipe_vocab, 50);
     const auto before = check_forward(*gpu, batch, **plain);
     ASSERT_TRUE(before.ok()) << before.error().message();
@@ -197,7 +196,7 @@ TEST_P(CudaLora, TheMergedModelHasLearnedTheSame) {
     ASSERT_TRUE(as_exported.ok());
     const auto exported = (*as_exported)->evaluate({&batch, 1});
     ASSERT_TRUE(exported.ok());
-    // Inputs that the base rounds are not rounded by a reader of the export.
+    // A reader of the export does not round inputs, although the base does.
     EXPECT_NEAR(*exported, *end, 0.1 + 0.05 * (*start - *end));
     ASSERT_TRUE(write_peft_adapter(folder_.path / "adapter", gpu->parameters(), lora_of().lora, "some/base").ok());
 }
@@ -238,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(
         LoraBase{"nemotron_nvfp4", "nvfp4_w4a16", "nemotron_h"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Some linears of a unit, the last of them or not, and none of another.
+// Targets are some linears of a unit, with or without its last one, and none of another unit.
 void expect_others_stay(const LoraBase& b, const std::vector<std::vector<std::string>>& targets_of, int64_t linears) {
     ThreadPool pool;
     const LoraFolder folder(fmt::format("targets-{}", b.name));
@@ -273,7 +272,7 @@ TEST(CudaLoraTargets, OthersStayAsTheyAre) {
     expect_others_stay({"nvfp4", "nvfp4_w4a16"}, {{"q_proj", "v_proj"}, {"k_proj", "up_proj", "o_proj"}}, 1);
 }
 
-// One of two linears that read an expert's rows, none of the experts', and what lies behind them.
+// Targets are one of two linears that read an expert's rows, linears after them, or no linear of experts.
 TEST(CudaLoraTargets, OthersOfExpertsStayAsTheyAre) {
     const LoraBase base{"qwen3_moe_nvfp4", "nvfp4_w4a16", "qwen3_moe"};
     expect_others_stay(base, {{"up_proj"}, {"down_proj"}, {"up_proj", "down_proj"}}, 16);
@@ -302,7 +301,7 @@ TEST(CudaLoraTeacher, DistillsTheModelThatWasRounded) {
     EXPECT_LT(last, 0.8 * first);
 }
 
-// The kernel beside the formula, rows apart.
+// Compares the kernel with the formula, for rows with a stride.
 TEST(CudaLoraTerm, IsRoundedAsOnACpu) {
     const auto device = open_device(recipe_device());
     ASSERT_TRUE(device.ok()) << device.error().message();
@@ -342,7 +341,7 @@ TEST(CudaLoraTerm, IsRoundedAsOnACpu) {
     EXPECT_TRUE(y == want);
 }
 
-// B of units with parts that have adapters and parts that have none: from narrow to wide and back.
+// B of units in which some parts have adapters: converted from narrow to wide and back.
 TEST(CudaLoraTerm, BlocksLieOnTheDiagonal) {
     const auto device = open_device(recipe_device());
     ASSERT_TRUE(device.ok()) << device.error().message();

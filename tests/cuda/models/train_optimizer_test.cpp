@@ -1,5 +1,5 @@
-// Optimizers on a GPU beside the CPU's: one update from the same masters, states and gradient, losses of some steps,
-// checkpoints that both read.
+// Compares optimizers on a GPU with the CPU's: one update from the same masters, states and gradient, losses of some
+// steps, and checkpoints that both can read.
 #include "cuda/models/train_recipes.h"
 #include "run/state.h"
 #include "train/device/device_trainer.h"
@@ -31,7 +31,7 @@ protected:
         EXPECT_TRUE(made.ok()) << made.error().message();
         return *made;
     }
-    // The optimizer's seed names random bits.
+    // The optimizer's seed keys random bits.
     TrainerOptions options() const { return {.optimizer = GetParam().optimizer, .seed = 0x1234'5678'9ABCu}; }
     std::unique_ptr<DeviceTrainer> on_gpu() {
         auto made = DeviceTrainer::create(
@@ -48,9 +48,9 @@ protected:
     ThreadPool pool_;
 };
 
-// Moved on by three updates first, so that states are not zero and the count of steps shows. The host's optimizer then
-// takes the GPU's masters, states and gradient: AdamW has the same bits, states in BF16 with their random bits
-// included; Muon the same momentum, and a direction whose products are other FP32 chains.
+// Three updates come first, so that states are not zero and the step count matters. The host's optimizer then uses the
+// GPU's masters, states and gradient. AdamW gives equal bits, including stochastically rounded BF16 states. Muon gives
+// equal momentum, and a direction that differs by the order of FP32 sums.
 TEST_P(CudaOptimizer, AnUpdateIsTheCpus) {
     const auto gpu = on_gpu();
     const auto cpu = on_cpu();
@@ -151,7 +151,7 @@ TEST_P(CudaOptimizer, GoesOnFromACheckpointToTheSameBits) {
     auto state = copy_state(*whole, {.step = 3});
     ASSERT_TRUE(state.ok()) << state.error().message();
     ASSERT_TRUE(write_state(file, *state).ok());
-    step(*resumed, 4);  // something else before
+    step(*resumed, 4);  // another step first
     const auto read = read_state(file, {""}, *resumed);
     ASSERT_TRUE(read.ok()) << read.error().message();
     const auto by_cpu = read_state(file, {""}, *cpu);
@@ -167,7 +167,7 @@ TEST_P(CudaOptimizer, GoesOnFromACheckpointToTheSameBits) {
     }
 }
 
-// States in BF16 take half the memory, and the plan says so.
+// States in BF16 take half the memory, and the plan shows it.
 TEST_P(CudaOptimizer, ThePlanHasItsStates) {
     const auto gpu = on_gpu();
     ASSERT_TRUE(gpu);

@@ -1,6 +1,6 @@
-// The three products of every unit of a recipe on a GPU beside the CPU's (train/train_products.h) for equal inputs:
-// codes and scales are the same there, so what is left is the order of FP32 sums, the 14 bits that the FP8 tensor cores
-// keep of a sum, and the BF16 of input gradients.
+// Compares the three products of every unit of a recipe on a GPU with the CPU (train/train_products.h) for equal
+// inputs. Codes and scales are equal, so the differences are the order of FP32 sums, the 14 bits that the FP8 tensor
+// cores keep of a sum, and the BF16 rounding of input gradients.
 #include "kernels/prepare_training_cuda.h"
 #include "train/device/device_trainer.h"
 #include "train/train_products.h"
@@ -15,15 +15,14 @@ namespace {
 
 constexpr int64_t product_row = 1;
 constexpr uint64_t product_seed = 1;
-// Of FP32 sums of some hundred terms, by norms: a scale, sign or code that is wrong in one row of 100 is 0.1.
+// Tolerance for FP32 sums of some hundred terms, by norms. A wrong scale, sign or code in one row of 100 gives 0.1.
 constexpr double sums_bound = 3e-5;
-// Of the FP8 tensor cores: a step of 32 columns aligns its products to the largest and keeps 13 bits behind the point
-// of it, cut off and not rounded, so a sum of some hundred terms of either sign may be off by some units of 2^-13 of
-// its largest terms; FP32 registers add up what comes of 128 columns. A code or scale that is wrong in one row of 100
-// is 0.1.
+// Tolerance for the FP8 tensor cores. A step of 32 columns aligns its products to the largest and truncates after 13
+// bits. So a sum of some hundred terms of either sign may be off by a few units of 2^-13 of its largest terms. FP32
+// registers add the results of 128 columns. A wrong code or scale in one row of 100 gives 0.1.
 constexpr double codes_bound = 1e-3;
 
-// BF16 numbers, some columns larger than the others.
+// BF16 numbers; some columns are larger than the others.
 std::vector<float> product_numbers(int64_t rows, int64_t cols, uint64_t seed) {
     std::vector<float> x(static_cast<size_t>(rows * cols));
     for (size_t i = 0; i < x.size(); ++i) {
@@ -44,7 +43,7 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
     return std::sqrt(apart / size);
 }
 
-// The gradients of a unit's weights, one below the other.
+// Collects the gradients of a unit's weights, stacked.
 class StackedSink : public GradientSink {
 public:
     Status add(const std::string&, const float* gradient, int64_t rows, int64_t cols) override {
@@ -56,7 +55,7 @@ public:
 
 class CudaProducts : public testing::TestWithParam<Trained> {
 protected:
-    // No whole blocks of 16, 32 or 128.
+    // Sizes are not multiples of 16, 32 or 128.
     explicit CudaProducts(Json model = recipe_model(), int64_t tokens = 104)
         : shape_(std::move(model)), tokens_(tokens) {}
     void SetUp() override {
@@ -87,13 +86,13 @@ protected:
         weights_.emplace(std::move(weights));
         const FlatShards whole = FlatShards::make(weights_->flat(), Sharding::states, 1);
         NIBBLE_CHECK(weights_->load(1, whole, 0, *device_, *stream_));
-        // Delayed scales that a run would not begin with.
+        // Delayed scales that differ from the initial ones.
         std::vector<float> state = cpu_->state();
         const auto each = static_cast<size_t>(precision.amax_history) + 1;
         for (size_t i = 0; precision.recipe == TrainRecipe::fp8_delayed && i < state.size(); i += each)
             state[i] = 11.3f + static_cast<float>(i / each % 7);
         for (size_t i = 0; precision.stored_inputs && i < state.size(); i += each)
-            state[i] = (1.0f + 0.3f * static_cast<float>(i / each % 7)) / 2688;  // which clips some
+            state[i] = (1.0f + 0.3f * static_cast<float>(i / each % 7)) / 2688;  // clips some values
         NIBBLE_CHECK(cpu_->set_state(state));
         NIBBLE_CHECK(weights_->recipe().set_state(state, *stream_));
         return weights_->republish();
@@ -127,7 +126,7 @@ protected:
     std::optional<Stream> stream_;
     std::optional<DeviceArena> arena_;
     std::optional<TrainWeights> weights_;
-    double worst_ = 0, worst_sums_ = 0;  // of the bounds; of all but input gradients
+    double worst_ = 0, worst_sums_ = 0;  // relative to the tolerances; of all but input gradients
 };
 
 Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work) {
@@ -156,7 +155,7 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
         NIBBLE_TRY(const auto got, from_gpu<float>(y, n * rows));
         see("forward", got, want, gpu.forward_codes(gpu.rules()) ? codes_bound : sums_bound);
     }
-    if (gpu.reads_amax() && gpu.rounds(n)) {  // the largest magnitude, known or not: the same bits
+    if (gpu.reads_amax() && gpu.rounds(n)) {  // with and without a known largest magnitude: equal bits
         float most = 0;
         for (const float v : x) most = std::max(most, std::abs(v));
         NIBBLE_TRY(float* amax, arena_->allocate_array<float>(1));
@@ -175,7 +174,7 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
     NIBBLE_CHECK(cpu_->weight_gradient(unit, x.data(), dy.data(), n, rows, model_->workspace(), sink));
     NIBBLE_TRY(const auto dw, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
     see("weight gradient", dw, sink.values, back_bound);
-    // The same added to itself.
+    // The same, added to itself.
     NIBBLE_CHECK(gpu.weight_gradient(gpu_dy, gpu_x, n, gradient, true, work));
     NIBBLE_TRY(const auto twice, from_gpu<float>(gradient + gpu.weight().at, rows * cols));
     std::vector<float> doubled = sink.values;
@@ -188,9 +187,9 @@ Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& g
     NIBBLE_TRY(const auto narrow, from_gpu<uint16_t>(dx, n * cols));
     std::vector<float> got(narrow.size());
     for (size_t i = 0; i < got.size(); ++i) got[i] = bf16_to_float(narrow[i]);
-    see("input gradient", got, want, 2.5e-3);  // half a unit of BF16 in the last place, 2^-9, is the most of one number
+    see("input gradient", got, want, 2.5e-3);  // rounding to BF16 changes a number by at most 2^-9
 
-    // Both at once: the same bits.
+    // Both gradients at once: equal bits.
     NIBBLE_TRY(std::byte * dx_again, arena_->allocate(2 * n * cols));
     NIBBLE_CHECK(gpu.backward(gpu_dy, gpu_x, n, dx_again, gradient, false, work));
     NIBBLE_TRY(const auto narrow_again, from_gpu<uint16_t>(dx_again, n * cols));
@@ -233,10 +232,10 @@ void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
     RecordProperty("worst_error_of_sums", fmt::format("{:.3g}", worst_sums_));
 }
 
-// Of 10 steps: the second one is in the late part, where there is one.
+// Steps 3 and 9 of 10: the second one is in the late phase, if there is one.
 TEST_P(CudaProducts, OfEqualInputsAreTheCpus) { compare_all({3, 9}); }
 
-// Sizes that take the large tiles of every kernel.
+// Sizes that use the large tiles of every kernel.
 class CudaWideProducts : public CudaProducts {
 protected:
     static Json wide() {

@@ -1,5 +1,5 @@
-// Precision recipes on a GPU beside the CPU trainer's: gradients of a step and losses of some, the served bits, resumed
-// runs, the tree of micro-batches, and what is refused.
+// Tests precision recipes on a GPU against the CPU trainer: gradients of a step, losses of several steps, served bits,
+// resumed runs, the tree of micro-batches, and refusals.
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
 #include "kernels/product_cuda.h"
@@ -43,12 +43,12 @@ protected:
     ThreadPool pool_;
 };
 
-// Rows are micro-batches, so that tensors, blocks and random bits are the CPU's; train_product_test.cpp compares single
-// products of equal inputs. Over a whole model inputs are not equal: the order of sums, and gradients of activations in
-// BF16, move numbers by a unit in the last place of BF16, and a number that crosses the border of two codes of four
-// bits moves by a tenth of itself. How far that goes the CPU's trainer shows itself, where the embedding moves by half
-// a unit in the last place: the GPU may be as far off, and somewhat (at e6105a3 it was
-// three quarters as far: 0.27 for nvfp4, 0.07 for mxfp8).
+// Micro-batches are single rows, so that tensors, blocks and random bits equal the CPU's. train_product_test.cpp
+// compares single products with equal inputs. In a whole model inputs differ: the order of sums and BF16 gradients of
+// activations change numbers by a unit in the last place, and a number that crosses the boundary between two 4-bit
+// codes changes by a tenth. The tolerance is the difference between two CPU trainers whose embeddings differ by half a
+// unit in the last place, plus a margin (at e6105a3 the GPU differed three quarters as much: 0.27 for nvfp4, 0.07 for
+// mxfp8).
 TEST_P(CudaRecipe, GradientsAreTheCpus) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
     const auto gpu = trainer(4, 1);
@@ -95,8 +95,8 @@ TEST_P(CudaRecipe, LossesFollowTheCpus) {
     }
 }
 
-// One row, so that tensors of scales are the CPU's. Looking changes no bit; what is seen is what the CPU sees, of the
-// rows that are sampled.
+// One row, so that the tensors of scales equal the CPU's. Measuring changes no bit, and the measured quality of the
+// sampled rows equals the CPU's.
 TEST_P(CudaRecipe, OperandsAreSeenAsTheCpuSeesThem) {
     const auto gpu = trainer(1, 1), unwatched = trainer(1, 1);
     const auto cpu = on_cpu();
@@ -160,7 +160,7 @@ TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {
         EXPECT_THAT(a[i].input_gradient, HasSubstr(b[i].input_gradient));
         EXPECT_THAT(a[i].weight_gradient, HasSubstr(b[i].weight_gradient));
     }
-    // The kernels: every GPU that has those of codes multiplies FP8 by FP8 with them, and nothing else.
+    // Kernels: a GPU with kernels for codes uses them for products of two FP8 operands, and for no others.
     const auto fp8 = [&](const std::string& text) { return text.starts_with("E4M3") || text.starts_with("E5M2"); };
     const bool codes = cuda::multiplies_codes() && !GetParam().precision.emulate;
     for (const UnitLine& line : a) {

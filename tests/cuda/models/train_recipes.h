@@ -1,4 +1,4 @@
-// The recipes that tests train on a GPU, and the model.
+// The recipes and the model of GPU training tests.
 #pragma once
 
 #include "base/json.h"
@@ -40,7 +40,7 @@ inline DeviceChoice recipe_device() {
 struct Trained {
     const char* name;
     TrainPrecision precision;
-    bool promised = false;  // the served bits
+    bool promised = false;  // served bits are guaranteed
 };
 inline void PrintTo(const Trained& t, std::ostream* out) { *out << t.name; }
 

@@ -1,5 +1,5 @@
-// What every recipe is held to on a GPU, whatever the model: the engine's bits where they are promised, and its own
-// behind a checkpoint.
+// Checks of every recipe on a GPU, for any model: the engine's bits if they are guaranteed, and equal bits after a
+// checkpoint.
 #pragma once
 
 #include "cuda/models/train_recipes.h"
@@ -26,7 +26,7 @@ inline std::vector<std::byte> all_state(TrainEngine& trainer) {
     return all;
 }
 
-// Before and behind a step.
+// Checks before and after a step.
 inline void expect_the_engines_log_probs(DeviceTrainer& gpu, bool promised) {
     EXPECT_EQ(gpu.sees_neighbours(), !promised);
     for (uint32_t i = 0; i < 2; ++i) {
@@ -44,7 +44,7 @@ inline void expect_the_engines_log_probs(DeviceTrainer& gpu, bool promised) {
     }
 }
 
-// Five steps of `whole`; the last two of them again by `resumed`, which has done something else before.
+// Runs five steps of `whole`, and repeats the last two with `resumed`, which has run another step before.
 inline void expect_a_checkpoint_goes_on(DeviceTrainer& whole, DeviceTrainer& resumed, const std::string& name) {
     const auto file = std::filesystem::path(testing::TempDir()) / ("nibble-" + name + ".safetensors");
     const auto step = [&](TrainEngine& engine, uint32_t number) {

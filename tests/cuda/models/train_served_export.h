@@ -1,4 +1,4 @@
-// An export in training's own codes, served by the engine: its log-probabilities beside those of the training forward.
+// Compares the log-probabilities of a served export in training's own codes with the training forward pass.
 #pragma once
 
 #include "checkpoint/convert.h"
@@ -14,7 +14,7 @@
 
 namespace nibble::test {
 
-// A folder that goes with the test.
+// A temporary folder.
 struct ExportFolder {
     std::filesystem::path path =
         std::filesystem::path(testing::TempDir()) / fmt::format("nibble-export-{}", ::getpid());
@@ -26,7 +26,7 @@ struct ExportFolder {
     std::filesystem::path operator/(const char* name) const { return path / name; }
 };
 
-// After three steps. same_bits: whether no log-probability differs.
+// Checks an export after three steps. same_bits: no log-probability may differ.
 inline void expect_the_export_is_served(DeviceTrainer& trainer, bool same_bits) {
     ThreadPool pool;
     const ExportFolder folder;
@@ -54,7 +54,7 @@ inline void expect_the_export_is_served(DeviceTrainer& trainer, bool same_bits) 
         }
         EXPECT_LT(way.apart, 1.0) << way.name;
     }
-    // The parameters' own BF16 rounding is another model.
+    // The parameters rounded to BF16 are another model.
     const auto plain = trainer.trained();
     ASSERT_TRUE(plain.ok());
     const auto unrounded = DeviceModel::load(*plain, {}, recipe_device(), pool);

@@ -1,5 +1,5 @@
-// Training with everything sharded (Sharding::all): the bits of one GPU that has all. Ranks are threads on one GPU that
-// hand bytes to one another by copies; with NCCL, on a GPU each, tools/gpu ranks compares whole runs.
+// Tests training with everything sharded (Sharding::all), which gives the bits of one GPU. Ranks are threads on one GPU
+// that exchange bytes by copies. tools/gpu ranks compares whole runs with NCCL, one GPU per rank.
 #include "cuda/models/lora_bases.h"
 #include "cuda/models/train_same_bits.h"
 #include "support/files.h"
@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// All ranks call in the same order. Nobody waits for ever for one that has failed.
+// Exchanges bytes between ranks, which all call it in the same order. No rank waits forever for one that has failed.
 class Loopback {
 public:
     explicit Loopback(int size) : size_(size), sends_(static_cast<size_t>(size)) {}
@@ -70,7 +70,7 @@ private:
     int64_t round_ = 0;
 };
 
-// More blocks than places for them (sharded_units.h).
+// The model has more blocks than slots (sharded_units.h).
 Json sharded_model(int layers = 2) {
     Json model = recipe_model();
     model["num_hidden_layers"] = layers;
@@ -84,7 +84,7 @@ struct ShardedRun {
     int64_t micro_batch = 1;
     Recompute recompute = Recompute::automatic;
     TrainOptimizer optimizer;
-    std::shared_ptr<const Checkpoint> base;  // adapters over it; null: the model is trained
+    std::shared_ptr<const Checkpoint> base;  // base of adapters; null: the model is trained
     bool taught = false;
     int first = 0, steps = 3;
     std::filesystem::path begin;  // a checkpoint; empty: none
@@ -138,7 +138,7 @@ Status train_rank(const ShardedRun& run, Sharding sharding, RankGroup* group, Lo
     return trainer->sync();
 }
 
-// size 1: no group.
+// size 1: without a group.
 std::vector<Seen> train_ranks(const ShardedRun& run, Sharding sharding, int size,
                               const std::filesystem::path& saved = {}) {
     std::vector<Seen> seen(static_cast<size_t>(size));
@@ -191,7 +191,7 @@ TEST(CudaSharded, StatesInBf16DrawByPlaceAlone) {
 
 TEST(CudaSharded, BesideATeacher) { expect_same({.batches = some_rows(4), .taught = true}, "a teacher", {1, 2}); }
 
-// What a step draws anew it draws behind a step that was left out, too, whose weights still lie there.
+// After a skipped step the copies that every step redraws are redrawn too, although their weights are still in place.
 TEST(CudaSharded, BehindAStepThatWasLeftOut) {
     const ShardedRun run{.precision = named("nibble_nvfp4"),
                          .config = sharded_model(1),
@@ -258,7 +258,7 @@ TEST(CudaSharded, InEveryFamily) {
 
 class CudaShardedRecipe : public testing::TestWithParam<Trained> {};
 
-// Directions follow from the first 4,096 tokens of a step, which must be one rank's.
+// Directions are computed from the first 4,096 tokens of a step, which must belong to one rank.
 TEST_P(CudaShardedRecipe, HasTheBitsOfOneGpu) {
     const bool many = GetParam().precision.recipe == TrainRecipe::nibble_nvfp4;
     ShardedRun run{.precision = GetParam().precision, .batches = some_rows(4), .steps = 5};
@@ -271,7 +271,7 @@ TEST_P(CudaShardedRecipe, HasTheBitsOfOneGpu) {
 INSTANTIATE_TEST_SUITE_P(All, CudaShardedRecipe, testing::ValuesIn(trained_recipes()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Checkpoints know nothing of who kept what.
+// Checkpoints do not depend on the sharding.
 TEST(CudaSharded, GoesOnFromAnyOtherShare) {
     TempDir dir;
     const ShardedRun first{.precision = named("fp8_delayed"), .batches = some_rows(4), .steps = 2};
@@ -317,7 +317,7 @@ TEST(CudaSharded, AdaptersToo) {
         ShardedRun narrow = run;
         narrow.optimizer.bf16_states = true;
         same(narrow, {2});
-        // What two have begun one ends.
+        // A run of two ranks is completed by one.
         const auto saved = folder.path / "two.safetensors";
         ShardedRun begun = run, rest = run;
         begun.steps = 2, rest.first = 2, rest.begin = saved;
@@ -329,7 +329,7 @@ TEST(CudaSharded, AdaptersToo) {
     }
 }
 
-// Spans of the GPU lie in the step, those of one lane one after the other.
+// GPU spans lie within the step, and spans of one lane follow each other.
 TEST(CudaSharded, AreTraced) {
     ThreadPool pool(1);
     for (const Sharding sharding : {Sharding::states, Sharding::all}) {
@@ -349,7 +349,7 @@ TEST(CudaSharded, AreTraced) {
         }
         const Json json = trace.to_json();
         std::map<std::string, int> count;
-        std::map<int, double> end;  // of a lane's last span
+        std::map<int, double> end;  // end of a lane's last span
         std::vector<std::pair<double, double>> steps;
         for (const Json& event : json["traceEvents"])
             if (event["ph"] == "X" && event["name"] == "step") steps.emplace_back(event["ts"], event["dur"]);

@@ -1,5 +1,5 @@
-// The loss beside a teacher on a GPU: value and gradient beside the CPU trainer's, what must not show in the bits, and
-// a quantized student that comes nearer.
+// Tests the distillation loss on a GPU: value and gradient against the CPU trainer, settings that must not change bits,
+// and a quantized student that approaches its teacher.
 #include "cuda/models/train_recipes.h"
 #include "train/device/device_trainer.h"
 #include "train/small_trainer.h"
@@ -20,7 +20,7 @@ std::shared_ptr<Parameters> start_of_seed(uint64_t seed, ThreadPool& pool, const
     return *made;
 }
 
-// A model of another size; its probabilities are far from even.
+// A model of another size with confident predictions.
 std::shared_ptr<const Checkpoint> small_and_sure(ThreadPool& pool) {
     Json config = recipe_model();
     config["hidden_size"] = 128;
@@ -94,7 +94,7 @@ TEST(CudaDistillation, WithOnlyCrossEntropyItIsTheUsualStep) {
     ASSERT_TRUE(x.ok() && y.ok());
     EXPECT_NEAR(x->loss, y->loss, 1e-6 * x->loss);
     for (size_t id = 0; id < a.size(); ++id) EXPECT_LT(norm_of_difference(b[id], a[id]), 1e-3);
-    // Validation and objectives know no teacher.
+    // Validation and objectives do not use the teacher.
     const auto e = (*plain)->evaluate({&batch, 1}), f = (*beside)->evaluate({&batch, 1});
     ASSERT_TRUE(e.ok() && f.ok());
     EXPECT_EQ(*e, *f);
@@ -119,7 +119,7 @@ TEST(CudaDistillation, AnotherRunHasTheSameBits) {
 
 TEST(CudaDistillation, AQuantizedStudentComesNearer) {
     ThreadPool pool;
-    // Its own weights are the teacher: what is left is what rounding lost.
+    // The teacher has the student's own weights, so the remaining loss is the rounding error.
     const auto trainer = taught(start_of_seed(7, pool), 0, named("nvfp4"), 4, pool);
     ASSERT_TRUE(trainer.ok()) << trainer.error().message();
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 4);

@@ -1,5 +1,5 @@
-// Training on a GPU: gradients and losses beside the CPU trainer's, the engine's log-probabilities bit for bit, and
-// what must not show in the bits: a second run, a resumed one, what is computed again.
+// Tests training on a GPU: gradients and losses against the CPU trainer, log-probabilities equal to the engine's bit
+// for bit, and settings that must not change bits: a second run, a resumed run, recomputation.
 #include "cuda/models/prefer_experts.h"
 #include "run/state.h"
 #include "train/check_forward.h"
@@ -25,7 +25,7 @@ struct TrainedShape {
     int head_dim = 64, heads = 4, kv_heads = 2, layers = 2, vocab = 1000;
     bool tied = false;
     int64_t seq = 96;
-    Json more = Json::object();  // of the config
+    Json more = Json::object();  // added to the config
 };
 void PrintTo(const TrainedShape& s, std::ostream* out) { *out << s.name; }
 
@@ -56,7 +56,7 @@ Json config_of(const TrainedShape& s) {
     if (family == "qwen3_moe")
         config.update({{"num_experts", 16},
                        {"num_experts_per_tok", 4},
-                       {"moe_intermediate_size", 136},  // no whole tiles of 64 rows
+                       {"moe_intermediate_size", 136},  // not a multiple of 64 rows
                        {"norm_topk_prob", true},
                        {"decoder_sparse_step", 1},
                        {"mlp_only_layers", Json::array()}});
@@ -103,9 +103,9 @@ Json config_of(const TrainedShape& s) {
     return config;
 }
 
-// Vectors that a random start leaves at 0 or 1 get values of their own, so that a bias that is not added shows.
-// Those that enter the stream stay small beside the embedding: were tokens alike but for it, the gradients of queries
-// and keys would be rests of sums that cancel.
+// Changes vectors that a random start sets to 0 or 1, so that a missing bias is detected. Vectors that enter the
+// residual stream stay small relative to the embedding: if tokens were nearly equal, gradients of queries and keys
+// would be differences of almost equal sums.
 void move_vectors(Parameters& parameters) {
     std::mt19937 random(11);
     std::uniform_real_distribution<float> some(-1.0f, 1.0f);
@@ -149,7 +149,7 @@ std::unique_ptr<DeviceTrainer> device_trainer(const TrainedShape& s, const Extra
     return made.ok() ? *std::move(made) : nullptr;
 }
 
-// Master weights and the optimizer's states, all of them.
+// Returns all master weights and optimizer states.
 std::vector<std::byte> state_bytes(TrainEngine& trainer) {
     const auto state = trainer.state();
     EXPECT_TRUE(state.ok());
@@ -187,7 +187,7 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
     for (size_t id = 0; id < got.size(); ++id) {
         const std::string& name = trainer->parameters().tensors()[id].name;
         const auto w = (*cpu)->gradients().gradient(id);
-        if (w.empty()) {  // nothing reached it
+        if (w.empty()) {  // no gradient arrived
             EXPECT_TRUE(std::ranges::all_of(got[id], [](float x) { return x == 0; })) << name;
             idle += name.find(".experts.") != std::string::npos;
             continue;
@@ -198,14 +198,15 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
             const double a = got[id][i], b = w[i];
             apart += (a - b) * (a - b), ww += b * b, gg += a * a, gw += a * b;
         }
-        if (name.ends_with("e_score_correction_bias")) {  // no gradient goes through a choice
+        if (name.ends_with("e_score_correction_bias")) {  // a choice of experts has no gradient
             EXPECT_EQ(ww, 0) << name;
             EXPECT_EQ(gg, 0) << name;
             continue;
         }
         if (name.ends_with("k_proj.bias")) {
-            // A key that all positions share moves no probability: without rotary embedding its gradient is 0, with it
-            // a small rest of sums that cancel. Measured by the queries' gradient, of sums of the same size.
+            // A key component that all positions share changes no probability. Without rotary embedding its gradient is
+            // 0, with it a small difference of large sums. It is compared with the queries' gradient, whose sums have
+            // the same size.
             const std::string query = name.substr(0, name.size() - 11) + "q_proj.bias";
             double of_query = 0;
             for (const float x : (*cpu)->gradients().gradient(*trainer->parameters().id(query)))
@@ -214,14 +215,14 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
             continue;
         }
         ASSERT_GT(ww, 0) << name;
-        // A number a head, summed over all tokens with signs that cancel: where weights move by so much that gradients
+        // One number per head, summed over all tokens with signs that cancel. If weights change so much that gradients
         // of matrices change by 2 % on the CPU, these change by 3 to 4 %, A_log by up to 13 %.
         const bool of_heads = name.ends_with(".A_log") || name.ends_with(".D") || name.ends_with(".dt_bias");
         EXPECT_LT(std::sqrt(apart / ww), of_heads ? 5e-2 : 2e-2) << name;
         EXPECT_GT(gw / std::sqrt(gg * ww), of_heads ? 0.998 : 0.9995) << name;
         worst = std::max(worst, std::sqrt(apart / ww));
     }
-    // One expert of each mixture, two matrices or three.
+    // One unused expert per mixture, with two matrices or three.
     const Json config = config_of(s);
     const auto pattern = config.value("hybrid_override_pattern", std::string());
     EXPECT_EQ(idle, 2 * std::ranges::count(pattern, 'E') + (config.contains("first_k_dense_replace") ? 3 : 0));
@@ -236,7 +237,7 @@ TEST_P(CudaTraining, LossesFollowTheCpus) {
     ASSERT_TRUE(cpu.ok()) << cpu.error().message();
     const TrainBatch held_out = random_batch(4, s.seq, s.vocab, 1000);
     for (uint32_t i = 0; i < 20; ++i) {
-        const TrainBatch batch = random_batch(4, s.seq, s.vocab, i % 3);  // seen again: the loss falls
+        const TrainBatch batch = random_batch(4, s.seq, s.vocab, i % 3);  // batches repeat, so the loss falls
         const auto a = trainer->step({&batch, 1}, 1e-3);
         const auto b = (*cpu)->step({&batch, 1}, 1e-3);
         ASSERT_TRUE(a.ok()) << a.error().message();
@@ -262,7 +263,7 @@ TEST_P(CudaTraining, LogProbabilitiesAreTheEngines) {
             EXPECT_GT(way.labels, 0);
             EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart;
         }
-        ASSERT_TRUE(trainer->step({&batch, 1}, 1e-2).ok());  // and again with weights that were published on the device
+        ASSERT_TRUE(trainer->step({&batch, 1}, 1e-2).ok());  // again with weights published on the device
     }
 }
 
@@ -300,7 +301,7 @@ TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
     ASSERT_TRUE(write_state(file, *state).ok());
     const auto resumed = device_trainer(s, {.micro_batch = 2}, pool_);
     ASSERT_TRUE(resumed);
-    step(*resumed, 9);  // something else before
+    step(*resumed, 9);  // another step first
     const auto read = read_state(file, {""}, *resumed);
     std::filesystem::remove(file);
     ASSERT_TRUE(read.ok()) << read.error().message();
@@ -329,7 +330,7 @@ TEST_P(CudaTraining, MuonTakesTheMatricesThatItTakesOnACpu) {
     EXPECT_TRUE(step.ok()) << step.error().message();
 }
 
-// Every row has the same weight in all, so that a row alone has four times the slopes: exactly, as all is in binary.
+// All rows have equal weights, so a single row has exactly four times the slopes.
 TEST_P(CudaTraining, MicroBatchesAreAddedAsATree) {
     const TrainedShape& s = GetParam();
     TrainBatch batch = random_batch(4, s.seq, s.vocab, 5);
@@ -436,7 +437,7 @@ INSTANTIATE_TEST_SUITE_P(
                               {"rope_interleave", false}}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Linears of every mixer under recipes; rows are micro-batches, so that a tensor's scale sees what it sees on the CPU.
+// Tests linears of every mixer under recipes. Micro-batches are single rows, so that a tensor's scale equals the CPU's.
 TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
     ThreadPool pool;
     for (const TrainedShape& s :
@@ -447,7 +448,7 @@ TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
         for (const TrainRecipe recipe : {TrainRecipe::mxfp8, TrainRecipe::nvfp4}) {
             const std::string what = fmt::format("{} {}", s.name, train_recipe_name(recipe));
             const TrainBatch batch = random_batch(4, s.seq, s.vocab, 3);
-            // Mamba-2's in_proj has 1,544 rows here, which are no whole tiles of 16 x 16.
+            // Mamba-2's in_proj has 1,544 rows here, which is not a multiple of 16.
             const TrainPrecision precision{.recipe = recipe, .square = s.name != std::string_view("mamba")};
             const auto gpu = DeviceTrainer::create(start_of(s, pool),
                                                    {.train = {.precision = precision},
@@ -475,7 +476,7 @@ TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
 
 TEST(CudaTrainingMemory, RefusesWhatDoesNotFit) {
     ThreadPool pool;
-    // 156 GiB of activations.
+    // The activations would need 156 GiB.
     const TrainedShape s{.name = "llama", .head_dim = 128, .heads = 64, .layers = 80, .seq = 8192};
     const auto made = DeviceTrainer::create(
         start_of(s, pool),
