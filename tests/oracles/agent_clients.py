@@ -1,8 +1,8 @@
-"""An agent framework that people use, pydantic-ai, unchanged against a server of ours: `agent_clients.py build/cpu/nibble`
+"""Runs the agent framework pydantic-ai, unchanged, against a nibble server: `agent_clients.py build/cpu/nibble`
 
-The model of tests/data/chat answers at random; pydantic-ai demands calls, so the grammar holds it to the schemas of Python's own
-functions and classes. What must hold: agents end with an object of their output's type, in tools, in structured output and in a
-stream, their functions were called with arguments of their types, and an answer as text is what its stream was.
+The model of tests/data/chat answers at random. pydantic-ai demands calls, so the grammar forces the schemas of Python's
+functions and classes. Requirements: agents end with an object of their output type, with tools, with structured output
+and in a stream; their functions are called with arguments of the declared types; a text answer equals its stream.
 """
 import asyncio
 import enum
@@ -38,25 +38,26 @@ SETTINGS = {"max_tokens": 400, "temperature": 0.7, "seed": 3}
 def test_tools(url):
     asked = []
 
-    async def once(_, tool):  # a model of random weights would ask for ever
+    async def once(_, tool):  # a model with random weights would call forever
         return None if asked else tool
 
     agent = Agent(model_at(url), output_type=Weather, model_settings=SETTINGS)
 
     @agent.tool_plain(prepare=once)
     def is_warm(unit: Unit, now: bool) -> str:
-        """Whether it is warm."""
+        """Return whether it is warm."""
         asked.append((unit, now))
         return "yes"
 
-    for seed in range(20):  # which of the two functions is called first is the model's choice
+    for seed in range(20):  # the model chooses which of the two functions is called first
         result = agent.run_sync("how warm is it?", model_settings={**SETTINGS, "seed": seed})
         assert isinstance(result.output, Weather), result.output
         if asked:
             break
     assert asked and all(isinstance(u, Unit) and isinstance(n, bool) for u, n in asked), asked
     parts = [part.part_kind for message in result.all_messages() for part in message.parts]
-    assert "tool-return" in parts[: len(parts) - parts[::-1].index("tool-call")], parts  # what it said went back to the model
+    # the tool's result was sent back to the model
+    assert "tool-return" in parts[: len(parts) - parts[::-1].index("tool-call")], parts
 
 
 def test_structured_output(url):

@@ -1,7 +1,8 @@
-"""What other programs read in answers, judged by Python: `api_fields.py build/cpu/nibble`
+"""Checks fields of answers that other programs read: `api_fields.py build/cpu/nibble`
 
-Offsets of tokens against Python's own count of characters, constrained answers against jsonschema's validator, and a model folder whose files are all links against the
-folder itself, for every command that opens one. Exit status 77: the packages are not installed (tools/setup --test installs them into .venv).
+Compares token offsets with Python's count of characters, checks constrained answers with jsonschema's validator, and
+compares a model folder of links with the folder itself for every command that opens one. Exit status 77: the packages
+are not installed (tools/setup --test installs them into .venv).
 """
 import json
 import os
@@ -58,13 +59,13 @@ def test_offsets(server):
         want = []
         for i in range(len(ids)):
             begun = vocabulary.decode(ids[:i], skip_special_tokens=True)
-            want.append(len(begun.rstrip("\ufffd")))  # the text has no U+FFFD: it stands for an incomplete character
+            want.append(len(begun.rstrip("\ufffd")))  # U+FFFD stands for an incomplete character; the text has none
         got = choice["logprobs"]["text_offset"]
         assert choice["text"] == text and got == want, (text, got, want)
 
 
 def test_schemas(server):
-    """Answers validate, annotations and all; an object has the members of its schema alone."""
+    """Answers validate against schemas with annotations; objects have only the members of their schema."""
     noise = {"nullable": False, "propertyOrdering": ["b"], "errorMessage": {"type": "no"}, "id": "urn:x", "markdownDescription": "m", "x-nullable": True, "enumNames": ["q"], "format": "color"}
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 4, **noise}, "age": {"type": "integer", "minimum": 0, "maximum": 99, **{**noise, "format": "int32"}},
                                                "kind": {"enum": ["a", "b"], **noise}}, "required": ["name", "age"], **{**noise, "format": "row"}}
@@ -79,7 +80,7 @@ def test_schemas(server):
 
 
 def test_links(program):
-    """Every command reads a folder of links to files elsewhere as it reads the files."""
+    """Every command reads a folder of links to files like the files themselves."""
     with tempfile.TemporaryDirectory() as work:
         work = pathlib.Path(work)
         (work / "elsewhere").mkdir()

@@ -1,7 +1,8 @@
-"""tools/bench-study on a small model: `bench_study.py build/cpu/nibble`
+"""Runs tools/bench-study on a small model: `bench_study.py build/cpu/nibble`
 
-The study holds what its steps say when they are run alone; the same command again does nothing and ends with the same bytes; after a
-kill it goes on; what can be known before the first step is refused before it. Needs Python's own library only.
+The study contains the results of its steps when they run alone. Running it again does nothing and gives the same bytes.
+A killed study resumes. Problems that can be detected are refused before the first step. Needs only Python's standard
+library.
 """
 import json
 import os
@@ -53,7 +54,7 @@ def test_a_study_is_what_its_steps_say():
     for c in found["checkpoints"]:
         assert page.count(c["name"]) >= 4, f"{c['name']} is not in every part of the page"
 
-    # Again: nothing is done, nothing changes.
+    # A second run does nothing and changes nothing.
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in pathlib.Path("out/models").rglob("*") if p.is_file()}
     again = run(*study("out"))
     assert "bench-study:" not in again.stderr, again.stderr
@@ -61,7 +62,7 @@ def test_a_study_is_what_its_steps_say():
     check("study.json", json.loads(pathlib.Path("out/study.json").read_text()), found)
     for head in ("weights", "memory", "perplexity", "KL mean", "bf16"):
         assert head in again.stdout, again.stdout
-    # A row a number of clients, beside what the source gives.
+    # One row per number of clients, compared with the source model.
     rows = {line.split()[0]: line for line in again.stdout.splitlines() if re.match(r" +\d+  ", line)}
     check("clients", list(rows), ["1", "3"])
     for i, clients in enumerate(rows):
@@ -70,7 +71,7 @@ def test_a_study_is_what_its_steps_say():
         for rate in rates:
             assert page.count(f">{rate:.1f}</td>") >= 1 and page.count(f">{rate / rates[0]:.2f}</td>") >= 1, (rate, rates[0])
     assert re.search(r", \d+ threads?</span>", page), "the processor is not named"
-    # Another question: only what it changes is run.
+    # With another option only the affected steps run.
     other = run(*study("out", "--limit", "7"))
     check("steps", re.findall("bench-study: (.*)", other.stderr), ["eval"])
 

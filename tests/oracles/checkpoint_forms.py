@@ -1,7 +1,8 @@
-"""One model in the forms that tools write it: config.json as transformers 4 and 5 spell it, and tied models with a head in their files.
-Commands must give the same bytes for forms that mean the same model.
+"""Compares forms of one model as tools write it: config.json in the spelling of transformers 4 and 5, and tied models
+with a head in their files. Commands must give equal bytes for forms of the same model.
 
-    checkpoint_forms.py NIBBLE"""
+    checkpoint_forms.py NIBBLE
+"""
 import hashlib
 import json
 import pathlib
@@ -20,7 +21,7 @@ from safetensors.numpy import save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS, CONFIGS = ROOT / "tests/data/golden/models", ROOT / "tests/data/configs"
-# Fields that transformers 5 adds or leaves out and no reader of a value looks at.
+# Fields that transformers 5 adds or omits and that do not affect results.
 IGNORED = ["transformers_version", "mtp_layers_block_type", "use_bias", "use_conv_bias", "use_mamba_kernels", "qk_head_dim", "head_dim"]
 HAS_GGUF = {"llama", "llama-rope3", "qwen2", "qwen3", "qwen3_moe", "mixtral", "nemotron_h"}
 
@@ -44,7 +45,7 @@ class Forms:
             self.failures.append(what)
 
     def folder(self, name, model, config=None, tensors=None):
-        """A copy of a golden model with another config.json or further tensors."""
+        """Copies a golden model with another config.json or with additional tensors."""
         folder = self.work / name
         shutil.copytree(MODELS / model, folder, ignore=shutil.ignore_patterns("*.json" if config else "", "expect*", "grad*"))
         if config:
@@ -56,7 +57,7 @@ class Forms:
         return folder
 
     def results(self, folder, model, gguf=True):
-        """Hashes of what the commands make of the folder."""
+        """Returns hashes of the commands' results for the folder."""
         made = {}
         out = folder.parent / f"{folder.name}-out"
         out.mkdir()
@@ -79,7 +80,7 @@ def read(path):
 
 
 def spellings(forms):
-    """config.json as transformers 4 (or the publisher) and transformers 5 write it."""
+    """Compares config.json as written by transformers 4 (or the publisher) and by transformers 5."""
     for model in sorted(p.name for p in MODELS.iterdir()):
         gguf = model in HAS_GGUF
         first = forms.results(forms.folder(f"{model}-published", model), model, gguf)
@@ -99,7 +100,7 @@ def spellings(forms):
 
 
 def random_starts(forms):
-    """Training from made-up weights takes a config.json of either version."""
+    """Training from random weights accepts a config.json of either version."""
     for path in sorted(CONFIGS.glob("*.v5.json")):
         family = path.name.split(".")[0]
         if family.startswith("golden-"):
@@ -119,7 +120,7 @@ def random_starts(forms):
 
 
 def heads(forms):
-    """tie_word_embeddings is true and there is an lm_head.weight: a copy, a copy in F32, another matrix."""
+    """tie_word_embeddings is true but there is an lm_head.weight: a copy, a copy in F32, or another matrix."""
     model = "qwen2"
     tied = forms.results(forms.folder("tied", model), model)
     embedding = read(MODELS / model / "model.safetensors")["model.embed_tokens.weight"]
@@ -140,7 +141,7 @@ def heads(forms):
     for written in ("w4a16", "bf16"):
         made = json.loads((forms.work / f"different-out/{written}/config.json").read_text())
         forms.expect(made["tie_word_embeddings"] is False, f"different: {written} is written as tied")
-    # A GGUF file of it has a head of its own, and a folder made from that file, too.
+    # Its GGUF file has a separate head, and so does a folder converted from that file.
     forms.run("convert", forms.work / "different-out/model.gguf", "-o", "from-gguf", "--format", "bf16", "--quiet")
     back = read(forms.work / "from-gguf/model.safetensors")
     forms.expect(np.array_equal(back["lm_head.weight"], other), "different: the head is lost in GGUF")
@@ -151,8 +152,9 @@ def heads(forms):
     forms.expect("lm_head.weight" in read(forms.work / "trained/model/model.safetensors"), "different: training loses the head")
 
 
-# Configurations and tensors of model types that the engine does not run, as transformers 5 saves them: tags for infinity, convolutions of one,
-# two and three dimensions, stacks of experts under unknown names, tables of integers, infinite bounds of clipped activations.
+# Configurations and tensors of model types that the engine does not run, as transformers 5 saves them: tags for
+# infinity, convolutions of one, two and three dimensions, stacks of experts with unknown names, integer tables,
+# infinite bounds of clipped activations.
 ODD_CONFIGS = {
     "falcon_h1": {"time_step_limit": [0.0, {"__float__": "Infinity"}], "num_hidden_layers": 1},
     "gemma4": {"text_config": {"model_type": "gemma4_text", "rope_parameters": {"full_attention": {"rope_type": "proportional"}}}},
@@ -178,7 +180,7 @@ ODD_TENSORS = {
 
 
 def other_types(forms):
-    """inspect, verify and convert take models that the engine does not run, and change no byte of them."""
+    """inspect, verify and convert accept models that the engine does not run, and change no byte of them."""
     for model_type, config in ODD_CONFIGS.items():
         folder = forms.work / f"odd-{model_type}"
         folder.mkdir()
@@ -198,7 +200,7 @@ def other_types(forms):
 
 
 def other_layouts(forms):
-    """A folder in another program's layout: one line that names the next step."""
+    """A folder in another program's layout gives one line that names the next step."""
     folder = forms.work / "mistral"
     folder.mkdir()
     (folder / "params.json").write_text('{"dim": 64}')

@@ -1,9 +1,10 @@
-"""The requests of Codex CLI, replayed as it sent them: `codex_requests.py build/cpu/nibble`
+"""Replays recorded requests of Codex CLI: `codex_requests.py build/cpu/nibble`
 
-tests/data/codex/*.json are conversations that codex-cli recorded against a scripted server (local paths replaced): the first request
-whole, and the items that every later request adds to its input. `namespaces` has tools of the types function, namespace and web_search,
-`custom_tools` of the types function, custom (with a grammar) and tool_search; both send back a call with arguments that were cut off.
-What must hold: every request gets a stream that ends with a response of known items, and what the server cannot run is in its log once.
+tests/data/codex/*.json are conversations that codex-cli recorded against a scripted server (local paths replaced): the
+complete first request, and the items that each later request adds to its input. `namespaces` has tools of the types
+function, namespace and web_search; `custom_tools` has function, custom (with a grammar) and tool_search. Both send back
+a call with truncated arguments. Requirements: every request gets a stream that ends with a response of known items; the
+log mentions once what the server cannot run.
 """
 import json
 import os
@@ -16,7 +17,8 @@ import urllib.request
 from openai_clients import KEY, SECONDS, Server  # runs itself again in .venv where it must
 from tool_clients import FORMATS, model_folder
 
-CONTEXTS = {"custom_tools": 37500, "namespaces": 42500}  # for the last request and 250 tokens: the model's answers would go on
+# for the last request plus 250 tokens; limits the model's answers
+CONTEXTS = {"custom_tools": 37500, "namespaces": 42500}
 DATA = pathlib.Path(__file__).parent.parent / "data" / "codex"
 
 

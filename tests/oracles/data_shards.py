@@ -1,6 +1,6 @@
-"""nibble data build against numpy and Hugging Face's tokenizers: the same ids, boundaries and masks.
+"""Compares `nibble data build` with numpy and Hugging Face's tokenizers: equal ids, boundaries and masks.
 
-    data_shards.py NIBBLE FOLDER     (FOLDER: empty, for the files)
+    data_shards.py NIBBLE FOLDER     FOLDER: empty, for the files
 """
 import gzip
 import json
@@ -23,7 +23,7 @@ texts += ["\u00e9\u0301 \U0001f600 \u4e2d\u6587 123456", "  spaces\n\n\ttabs  "]
 
 
 def check(name, out, expected):
-    """expected: a list of (ids, learned) per document."""
+    """Compares with `expected`, a list of (ids, learned) per document."""
     data = json.loads((out / "data.json").read_text())
     ids, learned = [], []
     for shard in data["train"]:
@@ -54,7 +54,7 @@ def build(files, out, *flags):
 
 
 def as_text(tokenizer, text, end_id):
-    # Control tokens stay text, which tokenizers has no switch for: the texts here hold none.
+    # Control tokens stay text, for which tokenizers has no option; these texts have none.
     ids = tokenizer.encode(text).ids
     return (ids + [end_id] if end_id is not None else ids), [True] * (len(ids) + (end_id is not None))
 
@@ -77,7 +77,8 @@ for other in ("byte_level.json", "byte_fallback.json", "unigram.json"):
     check(other, work / other,
           [as_text(other_tokenizer, t, None) for t in texts])
 
-# Conversations: the template of tests/data/chat, written out; who begins in an assistant's answer is learned.
+# Conversations with the template of tests/data/chat, written out; tokens that begin in an assistant's answer are
+# learned.
 chats, expected = work / "chats.jsonl", []
 with open(chats, "w") as out:
     for _ in range(50):

@@ -1,8 +1,10 @@
-"""Statistics that are zero, singular or missing never stop a calibrated job: every calibrated recipe over every kind of degenerate model.
+"""Runs every calibrated recipe on degenerate models, whose statistics are zero, singular or missing. No job may stop.
+
     degenerate_statistics.py build/cpu/nibble
 
-The table CASES has the models, RECIPES the jobs. Every job must end with status 0, a checkpoint that `nibble verify` accepts, the kinds of gaps
-in its report that the case names, one line of each on stderr, and input scales that Model Optimizer writes (1/448, 1).
+The table CASES has the models, RECIPES the jobs. Every job must end with status 0 and write a checkpoint that `nibble
+verify` accepts. Its report has the kinds of gaps that the case names, with one line of each on stderr, and its input
+scales are those that Model Optimizer writes (1/448, 1).
 """
 import concurrent.futures
 import json
@@ -60,7 +62,7 @@ def floats(tensor):
 
 
 def model(experts):
-    """Tensor name -> (rows, columns, values)."""
+    """Returns tensor name -> (rows, columns, values)."""
     def matrix(rows, cols):
         return rows, cols, [rng.gauss(0, 0.05) for _ in range(rows * cols)]
 
@@ -93,7 +95,7 @@ def config(experts):
 
 
 def fill(*names, value=0.0, rows=None):
-    """Sets tensors (or their first rows) to a value."""
+    """Returns a change that sets tensors, or their first rows, to a value."""
     def change(t):
         for name in names:
             r, cols, values = t[name]
@@ -195,7 +197,7 @@ class Job:
         return where, set(gaps), problems
 
     def dead_block(self, out, gaps):
-        """Model Optimizer's choice makes the block zero; --compat none keeps it. Both are counted."""
+        """Model Optimizer makes the block zero; --compat none keeps it. Both are counted."""
         if gaps.get("blind_blocks", {}).get("count") != HIDDEN:
             return [f"{HIDDEN} blocks have inputs that are zero, the report says {gaps.get('blind_blocks')}"]
         done = self.run("convert", out, "-o", out + "-bf16", "--format", "bf16", "--quiet", *(["--drop", "input_scale"] if "w4a4" in self.recipe else []))

@@ -1,5 +1,6 @@
-"""Every file of `nibble quantize --device DEVICE` against --device cpu: NIBBLE MODEL WORK [DEVICE]. Bytes are compared but for the command
-and the times, which nibble.json and the report carry. Called by tools/gpu."""
+"""Compares every file of `nibble quantize --device DEVICE` with --device cpu: NIBBLE MODEL WORK [DEVICE]. Bytes must
+be equal, except for the command and times in nibble.json and the report. tools/gpu calls this.
+"""
 import concurrent.futures
 import hashlib
 import json
@@ -24,11 +25,11 @@ PRESETS = ["w4a16_nvfp4", "nvfp4_four_over_six", "nvfp4_w4a4_weight_mse_fp8_swee
 
 
 def contents(folder):
-    """Digest of each file; JSON that names command and times without them."""
+    """Returns a digest of each file, for JSON without command and times."""
     found = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         if file.name == "nibble-report.html":
-            continue  # drawn from the JSON
+            continue  # generated from the JSON
         data = file.read_bytes()
         if file.name in ("nibble.json", "nibble-report.json"):
             value = json.loads(data)
@@ -39,7 +40,7 @@ def contents(folder):
 
 
 def input_scales(model):
-    """One for every linear of a Llama; calibration is not what is looked at here."""
+    """Returns one input scale per linear of a Llama, because calibration is not tested here."""
     layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
     names = [f"self_attn.{x}_proj" for x in "qkvo"] + [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
     return {f"model.layers.{n}.{name}.input_scale": 0.01 for n in range(layers) for name in names}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/early-release over small pieces of machine code, written as cuobjdump writes it."""
+"""Tests tools/early-release with short machine code in cuobjdump's format."""
 import types
 import unittest
 from pathlib import Path
@@ -12,7 +12,7 @@ LOAD, REQUEST, ARRIVAL = "LDS.128 R8, [R7]", "UBLKCP.S.G [UR10], [UR6], UR4", "S
 
 
 def listing(*code):
-    """Instructions (text[, scoreboard set[, mask waited for]]) at 0, 10, 20 ..."""
+    """Returns a listing of instructions (text[, scoreboard that it sets[, mask that it waits for]]) at 0, 10, 20 ..."""
     lines = ["\t\tFunction : kernel"]
     for i, (text, *control) in enumerate(code):
         sets, waits = (control + [7, 0][len(control):])[:2]
@@ -42,7 +42,7 @@ class EarlyRelease(unittest.TestCase):
         self.assertEqual(found((LOAD, 3), ("BRA.DIV UR4, 0x30",), (REQUEST,), ("EXIT",)), [(0x20, [0])])
         self.assertEqual(found((LOAD, 3), ("BRA 0x30",), (REQUEST,), ("EXIT",)), [])
         self.assertEqual(found((LOAD, 3), ("@!P0 BRA 0x30",), (REQUEST,), ("EXIT",)), [(0x20, [0])])
-        # A load for the next round, an arrival at its beginning.
+        # A load for the next iteration, and an arrival at its beginning.
         self.assertEqual(found((ARRIVAL,), (LOAD, 2), ("@P0 BRA 0x0",), ("EXIT",)), [(0, [0x10])])
 
 

@@ -1,6 +1,7 @@
-"""Writes tests/data/engine_peers.json: logits of transformers (FP32, eager attention) for small models whose weights follow from
-their names (made_up_weights below; tests/model/peers_test.cpp has the same rule). Architectures and rotary embeddings that the golden set
-lacks: gemma3, sliding windows, linear and yarn scaling. Needs torch and transformers: .cache/peers/bin/python tests/oracles/engine_peer.py
+"""Writes tests/data/engine_peers.json: logits of transformers (FP32, eager attention) for small models whose weights
+follow from their names (made_up_weights() below; tests/model/peers_test.cpp has the same rule). It covers
+architectures and rotary embeddings that the golden set lacks: gemma3, sliding windows, linear and yarn scaling.
+Needs torch and transformers: .cache/peers/bin/python tests/oracles/engine_peer.py
 """
 import json
 import os
@@ -32,7 +33,7 @@ MODELS = {
 
 
 def made_up_weights(name, shape, gemma):
-    """A linear congruential generator seeded by the name; BF16."""
+    """Returns BF16 numbers of a linear congruential generator seeded by the name."""
     state = np.uint32(12345 + sum(b * (i + 1) for i, b in enumerate(name.encode())))
     values = np.empty(int(np.prod(shape)), np.float32)
     x = int(state)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""An environment for `nibble rl` (docs/rl.md): judges whole numbers, in one turn or several.
+"""An example environment for `nibble rl` (docs/rl.md): judges whole numbers, in one turn or several.
 
-A request is a line of JSON on standard input, the reply a line on standard output. The last whole number of the text is
-the answer; the right one is worth 1. With --turns N there are up to N turns:
-  - "<calc>12 * 3</calc>" at the end of a text asks for a calculation; its result is what the model reads next;
-  - a wrong number is told "higher" or "lower" and may be guessed again; the right one is then worth 1 / (guesses).
-What has to be remembered between the turns of an answer is in `state`, never in this process: another one may get the
-next turn.
+A request is a line of JSON on standard input, the reply a line on standard output. The last whole number in the text is
+the answer; the correct one gets a reward of 1. With --turns N there are up to N turns:
+- "<calc>12 * 3</calc>" at the end of a text requests a calculation; the model reads its result next;
+- after a wrong number the model reads "higher" or "lower" and may try again; the reward is then 1 / (number of tries).
+State between the turns of an answer is in `state`, not in this process, because another process may get the next turn.
 
     env: {command: [python3, tests/oracles/environment_example.py, --turns, "4"], processes: 2}
     grpo: {max_rollout_turns: 4}
@@ -24,7 +23,7 @@ LARGEST = 10**12
 
 
 def calculate(text):
-    """The value of whole numbers with + - * and brackets; None for anything else."""
+    """Returns the value of an expression of whole numbers with + - * and brackets, or None for anything else."""
 
     def value(node):
         if isinstance(node, ast.Constant) and type(node.value) is int:

@@ -1,5 +1,7 @@
-"""Writes tests/data/eval: expected statistics of token scores (numpy, double) and answers found by lm-evaluation-harness' regular expressions
-(gsm8k.yaml) in hand-written and random texts. `eval_tables.py tests/data/eval`."""
+"""Writes tests/data/eval: expected statistics of token scores (numpy, double), and answers that the regular
+expressions of lm-evaluation-harness (gsm8k.yaml) find in hand-written and random texts. `eval_tables.py
+tests/data/eval`.
+"""
 import json
 import pathlib
 import random
@@ -41,7 +43,7 @@ same = (p.argmax(1) == q.argmax(1)).astype(float)
     "rms": [rms, error(delta**2) / (2 * rms)]}) + "\n")
 
 
-def normalized(text):  # exact_match's regexes_to_ignore and ignore_case
+def normalized(text):  # regexes_to_ignore and ignore_case of exact_match
     for pattern in (",", r"\$", r"(?s).*#### ", r"\.$"):
         text = re.sub(pattern, "", text)
     return text.lower()

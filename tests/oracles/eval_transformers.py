@@ -1,9 +1,10 @@
-"""Measures with transformers, in FP32, what `nibble eval` measures, and compares: sliding-window perplexity and LAMBADA's last word.
+"""Compares `nibble eval` with transformers in FP32: sliding-window perplexity and LAMBADA's last word.
 
     eval_transformers.py NIBBLE MODEL TEXT LAMBADA.jsonl [--items 40] [--bytes 12000]
 
-By hand: needs torch and transformers. Definitions are written out again here: transformers' "Perplexity of fixed-length models" and
-lm-evaluation-harness' lambada."""
+Run by hand; needs torch and transformers. The definitions are implemented again here: transformers' "Perplexity of
+fixed-length models" and lm-evaluation-harness' lambada.
+"""
 import argparse
 import json
 import math

@@ -1,4 +1,5 @@
-"""Reads a TensorBoard event file the slow way (bit-by-bit CRC32C, protobuf by hand) and prints a JSON line per scalar.
+"""Reads a TensorBoard event file with a simple implementation (bit-by-bit CRC32C, protobuf by hand) and prints one
+JSON line per scalar.
 
     event_file.py FILE
 """

@@ -1,9 +1,10 @@
-"""Lists of excluded modules: verify finds what loaders would stumble over, and convert writes complete lists.
+"""Tests lists of excluded modules: verify finds what loaders would reject, and convert writes complete lists.
 
     excluded_lists.py NIBBLE
 
-A made-up Llama whose MLPs alone are quantized gets lists of many spellings in both dialects. For each, `nibble verify` passes exactly when
-loader_rules.py does, and after `nibble convert` both pass."""
+A random Llama whose MLPs alone are quantized gets lists in many spellings in both dialects. For each list, `nibble
+verify` passes exactly when loader_rules.py does, and after `nibble convert` both pass.
+"""
 import json
 import pathlib
 import shutil
@@ -16,7 +17,7 @@ import made_up_model
 from loader_rules_test import CONFIG
 
 ATTENTION = [f"model.layers.0.self_attn.{p}_proj" for p in "qkvo"]
-LISTS = {  # spelling -> entries, whether loaders find everything
+LISTS = {  # spelling -> entries, and whether loaders find everything
     "modelopt": [
         (["lm_head", "model.embed_tokens", "model.layers.0.self_attn*"], True),
         (["lm_head", "model.embed_tokens", *ATTENTION], True),

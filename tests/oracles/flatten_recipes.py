@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Flattens the imports of every PTQ recipe and preset below a tree of Model Optimizer recipes, independently of nibble:
+"""Flattens the imports of every PTQ recipe and preset below a folder of Model Optimizer recipes, independently of
+nibble:
 
     flatten_recipes.py TREE OUT
 
-OUT/<path>.json then holds {"quant_cfg": [...], "algorithm": ...}. tests/quant/published_recipes_test.cpp compares nibble's
-loader with them (NIBBLE_PUBLISHED_RECIPES=TREE, NIBBLE_FLAT_RECIPES=OUT).
+OUT/<path>.json then has {"quant_cfg": [...], "algorithm": ...}. tests/quant/published_recipes_test.cpp compares
+nibble's loader with these files (NIBBLE_PUBLISHED_RECIPES=TREE, NIBBLE_FLAT_RECIPES=OUT).
 """
 import json
 import pathlib

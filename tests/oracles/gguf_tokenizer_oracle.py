@@ -1,7 +1,8 @@
-"""Independent oracle for nibble's GGUF tokenizers: gguf-py writes the golden vocabularies, tokenizers reads what nibble makes.
+"""Tests nibble's GGUF tokenizers independently: gguf-py writes the golden vocabularies, and tokenizers reads nibble's
+result.
 
-  make DIR GOLDEN    writes DIR/qwen3.gguf, DIR/smollm2.gguf and, with sentencepiece installed, DIR/mistral-v1.gguf
-  check DIR GOLDEN   DIR/NAME.json must encode and decode every text of GOLDEN/NAME/cases.jsonl equally
+    make DIR GOLDEN    writes DIR/qwen3.gguf, DIR/smollm2.gguf and, with sentencepiece installed, DIR/mistral-v1.gguf
+    check DIR GOLDEN   DIR/NAME.json must encode and decode every text of GOLDEN/NAME/cases.jsonl equally
 """
 
 import gzip
@@ -61,7 +62,7 @@ def make_sentence_piece(golden, path):
 
 def make(folder, golden):
     make_byte_level(golden / "qwen3/tokenizer.json.gz", folder / "qwen3.gguf", "qwen2", 151936)
-    # The golden SmolLM2 tokenizer was made by transformers' converter, which cuts like GPT-2 (without single digits).
+    # The golden SmolLM2 tokenizer comes from transformers' converter, which splits like GPT-2 (without single digits).
     make_byte_level(golden / "smollm2/tokenizer.json.gz", folder / "smollm2.gguf", "gpt-2", 49152)
     try:
         make_sentence_piece(golden / "mistral-v1/tokenizer.model", folder / "mistral-v1.gguf")
@@ -74,7 +75,8 @@ def check(folder, golden):
     for path in sorted(folder.glob("*.json")):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
         cases = [json.loads(line) for line in open(golden / path.stem / "cases.jsonl", encoding="utf-8")]
-        if path.stem == "mistral-v1":  # sentencepiece reads special tokens in a text as letters, tokenizers as tokens
+        # sentencepiece reads special tokens in a text as letters, tokenizers reads them as tokens
+        if path.stem == "mistral-v1":
             cases = [c for c in cases if not any(s in c["text"] for s in ("<unk>", "<s>", "</s>"))]
         for case in cases:
             ids = tokenizer.encode(case["text"], add_special_tokens=False).ids

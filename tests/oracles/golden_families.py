@@ -1,10 +1,11 @@
-"""Every golden family under Model Optimizer's presets: a job whose dry run passes does not fail, `nibble verify` finds nothing in what it writes,
-and tensors and lists of excluded modules equal Model Optimizer's export.
+"""Runs every golden family with Model Optimizer's presets: a job whose dry run passes must succeed, `nibble verify`
+must find no problem in its output, and tensors and lists of excluded modules must equal Model Optimizer's export.
 
     golden_families.py NIBBLE [FAMILY...]
 
-The repository has seven families (tests/data/golden/families): gated delta nets, short convolutions, Mamba-2 with attention, Kimi delta attention.
-Next to a folder ../shared/golden/families, all of its families are tried."""
+The repository has seven families (tests/data/golden/families): gated delta nets, short convolutions, Mamba-2 with
+attention, Kimi delta attention. If the folder ../shared/golden/families exists, all of its families are tested.
+"""
 import hashlib
 import json
 import pathlib
@@ -18,7 +19,7 @@ ALL = ROOT.parent / "shared" / "golden" / "families"
 GOLDEN = ALL if ALL.is_dir() else ROOT / "tests" / "data" / "golden" / "families"
 RECIPES = {"NVFP4_DEFAULT_CFG": ("nvfp4", True), "FP8_DEFAULT_CFG": ("fp8", True), "W4A16_NVFP4_CFG": ("w4a16_nvfp4", False),
            "NVFP4_FOUR_OVER_SIX_CFG": ("nvfp4_four_over_six", True)}
-# Bytes differ: why.
+# Families whose bytes differ, and the reason.
 DIFFERENT = {
     "cohere2": "Model Optimizer shares scales over attention and MLP", "deepseek_v32": "it shares scales with the indexer",
     "glm_moe_dsa": "it shares scales with the indexer", "deepseek_v4": "it shares scales with compressor and indexer",
@@ -26,7 +27,8 @@ DIFFERENT = {
     "granitemoehybrid": "it splits stacks of experts", "step3p7": "it splits stacks of experts", "hunyuan_v1_moe": "its routers are F32",
     "lfm2_moe": "its expert_bias is F32", "minimax_m3": "it leaves patch_merge_mlp alone",
 }
-# Lists differ by names: Model Optimizer's are those of transformers' modules, nibble's those of the tensors.
+# Families whose lists differ in names: Model Optimizer uses names of transformers' modules, nibble those of the
+# tensors.
 LISTS = {"phimoe": "router for gate", "deepseek_v4": "lm_head for head", "kimi_linear": "mlp.gate for block_sparse_moe.gate",
          "minimax_m3": "model.vision_tower for vision_tower"}
 

@@ -1,8 +1,9 @@
-"""Hostile connections to a server of ours: `hostile_connections.py build/cpu/nibble [--connections 2000]`
+"""Opens hostile connections to a nibble server: `hostile_connections.py build/cpu/nibble [--connections 2000]`
 
-Starts `nibble serve` over tests/data/chat and runs every function below whose name begins with test_, while two clients ask for
-answers all the time: each has to be the one of the quiet server. Every refusal has to be a body of JSON with a message. The
-server's memory may grow by BOUND at most; in the end it holds no more connections. Needs Python's own library only.
+Starts `nibble serve` with tests/data/chat and runs every function whose name begins with test_, while two clients
+constantly request answers, which must equal those of an idle server. Every refusal must be JSON with a message. The
+server's memory may grow by at most BOUND, and at the end it must have no more connections. Needs only Python's standard
+library.
 """
 import argparse
 import atexit
@@ -20,8 +21,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(HERE, "..", "data", "chat")
-SECONDS = 300.0  # of patience; nothing depends on being faster
-# What the peak of resident memory may be above the quiet server's: one hostile body at a time may hold 512 MiB (tests/fuzz/judge.h).
+SECONDS = 300.0  # timeout; results do not depend on it
+# Allowed growth of the peak resident memory: one hostile body at a time may use 512 MiB (tests/fuzz/judge.h).
 BOUND = 512 << 20
 ASK = {"prompt": "once upon", "max_tokens": 40, "temperature": 1, "seed": 7, "logprobs": 2, "ignore_eos": True}
 
@@ -31,7 +32,7 @@ class Server:
         self.process = subprocess.Popen(
             [program, "serve", MODEL, "--port", "0", "--kv-memory", "64M", "--served-model-name", "tiny", *flags],
             stderr=subprocess.PIPE, text=True)
-        atexit.register(self.process.kill)  # whatever fails, no server is left behind
+        atexit.register(self.process.kill)  # no server stays, whatever fails
         self.port, lines = None, []
         for line in self.process.stderr:
             lines.append(line)
@@ -92,7 +93,7 @@ def said(server):
 
 
 def answers_of(connection, count):
-    """Status and body of answers that come in order over one connection."""
+    """Returns status, type and body of answers that arrive in order on one connection."""
     file, out = connection.makefile("rb"), []
     for _ in range(count):
         status = int(file.readline().split()[1])
@@ -102,14 +103,14 @@ def answers_of(connection, count):
 
 
 class Slow:
-    """Writes its request a byte at a time and reads the answer a byte at a time."""
+    """Writes its request and reads the answer one byte at a time."""
 
     def __init__(self, server, request):
         self.socket, self.request, self.sent, self.got = server.connect(), request, 0, bytearray()
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
 
-    def step(self):  # true: the answer is whole
+    def step(self):  # returns true when the answer is complete
         if self.sent < len(self.request):
             self.sent += self.socket.send(self.request[self.sent:self.sent + 1])
             return False
@@ -143,7 +144,7 @@ def test_half_of_the_connections_are_slow(server, count, _):
             elif one.sent == len(one.request) and key.events == selectors.EVENT_WRITE:
                 waiting.modify(one.socket, selectors.EVENT_READ, one)
     assert len(bodies) == 1, bodies
-    for connection in idle:  # those that said nothing are served, too
+    for connection in idle:  # idle connections are served too
         connection.sendall(wire("GET", "/health"))
     for connection in idle:
         with connection:
@@ -164,14 +165,14 @@ def test_what_is_not_http(server, *_):
             try:
                 connection.sendall(request)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # refused before all was said
+                pass  # refused before the request was complete
             (got, kind, body), = answers_of(connection, 1)
             assert got == status, (request[:80], got, body)
             check_error(kind, body, status)
 
 
 def test_what_two_programs_may_read_differently(server, *_):
-    """Each is refused once, the connection ends, and the request inside of its body is not answered."""
+    """Each request is refused once, the connection ends, and the request hidden in its body is not answered."""
     hidden = wire("GET", "/v1/models")
     for lines, status in (
             ("Transfer-Encoding: chunked, gzip", 400), ("Transfer-Encoding: gzip, chunked", 501), ("Transfer-Encoding: identity", 400),
@@ -208,7 +209,7 @@ def test_pages_of_other_sites(server, *_):
 
 
 def test_half_closed(server, *_):
-    """Whoever only ends its side gets all answers; nothing comes before those of short requests."""
+    """A client that only closes its sending side gets all answers; short requests get no early answer."""
     body = json.dumps({"prompt": "a", "max_tokens": 3, "temperature": 0}).encode()
     stream = json.dumps({"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
     for requests, want in ((wire("POST", "/v1/completions", body), [b"200"]), (wire("GET", "/health") * 3, [b"200"] * 3),
@@ -263,11 +264,12 @@ def test_health_beside_large_answers(server, *_):
     for one in clients:
         one.join(SECONDS)
     print(f"/health beside large answers: {worst * 1000:.0f} ms at most")
-    assert worst < 2, worst  # 100 ms on a machine with nothing else to do
+    assert worst < 2, worst  # 100 ms on an idle machine
 
 
 def test_one_peer_and_the_memory_of_bodies(server, *_):
-    """Bodies that never end fill what one address may hold; another address is served, with a large body too."""
+    """Incomplete bodies use up one address's share of memory; another address is still served, even with a large body.
+    """
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     greedy, refused = [], 0
     for _ in range(10):
@@ -285,7 +287,7 @@ def test_one_peer_and_the_memory_of_bodies(server, *_):
     assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] in (200, 503)
     for connection in greedy:
         connection.close()
-    end = time.monotonic() + SECONDS  # what they held comes back
+    end = time.monotonic() + SECONDS  # their memory is released
     while server.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "user": "x" * 20_000_000})[0] == 503:
         assert time.monotonic() < end, "the memory of bodies that ended is not given back"
         time.sleep(0.05)
@@ -328,7 +330,7 @@ def test_cut_at_every_byte(server, *_):
     for cut in range(len(request) + 1):
         with server.connect() as connection:
             connection.sendall(request[:cut])
-        if cut and cut < len(request):  # a peer that only stops to write gets an answer or an end, not silence
+        if cut and cut < len(request):  # a peer that only stops writing gets an answer or an end
             with server.connect() as connection:
                 connection.sendall(request[:cut])
                 connection.shutdown(socket.SHUT_WR)
@@ -368,16 +370,16 @@ def test_more_answers_than_a_queue_holds(server, *_):
 
 
 def full_queue(program):
-    """One answer runs and four wait, which is all that may: the next request is told when to come again."""
+    """With one running and four waiting answers the queue is full: the next request gets a time to retry after."""
     server = Server(program, "--max-num-seqs", "1", "--queue", "4")
     long = json.dumps({"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "stream": True}).encode()
     end, status = time.monotonic() + SECONDS, 200
-    while status == 200:  # where all four were answered before the next request was read, once more
+    while status == 200:  # repeats if all four were answered before the next request was read
         assert time.monotonic() < end, "the queue was never full"
         with server.connect() as waits:
             waits.sendall(wire("POST", "/v1/completions", long))
             if waits.recv(12) != b"HTTP/1.1 200":
-                continue  # what was asked before is not cancelled yet
+                continue  # an earlier request is not cancelled yet
             status, headers, text = server.post("/v1/completions", {"prompt": "a", "n": 4, "max_tokens": 1})
     assert status == 429, text
     check_error(headers.get("Content-Type"), text, 429)
@@ -387,7 +389,7 @@ def full_queue(program):
 
 
 def quiet(server):
-    """Waits until the server holds nothing of what was asked."""
+    """Waits until the server holds no resources of earlier requests."""
     end = time.monotonic() + SECONDS
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=SECONDS)
@@ -402,7 +404,7 @@ def quiet(server):
 
 
 def killed(program, want):
-    """kill -9 under load: clients see connections that end, and the next server answers the same."""
+    """kill -9 under load: connections of clients end, and the next server gives the same answers."""
     server, wrong, served = Server(program), [], threading.Semaphore(0)
 
     def client():
@@ -413,7 +415,7 @@ def killed(program, want):
                 served.release()
             except (ConnectionError, http.client.HTTPException):
                 return
-            except Exception as error:  # what a client of a dead server must not see
+            except Exception as error:  # anything else would be an error of the server
                 wrong.append(repr(error))
                 return
 

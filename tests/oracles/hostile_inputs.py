@@ -1,9 +1,9 @@
-"""Hostile inputs through the program: `hostile_inputs.py build/cpu/nibble [--case NAME] [--list]`
+"""Gives hostile inputs to the program: `hostile_inputs.py build/cpu/nibble [--case NAME] [--list]`
 
-Every case makes its own files, runs one command, and says what must come out: the exit status, and words that the answer holds.
-Each may take 10 s of processor time (RLIMIT_CPU; the wall clock does not count, so a busy machine changes nothing) and 2 GiB of
-resident memory (what the system measured at its end). A signal, "terminate called", a limit, or what a sanitizer found is a failure that says
-which it was. `make hostile` runs this with a program that is built with AddressSanitizer and UndefinedBehaviorSanitizer.
+Every case creates its files, runs one command, and defines the expected result: the exit status and words of the
+output. The limits are 10 s of processor time (RLIMIT_CPU, so a busy machine changes nothing) and 2 GiB of resident
+memory (measured by the system at the end). A signal, "terminate called", an exceeded limit or a sanitizer's finding is
+a failure, which names its cause. `make hostile` runs this with AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 import argparse
 import gzip
@@ -23,13 +23,13 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHAT = os.path.join(HERE, "..", "data", "chat")
 CPU_SECONDS, MEMORY = 10, 2 << 30
-WALL_SECONDS = 600  # only so that a command that waits for ever ends at all
+WALL_SECONDS = 600  # only ends a command that waits forever
 
 CASES = []
 
 
 class Case:
-    """`make` writes files into the current folder and gives the arguments."""
+    """A case; `make` writes files to the current folder and returns the arguments."""
 
     def __init__(self, name, status, words, make, **process):
         self.name, self.status, self.words, self.make, self.process = name, status, words, make, process
@@ -146,7 +146,7 @@ tokenizer_case("a recursive expression", 1, "is not supported", "a", lambda: tok
 
 # ---- JSON ----------------------------------------------------------------------------------------------------------
 
-MANY = 300000  # keys; quadratic work on them takes minutes
+MANY = 300000  # number of keys; quadratic work on them takes minutes
 
 
 def many_keys():
@@ -186,7 +186,7 @@ def _():
 
 
 def packed(text, times):
-    """gzip that unpacks to `text`, so many times: members follow one another."""
+    """Returns gzip data that decompresses to `text` repeated `times` times, as consecutive members."""
     return gzip.compress(text, 9) * times
 
 
@@ -205,7 +205,7 @@ for name, (file, content, words) in DATA.items():
     @case("data build: " + name, 1, words)
     def _(file=file, content=content):
         return [*BUILD, write(file, content())]
-    if not file.startswith("bomb.txt"):  # calibration takes the beginning of a text
+    if not file.startswith("bomb.txt"):  # calibration reads only the beginning of a text
         @case("calibration: " + name, 1, words.split(".*")[0])
         def _(file=file, content=content):
             return [*CALIBRATE, write(file, content())]
@@ -295,7 +295,7 @@ def _():
     return [*QUANTIZE, "--max-shard-size", "1kB", "--threads", "2"]
 
 
-# ---- Running them --------------------------------------------------------------------------------------------------
+# ---- Running the cases ---------------------------------------------------------------------------------------------
 
 
 def prepare(process):
@@ -312,7 +312,7 @@ def prepare(process):
 
 
 def watch(child, done, seen):
-    """Ends a command that takes twice the memory before the machine is out of it; the verdict is the system's measure."""
+    """Kills a command that uses twice the allowed memory. The verdict uses the system's measurement."""
     while not done.wait(0.05):
         try:
             with open(f"/proc/{child.pid}/statm") as f:
@@ -326,7 +326,7 @@ def watch(child, done, seen):
 
 
 def run(nibble, one):
-    """None, or what is wrong; and a line of figures."""
+    """Returns (None or the problem, a line of measurements)."""
     arguments = one.make()
     stdout = subprocess.PIPE
     if one.process.get("stdout") == "/dev/full":

@@ -1,8 +1,9 @@
-"""Mixed load on a server of ours over HTTP: `http_soak.py build/cpu/nibble [--seconds 30]`
+"""Puts mixed load on a nibble server over HTTP: `http_soak.py build/cpu/nibble [--seconds 30]`
 
-Starts `nibble serve` over tests/data/chat. Clients ask for answers of all kinds, whole and streamed, leave in the middle, cut bodies
-short and send wrong ones. In the end: resident memory within GROWTH of what it was after a third of the time, descriptors as
-at the start, nothing runs or waits, and the counters are what the clients counted. Needs Python's own library only.
+Starts `nibble serve` with tests/data/chat. Clients request all kinds of answers, with and without streaming, disconnect
+early, truncate bodies and send invalid ones. At the end resident memory must be within GROWTH of its value after a
+third of the time, the number of descriptors must be the initial one, nothing may run or wait, and the counters must
+equal those of the clients. Needs only Python's standard library.
 """
 import argparse
 import collections
@@ -38,7 +39,7 @@ def metric(server, name):
 
 
 def body_of(r):
-    """A path, a body and how many choices it asks for; none: the body is wrong."""
+    """Returns a path, a body, and the number of choices (0: the body is invalid)."""
     if r.random() < 0.1:
         return "/v1/completions", {"prompt": "x", "max_tokens": r.choice([0, -1, "many"])}, 0
     if r.random() < 0.3:
@@ -72,7 +73,7 @@ class Load:
         try:
             while time.time() < self.end:
                 self.ask(r)
-        except Exception as error:  # a thread's failure is the run's
+        except Exception as error:  # a failure of a thread fails the run
             self.failures.append(f"client {seed}: {error!r}")
 
     def ask(self, r):
@@ -82,7 +83,7 @@ class Load:
         connection = self.server.connect()
         try:
             kind = r.random()
-            if kind < 0.05:  # a body cut short is no request
+            if kind < 0.05:  # a truncated body is not a request
                 connection.sendall(head + data[:r.randrange(len(data))])
                 self.count("cut")
                 return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Small templates and what Jinja2, set up as transformers sets it up, makes of them -> tests/data/jinja_table.jsonl.
+"""Writes tests/data/jinja_table.jsonl: small templates and their results in Jinja2, configured as in transformers.
 
 Needs jinja2 (made with 3.1.6):  python3 tests/oracles/jinja_table.py > tests/data/jinja_table.jsonl
 """
@@ -163,10 +163,10 @@ for template in templates:
     row = {"template": template, "variables": VARIABLES}
     try:
         row["rendered"] = environment.from_string(template).render(**VARIABLES)
-    except Exception as error:  # whatever Python throws is an error of the template
+    except Exception as error:  # any exception is an error of the template
         row["error"] = f"{type(error).__name__}: {error}"
     if " at 0x" in row.get("rendered", "") or row.get("rendered", "").startswith("range("):
-        continue  # addresses, and a range that is printed: errors in nibble, on purpose
+        continue  # addresses and printed ranges are errors in nibble on purpose
     used = {k: v for k, v in VARIABLES.items() if k in template}
     row["variables"] = used
     print(json.dumps(row, ensure_ascii=False))

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""tests/data/grammar/suite.jsonl from a checkout of json-schema-org/JSON-Schema-Test-Suite (MIT licence).
+"""Converts a checkout of json-schema-org/JSON-Schema-Test-Suite (MIT licence) to tests/data/grammar/suite.jsonl.
 
-json_schema_suite.py SUITE > tests/data/grammar/suite.jsonl
-One line a schema: {"where", "schema", "valid": [documents], "invalid": [documents]}, documents as JSON texts.
+    json_schema_suite.py SUITE > tests/data/grammar/suite.jsonl
+
+One line per schema: {"where", "schema", "valid": [documents], "invalid": [documents]}, documents as JSON texts.
 """
 import json
 import pathlib

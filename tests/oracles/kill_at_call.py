@@ -1,8 +1,9 @@
-"""Ends `nibble` (SIGKILL) before the n-th call that changes a file, for small jobs of quantize, convert, import, search, data, train, rl and eval,
-and lets that call fail instead (a full disk, no descriptor left): started again as the program itself says, every job must end with the
-bytes of an undisturbed run, and leave nothing else behind. `kill_at_call.py build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
+"""Kills `nibble` (SIGKILL) before its n-th call that changes a file, or makes that call fail (a full disk, no
+descriptor left), for small jobs of quantize, convert, import, search, data, train, rl and eval. Restarted as the
+program advises, every job must end with the bytes of an undisturbed run and leave nothing else. `kill_at_call.py
+build/cpu/nibble build/cpu/tests/libkill_at.so [--all]`
 
-Without --all a sample of n, the same every time. No time is looked at: a kill depends on the number of calls alone.
+Without --all it tests a fixed sample of n. Results depend on the number of calls only, never on time.
 """
 import argparse
 import hashlib
@@ -21,7 +22,7 @@ import random_model
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHAT = os.path.join(HERE, "..", "data", "chat")
 ENOSPC, EMFILE = 28, 24
-# Fields that say when, how long and how something was called, and what else is measured.
+# Fields with times, commands and measurements.
 TIMES = {"timing", "command", "seconds", "made_at", "finished_at", "resumed_tensors", "tokens_per_second", "prompt_seconds", "generate_seconds",
          "tflops", "memory_gib"}
 
@@ -33,13 +34,15 @@ def without_times(value):
 
 
 def log_of(data):
-    """What a run's log says of its steps; warnings tell of the disturbance."""
+    """Returns the steps of a run's log, without warnings, which mention the disturbance."""
     lines = [json.loads(line) for line in data.splitlines()]
     return [without_times(line) for line in lines[1:] if "warning" not in line]
 
 
 def files_below(folder, ignored=(), logs=False):
-    """Everything below `folder`: name -> what must be equal. `ignored`: beginnings of names; `logs`: with the steps of logs."""
+    """Returns name -> content to compare for everything below `folder`. `ignored`: prefixes of names; `logs`: includes
+    the steps of logs.
+    """
     out = {}
     for root, folders, names in os.walk(folder):
         for name in names + folders:
@@ -57,13 +60,15 @@ def files_below(folder, ignored=(), logs=False):
             elif logs and key.endswith("train.jsonl"):
                 data = json.dumps(log_of(data)).encode()
             elif key.endswith((".html", ".jsonl")):
-                data = b""  # holds times
+                data = b""  # contains times
             out[key] = hashlib.sha256(data).hexdigest()
     return out
 
 
 class Job:
-    """`ignored`: beginnings of names that are not compared; `or_a_warning`: files without which a job goes on, where they cannot be written."""
+    """A job. `ignored`: prefixes of names that are not compared; `or_a_warning`: files whose failed write only gives a
+    warning.
+    """
 
     def __init__(self, name, words, may_resume=False, ignored=(), or_a_warning=()):
         self.name, self.words, self.may_resume, self.ignored, self.or_a_warning = name, words, may_resume, ignored, or_a_warning
@@ -80,15 +85,17 @@ class Runner:
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
 
     def finish(self, job, folder, what):
-        """Repeats the command, with --resume where the job has it, as a scheduler does. It may have been done already."""
+        """Repeats the command, with --resume if the job supports it, like a scheduler. The job may already be
+        complete.
+        """
         done = self.run(job, folder, ["--resume"] if job.may_resume else [])
         if done.returncode == 0 or "exists already" in done.stderr:
-            return  # killed after the last step: whether it is whole is compared below
+            return  # killed after the last step; the comparison below checks completeness
         sys.exit(f"{what}: started again it ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def sample(count, wanted, rng):
-    """Numbers of calls: the first and the last ones, where files are made and published, and some of the others."""
+    """Chooses numbers of calls: the first and last ones, which create and publish files, and some of the others."""
     ends = set(range(1, 6)) | set(range(count - 5, count + 1))
     others = sorted(set(range(1, count + 1)) - ends)
     return sorted({n for n in ends if 1 <= n <= count} | set(rng.sample(others, min(wanted, len(others)))))
@@ -101,7 +108,7 @@ def make_inputs(folder, runner):
     shutil.copy(os.path.join(CHAT, "tokenizer_config.json"), source)
     with open(os.path.join(CHAT, "tokenizer.json")) as f:
         tokenizer = json.load(f)
-    # GPT-2's: llama.cpp knows it by name.
+    # GPT-2's pre-tokenizer, which llama.cpp knows by name.
     tokenizer["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     with open(os.path.join(source, "tokenizer.json"), "w") as f:
         json.dump(tokenizer, f)
@@ -139,7 +146,7 @@ def jobs():
         Job("import", ["import", "../quantized.gguf", "-o", "out", "--quiet", *small]),
         Job("search", ["search", "../chat", "-o", "out.yaml", "--bits", "6", *calib, *small]),
         Job("data", ["data", "build", "../text.txt", "-o", "out", "--tokenizer", "../chat", "--val", "0.2", "--val-by", "tails", "--quiet", *small]),
-        # A file of events for each process, with times in them.
+        # Each process writes an event file with times.
         Job("train", ["train", "../train.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",)),
         Job("rl", ["rl", "../rl.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",), ("out/samples.json",)),
         Job("rl with rollouts that outlive a step", ["rl", "../rl-async.yaml", "-o", "out", "--quiet", *small], True, ("out/events/",), ("out/samples.json",)),
@@ -171,7 +178,7 @@ def check(runner, job, root, wanted, rng):
             kills += first.returncode == -signal.SIGKILL
             if first.returncode != 0:
                 runner.finish(job, folder, what)
-            # What could not be written to a log is told, and the job goes on: only a kill leaves the same log.
+            # A failed write to a log is reported and the job continues, so only killed runs have equal logs.
             same_log, ignored = how == "killed", (*job.ignored, *(() if how == "killed" else job.or_a_warning))
             have, want = files_below(folder, ignored, same_log), files_below(whole, ignored, same_log)
             if have != want:
@@ -186,7 +193,9 @@ def check(runner, job, root, wanted, rng):
 
 
 def check_shrinking(runner, root, wanted, rng):
-    """A source that is cut off while it is read: one line that names it and nothing published, whichever call comes next; never a signal."""
+    """A source that is truncated while it is read gives one line that names it and publishes nothing, whichever call
+    comes next; never a signal.
+    """
     for name, words, source, shard in (
             ("quantize", ["quantize", "source", "-o", "out", "--recipe", "w4a16_nvfp4", "--quiet"], "source", "model-00002-of-00002.safetensors"),
             ("convert", ["convert", "quantized", "-o", "out", "--format", "compressed-tensors", "--quiet"], "quantized", "model.safetensors"),

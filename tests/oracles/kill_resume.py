@@ -1,7 +1,7 @@
-"""Kills `nibble quantize` (SIGKILL) at random moments and resumes it until it is done: every file must come out as from a run
-that nobody disturbed. `kill_resume.py build/cpu/nibble [--rounds 20]`
+"""Kills `nibble quantize` (SIGKILL) at random moments and resumes it until it is complete: every file must equal that
+of an undisturbed run. `kill_resume.py build/cpu/nibble [--rounds 20]`
 
-Not compared: times (report), and the command line, which the manifest and the report quote.
+Not compared: times in the report, and the command line in the manifest and the report.
 """
 import hashlib
 import json
@@ -18,7 +18,7 @@ import time
 import random_model
 
 RECIPES = (["--recipe", "nvfp4_four_over_six", "--weights-only"], ["--recipe", "w4a16_nvfp4"], ["--recipe", "fp8_per_channel_per_token"])
-# Ranges, solutions of finished blocks and the export outlive a kill. IDS: token ids, made below.
+# Ranges, solutions of finished blocks and the export survive a kill. IDS: token ids, made below.
 CALIBRATED = (["--recipe", "nvfp4_nibble_best", "--calib", "IDS", "--calib-gradients", "256"], ["--recipe", "w4a16_nvfp4_gptq", "--calib", "IDS"])
 
 
@@ -33,7 +33,7 @@ def content(folder):
     for root, _, names in os.walk(folder):
         for name in names:
             if name.startswith(".nibble-"):
-                continue  # killed between the last rename and the last remove: the export is whole
+                continue  # killed between the last rename and the last removal; the export is complete
             path = os.path.join(root, name)
             key = os.path.relpath(path, folder)
             data = open(path, "rb").read()

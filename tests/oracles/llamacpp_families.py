@@ -1,11 +1,11 @@
-"""llama.cpp and nibble on the same GGUF files of every architecture that both know: perplexities must agree.
+"""Compares the perplexities of llama.cpp and nibble for the same GGUF files of every architecture that both support.
 
-    tests/oracles/llamacpp_families.py NIBBLE TEXT WORK [--only FAMILY]      (tools/check-llamacpp --families sets LLAMACPP_BIN)
+    tests/oracles/llamacpp_families.py NIBBLE TEXT WORK [--only FAMILY]      tools/check-llamacpp --families sets LLAMACPP_BIN
 
-Models: those of tests/data/golden/models with the embedding, head and tokenizer of a real vocabulary, and a gemma3 and a
-mistral with made-up weights. Their predictions are nonsense, far from uniform; two engines that agree on them agree on the maths. Files:
-BF16 (`nibble convert`), NVFP4 and MXFP4 (`nibble quantize`); llama.cpp rounds activations to 8 bits where weights are quantized, which is
-what the wider bound is for. Needs numpy, ml-dtypes, safetensors.
+Models: those of tests/data/golden/models with the embedding, head and tokenizer of a real vocabulary, and a gemma3 and
+a mistral with random weights. Their predictions are meaningless but far from uniform, so equal perplexities show equal
+computations. Files: BF16 (`nibble convert`), NVFP4 and MXFP4 (`nibble quantize`). llama.cpp rounds activations to 8
+bits if weights are quantized, so the tolerance is wider there. Needs numpy, ml-dtypes, safetensors.
 """
 import argparse
 import gzip
@@ -30,9 +30,9 @@ FAMILIES = {  # family -> tokenizer
 VOCABULARY = {"mistral-v1": 32000, "smollm2": 49152, "qwen3": 151936}
 KINDS = ["bf16", "nvfp4", "mxfp4"]
 UNITS = ["base_disable_all", "w4_nvfp4", "default_disabled_quantizers"]  # of recipe w4a16_nvfp4
-# What llama.cpp computes without a tensor scale stays in BF16 (nibble refuses it by name).
+# Products that llama.cpp computes without a tensor scale stay in BF16 (nibble refuses them by name).
 LEFT_OUT = {"qwen2": ["*mlp*"], "gemma3": ["*mlp*"], "nemotron_h": ["*latent_proj*"]}
-BOUNDS = {"bf16": 0.005, "nvfp4": 0.05, "mxfp4": 0.05}  # of the ratio of perplexities
+BOUNDS = {"bf16": 0.005, "nvfp4": 0.05, "mxfp4": 0.05}  # tolerance of the ratio of perplexities
 
 
 def bf16(x):
@@ -44,7 +44,7 @@ def random_matrix(rng, rows, cols, scale=1.0):
 
 
 def dense(rng, family):
-    """Config and tensors of a model that the golden set lacks."""
+    """Returns config and tensors of a model that the golden set lacks."""
     hidden, inner, heads, kv, dim, layers = 256, 512, 4, 2, 64, 4
     config = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
               "num_key_value_heads": kv, "head_dim": dim, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 32,
@@ -77,7 +77,7 @@ def dense(rng, family):
 
 
 def without_plain_mlps(config, tensors):
-    """nemotron_h: llama.cpp takes an MLP layer beside experts for experts, so those layers go."""
+    """Removes plain MLP layers of nemotron_h, which llama.cpp confuses with experts."""
     pattern = config["hybrid_override_pattern"]
     kept = [i for i, kind in enumerate(pattern) if kind != "-"]
     out = {}
@@ -102,7 +102,7 @@ def make(family, folder):
     if golden.is_dir():
         config = json.loads((golden / "config.json").read_text())
         tensors = load_file(golden / "model.safetensors")
-        if family == "mixtral":  # GGUF's NVFP4 comes in 64 columns
+        if family == "mixtral":  # GGUF's NVFP4 needs a multiple of 64 columns
             tensors, config["intermediate_size"] = experts_of_64(tensors), 64
         if family == "nemotron_h":
             config, tensors = without_plain_mlps(config, tensors)

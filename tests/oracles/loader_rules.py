@@ -1,15 +1,17 @@
-"""Reads a quantized folder the way the loaders of vLLM, SGLang and TensorRT-LLM do, and says what they would find.
+"""Reads a quantized folder like the loaders of vLLM, SGLang and TensorRT-LLM, and reports what they would not find.
 
     loader_rules.py EXPORT SOURCE
 
-SOURCE is the unquantized checkpoint that EXPORT was made from: its tensors are what the model's modules ask for. For each of its matrices
-the configuration of EXPORT is resolved by the loaders' rules (who is left alone, which algorithm, the parts of a fused module together), which
-gives the names, dtypes and shapes of the tensors a loader asks for. Every one must be there; nothing else may be; scalars must be usable; the
-members of one engine matrix must have what one matrix has one of. Only the layout is checked: nothing is run. Rules: `modelopt` and
-`compressed-tensors` quantization configurations as those loaders read them; both spellings of the former are read and must agree.
+SOURCE is the unquantized checkpoint of EXPORT; its tensors define the model's modules. For each matrix the
+configuration of EXPORT is resolved by the loaders' rules (excluded modules, algorithm, the parts of a fused module
+together). This gives names, dtypes and shapes of the tensors that a loader needs. All of them must exist, and no
+others; scalars must be usable; the parts of one engine matrix must share whatever exists once per matrix. Only the
+layout is checked, nothing is computed. Rules: `modelopt` and `compressed-tensors` quantization configurations as those
+loaders read them; both spellings of the former are read and must agree.
 
-Exit 0: a loader finds everything; 1: what it would not find, a line each. Lines that begin with "note:" name loaders that refuse a format which
-the checkpoint states correctly. Needs nothing but Python."""
+Exit status 0: a loader finds everything; 1: one line per problem. Lines that begin with "note:" name loaders that
+refuse a format which the checkpoint states correctly. Needs only Python.
+"""
 import fnmatch
 import json
 import math
@@ -19,13 +21,13 @@ import struct
 import sys
 
 FUSED = {"qkv": ["q_proj", "k_proj", "v_proj"], "gate_up": ["gate_proj", "up_proj"], "w13": ["w1", "w3"], "qkv_a": ["q_a_proj", "kv_a_proj_with_mqa"]}
-# What vLLM's and SGLang's Model Optimizer loaders know, in capitals; TensorRT-LLM reads the same strings.
+# Algorithms that vLLM's and SGLang's Model Optimizer loaders know, in capitals; TensorRT-LLM reads the same strings.
 KNOWN = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION"}
 BITS_4 = {"NVFP4", "W4A16_NVFP4", "MXFP4"}
 
 
 class Folder:
-    """Headers of all safetensors files of a folder; scalars on demand."""
+    """Headers of all safetensors files of a folder; scalars are read on demand."""
 
     def __init__(self, path):
         self.path, self.tensors = pathlib.Path(path), {}
@@ -40,7 +42,7 @@ class Folder:
 
     def json(self, name):
         path = self.path / name
-        # Bare Infinity, as published configurations of Mamba models have it, is Python's dialect of JSON.
+        # Bare Infinity, used by published configurations of Mamba models, is accepted by Python's JSON.
         return json.loads(path.read_text()) if path.exists() else None
 
     def floats(self, name, count=1):
@@ -51,7 +53,9 @@ class Folder:
 
 
 def parts_of(module):
-    """A fused module's members that lie beside this one, itself included; [module] for one that stands alone."""
+    """Returns the parts of a fused module next to this one, including itself, or [module] for a module that stands
+    alone.
+    """
     parent, _, leaf = module.rpartition(".")
     for members in FUSED.values():
         if leaf in members:
@@ -65,7 +69,7 @@ def excluded(module, patterns):
             return True
         if pattern.endswith("*") and module == pattern[:-1]:
             return True
-        # A fused module's name stands for its members.
+        # The name of a fused module stands for its parts.
         fused = pattern.rpartition(".")[2]
         if fused in ("qkv_proj", "gate_up_proj") and pattern.rpartition(".")[0] == module.rpartition(".")[0]:
             if module.rpartition(".")[2] in FUSED["qkv" if fused == "qkv_proj" else "gate_up"]:
@@ -99,7 +103,9 @@ def from_quantization_config(section, problems):
 
 
 def mixed_algo(module, layers, problems):
-    """Of MIXED_PRECISION: the name, the members of its fused group (which must agree), a key below or above it."""
+    """For MIXED_PRECISION: resolves the module's name, the parts of its fused group (which must agree), or a key below
+    or above it.
+    """
     found = {layers[m]["quant_algo"].upper() for m in parts_of(module) if m in layers}
     if len(found) > 1:
         problems.append(f"{module}: the parts of one matrix are {sorted(found)}")
@@ -117,7 +123,7 @@ def mixed_algo(module, layers, problems):
 
 
 def modelopt_parts(algo, rows, cols):
-    """suffix -> (dtypes, allowed shapes) of one linear; dtype F32 scalars are [] or [1]."""
+    """Returns suffix -> (dtypes, allowed shapes) of one linear; F32 scalars have shape [] or [1]."""
     scalar = ({"F32"}, ([], [1]))
     tiles = [-(-rows // 128), -(-cols // 128)]
     return {
@@ -223,7 +229,7 @@ def compressed_parts(algo, stored_inputs, rows, cols):
 
 
 def named(module, patterns):
-    """0: by name, 1: by pattern, None: not at all."""
+    """Returns 0 for a match by name, 1 by pattern, None for no match."""
     if module in patterns:
         return 0
     return 1 if any(p.startswith("re:") and re.match(p[3:], module) for p in patterns) else None
@@ -258,7 +264,7 @@ def check_compressed(export, source, section, problems, notes):
 
 
 def ask(export, module, wanted, problems):
-    """What a loader asks for; complains about what it does not find."""
+    """Checks the tensors that a loader needs and reports missing ones."""
     for suffix, (dtypes, shapes) in wanted.items():
         name = f"{module}.{suffix}"
         if name not in export.tensors:
@@ -275,7 +281,9 @@ def ask(export, module, wanted, problems):
 
 
 def compare_fused(export, algos, shared, problems):
-    """One engine matrix has one algorithm, and NVFP4 one scale of each kind: loaders take the largest and change nothing else."""
+    """One engine matrix has one algorithm, and with NVFP4 one scale of each kind: loaders use the largest and change
+    nothing else.
+    """
     for module in algos:
         parts = [m for m in parts_of(module) if m in algos]
         if parts[0] != module:
@@ -289,7 +297,7 @@ def compare_fused(export, algos, shared, problems):
 
 
 def check(export_path, source_path):
-    """(problems, notes): what a loader would not find, and which loaders refuse what is there."""
+    """Returns (problems, notes): what a loader would not find, and which loaders refuse the folder."""
     export, source, problems, notes = Folder(export_path), Folder(source_path), [], []
     export.embedding = lambda module: "embed" in module.rpartition(".")[2]
     matrices = [(name.removesuffix(".weight"), *shape) for name, (_, shape, *_) in sorted(source.tensors.items())
@@ -299,7 +307,7 @@ def check(export_path, source_path):
         asked = check_compressed(export, matrices, section, problems, notes)
     else:
         asked = check_modelopt(export, matrices, problems, notes)
-    # Everything else is the source's tensor, and nothing is there that nobody asks for.
+    # All other tensors must be the source's, and no further tensor may exist.
     quantized = {name.rpartition(".")[0] for name in asked}
     plain = {n for n in source.tensors if n.rpartition(".")[0] not in quantized or not n.endswith(".weight")}
     for name in sorted(plain):

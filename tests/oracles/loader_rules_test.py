@@ -1,7 +1,8 @@
-"""Exports of every family of recipes, in both dialects that engines load, under the rules of loader_rules.py; and faults, which those
-rules must find.
+"""Checks exports of every family of recipes, in both dialects, with the rules of loader_rules.py, and that these rules
+find faults.
 
-    loader_rules_test.py NIBBLE"""
+    loader_rules_test.py NIBBLE
+"""
 import json
 import pathlib
 import shutil
@@ -27,7 +28,8 @@ quantize:
     - {quantizer_name: '*mlp*weight_quantizer', cfg: {num_bits: e2m1, block_sizes: {-1: 16, type: dynamic, scale_bits: e4m3}}}
     - {quantizer_name: '*lm_head*', enable: false}
 """
-# recipe -> a note that loaders have no name for it in Model Optimizer's dialect; compressed-tensors has no such scheme: None
+# recipe -> number of notes that loaders do not know it in Model Optimizer's dialect; None: compressed-tensors has no
+# such scheme
 RECIPES = {"nvfp4": 0, "w4a16_nvfp4": 0, "nvfp4_four_over_six": 0, "nvfp4_w4a4_weight_mse_fp8_sweep": 0, "nvfp4_mlp_only": 0, "fp8": 0,
            "fp8_per_channel_per_token": 0, "fp8_2d_blockwise_weight_only": 0, "mxfp8": 0, "mxfp4": 1, "mxfp4_mlp_weight_only": 1, "mixed.yaml": 0}
 

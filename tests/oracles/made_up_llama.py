@@ -1,5 +1,6 @@
-"""Makes a BF16 Llama with random weights: FOLDER GIGABYTES [VOCABULARY]. One bell-shaped matrix is drawn and reused with rolled rows, so that making
-it costs seconds."""
+"""Writes a BF16 Llama with random weights: FOLDER GIGABYTES [VOCABULARY]. One bell-shaped matrix is reused with rolled
+rows, so that it takes only seconds.
+"""
 import json
 import pathlib
 import sys
@@ -27,7 +28,7 @@ def main():
         tensors |= {f"{p}{name}.weight": w[:rows] for name, rows in shapes.items()}
         tensors[p + "mlp.down_proj.weight"] = w.reshape(HIDDEN, WIDE)
         tensors |= {p + "input_layernorm.weight": ones, p + "post_attention_layernorm.weight": ones}
-    # Contiguous copies one by one: a rolled or sliced view is not what the writer wants.
+    # Contiguous copies, because the writer does not accept views.
     save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": WIDE,
               "num_hidden_layers": layers, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": vocabulary,

@@ -1,10 +1,12 @@
-"""Small Llama checkpoints whose weights follow from their names, in any of the three source dtypes, with nothing but Python: what
-tests/data/modelopt/*.json says about them can be tested without storing them.
+"""Writes small Llama checkpoints whose weights follow from their names, in any of the three source dtypes, with Python
+only. So the expectations in tests/data/modelopt/*.json can be tested without stored weights.
 
     made_up_model.py FOLDER '{"dtype": "float16", "hidden_size": 160, ...}'
 
-A weight is a sum of four 16-bit random numbers (Mersenne Twister, seeded with tensor name), scaled by a power of two: exact, so
-every machine rounds it to the same F32, F16 or BF16 number. In some matrices: a zero block, a zero row, a block near underflow, large single values, ties."""
+A weight is a sum of four 16-bit random numbers (Mersenne Twister, seeded with the tensor's name), scaled by a power of
+two. It is exact, so every machine rounds it to the same F32, F16 or BF16 number. Some matrices have a zero block, a
+zero row, a block near underflow, large single values, and ties.
+"""
 import argparse
 import json
 import pathlib
@@ -66,7 +68,7 @@ def shapes(config):
 
 
 def write_model(folder, config, stored=None):
-    """`stored`: the dtype of the tensors, where it is not the one that config.json declares."""
+    """Writes the model. `stored`: the dtype of the tensors if it differs from the one in config.json."""
     dtype = stored or config.get("dtype") or config["torch_dtype"]
     name_of, size = DTYPES[dtype]
     header, data, at = {"__metadata__": {"format": "pt"}}, [], 0

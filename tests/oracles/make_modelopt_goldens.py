@@ -1,11 +1,13 @@
-"""Writes tests/data/modelopt: what nvidia-modelopt exports of the checkpoints of made_up_model.py, as hashes. Run by tools/make-goldens,
-which installs the packages.
+"""Writes tests/data/modelopt: hashes of nvidia-modelopt's exports of the checkpoints of made_up_model.py.
+tools/make-goldens installs the packages and runs this.
 
     make_modelopt_goldens.py OUT [--only TEXT]
 
-One file per case: the model's configuration, versions, both JSON documents, and of every tensor name, dtype, shape and SHA-256 (scalars also
-as numbers). Everything runs on a CPU: the `true` arithmetic of nibble. Model Optimizer's fake quantization of static NVFP4 exists for
-CUDA alone; fake_static() below is the same arithmetic for a CPU. Block scales and codes are always its own."""
+One file per case: the model's configuration, versions, both JSON documents, and name, dtype, shape and SHA-256 of every
+tensor (scalars also as numbers). Everything runs on a CPU, which is the `true` arithmetic of nibble. Model Optimizer's
+fake quantization of static NVFP4 exists only for CUDA; fake_static() below has the same arithmetic for a CPU. Block
+scales and codes always come from Model Optimizer.
+"""
 import argparse
 import copy
 import hashlib
@@ -26,9 +28,9 @@ import made_up_model
 BASE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 160, "intermediate_size": 192, "num_hidden_layers": 1,
         "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
         "max_position_embeddings": 128, "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
-# q of two tiles, k and v of one; gate and up of one.
+# q has two tiles, k and v one; gate and up one.
 TILES = BASE | {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-# Every matrix is one tile.
+# Every matrix has one tile.
 ONE_TILE = TILES | {"head_dim": 32}
 GEMMA3 = TILES | {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
                   "tie_word_embeddings": True, "query_pre_attn_scalar": 64, "sliding_window": 64, "num_hidden_layers": 1,
@@ -41,7 +43,7 @@ CASES = {
     "bf16": (BASE | {"torch_dtype": "bfloat16"}, None, ALL),
     "f16": (BASE | {"torch_dtype": "float16"}, None, ALL),
     "f32": (BASE | {"torch_dtype": "float32"}, None, ALL),
-    # The declared dtype counts, not the stored one.
+    # The declared dtype is used, not the stored one.
     "f32_declared_bf16": (BASE | {"dtype": "bfloat16"}, "float32", ["NVFP4_FOUR_OVER_SIX_CFG", "FP8_DEFAULT_CFG"]),
     "bf16_declared_f32": (BASE | {"dtype": "float32"}, "bfloat16", ["NVFP4_DEFAULT_CFG", "FP8_DEFAULT_CFG"]),
     "tiles": (TILES | {"torch_dtype": "bfloat16"}, None, ["FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG"]),
@@ -55,7 +57,9 @@ def reciprocal_times(number, tensor):
 
 
 def fake_static(x, amax, global_amax=None, quantize_block_scales=True, normalization=448.0, out_dtype=None, pass_through_bwd=False):
-    """Blocks in rows; one amax a block. Scales go through E4M3 as Model Optimizer's CUDA kernel does it."""
+    """Quantizes blocks in rows, with one amax per block. Scales are rounded to E4M3 as in Model Optimizer's CUDA
+    kernel.
+    """
     assert quantize_block_scales and global_amax is not None
     shape, blocks = x.shape, amax.numel()
     w = x.float().reshape(blocks, -1)

@@ -1,4 +1,4 @@
-"""What the math-verify package says of pairs of answers: writes tests/data/rl/math_answers.json, which tests/rl reads.
+"""Writes tests/data/rl/math_answers.json, the verdicts of the math-verify package on pairs of answers, for tests/rl.
 
     pip install math-verify==0.9.0 && python tests/oracles/math_verify_cases.py tests/data/rl/math_answers.json
 """

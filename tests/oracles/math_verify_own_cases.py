@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Our answer checker on the cases of math-verify's own tests, as its source package on PyPI has them.
+"""Runs nibble's answer checker on the cases of math-verify's own tests, from its source package on PyPI.
 
     tests/oracles/math_verify_own_cases.py build/cpu/tests/test_rl [FOLDER of an unpacked math_verify-0.9.0]
 
-Without a folder `pip download` fetches the source package (network). The tests' tables (gold, pred, expected) are read as
-syntax: neither math-verify nor pytest is imported, and nothing of them is kept. test_rl then says how many we judge alike
-(MathAnswer.OwnCasesOfMathVerify), by table, and fails below its floor.
+Without a folder `pip download` fetches the source package (network). The tables of the tests (gold, pred, expected) are
+read as syntax: math-verify and pytest are not imported, and nothing of them is kept. test_rl reports the number of
+equal verdicts by table (MathAnswer.OwnCasesOfMathVerify) and fails below its minimum.
 """
 import ast
 import json
@@ -35,7 +35,7 @@ def value_of(node):
 
 
 def rows_of(function):
-    """The rows of its pytest.mark.parametrize(names, rows), as dictionaries."""
+    """Returns the rows of its pytest.mark.parametrize(names, rows) as dictionaries."""
     for mark in function.decorator_list:
         if not (isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.parametrize"):
             continue

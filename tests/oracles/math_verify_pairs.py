@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Our answer checker beside the math-verify package (0.9.0) on made-up pairs: numbers, fractions, percents, lists, units, LaTeX, prose.
+"""Compares nibble's answer checker with the math-verify package (0.9.0) on generated pairs: numbers, fractions,
+percents, lists, units, LaTeX, prose.
 
     .venv/bin/python tests/oracles/math_verify_pairs.py build/cpu/tests/test_rl [--seed N] [--each N]
 
-Both judge the same texts: a row's answer, and what a model might have written. test_rl (MathAnswer.GeneratedPairsOfMathVerify) says by kind
-how many are judged alike; NIBBLE_MATH_SHOW=1 lists the others. Kinds in OTHER are judged otherwise for the reason that stands there.
-Exit status 77: there is no math-verify.
+Both judge the same texts: a row's answer, and a possible text of a model. test_rl
+(MathAnswer.GeneratedPairsOfMathVerify) counts equal verdicts by kind; NIBBLE_MATH_SHOW=1 lists the others. OTHER lists
+kinds with a known difference and the reason. Exit status 77: math-verify is not installed.
 """
 import argparse
 import json
@@ -20,7 +21,7 @@ from fractions import Fraction
 
 root = pathlib.Path(__file__).resolve().parents[2]
 
-# Kinds that both do not judge alike, and why.
+# Kinds with different verdicts, and the reasons.
 OTHER = {
     'bases': 'math-verify takes 280_5 and 280 for the same',
     'boxed_after_boxed': 'math-verify takes both boxes, whatever stands between; here the last one counts',
@@ -38,7 +39,7 @@ def frac(f, form):
 
 
 class Made:
-    """kind -> a pair (answer of the row, text) that is meant to be right or, by chance, wrong."""
+    """Generates kind -> a pair (answer of the row, text) that is correct or, by chance, wrong."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -55,7 +56,7 @@ class Made:
     def near_fraction(self, f):
         return f if self.draw.random() < 0.6 else self.draw.choice([f + 1, -f or 1, 1 / f if f else 2, f + Fraction(1, 7)])
 
-    # Kinds: methods whose names begin with k_.
+    # Methods whose names begin with k_ are the kinds.
     def k_integers(self):
         n = self.whole()
         return str(n), f'So it is \\boxed{{{self.near(n)}}}.'

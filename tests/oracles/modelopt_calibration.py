@@ -1,10 +1,11 @@
-"""Calibrates the golden models with `nibble quantize --calib` on the ids that Model Optimizer saw and compares every input_scale,
-k_scale and v_scale with what it wrote (tests/data/golden/modelopt/*.json).
+"""Calibrates the golden models with `nibble quantize --calib` on Model Optimizer's token ids and compares every
+input_scale, k_scale and v_scale with Model Optimizer's (tests/data/golden/modelopt/*.json).
 
     modelopt_calibration.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT] [--device cuda]
 
-Exit 0: all within 2 % (they are maxima of activations; an FP32 and a BF16 forward pass differ by up to 1.2 %, tests/data/golden/README.md), but
-for SmolLM2, where roundings of 30 layers add up: there 2 in 100 may be off by up to 3 %. 1: something differs.
+Exit status 0: all within 2 % (they are maxima of activations; an FP32 and a BF16 forward pass differ by up to 1.2 %,
+tests/data/golden/README.md). For SmolLM2, where roundings of 30 layers add up, 2 in 100 may differ by up to 3 %. 1:
+something differs.
 """
 import argparse
 import json
@@ -21,7 +22,7 @@ SCALES = ("input_scale", "k_scale", "v_scale")
 
 
 def scales_of(folder):
-    """name -> value of every F32 scalar scale in a folder's safetensors files; read without any library."""
+    """Returns name -> value of every F32 scalar scale in a folder's safetensors files, read without a library."""
     found = {}
     for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
         data = path.read_bytes()

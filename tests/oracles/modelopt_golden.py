@@ -1,13 +1,12 @@
-"""Quantizes the golden models with `nibble quantize` and compares every tensor and both JSON documents with what Model Optimizer
-wrote: tests/data/modelopt/*.json of this repository (checkpoints of made_up_model.py) and tests/data/golden/modelopt/*.json.
+"""Quantizes the golden models with `nibble quantize` and compares every tensor and both JSON documents with Model
+Optimizer's: tests/data/modelopt/*.json (checkpoints of made_up_model.py) and tests/data/golden/modelopt/*.json.
 
     modelopt_golden.py NIBBLE [GOLDEN_ROOT] [--smollm2 CHECKPOINT] [--only TEXT] [--kernel NAME]
 
-GOLDEN_ROOT: tests/data/golden. CHECKPOINT: what tools/fetch-smollm2 has fetched, if it has.
-
-Exit 0: all equal; 1: something differs. Input and KV scales come from the goldens themselves (they are
-maxima of activations); everything else is recomputed. A searched tensor may differ where Model Optimizer's two best losses lie closer
-than FP32 rounding; the golden counts such blocks in search.near_ties, and at most that many tensors may differ.
+GOLDEN_ROOT: tests/data/golden. CHECKPOINT: the file fetched by tools/fetch-smollm2, if any. Exit status 0: all equal;
+1: something differs. Input and KV scales come from the goldens (they are maxima of activations); everything else is
+recomputed. A searched tensor may differ where Model Optimizer's two best losses differ by less than FP32 rounding. The
+golden counts such blocks in search.near_ties, and at most that many tensors may differ.
 """
 import argparse
 import hashlib
@@ -42,7 +41,8 @@ NEEDS_ACTIVATIONS = {"NVFP4_WEIGHT_ONLY_GPTQ", "NVFP4_WEIGHT_ONLY_LOCAL_HESSIAN"
 
 
 def tensors_of(folder):
-    """name -> (dtype, shape, sha256) of every tensor in a folder's safetensors files; read without any library."""
+    """Returns name -> (dtype, shape, sha256) of every tensor in a folder's safetensors files, read without a library.
+    """
     found = {}
     for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
         data = path.read_bytes()
@@ -64,7 +64,8 @@ def run_case(nibble, golden_file, source, work, kernel):
     scales_file, out = work / "scales.json", work / "out"
     scales_file.write_text(json.dumps(scales))
     command = [nibble, "quantize", source, "-o", out, "--recipe", PRESETS[preset], "--arithmetic", "true", "--quiet"]
-    if str(source).endswith(".gguf"):  # what tools/fetch-smollm2 has is rounded already, and the vectors are of its values
+    # the file of tools/fetch-smollm2 is already rounded, and the expectations are for its values
+    if str(source).endswith(".gguf"):
         command += ["--requantize"]
     if kernel:
         command += ["--kernel", kernel]
@@ -79,7 +80,7 @@ def run_case(nibble, golden_file, source, work, kernel):
 
     problems, differing = [], []
     have = tensors_of(out)
-    # Tensors that stay as they are keep the dtype they are stored in; a loader casts them to the declared one.
+    # Unquantized tensors keep their stored dtype; a loader casts them to the declared one.
     quantized = {t["name"].rpartition(".")[0] for t in golden["tensors"] if t["name"].endswith("weight_scale")}
     for t in golden["tensors"]:
         ours = have.pop(t["name"], None)
@@ -94,12 +95,12 @@ def run_case(nibble, golden_file, source, work, kernel):
     problems += [f"unexpected tensor {name}" for name in have]
     search = golden.get("search", {})
     near_ties = search.get("near_ties", search.get("ties_within_1e-6_exact_ones_included", 0))
-    # A search moves codes and block scales, never a tensor's or an input's scale; and where ties abound (SmolLM2 lies on a 4-bit grid)
-    # most tensors are equal all the same.
+    # A search changes codes and block scales, never the scale of a tensor or an input. Even with many ties (SmolLM2's
+    # weights lie on a 4-bit grid) most tensors are equal.
     scalars = [name for name in differing if not name.endswith((".weight", ".weight_scale"))]
     if scalars or 3 * len(differing) > len(golden["tensors"]):
         problems.append(f"{len(differing)} of {len(golden['tensors'])} tensors differ, scalars: {scalars[:4]}")
-    # One block that falls the other way changes a weight tensor and its scales.
+    # One block with another result changes a weight tensor and its scales.
     if len({name.removesuffix("_scale") for name in differing}) > near_ties:
         problems.append(f"{len(differing)} tensors differ ({near_ties} near ties allowed): {differing[:4]}")
 
@@ -130,7 +131,7 @@ def main():
             continue
         model, config = file.stem.split("--", 1)
         golden = json.loads(file.read_text())
-        made_up = golden["model"] if "stored" in golden else None  # the larger set names its folder there
+        made_up = golden["model"] if "stored" in golden else None  # the larger set has the folder's name there
         source = args.smollm2 if model == "smollm2-135m" else args.golden / "models" / model
         if config in NEEDS_ACTIVATIONS or source is None:
             skipped += 1

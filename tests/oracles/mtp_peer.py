@@ -1,15 +1,19 @@
-"""Writes tests/data/mtp_peers.json: logits of layers for multi-token prediction of deepseek_v3 and nemotron_h in FP64 numpy. Hidden states and
-weights follow from names (made_up below; tests/model/predictor_test.cpp has the same rule).  .venv/bin/python tests/oracles/mtp_peer.py
+"""Writes tests/data/mtp_peers.json: logits of the layers for multi-token prediction of deepseek_v3 and nemotron_h in
+FP64 numpy. Hidden states and weights follow from names (made_up() below; tests/model/predictor_test.cpp has the
+same rule).
 
-The layers as vLLM has them: x = eh_proj [enorm(embedding of the next token) ; hnorm(hidden state)], residual blocks, a norm, the model's head.
-deepseek_v3 hands on what is before that norm when the layer is applied again, nemotron_h what is behind it.
+    .venv/bin/python tests/oracles/mtp_peer.py
+
+The layers are those of vLLM: x = eh_proj [enorm(embedding of the next token) ; hnorm(hidden state)], residual blocks, a
+norm, the model's head. When a layer is applied again, deepseek_v3 passes on the value before that norm, nemotron_h the
+value after it.
 """
 import json
 import os
 
 import numpy as np
 
-TEXT, DRAFTS = 70, 3  # rows of a text, more than a page of the cache; tokens drafted behind it
+TEXT, DRAFTS = 70, 3  # rows of a text, more than a page of the cache; tokens drafted after it
 DEEPSEEK = dict(model_type="deepseek_v3", vocab_size=64, hidden_size=48, intermediate_size=64, num_hidden_layers=1, num_nextn_predict_layers=1,
                 num_attention_heads=3, num_key_value_heads=3, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
                 v_head_dim=24, first_k_dense_replace=1, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=16,
@@ -23,7 +27,7 @@ NEMOTRON = dict(model_type="nemotron_h", hybrid_override_pattern="-", mtp_hybrid
 
 
 def made_up(name, shape):
-    """A linear congruential generator seeded by the name; BF16."""
+    """Returns BF16 numbers of a linear congruential generator seeded by the name."""
     x = (12345 + sum(b * (i + 1) for i, b in enumerate(name.encode()))) & 0xFFFFFFFF
     values = np.empty(int(np.prod(shape)), np.float64)
     for i in range(values.size):
@@ -44,14 +48,16 @@ def linear(x, name, rows):
 
 
 def softmax_attention(q, k, v, scale):
-    """q [heads, dim] of one position; k [tokens, heads, dim], v [tokens, heads, dim]: all positions up to it."""
+    """Computes attention for q [heads, dim] of one position; k and v [tokens, heads, dim] cover all positions up to
+    it.
+    """
     s = np.einsum("hd,thd->ht", q, k) * scale
     p = np.exp(s - s.max(-1, keepdims=True))
     return np.einsum("ht,thd->hd", p / p.sum(-1, keepdims=True), v).reshape(-1)
 
 
 def experts(x, prefix, c, act):
-    """One row: sigmoid router with a selection bias and groups, routed experts, a shared one."""
+    """Computes one row: a sigmoid router with selection bias and groups, routed experts, a shared expert."""
     n, groups = c["n_routed_experts"], c.get("n_group", 1)
     score = 1 / (1 + np.exp(-linear(x, prefix + ".gate", n)))
     selection = score + made_up(prefix + ".gate.e_score_correction_bias", (n,))
@@ -130,7 +136,7 @@ class Nemotron:
 
 
 def row(model, token, hidden, position):
-    """Logits, and what the next application takes."""
+    """Returns the logits, and the input of the next application."""
     c = model.config
     embedded = made_up(model.embedding, (c["vocab_size"], hidden.size))[token]
     both = np.concatenate([rms_norm(embedded, model.joins + "enorm.weight", model.eps), rms_norm(hidden, model.joins + "hnorm.weight", model.eps)])

@@ -1,5 +1,6 @@
-"""Writes tests/data/mx_inputs.json: blocks of BF16 inputs, and what compressed-tensors makes of them under its MXFP4 and MXFP8 presets (the code
-that transformers runs). Needs torch and compressed-tensors: .cache/peers/bin/python tests/oracles/mx_inputs_peer.py
+"""Writes tests/data/mx_inputs.json: blocks of BF16 inputs and their values under compressed-tensors' MXFP4 and MXFP8
+presets (the code that transformers runs). Needs torch and compressed-tensors: .cache/peers/bin/python
+tests/oracles/mx_inputs_peer.py
 """
 import json
 import os
@@ -17,7 +18,7 @@ def bits(x):
 def main():
     torch.manual_seed(3)
     rows = [torch.randn(8, 32, dtype=torch.bfloat16) * s for s in (1, 1e-3, 1e3, 1e-20)]
-    # Every maximum of one octave, with every quarter of a step of E2M1 below it: ties, saturation, both sides of 1.75.
+    # All maxima of one octave, with every quarter of an E2M1 step below: ties, saturation, both sides of 1.75.
     ramp = torch.arange(32, dtype=torch.float32) / 16
     for mantissa in range(0, 128, 3):
         largest = (1 + mantissa / 128) * 4

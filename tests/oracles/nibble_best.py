@@ -1,5 +1,6 @@
-"""nibble_best in numpy and FP64, written from quant/nibble_best.h: makes tests/data/nibble_best.safetensors, which
-tests/quant/nibble_best_test.cpp compares with. Run it again only when the algorithm changes.
+"""Implements nibble_best in numpy and FP64, from the description in quant/nibble_best.h. It writes
+tests/data/nibble_best.safetensors for tests/quant/nibble_best_test.cpp. Run it again only when the algorithm
+changes.
 
     python tests/oracles/nibble_best.py tests/data/nibble_best.safetensors
 """
@@ -14,7 +15,7 @@ E4M3 = np.arange(127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.fl
 
 
 def e2m1(x):
-    """Codes of the nearest E2M1 values; ties to the even code."""
+    """Returns the codes of the nearest E2M1 values; ties go to the even code."""
     a = np.abs(x)
     below = np.clip(np.searchsorted(GRID, a, side="right") - 1, 0, 6)
     low, high = a - GRID[below], GRID[below + 1] - a
@@ -75,7 +76,7 @@ def main(path):
     bf16 = lambda x: x.astype(ml_dtypes.bfloat16)
     weight = bf16(random.normal(0, 0.05, (n, k)))
     x = bf16(random.normal(size=(128, 8)) @ random.normal(size=(8, k)) + 0.5 * random.normal(size=(128, k)))
-    x[:, 5] = 0  # a dead input
+    x[:, 5] = 0  # an input that is always zero
     gradient = bf16(random.normal(size=(64, 6)) @ random.normal(size=(6, n)) + 0.3 * random.normal(size=(64, n)))
     gram = lambda a: a.astype(np.float64).T @ a.astype(np.float64)
     s2 = np.float32(np.abs(weight.astype(np.float32)).max()) / np.float32(2688)

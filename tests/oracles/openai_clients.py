@@ -1,7 +1,7 @@
-"""The official clients of two companies against a server of ours: `openai_clients.py build/cpu/nibble`
+"""Runs the official clients of OpenAI and Anthropic against a nibble server: `openai_clients.py build/cpu/nibble`
 
-Starts `nibble serve` over tests/data/chat at a port that the system chooses, and runs every function below whose name begins with
-test_. Exit status 77: the packages are not installed (tools/setup --test installs them into .venv).
+Starts `nibble serve` with tests/data/chat at a free port and runs every function whose name begins with test_. Exit
+status 77: the packages are not installed (tools/setup --test installs them into .venv).
 """
 import asyncio
 import json
@@ -112,7 +112,7 @@ def test_chat_stream_helper(client, _):
             for event in stream:
                 if event.type == "content.delta":
                     text += event.delta
-        except openai.LengthFinishReasonError:  # so does the helper tell that max_tokens was reached
+        except openai.LengthFinishReasonError:  # the helper's way to report that max_tokens was reached
             pass
     assert text == one(client).choices[0].message.content
 
@@ -240,7 +240,7 @@ def test_anthropic(_, server):
     stranger = anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0)
     expect(anthropic.AuthenticationError, lambda: stranger.messages.create(**ask))
     expect(anthropic.NotFoundError, lambda: client.messages.create(**{**ask, "model": "other"}))
-    # The answer goes on from a last message of the assistant's.
+    # The answer continues a last message of the assistant.
     begun = [*HELLO, {"role": "assistant", "content": "I am"}]
     on = client.messages.create(**{**ask, "messages": begun})
     with client.messages.stream(**{**ask, "messages": begun}) as stream:
@@ -288,7 +288,7 @@ def main():
         try:
             test(client, server)
             print(f"{name}: ok", flush=True)
-        except Exception as error:  # the next test tells more
+        except Exception as error:  # continue with the next test
             failed += 1
             print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
     try:
@@ -296,7 +296,7 @@ def main():
     except AssertionError as error:
         failed += 1
         print(error)
-    if failed:  # what the server said, without the log of requests
+    if failed:  # the server's output, without the log of requests
         print("".join([line for line in server.lines if not line.startswith("{")][-200:]))
     return 1 if failed else 0
 

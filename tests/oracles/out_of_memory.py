@@ -1,8 +1,8 @@
-"""Commands that run out of memory: `out_of_memory.py build/cpu/nibble`
+"""Runs commands that run out of memory: `out_of_memory.py build/cpu/nibble`
 
-The address space is limited (RLIMIT_AS) to many sizes below the one with which a command succeeds. What must hold at each: one line on
-stderr and status 1, no crash and no output under its final name, and what a job had finished is resumed to the same bytes.
-Needs Python's own library only.
+The address space is limited (RLIMIT_AS) to many sizes below the smallest sufficient one. For each size a command must
+print one line on stderr and end with status 1, without a crash and without output under its final name. Finished parts
+of a job are resumed to the same bytes. Needs only Python's standard library.
 """
 import hashlib
 import os
@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
 MODEL, CHAT = DATA / "model", DATA / "chat"
 MEGA = 1 << 20
-SIZES = 40  # limits that each command is tried with
+SIZES = 40  # number of limits per command
 SECONDS = 120
 
 
@@ -32,13 +32,13 @@ def limited(command, folder, limit=None):
 
 
 def content(folder):
-    """Weights and configuration of an output; documents quote times and the command."""
+    """Returns hashes of weights and configuration; other documents contain times and the command."""
     files = sorted(p for p in pathlib.Path(folder).iterdir() if p.suffix == ".safetensors" or p.name in ("config.json", "tokenizer.json"))
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
 def least_limit(command, folder, clean):
-    """The least megabytes with which the command succeeds."""
+    """Returns the smallest limit in megabytes with which the command succeeds."""
     low, high = 1, 16384
     while high - low > 2:
         middle = (low + high) // 2
@@ -68,7 +68,7 @@ def check_command(name, command, folder, least, output=None, resumes=False):
         done = limited(command, folder, limit)
         said = done.stderr.splitlines()
         where = f"{name} with {limit / MEGA:.1f} of {enough} MB: status {done.returncode}: {done.stderr[-500:]}"
-        if done.returncode == -signal.SIGSEGV:  # the stack of the main thread cannot grow: nothing can report that
+        if done.returncode == -signal.SIGSEGV:  # the stack of the main thread cannot grow; nothing can report that
             unreported += 1
         else:
             assert done.returncode in (0, 1), where
@@ -93,8 +93,8 @@ def test_commands(program):
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "text").write_text(text)
         failed = 0
-        least = least_limit([program, "--version"], folder, lambda: None)  # below it the program does not begin
-        # --quiet leaves the error as the only line. Two threads each, so that limits mean the same on every machine.
+        least = least_limit([program, "--version"], folder, lambda: None)  # below this limit the program does not start
+        # With --quiet the error is the only line. All use two threads, so that limits are comparable between machines.
         for name, words, output, resumes in (
                 ("quantize", ["quantize", MODEL, "-o", "out", "--recipe", "w4a16_nvfp4", "--threads", "2", "--quiet"], "out", True),
                 ("calibrated", ["quantize", CHAT, "-o", "out", "--recipe", "nvfp4", "--calib", "text", "--calib-tokens", "64", "--threads", "2", "--quiet"],

@@ -1,7 +1,7 @@
-"""Runs the calling script with the Python of .venv when this Python lacks a package that the script needs.
+"""Runs the calling script with the Python of .venv if the current Python lacks a required package.
 
     import own_packages
-    own_packages.need("numpy", "ml_dtypes")     exit status 77 when .venv has it neither (tools/setup --test makes .venv)
+    own_packages.need("numpy", "ml_dtypes")     exit status 77 if .venv lacks it too (tools/setup --test creates .venv)
 """
 import importlib.util
 import os

@@ -1,9 +1,11 @@
-"""Packs golden families into tests/data/golden/families.tar.gz, from which tests/model/families_test.cpp reads them.
+"""Packs golden families into tests/data/golden/families.tar.gz for tests/model/families_test.cpp.
 
     pack_families.py SOURCE FAMILY...
 
-SOURCE has one folder per family (config.json, model.safetensors, expect.safetensors: see tests/data/golden/README.md). Of the expected
-logits every fifth position is kept, with the list of positions: logits are most of the archive and do not compress."""
+SOURCE has one folder per family (config.json, model.safetensors, expect.safetensors: see tests/data/golden/README.md).
+Every fifth position of the expected logits is kept, with the list of positions, because logits are most of the archive
+and do not compress.
+"""
 import gzip
 import io
 import json

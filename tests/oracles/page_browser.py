@@ -1,8 +1,9 @@
-"""The server's page in a real browser: `page_browser.py build/cpu/nibble [--screenshots FOLDER]`
+"""Tests the server's page in a real browser: `page_browser.py build/cpu/nibble [--screenshots FOLDER]`
 
-Starts `nibble serve` over tests/data/chat, drives headless Chromium (Debian's chromium and chromium-driver, selenium of PyPI;
-tools/setup --test installs them) and runs every function below whose name begins with test_. Where a browser is missing the test
-fails and says so. No script error, no request to another address and no text under a contrast of 4.5 is allowed at any time.
+Starts `nibble serve` with tests/data/chat, drives headless Chromium (Debian's chromium and chromium-driver, selenium
+from PyPI; tools/setup --test installs them) and runs every function whose name begins with test_. Without a browser the
+test fails with a message. Script errors, requests to other addresses and text with a contrast below 4.5 are never
+allowed.
 """
 import argparse
 import inspect
@@ -30,7 +31,7 @@ except ImportError:
         os.execve(VENV, [VENV, *sys.argv], {**os.environ, "NIBBLE_IN_VENV": "1"})
     sys.exit("page_browser: the Python package selenium is not installed; run tools/setup --test")
 
-SECONDS = 120.0  # of patience; nothing depends on being faster
+SECONDS = 120.0  # timeout; results do not depend on it
 MODEL = os.path.join(HERE, "..", "data", "chat")
 
 
@@ -82,7 +83,7 @@ def wait(done, what):
 
 
 class Page:
-    """One browser window; every function waits for what it asks for."""
+    """A browser window. Every method waits for its condition."""
 
     def __init__(self, server, screenshots):
         tools = [shutil.which(name) for name in ("chromium", "chromedriver")]
@@ -162,7 +163,7 @@ class Page:
             self.driver.save_screenshot(os.path.join(self.screenshots, name + ".png"))
 
     def complaints(self, allowed=()):
-        """What the console says, and every request that left for another address."""
+        """Returns errors of the console and requests to other addresses."""
         bad = [e["message"] for e in self.driver.get_log("browser") if e["level"] == "SEVERE"]
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
@@ -179,7 +180,7 @@ def asked(server, text, **more):
 
 
 def long_seed(server, text):
-    """A seed whose answer does not end by itself within 900 tokens."""
+    """Returns a seed whose answer does not end within 900 tokens."""
     for seed in range(500):
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 900, "seed": seed, "temperature": 1}
         if server.ask("/v1/chat/completions", body)["choices"][0]["finish_reason"] == "length":
@@ -188,7 +189,7 @@ def long_seed(server, text):
 
 
 def plain(text):
-    """Text as Markdown shows it, without what rendering takes away or adds."""
+    """Returns text without characters that Markdown rendering removes or adds."""
     return re.sub(r"[\s*_`#>|~\-+\d.)\[\]]+", "", text)
 
 
@@ -294,7 +295,7 @@ def test_two_tabs(page, server):
     page.send("one")
     page.driver.switch_to.new_window("tab")
     page.driver.get(server.url + "/")
-    assert not page.all(".turn")  # a conversation of its own
+    assert not page.all(".turn")  # a new conversation
     page.send("two")
     page.answered()
     assert page.text(".user .body") == "two"
@@ -312,8 +313,9 @@ def test_two_tabs(page, server):
 
 
 def endless_model(folder):
-    """The model without an end token and with room for 100,000 tokens, which take minutes: whatever the machine does, an answer is
-    not over when a piece of it is seen."""
+    """Copies the model without an end token and with room for 100,000 tokens, which take minutes. So an answer cannot
+    be complete when a part of it is seen.
+    """
     copy = shutil.copytree(MODEL, os.path.join(folder, "endless"))
     for name, changes in (("config.json", {"max_position_embeddings": 1 << 17, "eos_token_id": None}),
                           ("tokenizer_config.json", {"eos_token": None})):
@@ -325,7 +327,7 @@ def endless_model(folder):
 
 
 def test_server_restart_under_the_page(page, server, program):
-    server.kill()  # the endless one takes its port, so that it is the same page
+    server.kill()  # the endless server takes its port, so the page stays the same
     with tempfile.TemporaryDirectory() as folder:
         other = Server(program, server.port, model=endless_model(folder))
         try:
@@ -338,7 +340,7 @@ def test_server_restart_under_the_page(page, server, program):
             other.kill()
             wait(lambda: page.text(".assistant .why"), "the page to notice")
             wait(lambda: page.text("#go") == "Send", "the answer's end")
-            assert len(page.text(".assistant .body")) > 5  # what had come is still there
+            assert len(page.text(".assistant .body")) > 5  # the received text is still there
             wait(lambda: "cannot be reached" in page.text("#model"), "the header to say so")
             page.set(max_tokens=6)
             page.all(".assistant .act")[-1].click()
@@ -352,7 +354,7 @@ def test_server_restart_under_the_page(page, server, program):
         finally:
             other.kill()
             server.start()
-    page.complaints()  # refused and broken connections are in the log: these were wanted
+    page.complaints()  # refused and broken connections in the log are expected
 
 
 def test_live_tab(page, server):
@@ -463,7 +465,7 @@ def test_api_key(page, server, program):
         page.answered()
     finally:
         locked.kill()
-    page.complaints()  # the other port, and status 401, were wanted
+    page.complaints()  # the other port and status 401 are expected
 
 
 def main():
@@ -484,7 +486,7 @@ def main():
                 bad = page.complaints(allowed=("net::ERR_ABORTED",))
                 assert not bad, bad
                 print(f"{name}: ok", flush=True)
-            except Exception as error:  # the next test tells more
+            except Exception as error:  # continue with the next test
                 failed += 1
                 page.shoot("failed-" + name)
                 page.complaints()

@@ -1,10 +1,11 @@
-"""Patterns of Python's module re and what re.match answers, for tests/text/python_regex_test.cpp.
+"""Compares patterns of Python's module re with tests/text/python_regex_test.cpp.
 
     python_regex.py            compares tests/data/python_regex.json with this Python
-    python_regex.py --write    makes it anew
+    python_regex.py --write    writes it again
 
-A row: the pattern; "answers", a digit for each text of "texts" or "E" where Python refuses the pattern; "refused": what the message of
-nibble must hold where Python takes the pattern and PCRE2 cannot run it."""
+A row has the pattern; "answers": a digit for each text of "texts", or "E" if Python refuses the pattern; "refused":
+words of nibble's message if Python accepts the pattern but PCRE2 cannot run it.
+"""
 import json
 import pathlib
 import re
@@ -25,12 +26,12 @@ a{,b|a{,2}b|a{2,}|a{2}{3}|a{,}|a{1,2}?Z|a{1}+Z|x*+|a++b|(?>a|ab)1|a**|*a|^*a|\b*
 (?<=a)Z|(?<=a*)b|(?<=a|bc)Z|(?<!^)a|(?<=(a)\1)b|a(?<=\w)Z|(|)|(?P<1>a)|(?P<a>x)(?P<a>y)|(?P<a)|(?P>a)|(?P=nobody)|(?R)|(?|a|b)|(?<x>a)|(?'x'a)|(*FAIL)|(?&x)|a(?|a\
 (a)(?(2)b|c)|(?(0)a)|(?(1)a|b|c)|(?:a|b)+(?!1)|(?!)|(?=lm_)lm_head|.{3}\.|.{5}\.layers|xé_1|x\u00e9|\w+\Z
 """
-# Python takes them, and PCRE2 has no equal: pattern -> what nibble's message holds.
+# Patterns that Python accepts and PCRE2 cannot express -> words of nibble's message.
 REFUSED = {r"\N{DASH}": "\\N{...}", "(?ai)a": "flags a and i", "a{70000}": "repeats above", r"\ud800": "surrogate d800", r"(?<=(?<=a)+b)Z": "lookbehind"}
 
 
 def patterns():
-    """PATTERNS cut at its bars, after the patterns that hold bars themselves."""
+    """Returns PATTERNS, split at bars, after the patterns that contain bars."""
     whole = [r"a|b|", "", r"(?:)", "(", ")", "(?|a|b)", "(", "[", "[]", "[^]", "(?i", "(?#c", "(?P<a)", "a(?", "a\\", "(?<=a|bc)Z", "(?>a|ab)1", r"(?P<n>a)?(?(n)Z|x)",
              "(a)?(?(1)Z|b)", "(?(1)a|b)", "(?:a|ab)12", r".*\.(q|k|v)_proj$", r"model\.layers\.(?:[0-9]|1[01])\.mlp.*", "(?:(?:a)|b)*?Z", r"(?P<root>model)\.(?P<part>layers|visual)",
              r".*mlp\.(?:gate|experts\.\d+\.gate_proj)\Z", "(a)(?(2)b|c)", "(?(1)a|b|c)", "(?:a|b)+(?!1)"]
@@ -53,7 +54,7 @@ def main():
         lines = ",\n".join("  " + json.dumps(r) for r in rows)
         DATA.write_text(f'{{"texts": {json.dumps(TEXTS)},\n "rows": [\n{lines}\n]}}\n')
     stored = json.loads(DATA.read_text())
-    # Later versions of Python know more: \z since 3.14, and what they add they do not take back.
+    # Later versions of Python accept more patterns, such as \z since 3.14.
     changed = [(a, b) for a, b in zip(stored["rows"], rows) if a != b and a["pattern"] not in (r"lm_head\z",)]
     assert stored["texts"] == TEXTS and len(stored["rows"]) == len(rows) and not changed, changed[:5]
     print(f"{len(rows)} patterns x {len(TEXTS)} texts: the table holds Python's answers")

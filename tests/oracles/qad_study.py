@@ -1,7 +1,9 @@
-"""`tools/qad-study` at tiny size: `qad_study.py build/cpu/nibble`
+"""Runs `tools/qad-study` at a small size: `qad_study.py build/cpu/nibble`
 
-A small model that has read half a licence: distillation ends nearer to its teacher than the rounding that it began with, figures are those of `nibble eval` again, the same command does nothing more, another
-study in the same folder is refused. Every way of rounding makes its row, the nearer ones nearer, and one format is between BF16 and the coarser one. Needs Python's own library only.
+A small model is trained on half a licence text. Distillation must end closer to its teacher than the rounding that it
+started from. Results must equal those of `nibble eval`. A second run does nothing, and another study in the same folder
+is refused. Every rounding method gives a row, in the expected order, and one format lies between BF16 and the coarser
+one. Needs only Python's standard library.
 """
 import json
 import os
@@ -28,7 +30,7 @@ def study(*more, status=0):
 
 
 def texts():
-    """A text that nobody edits: figures that are compared must not move with a page of this repository."""
+    """Writes a text that does not change with this repository, because results are compared."""
     text = (ROOT / "LICENSE").read_text()
     pathlib.Path("train.txt").write_text(text[:8000])
     pathlib.Path("held-out.txt").write_text(text[8000:])
@@ -58,10 +60,11 @@ def main():
         assert r["kl"] > 0 and r["perplexity"] > 1 and 0 < r["same_top"] <= 1, (name, r)
         assert f"| {name} | {r['kl']:.4g} |" in ran.stdout, ran.stdout
     qad = results["qad-1"]
-    assert qad["kl"] < 0.7 * results["maximum"]["kl"], results  # single steps' losses are noise beside that
+    assert qad["kl"] < 0.7 * results["maximum"]["kl"], results  # losses of single steps are too noisy
     report = json.loads(run(NIBBLE, "eval", "out/runs/qad-1/model-nvfp4", "--against", "run/model", "--text", "held-out.txt", "--context", 64, "--chunks", 12, "--json", "--quiet").stdout)
     found = [t["metrics"]["KL mean"]["value"] for c in report["checkpoints"] for t in c["tasks"] if "KL mean" in t["metrics"]]
-    assert len(found) == 1 and abs(found[0] - qad["kl"]) < 0.01 * qad["kl"], (found, qad)  # the study keeps the reference's log-probabilities, rounded
+    # the study stores the reference's log-probabilities rounded
+    assert len(found) == 1 and abs(found[0] - qad["kl"]) < 0.01 * qad["kl"], (found, qad)
     before = pathlib.Path("out/study.json").stat().st_mtime_ns
     study()
     assert pathlib.Path("out/study.json").stat().st_mtime_ns == before
@@ -72,7 +75,7 @@ def main():
 
 
 def rounding():
-    """All that trains nothing, on the two halves of the held-out text of a corpus."""
+    """Runs everything that needs no training, on the two halves of a corpus's held-out text."""
     corpus = pathlib.Path("corpus")
     corpus.mkdir()
     (corpus / "held-out.txt").write_text(pathlib.Path("held-out.txt").read_text())
@@ -86,7 +89,7 @@ def rounding():
     assert kl["nibble_best"] < kl["gptq"] < kl["maximum"] and kl["mse"] < kl["maximum"] < kl["mxfp4"], kl
     for way in ways:
         assert 0 < kl[way] < kl[f"{way}_w4a4"], (way, kl)
-    assert len(set(kl.values())) == len(kl), kl  # no two rows are one recipe
+    assert len(set(kl.values())) == len(kl), kl  # no two rows use the same recipe
     rows = [line.split(" | ")[:2] for line in ran.stdout.splitlines() if line.startswith(("| NVFP4", "| MXFP4"))]
     assert [form for form, _ in rows] == ["| NVFP4 W4A16"] * 7 + ["| NVFP4 W4A4"] * 7 + ["| MXFP4 W4A16"], rows
     assert ran.stdout.endswith(pathlib.Path("rounding/table.md").read_text()), ran.stdout

@@ -1,7 +1,8 @@
-"""Writes a Llama-shaped checkpoint of random BF16 weights: `random_model.py DIR --hidden 2048 --inner 8192 --layers 16`.
+"""Writes a Llama-shaped checkpoint of random BF16 weights: `random_model.py DIR --hidden 2048 --inner 8192 --layers
+16`.
 
-Standard library only. Weights have random mantissas and signs and small exponents, so they are finite and quantize like
-weights; --experts N makes every MLP N experts (many small tensors).
+Needs only Python's standard library. Weights have random mantissas and signs and small exponents, so they are finite
+and quantize like real weights. --experts N gives every MLP N experts (many small tensors).
 """
 import argparse
 import json
@@ -11,7 +12,7 @@ import struct
 
 
 def weights(rng, count):
-    """`count` BF16 values between 2^-14 and 2^-6 in magnitude."""
+    """Returns `count` BF16 values between 2^-14 and 2^-6 in magnitude."""
     out = bytearray(2 * count)
     out[0::2] = rng.randbytes(count)
     out[1::2] = rng.randbytes(count).translate(bytes((b & 0x80) | (0x38 + (b & 3)) for b in range(256)))
@@ -51,7 +52,7 @@ def write_shard(path, tensors, rng):
         f.write(struct.pack("<Q", len(text)) + text)
         for name, shape in tensors:
             left = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
-            while left:  # chunks: a tensor may be larger than the memory at hand
+            while left:  # in chunks, because a tensor may be larger than memory
                 n = min(left, 1 << 26)
                 f.write(weights(rng, n // 2))
                 left -= n

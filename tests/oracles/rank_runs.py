@@ -1,4 +1,4 @@
-"""Runs of several processes, and what they leave: for ranks.py and rl_ranks.py."""
+"""Runs several processes and compares their results, for ranks.py and rl_ranks.py."""
 import json
 import os
 import socket
@@ -7,7 +7,9 @@ import time
 
 
 class RankRuns:
-    """nibble: the program; command: `train` or `rl`; varies(key): whether a number of the log depends on the run; beside: files of a run that are compared, too."""
+    """Runs a command. nibble: the program; command: `train` or `rl`; varies(key): whether a number of the log depends
+    on the run; beside: further files of a run to compare.
+    """
 
     def __init__(self, nibble, command, varies, beside=()):
         self.nibble, self.command, self.varies, self.beside = nibble, command, varies, beside
@@ -46,7 +48,7 @@ class RankRuns:
         assert self.log(folder) == self.log(like), f"the log of {folder} is not that of {like}"
 
 
-# Behind this all ranks have closed the pipes, so they have ended.
+# After this all ranks have closed the pipes, so they have ended.
 def ended(process, status, seconds=60):
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == status, (process.args, process.returncode, out, err)

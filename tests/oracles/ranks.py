@@ -1,7 +1,7 @@
-"""Whole processes of `nibble train --ranks N`: `ranks.py build/cpu/nibble`
+"""Tests processes of `nibble train --ranks N`: `ranks.py build/cpu/nibble`
 
-Any number of ranks gives the same model, log (but times) and checkpoints; a run goes on with another number of them, behind a kill
-and behind Ctrl-C too; what cannot be is told in one line, in bounded time.
+Any number of ranks gives the same model, log (except times) and checkpoints. A run resumes with another number of
+ranks, also after a kill or Ctrl-C. Impossible requests give one line in bounded time.
 """
 import os
 import signal
@@ -31,7 +31,7 @@ def child_of(process):
         try:
             with open(f"/proc/{pid}/stat") as stat:
                 parent = int(stat.read().rsplit(")", 1)[1].split()[1])
-        except OSError:  # ended meanwhile
+        except OSError:  # the process ended meanwhile
             continue
         if parent == process.pid:
             return int(pid)
@@ -69,7 +69,8 @@ def main():
         else:
             process.communicate()
         assert time.time() - begin < 20
-        runs.run(["config.yaml", "-o", out + "/", "--ranks", resumed, "--resume"])  # "/": as shells complete it
+        # trailing "/", as shells complete it
+        runs.run(["config.yaml", "-o", out + "/", "--ranks", resumed, "--resume"])
         runs.same(out, "of1")
     print("kill -9 of a rank: one line, and another number of ranks goes on to the same bits")
 

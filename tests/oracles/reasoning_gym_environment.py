@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tasks of reasoning-gym (PyPI) for `nibble rl` (docs/rl.md): writes rows, and judges answers as an environment.
+"""Provides tasks of reasoning-gym (PyPI) for `nibble rl` (docs/rl.md): writes rows, and judges answers as an
+environment.
 
     pip install reasoning-gym
     reasoning_gym_environment.py --write 2000 --task leg_counting --task chain_sum --seed 1 >train.jsonl
@@ -10,9 +11,10 @@
 
     reasoning_gym_environment.py --plain FOLDER --write 4000 --task family_relationships    # for tools/rl-study --rows
 
---plain writes train.jsonl and, a tenth as many with other questions, validation.jsonl; an answer there is the entry's own
-text, for rewards that compare it and machines without the package. Otherwise a row has a question and as its answer the whole entry of reasoning-gym, whose scoring function of the entry's task
-judges the text: what stands in the last <answer>...</answer>, or all of it.
+--plain writes train.jsonl and validation.jsonl (a tenth as many, different questions). Its answers are the entries' own
+texts, for rewards that compare texts and for machines without the package. Otherwise the answer of a row is the whole
+entry of reasoning-gym, and the scoring function of the entry's task judges the text in the last <answer>...</answer>,
+or the whole text.
 """
 
 import argparse
@@ -32,12 +34,12 @@ def write_rows(tasks, rows, seed, out):
 
 
 def write_plain(tasks, rows, seed, folder):
-    """Questions of both files are different ones."""
+    """Writes two files without common questions."""
     import reasoning_gym
 
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    found, most = {}, 10 * rows  # of the package's entries some are equal
+    found, most = {}, 10 * rows  # some of the package's entries are equal
     sets = [reasoning_gym.create_dataset(task, size=most, seed=seed) for task in tasks]
     wanted = rows + rows // 10
     for i in range(most * len(sets)):
@@ -58,7 +60,7 @@ def answer_in(text):
 
 
 def judge(request, scores):
-    """0 ... 1. What the task's function cannot score is worth nothing."""
+    """Returns a reward from 0 to 1. A text that the task's function cannot score gets 0."""
     import reasoning_gym
 
     entry = json.loads(request["expected"])
@@ -67,7 +69,7 @@ def judge(request, scores):
         scores[task] = reasoning_gym.get_score_answer_fn(task)
     try:
         reward = float(scores[task](answer=answer_in(request["text"]), entry=entry))
-    except Exception as error:  # of the package, on text that it does not expect
+    except Exception as error:  # from the package, for unexpected text
         print(f"{task}: {error!r}", file=sys.stderr)
         reward = 0.0
     return {"reward": min(1.0, max(0.0, reward)), "done": True}

@@ -1,9 +1,9 @@
-"""A slow twin of nibble/rl/{advantage,policy_loss}: writes tests/data/rl/formulas.json, which tests/rl reads.
+"""Slow reference for nibble/rl/{advantage,policy_loss}: writes tests/data/rl/formulas.json, which tests/rl reads.
 
-The formulas are those of NeMo RL's ClippedPGLossFn and advantage estimators, written here once more from their
-description and differentiated by central differences in double precision: c is what varies, stop(c) is a second
-argument that does not. No automatic differentiation stands behind the gradients. Metrics are NeMo RL's of the same
-class, from whole arrays where ours adds token by token.
+The formulas are those of NeMo RL's ClippedPGLossFn and advantage estimators, implemented here from their description
+and differentiated by central differences in double precision: c varies, and stop(c) is a second argument that does not.
+No automatic differentiation is used. Metrics are those of NeMo RL's class, computed from whole arrays where nibble adds
+token by token.
 
     .venv/bin/python tests/oracles/rl_formulas.py tests/data/rl/formulas.json
 """
@@ -18,7 +18,7 @@ def kl(x, kind):
 
 
 def batch_loss(c, stop, batch, o):
-    """The loss of all answers; c and stop are lists of arrays, one per answer."""
+    """Returns the loss of all answers; c and stop are lists of arrays, one per answer."""
     tokens = sum(int(a["mask"].sum()) for a in batch if a["weight"])
     answers = sum(1 for a in batch if a["weight"] and a["mask"].sum())
     total = 0.0
@@ -88,7 +88,7 @@ def gradient(batch, o):
 
 
 def metrics(batch, o):
-    """Means over the tokens of the loss, as they are logged."""
+    """Returns means over the tokens of the loss, as they are logged."""
     batch = [a for a in batch if a["weight"] and a["mask"].sum()]
     m = np.concatenate([a["mask"] for a in batch]).astype(bool)
     c, g, f = (np.concatenate([a[k] for a in batch])[m] for k in "cgf")
@@ -114,7 +114,7 @@ def metrics(batch, o):
         "max_seq_mult_prob_error": max(errors), "mean_seq_mult_prob_error": np.mean(errors),
         "min_seq_mult_prob_error": min(errors), "num_valid_samples": len(batch), "kl_penalty": 0.0,
     }
-    if o["kl_penalty"] > 0 and not o["kl_in_reward"]:  # the KL term over beta, normalised as the loss is
+    if o["kl_penalty"] > 0 and not o["kl_in_reward"]:  # the KL term divided by beta, normalized like the loss
         x = np.clip(f - c, -20, 20)
         u = np.exp(c - g) if o["use_on_policy_kl_approximation"] else 1.0
         term = np.clip(u * kl(x, o["kl_type"]), -10, 10)
@@ -156,7 +156,7 @@ CASES = [
 ]
 
 
-# The KL term is in advantages, each token has its own.
+# The KL term is in the advantages, which differ between tokens.
 KL_IN_REWARD = [{"kl_in_reward": True, "kl_penalty": 0.4, "ratio_clip_c": 1.3},
                 {"kl_in_reward": True, "kl_penalty": 0.4, "token_level_loss": False}]
 
@@ -174,7 +174,7 @@ def policy_cases(random, all_options):
                  "mask": (random.random(n) > 0.25).astype(int), "weight": 0.0 if i == 4 else 1.0}
             a["g"] = (a["p"] + random.normal(size=n) * 0.2).astype(np.float32)
             if i == 1:
-                a["f"][0] = c[0] + 30  # both clamps of the KL term
+                a["f"][0] = c[0] + 30  # reaches both clamps of the KL term
                 a["f"][1] = c[1] + 4
             if i < 2:
                 a["mask"][:2] = 1
@@ -202,7 +202,8 @@ def group_advantages(rewards, groups, lengths, o):
         out[i] = r[i] - baseline
         if o["normalize"]:
             n = len(others)
-            s = np.std(r[others], ddof=1) if n > 1 and len(set(r[others])) > 1 else 0.0  # equal rewards have no spread
+            # equal rewards have no deviation
+            s = np.std(r[others], ddof=1) if n > 1 and len(set(r[others])) > 1 else 0.0
             if s > 0:
                 out[i] /= s + 1e-6
     if o["whiten"]:
@@ -219,7 +220,7 @@ def advantage_cases(random):
              "normalize": estimator == "grpo" and bool(normalize), "whiten": estimator == "reinforce_plus_plus"}
         rewards = [1, 0, 0, 0] + [1, 1] + [0.25] + [0.0] * 3 + [float(x) for x in random.normal(size=6)]
         lengths = [int(x) for x in random.integers(1, 20, len(rewards))] + [3] * 20
-        rewards += [1.0] + [0.1] * 15 + [0.9] + [0.3] * 3  # no multiples of a power of two
+        rewards += [1.0] + [0.1] * 15 + [0.9] + [0.3] * 3  # not multiples of a power of two
         groups = [7] * 4 + [3] * 2 + [9] + [1] * 3 + [4] * 6 + [5] * 16 + [6] * 4
         cases.append({"estimator": estimator, "leave_one_out": bool(leave), "normalize_rewards": bool(normalize),
                       "rewards": rewards, "groups": groups, "tokens": lengths,
@@ -228,7 +229,7 @@ def advantage_cases(random):
 
 
 def token_advantage_cases(random):
-    """reinforce_plus_plus with the KL estimate in the reward."""
+    """Cases of reinforce_plus_plus with the KL estimate in the reward."""
     cases = []
     for kind in ["k1", "k2", "k3"]:
         rewards = [1.0, 0.0, 0.0, 0.5] + [float(x) for x in random.normal(size=4)] + [0.25]
@@ -236,7 +237,7 @@ def token_advantage_cases(random):
         lengths = random.integers(1, 9, len(rewards))
         p = [-np.abs(random.normal(size=n)) for n in lengths]
         f = [x + random.normal(size=len(x)) for x in p]
-        p[0][0], f[0][0] = -1.0, -41.0  # both clamps
+        p[0][0], f[0][0] = -1.0, -41.0  # reaches both clamps
         p[1][0], f[1][0] = -41.0, -1.0
         mean = {g: np.mean([r for r, other in zip(rewards, groups) if other == g]) for g in groups}
         rows = [(0.0 if groups.count(g) == 1 else r - mean[g]) - beta * np.clip(kl(np.clip(ff - pp, -20, 20), kind), -10, 10)

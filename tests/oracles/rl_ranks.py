@@ -1,10 +1,10 @@
-"""Whole processes of `nibble rl --ranks N`: `rl_ranks.py build/cpu/nibble`
+"""Tests processes of `nibble rl --ranks N`: `rl_ranks.py build/cpu/nibble`
 
-Any number of ranks gives the same model, log (but times and what ranks are told of), samples and checkpoints: with an environment of
-several turns, rollouts that outlive a step, an FP8 cache, another precision for rollouts, programs in a sandbox. kill -9 of a rank,
-while it generates, judges or learns, ends the others in bounded time with one line each; another number of ranks goes on to the same
-bits, behind Ctrl-C too.
-What cannot be is told in one line before anything starts.
+Any number of ranks gives the same model, log (except times and rank statistics), samples and checkpoints: with an
+environment of several turns, asynchronous rollouts, an FP8 cache, another precision for rollouts, and programs in a
+sandbox. kill -9 of a rank while it generates, judges or learns ends the others in bounded time with one line each.
+Another number of ranks resumes to the same bits, also after Ctrl-C. Impossible requests give one line before anything
+starts.
 """
 import json
 import os
@@ -18,8 +18,8 @@ from rank_runs import RankRuns, ended, free_port, wait_for_checkpoint
 runs = RankRuns(os.path.abspath(sys.argv[1]), "rl", lambda k: k.endswith("seconds") or k.startswith("rank_") or k == "time", beside=["samples.json"])
 CHAT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "data", "chat"))
 
-# Judges in two turns; at the request whose number is in the file `kill` it ends the rank that asks, before or behind the reply. The file
-# goes first, so that the next run lives.
+# Judges in two turns. At the request whose number is in the file `kill` it kills the calling rank, before or after the
+# reply. The file is removed first, so that the next run survives.
 JUDGE = """
 import json, os, signal, sys
 def end(when, n):
@@ -91,7 +91,7 @@ def any_number_is_one():
         for n in (1, 2, 3):
             process = runs.start([f"{name}.yaml", "-o", f"{name}{n}", "--ranks", str(n)])
             out, err = process.communicate(timeout=120)
-            if "data.reward: sandbox:" in err and n == 1:  # where the machine forbids user namespaces
+            if "data.reward: sandbox:" in err and n == 1:  # the machine forbids user namespaces
                 print("code: not run, " + err.strip())
                 break
             assert process.returncode == 0, (name, n, out, err)
@@ -107,7 +107,7 @@ def any_number_is_one():
 
 
 def kills():
-    # A rank that is killed while it judges, or behind its last judgement of a step: while weights are updated or answers generated.
+    # A rank is killed while it judges, or after its last judgement of a step: during the update or the next rollouts.
     for name, ranks, resumed, kill in (("turns", 2, 1, "1 before 0"), ("turns", 3, 2, "2 before 4"), ("turns", 3, 1, "0 behind 5"),
                                        ("turns", 2, 3, "0 before 9"), ("async", 3, 2, "1 behind 3"), ("async", 2, 3, "0 before 7"),
                                        ("async", 2, 1, "1 behind 6")):
@@ -147,7 +147,7 @@ def main():
 
     kills()
 
-    # To one rank alone: all of them stop behind a whole step.
+    # A signal to one rank alone stops all of them after a complete step.
     with open("long.yaml", "w") as file:
         file.write(RUNS["plain"].replace("max_num_steps: 6", "max_num_steps: 100000").replace("save_period: 2", "save_period: 1"))
     process = runs.start(["long.yaml", "-o", "stopped", "--ranks", "3", "--quiet"])

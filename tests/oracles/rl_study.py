@@ -1,7 +1,8 @@
-"""`tools/rl-study` at tiny size: `rl_study.py build/cpu/nibble`
+"""Runs `tools/rl-study` at a small size: `rl_study.py build/cpu/nibble`
 
-Its figures are those of the runs' own logs; recipes that promise it differ in no token, and the control differs; the same command again does nothing; a killed study goes on with what is missing; what
-can be known before the first run is refused before it. Needs Python's own library only.
+Its results must be those of the runs' logs. Recipes that guarantee agreement differ in no token, and the control
+differs. A second run does nothing, and a killed study resumes with the missing runs. Problems that can be detected are
+refused before the first run. Needs only Python's standard library.
 """
 import json
 import os
@@ -26,7 +27,7 @@ RECIPES = ["bf16", "nvfp4-generation-tis", "fp8_block-fp8-cache"]
 
 
 def the_tool():
-    """Its module: the file has no name that could be imported."""
+    """Loads the tool as a module, because its file name cannot be imported."""
     made = types.ModuleType("rl_study")
     made.__file__ = str(TOOL)
     sys.path.insert(0, str(TOOL.parent))
@@ -60,7 +61,7 @@ def log(name, seed):
 
 
 def test_a_study_is_what_its_runs_say():
-    # Killed behind its first run ...
+    # Killed after its first run ...
     child = subprocess.Popen(study("-o", "out"), stdout=subprocess.DEVNULL, start_new_session=True)
     while not pathlib.Path("out/study.json").exists() or not results()["runs"]:
         assert child.poll() is None, "ended before it was killed"
@@ -69,7 +70,7 @@ def test_a_study_is_what_its_runs_say():
     child.wait()
     before = results()
     assert len(before["runs"]) < len(RECIPES), before["runs"].keys()
-    # ... it goes on with the others.
+    # ... it continues with the other runs.
     ran = run(study("-o", "out", "--jobs", "2"))
     done = re.findall(r"^(\S+), seed (\d)", ran.stdout, re.M)
     check("runs", sorted(done), sorted((n, str(s)) for n in RECIPES for s in (1, 2) if str(s) not in before["runs"].get(n, {})))
@@ -80,7 +81,7 @@ def test_a_study_is_what_its_runs_say():
     check("base", found["base"], before["base"])
     assert 0.05 <= found["base"]["accuracy"] <= 0.4, found["base"]
 
-    # Figures by the logs.
+    # Results must equal the logs.
     for name in RECIPES:
         logs, summed = [log(name, s) for s in (1, 2)], found["summary"][name]
         after = [lines[-1]["avg_at_k"] for lines in logs]
@@ -103,7 +104,7 @@ def test_a_study_is_what_its_runs_say():
             assert not list(pathlib.Path(f"out/runs/{name}-{seed}").glob("*.safetensors")), "weights are left"
     paired = [log("fp8_block-fp8-cache", s)[-1]["avg_at_k"] - log("bf16", s)[-1]["avg_at_k"] for s in (1, 2)]
     check("pairs", found["summary"]["fp8_block-fp8-cache"]["to_bf16"]["mean"], statistics.mean(paired))
-    # No question is in both.
+    # No question is in both files.
     asked, held = ({json.loads(line)["input"] for line in open(f"out/{part}.jsonl")} for part in ("train", "validation"))
     check("questions", (len(asked | held), len(asked & held)), (81, 0))
 
@@ -115,12 +116,12 @@ def test_a_study_is_what_its_runs_say():
     assert not re.search(r"(src|href)=|<script|NaN|nan", page), "the page asks for something, or has no number"
     check("drawings", page.count("<svg viewBox"), 4 + 2 + 1)
 
-    # Again: nothing is done, nothing changes.
+    # A second run does nothing and changes nothing.
     kept = {f: f.read_bytes() for f in pathlib.Path("out").rglob("*") if f.is_file()}
     again = run(study("-o", "out", "--jobs", "2"))
     assert "seed" not in again.stdout.split("# A study")[0], again.stdout
     check("files", {f: f.read_bytes() for f in pathlib.Path("out").rglob("*") if f.is_file()}, kept)
-    # Table and page can be made anew, elsewhere too.
+    # Table and page can be generated again, also in another folder.
     for name in ("table.md", "study.html"):
         os.remove(f"out/{name}")
     run([sys.executable, str(TOOL), "-", "-o", "out", "--tables", "--figures", "figures"])
@@ -131,13 +132,14 @@ def test_a_study_is_what_its_runs_say():
         wanted = {"out-accuracy-fp8.svg": ["bf16", "fp8_block-fp8-cache"], "out-accuracy-nvfp4.svg": ["bf16", "nvfp4-generation-tis"], "out-errors.svg": RECIPES}[name]
         assert set(wanted) <= set(names) and len(text) < 40000 and "prefers-color-scheme" in text and "http" not in text.split(">", 1)[1], (name, names, len(text))
     check("table and page", [pathlib.Path(f"out/{n}").read_text() for n in ("table.md", "study.html")], [table, page])
-    # A chat model as it is: nothing is read before, its template writes the prompts.
+    # An unchanged chat model: there is no base training, and its template writes the prompts.
     chat = run(study("-o", "chat", "--model", "out/base/model", "--read-steps", "0", "--answer-tokens", "8", "--seeds", "1", recipes=["bf16"]))
     assert re.search(r"^\S+/out/base/model: accuracy 0\.\d{3}$", chat.stdout, re.M) and not pathlib.Path("chat/base").exists(), chat.stdout
     config = json.loads(open("chat/runs/bf16-1/train.jsonl").readline())["run"]["config"]
     check("config", [config["data"]["chat"], config["policy"]["generation"]["max_new_tokens"], config["policy"]["model_name"]], [True, 8, str(pathlib.Path("out/base/model").resolve())])
-    # A checkpoint reads on.
-    read = subprocess.run(study("-o", "more", "--model", "out/base/model", "--seeds", "1", recipes=["bf16"]), capture_output=True, text=True)  # right in more than 40 %, it may be
+    # Continues the base training from a checkpoint.
+    # the base may answer more than 40 % correctly
+    read = subprocess.run(study("-o", "more", "--model", "out/base/model", "--seeds", "1", recipes=["bf16"]), capture_output=True, text=True)
     assert re.search(r"^base, 10 steps: accuracy \d\.\d{3}$", read.stdout, re.M) and not pathlib.Path("more/base/start").exists(), (read.stdout, read.stderr)
     assert f"model: {pathlib.Path('out/base/model').resolve()}\nrandom_start: false\n" in pathlib.Path("more/base/read-10.yaml").read_text()
     refused = run(study("-o", "none", "--model", "out/base/model", "--read-steps", "0"), status=2)
@@ -150,7 +152,7 @@ def test_a_study_is_what_its_runs_say():
 
 
 def test_every_recipe():
-    """Recipes that promise it differ in no token, and the others do."""
+    """Recipes that guarantee agreement differ in no token; the others differ."""
     run(study("-o", "every", "--layers", "3", "--steps", "1", "--every", "1", "--seeds", "1", recipes=tool.RECIPES))
     summed = json.loads(pathlib.Path("every/study.json").read_text())["summary"]
     check("recipes", sorted(summed), sorted(tool.RECIPES))
@@ -164,7 +166,8 @@ def test_questions_of_files():
     pathlib.Path("train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[:8]))
     pathlib.Path("validation.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows[8:]))
     few = study("-o", "out", "--rows", ".", "--seeds", "1", "--read-most", "10", "--read-sequence", "32", recipes=["bf16"])
-    ran = subprocess.run(few, capture_output=True, text=True)  # two held-out questions: whatever chance says of the base
+    # two held-out questions: the base's accuracy is arbitrary
+    ran = subprocess.run(few, capture_output=True, text=True)
     assert re.search(r"^base, 10 steps: accuracy (0|1)\.\d{3}$", ran.stdout, re.M), (ran.stdout, ran.stderr)
     check("rows", [json.loads(line) for line in open("out/validation.jsonl")], [{k: r[k] for k in ("input", "output")} for r in rows[8:]])
     config = pathlib.Path("out/base/rows.jsonl").read_text()

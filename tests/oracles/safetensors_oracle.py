@@ -1,9 +1,11 @@
-"""The reference safetensors library against nibble's reader and writer (tests/io/safetensors_oracle_test.cpp).
+"""Compares the reference safetensors library with nibble's reader and writer (tests/io/safetensors_oracle_test.cpp).
 
-safetensors_oracle.py check DIR
-  DIR/ours.safetensors, DIR/ours.json   written by nibble: the library must read every tensor as ours.json says
-                                        ({name: {dtype, shape, sha256}}), and write the very same file from them.
-  DIR/theirs.safetensors, .json         written here, for nibble to read.
+    safetensors_oracle.py check DIR
+
+    DIR/ours.safetensors, DIR/ours.json   written by nibble: the library must read every tensor as in ours.json
+                                          ({name: {dtype, shape, sha256}}) and write the identical file from them.
+    DIR/theirs.safetensors, .json         written here, for nibble to read.
+
 Exit status 0: all equal. Needs: safetensors, numpy, ml-dtypes.
 """
 
@@ -17,7 +19,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-# The library's spelling in files -> in its TensorSpec.
+# dtype name in files -> name in the library's TensorSpec.
 SPEC_NAMES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "bfloat16", "I32": "int32",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Documents that random walks over masks made (tests/grammar/json_schema_test.cpp, tests/chat/tagged_calls_test.cpp), judged by
-Python's jsonschema.
+"""Validates documents with Python's jsonschema that random walks over masks produced
+(tests/grammar/json_schema_test.cpp, tests/chat/tagged_calls_test.cpp).
 
-schema_walks.py PROGRAM [TEST]  runs the test of a test program for its documents. Exit status 77: there is no jsonschema.
+    schema_walks.py PROGRAM [TEST]  runs the test of a test program for its documents. Exit status 77: jsonschema is missing.
 """
 import json
 import os
@@ -51,7 +51,7 @@ def main():
         for error in validators[index].iter_errors(document):
             wrong += 1
             print(f"schema {index} {json.dumps(schemas[index])}\n  document {text}\n  {error.message}")
-    # A judge that cannot say no would pass everything.
+    # A validator that rejects nothing would accept everything.
     doubtful = [v for v in validators if not v.is_valid({"no": ["such", 1e300]}) or not v.is_valid("\u0000")]
     print(f"{len(lines)} documents of {len(schemas)} schemas, {wrong} errors")
     if min(judged) == 0 or len(doubtful) < len(schemas) - 5:

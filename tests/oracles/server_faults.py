@@ -1,11 +1,11 @@
-"""A server that is killed, robbed of its files, and loaded: `server_faults.py build/cpu/nibble`
+"""Tests a server that is killed, loses files, or is under load: `server_faults.py build/cpu/nibble`
 
-Runs every function below whose name begins with test_ over tests/data/chat. kill -9 under load: clients see whole and right answers
-or broken connections (or, for a moment, that the model is being loaded), nothing between, and the same command serves again, at a port and at a unix socket. A checkpoint's files
-replaced, overwritten or cut off under the server change no answer. 500 random requests at once (prefix hits, preemptions,
-guesses ahead, constraints, priorities, cancellations) are, bit for bit, each alone. A log that cannot be written ends no server;
-a model that came without a chat template talks by a request's own.
-Needs Python's own library only.
+Runs every function whose name begins with test_ with tests/data/chat. After kill -9 under load clients see complete and
+correct answers or broken connections (or, for a moment, that the model is being loaded), and the same command serves
+again, at a port and at a Unix socket. Replacing, overwriting or truncating a checkpoint's files under the server
+changes no answer. 500 random requests at once (prefix hits, preemptions, drafts, constraints, priorities,
+cancellations) give the bits of each request alone. A log that cannot be written does not end the server. A model
+without a chat template uses that of a request. Needs only Python's standard library.
 """
 import atexit
 import concurrent.futures
@@ -24,7 +24,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODEL = os.path.join(HERE, "..", "data", "chat")
-SECONDS = 300.0  # of patience; nothing depends on being faster
+SECONDS = 300.0  # timeout; results do not depend on it
 BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -46,7 +46,7 @@ def free_port():
 
 
 class Server:
-    """At a port or, where `unix` is given, at a socket; start() after kill() is the same command again."""
+    """A server at a port or, with `unix`, at a socket. start() after kill() runs the same command again."""
 
     def __init__(self, program, *flags, model=MODEL, unix=None, log=None):
         self.port, self.unix, self.log = free_port(), unix, log
@@ -56,7 +56,7 @@ class Server:
 
     def start(self):
         self.process = subprocess.Popen(self.command, stderr=self.log)
-        atexit.register(self.process.kill)  # whatever fails, no server is left behind
+        atexit.register(self.process.kill)  # no server stays, whatever fails
         end = time.monotonic() + SECONDS
         while True:
             try:
@@ -98,9 +98,9 @@ class Server:
 
 
 def said(server, body):
-    """What an answer says: whole, or joined from its stream. A stream has to end with [DONE]."""
+    """Returns the content of an answer, complete or joined from its stream. A stream must end with [DONE]."""
     status, text = server.post("/v1/completions", body)
-    if status == 503 and b"is being loaded" in text:  # the port is open, and /health says the same
+    if status == 503 and b"is being loaded" in text:  # the port is open, and /health gives the same status
         raise http.client.HTTPException(text)
     assert status == 200, (status, text[:300])
     if not body.get("stream"):
@@ -136,7 +136,7 @@ def kill_under_load(server):
                 except BROKEN:
                     broken[0] += 1
                     time.sleep(0.01)
-                except Exception as error:  # a body that is neither an answer nor broken off
+                except Exception as error:  # a body that is neither an answer nor truncated
                     wrong.append(repr(error))
 
         threads = [threading.Thread(target=client, args=(i % 8,)) for i in range(24)]
@@ -244,12 +244,12 @@ def test_500_random_requests_beside_each_alone(program):
 
 
 def test_a_log_that_cannot_be_written_ends_no_server(program):
-    with open("/dev/full", "w") as full:  # a disk without room, from the first line on
+    with open("/dev/full", "w") as full:  # a full disk, from the first line on
         server = Server(program, log=full)
     for i in range(3):
         assert said(server, {"prompt": "a", "max_tokens": 2, "seed": i, "logprobs": 1})[0][1], i
     server.stop()
-    server = Server(program, log=subprocess.PIPE)  # a reader that goes
+    server = Server(program, log=subprocess.PIPE)  # a reader that closes its end
     server.process.stderr.close()
     for i in range(3):
         assert said(server, {"prompt": "a", "max_tokens": 2, "seed": i, "logprobs": 1})[0][1], i
@@ -285,7 +285,7 @@ def main():
         try:
             test(sys.argv[1])
             print(f"{name}: ok, {time.monotonic() - start:.0f} s", flush=True)
-        except Exception as error:  # the next test tells more
+        except Exception as error:  # continue with the next test
             failed += 1
             print(f"{name}: FAILED: {type(error).__name__}: {str(error)[:2000]}", flush=True)
     return 1 if failed else 0

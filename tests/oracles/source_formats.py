@@ -1,5 +1,5 @@
-"""Quantized checkpoints in the spellings of other programs, made and decoded here with numpy and ml_dtypes: `nibble` must open each
-with every command and give code times scale, rounded once to BF16.
+"""Writes quantized checkpoints in the spellings of other programs and decodes them with numpy and ml_dtypes. `nibble`
+must open each with every command and give code times scale, rounded once to BF16.
 
     source_formats.py NIBBLE     exit status 77: a package is missing
 """
@@ -78,7 +78,7 @@ def scales(shape, dtype):
 
 
 def widen(scale, shape):
-    """A grid of scales over a matrix: one, one per row, or one per tile of 128 x 128."""
+    """Expands a grid of scales to a matrix: one scale, one per row, or one per tile of 128 x 128."""
     scale = np.asarray(scale).astype(np.float32)
     if scale.size == 1:
         return np.broadcast_to(scale.reshape(1, 1), shape)
@@ -108,7 +108,7 @@ def ct_section(granularity, static, status, form):
 
 
 def fp8_rows():
-    """(what, section, granularity, scale dtype, name of the scales, name of the input scale or None)"""
+    """Yields (format, section, granularity, scale dtype, name of the scales, name of the input scale or None)."""
     for granularity, dtype, static in itertools.product(GRANULARITIES, (np.float32, BF16, np.float16, E8M0), (False, True)):
         tile = granularity == "tile"
         yield ("transformers", {"quant_method": "fp8", "activation_scheme": "static" if static else "dynamic", "weight_block_size": [128, 128] if tile else None,
@@ -144,7 +144,7 @@ def check_fp8(work):
         assert got.keys() == want.keys(), (what, got.keys() ^ want.keys())
         for key, value in want.items():
             assert same_bits(got[key], value), (what, granularity, dtype, name, key)
-        if count % 5 == 1:  # the other commands read through the same code
+        if count % 5 == 1:  # the other commands use the same reader
             check_commands(folder, want, static=input_name is not None, kind=granularity)
         shutil.rmtree(folder)
     return count
@@ -166,13 +166,13 @@ def check_commands(folder, want, static, kind):
     run("quantize", folder / "out", "-o", folder / "q2", "--recipe", "w4a16_nvfp4", "--quiet")
     one, two = read(folder / "q"), read(folder / "q2")
     assert one.keys() == two.keys() and all(same_bits(one[k], two[k]) for k in one), "quantized from the source and from its decoded form"
-    # FP8 to GGUF is one command: BF16 matrices, and nothing to drop.
+    # FP8 to GGUF is one command: matrices become BF16, and no option is needed.
     run("convert", source, "-o", folder / "model.gguf", "--quiet")
     types = {t.name: t.tensor_type for t in gguf.GGUFReader(folder / "model.gguf").tensors}
     assert types["blk.0.ffn_down.weight"] == gguf.GGMLQuantizationType.BF16, types
     found = next(t for t in gguf.GGUFReader(folder / "model.gguf").tensors if t.name == "blk.0.ffn_down.weight")
     assert np.array_equal(gguf.quants.dequantize(found.data, found.tensor_type), want["model.layers.0.mlp.down_proj.weight"].astype(np.float32))
-    if static and kind in ("tensor", "tensor [1]"):  # static input scales are kept where the target holds them
+    if static and kind in ("tensor", "tensor [1]"):  # static input scales are kept if the target can store them
         for dialect in ("modelopt", "compressed-tensors"):
             run("convert", source, "-o", folder / dialect, "--format", dialect, "--quiet")
             scale = read(folder / dialect)["model.layers.0.mlp.down_proj.input_scale"]
@@ -187,7 +187,7 @@ def pack_int4(codes):
 
 
 def check_integers(work):
-    """pack-quantized INT4 in groups of 32, as Kimi-K2 publishes its experts."""
+    """Tests pack-quantized INT4 in groups of 32, as in Kimi-K2's experts."""
     base = plain_tensors()
     tensors, want = dict(base), dict(base)
     for module, shape in MATRICES.items():
@@ -214,7 +214,7 @@ def check_integers(work):
 
 
 def check_stacks(work):
-    """Experts in one tensor per projection: GPT-OSS in MXFP4, Model Optimizer's NVFP4 and FP8."""
+    """Tests experts in one tensor per projection: GPT-OSS in MXFP4, Model Optimizer's NVFP4 and FP8."""
     e, hidden, inner = 3, 64, 32
     config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": 1,
               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": e, "num_experts_per_tok": 1, "vocab_size": 64,
@@ -254,7 +254,9 @@ def check_stacks(work):
 
 
 def check_contradictions(work):
-    """An export whose list of exceptions names a quantized module, and one without input scales: one line, and the tensors count."""
+    """Tests an export whose list of exceptions names a quantized module, and one without input scales: each gives one
+    line, and the tensors decide.
+    """
     folder = work / "contradictions"
     tensors = plain_tensors() | {module + ".weight": (rng.standard_normal(shape) * 0.05).astype(BF16) for module, shape in MATRICES.items()}
     write(folder / "plain", None, tensors)

@@ -1,5 +1,6 @@
-"""Times NIBBLE over MODEL beside cp: NIBBLE MODEL WORK ROUNDS [--device cpu --device cuda] [--threads N] [--recipe NAME] [--json FILE].
-Called by tools/bench-end-to-end and tools/gpu."""
+"""Times NIBBLE over MODEL and compares it with cp: NIBBLE MODEL WORK ROUNDS [--device cpu --device cuda] [--threads N]
+[--recipe NAME] [--json FILE]. tools/bench-end-to-end and tools/gpu call this.
+"""
 import argparse
 import json
 import pathlib
@@ -13,7 +14,7 @@ RECIPES = {"nvfp4 max": "w4a16_nvfp4", "four-over-six": "nvfp4_four_over_six", "
 
 
 def timed(*commands):
-    """Seconds on the clock, and of the processor."""
+    """Returns wall seconds and processor seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     for command in commands:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -1,6 +1,7 @@
-"""Writes tests/data/chat: a Llama of two layers with random weights, the tokenizer of tests/data/text/byte_level.json and a chat
-template, so that what runs a model can be tested on a machine that has none. `tiny_chat_model.py DIR [--noise 0.05]`: with noise, a
-second model near the first one. Needs numpy, ml-dtypes and safetensors."""
+"""Writes tests/data/chat: a Llama of two layers with random weights, the tokenizer of tests/data/text/byte_level.json
+and a chat template, to test programs that run a model on machines without one. `tiny_chat_model.py DIR [--noise
+0.05]`: with noise, a second model close to the first one. Needs numpy, ml-dtypes and safetensors.
+"""
 import argparse
 import json
 import pathlib

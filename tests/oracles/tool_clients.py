@@ -1,8 +1,10 @@
-"""Tools through the official clients of two companies, in every format of calls: `tool_clients.py build/cpu/nibble`
+"""Tests tools through the official clients of OpenAI and Anthropic, in every format of calls: `tool_clients.py
+build/cpu/nibble`
 
-The model of tests/data/chat with a chat template for each format. Its answers are random, so calls are demanded: the grammar holds
-them to the tool's schema. What must hold: arguments fit the schema, a stream joined is the answer that comes whole, and a
-conversation with calls and results in it is taken back; arguments come in pieces. Exit status 77: the packages are not installed.
+The model of tests/data/chat gets a chat template for each format. Its answers are random, so calls are demanded and the
+grammar enforces the tool's schema. Requirements: arguments fit the schema; a joined stream equals the complete answer;
+a conversation with calls and results is accepted; arguments arrive in pieces. Exit status 77: the packages are not
+installed.
 """
 import json
 import os
@@ -16,7 +18,7 @@ from openai_clients import KEY, SECONDS, Server, anthropic, expect, openai  # ru
 SCHEMA = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "now": {"type": "boolean"}, "note": {"type": "string", "maxLength": 6}},
           "required": ["unit", "now", "note"], "additionalProperties": False}
 ASK = [{"role": "user", "content": "how warm is it?"}]
-# What tells a format apart stands in the template; calls and results of earlier turns are written as JSON.
+# The template contains the text that identifies a format; earlier calls and results are written as JSON.
 TEMPLATE = ("{% if tools %}<s>system\n{{ tools | tojson }}MARK<mask>{% endif %}"
             "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] or '' }}"
             "{% for c in m['tool_calls'] or [] %}{{ c['function'] | tojson }}{% endfor %}<mask>{% endfor %}"
@@ -63,7 +65,7 @@ def test_chat(url):
                   {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}]
     last = client.chat.completions.create(model="tiny", messages=more, tools=tools, tool_choice="none", max_tokens=4)
     assert last.usage.prompt_tokens > 0 and not last.choices[0].message.tool_calls
-    # Of two tools one is allowed: the request is that of this one alone.
+    # One of two tools is allowed: the request equals one with this tool alone.
     two = [{"type": "function", "function": {"name": "other", "parameters": {}}}] + tools
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}}
     only = client.chat.completions.create(**{**ask, "tools": two, "tool_choice": allowed})
@@ -152,7 +154,7 @@ def main():
                 try:
                     test(server.url)
                     print(f"{name} {test.__name__}: ok", flush=True)
-                except Exception as error:  # the next one tells more
+                except Exception as error:  # continue with the next one
                     failed += 1
                     print(f"{name} {test.__name__}: FAILED: {type(error).__name__}: {error}", flush=True)
             server.stop()

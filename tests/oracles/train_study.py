@@ -1,7 +1,8 @@
-"""`tools/train-study` at tiny size: `train_study.py build/cpu/nibble`
+"""Runs `tools/train-study` at a small size: `train_study.py build/cpu/nibble`
 
-Its gaps are differences of the runs it holds, its page draws every recipe with the spread of seeds and the course of validation, the same command again trains nothing. Folders of
-single seeds merge into the bytes of one study and into the same figures; another study, or another result of the same run, is refused. Needs Python's own library only.
+Its gaps must be differences of its runs. Its page shows every recipe with the spread over seeds and the validation
+losses. A second run trains nothing. Folders of single seeds merge to the bytes and figures of one study. Another study,
+or another result of the same run, is refused. Needs only Python's standard library.
 """
 import json
 import os
@@ -35,7 +36,7 @@ def check(what, got, want):
 
 
 def every_recipe():
-    """What the tool makes without names, and all parts: each trains, is served in its format and evaluated."""
+    """Runs all recipes and parts: each trains, is served in its format and evaluated."""
     options = ["--ablation", "--steps", "2", "--seeds", "1", "--layers", "1", "--hidden", "64", "--batch", "8", "--sequence", "512", "--chunks", "1", "--validation", "1", "--characters", "60000", "--threads", "2"]
     tool(NIBBLE, "-o", "every", *options)
     study = json.loads(pathlib.Path("every/study.json").read_text())
@@ -49,7 +50,7 @@ def figures(folder):
 
 
 def merged(table):
-    """A folder for each seed, as of machines beside each other: together the study that made both."""
+    """Merges one folder per seed, as from several machines, to the study that trained both."""
     study = json.loads(pathlib.Path("out/study.json").read_text())
     for seed in ("1", "2"):
         pathlib.Path(seed).mkdir()
@@ -66,7 +67,7 @@ def merged(table):
         words = [e.text for e in xml.etree.ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
         wanted = (["nvfp4"] if "recipes" in name else NAMES) + ([] if "curves" in name else ["evaluated in BF16", "as served", "by the run itself"])
         assert set(wanted) <= set(words) and len(text) < 60000 and "prefers-color-scheme" in text and "http" not in text.split(">", 1)[1], (name, words, len(text))
-    # A seed that another call trained, in another folder, is the same run.
+    # A seed trained by another call in another folder is the same run.
     tool(NIBBLE, "-o", "second", *SMALL, "--recipes", "nvfp4", "--seeds", "1", "--first-seed", "2")
     check("nothing new", tool("-", "-o", "out", "--merge", "second").stdout, table)
     other = json.loads(pathlib.Path("2/study.json").read_text())
@@ -101,7 +102,7 @@ def main():
         for r in runs.values():
             check("validations", [step for step, _ in r["curve"]], list(range(1, 16)))
             check("the last one", r["curve"][-1][1], r["training"])
-    # The two passes are rounded in turn, and neither is the whole recipe nor bf16.
+    # Each pass is rounded alone; neither equals the whole recipe or bf16.
     losses = {n: study["runs"][n]["1"]["training"] for n in ["bf16", *NAMES]}
     check("four ways to train", len(set(losses.values())), 4)
     page = pathlib.Path("out/study.html").read_text()

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""A llama's training in numpy and FP64, written apart from nibble: ten steps of AdamW, and of Muon, on the mean cross-entropy of packed documents.
+"""Trains a Llama in numpy and FP64, independently of nibble: ten steps of AdamW, and of Muon, on the mean
+cross-entropy of packed documents.
 
-  train_twin.py OUT      writes OUT/model (an F32 checkpoint of a tiny llama), OUT/steps.json: tokens, labels, weights, documents, losses, gradient norms, and of the
-                         last step the sum and the sum of squares of every master; OUT/muon.json: losses, norms and masters of the same steps with Muon;
-                         OUT/bf16.json: other batches, losses and norms of AdamW where the forward pass is rounded to BF16 as nibble's is, and the losses with one of the
-                         places left out, and with all. The batches' seed is one at which no value lies so near the border of two BF16 numbers that FP64 and FP32 sums round
-                         it apart: one such value moves all losses behind it
+    train_twin.py OUT
 
-tests/train/twin_test.cpp trains the same model with nibble in FP32 and in BF16. Formulas: torch.optim.AdamW's documentation, transformers' LlamaModel,
-arXiv 2502.16982 (Muon with matched RMS), Keller Jordan's coefficients.
+It writes OUT/model (an F32 checkpoint of a tiny Llama). OUT/steps.json has tokens, labels, weights, documents, losses,
+gradient norms, and the sum and sum of squares of every master after the last step. OUT/muon.json has losses, norms and
+masters of the same steps with Muon. OUT/bf16.json has other batches, with losses and norms of AdamW when the forward
+pass is rounded to BF16 as in nibble, and the losses without one of the roundings, and without all. The seed of these
+batches is one for which no value lies so close to the boundary of two BF16 numbers that FP64 and FP32 sums round
+differently; one such value would change all later losses.
+
+tests/train/twin_test.cpp trains the same model with nibble in FP32 and in BF16. Formulas: torch.optim.AdamW's
+documentation, transformers' LlamaModel, arXiv 2502.16982 (Muon with matched RMS), Keller Jordan's coefficients.
 """
 import json, pathlib, sys
 import numpy as np
@@ -36,14 +40,15 @@ def model():
     p['lm_head.weight'] = rng.normal(0, 0.25, (V, H))
     return {k: v.astype(np.float32).astype(np.float64) for k, v in p.items()}
 
-# Where BF16 training rounds (docs/training.md, Numerics): every operator's output forward, once. The way back reads what was rounded, in FP32.
+# Where BF16 training rounds (docs/training.md, Numerics): the output of every operator in the forward pass, once. The
+# backward pass reads the rounded values in FP32.
 PLACES = {'weights': 'matrices as they are published', 'norm': 'normalised rows', 'linear': 'outputs of linears, logits too', 'rope': 'turned queries and keys',
           'attention': 'mixed values', 'activation': 'silu(gate) * up', 'residual': 'the stream behind every block'}
 rounded = set()
 BF16_SEED = 2
 
 def b(place, x):
-    """x as BF16 holds it, to the nearest, ties to even, where `place` is rounded."""
+    """Rounds x to BF16, to nearest with ties to even, if `place` is rounded."""
     if place not in rounded: return x
     bits = x.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
@@ -57,14 +62,14 @@ def norm_back(saved, dy):
     g = dy * w
     return r * (g - x * r * r * (g * x).mean(-1, keepdims=True)), (dy * x * r).sum(0)
 
-def rotate(x, positions, sign):                 # x [T, heads, D]; the pairs are (i, i + D / 2)
+def rotate(x, positions, sign):                 # x [T, heads, D]; pairs are (i, i + D / 2)
     angle = positions[:, None] * THETA ** (-2.0 * np.arange(D // 2) / D)
     c, s = np.cos(angle)[:, None, :], sign * np.sin(angle)[:, None, :]
     a, b = x[..., :D // 2], x[..., D // 2:]
     return np.concatenate([a * c - b * s, b * c + a * s], -1)
 
 def row(p, tokens, labels, slopes, documents, grads):
-    """The sum of slopes * log p(label) of one row, and its gradient into grads. Returns log-probabilities."""
+    """Adds the gradient of one row's sum of slopes * log p(label) to grads. Returns the log-probabilities."""
     p = {k: b('weights', v) if v.ndim == 2 else v for k, v in p.items()}
     T = len(tokens)
     document = np.searchsorted(documents, np.arange(T), side='right')
@@ -143,7 +148,7 @@ def orthogonal(u):
     return x
 
 def train(p, muon, tokens, labels, weights, documents):
-    """Changes p. Losses, gradient norms, masters."""
+    """Trains p in place. Returns losses, gradient norms and masters."""
     m, v = {k: 0 for k in p}, {k: 0 for k in p}
     losses, norms = [], []
     for t in range(STEPS):
@@ -164,7 +169,8 @@ def train(p, muon, tokens, labels, weights, documents):
             m[k] = B1 * m[k] + (1 - B1) * g
             v[k] = B2 * v[k] + (1 - B2) * g * g
             p[k] = p[k] - LR * (m[k] / (1 - B1 ** (t + 1))) / (np.sqrt(v[k] / (1 - B2 ** (t + 1))) + AEPS)
-            if rounded: p[k] = p[k].astype(np.float32).astype(np.float64)  # masters, whose BF16 is what counts
+            # masters are FP32; products use their BF16 values
+            if rounded: p[k] = p[k].astype(np.float32).astype(np.float64)
     return {'losses': losses, 'norms': norms, 'masters': {k: [float(x.sum()), float((x * x).sum())] for k, x in p.items()}}
 
 def batches_of(rng):

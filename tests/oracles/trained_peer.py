@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What `nibble train` exports is a model of transformers with the same loss: trains a small llama on this repository's pages, loads OUTPUT/model with transformers and
-computes the validation loss of the same windows there. Exit status 1 beyond BF16's tolerance.
+"""Checks that an export of `nibble train` has the same loss in transformers: trains a small Llama on this repository's
+pages, loads OUTPUT/model with transformers and computes the validation loss of the same windows. Exit status 1 if
+they differ by more than BF16's tolerance.
 
-    trained_peer.py NIBBLE [STEPS]        needs torch, transformers (tools/check-transformers NIBBLE --trained makes the environment)
+    trained_peer.py NIBBLE [STEPS]        needs torch, transformers (tools/check-transformers NIBBLE --trained installs them)
 """
 import json, pathlib, subprocess, sys, tempfile
 
@@ -35,7 +36,7 @@ def main(nibble, steps=60):
         rows = torch.tensor([ids[r * SEQUENCE:r * SEQUENCE + SEQUENCE + 1] for r in range(BATCH * BATCHES)])
         with torch.no_grad(): logits = model(rows[:, :-1]).logits
         peer = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), rows[:, 1:].flatten()).item()
-        # A logit of BF16 is off by 2^-9 of itself; the means of 1,024 positions agree far better.
+        # A BF16 logit has a relative error of 2^-9; means over 1,024 positions agree much better.
         print(f'loss of the first step {first:.4f}, validation: nibble {own:.6f}, transformers {peer:.6f}, difference {peer - own:+.2e}')
         return 0 if abs(peer - own) < 5e-4 * own and own < first - 1 else 1
 

@@ -1,9 +1,10 @@
-"""Loads a compressed-tensors folder with transformers and compares it with nibble's BF16 decoding of the same folder: every weight, the
+"""Loads a compressed-tensors folder with transformers and compares it with nibble's BF16 decoding: every weight, the
 logits, and a greedy continuation.
 
     transformers_peer.py COMPRESSED DECODED
 
-The peer decompresses to BF16 with its own arithmetic, nibble decodes in FP32 and rounds once: weights agree to a few BF16 steps.
+transformers decompresses to BF16 with its own arithmetic; nibble decodes in FP32 and rounds once. Weights must agree to
+a few BF16 steps.
 """
 import sys
 
@@ -21,7 +22,7 @@ def main():
     for name, folder in (("compressed", compressed), ("decoded", decoded)):
         model = models[name] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
         with torch.no_grad():
-            model(ids)  # decompresses where that happens lazily
+            model(ids)  # decompresses weights that are decompressed lazily
             logits[name] = model(ids).logits.float()
             text = tokenizer.decode(model.generate(ids, max_new_tokens=24, do_sample=False)[0])
         print(f"{name:10} {text!r}")

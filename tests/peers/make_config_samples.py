@@ -1,10 +1,10 @@
-"""Writes tests/data/configs: one small configuration of each family, as transformers saves it.
+"""Writes tests/data/configs: a small configuration of each family, as transformers saves it.
 
-  python make_config_samples.py OUT        writes OUT/FAMILY.vN.json, N = the major version of the transformers installed;
-                                           version 5 also reads tests/data/golden/models and writes OUT/golden-MODEL.v5.json
+    python make_config_samples.py OUT        writes OUT/FAMILY.vN.json, N = major version of the installed transformers;
+                                             version 5 also reads tests/data/golden/models and writes OUT/golden-MODEL.v5.json
 
-Version 4 (4.57.3) wrote the v4 files and version 5 (5.23.0) the v5 files. Nothing is deleted or renamed afterwards.
-nemotron_h has no class in version 4: its v4 file is in the spelling of the published checkpoints.
+Version 4 (4.57.3) wrote the v4 files and version 5 (5.23.0) the v5 files. Files are never deleted or renamed.
+nemotron_h has no class in version 4: its v4 file has the spelling of the published checkpoints.
 """
 
 import json
@@ -40,7 +40,7 @@ FAMILIES = {
 
 
 def make_config(family, **changes):
-    """The family's sample as a configuration object; `changes` are further keyword arguments."""
+    """Returns the family's sample as a configuration object; `changes` are further keyword arguments."""
     kwargs = {**COMMON, **FAMILIES[family], **changes}
     if family == "nemotron_h":
         kwargs.pop("num_hidden_layers")

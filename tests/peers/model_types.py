@@ -1,7 +1,8 @@
-"""Tiny random models of many model types, as transformers saves them: make(NAME, FOLDER).
+"""Creates tiny random models of many model types, as transformers saves them: make(NAME, FOLDER).
 
-A configuration starts as the class's default; whatever sets a size is made small by the name of its field. What a type needs beyond that is
-in SPECIAL. Names with "+" are variants of one type."""
+A configuration starts with the class's defaults; fields that set a size are made small by name. SPECIAL has further
+requirements of a type. Names with "+" are variants of one type.
+"""
 
 import torch
 import transformers

@@ -1,4 +1,6 @@
-"""Servers of ours for programs of others, each of which is installed into an environment of its own below .cache/load_tools."""
+"""Starts nibble servers for other programs, each of which is installed into an environment of its own below
+.cache/load_tools.
+"""
 import json
 import os
 import pathlib
@@ -14,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "load_tools"
 MODEL = ROOT / "tests" / "data" / "chat"
 SECONDS = 300
-# A chat template that knows tools.
+# A chat template that supports tools.
 TEMPLATE = ("{% if tools %}<s>system\n{{ tools | tojson }}<tool_call>{\"name\": f}</tool_call><mask>{% endif %}"
             "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] or '' }}"
             "{% for c in m['tool_calls'] or [] %}{{ c['function'] | tojson }}{% endfor %}<mask>{% endfor %}"
@@ -22,7 +24,7 @@ TEMPLATE = ("{% if tools %}<s>system\n{{ tools | tojson }}<tool_call>{\"name\": 
 
 
 class Skipped(Exception):
-    """Something that a test needs cannot be had here."""
+    """A requirement of a test is not available."""
 
 
 def free_port():
@@ -87,7 +89,7 @@ def environment(name, package):
 
 
 def model_folder(folder, context, template=None):
-    """A copy of tests/data/chat with another context, and with another chat template."""
+    """Copies tests/data/chat with another context length and chat template."""
     shutil.copytree(MODEL, folder)
     changes = [("config.json", {"max_position_embeddings": context})]
     if template:
@@ -99,7 +101,7 @@ def model_folder(folder, context, template=None):
 
 
 def run_tests(tests):
-    """Runs functions by name; what they return is reported with their success. Returns the exit status: 77 where none could be run."""
+    """Runs functions by name and reports their results. Returns the exit status: 77 if none could run."""
     word = sys.argv[2] if len(sys.argv) > 2 else ""
     failed = passed = 0
     for name, test in tests.items():

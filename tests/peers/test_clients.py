@@ -1,9 +1,9 @@
-"""Client libraries as their users call them, against a server of ours: `test_clients.py build/cpu/nibble [WORD]`
+"""Runs client libraries against a nibble server: `test_clients.py build/cpu/nibble [WORD]`
 
-litellm, LangChain, LlamaIndex and instructor are installed into one environment below .cache/load_tools. The model answers at random, so
-calls are demanded and structured output is held to its schema. What must hold for each library: an answer, the same answer as a stream, a
-call with arguments of the function's types, its result sent back, and an object of the class that was asked for. Exit status 77: nothing
-could be run.
+litellm, LangChain, LlamaIndex and instructor are installed into one environment below .cache/load_tools. The model
+answers at random, so calls are demanded and structured output is constrained by its schema. Requirements for each
+library: an answer, the same answer as a stream, a call with arguments of the function's types, its result sent back,
+and an object of the requested class. Exit status 77: nothing could run.
 """
 import functools
 import os

@@ -1,6 +1,7 @@
-"""nibble's defaults of missing fields are those of transformers' configuration classes.
+"""Compares nibble's defaults of missing fields with those of transformers' configuration classes.
 
-    test_config_defaults.py NIBBLE"""
+    test_config_defaults.py NIBBLE
+"""
 
 import json
 import pathlib
@@ -17,7 +18,7 @@ except ImportError:
 
 FAMILIES = """llama mistral mixtral ministral3 qwen2 qwen3 qwen3_moe qwen3_vl_moe_text gemma3_text deepseek_v3 glm4_moe_lite glm4_moe dots1 nemotron_h
     seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe""".split()
-# Of the class, but not of the forward pass; or derived from other fields where nibble needs them.
+# Fields that the forward pass does not use, or that nibble derives from other fields.
 NOT_COMPARED = set(
     """architectures model_type transformers_version output_hidden_states return_dict dtype chunk_size_feed_forward is_encoder_decoder id2label
     label2id problem_type initializer_range use_cache pad_token_id bos_token_id eos_token_id pretraining_tp attention_dropout output_attentions

@@ -1,6 +1,8 @@
-"""Models of every family that the engine runs, exactly as transformers saves them: `nibble logits` gives transformers' logits.
+"""Compares the logits of `nibble logits` with transformers for every family that the engine runs, exactly as
+transformers saves it.
 
-    test_family_logits.py NIBBLE"""
+    test_family_logits.py NIBBLE
+"""
 
 import pathlib
 import subprocess
@@ -18,7 +20,8 @@ import model_types
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(2)
-# Largest difference over the largest logit. nemotron_h: transformers clamps dt at time_step_min, nibble and the serving engines at time_step_limit.
+# Tolerance: largest difference divided by the largest logit. nemotron_h: transformers clamps dt at time_step_min,
+# nibble and the serving engines at time_step_limit.
 FAMILIES = {"llama": 1e-5, "llama+tied": 1e-5, "mistral": 1e-5, "mixtral": 1e-5, "qwen2": 1e-5, "qwen3": 1e-5, "qwen3_moe": 1e-5,
             "gemma3_text": 1e-4, "gemma3": 1e-4, "deepseek_v3": 1e-5, "nemotron_h": 1e-2, "nemotron_h+moe": 1e-2}
 

@@ -1,9 +1,11 @@
-"""Inputs that a checkpoint quantizes at run time: nibble and transformers (compressed-tensors) compute the same.
+"""Compares inputs that a checkpoint quantizes at run time between nibble and transformers (compressed-tensors).
+
     test_input_formats.py build/cpu/nibble
 
-A random llama is quantized in every format of inputs. Only q, k and v are quantized, so that both sides quantize the same BF16 rows and nothing
-is amplified. "effect" is how far quantized inputs move the logits; the two programs must agree to the given share of it (transformers rounds
-scales of NVFP4 and FP8 to BF16, MX scales are powers of two). Exit 77 where a package is missing.
+A random Llama is quantized in every format of inputs. Only q, k and v are quantized, so that both programs quantize the
+same BF16 rows and errors are not amplified. "effect" is how much quantized inputs change the logits; the two programs
+may differ by the given share of it (transformers rounds scales of NVFP4 and FP8 to BF16; MX scales are powers of two).
+Exit status 77: a package is missing.
 """
 import json
 import os
@@ -23,7 +25,7 @@ except ImportError as missing:
 logging.disable_progress_bar()
 
 VOCAB = 512
-# recipe -> (flags, the share of the effect by which the programs may differ)
+# recipe -> (flags, allowed difference as a share of the effect)
 CASES = {"nvfp4": (True, 0.3), "fp8": (True, 0.75), "fp8_per_channel_per_token": (False, 0.75), "block fp8": (False, 0.75), "mxfp8": (False, 0.25),
          "mxfp4": (False, 0.08)}
 
@@ -66,7 +68,7 @@ class Peers:
         ours, plain = self.logits(folder), self.logits(folder, "--weights-only")
         model = AutoModelForCausalLM.from_pretrained(os.path.join(self.work, folder), dtype=torch.bfloat16).eval()
         with torch.no_grad():
-            model(self.ids[:1])  # decompresses where that happens lazily
+            model(self.ids[:1])  # decompresses weights that are decompressed lazily
             theirs = model(self.ids).logits.float()
         effect, apart = distance(ours, plain), distance(ours, theirs)
         right = 0.01 < effect and apart < most * effect

@@ -1,7 +1,9 @@
-"""lm-evaluation-harness asks `nibble serve --compute f32` and transformers in FP32 the same questions: test_lm_eval.py PROGRAM
+"""Compares answers of `nibble serve --compute f32` and of transformers in FP32 to lm-evaluation-harness:
+test_lm_eval.py PROGRAM
 
-The harness' models `gguf`, `local-completions` (token ids, texts, and with the server's own tokenizer) and `local-chat-completions` against its `hf`, over a small
-random Llama whose byte-level tokenizer splits characters. Log-likelihoods agree within 2e-3, greedy flags and generated texts are equal. Exit status 77: packages are missing.
+Runs the harness' models `gguf`, `local-completions` (token ids, texts, and with the server's own tokenizer) and
+`local-chat-completions` against its `hf`, with a small random Llama whose byte-level tokenizer splits characters.
+Log-likelihoods agree within 2e-3; greedy flags and generated texts are equal. Exit status 77: packages are missing.
 """
 import json
 import os
@@ -66,7 +68,9 @@ class Server:
 
 
 def pairs_with_clean_borders(tokenizer):
-    """Pairs whose continuation begins at a token of the whole text: only those have the same tokens for every model."""
+    """Returns pairs whose continuation begins at a token boundary of the whole text: only these have the same tokens
+    in every model.
+    """
     out = []
     for context, continuation in PAIRS + [(a[:n], a[n:]) for a in TEXTS for n in range(1, len(a), 4) if a[n - 1] != " "]:
         whole, own = tokenizer(context + continuation)["input_ids"], tokenizer(context)["input_ids"]
@@ -92,7 +96,8 @@ def main(program):
         tokenizer = make_model(folder)
         pairs = pairs_with_clean_borders(tokenizer)
         assert len(pairs) > 30, len(pairs)
-        hf = get_model("hf")(pretrained=folder, dtype="float32", device="cpu", batch_size=4, logits_cache=False)  # the cache is for other continuations of one context
+        # the cache is for other continuations of one context
+        hf = get_model("hf")(pretrained=folder, dtype="float32", device="cpu", batch_size=4, logits_cache=False)
         want = ask(hf, "loglikelihood", pairs)
         rolling = ask(hf, "loglikelihood_rolling", [(t,) for t in TEXTS])
         prompts = [(t, {"until": ["zz", "ß"], "max_gen_toks": 24, "temperature": 0, "do_sample": False}) for t in TEXTS]
@@ -100,7 +105,8 @@ def main(program):
         server = Server(program, folder)
         try:
             gguf = get_model("gguf")(base_url=server.url)
-            # The harness compares texts of tokens for the flag, and parts of characters share one text: only sums are compared.
+            # For the flag the harness compares texts of tokens, and parts of a character have the same text, so only
+            # sums are compared.
             close("gguf", ask(gguf, "loglikelihood", pairs), want, exact_flags=False)
             url = server.url + "/v1/completions"
             for name, more in {"token ids": {"tokenizer": folder, "tokenizer_backend": "huggingface"}, "batches": {"tokenizer": folder, "tokenizer_backend": "huggingface", "batch_size": 4},

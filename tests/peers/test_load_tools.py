@@ -1,9 +1,9 @@
-"""Load generators, proxies and Prometheus against a server of ours: `test_load_tools.py build/cpu/nibble [WORD]`
+"""Runs load generators, proxies and Prometheus against a nibble server: `test_load_tools.py build/cpu/nibble [WORD]`
 
-Every load generator is installed into an environment of its own below .cache/load_tools; nginx, haproxy, caddy and prometheus are Debian
-packages (tools/setup --peers). One that cannot be installed is reported as skipped, by name. What must hold: each ends with status 0 and
-has finished the requests that it was told to send; a stream comes piece by piece through each proxy, with the request's headers; and
-every query of vLLM's dashboard gives numbers. Exit status 77: nothing could be run.
+Every load generator is installed into an environment of its own below .cache/load_tools; nginx, haproxy, caddy and
+prometheus are Debian packages (tools/setup --peers). One that cannot be installed is reported as skipped, by name.
+Requirements: each ends with status 0 after the requested number of requests; a stream passes each proxy piece by piece,
+with the request's headers; every query of vLLM's dashboard gives numbers. Exit status 77: nothing could run.
 """
 import functools
 import json
@@ -29,8 +29,8 @@ def finished(server):
     return sum(float(v) for v in re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", get(server.url + "/metrics"), re.M))
 
 
-# Load generators: the package, and the command that sends REQUESTS requests. {bin}: the environment's programs, {url}: the server,
-# {model}: the folder with the tokenizer, {work}: a folder for results.
+# Load generators: the package, and the command that sends REQUESTS requests. {bin}: the environment's programs, {url}:
+# the server, {model}: the folder with the tokenizer, {work}: a folder for results.
 GENERATORS = {
     "aiperf": ("aiperf==0.13.0", "{bin}/aiperf profile --model tiny --url {url} --endpoint-type chat --streaming --concurrency 2 --request-count 8 "
                          "--tokenizer {model} --synthetic-input-tokens-mean 40 --output-tokens-mean 8 --ui simple --artifact-dir {work}"),
@@ -65,7 +65,7 @@ def run_generator(name, server, folder):
         words = {"bin": str(programs), "url": server.url, "model": folder, "work": work}
         (pathlib.Path(work) / "config.yml").write_text(INFERENCE_PERF % words)
         before = finished(server)
-        # aiperf takes a folder for a name of the Hub where the Hub is said to be offline.
+        # If the Hub is set to be offline, aiperf takes a folder for a name of the Hub.
         variables = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
         result = subprocess.run(command.format(**words).split(), cwd=work, text=True, capture_output=True, timeout=SECONDS,
                                 env={**variables, "COLUMNS": "200"})
@@ -75,7 +75,7 @@ def run_generator(name, server, folder):
         assert done >= REQUESTS, f"{done} requests were finished: {said}"
 
 
-# Proxies: the configuration, and the command that runs with it. {port}: where it listens, {upstream}: the server's port.
+# Proxies: the configuration, and the command that uses it. {port}: the proxy's port, {upstream}: the server's port.
 PROXIES = {
     "nginx": ("nginx", """
 daemon off; error_log stderr; pid {work}/nginx.pid; events {{}}
@@ -108,7 +108,7 @@ http://127.0.0.1:{port} {{
 
 
 class Started:
-    """A program of Debian with a configuration, for the length of a `with`."""
+    """Runs a Debian program with a configuration for the duration of a `with`."""
 
     def __init__(self, program, config, command, **words):
         if not (path := shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin:/sbin")):
@@ -149,7 +149,7 @@ def run_proxy(name, server, _):
                     arrived.append(time.monotonic())
                     last = line
         assert last.strip() == b"data: [DONE]" and len(arrived) > 5000, (last, len(arrived))
-        # A proxy that collects the stream gives it at once, at its end.
+        # A proxy that buffers the stream delivers it all at its end.
         whole = arrived[-1] - arrived[0]
         early = sum(t - arrived[0] < whole / 2 for t in arrived)
         assert whole > 0.1 and early < 0.9 * len(arrived), (whole, early)

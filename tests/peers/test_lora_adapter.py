@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""An adapter that `nibble train` leaves alone (lora.merge: false) is loaded by PEFT and means what nibble's merged model has. usage: test_lora_adapter.py PROGRAM"""
+"""Compares an adapter of `nibble train` (lora.merge: false), loaded by PEFT, with nibble's merged model. usage:
+test_lora_adapter.py PROGRAM
+"""
 import os
 import subprocess
 import sys

@@ -1,7 +1,9 @@
-"""Tiny models of a hundred model types, saved by transformers: `nibble inspect`, `verify` and `convert --format bf16` take each of them, and
-the converted tensors are the source's, byte for byte (stacks of experts one by one).
+"""Runs `nibble inspect`, `verify` and `convert --format bf16` on tiny models of a hundred model types saved by
+transformers: all must be accepted, and the converted tensors must equal the source's byte for byte (stacks of
+experts one by one).
 
-    test_model_types.py NIBBLE [NAME ...]"""
+    test_model_types.py NIBBLE [NAME ...]
+"""
 
 import json
 import pathlib
@@ -23,7 +25,7 @@ torch.set_num_threads(2)
 
 
 def read(folder):
-    """name -> (dtype, shape, bytes) of every safetensors file."""
+    """Returns name -> (dtype, shape, bytes) of all safetensors files."""
     tensors = {}
     for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
         data = path.read_bytes()
@@ -42,7 +44,9 @@ def matrices(tensor):
 
 
 def unstacked(name, stack, made):
-    """The experts of one stack, as nibble writes them, equal the stack's slices, straight or transposed, gate before up."""
+    """Checks that the experts of one stack, as nibble writes them, equal the stack's slices, transposed or not, gate
+    before up.
+    """
     experts, projection = name.rsplit(".", 1)
     for e, whole in enumerate(matrices(stack)):
         parts = ["gate_proj", "up_proj"] if projection == "gate_up_proj" else [projection]

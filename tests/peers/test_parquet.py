@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""nibble data build reads Parquet files through pyarrow: the tokens are those of the same rows as JSON lines. usage: test_parquet.py PROGRAM"""
+"""Compares the tokens of `nibble data build` for Parquet files (read through pyarrow) with those of the same rows as
+JSON Lines. usage: test_parquet.py PROGRAM
+"""
 import json
 import os
 import subprocess

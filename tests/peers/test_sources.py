@@ -1,4 +1,5 @@
-"""Quantized checkpoints that transformers and compressed-tensors write or decode, against `nibble convert --format bf16`: equal bits.
+"""Compares quantized checkpoints that transformers and compressed-tensors write or decode with `nibble convert
+--format bf16`: equal bits.
 
     test_sources.py NIBBLE     exit status 77: a package is missing
 """
@@ -50,8 +51,8 @@ def codes(rows, cols):
 
 
 def transformers_fp8(work):
-    """transformers' own dequantizer, with every key that its configuration writes."""
-    rows, cols = 256, 384  # its tiles must be whole
+    """Uses transformers' dequantizer, with every key that its configuration writes."""
+    rows, cols = 256, 384  # it needs whole tiles
     grids = {"tile": (2, 3), "tensor": ()}
     count = 0
     for grid, shape in grids.items():
@@ -63,7 +64,7 @@ def transformers_fp8(work):
             ours = decoded(work / f"fp8-{count}", json.loads(json.dumps(config.to_dict(), default=str)), {MODULE + ".weight": weight, MODULE + ".weight_scale_inv": scale})
             equal(f"transformers FP8, {grid}, {dtype}", ours[MODULE + ".weight"], theirs)
             count += 1
-    # FP4 experts and MXFP8 of the same method
+    # FP4 experts and MXFP8 of the same method.
     packed = torch.randint(-128, 128, (64, 128), dtype=torch.int8)
     exponents = torch.randint(118, 124, (64, 8), dtype=torch.uint8).view(torch.float8_e8m0fnu)
     config = FineGrainedFP8Config(scale_fmt="ue8m0", expert_dtype="fp4")
@@ -89,7 +90,7 @@ def transformers_mxfp4(work):
 
 
 def compressed_tensors(work):
-    """Weights that compressed-tensors packs and unpacks itself."""
+    """Uses weights that compressed-tensors packs and unpacks."""
     rows, cols = 64, 256
     count = 0
     schemes = {
