@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The baseline of `tools/rl-speed --torch`: a GRPO step in plain transformers and PyTorch, as one writes it without a serving engine.
+"""Baseline of `tools/rl-speed --torch`: a GRPO step in plain transformers and PyTorch, without a serving engine.
 
-  tools/rl_torch_step.py MODEL OUT.json --prompts 32 --answers 16 --tokens 256 --steps 4
+tools/rl_torch_step.py MODEL OUT.json --prompts 32 --answers 16 --tokens 256 --steps 4
 
-Everything that makes it faster and that nibble does not need is granted: BF16 weights and AdamW states (no FP32 masters), fused AdamW, sdpa attention, TF32, one forward pass for the old log-probabilities
-left out (the ratio is 1 in the first update), answers of one length in a micro-batch as large as memory allows. The same questions as `data: {task: sum}` in shape, so prompts have the same length.
+It uses everything that makes it faster, even if nibble does not: BF16 weights and AdamW states (no FP32 masters), fused
+AdamW, sdpa attention, TF32, no forward pass for the old log-probabilities (the ratio is 1 in the first update), answers
+of equal length in a micro-batch as large as memory allows. Questions have the form of `data: {task: sum}`, so prompts
+have equal lengths.
 """
 import argparse, json, random, statistics, time
 import torch, transformers
@@ -34,7 +36,8 @@ def main():
         generated = time.perf_counter()
         rows, width = rows.clone(), prompts.shape[1]
         answers = rows[:, width:]
-        mask = torch.cat([torch.ones_like(answers[:, :1], dtype=torch.bool), (answers[:, :-1] != end).cumprod(1).bool()], 1)  # up to the token that ends it
+        # up to the end token
+        mask = torch.cat([torch.ones_like(answers[:, :1], dtype=torch.bool), (answers[:, :-1] != end).cumprod(1).bool()], 1)
         rewards = torch.rand(len(rows), device='cuda').view(a.prompts, a.answers)
         advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)).view(-1, 1)
         total = mask.sum()

@@ -1,12 +1,14 @@
-"""Charts and pages of studies: inline SVG in the look of nibble/page (its style sheet), no script, no request to anywhere."""
+"""Draws charts and pages of studies: inline SVG in the style of nibble/page (its style sheet), without scripts or
+external requests.
+"""
 import html, math, pathlib, re
 
 CSS = pathlib.Path(__file__).resolve().parent.parent / 'nibble/page/assets/page.css'
-COLOURS = 8  # of the style sheet; there are more shapes, so that the ninth series is no twin of the first
+COLOURS = 8  # in the style sheet; there are more shapes, so that the ninth series differs from the first
 escape = html.escape
 
 def number(value, digits=4):
-    """Short, for people; tiny and huge ones with an exponent."""
+    """Returns a short form for people; tiny and huge numbers have an exponent."""
     return '–' if value is None or math.isnan(value) else f'{value:.{digits}g}'
 
 def ticks(low, high, count):
@@ -17,7 +19,7 @@ def ticks(low, high, count):
     return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 class Frame:
-    """Axes of a drawing, and the way from values to pixels."""
+    """The axes of a drawing, and the mapping from values to pixels."""
     def __init__(self, title, x, y, x_label, y_label, width=1040, height=330, left=64):
         self.left, self.top, self.right, self.bottom = left, 10, width - 20, height - 46
         (self.x0, self.x1), (self.y0, self.y1) = x, y
@@ -45,7 +47,7 @@ class Frame:
     def end(self): return ''.join([*self.out, '</svg>'])
 
 def marker(series, x, y, r=4):
-    """A shape of its own for each series, so that colour is never the only sign."""
+    """Returns a different shape for each series, so that series can be distinguished without colour."""
     ring = f'M{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z'
     square = f'M{-r} {-r}h{2 * r}v{2 * r}h{-2 * r}z'
     triangle = f'M0 {-1.2 * r}L{1.15 * r} {r}L{-1.15 * r} {r}z'
@@ -59,7 +61,7 @@ def legend(names):
     return f'<div class="legend">{"".join(icons)}</div>'
 
 def line_chart(title, x_label, y_label, series):
-    """series: name -> [(x, mean, deviation)]; a band is one deviation up and down."""
+    """series: name -> [(x, mean, deviation)]; a band shows one deviation up and down."""
     points = [p for s in series.values() for p in s]
     if not points: return ''
     low, high = min(p[1] - p[2] for p in points), max(p[1] + p[2] for p in points)
@@ -78,7 +80,7 @@ def line_chart(title, x_label, y_label, series):
     return f'<figure><h3>{escape(title)}</h3>{legend(series)}<div class="chart">{f.end()}</div></figure>'
 
 def dots(title, label, groups):
-    """groups: name -> [(row, mean, low, high)]: a point each, on an axis that has 0."""
+    """groups: name -> [(row, mean, low, high)]: one point per row, on an axis that includes 0."""
     values = [v for rows in groups.values() for r in rows for v in r[1:]]
     if not values: return ''
     low, high = min(0, *values), max(0, *values)
@@ -87,7 +89,7 @@ def dots(title, label, groups):
     return dot_rows(title, label, groups, (low - pad, high + pad), [(v, number(v)) for v in marks], marks, lambda v: v)
 
 def dot_rows(title, label, groups, span, marks, grid, place):
-    """place: from a value to a place within span. Groups that have a row of the same name share its band."""
+    """place: maps a value to a position within span. Groups with rows of the same name share its band."""
     bands = {}
     for i, rows in enumerate(groups.values()):
         for row in rows: bands.setdefault(row[0], []).append((i, row))
@@ -109,7 +111,7 @@ def dot_rows(title, label, groups, span, marks, grid, place):
     return f'<figure><h3>{escape(title)}</h3>{legend(groups)}<div class="chart">{f.end()}</div></figure>'
 
 def log_dots(title, label, groups):
-    """As dots(), on a logarithmic axis that has a place for 0 at its left end."""
+    """Like dots(), on a logarithmic axis with a place for 0 at its left end."""
     positive = [v for rows in groups.values() for r in rows for v in r[1:] if v > 0]
     low, high = (math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))) if positive else (-1, 0)
     zero, first = low - 1, low - (low == high)
@@ -118,7 +120,7 @@ def log_dots(title, label, groups):
                     lambda v: max(math.log10(v), first) if v > 0 else zero)
 
 def stacked_bars(title, label, parts, rows):
-    """rows: name -> a value for each of parts."""
+    """rows: name -> one value for each of parts."""
     most = max((sum(v) for v in rows.values()), default=0) or 1
     f = Frame(title, (0, most * 1.02), (len(rows) - 0.4, -0.6), label, '', height=70 + 26 * len(rows), left=250)
     f.x_axis((v, number(v)) for v in ticks(0, f.x1, 10))
@@ -132,7 +134,9 @@ def stacked_bars(title, label, parts, rows):
     return f'<figure><h3>{escape(title)}</h3>{legend(parts)}<div class="chart">{f.end()}</div></figure>'
 
 def standalone(chart, names):
-    """A chart of this file as a file of its own: colours for light and dark, its title and a legend above it. names: of its series."""
+    """Returns a chart of this file as a standalone file: colours for light and dark, its title and a legend above it.
+    names: of its series.
+    """
     css = CSS.read_text()
     colours = lambda block: ''.join(f'--{k}:{v};' for k, v in re.findall(r'--(s\d|soft|faint|grid): (#\w+)', block))
     light, dark = css.split('@media (prefers-color-scheme: dark)')[0], css.split('@media (prefers-color-scheme: dark)')[1].split('@media print')[0]

@@ -1,5 +1,5 @@
-// A program of somebody else, through the installed headers and the installed library alone: quantizes a model,
-// trains two steps, evaluates the result, and serves one request.
+// Uses only the installed headers and library, like a separate program: quantizes a model, trains two steps, evaluates
+// the result, and serves one request.
 //   uses_nibble MODEL FOLDER
 #include <arpa/inet.h>
 #include <nibble/evaluate.h>
@@ -21,7 +21,7 @@ T must(nibble::Result<T> result) {
     std::exit(1);
 }
 
-// The status line of the answer to one request.
+// Returns the status line of the answer to one request.
 std::string status_of(uint16_t port, const std::string& path, const std::string& body) {
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to{
