@@ -14,8 +14,9 @@ FOLDERS = [
     "nibble/base", "nibble/bench", "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http",
     "nibble/kernels", "nibble/measure", "nibble/page", "nibble/parallel", "nibble/rl", "nibble/run",
     "nibble/tensor", "nibble/text", "nibble/train",
-    "tests/base", "tests/eval", "tests/formats", "tests/grammar", "tests/http", "tests/kernels", "tests/page",
-    "tests/parallel", "tests/support", "tests/tensor", "tests/text",
+    "tests/base", "tests/cuda", "tests/eval", "tests/formats", "tests/fuzz", "tests/grammar", "tests/http",
+    "tests/install", "tests/kernels", "tests/page", "tests/parallel", "tests/rl", "tests/support", "tests/tensor",
+    "tests/text", "tests/train",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
@@ -39,6 +40,14 @@ WORDS = [
     ("'what ... of' (name the parts)", r"\bwhat [^.;:]{0,40} (is|are) made of\b"),
     ("'no more use' (unusable)", r"\bof (no|any) more use\b"),
     ("'the caller's to' (the caller must)", r"\b(caller|host)'s to\b"),
+    ("'goes on' (continues, resumes)", r"\b(goes|go|went|gone) on\b"),
+    ("'so many' (this many, at most N)", r"\bso many\b"),
+    ("'makes of', 'comes of' (the result of)", r"\b(makes?|comes?) of\b"),
+    ("'as X has it' (as in X, like X)", r"\bas \w+( \w+)? (has|have) (it|them)\b"),
+    ("'in front of' (before)", r"\bin front of\b"),
+    ("'nothing but' (only), 'but for' (except)", r"\b(nothing but|but for)\b"),
+    ("'anybody', 'everybody', 'no one' (name the subject)", r"\b(anybody|everybody|no one|anyone|everyone)\b"),
+    ("'hands on', 'handed to' (passes, sends)", r"\b(hands?|handed) (on|to)\b"),
     ("a note outside the repository", r"\b(ptq|better-training|better-weights|docs/reference)\.md\b|\bdocs/reference\b"),
 ]  # fmt: skip
 
@@ -83,9 +92,12 @@ def problems(text: str) -> list[tuple[int, str, str]]:
 
 def self_test() -> None:
     bad = ["int a;  // what it holds\n", "// Of the step.\n", "// sums lie `apart` floats behind\n", "// one\n// beside two\n",
-           "// The client is told 503.\n", "// Memory that users have in turn.\n", "// As measure, of a source.\n"]  # fmt: skip
+           "// The client is told 503.\n", "// Memory that users have in turn.\n", "// As measure, of a source.\n",
+           "// The run goes on with the next step.\n", "// At most so many rows.\n", "// What the cache makes of them.\n",
+           "// Rounds as PyTorch has it.\n", "// Nothing but zeros.\n", "// Ranks hand on their rows.\n"]  # fmt: skip
     good = ["// Returns the chain rule's factor.\n", "// A server behind a proxy.\n", 'print("what is behind");\n',
-            "// As in MambaStep.\n", "// Users take turns.\n", "// Whether the call may end.\n"]  # fmt: skip
+            "// As in MambaStep.\n", "// Users take turns.\n", "// Whether the call may end.\n",
+            "// A tensor made of rows.\n", "// Computed by hand; nothing is lost.\n"]  # fmt: skip
     for text in bad:
         assert problems(text), f"not found: {text!r}"
     for text in good:
