@@ -12,14 +12,14 @@
 
 namespace nibble {
 
-// Loads `checkpoint` onto `device`. The pool outlives the model. Errors: no such device; not enough free memory (says
-// how much is needed and how much is free, before anything is read); options, formats or shapes without kernels, with
-// the tensor's name.
+// Loads `checkpoint` onto `device`. The pool must outlive the model. Errors: no such device; too little free memory
+// (found before anything is read; the message has the needed and the free bytes); options, formats or shapes without
+// kernels, with the tensor's name.
 Result<std::unique_ptr<LanguageModel>> open_device_model(std::shared_ptr<const Checkpoint> checkpoint,
                                                          const ModelOptions& options, const DeviceChoice& device,
                                                          ThreadPool& pool);
 
-// Returns the kernels of a step of `tokens` tokens: one for an answer, one for each of several answers, or those of a
+// Returns the kernels of a step of `tokens` tokens: 1 for one answer, n for n concurrent answers, or the length of a
 // prompt. Reads names and shapes only. Errors: those of open_device_model() except too little memory.
 Result<KernelTable> device_kernel_table(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                                         const DeviceChoice& device, int64_t tokens, ThreadPool& pool);

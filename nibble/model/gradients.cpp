@@ -59,7 +59,7 @@ Status report_gradient(const Linear& linear, const float* x, const float* dy, in
     }
     if (!sink) return Ok{};
     if (work.products) return work.products->weight_gradient({&linear, 1}, x, dy, n, dy_stride, work, *sink);
-    // dW = dy^T x, a product whose weight is x^T.
+    // dW = dy^T x is computed as a product whose weight is x^T.
     float* dy_t = work.arena.floats(linear.rows * n);
     float* dw = work.arena.floats(linear.rows * linear.cols);
     transpose(dy, n, linear.rows, dy_stride, dy_t, *work.pool);

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t slab_rows = 256;  // logits of a vocabulary of 128k: 128 MiB
+constexpr int64_t slab_rows = 256;  // 128 MiB of logits with a vocabulary of 128k
 
 Status check_labels(std::span<const int32_t> labels, int64_t vocab) {
     for (size_t i = 0; i < labels.size(); ++i)
@@ -19,7 +19,7 @@ Status check_labels(std::span<const int32_t> labels, int64_t vocab) {
     return Ok{};
 }
 
-// Rows [begin, begin + count) of x, normalised, and their logits.
+// Rows [begin, begin + count) of x, normalized, and their logits.
 struct Slab {
     float* normed;
     float* logits;
@@ -36,7 +36,7 @@ public:
     int64_t hidden() const { return head_.linear().cols; }
     int64_t vocab() const { return head_.linear().rows; }
 
-    // log_probs [count] of the labels; the slab's logits are left, as the draw has them.
+    // Writes log_probs [count] of the labels. Leaves in the slab the logits after temperature and filters.
     Result<Slab> compute(const float* x, int64_t begin, int64_t count, std::span<const int32_t> labels,
                          std::span<float> log_probs) {
         const int64_t n = hidden(), v = vocab();
@@ -96,7 +96,7 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
     for (int64_t begin = 0; begin < rows; begin += slab_rows) {
         const int64_t count = std::min(slab_rows, rows - begin);
         NIBBLE_TRY(const Slab slab, slabs.compute(x, begin, count, labels, log_probs));
-        // slope / temperature * (onehot - p), in place of the logits.
+        // Replaces the logits by slope / temperature * (onehot - p).
         work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 float* p = slab.logits + i * vocab;
@@ -120,8 +120,8 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
 
 namespace {
 
-// One row: L, and `scale` times its gradient by the logits in place of them. `log_p`, `q`: memory for a vocabulary
-// each.
+// Returns L of one row and replaces the logits by `scale` times the gradient of L. `log_p`, `q`: scratch of one
+// vocabulary each.
 float distil_row(float* logits, const float* teacher, int64_t vocab, int32_t label, float weight, float share,
                  float scale, float* log_p, float* q, Workspace& work) {
     work.elementwise->log_softmax(logits, vocab, log_p);

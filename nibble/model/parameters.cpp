@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t publish_run = 1 << 16;  // elements of one task
+constexpr int64_t publish_run = 1 << 16;  // elements per task
 
 }  // namespace
 

@@ -1,9 +1,9 @@
-// The parameters of a model as values: FP32 masters that a trainer changes, and what the engine reads of them. A
-// Parameters is a Checkpoint (plain tensors in memory), so everything that reads checkpoints reads it: Model::load,
+// The parameters of a model as values: FP32 masters that a trainer changes, and the rounded values that the engine
+// reads. Parameters is a Checkpoint (plain tensors in memory), so all readers of checkpoints accept it: Model::load,
 // exports, comparisons.
 //
-// publish() rounds the masters to the dtype that is read and counts the version up; readers see the masters of the last
-// publish() only. A parameter's id is its index in tensors(); the order is that of the source and never changes.
+// publish() rounds the masters to the published dtype and increments the version; readers only see the masters of the
+// last publish(). A parameter's id is its index in tensors(); the order is that of the source and never changes.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -19,12 +19,13 @@ namespace nibble {
 
 class Parameters : public Checkpoint {
 public:
-    // All tensors of a checkpoint, side files included. `published`: the dtype of what is read, bf16 or f32; vectors
-    // that are F32 in the source (Mamba-2's A_log) stay F32. Errors: quantized tensors (decode them first), a number
-    // that is not finite.
+    // Copies all tensors and side files of a checkpoint. `published`: the dtype of the values that readers see, bf16 or
+    // f32; vectors that are F32 in the source (Mamba-2's A_log) stay F32. Errors: quantized tensors (they must be
+    // decoded first), a number that is not finite.
     static Result<std::shared_ptr<Parameters>> copy(const Checkpoint& from, DType published, ThreadPool& pool);
 
-    // Parameters that no checkpoint has, as adapters: every tensor in `published`, in this order.
+    // Creates parameters without a checkpoint, such as adapters: every tensor is published in `published`, in this
+    // order.
     struct Value {
         std::string name;
         std::vector<int64_t> shape;
@@ -34,17 +35,17 @@ public:
                                               ThreadPool& pool);
 
     size_t count() const { return tensors_.size(); }
-    // Of the tensor of this name. Error: there is none.
+    // Returns the id of a tensor. Error: there is no such tensor.
     Result<size_t> id(const std::string& name) const;
     std::span<float> master(size_t id) { return masters_[id]; }
     std::span<const float> master(size_t id) const { return masters_[id]; }
-    // Two dimensions: what weight decay holds for.
+    // Whether the tensor has two dimensions; weight decay applies only to such tensors.
     bool matrix(size_t id) const { return tensors_[id].shape.size() == 2; }
     int64_t elements() const;
 
     uint64_t version() const { return version_; }
     void publish(ThreadPool& pool);
-    // The published values of one tensor.
+    // Returns the published values of one tensor.
     MatrixView published(size_t id) const { return values_[id].view(); }
 
     const std::filesystem::path& path() const override { return path_; }

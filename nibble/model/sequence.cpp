@@ -49,7 +49,7 @@ Result<Sequence> Sequence::fork() const {
         NIBBLE_CHECK(pool_->memory_->copy(copy.states_, states_, pool_->state_bytes_));
     }
     for (size_t i = 0; i < pages_.size(); ++i) {
-        // A failed forward pass may have left pages beyond the position: they are not shared.
+        // A failed forward pass may have left pages after the position; they are not shared.
         auto& table = copy.pages_[i];
         const int64_t count = std::min<int64_t>(tiles(position_), std::ssize(pages_[i]));
         for (int64_t t = 0; t < count; ++t) {
@@ -157,7 +157,7 @@ void Sequence::advance(int64_t tokens) {
     for (size_t i = 0; i < pages_.size(); ++i) {
         const int64_t window = pool_->layouts_[i].window;
         if (window == 0) continue;
-        // The next query's, or that of a query before it.
+        // The first position that the next query, or an earlier query after a rewind, can read.
         const int64_t first = std::max<int64_t>(0, position_ - most_rewind - window + 1) / kv_page_tokens;
         for (int64_t t = std::min<int64_t>(first, std::ssize(pages_[i])) - 1; t >= 0; --t) {
             std::byte*& page = pages_[i][static_cast<size_t>(t)];

@@ -1,9 +1,9 @@
-// Sequences in progress and the memory behind them. A pool owns pages of 64 tokens of one block's K and V; a sequence
-// holds a page table per block, and the recurrent states of the blocks that have some. Pages are reference-counted, so
-// sequences with a common prefix share its full pages (fork); a page is written only by its one owner. Where the memory
-// lies, host or device, changes nothing here (model/state_memory.h).
+// Sequences in progress and their memory. A pool owns pages that hold K and V of 64 tokens of one block. A sequence
+// holds a page table per block, and the recurrent states of blocks that have states. Pages are reference-counted, so
+// sequences with a common prefix share its full pages (fork); only pages with one owner are written. The code is the
+// same for host and device memory (model/state_memory.h).
 //
-// One thread at a time uses a pool and its sequences; the pool outlives them.
+// A pool and its sequences may be used by one thread at a time. The pool must outlive its sequences.
 #pragma once
 
 #include "base/error.h"
@@ -19,21 +19,23 @@ namespace nibble {
 
 class KvPool;
 
-// A sequence may go back by so many tokens (Sequence::rewind): pages that a window leaves stay as much longer.
+// Most tokens by which a sequence may be rewound (Sequence::rewind). Pages that leave a window are kept for this many
+// more tokens.
 inline constexpr int64_t most_rewind = 16;
 
-// What a block keeps per sequence: pages of K and V, and/or `floats` numbers (conv and SSM states), zero at the start.
+// The state that a block keeps per sequence: pages of K and V, and/or `floats` numbers (convolution and SSM states),
+// initially zero.
 struct StateLayout {
-    int64_t page_bytes = 0;  // of a page of K and V; 0: none are kept
-    int64_t window = 0;      // of the attention: pages that no later query sees are freed; 0: none are
+    int64_t page_bytes = 0;  // size of a page of K and V; 0: the block has no pages
+    int64_t window = 0;      // window of the attention: pages that no later query reads are freed; 0: no window
     int64_t floats = 0;
 };
 
-// Bytes of a pool (KvPool::create) for `tokens` tokens and the states of `sequences` sequences.
+// Returns the bytes of a pool (KvPool::create) for `tokens` tokens and the states of `sequences` sequences.
 int64_t pool_bytes(std::span<const StateLayout> layouts, int64_t tokens, int64_t sequences);
 
-// The pages of one tile of 64 tokens, of every block that has pages, kept from being given back. A page that a window
-// had left when the tile was shared is absent. The pool outlives it.
+// References to the pages of one tile of 64 tokens in every block with pages. They keep the pages allocated. A page
+// that had already left a window is absent. The pool must outlive it.
 class TilePages {
 public:
     TilePages() = default;
@@ -43,8 +45,8 @@ public:
         return *this;
     }
     ~TilePages();
-    int64_t count() const;  // of pages that are there
-    // Whether a sequence that goes on `ahead` tokens behind the tile's end finds all it reads of this tile.
+    int64_t count() const;  // number of pages that are present
+    // Whether the tile has all pages that a sequence reads which continues `ahead` tokens after the tile's end.
     bool serves(int64_t ahead) const;
 
 private:
@@ -54,10 +56,10 @@ private:
         std::swap(pages_, other.pages_);
     }
     KvPool* pool_ = nullptr;
-    std::vector<std::byte*> pages_;  // by block; null: none
+    std::vector<std::byte*> pages_;  // by block; null: absent
 };
 
-// The recurrent states of all blocks at one position. The pool outlives it.
+// A copy of the recurrent states of all blocks at one position. The pool must outlive it.
 class StateCopy {
 public:
     StateCopy() = default;
@@ -82,35 +84,37 @@ class Sequence {
 public:
     Sequence(Sequence&&) noexcept;
     Sequence& operator=(Sequence&&) noexcept;
-    ~Sequence();  // gives its pages and states back
+    ~Sequence();  // returns its pages and states to the pool
 
-    int64_t position() const;  // tokens that went through the model
-    // A second sequence with the same past. Shares full pages, copies the last one of each block and the states.
-    // Error: the pool has no page or no states left.
+    int64_t position() const;  // number of tokens that went through the model
+    // Creates a second sequence with the same past. Shares full pages; copies the last page of each block and the
+    // states. Error: the pool has no free page or states.
     Result<Sequence> fork() const;
-    // Pages of every block that the next `tokens` tokens need beyond those it has.
+    // Returns the number of pages, over all blocks, that the next `tokens` tokens need beyond those the sequence has.
     int64_t missing_pages(int64_t tokens) const;
 
-    // The past in tiles of 64 tokens, for sequences to come. Tile `tile` has gone through the model whole.
+    // Returns references to tile `tile` (64 tokens), so that later sequences can adopt() it. All its tokens must have
+    // gone through the model.
     TilePages share(int64_t tile) const;
-    // Goes on behind a shared tile: position() is the tile's first token. Blocks with states need restore() after the
+    // Appends a shared tile. position() must be the tile's first token. Blocks with states require restore() after the
     // last tile.
     void adopt(const TilePages& tile);
-    // Error: the pool has no states left.
+    // Copies the states. Error: the pool has no free states.
     Result<StateCopy> copy_states() const;
-    // States as they were at the copy's position. Error: the pool has no states left.
+    // Restores the states of the copy's position. Error: the pool has no free states.
     Status restore(const StateCopy& copy);
-    // Forgets the last tokens, up to most_rewind of them. States are those of `position` only after restore().
+    // Forgets the last tokens, at most most_rewind. Recurrent states match `position` only after restore().
     void rewind(int64_t position) { position_ = position; }
 
-    // For models: pages for the next `tokens` tokens of every block, and states. Error: the pool has too few; nothing
-    // changed.
+    // Called by models: allocates pages for the next `tokens` tokens in every block, and states. Error: the pool has
+    // too few; nothing changes.
     Status reserve(int64_t tokens);
-    // For models: `tokens` tokens went through; pages that no window reaches any more are freed.
+    // Called by models after `tokens` tokens went through. Frees pages that no window reaches any more.
     void advance(int64_t tokens);
-    // For mixers, after reserve: pages of block `index` (BlockConfig::index), by tile; null before the window.
+    // Called by mixers after reserve(): returns the pages of block `index` (BlockConfig::index) by tile; null before
+    // the window.
     std::span<std::byte* const> pages(int index) const;
-    // For mixers, after reserve: the block's `StateLayout::floats` numbers.
+    // Called by mixers after reserve(): returns the block's `StateLayout::floats` numbers.
     float* state(int index);
     const KvPool& pool() const { return *pool_; }
 
@@ -120,13 +124,13 @@ private:
     KvPool* pool_ = nullptr;
     int64_t position_ = 0;
     std::vector<std::vector<std::byte*>> pages_;
-    std::byte* states_ = nullptr;  // of all blocks; null before the first token
+    std::byte* states_ = nullptr;  // states of all blocks; null before the first token
 };
 
 class KvPool {
 public:
-    // `layouts`: of every block in order. Room for `tokens` tokens in every block with K and V, and for the states of
-    // `sequences` sequences. make(bytes): a Result<std::unique_ptr<StateMemory>>.
+    // `layouts`: one per block, in order. The pool holds `tokens` tokens in every block with K and V, and the states of
+    // `sequences` sequences. make(bytes) returns a Result<std::unique_ptr<StateMemory>>. Error: that of make().
     template <class Make>
     static Result<std::unique_ptr<KvPool>> create(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequences,
                                                   const Make& make) {
@@ -138,15 +142,15 @@ public:
     ~KvPool();
 
     Sequence sequence();
-    int64_t pages() const;       // of all blocks together
-    int64_t free_pages() const;  // now
+    int64_t pages() const;       // pages of all blocks together
+    int64_t free_pages() const;  // currently free
     int64_t page_bytes() const;
-    int64_t sequences() const { return sequences_; }  // that may have states
+    int64_t sequences() const { return sequences_; }  // most sequences with states at the same time
     bool recurrent() const { return state_bytes_ > 0; }
-    // Pages that a sequence of `tokens` tokens holds at most, fed in pieces of `piece`.
+    // Returns the most pages that a sequence of `tokens` tokens holds when it is processed in pieces of `piece` tokens.
     int64_t pages_for(int64_t tokens, int64_t piece) const;
-    int64_t bytes() const;  // of the memory: pages, then states
-    // Pages are numbered as they lie in memory.
+    int64_t bytes() const;  // bytes of the memory: pages, then states
+    // base() is the first page; pages are numbered in memory order.
     std::byte* base() const { return memory_->base(); }
     int64_t number(const std::byte* page) const { return (page - base()) / page_bytes_; }
 
@@ -156,15 +160,15 @@ private:
     friend class StateCopy;
     KvPool(std::vector<StateLayout> layouts, int64_t tokens, int64_t sequences);
     std::byte* page(int32_t number) const { return base() + number * page_bytes_; }
-    std::byte* take();  // nullptr when none is left; holds anything
+    std::byte* take();  // nullptr when no page is free; the contents are arbitrary
     void share(const std::byte* page);
     void give(std::byte* page);
     std::byte* states(int32_t number) const;
-    std::byte* take_states();  // nullptr when none are left; hold anything
+    std::byte* take_states();  // nullptr when no states are free; the contents are arbitrary
     void give_states(const std::byte* states);
 
     std::vector<StateLayout> layouts_;
-    std::vector<int64_t> state_offsets_;  // of every block in a sequence's states
+    std::vector<int64_t> state_offsets_;  // offset of every block in a sequence's states
     int64_t sequences_ = 0, page_bytes_ = 0, state_bytes_ = 0;
     std::unique_ptr<StateMemory> memory_;
     std::vector<int32_t> references_, free_, free_states_;

@@ -9,7 +9,7 @@ namespace {
 
 class HostStateMemory : public StateMemory {
 public:
-    // calloc: the system hands out zeroed memory when a page is first touched.
+    // calloc: the system provides zeroed memory when a page is first touched.
     explicit HostStateMemory(int64_t bytes)
         : memory_(static_cast<std::byte*>(std::calloc(static_cast<size_t>(bytes + alignment), 1))) {
         const auto at = reinterpret_cast<uintptr_t>(memory_.get());

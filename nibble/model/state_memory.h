@@ -1,5 +1,5 @@
-// The memory that holds pages of K and V and recurrent states: one block, on the host or on a GPU. What is where in it
-// is KvPool's business; a model only needs to know that it is memory it can compute in.
+// The memory for pages of K and V and for recurrent states: one allocation on the host or on a GPU. KvPool decides what
+// is stored where.
 #pragma once
 
 #include "base/error.h"
@@ -15,14 +15,14 @@ public:
     static constexpr int64_t alignment = 64;
 
     virtual ~StateMemory() = default;
-    // Aligned; all zero when it was made.
+    // Aligned; all zero after construction.
     virtual std::byte* base() const = 0;
-    // In the order of the work of the model that uses the memory.
+    // Ordered with the work of the model that uses the memory (on a GPU: in its stream).
     virtual Status zero(std::byte* at, int64_t bytes) = 0;
     virtual Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 };
 
-// Error: the system refuses that much.
+// Allocates host memory. Error: the system refuses this many bytes.
 Result<std::unique_ptr<StateMemory>> host_state_memory(int64_t bytes);
 
 }  // namespace nibble

@@ -103,7 +103,7 @@ Result<std::vector<float>> WeightSource::matrix(const std::string& tensor, int64
     return out;
 }
 
-// Name, sizes, bias and input quantization of a linear; everything but its numbers.
+// Returns a linear with name, sizes, bias and input quantization, but without its weight.
 Result<Linear> WeightSource::describe(const std::string& module, int64_t rows, int64_t cols, bool bias) {
     NIBBLE_TRY(const size_t index, find(module + ".weight", rows, cols));
     const CheckpointTensor& t = checkpoint_->tensors()[index];
@@ -200,8 +200,8 @@ Result<KvShape> WeightSource::kv_shape(const std::string& prefix, int heads, int
     if (format == KvFormat::nvfp4 || format == KvFormat::nvfp4_cast) shape.type = KvType::nvfp4;
     if (format == KvFormat::fp8 || format == KvFormat::nvfp4) {
         const std::string k = prefix + ".k_proj.k_scale", v = prefix + ".v_proj.v_scale";
-        // Model Optimizer's "FP8" without scales is its cast: scale 1. Prediction layers never have scales: they are
-        // copied as they were.
+        // Model Optimizer's "FP8" without scales is a cast: scale 1. Prediction layers never have scales, because they
+        // are copied unquantized.
         if (has(k) && has(v)) {
             NIBBLE_TRY(shape.k_scale, scalar(k));
             NIBBLE_TRY(shape.v_scale, scalar(v));

@@ -1,9 +1,9 @@
-// A checkpoint's tensors as the engine wants them: packed matrices and FP32 vectors, found by name, shapes checked.
+// Reads a checkpoint's tensors for the engine: packed matrices and FP32 vectors, found by name, with checked shapes.
 //
-// Loading runs twice over the same code: `check` only looks (presence, shape, dtype; what it returns has names and
-// sizes but no numbers) and remembers which tensors the model uses, so that a disagreement between config and tensors
-// is found before anything is packed; `load` reads. `outline` reads all but the matrices of linears, for a model that
-// keeps those elsewhere (model/device/weights.h).
+// Loading runs the same code twice. `check` checks presence, shape and dtype, returns objects with names and sizes but
+// no numbers, and records which tensors the model uses; a disagreement between config and tensors is therefore found
+// before anything is packed. `load` reads. `outline` reads all but the matrices of linears, for a model that stores
+// those elsewhere (model/device/weights.h).
 #pragma once
 
 #include "base/large_pages.h"
@@ -21,11 +21,12 @@ namespace nibble {
 
 struct WeightOptions {
     Compute compute = Compute::bf16;
-    bool quantize_activations = true;  // false: W4A16 / W8A16 whatever the checkpoint says about inputs
-    std::optional<KvFormat> kv;        // nullopt: what the checkpoint says; none: BF16, or F32 with Compute::f32
-    SsmStateFormat ssm_state = SsmStateFormat::f32;  // of Mamba-2 between tokens
-    uint64_t ssm_seed = 0;                           // of its stochastic rounding
-    bool prediction = false;  // the layers for multi-token prediction, too (ModelConfig::prediction)
+    bool quantize_activations = true;  // false: inputs are not quantized (W4A16 / W8A16), whatever the checkpoint
+                                       // specifies
+    std::optional<KvFormat> kv;        // nullopt: the checkpoint's format; none: BF16, or F32 with Compute::f32
+    SsmStateFormat ssm_state = SsmStateFormat::f32;  // format of Mamba-2's states between tokens
+    uint64_t ssm_seed = 0;                           // seed of its stochastic rounding
+    bool prediction = false;  // also load the layers for multi-token prediction (ModelConfig::prediction)
 };
 
 class WeightSource {
@@ -39,27 +40,30 @@ public:
     ThreadPool& pool() const { return *pool_; }
 
     bool has(const std::string& tensor) const { return index_.contains(tensor); }
-    // A plain tensor of `count` elements as FP32, whatever its shape ([conv, 1, 4] is a vector, too).
+    // Returns a plain tensor of `count` elements as FP32, whatever its shape (a [conv, 1, 4] tensor is accepted).
+    // Errors of all readers below: a missing tensor, a wrong shape, an unsupported format; the message names the
+    // tensor.
     Result<std::vector<float>> vector(const std::string& tensor, int64_t count);
-    // The weight of an RMSNorm as it multiplies: 1 + w where the model says so.
+    // Returns the weight of an RMSNorm as it is multiplied: 1 + w where the model requires it.
     Result<std::vector<float>> norm(const ModelConfig& model, const std::string& tensor, int64_t count);
-    // MODULE.weight [rows, cols], MODULE.bias [rows] when `bias`.
+    // Reads MODULE.weight [rows, cols], and MODULE.bias [rows] if `bias` is set.
     Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias);
     struct Part {
         std::string module;
         int64_t rows;
     };
     Result<LinearStack> stack(std::span<const Part> parts, int64_t cols, bool bias);
-    // A matrix decoded to FP32, row-major: for what is not run as a linear (kv_b_proj of absorbed latent attention).
+    // Returns a matrix decoded to FP32, row-major. For weights that are not run as a linear (kv_b_proj of absorbed
+    // latent attention).
     Result<std::vector<float>> matrix(const std::string& tensor, int64_t rows, int64_t cols);
-    // Index in Checkpoint::tensors() of a matrix of this shape.
+    // Returns the index in Checkpoint::tensors() of a matrix of this shape.
     Result<size_t> find(const std::string& tensor, int64_t rows, int64_t cols);
-    // K and V as `options().kv` or the checkpoint has them; scales of PREFIX.k_proj / PREFIX.v_proj. Error: a format
-    // with stored scales whose scales are missing.
+    // Returns the format of K and V (`options().kv`, or the checkpoint's) with the scales of PREFIX.k_proj and
+    // PREFIX.v_proj. Error: a format with stored scales whose scales are missing.
     Result<KvShape> kv_shape(const std::string& prefix, int heads, int k_dim, int v_dim);
 
-    // Tensors that nothing asked for and that are not known to be harmless (other towers, prediction layers): an error
-    // that names the first.
+    // Checks that all tensors were used, except those known to be harmless (other towers, prediction layers). Error:
+    // names the first unused tensor.
     Status all_used() const;
 
 private:

@@ -1,4 +1,4 @@
-// From K and V of a batch's rows to attention: storing them where the segment keeps them, then the kernel.
+// Attention of a batch on the CPU: stores K and V where each segment keeps them, then calls the attention kernel.
 #pragma once
 
 #include "model/batch.h"
@@ -6,13 +6,15 @@
 
 namespace nibble {
 
-// q [rows, heads * k_dim], k [rows, kv.heads * k_dim], v [rows, kv.heads * v_dim], y [rows, heads * v_dim]; strides in
-// floats. A segment with a sequence stores into its pages of block `index`; a whole text into scratch pages.
+// Computes y [rows, heads * v_dim] from q [rows, heads * k_dim], k [rows, kv.heads * k_dim] and v [rows, kv.heads *
+// v_dim]. Strides are in floats. A segment with a sequence stores K and V in the sequence's pages of block `index`; a
+// whole text stores them in scratch pages.
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
             const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work);
 
-// Queries as they meet K. With shape.kv.q_scale: E4M3 of x / scale, saturating, times the scale (rounded to BF16 with
-// Compute::bf16), in memory of the arena; otherwise the rows themselves.
+// Returns the queries in the precision in which they are multiplied with K. With shape.kv.q_scale, these are E4M3 of x
+// / scale (saturating), times the scale (rounded to BF16 with Compute::bf16), in memory of the arena. Otherwise they
+// are the given rows.
 struct QueryRows {
     const float* x = nullptr;
     int64_t stride = 0;

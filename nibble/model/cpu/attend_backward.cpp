@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t tile = 128;
 
-// Rows of one head's K and V as attention reads them from the cache, adjacent.
+// K and V rows of one head in the precision in which attention reads them from the cache, adjacent.
 struct CachedRows {
     CachedRows(const KvShape& shape, const float* k_rows, int64_t k_stride, const float* v_rows, int64_t v_stride,
                int64_t rows) {
@@ -37,7 +37,7 @@ struct KeyTiles {
     std::vector<PackedMatrix> k, k_t, v;
 };
 
-// One text and one K/V head; every product runs inline on this thread.
+// The backward pass of one text and one K/V head. Every product runs on the current thread.
 class HeadBackward {
 public:
     HeadBackward(const AttentionShape& shape, const AttentionRows& rows, const QueryRows& queries, int64_t first_row,
@@ -81,7 +81,7 @@ public:
     }
 
 private:
-    // BF16 values are given to a BF16 cache, FP32 values to one of FP32.
+    // Whether the cache rounds. Values are BF16 already for a BF16 cache, and an FP32 cache stores all of FP32.
     bool rounds() const { return shape_.kv.type != KvType::f32 && shape_.kv.type != KvType::bf16; }
     static void clear(const float* x, int64_t n, float most, float* d) {
         for (int64_t i = 0; i < n; ++i)
@@ -99,7 +99,8 @@ private:
     void product(const PackedMatrix& w, const float* x, int64_t rows, int64_t stride, float* y, int64_t y_stride) {
         work_.matmul->matmul(w, {.x = x, .rows = rows, .stride = stride}, {y, y_stride}, *work_.pool);
     }
-    // Rows of `to` += the columns [from, from + keys) of `weights`, transposed, times the rows packed in `right`.
+    // Adds to the rows of `to` the product of (columns [from, from + keys) of `weights`, transposed) and the rows
+    // packed in `right`.
     void add_product(const float* weights, int64_t from, int64_t keys, int64_t n, const PackedMatrix& right, float* to,
                      int64_t to_stride) {
         for (int64_t j = 0; j < keys; ++j)
@@ -109,7 +110,7 @@ private:
             work_.elementwise->add(sum_.data() + j * right.rows(), right.rows(), false, to + j * to_stride);
     }
 
-    // Queries [at, at + n) of head h.
+    // Processes queries [at, at + n) of head h.
     void queries(int64_t h, int64_t at, int64_t n) {
         const int64_t k_dim = shape_.kv.k_dim, v_dim = shape_.kv.v_dim, dy_stride = shape_.heads * v_dim;
         const float* q = q_.x + (row_ + at) * q_.stride + h * k_dim;
@@ -151,7 +152,7 @@ private:
 
     const AttentionShape& shape_;
     const AttentionRows& r_;
-    const QueryRows q_;  // as they met K
+    const QueryRows q_;  // in the precision in which they were multiplied with K
     const int64_t row_, tokens_, head_;
     Workspace& work_;
     KeyTiles keys_;

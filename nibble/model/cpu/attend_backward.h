@@ -1,4 +1,4 @@
-// Gradients of attention over whole texts. The weights of attention are computed again, 128 queries at a time.
+// Gradients of attention over whole texts. Attention weights are recomputed, 128 queries at a time.
 #pragma once
 
 #include "model/batch.h"
@@ -7,13 +7,13 @@
 namespace nibble {
 
 struct AttentionRows {
-    const float *q, *k, *v;  // as they entered attend()
+    const float *q, *k, *v;  // the inputs of attend()
     int64_t q_stride, k_stride, v_stride;
     const float* dy;      // [rows, heads * v_dim]
-    float *dq, *dk, *dv;  // written; strides of q, k, v
+    float *dq, *dk, *dv;  // outputs, overwritten; with the strides of q, k and v
 };
-// Precondition: batch.whole(). Q, K and V count as attention read them (shape.kv); the rounding is the identity on the
-// way back, and what an FP8 scale clips has no gradient.
+// Precondition: batch.whole(). Q, K and V are rounded as in the forward pass (shape.kv). The backward pass treats
+// rounding as the identity; values that an FP8 scale clipped have gradient 0.
 void attend_backward(const Batch& batch, const AttentionShape& shape, const AttentionRows& rows, Workspace& work);
 
 }  // namespace nibble

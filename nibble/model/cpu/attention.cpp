@@ -40,7 +40,7 @@ void Attention::norm_row(float* row, const Workspace& work) const {
     norm(row + q_cols(), kv_cols(), k_norm_);
 }
 
-// q and k lie side by side: one run of heads.
+// q and k are adjacent, so one call rotates the heads of both.
 void Attention::rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const {
     work.elementwise->rope(row, config_.heads + config_.kv_heads, config_.head_dim, cos, sin, config_.rope.dims,
                            config_.rope.interleaved, bf16);
@@ -55,7 +55,7 @@ void Attention::scale_query(float* q, int64_t position, bool bf16, const Workspa
     if (bf16) work.elementwise->round_bf16(q, q_cols());
 }
 
-// Norm, rotary embedding and scale of q and k, in place.
+// Applies norm, rotary embedding and scale to q and k, in place.
 void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) const {
     const int64_t stride = qkv_.rows(), half = config_.rope.dims / 2;
     const bool late = config_.qk_norm == QkNorm::late, early = !late && config_.qk_norm != QkNorm::none;

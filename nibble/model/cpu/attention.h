@@ -1,5 +1,5 @@
-// Multi-head attention with grouped queries: q/k/v as one product, optional norm of q and k, rotary embedding, the
-// cache, o_proj.
+// Multi-head attention with grouped queries. The steps: q, k and v as one product, optional norms of q and k, rotary
+// embedding, KV cache and attention, o_proj.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -28,31 +28,33 @@ public:
 private:
     int64_t q_cols() const { return config_.q_cols(); }
     int64_t kv_cols() const { return config_.kv_cols(); }
-    // The values that one norm of q or k covers.
+    // Returns the number of values that one norm of q or k covers.
     int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }
-    // Norms, or the rotary embedding, of q and k in one row of qkv_'s outputs.
+    // Apply the norms or the rotary embedding to q and k of one row of qkv_'s outputs.
     void norm_row(float* row, const Workspace& work) const;
     void rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const;
     AttentionShape shape(const Workspace& work) const {
         return {kv_, config_.heads, config_.scale, config_.window, work.bf16()};
     }
-    // The query of one row by its position (AttentionConfig::query_beta).
+    // Multiplies the query of one row by the factor of its position (AttentionConfig::query_beta).
     void scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const;
     void prepare_rows(const Batch& batch, float* qkv, Workspace& work) const;
-    // Norms of q and k on the gradients of their outputs, in place. raw: q, k and v as the norms read them.
+    // Replaces, in place, the gradients of the norms' outputs by those of their inputs. raw: q, k and v before the
+    // norms.
     Status norms_backward(const float* raw, int64_t rows, float* d_qkv, Workspace& work, GradientSink* sink) const;
-    // The transpose of the rotary embedding, the rotation by the negative angle, on gradients of q and k.
+    // Applies the transpose of the rotary embedding (a rotation by the negative angle) to the gradients of q and k.
     void rotate_back(const Batch& batch, float* d_qkv, Workspace& work) const;
 
     std::string prefix_;
-    std::string q_norm_name_, k_norm_name_;  // tensors
+    std::string q_norm_name_, k_norm_name_;  // tensor names
     int index_ = 0;
     AttentionConfig config_;
     KvShape kv_;
     float eps_ = 0;
     LinearStack qkv_;
     Linear out_;
-    std::vector<float> q_norm_, k_norm_;  // as they multiply; empty: none
+    std::vector<float> q_norm_, k_norm_;  // weights as they are multiplied (with 1 added where the model requires it);
+                                          // empty: no norm
 };
 
 }  // namespace nibble

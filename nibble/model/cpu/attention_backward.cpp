@@ -49,7 +49,7 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     float* qkv = work.arena.floats(rows * stride);
     NIBBLE_CHECK(qkv_.forward(x, rows, qkv, work, nullptr));
     const bool late = config_.qk_norm == QkNorm::late;
-    float* raw = nullptr;  // q and k as their norms read them
+    float* raw = nullptr;  // q and k before their norms
     if (!q_norm_.empty()) {
         raw = work.arena.floats(rows * stride);
         std::copy_n(qkv, rows * stride, raw);

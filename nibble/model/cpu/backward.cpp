@@ -8,14 +8,15 @@
 namespace nibble {
 namespace {
 
-struct Streams {  // how many residual streams are kept
+struct Streams {  // Numbers of residual streams that are kept: checkpoints (block inputs of the forward pass) and
+                  // recomputed ones.
     int64_t stride, checkpoints, between;
     int64_t kept() const { return checkpoints + between; }
 };
 
 Streams streams(int64_t blocks, int64_t stride) { return {stride, (blocks + stride - 1) / stride, stride - 1}; }
 
-// The smallest stride that fits, or the one that needs least.
+// Returns the smallest stride that fits, or the stride that needs the least memory.
 Streams plan_streams(int64_t blocks, int64_t stream_bytes, int64_t memory) {
     Streams best = streams(blocks, 1);
     for (int64_t stride = 1; stride <= blocks; ++stride) {
@@ -26,7 +27,7 @@ Streams plan_streams(int64_t blocks, int64_t stream_bytes, int64_t memory) {
     return best;
 }
 
-// Residual streams of all rows that wait for their turn.
+// Residual streams of all rows, kept until the backward pass reads them.
 class StreamStore {
 public:
     static Result<StreamStore> create(int64_t streams, int64_t values, bool bf16, const BackwardOptions& options) {
@@ -69,7 +70,7 @@ private:
     bool bf16_;
 };
 
-// Texts that go through the blocks together: their batches and where they stand, [tokens, hidden].
+// A group of texts that go through the blocks together: their batches and current residual streams x [tokens, hidden].
 struct Lane {
     std::vector<BatchPiece> batches;
     std::vector<float> x;
@@ -94,7 +95,7 @@ Status embed(const Embedding& embedding, std::span<const std::vector<int32_t>> t
 
 class Pass {
 public:
-    // `lane` goes back, `other` does not.
+    // `lane` goes through the forward and the backward pass, `other` through the forward pass only.
     Pass(const ModelConfig& config, const BlockSource& blocks, const BackwardOptions& options, Workspace& work,
          Lane& lane, Lane& other, const Streams& plan, StreamStore& store)
         : config_(config),
@@ -107,7 +108,7 @@ public:
           store_(store),
           all_((lane.tokens * (plan.stride > 1 ? 3 : 2) + other.tokens) * std::ssize(config.blocks)) {}
 
-    // From embeddings to the outputs of the last block, in both lanes.
+    // Runs both lanes from the embeddings to the outputs of the last block.
     Status forward() {
         for (int64_t b = 0; b < std::ssize(config_.blocks); ++b) {
             if (b % plan_.stride == 0) store_.put(b / plan_.stride, lane_.x.data(), work_);
@@ -118,17 +119,17 @@ public:
                 NIBBLE_CHECK(options_.forward_done(static_cast<size_t>(b)));
             }
         }
-        other_ = Lane({}, options_);  // its memory
+        other_ = Lane({}, options_);  // frees its memory
         return Ok{};
     }
 
-    // gradient [tokens, hidden]: of the last block's outputs; becomes that of the first block's inputs.
+    // gradient [tokens, hidden]: in: that of the last block's outputs; out: that of the first block's inputs.
     Status backward(float* gradient, Observer* observer, GradientSink* sink) {
         const int64_t blocks = std::ssize(config_.blocks), values = lane_.tokens * config_.hidden;
         for (int64_t c = plan_.checkpoints - 1; c >= 0; --c) {
             const int64_t begin = c * plan_.stride, end = std::min(begin + plan_.stride, blocks);
             if (end > begin + 1) store_.get(c, 0, values, lane_.x.data(), work_);
-            for (int64_t b = begin + 1; b < end; ++b) {  // input of block b from that of block b - 1
+            for (int64_t b = begin + 1; b < end; ++b) {  // computes the input of block b from that of block b - 1
                 NIBBLE_TRY(const std::shared_ptr<const Block> block, source_(static_cast<size_t>(b - 1)));
                 NIBBLE_CHECK(run(*block, lane_, nullptr));
                 forget_weights();
@@ -180,7 +181,7 @@ private:
     int64_t all_, done_ = 0;
 };
 
-// The next token of every row, -1 after the last of a text.
+// Returns the next token of every row, -1 for the last row of a text.
 std::vector<int32_t> next_tokens(std::span<const std::vector<int32_t>> texts) {
     std::vector<int32_t> labels;
     for (const std::vector<int32_t>& text : texts) {

@@ -55,7 +55,7 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
     const float* in = normed(x, rows, work);
     float* mixed = work.arena.floats(rows * n);
     NIBBLE_CHECK(mixer_->forward(batch, in, mixed, work, observer));
-    std::atomic<int64_t> bad{rows * n};  // the first element that is not finite
+    std::atomic<int64_t> bad{rows * n};  // lowest index of an element that is not finite
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             if (!post_norm_.empty()) k.rms_norm(mixed + i * n, post_norm_.data(), n, eps_, work.bf16(), mixed + i * n);

@@ -5,7 +5,7 @@
 
 namespace nibble {
 
-// y = x + scale * post_norm(mixer(norm(x))): dy goes straight to x and, through the mixer, once more.
+// y = x + scale * post_norm(mixer(norm(x))), so dx is the sum of dy and of the gradient through the mixer.
 Status Block::backward(const Batch& batch, const float* x, float* dy, Workspace& work, Observer* observer,
                        GradientSink* sink) const {
     if (!batch.whole()) return fail("{}: a backward pass needs whole texts", config_.prefix);

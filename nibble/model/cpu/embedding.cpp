@@ -24,7 +24,7 @@ Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& 
     for (const int32_t token : tokens) {
         if (token < 0 || token >= vocab_) return fail("token id {} is not in the vocabulary of {}", token, vocab_);
         if (t.quantized()) {
-            // Tiles come whole.
+            // 128 x 128 tiles are read from their first row.
             const int64_t begin = t.format == Format::fp8_block128 ? token / 128 * 128 : token;
             NIBBLE_TRY(const QuantView view, checkpoint_->read_quant(tensor_, begin, token - begin + 1, quantized));
             const Arena::Scope scope(work.arena);

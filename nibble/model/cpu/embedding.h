@@ -1,5 +1,5 @@
-// The first end of a model, for callers that stream blocks between its ends (quant/ calibration). Rows are read from
-// the checkpoint when they are needed, which therefore lives as long.
+// The token embedding, for callers that stream blocks between embedding and head (calibration). Rows are read from the
+// checkpoint on demand, so the checkpoint must outlive the embedding.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -16,7 +16,7 @@ class WeightSource;
 class Embedding {
 public:
     static Result<Embedding> load(const ModelConfig& config, WeightSource& weights);
-    // x [tokens.size(), hidden]. Error: an id outside the vocabulary.
+    // Writes x [tokens.size(), hidden]. Error: an id outside the vocabulary.
     Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
 
 private:

@@ -8,9 +8,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t rows_at_once = 256;  // logits of a vocabulary of 128k: 128 MiB
+constexpr int64_t rows_at_once = 256;  // 128 MiB of logits with a vocabulary of 128k
 
-// The first label whose cumulated probability exceeds u, in FP64 and ascending; u from 53 bits of draw `row`.
+// Returns the first label whose cumulated probability (FP64, ascending) exceeds u; u has 53 bits of draw `row`.
 int32_t sample(const float* p, int64_t n, const PhiloxStream& stream, int64_t row) {
     const PhiloxBlock bits = stream.block(static_cast<uint64_t>(row));
     const double u = static_cast<double>((uint64_t{bits.word[0]} << 32 | bits.word[1]) >> 11) * 0x1p-53;
@@ -30,7 +30,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
                               Observer* observer, GradientSink* sink) const {
     const Arena::Scope scope(work.arena);
     const int64_t n = linear_.cols, vocab = linear_.rows;
-    std::optional<PackedMatrix> back;  // made once for all rows
+    std::optional<PackedMatrix> back;  // packed once for all rows
     if (!work.bytes) back = transposed(linear_.weight, *work.pool);
     float* normed = work.arena.floats(rows_at_once * n);
     float* d_normed = work.arena.floats(rows_at_once * n);
@@ -44,12 +44,12 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             for (int64_t i = first; i < last; ++i)
                 work.elementwise->rms_norm(in + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
         });
-        if (work.bytes)  // not rounded: a distribution and its gradient, no logits of the model's
+        if (work.bytes)  // not rounded: this is a distribution and its gradient, not the model's output
             work.bytes->forward(linear_.weight, normed, count, n, {logits, vocab}, *work.pool);
         else
             NIBBLE_CHECK(linear_.forward(normed, count, logits, work, nullptr));
         scale_logits(logits, count, work, !work.bytes && work.bf16());
-        // -log p and its gradient p - onehot, in place of the logits.
+        // Replaces the logits by the gradient p - onehot of -log p.
         work.parallel_rows(count, 8 * vocab, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 float* p = logits + i * vocab;

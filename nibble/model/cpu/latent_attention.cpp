@@ -90,7 +90,7 @@ Result<LatentAttention::Projected> LatentAttention::project(const Batch& batch, 
             const float *cos = rotary.cos + i * rope / 2, *sin = rotary.sin + i * rope / 2;
             float *q = p.q + i * heads * dim, *k = p.k + i * heads * dim, *v = p.v + i * heads * v_dim;
             work.elementwise->rope(q + nope, heads, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());
-            float* shared = k + nope;  // the first head's rotated part; the other heads copy it
+            float* shared = k + nope;  // rotated part of the first head's key; copied to the other heads
             std::copy_n(p.in + i * stride + q_part + rank, rope, shared);
             work.elementwise->rope(shared, 1, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());
             for (int64_t h = 0; h < heads; ++h) {

@@ -4,7 +4,7 @@
 //   k_nope, v = kv_b(norm(c))                     [heads, nope + v]
 //   y = o(attention([q_nope, rope(q_rope)], [k_nope, rope(k_rope)], v))
 // The cache holds K and V of every head. The absorbed form, which caches (c, k_rope) alone, is 71 times smaller for
-// DeepSeek-V3 but has no place for a kv_b_proj with quantized inputs, and its scores are other sums than these.
+// DeepSeek-V3. It is not used: it cannot quantize the inputs of kv_b_proj, and its scores are different sums.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -34,16 +34,16 @@ public:
     std::span<const float> kv_norm() const { return kv_norm_; }
     StateLayout state() const override { return {.page_bytes = kv_page_bytes(kv_)}; }
 
-    // Of the two inner norms, whatever rms_norm_eps says: so do DeepSeek and transformers.
+    // The epsilon of the two inner norms. DeepSeek and transformers use this value whatever rms_norm_eps is.
     static constexpr float eps_ = 1e-6f;
 
 private:
     int64_t k_dim() const { return config_.nope_dim + config_.rope.dims; }
-    // In the arena, adjacent rows; the rotary embedding is applied to q and k.
+    // Arrays in the arena, rows adjacent. The rotary embedding has been applied to q and k.
     struct Projected {
-        float* in = nullptr;   // in_'s outputs
-        float* q_a = nullptr;  // normalised, without q_rank unused
-        float* c = nullptr;    // normalised
+        float* in = nullptr;   // outputs of in_
+        float* q_a = nullptr;  // normalized; not used without q_rank
+        float* c = nullptr;    // normalized
         float *q = nullptr, *k = nullptr, *v = nullptr;
     };
     Result<Projected> project(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;

@@ -35,7 +35,7 @@ Status LatentAttention::backward(const Batch& batch, const float* x, const float
                      .dv = dv},
                     work);
 
-    // The rotation's transpose is the rotation by the negative angle.
+    // The transpose of a rotation is the rotation by the negative angle.
     const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
     float* sin = work.arena.floats(rows * rope / 2);
     for (int64_t i = 0; i < rows * rope / 2; ++i) sin[i] = -rotary.sin[i];

@@ -1,4 +1,4 @@
-// One linear layer: a packed weight, how its inputs are quantized, a bias. The unit that calibration observes.
+// One linear layer: a packed weight, the quantization of its inputs, a bias. Calibration observes linears.
 #pragma once
 
 #include "kernels/matmul.h"
@@ -14,7 +14,7 @@ namespace nibble {
 class Observer;
 
 struct Linear {
-    std::string name;            // of its weight without ".weight": "model.layers.3.self_attn.q_proj"
+    std::string name;            // name of the weight without ".weight": "model.layers.3.self_attn.q_proj"
     int64_t rows = 0, cols = 0;  // outputs, inputs
     PackedMatrix weight;         // empty inside a LinearStack that runs as one product
     std::vector<float> bias;     // empty or [rows]
@@ -22,25 +22,25 @@ struct Linear {
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
 
-    // y [n, rows] = x [n, cols] W^T + bias, rounded with Compute::bf16. Rows of x and y are adjacent.
+    // Computes y [n, rows] = x [n, cols] W^T + bias, rounded with Compute::bf16. Rows of x and y are adjacent.
     // `batch_rows`: see Observer; empty when row i of x is row i of the batch.
     Status forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                    std::span<const int32_t> batch_rows = {}) const;
 };
 
-// Linears that read the same rows (q/k/v, gate/up): one product where dtype, format and input quantization agree,
-// one after the other where they do not. The observer sees the parts by name either way.
+// Linears that read the same rows (q/k/v, gate/up). They run as one product if dtype, format and input quantization
+// agree, otherwise one after the other. The observer sees the parts by name in both cases.
 struct LinearStack {
     std::vector<Linear> parts;
     PackedMatrix weight;      // all parts stacked; unused when `one` is false
-    std::vector<float> bias;  // of all rows, empty when no part has one
+    std::vector<float> bias;  // biases of all parts; empty when no part has one
     bool one = false;
 
     int64_t rows() const;
-    // y [n, rows()]: the parts' outputs side by side.
+    // Writes y [n, rows()]: the parts' outputs one after the other in each row.
     Status forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                    std::span<const int32_t> batch_rows = {}) const;
-    // y [n, rows() / 2] = activation(first part) * second part, rounded. Where can_gate().
+    // Computes y [n, rows() / 2] = activation(first part) * second part, rounded. Requires can_gate().
     bool can_gate() const {
         return one && parts.size() == 2 && parts[0].rows == parts[1].rows && nibble::can_gate(rows());
     }

@@ -1,7 +1,7 @@
-// How the linears of a model multiply while it is trained: a hook in Workspace that a trainer sets.
+// A hook in Workspace with which a trainer replaces or extends the products of a model's linears.
 //
-// The unit is what multiplies as one product: a LinearStack's parts, or one linear alone. Units are known by the
-// linears' names, so a model whose weights were loaded again is the same to the hook.
+// A unit is a group of linears that run as one product: the parts of a LinearStack, or one linear. Units are identified
+// by the linears' names, so they stay the same when a model's weights are loaded again.
 #pragma once
 
 #include "kernels/matmul.h"
@@ -18,20 +18,24 @@ class GradientSink;
 class LinearProducts {
 public:
     virtual ~LinearProducts() = default;
-    // Whether forward() runs instead of the engine's own product for this unit.
+    // Whether forward() runs in place of the engine's own product for this unit.
     virtual bool replaces(std::span<const Linear> unit) const = 0;
-    // out.y = x W^T + bias, rounded as `out` says; never gated. x [n, cols], adjacent rows. Only where replaces().
+    // Computes out.y = x W^T + bias, rounded as `out` requires and never gated. x [n, cols], rows adjacent. Requires
+    // replaces().
     virtual void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
                          Workspace& work) = 0;
-    // Whether add() has something to add to the engine's own product, which then is never gated.
+    // Whether add() changes the output of the engine's own product. The engine then does not fuse gating into the
+    // product.
     virtual bool adds(std::span<const Linear>) const { return false; }
-    // y [n, outputs of the unit], finished and rounded, `stride` floats from row to row; x as above. Only where adds().
+    // Adds to y [n, outputs of the unit], which is finished and rounded; `stride` floats from row to row. x: as in
+    // forward(). Requires adds().
     virtual void add(std::span<const Linear> /*unit*/, const float* /*x*/, int64_t /*n*/, float* /*y*/,
                      int64_t /*stride*/, Workspace& /*work*/) {}
-    // dx [n, cols] = dy W; x as above, `stride` floats from row to row of dy [n, outputs of the unit].
+    // Computes dx [n, cols] = dy W. x: as in forward(). dy [n, outputs of the unit] has `stride` floats from row to
+    // row.
     virtual void input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
                                 int64_t stride, float* dx, Workspace& work) = 0;
-    // dy^T x and, where there is a bias, the column sums of dy, to the sink by the parts' names.
+    // Passes dy^T x and, for a unit with bias, the column sums of dy to the sink, under the parts' names.
     virtual Status weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
                                    int64_t stride, Workspace& work, GradientSink& sink) = 0;
 };

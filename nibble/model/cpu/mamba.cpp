@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// log(1 + e^x)
+// Computes log(1 + e^x) in FP64.
 float softplus(float x) {
     const double wide = x;
     return static_cast<float>(wide > 0 ? wide + std::log1p(std::exp(-wide)) : std::log1p(std::exp(wide)));
@@ -82,7 +82,7 @@ void Mamba::convolve(const Batch& batch, const float* projected, float* raw, Wor
             }
         });
         if (!history) continue;
-        for (int64_t j = 0; j < before; ++j)  // ascending: a row that moves down is read before it is overwritten
+        for (int64_t j = 0; j < before; ++j)  // in ascending order, so that each row is read before it is overwritten
             std::copy_n(input(rows - before + j), width, history + j * width);
     }
 }

@@ -1,4 +1,4 @@
-// Mamba-2 (nemotron_h; reference/serving.md 6.1):
+// Mamba-2 (Dao and Gu 2024), as nemotron_h computes it:
 //   z | xBC | dt = in_proj(u);  xBC = silu(conv(xBC));  dt = max(softplus(dt + dt_bias), dt_min)
 //   y = scan(x, B, C, exp(-exp(A_log) dt), dt, D)                                     (kernels/ssm.h)
 //   out = out_proj(w * rms(y * silu(z)))            the gate first, then RMS over each of the groups
@@ -33,14 +33,15 @@ public:
     std::span<const float> d() const { return d_; }
     std::span<const float> dt_bias() const { return dt_bias_; }
     std::span<const float> norm() const { return norm_; }
-    // conv - 1 rows of convolution inputs, oldest first, then the SSM state in WeightOptions::ssm_state.
+    // Returns the layout: conv - 1 rows of convolution inputs, oldest first, then the SSM state in
+    // WeightOptions::ssm_state.
     StateLayout state() const override;
 
 private:
     static constexpr int most_conv = 16;
     int64_t inner() const { return config_.inner(); }
     int64_t channels() const { return config_.channels(); }
-    // What the scan reads, from the rows of in_proj: in the arena.
+    // The inputs of the scan, computed from the outputs of in_proj, in the arena.
     struct Inputs {
         float* projected;   // [rows, in_proj.rows]
         float* raw;         // [rows, channels]: the convolution's sums, before silu
@@ -51,7 +52,7 @@ private:
     void convolve(const Batch& batch, const float* projected, float* raw, Workspace& work) const;
     SsmScan scan(const Inputs& in, int64_t row, int64_t tokens, float* y) const;
     void run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const;
-    // gated [rows, inner] = y * silu(z), normed [rows, inner] of it.
+    // Writes gated [rows, inner] = y * silu(z), and normed [rows, inner], the norm of gated.
     void gate(const float* projected, const float* y, int64_t rows, float* gated, float* normed, Workspace& work) const;
 
     Status scan_backward(const Batch& batch, const Inputs& in, const float* dy, float* d_xbc, float* d_projected,
@@ -69,7 +70,7 @@ private:
     SsmStateFormat state_format_ = SsmStateFormat::f32;
     uint64_t state_seed_ = 0;
     Linear in_proj_, out_proj_;
-    std::vector<float> conv_weight_, conv_bias_;  // [conv][channels], [channels] (zero where there is none)
+    std::vector<float> conv_weight_, conv_bias_;  // [conv][channels], [channels] (zero without a bias)
     std::vector<float> a_, d_, dt_bias_, norm_;   // a = -exp(A_log)
 };
 

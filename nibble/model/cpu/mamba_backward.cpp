@@ -7,8 +7,8 @@
 
 namespace nibble {
 
-// Through dt = max(softplus(u + dt_bias), dt_min) and decay = exp(a dt): d_dt becomes the gradient of u, written to
-// d_projected; the gradients of dt_bias and A_log are its sums.
+// The backward pass of dt = max(softplus(u + dt_bias), dt_min) and decay = exp(a dt). Writes the gradient of u to
+// d_projected. The gradients of dt_bias and A_log are sums over the rows.
 Status Mamba::step_backward(const Inputs& in, int64_t rows, float* d_dt, float* d_decay, float* d_projected,
                             Workspace& work, GradientSink* sink) const {
     const int64_t heads = config_.heads, stride = in_proj_.rows, at = inner() + channels();
@@ -31,7 +31,7 @@ Status Mamba::step_backward(const Inputs& in, int64_t rows, float* d_dt, float* 
     return sink->add(prefix_ + ".A_log", sums.data(), heads, 1);
 }
 
-// d_raw [rows, channels] to the columns of xBC in d_projected.
+// Writes the gradients of the xBC columns to d_projected from d_raw [rows, channels].
 Status Mamba::convolve_backward(const Batch& batch, const float* projected, const float* d_raw, float* d_projected,
                                 Workspace& work, GradientSink* sink) const {
     const int64_t width = channels(), stride = in_proj_.rows, taps = config_.conv, rows = batch.rows();
@@ -48,7 +48,7 @@ Status Mamba::convolve_backward(const Batch& batch, const float* projected, cons
             for (int64_t t = 0; t < tokens; ++t) {
                 float* o = out + t * stride;
                 std::fill_n(o, n, 0.0f);
-                // Tap j of token t + taps - 1 - j read token t.
+                // Tap j of token t + taps - 1 - j has read token t.
                 for (int64_t j = 0; j < taps; ++j) {
                     const int64_t reader = t + taps - 1 - j;
                     if (reader >= tokens) continue;

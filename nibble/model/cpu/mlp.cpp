@@ -1,4 +1,4 @@
-// down(act(gate(x)) * up(x)), or down(act(up(x))).
+// Computes down(act(gate(x)) * up(x)), or down(act(up(x))).
 #include "model/cpu/mlp.h"
 
 #include "model/weight_source.h"

@@ -1,11 +1,12 @@
-// The dense feed-forward network; a mixture's experts are the same thing over some of the rows.
+// The dense feed-forward network. The experts of a mixture use the same class for their rows.
 #pragma once
 
 #include "model/cpu/block.h"
 
 namespace nibble {
 
-// An expert's rows count with weights w [n]: the output is w * forward_rows(x); backward writes the gradient of w.
+// Router weights w [n] of an expert's rows: the output is w * forward_rows(x). The backward pass writes the gradient of
+// w.
 struct RouterWeights {
     const float* w = nullptr;
     float* gradient = nullptr;
@@ -13,14 +14,14 @@ struct RouterWeights {
 
 class Mlp : public Mixer {
 public:
-    // Linears PREFIX.gate_proj ... as `config` names them, from and to `hidden`.
+    // Loads the linears PREFIX.gate_proj ... that `config` names; inputs and outputs have `hidden` columns.
     static Result<std::unique_ptr<Mlp>> load(const std::string& prefix, int64_t hidden, const MlpConfig& config,
                                              WeightSource& weights);
 
-    // y [n, hidden] from x [n, hidden].
+    // Computes y [n, hidden] from x [n, hidden].
     Status forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                         std::span<const int32_t> batch_rows) const;
-    // dx [n, hidden] from dy, x the input of forward_rows.
+    // Computes dx [n, hidden] from dy [n, hidden]. x: the input of forward_rows().
     Status backward_rows(const float* x, const float* dy, int64_t n, float* dx, Workspace& work, Observer* observer,
                          GradientSink* sink, std::span<const int32_t> batch_rows, RouterWeights weights) const;
 

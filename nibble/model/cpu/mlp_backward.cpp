@@ -13,7 +13,7 @@ Status Mlp::backward_rows(const float* x, const float* dy, int64_t n, float* dx,
     NIBBLE_CHECK(in_.forward(x, n, h, work, nullptr));
     activate(h, n, a, work);
     input_gradient(out_, a, dy, n, outputs, da, work);
-    const float* g = dy;  // of down's output
+    const float* g = dy;  // gradient of down's output
     if (weights.w) {
         float* weighted = work.arena.floats(n * outputs);
         work.parallel_rows(n, 3 * (width + outputs), [&](int64_t first, int64_t last) {

@@ -150,7 +150,7 @@ Status Model::run(const Batch& batch, std::span<float> logits, Observer* observe
             std::copy_n(x + (batch.row(s) + i) * n, n, wanted + count++ * n);
     if (count > 0) {
         NIBBLE_CHECK(parts_.head.forward(wanted, count, logits.data(), work, observer));
-        NIBBLE_CHECK(check_maps());  // weights may still lie in the files
+        NIBBLE_CHECK(check_maps());  // weights may still be read from mapped files
         const int64_t bad = look ? work.elementwise->first_nonfinite(logits.data(), std::ssize(logits)) : -1;
         if (bad >= 0)
             return fail("lm_head: {} in the logits of wanted row {} (token {})",

@@ -1,9 +1,9 @@
-// A model that runs: config, weights, forward. One forward pass serves calibration, evaluation, generation, rollouts
-// and training; backward walks the same blocks.
+// A model on the CPU: config, weights and forward pass. One forward pass serves calibration, evaluation, generation,
+// rollouts and training; backward() (backward.h) uses the same blocks.
 //
-// Values between operators are FP32 arrays; with Compute::bf16 every operator rounds its result to BF16 (as a BF16
-// model does), with f32 nothing is rounded. Both are exact functions of weights and of the tokens before: the bits of a
-// row depend on no other row, no chunking, no thread count and no instruction set (docs/architecture.md 4).
+// Values between operators are FP32 arrays. With Compute::bf16 every operator rounds its result to BF16, as a BF16
+// model does; with f32 nothing is rounded. The bits of a row depend only on the weights and on the tokens before it:
+// not on other rows, chunking, thread count or instruction set (docs/architecture.md 4).
 #pragma once
 
 #include "architecture/model_config.h"
@@ -23,36 +23,37 @@
 namespace nibble {
 
 struct ModelOptions : WeightOptions {
-    std::string kernels;  // forces an entry of the kernel tables; empty: the best of this CPU
+    std::string kernels;  // name of the entry to use in all kernel tables; empty: the best of this CPU
     SumOrder sums = SumOrder::lanes;
 };
 
-// The config of a checkpoint, whatever its tensors' names begin with (a multimodal model's text part).
+// Returns the config of a checkpoint, also when tensor names have a prefix (the text part of a multimodal model).
+// Errors: an unknown architecture, a missing or bad key.
 Result<ModelConfig> model_config(const Checkpoint& checkpoint);
 
-// The other end.
+// The last norm and lm_head.
 class Head {
 public:
     static Result<Head> load(const ModelConfig& config, WeightSource& weights);
-    // The last norm of x [rows, hidden].
+    // Writes y [rows, hidden]: the last norm of x [rows, hidden].
     void normalize(const float* x, int64_t rows, float* y, const Workspace& work) const;
-    // The same and lm_head: logits [rows, vocab] of x [rows, hidden].
+    // Writes logits [rows, vocab] from x [rows, hidden]: last norm, then lm_head.
     Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
-    // logits [rows, vocab] of rows that are normalised already.
+    // Writes logits [rows, vocab] from rows that are normalized already.
     Status project(const float* normed, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
-    // What the log-likelihood of every row is taken of.
+    // The labels of the log-likelihood of each row.
     struct Labels {
-        std::vector<int32_t> given;  // [rows], -1: none
+        std::vector<int32_t> given;  // [rows], -1: no label
         std::optional<PhiloxStream>
-            sampled;         // instead: drawn from the row's own distribution, draw `row` of the stream
-        float scale = 1.0f;  // of the gradient
+            sampled;  // if set, labels are drawn from the row's own distribution instead: draw `row` of the stream
+        float scale = 1.0f;  // factor of the gradient
     };
-    // The sum of -log p(label) over the rows; dx [rows, hidden] is written. Runs in pieces of rows: the observer sees
-    // each piece with its row numbers. A tied head's gradient goes to "lm_head.weight".
+    // Returns the sum of -log p(label) over the rows and writes its gradient dx [rows, hidden]. Runs in pieces of rows;
+    // the observer sees each piece with its row numbers. The gradient of a tied head goes to "lm_head.weight".
     Result<double> backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
                             Observer* observer, GradientSink* sink) const;
     const Linear& linear() const { return linear_; }
-    std::span<const float> norm() const { return norm_; }  // as it multiplies
+    std::span<const float> norm() const { return norm_; }  // weights as they are multiplied
     const std::string& norm_name() const { return norm_name_; }
     float eps() const { return eps_; }
     float logit_scale() const { return logit_scale_; }
@@ -60,7 +61,7 @@ public:
 private:
     void scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const;
 
-    Linear linear_;  // "lm_head", also when tied
+    Linear linear_;  // named "lm_head", also when tied
     std::vector<float> norm_;
     std::string norm_name_;
     float eps_ = 0, logit_scale_ = 1.0f;
@@ -70,20 +71,20 @@ struct ModelParts {
     Embedding embedding;
     std::vector<Block> blocks;
     Head head;
-    std::optional<Predictor> predictor;  // where WeightOptions::prediction asks for it
+    std::optional<Predictor> predictor;  // set if WeightOptions::prediction is true
 };
-// Checks every tensor's presence and shape against the config before it reads in `mode`.
+// Loads all parts. Checks the presence and shape of every tensor against the config, then reads in `mode`.
 Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& checkpoint, const WeightOptions& options,
                               ThreadPool& pool, WeightSource::Mode mode);
 
 class Model : public LanguageModel {
 public:
-    // Keeps the checkpoint open; the pool outlives the model.
+    // Loads the model. The model keeps the checkpoint open; the pool must outlive the model.
     static Result<Model> load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                               ThreadPool& pool);
 
-    // Reads the weights of its checkpoint again, whose owner changed them (model/parameters.h). What sequences hold of
-    // their past is still that of the weights before.
+    // Loads the weights again after the owner of the checkpoint changed them (model/parameters.h). Pages and states of
+    // existing sequences still stem from the old weights.
     Status renew();
 
     const ModelConfig& config() const override { return *config_; }
@@ -105,18 +106,18 @@ public:
 
 private:
     Model() = default;
-    // Advances the sequences where `look` is false or the logits are finite.
+    // Runs the batch. With `look`, NaN or infinite logits are an error and sequences do not advance.
     Status run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const;
     std::shared_ptr<const Checkpoint> checkpoint_;
     WeightOptions options_;
     std::unique_ptr<ModelConfig> config_;
     ModelParts parts_;
     std::unique_ptr<Workspace> work_;
-    // Where there is a predictor: of the rows of the last batch, behind the last norm; of the last predict().
+    // With a predictor: rows of the last batch after the last norm, and the outputs of the last predict().
     mutable std::vector<float> hidden_, predicted_;
 };
 
-// One block alone, checked and packed: calibration streams layer by layer.
+// Loads one block, checked and packed. Calibration streams a model block by block.
 Result<Block> load_block(const Checkpoint& checkpoint, const ModelConfig& config, size_t index,
                          const WeightOptions& options, ThreadPool& pool);
 

@@ -62,8 +62,8 @@ std::vector<std::span<const Linear>> Moe::units() const {
     return all;
 }
 
-// Sigmoid routers (deepseek_v3, nemotron_h) compute their logits in FP32 also inside a BF16 model; softmax routers are
-// linears like others.
+// Routers with sigmoid scores (deepseek_v3, nemotron_h) compute their logits in FP32 also in a BF16 model; softmax
+// routers are computed as other linears.
 Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const {
     Routing r;
     const int64_t experts = config_.experts, k = config_.top_k;

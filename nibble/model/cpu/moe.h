@@ -1,5 +1,5 @@
-// Mixture of experts. Rows are gathered per expert; a product's rows do not depend on their neighbours, and a token
-// adds its experts in ascending order, so neither the batch nor the order of arrival shows.
+// Mixture of experts. Rows are gathered per expert. The bits of a row do not depend on the batch: a product's rows are
+// independent, and a token's experts are added in ascending order.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -29,20 +29,21 @@ public:
     const std::optional<Linear>& from_latent() const { return from_latent_; }
 
 private:
-    // The choice of every row, and the rows of every expert in ascending order.
+    // The chosen experts of every row, and the rows of every expert in ascending order.
     struct Routing {
         std::vector<float> scores;     // [rows, experts]
         std::vector<int32_t> experts;  // [rows, top_k], ascending
         std::vector<float> weights;    // [rows, top_k]
-        std::vector<int64_t> begin;    // [experts + 1] into the next two
-        std::vector<int32_t> rows;     // batch rows
+        std::vector<int64_t> begin;    // [experts + 1]: where each expert's entries begin in rows and slots
+        std::vector<int32_t> rows;     // row numbers in the batch
         std::vector<int64_t> slots;    // row * top_k + k
     };
     Result<Routing> choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const;
-    // acc [rows, width] from the experts' input of the same shape.
+    // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
                        Observer* observer) const;
-    int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }  // that experts see
+    // columns of the experts' inputs and outputs
+    int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }
 
     MoeConfig config_;
     int64_t hidden_ = 0;

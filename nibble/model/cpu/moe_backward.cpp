@@ -11,7 +11,8 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), w = width(), k = config_.top_k, experts = config_.experts;
     NIBBLE_TRY(const Routing r, choose(x, rows, work, nullptr));
-    // Around the experts: their input, the gradient of their sum, and of their input.
+    // The experts' input, the gradient of their weighted sum, and the gradient of their input (all in the latent space,
+    // if there is one).
     const float *in = x, *d_acc = dy;
     float* d_in = dx;
     if (to_latent_) {

@@ -43,7 +43,7 @@ Status Predictor::forward(const Batch& batch, const float* hidden, const Embeddi
     });
     NIBBLE_CHECK(projection_.forward(both, rows, x, work, nullptr));
 
-    // Behind the last attention, rows that nobody wants leave nothing.
+    // After the last block with K and V, only the wanted rows are computed.
     size_t keeping = blocks_.size();
     while (keeping > 0 && blocks_[keeping - 1].state().page_bytes == 0) --keeping;
     for (size_t b = 0; b < keeping; ++b) NIBBLE_CHECK(blocks_[b].forward(batch, x, work, nullptr));

@@ -1,4 +1,4 @@
-// Layers for multi-token prediction (ModelConfig::prediction): a guess at the token after next.
+// Layers for multi-token prediction (ModelConfig::prediction). They draft the token after the next one.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -11,21 +11,22 @@ namespace nibble {
 
 class Predictor {
 public:
-    // Error: config.json announces none, or layers with recurrent states, whose past could not be forgotten.
+    // Errors: config.json announces no such layers, or layers with recurrent states, which cannot be rewound.
     static Result<Predictor> load(const ModelConfig& config, WeightSource& weights);
 
     struct Output {
-        float* hidden = nullptr;  // [batch.wanted(), hidden]: what a next application takes
-        float* normed = nullptr;  // [batch.wanted(), hidden]: what the model's head takes
+        float* hidden = nullptr;  // [batch.wanted(), hidden]: input of the next application
+        float* normed = nullptr;  // [batch.wanted(), hidden]: input of the model's head
     };
-    // A row is a token and, in `hidden` [batch.rows(), hidden], the state of the position before it. K and V enter the
-    // pages of the segments' sequences at the segments' positions.
+    // Runs the layers. A row is a token and the hidden state of the position before it, hidden [batch.rows(), hidden].
+    // K and V are stored in the pages of the segments' sequences at the segments' positions.
     Status forward(const Batch& batch, const float* hidden, const Embedding& embedding, const Output& out,
                    Workspace& work) const;
 
     std::span<const Block> blocks() const { return blocks_; }
     const Linear& projection() const { return projection_; }
-    std::span<const float> embedding_norm() const { return embedding_norm_; }  // as they multiply
+    // weights as they are multiplied
+    std::span<const float> embedding_norm() const { return embedding_norm_; }
     std::span<const float> hidden_norm() const { return hidden_norm_; }
     std::span<const float> norm() const { return norm_; }
     bool hands_on_normed() const { return hands_on_normed_; }

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// "Llama 3.1": long waves are stretched, short ones stay, between them a blend.
+// "llama3" scaling: low frequencies are divided by the factor, high ones are kept, and those between are interpolated.
 double llama3(const Rope& rope, double frequency) {
     const double context = static_cast<double>(rope.original_context);
     const double wave = 2 * std::numbers::pi / frequency;
@@ -32,7 +32,7 @@ public:
     }
 
 private:
-    // The pair that turns `rotations` times within the original context.
+    // Returns the (fractional) index of the pair that turns `rotations` times within the original context.
     double correction(double rotations) const {
         const double context = static_cast<double>(rope_.original_context);
         return rope_.dims * std::log(context / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope_.theta));

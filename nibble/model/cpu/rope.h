@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// The angle of pair i at position p is p * frequency[i]; dims / 2 values, FP32 as transformers has them.
+// Returns dims / 2 frequencies: the angle of pair i at position p is p * frequency[i]. FP32, as in transformers.
 std::vector<float> rope_frequencies(const Rope& rope);
 
 }  // namespace nibble

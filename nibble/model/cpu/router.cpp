@@ -25,7 +25,8 @@ void scores(MoeConfig::Router router, std::span<float> logits) {
     for (float& x : logits) x = x / total;
 }
 
-// Marks the `count` largest values among those that are `open`; the lower index on a tie, whatever NaNs there are.
+// Chooses the `count` largest values among the `open` ones; the lower index wins a tie. Always chooses `count` values,
+// even if some are NaN.
 void take_largest(std::span<const float> values, std::vector<bool>& open, int count, std::span<int32_t> taken) {
     for (int k = 0; k < count; ++k) {
         int best = -1;
@@ -48,7 +49,7 @@ float two_best(std::span<const float> values) {
     return first + second;
 }
 
-// The experts of the kept groups.
+// Returns which experts belong to a kept group.
 std::vector<bool> open_experts(const MoeConfig& config, std::span<const float> selection) {
     std::vector<bool> open(selection.size(), config.groups == 1);
     if (config.groups == 1) return open;
@@ -95,7 +96,7 @@ void route(const MoeConfig& config, std::span<float> logits, std::span<const flo
 void route_backward(const MoeConfig& config, std::span<const float> p, std::span<const int32_t> experts,
                     std::span<const float> d_weights, std::span<float> d_logits) {
     std::fill(d_logits.begin(), d_logits.end(), 0.0f);
-    // d_logits holds dL/dp first.
+    // d_logits first holds dL/dp.
     double sum = 0, weighted = 0;
     for (size_t k = 0; k < experts.size(); ++k) {
         sum += p[experts[k]];

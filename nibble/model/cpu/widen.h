@@ -1,4 +1,4 @@
-// BF16, F16 and F32 rows as FP32.
+// Writes BF16, F16 or F32 rows as FP32 to out [rows, cols].
 #pragma once
 
 #include "formats/minifloat.h"

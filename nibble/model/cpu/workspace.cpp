@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t alignment = 64, smallest_chunk = 1 << 20;
 constexpr size_t kept_tables = 4;        // gemma3 alternates between two rotary embeddings
-constexpr int64_t worth_a_task = 16384;  // floats: below, waking a thread costs more than the work
+constexpr int64_t worth_a_task = 16384;  // floats; for less, waking a thread costs more than the work
 
 }  // namespace
 
@@ -91,7 +91,7 @@ Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, T
     work.compute = compute;
     work.pool = &pool;
     NIBBLE_TRY(work.matmul, select_matmul_kernels(kernels, sums));
-    if (kernels == "amx") kernels = {};  // products alone have it
+    if (kernels == "amx") kernels = {};  // only the products have AMX kernels
     NIBBLE_TRY(work.elementwise, select_elementwise_kernels(kernels));
     NIBBLE_TRY(work.attention, select_attention_kernels(kernels));
     NIBBLE_TRY(work.ssm, select_ssm_kernels(kernels));

@@ -1,4 +1,4 @@
-// What a forward pass needs besides weights: kernels, threads, scratch memory that is kept from call to call.
+// The resources of a forward pass besides weights: kernels, threads, and scratch memory that is reused by later calls.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -24,11 +24,11 @@ namespace nibble {
 
 enum class Compute : uint8_t { f32, bf16 };
 
-// Scratch in stack order: what is allocated inside a Scope is free after it. Grows by whole chunks and keeps them, so
-// that a forward pass of a size seen before allocates nothing.
+// A stack allocator: memory allocated inside a Scope is free after it. Grows by whole chunks and keeps them, so a
+// forward pass no larger than an earlier one allocates nothing.
 class Arena {
 public:
-    // Uninitialised, 64-byte aligned, valid until the innermost open Scope ends.
+    // Returns uninitialized, 64-byte aligned memory that is valid until the innermost open Scope ends.
     float* floats(int64_t count) { return reinterpret_cast<float*>(bytes(count * int64_t{sizeof(float)})); }
     template <class T>
     T* array(int64_t count) {
@@ -57,28 +57,28 @@ private:
         int64_t size = 0;
     };
     std::vector<Chunk> chunks_;
-    size_t chunk_ = 0;  // the one in use
-    int64_t used_ = 0;  // of it
+    size_t chunk_ = 0;  // index of the current chunk
+    int64_t used_ = 0;  // bytes used in the current chunk
 };
 
-// cos and sin of every row of a batch, [rows, dims / 2] each, already multiplied by attention_factor. Angles follow
+// cos and sin of every row of a batch, [rows, dims / 2] each, multiplied by attention_factor. Angles follow
 // transformers: FP32 frequency times FP32 position, rounded to FP32.
 struct RotaryRows {
     const float* cos = nullptr;
     const float* sin = nullptr;
 };
 
-// Products in 8-bit integers with the weights of one block, whose codes are made once.
+// Products in 8-bit integers. The codes of one block's weights are made once and kept.
 class ByteProducts {
 public:
     explicit ByteProducts(const ByteKernels& kernels) : kernels_(&kernels) {}
-    // out = x W^T and x W, x [n, W.cols()] or [n, W.rows()], `stride` floats from row to row.
+    // Compute out = x W^T (x [n, W.cols()]) and out = x W (x [n, W.rows()]), `stride` floats from row to row.
     void forward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
                  ThreadPool& pool);
     void backward(const PackedMatrix& weight, const float* x, int64_t n, int64_t stride, const MatmulOutput& out,
                   ThreadPool& pool);
-    // Before weights that were multiplied go away: codes are found by their address. Their memory waits for equal
-    // shapes until the next call.
+    // Drops all codes. Required before weights that were multiplied are freed, because codes are found by the weights'
+    // address. Their memory is reused for equal shapes until the next call.
     void forget();
 
 private:
@@ -100,23 +100,25 @@ struct Workspace {
     const AttentionKernels* attention = nullptr;
     const SsmKernels* ssm = nullptr;
     const GradientKernels* gradient = nullptr;
-    // Not null: linears, forward and backward, multiply in 8-bit integers whatever their weights' format (calibration's
-    // faster mode; kernels/byte_product.h).
+    // If set, all linears multiply in 8-bit integers in the forward and backward pass, whatever their weights' format
+    // (the faster mode of calibration; kernels/byte_product.h).
     std::unique_ptr<ByteProducts> bytes;
-    // Not null: the model is being trained, and its linears multiply as the trainer says.
+    // If set, the model is being trained and this hook computes the products of its linears.
     LinearProducts* products = nullptr;
     ThreadPool* pool = nullptr;
     Arena arena;
 
-    // `kernels` forces the entry of that name in every table; empty: the best of this CPU. Sums in tiles are for
-    // Compute::bf16.
+    // `kernels` names the entry to use in every table; empty: the best of this CPU. SumOrder::tiles requires
+    // Compute::bf16. Error: an unknown name, or kernels that this CPU cannot run.
     static Result<Workspace> create(Compute compute, std::string_view kernels, ThreadPool& pool,
                                     SumOrder sums = SumOrder::lanes);
 
     bool bf16() const { return compute == Compute::bf16; }
-    // Computed once per batch and kind of rotary embedding, shared by the layers.
+    // Returns the tables of one kind of rotary embedding for these positions. Computed once per batch; all layers share
+    // them.
     RotaryRows rotary(const Rope& rope, std::span<const int64_t> positions);
-    // work(first, last) over [0, rows) in runs; `row_cost`, in floats touched, says when splitting pays.
+    // Calls work(first, last) for runs that cover [0, rows). `row_cost`: floats touched per row; small jobs are not
+    // split.
     void parallel_rows(int64_t rows, int64_t row_cost, const std::function<void(int64_t, int64_t)>& work) const;
 
 private:

@@ -12,20 +12,20 @@ public:
 
     Result<InputPlan> plan(const DeviceStep& step) const override { return qkv_.plan(step.rows, step, true); }
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
-    // What lies between its products: q, k and v [rows, in().rows] to q [rows, out().cols] BF16 and the cache, then
-    // heads [rows, out().cols] BF16.
+    // Compute the steps between the two products. rope_append() describes the kernel that reads q, k and v [rows,
+    // in().rows] and writes q [rows, out().cols] (BF16) and the cache; attend() writes heads [rows, out().cols] (BF16).
     cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
     cuda::KvCache cache(const DeviceStep& step) const { return kv_.cache(step); }
-    // log_sums: as in cuda::AttentionInput.
+    // log_sums: see cuda::AttentionInput.
     Status attend(const std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums = nullptr) const;
     const DeviceStack& in() const { return qkv_; }
     const DeviceLinear& out() const { return out_; }
-    DeviceStack& in() { return qkv_; }  // a trainer's biases lie elsewhere
+    DeviceStack& in() { return qkv_; }  // not const: a trainer's biases are stored elsewhere
     DeviceLinear& out() { return out_; }
     const AttentionConfig& config() const { return config_; }
-    const float* q_norm() const { return q_norm_; }  // [head_dim]; null: none
+    const float* q_norm() const { return q_norm_; }  // [head_dim]; null: no norm
     const float* k_norm() const { return k_norm_; }
-    // Reads them elsewhere from now on: a trainer's.
+    // Replaces the norms' weights by those of a trainer.
     void use_norms(const float* q, const float* k) { q_norm_ = q, k_norm_ = k; }
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;

@@ -43,7 +43,7 @@ DeviceBatchShape shape_of(const Batch& batch) {
     return s;
 }
 
-// Plans ask the driver about kernels: they are kept while batches of one shape follow each other.
+// Planning queries the driver, so plans are kept while successive batches have the same shape.
 Status DeviceBatch::plan_attention(std::span<const DeviceLayer> layers, const DeviceInfo& device) {
     const bool planned = planned_ == std::pair(shape_, page_stride_);
     if (!planned) attention_.clear();
@@ -66,7 +66,8 @@ Status DeviceBatch::plan_attention(std::span<const DeviceLayer> layers, const De
         }
         if (at->work < 0) {
             NIBBLE_TRY(cuda::AttentionWork work, cuda::attention_work(at->plan, segments_));
-            work.words.resize(static_cast<size_t>(at->plan.work_words));  // the same place for every batch of the shape
+            work.words.resize(static_cast<size_t>(at->plan.work_words));  // padded, so that later arrays have the same
+                                                                          // offsets in every batch of this shape
             at->work = upload_.add(std::span<const int32_t>(work.words));
         }
         blocks_[i].attention = static_cast<int>(at - attention_.begin());
@@ -81,7 +82,7 @@ void DeviceBatch::add_pages(const Batch& batch, std::span<Sequence* const> seque
     for (size_t s = 0; s < sequences.size(); ++s) {
         const auto pages = sequences[s]->pages(index);
         const KvPool& pool = sequences[s]->pool();
-        // Pages that left the window are not read.
+        // Pages that left the window are null; kernels do not read their entries.
         for (size_t p = 0; p < pages.size(); ++p)
             if (pages[p])
                 table[s * static_cast<size_t>(shape_.pitch) + p] = static_cast<int32_t>(pool.number(pages[p]));
@@ -95,7 +96,7 @@ void DeviceBatch::add_pages(const Batch& batch, std::span<Sequence* const> seque
     block.table = upload_.add(std::span<const int32_t>(table));
 }
 
-// Last in the upload: how many tokens were seen moves nothing else, so graphs stay valid.
+// The list of seen tokens is last in the upload, so its length does not change other addresses and graphs stay valid.
 void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     std::vector<cuda::SampleRow> rows;
     std::vector<cuda::SeenSlot> slots;
@@ -110,7 +111,7 @@ void DeviceBatch::add_requests(std::span<const TokenRequest> requests) {
     seen_ = upload_.add(std::span<const cuda::SeenSlot>(slots));
 }
 
-// Behind them: as many as there are move nothing, either.
+// Carried tokens come last, too, for the same reason.
 void DeviceBatch::add_carried(const Batch& batch, std::span<const int64_t> carried) {
     std::vector<cuda::CarriedToken> list;
     for (size_t s = 0; s < carried.size(); ++s)

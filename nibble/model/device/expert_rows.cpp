@@ -1,4 +1,4 @@
-// Experts whose products are others' (DeviceProduct): one after the other, each of its own rows.
+// Experts whose products are replaced (DeviceProduct): one product after the other, each for the rows of its expert.
 #include "model/device/linear.h"
 
 namespace nibble {

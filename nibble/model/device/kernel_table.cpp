@@ -1,5 +1,5 @@
-// The kernels of a step, asked of the same plans and by the same decisions as the step itself (queue_layers), without
-// weights on the device.
+// Lists the kernels of a step. It uses the same plans and decisions as the step (queue_layers), without weights on the
+// device.
 #include "model/device/model.h"
 
 #include <bit>
@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t least_context = 1024;  // tokens of a sequence that attention is planned for, at least
+constexpr int64_t least_context = 1024;  // attention is planned for sequences of at least this many tokens
 
 Result<cuda::KernelChoice> attention_kernel(cuda::AttentionProblem problem, int64_t segments, int64_t rows,
                                             const DeviceInfo& device) {
@@ -18,7 +18,8 @@ Result<cuda::KernelChoice> attention_kernel(cuda::AttentionProblem problem, int6
     return cuda::describe(plan);
 }
 
-// A step of one token each of many sequences, and a prompt, may take different kernels.
+// Adds the kernels of attention. Decoding (one token of each of `tokens` sequences) and a prompt may use different
+// kernels.
 Status add_attention(const DeviceMixer& mixer, int64_t tokens, const DeviceInfo& device, std::vector<KernelUse>& uses) {
     const auto problem = mixer.attention();
     if (!problem) return Ok{};
@@ -37,7 +38,7 @@ Status add_attention(const DeviceMixer& mixer, int64_t tokens, const DeviceInfo&
     return Ok{};
 }
 
-// "model.layers.3.mlp.experts.0.up_proj" below "model.layers.3.mlp": "experts.*.up_proj".
+// Returns a short name: "model.layers.3.mlp.experts.0.up_proj" in "model.layers.3.mlp" becomes "experts.*.up_proj".
 std::string module_below(const std::string& prefix, std::string name) {
     if (name.starts_with(prefix + ".")) name.erase(0, prefix.size() + 1);
     constexpr std::string_view first = "experts.0.";
@@ -54,7 +55,7 @@ Result<KernelTable> DeviceModel::kernels(int64_t tokens) const {
     DeviceStep step = memory_.step();
     step.rows = tokens;
     KernelTable table{.device = device_.name, .tokens = tokens};
-    bool post_norm = false;  // of the layer before, which keeps the next norm a launch of its own
+    bool post_norm = false;  // of the previous layer; the next norm is then its own launch
     for (const DeviceLayer& layer : layers_) {
         LayerKernels& to = table.layers.emplace_back();
         to.prefix = layer.config.prefix, to.layer = layer.config.layer;

@@ -20,7 +20,8 @@ public:
     const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
     DeviceKv* kv() override { return &kv_; }
 
-    // Its parts, for a trainer's pass. Inner norms: of q_in [rows, q_part] where there is q_b, of c_in [rows, kv_rank].
+    // Parts for a trainer's pass. The inner norms are those of q_in [rows, q_part] (with q_b) and of c_in [rows,
+    // kv_rank].
     DeviceStack& in() { return in_; }
     std::optional<DeviceLinear>& q_b() { return q_b_; }
     DeviceLinear& kv_b() { return kv_b_; }
@@ -30,9 +31,9 @@ public:
     const float* kv_norm() const { return kv_norm_; }
     void use_norms(const float* q, const float* kv) { q_norm_ = q, kv_norm_ = kv; }
     const LatentAttentionConfig& config() const { return config_; }
-    // What lies between the products: q_in, kv (kv_b's outputs) and the shared rows of keys, `stride` floats apart, to
-    // rotated queries q [rows, heads, nope + rope] and heads [rows, heads, v], both BF16. log_sums: as in
-    // cuda::AttentionInput.
+    // Computes the steps between the products. Inputs: q_in, kv (outputs of kv_b), and the rotary part of the keys that
+    // all heads share, `stride` floats from row to row. Outputs (BF16): rotated queries q [rows, heads, nope + rope]
+    // and heads [rows, heads, v]. log_sums: see cuda::AttentionInput.
     Status attend(const float* q_in, int64_t q_stride, const float* kv, const float* shared, int64_t shared_stride,
                   std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums = nullptr) const;
 
@@ -44,7 +45,7 @@ private:
     int index_ = 0;
     LatentAttentionConfig config_;
     DeviceKv kv_;
-    int64_t q_part_ = 0;  // of in_'s outputs: those of q_a_proj or q_proj
+    int64_t q_part_ = 0;  // columns of in_'s outputs that belong to q_a_proj or q_proj
     DeviceStack in_;
     std::optional<DeviceLinear> q_b_;
     DeviceLinear kv_b_, out_;

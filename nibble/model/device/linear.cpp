@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t most_tile_tokens = 128;  // of a W4A16 product: x is padded to them
+constexpr int64_t most_tile_tokens = 128;  // tile of a W4A16 product; x is padded to a multiple
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
 int64_t groups(int64_t cols) { return (cols + 127) / 128; }
@@ -20,7 +20,7 @@ int64_t quantized_bytes(ActivationFormat f, int64_t n, int64_t cols) {
            (has_row_scales(f) ? aligned(n * groups(cols) * 4) : 0);
 }
 
-// x as the linear reads it: itself, or quantized; q.codes: as codes.
+// Returns x in the form that the linear reads: x itself, or quantized (with q.codes: as codes).
 Result<cuda::ProductInput> product_input(ActivationFormat format, float input_scale, const std::byte* x, int64_t n,
                                          int64_t cols, cuda::QuantizeInputs q, DeviceStep& step) {
     cuda::ProductInput in{.x = x, .tokens = n};
@@ -41,7 +41,8 @@ Result<cuda::ProductInput> product_input(ActivationFormat format, float input_sc
     return in;
 }
 
-// What a product of the linear's operand reads: codes that the writer of x has made, or x itself or quantized.
+// Returns the input of the product with the linear's operand: codes that the writer of x made, or x, quantized if
+// necessary.
 Result<cuda::ProductInput> read_input(const DeviceLinear& l, const DeviceInput& from, int64_t n, DeviceStep& step) {
     if (!l.operand.codes || !from.ordered)
         return product_input(l.activation, l.input_scale, from.x, n, l.cols, {.codes = l.operand.codes}, step);
@@ -112,7 +113,7 @@ Status DeviceLinear::forward_activated(const DeviceInput& in, int64_t n, Activat
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
     cuda::MatmulFactors f = factors;
     f.activated = mid, f.activation = kind;
-    // y goes nowhere, but must be a valid address.
+    // y is not written, but must be a valid address.
     return run_w4a16(*this, in, n, reinterpret_cast<float*>(mid), f, step).within(name);
 }
 
@@ -182,7 +183,7 @@ int64_t DeviceLinear::scratch_bytes(int64_t n) const {
                  : quantized_bytes(activation, n, cols);
 }
 
-// Parts of their own may want orders of their own.
+// Several parts may prefer different layouts, so the default is used.
 Result<InputPlan> DeviceStack::plan(int64_t n, const DeviceStep& step, bool whole_rows) const {
     if (parts.size() > 1) return InputPlan{};
     return parts[0].plan(n, step, whole_rows);
@@ -250,7 +251,7 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
         cuda::ProductInput product{.x = in.x, .tokens = in.n, .rows = in.rows};
         const bool codes = part.weights.first.codes;
         if (codes && !part.input_scales) {
-            // A token's codes are the same for all of its experts: the product gathers them.
+            // A token has the same codes for all of its experts, so the product gathers rows of codes.
             const int64_t n = in.rows ? step.rows : in.n;
             const cuda::QuantizeInputs as{.codes = true};
             NIBBLE_TRY(product, product_input(part.activation, 1.0f, in.x, n, cols, as, step).within(part.name));
@@ -264,7 +265,7 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
             cuda::QuantizeInputs q{.codes = codes};
             q.expert_scales = part.input_scales, q.begin = in.begin, q.experts = static_cast<int>(experts);
             NIBBLE_TRY(product, product_input(part.activation, 1.0f, sorted, in.n, cols, q, step).within(part.name));
-            if (in.rows) sorted = nullptr;  // gone with the scope
+            if (in.rows) sorted = nullptr;  // its memory was released with the scope
         }
         cuda::Experts weights = part.weights;
         weights.begin = in.begin;
@@ -281,7 +282,7 @@ Status DeviceExperts::activated(const DeviceExpertRows& in, Activation activatio
 
 Status DeviceExperts::kernels(const DeviceExpertRows& in, bool activation, std::vector<KernelUse>& uses) const {
     if (other) return other->kernels(in, uses);
-    auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});  // not read
+    auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});  // a valid address that is not read
     for (const Part& part : parts) {
         KernelUse use{.modules = part.names[0],
                       .weights = std::string(weight_name(part.format)),
@@ -327,7 +328,7 @@ int64_t DeviceExperts::scratch_bytes(int64_t n) const {
     for (const Part& part : parts)
         most = std::max(
             most, part.others.empty() ? quantized_bytes(part.activation, n, cols) : part.others[0]->scratch_bytes(n));
-    return most + aligned(n * cols * 2);  // rows sorted, for inputs to quantize and for observers
+    return most + aligned(n * cols * 2);  // sorted rows, for quantization of inputs and for observers
 }
 
 }  // namespace nibble

@@ -29,7 +29,8 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block,
     return std::unique_ptr<DeviceMixer>(std::move(m));
 }
 
-// Many rows come in row order; permuting them is a launch of its own.
+// The scan needs rows in order. With many rows, permuting them would cost another launch, so only one row uses the
+// product's layout.
 Result<InputPlan> DeviceMamba::plan(const DeviceStep& step) const {
     if (step.rows != 1) return InputPlan{};
     NIBBLE_TRY(const InputPlan product, in_proj_.plan(1, step, true));

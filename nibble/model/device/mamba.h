@@ -17,15 +17,17 @@ public:
     int64_t scratch_bytes(int64_t rows) const override;
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 
-    // Its parts, for a trainer's pass.
+    // Parts for a trainer's pass.
     DeviceLinear& in_proj() { return in_proj_; }
     DeviceLinear& out_proj() { return out_proj_; }
-    // What lies between its products: projected [step.rows, in_proj] FP32 -> mixed [step.rows, inner] BF16.
+    // Computes the steps between the products: projected [step.rows, in_proj] (FP32) to mixed [step.rows, inner]
+    // (BF16).
     Status mix(const float* projected, std::byte* mixed, DeviceStep& step) const;
     const cuda::MambaShape& shape() const { return shape_; }
     float eps() const { return eps_; }
     float dt_min() const { return dt_min_; }
-    // As the kernels read them: [conv][channels], [channels], a = -exp(A_log) [heads] ...
+    // Vectors in the layout of the kernels: conv_weight [conv][channels], conv_bias [channels], a = -exp(A_log) [heads]
+    // ...
     struct Vectors {
         const float *conv_weight = nullptr, *conv_bias = nullptr, *a = nullptr, *d = nullptr, *dt_bias = nullptr,
                     *norm = nullptr;
@@ -37,7 +39,7 @@ private:
     int index_ = 0;
     float eps_ = 0, dt_min_ = 0;
     cuda::MambaShape shape_;
-    PhiloxStream stream_;  // of rounded states
+    PhiloxStream stream_;  // random numbers for stochastically rounded states
     DeviceLinear in_proj_, out_proj_;
     Vectors vectors_;
 };

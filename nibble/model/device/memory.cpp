@@ -6,13 +6,13 @@
 namespace nibble {
 namespace {
 
-// Owner: what keeps the memory, a DeviceArena or a MemoryLoan.
+// Owner: the object that keeps the memory allocated (DeviceArena or MemoryLoan).
 template <class Owner>
 class DeviceStateMemory : public StateMemory {
 public:
     DeviceStateMemory(Owner owner, std::byte* base, const Stream& stream)
         : owner_(std::move(owner)), base_(base), stream_(&stream) {}
-    // What is queued may still use the memory.
+    // Queued work may still use the memory.
     ~DeviceStateMemory() override { (void)stream_->synchronize(); }
 
     std::byte* base() const override { return base_; }

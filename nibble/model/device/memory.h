@@ -1,4 +1,4 @@
-// Memory of a GPU for what sequences keep, and tables that grow with the longest of them.
+// GPU memory for the state of sequences, and rotary tables that grow with the longest sequence.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -14,16 +14,17 @@
 
 namespace nibble {
 
-// The stream outlives the memory.
+// Allocates `bytes` on the device. The stream must outlive the memory. Error: too little free memory.
 Result<std::unique_ptr<StateMemory>> device_state_memory(int64_t bytes, int device, const Stream& stream);
-// In device memory that others have in turn; all zero whenever the turn begins, which is whose business gives the turn.
+// Wraps device memory that is shared with another user. It must be zeroed each time this user acquires it.
 std::unique_ptr<StateMemory> lent_state_memory(MemoryLoan loan, const Stream& stream);
 
-// cos and sin of every rotary embedding of a model, by position.
+// cos and sin by position of every rotary embedding of a model.
 class DeviceRotaryTables {
 public:
-    void add(const Rope& rope);  // once per kind
-    // Tables for positions below `positions`. Makes them anew when they are too short; then waits for the stream.
+    void add(const Rope& rope);  // call once per kind of embedding
+    // Provides tables for positions below `positions`. If they are too short, waits for the stream and allocates new
+    // ones.
     Status reserve(int64_t positions, Workspace& host, int device, const Stream& stream);
     const std::vector<std::pair<Rope, DeviceRotary>>& tables() const { return tables_; }
 

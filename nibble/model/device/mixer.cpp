@@ -14,7 +14,7 @@ struct Maker {
     const Block& block;
     DeviceWeights& weights;
 
-    // The CPU mixer of the same block.
+    // Returns the CPU mixer of the same block.
     template <class T>
     const T& outline() const {
         return static_cast<const T&>(block.mixer());
@@ -46,7 +46,7 @@ Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model,
 
 namespace {
 
-// Features of a description that have no GPU kernel.
+// Rejects features of a description that have no GPU kernel.
 Status check_device_block(const ModelConfig& model, const BlockConfig& block) {
     const auto lacks = [&](std::string_view what) {
         return fail("{}: {} not supported on --device cuda; use --device cpu", block.prefix, what);

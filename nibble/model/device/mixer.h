@@ -2,7 +2,7 @@
 //
 // A device mixer is built from the CPU mixer's outline: names, shapes and small vectors, without matrices
 // (WeightSource::Mode::outline). Its forward pass computes what the CPU mixer computes with Compute::bf16 and rounds at
-// the same places. Sums are in the orders that kernels/*_cuda.h state, so the bits differ from the CPU's.
+// the same places. kernels/*_cuda.h state the order of sums; it differs from the CPU's, and so do the bits.
 #pragma once
 
 #include "kernels/attention_cuda.h"
@@ -20,26 +20,30 @@ struct DeviceKv;
 class DeviceMixer {
 public:
     virtual ~DeviceMixer() = default;
-    // How forward() wants its input.
+    // Returns the preferred layout of forward()'s input.
     virtual Result<InputPlan> plan(const DeviceStep&) const { return InputPlan{}; }
-    // in: normalised rows [rows, hidden] as plan() says (in.side is the mixer's own to use). y [rows, hidden]: FP32,
-    // not rounded.
+    // Computes y [rows, hidden] in FP32, not rounded. in: normalized rows [rows, hidden] in the layout of plan(); the
+    // mixer may set in.side itself.
     virtual Status forward(const DeviceInput& in, float* y, DeviceStep& step) const = 0;
-    // Adds the products that forward() queues for step.rows rows, in order, and their kernels. inside: as DeviceInput
-    // has a norm. Reads no device memory, so that a mixer that was only planned (DeviceWeights::Mode::plan) will do.
+    // Adds to `uses` the products that forward() queues for step.rows rows, in order, with their kernels. inside:
+    // DeviceInput has a norm. Reads no device memory, so a mixer that was only planned (DeviceWeights::Mode::plan) is
+    // sufficient.
     virtual Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const = 0;
-    // Upper bound of the scratch memory that forward() takes for `rows` rows, without the workspace of attention.
+    // Returns an upper bound of the scratch bytes of forward() for `rows` rows, without the workspace of attention.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;
-    // Whether forward() waits for the device, so that no graph may hold it.
+    // Whether forward() waits for the device. Such a mixer cannot be captured in a graph.
     virtual bool waits() const { return false; }
     virtual StateLayout state() const { return {}; }
-    // The attention problem of this mixer, without the sizes that a batch brings; no value: no attention.
+    // Returns the attention problem of this mixer without the sizes of a batch; no value: the mixer has no attention.
     virtual std::optional<cuda::AttentionProblem> attention() const { return {}; }
     virtual const Rope* rope() const { return nullptr; }  // null: no rotary embedding
-    virtual DeviceKv* kv() { return nullptr; }            // null: none; a trainer's scales lie elsewhere
+    virtual DeviceKv* kv() {
+        return nullptr;
+    }  // null: no KV cache. Not const: a trainer's scales are stored
+       // elsewhere.
 };
 
-// Errors name the mixer or the tensor: a shape or a format for which there is no kernel.
+// Builds the mixer of `block`. Errors name the mixer or the tensor: a shape or a format without a kernel.
 Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const Block& block,
                                                        DeviceWeights& weights);
 
@@ -48,22 +52,22 @@ struct DeviceLayer {
     BlockConfig config;
     const float* norm = nullptr;         // [hidden]
     const float* post_norm = nullptr;    // [hidden]; null: none
-    std::shared_ptr<DeviceMixer> mixer;  // of the layer and of its copies
+    std::shared_ptr<DeviceMixer> mixer;  // shared by copies of the layer
 
     static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);
 };
 
-// Shape, format and scales of the K and V that an attention block keeps on the device. Error: a format without a
-// kernel.
+// Shape, format and scales of K and V that an attention block keeps on the device. Error: a format without a kernel.
 struct DeviceKv {
     cuda::KvShape shape;
     const float* k_scales = nullptr;
     const float* v_scales = nullptr;
-    const float* q_scale = nullptr;  // one; null: queries are not rounded
+    const float* q_scale = nullptr;  // one value; null: queries are not rounded
 
     static Result<DeviceKv> make(const KvShape& kv, const std::string& prefix, DeviceWeights& weights);
     cuda::KvCache cache(const DeviceStep& step) const;
-    // Queries [step.rows, cols] as they meet K: rounded in scratch memory (query_bytes()), or themselves.
+    // Returns the queries [step.rows, cols] in the precision in which they are multiplied with K: rounded in scratch
+    // memory (query_bytes()), or q itself.
     Result<const std::byte*> read_queries(const std::byte* q, int64_t cols, DeviceStep& step) const;
     int64_t query_bytes(int64_t rows, int64_t cols) const {
         return q_scale ? 2 * rows * cols + DeviceArena::alignment : 0;

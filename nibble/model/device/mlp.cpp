@@ -18,7 +18,7 @@ Result<bool> DeviceMlp::fused(const DeviceStep& step) const {
 }
 
 Result<cuda::RowsOut> DeviceMlp::mid_order(const DeviceStep& step) const {
-    NIBBLE_TRY(const bool bf16, fused(step));  // such a product ends in BF16, whatever the next one wants
+    NIBBLE_TRY(const bool bf16, fused(step));  // such a product writes BF16, whatever layout the next product prefers
     if (bf16) return cuda::RowsOut{};
     NIBBLE_TRY(const InputPlan plan, out_.plan(step.rows, step, false));
     return plan.order;

@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t usual_rows = 512;  // of a step: what is asked of the memory at least, beside the weights
+constexpr int64_t usual_rows = 512;  // rows of a step for which memory is reserved at least, in addition to the weights
 
 std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -141,7 +141,7 @@ std::vector<StateLayout> DeviceModel::states() const {
     return layouts;
 }
 
-// Beside the scratch of the largest step there is what attention plans, products and graphs ask for: an eighth more.
+// An eighth of the largest step's scratch memory is added for attention plans, products and graphs.
 Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     int64_t step = scratch_bytes(rows, wanted);
@@ -271,9 +271,9 @@ Status DeviceModel::collect(std::span<ChosenToken> chosen) const {
     if (std::ssize(chosen) != landing.wanted)
         return fail("the step has {} tokens, not {}", landing.wanted, chosen.size());
     NIBBLE_CHECK(landing.done.synchronize());
-    // A NaN of any block reaches the logits of its own rows, and those are told one by one.
+    // A NaN in any block reaches only the logits of its own rows, which are marked one by one (id -2).
     if (!chosen.empty()) std::memcpy(chosen.data(), tokens_in(landing), chosen.size_bytes());
-    if (under_way() > 0) return Ok{};  // its logits are being overwritten
+    if (under_way() > 0) return Ok{};  // its logits are being overwritten by the next launch
     chosen_from_ = reinterpret_cast<const float*>(landing.logits.data);
     chosen_rows_ = landing.wanted;
     return Ok{};
@@ -294,7 +294,7 @@ Status DeviceModel::logits_of(int64_t wanted_row, std::span<float> logits) const
 
 int64_t DeviceModel::flag_bytes() const { return round_up<int64_t>(4 * std::ssize(layers_), 256); }
 
-// Logits cross the bus as BF16, which they are, in pieces through pinned memory.
+// Copies logits as BF16, if they are BF16, in pieces through page-locked memory.
 Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const {
     const int64_t flags = flag_bytes(), size = from.narrow ? 2 : 4;
     const int64_t n = std::ssize(logits), most = (pinned_bytes - flags) / size;
@@ -327,7 +327,7 @@ Status DeviceModel::fetch(const Batch& batch, const DeviceLogits& from, std::spa
     return Ok{};
 }
 
-// The first block whose sum holds a NaN or an infinity.
+// Returns an error for the first block whose sum holds a NaN or infinity.
 Status DeviceModel::check_rows(const Batch& batch) const {
     const auto* rows = reinterpret_cast<const int32_t*>(pinned_->data());
     for (size_t i = 0; i < layers_.size(); ++i)
@@ -345,7 +345,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
     }
     DeviceStep step = memory_.step();
     batch_.describe(step);
-    // One token of every sequence: the same launches again and again.
+    // Decoding steps (one token per sequence) repeat the same launches, so they are captured as graphs.
     if (std::ranges::any_of(layers_, [](const DeviceLayer& layer) { return layer.mixer->waits(); }))
         return queue(step, batch.wanted(), landing);
     if (shape.rows != shape.segments || batch.wanted() != shape.rows || !batch.segments()[0].sequence)
@@ -367,7 +367,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
                        return Ok{};
                    }));
         if (graphs_.size() >= most_graphs) {
-            NIBBLE_CHECK(stream_.synchronize());  // one of them may be running
+            NIBBLE_CHECK(stream_.synchronize());  // one of the graphs may be running
             graphs_.clear();
         }
         graph = graphs_.emplace(key, std::pair(std::move(captured), logits)).first;
@@ -380,7 +380,8 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
     const int64_t rows = step.rows, hidden = config_.hidden;
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
-    NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));  // the sum goes there and back
+    // one-row steps alternate between `h` and this buffer
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));
     NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
     return queue_layers(layers_,
                         {.hidden = hidden,
@@ -393,7 +394,7 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
                         product_chain_ ? &*product_chain_ : nullptr, step);
 }
 
-// One order of memory for every batch of a shape, so that a graph may hold its addresses.
+// Allocates in the same order for every batch of a shape, so that graphs stay valid.
 Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t wanted, const Landing* landing) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(rows) * hidden));
@@ -451,7 +452,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     return out;
 }
 
-// Tokens go straight to the host's memory.
+// The kernel writes tokens directly to host memory.
 Status DeviceModel::queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const {
     if (wanted > 0)
         return cuda::sample({.rows = wanted,

@@ -1,6 +1,6 @@
-// A language model on a GPU: the data flow of model.h with Compute::bf16, fused for the device. The residual stream is
-// BF16; one kernel adds a mixer's output to it and writes the next product's input. Embedding and head lie on the
-// device; logits come back to the host, or the tokens that were chosen from them.
+// A language model on a GPU. The data flow is that of cpu/model.h with Compute::bf16, fused for the device: the
+// residual stream is BF16, and one kernel adds a mixer's output to it and writes the next product's input. Embedding
+// and head are in device memory. Either logits or the chosen tokens are copied to the host.
 #pragma once
 
 #include "model/cpu/model.h"
@@ -22,34 +22,35 @@ class DeviceModel : public LanguageModel {
 public:
     ~DeviceModel() override;
 
-    // The pool outlives the model. Errors: no such device; not enough free memory (says how much is needed and how much
-    // is free, before anything is read); options, formats or shapes that have no kernels, with the tensor's name.
+    // Loads the model. The pool must outlive it. Errors: no such device; too little free memory (found before anything
+    // is read; the message has the needed and the free bytes); options, formats or shapes without kernels, with the
+    // tensor's name.
     static Result<std::unique_ptr<DeviceModel>> load(std::shared_ptr<const Checkpoint> checkpoint,
                                                      const ModelOptions& options, const DeviceChoice& device,
                                                      ThreadPool& pool);
 
-    // A model over weights that somebody else holds and may write anew when nothing of the model is under way. Weights
-    // and pool outlive it.
+    // A model over weights that another object (a trainer) owns. The owner may overwrite them while no work of the
+    // model is queued. Weights and pool must outlive the model.
     struct Weights {
         ModelConfig config;
         std::vector<DeviceLayer> layers;
         const std::byte* embedding = nullptr;  // BF16 [vocab, hidden], scaled
-        const float* norm = nullptr;           // of the head
+        const float* norm = nullptr;           // norm before the head
         DeviceLinear head;
         std::vector<std::pair<int64_t, int64_t>> w4a16;  // DeviceWeights::w4a16()
     };
     static Result<std::unique_ptr<DeviceModel>> over(Weights weights, const DeviceInfo& device, ThreadPool& pool);
-    // The next pool lies in this memory, as its user `rollouts`: one pool at a time, and a step is an error where the
-    // turn is another's. Before make_pool().
+    // The next pool uses this shared memory under the user name `rollouts`. Only one pool may exist at a time. A step
+    // while another user holds the memory is an error. Call before make_pool().
     void keep_pages_in(std::shared_ptr<LentMemory> memory) { lent_ = std::move(memory); }
     static constexpr std::string_view rollouts = "rollouts";
-    Status wait() const { return stream_.synchronize(); }  // for what was queued
+    Status wait() const { return stream_.synchronize(); }  // waits for all queued work
 
-    // The head as DeviceWeights::linear() takes it: its matrix is the embedding's where they are tied.
+    // Returns the head as DeviceWeights::linear() requires it: for a tied head, the matrix is that of the embedding.
     static Linear head_of(const ModelConfig& config, const Head& head);
 
-    // The kernels of a step of `tokens` tokens: of an answer (1), of as many sequences, or of a prompt. Nothing is read
-    // but names and shapes. Errors as of load(), but for memory.
+    // Returns the kernels of a step of `tokens` tokens: 1 for one answer, n for n concurrent answers, or the length of
+    // a prompt. Reads names and shapes only. Errors: those of load() except too little memory.
     static Result<KernelTable> kernel_table(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                                             const DeviceChoice& device, int64_t tokens, ThreadPool& pool);
     Result<KernelTable> kernels(int64_t tokens) const;
@@ -58,7 +59,8 @@ public:
     Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
     std::vector<StateLayout> states() const override;
     Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
-    // No observers. The sequences of a batch come from one pool; whole texts are not mixed with sequences.
+    // Does not support observers. The sequences of a batch come from one pool; whole texts cannot be mixed with
+    // sequences.
     Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
     bool chooses() const override { return true; }
     Status choose(const Batch& batch, std::span<const TokenRequest> requests,
@@ -76,11 +78,12 @@ public:
     std::string kernels() const override { return device_.name; }
     std::string note() const override { return rounded_.text(); }
 
-    // The last residual stream of whole texts, normalised, into out [rows, hidden] BF16 of the same device, room for
-    // padded_rows(); head() multiplies it. Waits. For a trainer whose loss looks at another model.
+    // Writes the normalized last residual stream of whole texts to out [padded_rows(rows), hidden] (BF16, same device).
+    // Waits. Used by trainers whose loss reads a second model: head() multiplies these rows.
     Status last_rows(const Batch& texts, std::byte* out) const;
     const DeviceLinear& head() const { return head_; }
-    // Of device memory that last_rows() takes at most, for so many rows of so many texts with so many tokens in pages.
+    // Returns an upper bound of the device memory of last_rows(), in bytes, for `texts` texts with `rows` rows in total
+    // whose K and V occupy pages for `page_tokens` tokens.
     int64_t rows_bytes(int64_t rows, int64_t page_tokens, int64_t texts) const;
 
     int64_t weight_bytes() const { return weights_ ? weights_->used() : 0; }
@@ -110,14 +113,15 @@ private:
         const std::byte* data = nullptr;
         bool narrow = false;  // BF16, else FP32
     };
-    // What a launched step leaves: flags of NaNs, then tokens, both of which the GPU writes.
+    // Page-locked host memory that a launched step writes: flags of NaNs, then tokens.
     struct Landing {
         PinnedBuffer memory;
         Event done;
         int64_t wanted = 0;
         DeviceLogits logits;
     };
-    // A batch through everything but the way back. `landing`: where tokens go; null: none are chosen.
+    // Runs the forward pass of a batch without copying results to the host. `landing`: receives the tokens; null: no
+    // tokens are chosen.
     Result<DeviceLogits> pass(const Batch& batch, std::span<const TokenRequest> requests,
                               std::span<const int64_t> carried, const Landing* landing,
                               std::vector<Sequence>& whole) const;
@@ -127,18 +131,18 @@ private:
     ChosenToken* tokens_in(const Landing& landing) const {
         return reinterpret_cast<ChosenToken*>(landing.memory.data() + flag_bytes());
     }
-    // Embedding and all blocks, and what is left for the norm behind them.
+    // Queues embedding and all blocks. Returns the pending norm after the last block.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
-    struct Deferred;  // model_deferred.cpp
-    // model_predict.cpp
+    struct Deferred;  // see model_deferred.cpp
+    // Multi-token prediction: see model_predict.cpp.
     struct Guesses;
     Status reserve_states(DeviceStates& states, int64_t rows) const;
     int64_t guess_bytes(int64_t rows, int64_t wanted) const;
     Status check_guess(const Batch& batch, std::span<const int32_t> rows, bool again, size_t requests,
                        size_t chosen) const;
     Status queue_guess(DeviceStep& step, int64_t wanted, bool again) const;
-    int64_t flag_bytes() const;  // of page-locked memory: a row number for every block
+    int64_t flag_bytes() const;  // bytes of page-locked memory: one row number per block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
 
@@ -146,29 +150,29 @@ private:
     Stream stream_;
     ModelConfig config_;
     std::unique_ptr<Workspace> host_;
-    std::optional<DeviceArena> weights_;  // none: somebody else's
+    std::optional<DeviceArena> weights_;  // no value: another object owns the weights
     const std::byte* embedding_ = nullptr;
     std::vector<DeviceLayer> layers_;
-    std::optional<DeviceProductChain> product_chain_;  // of the layers, for one token
+    std::optional<DeviceProductChain> product_chain_;  // single-token path through all layers
     const float* norm_ = nullptr;
     DeviceLinear head_;
     std::optional<DevicePredictor> predictor_;
-    std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of weights
+    std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of the weights stored as records
     RoundedWeights rounded_;
 
-    // Kept between calls.
+    // Reused by later calls.
     mutable DeviceStepMemory memory_;
     mutable DeviceBatch batch_;
-    std::shared_ptr<LentMemory> lent_;       // null: pools have memory of their own
+    std::shared_ptr<LentMemory> lent_;       // null: pools allocate their own memory
     mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
-    mutable std::vector<Landing> landings_;  // two, or none yet: of even and of odd launches
+    mutable std::vector<Landing> landings_;  // empty, or two: for even and odd launches
     mutable int64_t launched_ = 0, collected_ = 0;
     mutable const float* chosen_from_ = nullptr;  // logits of the step that was collected last
     mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
-    mutable int64_t graphs_moves_ = 0;  // memory_.moves() that graphs_ is for
-    std::unique_ptr<Guesses> guesses_;  // where there is a predictor
+    mutable int64_t graphs_moves_ = 0;  // value of memory_.moves() for which graphs_ are valid
+    std::unique_ptr<Guesses> guesses_;  // null without a predictor
     mutable std::unique_ptr<Deferred> deferred_;
 };
 

@@ -1,5 +1,5 @@
-// Rows that a step has deferred: masks and penalties cross the bus in a stream of their own while the device computes
-// the logits, and the choice is queued behind both.
+// Chooses tokens for deferred rows. Masks and penalties are copied in a second stream while the device computes the
+// logits; the choice is queued after both.
 #include "model/device/model_deferred.h"
 
 namespace nibble {
@@ -38,7 +38,7 @@ Status DeviceModel::choose_deferred(std::span<const int64_t> rows, std::span<con
     int64_t masks_at = -1;
     for (const TokenRequest& r : requests) {
         if (r.mask.empty()) continue;
-        const int64_t at = d.upload.add(r.mask);  // mask_pitch() apart: both are of 16 bytes
+        const int64_t at = d.upload.add(r.mask);  // mask_pitch() apart: offsets and pitch are multiples of 16 bytes
         if (masks_at < 0) masks_at = at;
     }
     NIBBLE_CHECK(d.upload.send(device_.index, d.stream));

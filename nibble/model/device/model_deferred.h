@@ -1,4 +1,4 @@
-// What DeviceModel keeps for rows that are chosen from after their step was launched (model_deferred.cpp).
+// State of DeviceModel for rows whose tokens are chosen after their step was launched (model_deferred.cpp).
 #pragma once
 
 #include "model/device/model.h"
@@ -6,7 +6,7 @@
 namespace nibble {
 
 struct DeviceModel::Deferred {
-    Stream stream;  // copies run beside the step
+    Stream stream;  // copies run concurrently with the step
     Event arrived;
     DeviceUpload upload;
 };

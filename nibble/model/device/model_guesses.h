@@ -1,4 +1,4 @@
-// What DeviceModel keeps for its guesses between passes (model_predict.cpp).
+// State of DeviceModel's multi-token prediction that is kept between passes (model_predict.cpp).
 #pragma once
 
 #include "model/device/model.h"
@@ -9,10 +9,11 @@ struct DeviceModel::Guesses {
     using GraphKey =
         std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*, bool>;
 
-    DeviceStates of_model, of_guess;  // of the last step, behind the last norm; what the last pass hands on
+    DeviceStates of_model, of_guess;  // hidden states of the last step after the last norm, and the outputs of the last
+                                      // prediction pass
 
     DeviceBatch batch;
-    DeviceUpload lists;  // of rows of hidden states, and of pairs (DevicePredictor::Input)
+    DeviceUpload lists;  // row numbers of hidden states, and pairs (DevicePredictor::Input)
     int64_t rows = 0, pairs = 0;
     std::optional<Landing> landing;
     std::map<GraphKey, Graph> graphs;

@@ -1,5 +1,5 @@
-// DeviceModel's guesses by layers for multi-token prediction: passes over their own batches, from hidden states that
-// the last step left, or the last pass.
+// DeviceModel's drafts by layers for multi-token prediction: passes over separate batches, starting from hidden states
+// of the last step or of the last prediction pass.
 #include "base/checked.h"
 #include "kernels/product_cuda.h"
 #include "model/device/model_deferred.h"
@@ -20,7 +20,7 @@ int64_t DeviceModel::guess_bytes(int64_t rows, int64_t wanted) const {
     return predictor_->scratch_bytes(rows, wanted) + ends + 8 * DeviceArena::alignment;
 }
 
-// Grows, and keeps what is there.
+// Grows and never shrinks.
 Status DeviceModel::reserve_states(DeviceStates& states, int64_t rows) const {
     const int64_t bytes = 2 * config_.hidden * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
     if (states.memory && states.memory->capacity() >= bytes) return Ok{};
@@ -28,7 +28,7 @@ Status DeviceModel::reserve_states(DeviceStates& states, int64_t rows) const {
     NIBBLE_TRY(std::byte * data, grown.allocate(bytes));
     if (states.memory) NIBBLE_CHECK(copy_on_device(data, states.data, states.memory->capacity(), stream_));
     NIBBLE_CHECK(stream_.synchronize());
-    graphs_.clear(), guesses_->graphs.clear();  // they hold the address
+    graphs_.clear(), guesses_->graphs.clear();  // graphs hold the old address
     states.memory = std::move(grown), states.data = data;
     return Ok{};
 }
@@ -86,7 +86,7 @@ Status DeviceModel::predict(const Batch& batch, std::span<const int32_t> rows, b
     g.batch.describe(step);
     if (n != shape.segments || wanted != n) {
         NIBBLE_CHECK(queue_guess(step, wanted, again));
-    } else {  // as in run()
+    } else {  // see run()
         const Guesses::GraphKey key{n,
                                     shape.pitch,
                                     step.page_stride,

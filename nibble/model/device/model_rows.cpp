@@ -1,4 +1,4 @@
-// The last residual stream of whole texts, for a loss that a trainer computes of it.
+// Computes the last residual stream of whole texts, for a trainer's loss.
 #include "model/device/model.h"
 
 #include <algorithm>

@@ -96,7 +96,7 @@ bool DeviceMoe::one_token(const DeviceStep& step) const {
     return step.rows == 1 && !step.observer && in_.takes_one_token(config) && out_.takes_one_token(config);
 }
 
-// mid [rows.n, intermediate] BF16.
+// Writes mid [rows.n, intermediate] (BF16).
 Status DeviceMoe::activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const {
     const bool gated = config_.expert.gated;
     if (in_.activates(gated)) return in_.activated(rows, config_.expert.activation, mid, step);
@@ -107,7 +107,8 @@ Status DeviceMoe::activated(const DeviceExpertRows& rows, std::byte* mid, Device
                           step.overlap, step.stream);
 }
 
-// Experts one after the other: all rows lie between an expert's begin and the next one's.
+// Shows all rows to the experts one after the other: in each call, one expert's range in `begin` is [0, rows) and the
+// others are empty.
 Status DeviceMoe::show_all(const std::byte* x, DeviceStep& step) const {
     const DeviceScope scope(step);
     const int64_t rows = step.rows, inner = config_.expert.intermediate, experts = config_.experts;
@@ -178,7 +179,7 @@ Status DeviceMoe::run_experts(const cuda::ExpertChoice& choice, const std::byte*
 
 Status DeviceMoe::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
-    const std::byte* x = in.x;  // ready once the choice is queued, whoever makes the norm
+    const std::byte* x = in.x;  // ready once the choice is queued, whichever kernel computes the norm
     const int64_t rows = step.rows;
     Shared shared;
     if (shared_) {
@@ -206,7 +207,7 @@ Status DeviceMoe::forward(const DeviceInput& in, float* y, DeviceStep& step) con
     return shared.y ? cuda::add_rows(y, shared.y, rows * hidden_, step.overlap, step.stream) : Status(Ok{});
 }
 
-// Follows choose() and forward(), with addresses that nobody reads.
+// Makes the same decisions as choose() and forward(), with addresses that are not read.
 Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const {
     auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});
     auto* const floats = reinterpret_cast<float*>(somewhere);

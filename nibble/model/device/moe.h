@@ -11,20 +11,20 @@ class DeviceMoe : public DeviceMixer {
 public:
     static Result<std::unique_ptr<DeviceMixer>> make(const Moe& moe, const std::string& prefix, DeviceWeights& weights);
 
-    // One token: the shared expert's first product makes the norm, and the router's product beside its own; without one
-    // the router's does.
+    // Returns the plan of the input. With one token, the first product of the shared expert (without one, the router's
+    // product) computes the norm, and also the router's product.
     Result<InputPlan> plan(const DeviceStep& step) const override;
     Status forward(const DeviceInput& in, float* y, DeviceStep& step) const override;
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
     bool waits() const override { return in_.waits() || out_.waits(); }
 
-    // Its parts, for a trainer's pass.
+    // Parts for a trainer's pass.
     cuda::RouterConfig router() const;
     DeviceLinear& gate() { return gate_; }
     DeviceExperts& in() { return in_; }
     DeviceExperts& out() { return out_; }
-    DeviceMlp* shared() { return shared_.get(); }  // null: none
+    DeviceMlp* shared() { return shared_.get(); }  // null: the layer has no shared expert
     std::optional<DeviceLinear>& to_latent() { return to_latent_; }
     std::optional<DeviceLinear>& from_latent() { return from_latent_; }
     const float* selection_bias() const { return selection_bias_; }
@@ -33,35 +33,36 @@ public:
 private:
     struct Shared {
         float* y = nullptr;              // the shared expert's output
-        const std::byte* mid = nullptr;  // what its last product reads, where the experts' first one makes that too
+        const std::byte* mid = nullptr;  // input of its last product, if the experts' first kernel computes that too
     };
-    // The shared expert's output too, where there is one. `logits` stays null where route() has run.
+    // Chooses the experts, and computes the shared expert's output if there is one. `logits` of the result stays null
+    // if route() has run.
     Result<cuda::ExpertChoice> choose(const DeviceInput& in, Shared& shared, DeviceStep& step) const;
-    // The experts' outputs, [rows * top_k, width] by sorted slot, and the shared one's. `sum`: combined there instead
-    // where combines(), else null.
+    // Computes the outputs of the experts, [rows * top_k, width] by sorted slot, and of the shared expert. `sum`:
+    // receives the combined output instead if combines(), else null.
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
                        DeviceStep& step) const;
     bool combines(const DeviceStep& step) const;
 
-    // What the experts read in their first and in their second product.
+    // Return the inputs of the experts' first and second product.
     DeviceExpertRows first_rows(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared,
                                 const DeviceStep& step) const;
     DeviceExpertRows second_rows(const cuda::ExpertChoice& choice, const std::byte* mid, const Shared& shared,
                                  float* sum, const DeviceStep& step) const;
 
-    // Whether the experts' products have the kernel of one token.
+    // Whether the experts' products have a kernel for a single token.
     bool one_token(const DeviceStep& step) const;
 
     Result<bool> routes_beside(const DeviceStep& step) const;
 
-    // What an expert's last product reads.
+    // Writes mid, the input of the experts' last product.
     Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;
 
-    // The observer sees every expert with all rows.
+    // Passes all rows to the observer for every expert.
     Status show_all(const std::byte* x, DeviceStep& step) const;
 
     MoeConfig config_;
-    int64_t hidden_ = 0, width_ = 0;  // width: that experts see
+    int64_t hidden_ = 0, width_ = 0;  // width: columns of the experts' inputs
     DeviceLinear gate_;
     const float* selection_bias_ = nullptr;
     DeviceExperts in_, out_;

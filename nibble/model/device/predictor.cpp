@@ -36,8 +36,10 @@ Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden_));
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(rows * width));
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(padded_rows(rows) * width));
-    NIBBLE_TRY(std::byte * other, step.scratch.allocate(width));  // of one row: the sum goes there and back
-    // All embeddings, then all hidden states; each with its norm; then a row of one beside a row of the other.
+    NIBBLE_TRY(std::byte * other, step.scratch.allocate(width));  // one-row passes alternate between `h` and this
+                                                                  // buffer
+    // The projection reads, in each row, a normalized embedding followed by a normalized hidden state. All embeddings
+    // are written first, then all hidden states; then `pairs` interleaves them.
     const auto norm_of = [&](int64_t first, const float* weight) {
         return cuda::add_norm({.tokens = rows,
                                .width = hidden_,
@@ -66,7 +68,7 @@ Status DevicePredictor::queue(const Input& in, DeviceStep& step) const {
     NIBBLE_TRY(cuda::AddNorm norm, queue_layers(all.first(keeping_), residual, nullptr, step));
     if (in.wanted == 0) return Ok{};
     if (norm.update) NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, step.stream));
-    // Behind the last attention, rows that nobody wants leave nothing.
+    // After the last layer with K and V, only the wanted rows are computed.
     NIBBLE_TRY(std::byte * some, step.scratch.allocate(in.wanted * width));
     NIBBLE_CHECK(cuda::embed(norm.h, in.wanted_rows, in.wanted, hidden_, some, step.overlap, step.stream));
     DeviceStep rest = step;

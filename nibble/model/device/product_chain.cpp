@@ -89,9 +89,9 @@ cuda::ProductChain DeviceProductChain::chain(std::span<const cuda::ChainedProduc
     return {.products = products, .eps = eps_, .activation = layers_[0].mlp->config().activation, .meet = meet_};
 }
 
-// Chains alternate between two buffers. The first chain of the next token follows the last one of this token, so with
-// an odd number of chains (an even number of layers) both would take buffer 0: the last one then takes the third
-// buffer.
+// Returns the buffer of the i-th chain. Chains alternate between two buffers. The first chain of the next token follows
+// the last chain of this token, so with an odd number of chains (an even number of layers) both would use buffer 0; the
+// last chain then uses the third buffer.
 std::byte* DeviceProductChain::between(size_t i) const {
     const bool own = i == layers_.size() && i % 2 == 0;
     return between_ + (own ? 2 : static_cast<int64_t>(i % 2)) * between_bytes_;

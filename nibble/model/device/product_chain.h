@@ -1,5 +1,5 @@
-// One token of a dense model whose linears all hold FP8 codes, or all records: all between two attentions is one kernel
-// (kernels/product_chain_cuda.h).
+// A single-token path for dense models whose linears are all FP8 codes or all records: one kernel computes everything
+// between two attentions (kernels/product_chain_cuda.h).
 #pragma once
 
 #include "kernels/product_chain_cuda.h"
@@ -15,16 +15,17 @@ namespace nibble {
 
 class DeviceProductChain {
 public:
-    // Null where the model is not attention and feed-forward by turns, has norms behind its mixers, or one of its
-    // products has another kernel. The layers' mixers outlive the chain.
+    // Returns no value if layers do not alternate between attention and feed-forward, if mixers have a norm after them,
+    // or if a product needs another kernel. The layers' mixers must outlive the chain.
     static Result<std::optional<DeviceProductChain>> make(std::span<const DeviceLayer> layers, float eps,
                                                           int64_t hidden, const DeviceInfo& device);
 
-    // h [hidden] BF16 through all blocks; the sums go to `other` and back, and the two change places with them. What
-    // the last block adds is left in y [hidden]. nonfinite: a word a block, of its sum.
+    // Runs h [hidden] (BF16) through all blocks. Sums are written alternately to `other` and `h`; the two pointers are
+    // swapped each time. The output of the last block is left in y [hidden], not yet added. nonfinite [layers]: set if
+    // a block's sum is not finite.
     Status forward(std::byte*& h, std::byte*& other, float* y, int32_t* nonfinite, DeviceStep& step) const;
     cuda::KernelChoice describe() const;
-    int64_t scratch_bytes() const;  // without what attention plans ask for
+    int64_t scratch_bytes() const;  // without the workspace of attention
 
 private:
     struct Layer {
@@ -33,12 +34,12 @@ private:
         const float* attention_norm = nullptr;
         const float* mlp_norm = nullptr;
     };
-    struct Rows {  // of scratch memory
+    struct Rows {  // arrays in scratch memory
         float* qkv = nullptr;
         std::byte* heads = nullptr;
         float* down = nullptr;
     };
-    // Up to the i-th attention's q, k and v: what follows the attention before, and the norm.
+    // Returns the products from the previous attention's output to the i-th attention's q, k and v, norms included.
     std::vector<cuda::ChainedProduct> products(size_t i, const Rows& rows, int32_t* nonfinite) const;
     cuda::ProductChain chain(std::span<const cuda::ChainedProduct> products) const;
 
@@ -46,10 +47,11 @@ private:
     float eps_ = 0;
     int64_t hidden_ = 0;
     DeviceInfo device_;
-    std::byte* between(size_t i) const;  // ProductChain::between of the i-th
+    std::byte* between(size_t i) const;  // ProductChain::between of the i-th kernel
 
     static constexpr int copies = 3;
-    std::optional<DeviceArena> memory_;  // where the kernels' thread blocks meet, and what they hand on
+    std::optional<DeviceArena> memory_;  // memory for the synchronization of thread blocks and for values passed
+                                         // between products
     uint64_t* meet_ = nullptr;
     std::byte* between_ = nullptr;  // [copies][between_bytes_]
     int64_t between_bytes_ = 0;

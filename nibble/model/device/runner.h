@@ -1,10 +1,10 @@
-// The loop over the blocks of a model on a GPU, the only one: DeviceModel (a whole model, one step after the other) and
-// DeviceWalk (one block, all texts) both queue their layers here.
+// The loop over the blocks of a model on a GPU. DeviceModel (a whole model per step) and DeviceWalk (one block, all
+// texts) both queue their layers with it.
 //
-//   residual stream h -> norm -> mixer -> y; the next norm adds y to h and finds a NaN on the way
+//   residual stream h -> norm -> mixer -> y; the next norm adds y to h and checks the sum for NaNs
 //
-// so that sum and norm are one kernel, or the prologue of the next product. Taps: DeviceStep::observer sees the inputs
-// of linears, K and V.
+// The sum and the norm are therefore one kernel, or the prologue of the next product. DeviceStep::observer receives the
+// inputs of linears, and K and V.
 #pragma once
 
 #include "model/device/product_chain.h"
@@ -18,17 +18,19 @@ struct DeviceResidual {
     int64_t hidden = 0;
     float eps = 0;
     std::byte* h = nullptr;  // [rows, hidden] BF16, the stream as it comes in
-    // [hidden]: of one row, where a product that makes the norm itself leaves the sum; h and `other` then change places
-    // from block to block. Null: every norm is a launch of its own, and the stream stays where it is.
+    // [hidden]: second buffer of the stream for one row. A product that computes the norm itself leaves the sum there,
+    // and `h` and `other` are swapped from block to block. Null: every norm is its own launch, and the stream stays in
+    // `h`.
     std::byte* other = nullptr;
     std::byte* x = nullptr;        // [padded_rows(rows), hidden] BF16: a mixer's input
     float* y = nullptr;            // [rows, hidden]: a mixer's output
     int32_t* nonfinite = nullptr;  // [layers]: lowered to the first row that holds a NaN after the layer
 };
 
-// Queues all layers in order. What comes back is the norm behind them: the caller adds weight and output and queues it,
-// which adds the last mixer's y to the stream (AddNorm::h). `chain`: a strategy for one row without an observer, all
-// products between two attentions in one launch; null, or more rows: kernel by kernel.
+// Queues all layers in order. Returns the norm after the last layer: the caller adds weight and output and queues it;
+// the kernel adds the last mixer's y to the stream (AddNorm::h). `chain`: used for one row without an observer, runs
+// all products between two attentions in one launch. If it is null, or with more rows, every kernel is launched
+// separately.
 Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const DeviceResidual& residual,
                                    const DeviceProductChain* chain, DeviceStep& step);
 

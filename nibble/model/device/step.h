@@ -1,11 +1,11 @@
 // The state of one forward pass on a GPU. DeviceModel fills it in; every mixer (DeviceMixer) reads it and queues its
-// kernels in `stream`. It holds two kinds of things:
+// kernels in `stream`. It has two groups of members:
 //
 //   memory   scratch space of the pass, the workspace of W4A16 products, the pool that holds pages of K and V
 //   batch    tokens, positions, page tables and attention work lists, already copied to the device
 //
-// What a product does beside its multiplication (fusion) is not here: it travels with the input (DeviceInput).
-// Pointers are device pointers unless a comment says otherwise. All work is queued and none is waited for.
+// Operations fused into a product are not described here but with its input (DeviceInput). Pointers are device pointers
+// unless a comment states otherwise. All work is queued; no function waits for it.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -22,7 +22,7 @@
 
 namespace nibble {
 
-// Launch plans of W4A16 products by (m, n, k, gated), made on the first use and kept.
+// Launch plans of W4A16 products by (m, n, k, gated), made on first use and kept.
 class DevicePlans {
 public:
     explicit DevicePlans(const DeviceInfo& device) : device_(device) {}

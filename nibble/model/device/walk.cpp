@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t logits_bytes = int64_t{1} << 29;  // of each side of a divergence
+constexpr int64_t logits_bytes = int64_t{1} << 29;  // bytes of logits of each of the two models in a divergence
 
 std::string gib_text(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 std::byte* bytes_of(void* p) { return static_cast<std::byte*>(p); }
@@ -22,7 +22,7 @@ const Rope* rope_of(const BlockConfig& block) {
     return nullptr;
 }
 
-// As DeviceWeights finds its matrix: the embedding's where they are tied.
+// Names the tensor that DeviceWeights reads: the embedding's for a tied head.
 Linear named(const Linear& from, const std::string& tensor) {
     Linear l;
     l.name = tensor.ends_with(".weight") ? tensor.substr(0, tensor.size() - 7) : tensor;
@@ -80,7 +80,7 @@ Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpo
     return walk;
 }
 
-// What observers and heads take beside this is theirs to ask for.
+// Observers and heads allocate additional memory themselves.
 Status DeviceWalk::check_memory(const Options& options) {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     const int64_t streams = options.streams * tokens_ * config_.hidden * 2;

@@ -1,6 +1,6 @@
-// Whole texts through a model on a GPU, block by block: residual streams of all tokens stay in device memory, weights
-// of as many blocks as the caller holds. What calibration and mixed-precision search walk; the data flow, the rounding
-// and so the bits are DeviceModel's.
+// Runs whole texts through a model on a GPU, block by block. The residual streams of all tokens stay in device memory;
+// the caller decides how many blocks' weights are there. Used by calibration and mixed-precision search. Data flow,
+// rounding and therefore bits are those of DeviceModel.
 #pragma once
 
 #include "model/cpu/model.h"
@@ -47,12 +47,12 @@ class DeviceStreams {
 
 class DeviceWalk {
 public:
-    // texts: token ids, none empty; they, the checkpoint (whose embedding is read) and the pool outlive the walk.
-    // streams: sets of residual streams that will exist at once. Errors: no such device, an id outside the vocabulary,
-    // shapes without kernels; too little free memory for the streams, the largest block (all: all blocks) and a batch,
-    // with the bytes of each, before anything is read.
+    // texts: token ids, none empty. They, the checkpoint (whose embedding is read) and the pool must outlive the
+    // object. streams: sets of residual streams that exist at the same time. Errors: no such device; an id outside the
+    // vocabulary; shapes without kernels; too little free memory for the streams, the largest block (or all blocks) and
+    // a batch, found before anything is read, with the bytes of each.
     struct Options {
-        int64_t batch_tokens = 4096;  // rows of one pass through a block, whole texts
+        int64_t batch_tokens = 4096;  // rows of one pass through a block; texts are not split
         int streams = 1;
         bool all_blocks = false;
     };
@@ -65,23 +65,24 @@ public:
     int64_t tokens() const { return tokens_; }
     const DeviceInfo& device() const { return device_; }
     const Stream& stream() const { return stream_; }
-    const RoundedWeights& rounded() const { return rounded_; }  // of all that was loaded
+    const RoundedWeights& rounded() const { return rounded_; }  // counts over everything that was loaded
 
     Result<DeviceStreams> embed();
     Result<DeviceStreams> copy(const DeviceStreams& from);
     Status copy(const DeviceStreams& from, DeviceStreams& to);
 
-    // `from`: this model's tensors, in whatever format. quantize_inputs: inputs of linears as the checkpoint says.
+    // Load blocks or the head from a checkpoint with this model's tensors in any format. quantize_inputs: quantize the
+    // inputs of linears as the checkpoint specifies.
     Result<DeviceLayers> load(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs);
     Result<DeviceHead> load_head(const Checkpoint& from, bool quantize_inputs);
 
-    // All texts through block `index` of `layers`. each: after every batch with its rows; may be empty. A NaN or an
-    // infinity in the streams is an error that names layer, mixer and token.
+    // Runs all texts through block `index` of `layers`. each: called with the row count after every batch; may be
+    // empty. Error: a NaN or infinity in the streams; the message names layer, mixer and token.
     Status forward(const DeviceLayers& layers, size_t index, DeviceStreams& x, DeviceObserver* observer,
                    const std::function<Status(int64_t rows)>& each = {});
-    // The observer sees the input of lm_head; nothing is multiplied.
+    // Passes the input of lm_head to the observer without multiplying.
     Status show_head(const Checkpoint& from, const DeviceStreams& x, DeviceObserver& observer);
-    // Sum over all tokens of KL(softmax of p's logits || softmax of q's), nats.
+    // Returns the sum over all tokens of KL(softmax of p's logits || softmax of q's logits) in nats.
     Result<double> divergence(const DeviceHead& p_head, const DeviceStreams& p, const DeviceHead& q_head,
                               const DeviceStreams& q);
 
@@ -111,7 +112,7 @@ private:
     RoundedWeights rounded_;
     int64_t tokens_ = 0, longest_ = 0;
     std::vector<BatchPiece> batches_;
-    int64_t most_rows_ = 0, pool_tokens_ = 0, pool_sequences_ = 0;  // of a batch
+    int64_t most_rows_ = 0, pool_tokens_ = 0, pool_sequences_ = 0;  // largest values of a batch
 
     DeviceStepMemory memory_;
     DeviceBatch batch_;

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Values of the rows of gate, then of up, in the order of interleaved tiles: 16 of gate, 16 of up, and so on.
+// Reorders values of the rows of gate, then up: 16 of gate, 16 of up, and so on.
 std::vector<float> by_sixteen(std::span<const float> rows) {
     std::vector<float> out;
     const size_t half = rows.size() / 2;
@@ -24,14 +24,14 @@ std::byte* host_bytes(const void* p) { return const_cast<std::byte*>(static_cast
 
 }  // namespace
 
-// W4A16: NVFP4 and MXFP4 weights under BF16 inputs are packed as records (kernels/w4a16_record.h).
+// W4A16: NVFP4 and MXFP4 weights with BF16 inputs are packed as records (kernels/w4a16_record.h).
 bool DeviceWeights::runs_on_records(const Linear& l) {
     return (l.format == Format::nvfp4 || l.format == Format::mxfp4) && l.activation == ActivationFormat::none &&
            l.cols % 16 == 0;
 }
 
-// W8A8: FP8 weights under FP8 inputs keep their codes for the FP8 tensor cores. check_inputs() has made sure that
-// weights with 128 x 128 tiles come with inputs in groups of 128.
+// W8A8: FP8 weights with FP8 inputs keep their codes for the FP8 tensor cores. check_inputs() has checked that weights
+// with 128 x 128 tiles have inputs with groups of 128.
 bool DeviceWeights::runs_on_codes(const Linear& l) {
     const bool weights = l.format == Format::fp8 || l.format == Format::fp8_row || l.format == Format::fp8_block128;
     const bool inputs = l.activation == ActivationFormat::fp8 || l.activation == ActivationFormat::fp8_token ||
@@ -78,7 +78,8 @@ Result<DeviceWeights> DeviceWeights::loader(const Checkpoint& checkpoint, Device
 
 Result<std::byte*> DeviceWeights::allocate(int64_t bytes) {
     bytes_ += round_up(bytes, DeviceArena::alignment);
-    // Planning: an address that nobody reads. Kernels are chosen by what is there (scales, bias), so null will not do.
+    // Planning returns an address that is never read. It must not be null, because kernels are chosen by which scales
+    // and biases are present.
     if (mode() == Mode::plan) return reinterpret_cast<std::byte*>(uintptr_t{4096});
     return arena_->allocate(bytes);
 }
@@ -246,7 +247,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
-        // Planning: as many scales as loading will find.
+        // Planning assumes the number of scales that loading will find.
         if (row_scales) all.rows.resize(static_cast<size_t>(out.rows));
         if (tiles) all.tiles.resize(static_cast<size_t>((out.rows + 127) / 128 * ((out.cols + 127) / 128)));
     } else {

@@ -1,8 +1,8 @@
-// From a checkpoint to device memory: matrices as the kernels of kernels/*_cuda.h read them, vectors as they are.
+// Loads a checkpoint to device memory: matrices in the layouts of kernels/*_cuda.h, vectors unchanged.
 //
-// Loading runs twice over the same code, as in weight_source.h: `plan` adds up bytes (what it returns has sizes but no
-// memory: its addresses are not to be read), `load` fills an arena of that size through a staging buffer, so that a
-// model that does not fit is an error before anything is read.
+// Loading runs the same code twice, as in weight_source.h. `plan` adds up bytes and returns objects with sizes but
+// invalid addresses. `load` fills an arena of that size through a staging buffer. A model that does not fit is
+// therefore an error before anything is read.
 #pragma once
 
 #include "model/cpu/linear.h"
@@ -18,21 +18,21 @@
 
 namespace nibble {
 
-// Weights in F16 or F32 become BF16 on the device, which multiplies nothing else: how many values changed.
+// Counts values that changed when F16 or F32 weights were rounded to BF16, the only unquantized format on the device.
 struct RoundedWeights {
-    int64_t matrices = 0, values = 0;  // matrices that changed at all
-    DType stored = DType::bf16;        // of the first
+    int64_t matrices = 0, values = 0;  // matrices: those with at least one changed value
+    DType stored = DType::bf16;        // dtype of the first such matrix
 
     void add(const RoundedWeights& other);
     // "--device cuda multiplies BF16: 1,234 values in 5 F16 matrices were rounded (...)"; empty when nothing changed.
     std::string text() const;
 };
 
-// What takes the place of linears that were loaded: adapters over frozen weights (train/device/device_adapters.h).
+// Replaces linears after loading: adapters over frozen weights (train/device/device_adapters.h).
 class DeviceCover {
 public:
     virtual ~DeviceCover() = default;
-    // Of linears that read the same rows.
+    // Wraps linears that read the same rows.
     virtual DeviceLinear over(std::vector<DeviceLinear> parts) = 0;
     virtual DeviceExperts over(DeviceExperts experts) = 0;
 };
@@ -43,44 +43,45 @@ public:
 
     enum class Mode : uint8_t { plan, load };
     static DeviceWeights planner(const Checkpoint& checkpoint) { return DeviceWeights(checkpoint, nullptr, nullptr); }
-    // `arena`: bytes() of a planner that was asked for the same things, and staging_bytes more, which are free again
-    // when loading is over.
+    // `arena`: must hold bytes() of a planner that loaded the same things, plus staging_bytes, which are free again
+    // after loading.
     static Result<DeviceWeights> loader(const Checkpoint& checkpoint, DeviceArena& arena, const Stream& stream);
 
-    // Where vectors go from here on, instead of the arena: they stay when matrices make room for others.
+    // From now on, vectors are allocated in this arena. They stay there when matrices are freed.
     void keep_vectors_in(DeviceArena& arena) { vectors_ = &arena; }
-    int64_t vector_bytes() const { return vector_bytes_; }  // of bytes()
+    int64_t vector_bytes() const { return vector_bytes_; }  // part of bytes()
 
-    // Linears (by the name of the first part) that something else multiplies: no matrix is loaded for them.
+    // Linears (by the name of the first part) that another object multiplies: their matrices are not loaded.
     using Replace = std::function<const DeviceProduct*(const std::string& name)>;
     void replace(Replace replace) { replace_ = std::move(replace); }
-    // From here on every linear and all experts are handed to it; null: not. It outlives the weights.
+    // From now on, every linear and all experts are wrapped by `cover`, which must outlive the weights. null: none.
     void cover(DeviceCover* cover) { cover_ = cover; }
-    // Rows of gate and up stay in their order in every format: for who looks at a product's outputs.
+    // Keeps the rows of gate and up in their stored order in every format. For callers that read a product's outputs.
     void keep_order() { turns_ = false; }
 
     Mode mode() const { return arena_ ? Mode::load : Mode::plan; }
     int64_t bytes() const { return bytes_; }
     const RoundedWeights& rounded() const { return rounded_; }
-    // Rows and columns of the weights that became records so far.
+    // Returns rows and columns of the weights stored as records so far.
     const std::vector<std::pair<int64_t, int64_t>>& w4a16() const { return w4a16_; }
 
-    // Names, sizes and input quantization as WeightSource found them; the matrices come from the checkpoint. Errors: a
-    // format, or values, that the device's kernels cannot hold exactly; names the tensor.
+    // Loads a linear. Names, sizes and input quantization are those of WeightSource; the matrix comes from the
+    // checkpoint. Errors name the tensor: a format, or values, that the device's kernels cannot represent exactly.
     Result<DeviceLinear> linear(const Linear& linear);
-    // gated: gate and up, whose rows take turns where one kernel does product and activation (DeviceLinear::by_turns).
+    // gated: the parts are gate and up, whose rows alternate if one kernel computes product and activation
+    // (DeviceLinear::by_turns).
     Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
-    // One of each expert; `gated`: the first of two parts gates the second.
+    // Load one stack or linear per expert. `gated`: the first of two parts gates the second.
     Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks, bool gated);
     Result<DeviceExperts> experts(std::span<const Linear* const> linears);
-    Result<const float*> vector(std::span<const float> values);  // null for none
+    Result<const float*> vector(std::span<const float> values);  // null for an empty span
     Result<const float*> constant(float value, int64_t count);
-    // BF16 [vocab, hidden], scaled.
+    // Returns BF16 [vocab, hidden], scaled.
     Result<const std::byte*> embedding(const Embedding& embedding, const ModelConfig& config, Workspace& work);
 
 private:
     DeviceWeights(const Checkpoint& checkpoint, DeviceArena* arena, const Stream* stream);
-    // Scales of outputs: one, one per row, or tiles of 128 x 128.
+    // Scales of a product's outputs: one value, one per row, or one per tile of 128 x 128.
     struct Scales {
         float one = 1.0f;
         std::vector<float> rows, tiles;
@@ -90,7 +91,8 @@ private:
     Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts, bool paired);
     Status upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired, Scales& all);
     Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
-    // The rows of one weight, in panels, through the staging buffer: put(QuantView or MatrixView, first row).
+    // Copies the rows of one weight through the staging buffer, panel by panel: put(QuantView or MatrixView, first
+    // row).
     template <class Put>
     Status upload(const Linear& linear, bool records, Scales& scales, const Put& put) {
         NIBBLE_TRY(const size_t tensor, find(linear));
@@ -118,14 +120,14 @@ private:
     Result<QuantView> stage_quant(size_t tensor, const Linear& linear, int64_t row, int64_t count, bool records,
                                   Scales& scales);
     Result<MatrixView> stage_plain(size_t tensor, const Linear& linear, int64_t row, int64_t count);
-    // BF16 of `wide`, counted; error: a value beyond its range.
+    // Rounds `wide` to BF16 and counts changes. Error: a value beyond the range of BF16.
     Status narrow(std::span<const float> wide, std::span<uint16_t> out, size_t tensor);
 
     const Checkpoint* checkpoint_;
     DeviceArena* arena_;
     const Stream* stream_;
     std::byte* staging_ = nullptr;
-    uint32_t* refused_ = nullptr;  // where prepack counts; what it would refuse is refused on the host
+    uint32_t* refused_ = nullptr;  // counter of prepack; always 0, because the host rejects such values first
     std::unordered_map<std::string, size_t> index_;
     DeviceArena* vectors_ = nullptr;
     int64_t bytes_ = 0, vector_bytes_ = 0;
@@ -134,7 +136,7 @@ private:
     bool turns_ = true;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;
-    size_t last_rounded_ = SIZE_MAX;  // the tensor that was counted last
+    size_t last_rounded_ = SIZE_MAX;  // index of the tensor that was counted last
 };
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// The experts of a mixture side by side: what one grouped product reads.
+// Loads the experts of a mixture as the operand of one grouped product.
 #include "model/device/weights.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace nibble {
 
 namespace {
 
-// Gates then what they gate -> eight rows of each in every tile of sixteen.
+// Reorders rows of gate, then up: each tile of sixteen has eight rows of gate and eight of up.
 void pair_rows(std::span<float> rows) {
     const std::vector<float> from(rows.begin(), rows.end());
     const size_t half = from.size() / 2;
@@ -19,7 +19,7 @@ void pair_rows(std::span<float> rows) {
 
 }  // namespace
 
-// The parts of one expert as records. Their scales, one per row, go behind `all`.
+// Writes the parts of one expert as records and appends their scales (one per row) to `all`.
 Status DeviceWeights::upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired,
                                     Scales& all) {
     int64_t row = 0;
@@ -39,8 +39,8 @@ Status DeviceWeights::upload_expert(std::span<const Linear> parts, const cuda::P
     return Ok{};
 }
 
-// y = sum * (input scale * weight scale), as a product of one expert rounds it: the product of both scales is taken
-// here, so that experts may have input scales of their own.
+// y = sum * (input scale * weight scale), rounded as in the product of one expert. The two scales are multiplied here,
+// so experts may have different input scales.
 Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span<const Linear>> experts, bool paired) {
     const Linear& first = experts[0][0];
     DeviceExperts::Part out{
