@@ -24,7 +24,7 @@ std::string_view dialect_name(Dialect dialect) {
 }
 
 int64_t CheckpointTensor::cols() const {
-    int64_t n = 1;  // cannot overflow: readers checked the product of the shape
+    int64_t n = 1;  // cannot overflow: readers have checked the product of the shape
     for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
     return n;
 }

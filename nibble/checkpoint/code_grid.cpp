@@ -64,7 +64,7 @@ Status decode_grid_rows(const CodeGrid& g, const GridMatrix& matrix, int64_t beg
             NIBBLE_CHECK(decode_grid(g, matrix.expert, first + r, 0, out.subspan(size_t(r * cols), size_t(cols)), raw));
         return Ok{};
     }
-    // Stored rows are columns here. A few at a time, so that whole lines of the cache are written.
+    // The stored rows are columns of the result. A few are decoded at a time, so that whole cache lines are written.
     constexpr int64_t columns = 32;
     std::vector<uint16_t> lines(static_cast<size_t>(columns * count));
     for (int64_t c = 0; c < cols; c += columns) {

@@ -14,7 +14,7 @@ namespace {
 using A = ActivationFormat;
 using F = Format;
 
-// One row per way to describe numbers. `block_structure` is [128, 128] for the strategy "block".
+// One row per supported set of quantization arguments. `block_structure` is [128, 128] for the strategy "block".
 struct ArgsRow {
     int bits;
     std::string_view strategy;
@@ -40,7 +40,7 @@ struct InputRow {
 constexpr std::array input_rows{
     InputRow{{4, "tensor_group", 16, "\"local\""}, A::nvfp4},
     InputRow{{4, "tensor_group", 16, "false"}, A::nvfp4},
-    InputRow{{4, "tensor_group", 16, "true"}, A::nvfp4},  // no stored scale: the tensors say so
+    InputRow{{4, "tensor_group", 16, "true"}, A::nvfp4},  // stored scales are optional; the tensors decide
     InputRow{{8, "tensor", 0, "false"}, A::fp8},
     InputRow{{8, "token", 0, "true"}, A::fp8_token},
     InputRow{{8, "tensor", 0, "true"}, A::fp8_token},
@@ -49,7 +49,7 @@ constexpr std::array input_rows{
     InputRow{{8, "group", 32, "true"}, A::mxfp8},
 };
 
-// Derives a missing value as QuantizationArgs does.
+// Returns the strategy that QuantizationArgs derives if the key is missing.
 std::string_view default_strategy(int64_t group_size) {
     return group_size == 0 ? "tensor" : group_size < 0 ? "channel" : "group";
 }
@@ -63,7 +63,7 @@ Result<ArgsRow> parse_args(const Json& args) {
     if (type != "float" && type != "int") return fail("type: {} is not known, only int and float", show_value(type));
     if (const Json symmetric = value_of("symmetric", true); symmetric != true)
         return fail("symmetric: {} is not known, only true", show_value(symmetric));
-    // "weight" and its alias order columns during calibration only; others store a permutation.
+    // "weight" and its alias only order columns during calibration; other values store a permutation.
     if (const Json order = value_of("actorder", false); order != false && order != "weight" && order != "static")
         return fail("actorder: {} is not known", show_value(order));
 
@@ -158,7 +158,8 @@ Result<CompressedTensorsScheme> parse_group(const Json& group, const Json& outer
         return fail("weights {} with inputs {}: not a combination nibble knows", format_name(scheme.format),
                     activation_name(scheme.activation));
     const Json own = part("format"), said = own.is_null() ? outer_format : own;
-    const bool naive = said == "naive-quantized" && result.format == "float-quantized";  // the same layout
+    // same layout
+    const bool naive = said == "naive-quantized" && result.format == "float-quantized";
     const bool each_group = own.is_null() && said == "mixed-precision";
     if (!said.is_null() && said != std::string(result.format) && !naive && !each_group)
         return fail("format: {}, but these weights and inputs are stored as {}", show_value(said), result.format);

@@ -1,4 +1,4 @@
-// compressed-tensors checkpoints: which group a module belongs to.
+// Reads compressed-tensors checkpoints: finds the group of each module.
 #include "architecture/config_json.h"
 #include "checkpoint/compressed_tensors_config.h"
 #include "checkpoint/hf_catalog.h"
@@ -31,8 +31,8 @@ Result<std::vector<Group>> parse_groups(const Json& section) {
         NIBBLE_TRY(const auto list, read_names(group, "targets").within(where));
         if (list.empty()) return fail("{}: targets: is empty", where);
         NIBBLE_TRY(auto targets, ModuleTargets::make(list).within(where));
-        // A name without a dot is a module at the top (lm_head) or a class nibble does not know; the tensors tell
-        // later.
+        // A target without a dot may be a module at the top level (lm_head) or an unknown class; this is decided when
+        // the tensors are matched.
         parsed.push_back({name, scheme, std::move(targets)});
     }
     return parsed;
@@ -51,8 +51,8 @@ Result<KvFormat> parse_kv(const Json& section) {
     return fail("kv_cache_scheme: {} is not known, only 8-bit float, one static scale per layer", show_value(*at));
 }
 
-// One matrix of integers: weight_packed I32 (each holds 32 / bits codes, the first one lowest, from the least value
-// on), or weight I8; weight_scale; weight_shape, as the last I32 of a row may be filled in part.
+// Takes one matrix of integers: weight_packed (I32, each holds 32 / bits codes, the first in the lowest bits) or weight
+// (I8), and weight_scale. weight_shape is needed because the last I32 of a row may be partly filled.
 Status take_integers(std::string_view module, const IntegerCodes& integers, std::string_view says, Catalog& catalog) {
     const ModelTensor* packed = catalog.find(module, "weight_packed");
     const ModelTensor* codes = packed ? packed : catalog.find(module, "weight");
@@ -148,11 +148,11 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
                     "{}: {}: target {}: no quantized module has this name, and \"Linear\" is the only class "
                     "known",
                     where, show_name(g.name), show_name(name));
-    // Before there was a kv_cache_scheme, the outputs of k_proj and v_proj were quantized.
+    // Older files have no kv_cache_scheme; they quantize the outputs of k_proj and v_proj instead.
     const bool outputs = std::ranges::any_of(groups, [](const Group& g) { return g.scheme.static_outputs; });
     NIBBLE_CHECK(catalog.take_kv_scales(kv == KvFormat::none && outputs ? std::nullopt : std::optional(kv)));
     NIBBLE_CHECK(catalog.take_zero_points());
-    // A module that no group means stays unquantized without being listed.
+    // A module that belongs to no group stays unquantized without being listed.
     const auto asked = [](const std::vector<Group>& all, std::string_view module) -> Result<bool> {
         for (const Group& g : all) {
             NIBBLE_TRY(const auto kind, g.targets.match(module));
@@ -160,7 +160,8 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
         }
         return false;
     };
-    // Patterns that take too many steps are found here, by the names of the files; below they mean nothing.
+    // Patterns that need too many steps are errors here, where all names of the files are matched. Below, such a
+    // pattern counts as not matching.
     for (const std::string_view module : catalog.modules()) {
         if (quantized.contains(module)) continue;
         NIBBLE_CHECK(ignored.match(module).within(where + ": ignore"));

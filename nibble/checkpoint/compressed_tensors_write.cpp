@@ -1,7 +1,7 @@
-// compressed-tensors' quantization_config for a list of tensors. Keys and order are those of version 0.20. scale_dtype
-// and zp_dtype are newer than many readers, which refuse unknown keys, so they are written where something depends on
-// them: without scale_dtype a reader leaves the block scales of inputs unrounded, which are E4M3 in NVFP4 and powers of
-// two in the MX formats.
+// Makes the quantization_config of compressed-tensors for a list of tensors, with the keys and order of version 0.20.
+// scale_dtype and zp_dtype are newer than many readers, which reject unknown keys, so they are written only where they
+// matter: without scale_dtype, a reader does not round the block scales of inputs (E4M3 in NVFP4, powers of two in the
+// MX formats).
 #include "checkpoint/compressed_tensors_config.h"
 #include "checkpoint/hf_layout.h"
 #include "io/json_events.h"
@@ -30,7 +30,7 @@ Json nvfp4_input_args() {
     return j;
 }
 
-// Blocks of 32 under E8M0 scales.
+// Arguments for blocks of 32 with E8M0 scales.
 Json mx_args(int bits, bool dynamic) {
     Json j = args(bits, "group", 32, dynamic);
     j["scale_dtype"] = "torch.uint8";
@@ -54,7 +54,7 @@ Json weight_args(Format format) {
             return mx_args(8, false);
         case Format::nvfp4_bs32:
         case Format::none:
-            break;  // compressed_tensors_format() has no name for them
+            break;  // these formats have no compressed_tensors_format()
     }
     __builtin_unreachable();
 }
@@ -123,7 +123,7 @@ Result<Json> compressed_tensors_section(const ExportSpec& spec) {
     NIBBLE_TRY(auto groups, group_modules(spec));
     if (groups.empty()) return fail("no tensor is quantized: write the plain dialect instead");
     NIBBLE_TRY(auto kv, kv_scheme(spec.kv));
-    // One group means every linear but the ignored ones; several name their modules.
+    // A single group targets every linear except the ignored ones; several groups list their modules.
     const bool one = groups.size() == 1;
     Json config_groups = Json::object();
     bool same_format = true;

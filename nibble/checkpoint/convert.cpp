@@ -23,8 +23,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t panel_bytes = int64_t{8} << 20;  // of codes or plain values
-constexpr int64_t panel_step = 128;                // rows; whole FP8 tiles
+constexpr int64_t panel_bytes = int64_t{8} << 20;  // bytes of codes or plain values per panel
+constexpr int64_t panel_step = 128;                // rows; a multiple of the height of FP8 tiles
 
 struct Drops {
     bool input_scale = false, activation = false, kv_scale = false, mtp = false;
@@ -47,7 +47,7 @@ Result<Drops> parse_drops(const std::vector<std::string>& names) {
     return d;
 }
 
-// One tensor of the output and where it comes from.
+// One tensor of the output and its source.
 struct Item {
     size_t source = 0;
     bool decode = false;
@@ -55,7 +55,7 @@ struct Item {
 
 struct Job {
     ExportSpec spec;
-    std::vector<Item> items;  // per spec.tensors
+    std::vector<Item> items;  // one per spec.tensors
     ConvertReport report;
 };
 
@@ -65,7 +65,7 @@ Result<float> tensor_scale_of(const Checkpoint& in, size_t index) {
     return row.tensor_scale;
 }
 
-// Whether the target holds a matrix only as BF16 numbers.
+// Whether the target stores this format only as BF16 values.
 bool decodes(Dialect to, Format format) {
     if (format == Format::none) return false;
     return to == Dialect::plain || (to == Dialect::gguf && !gguf_holds(format));
@@ -73,7 +73,7 @@ bool decodes(Dialect to, Format format) {
 
 Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     NIBBLE_TRY(const Drops drops, parse_drops(options.drop));
-    // There is nothing to decide about what these have no place for.
+    // Targets that cannot store these need no `drop`.
     const bool no_kv = options.to == Dialect::plain || options.to == Dialect::gguf;
     Job job;
     job.spec = {.dialect = options.to,
@@ -156,12 +156,12 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     return job;
 }
 
-// ---- Moving the values ---------------------------------------------------------------------------------------------
+// ---- Copying the values --------------------------------------------------------------------------------------------
 
 int64_t panel_rows(const CheckpointTensor& t) {
     const int64_t row = t.quantized() ? code_bytes(t.format, 1, t.cols()) : t.cols() * dtype_bytes(t.dtype);
     const int64_t rows = panel_bytes / std::max<int64_t>(row, 1);
-    // A row of a stack is an expert: one is enough.
+    // A row of a stack is a whole expert, so one row suffices.
     return t.quantized() ? std::max(panel_step, rows / panel_step * panel_step) : std::max<int64_t>(rows, 1);
 }
 
@@ -226,7 +226,7 @@ Status compare_panel(const Checkpoint& in, const Item& item, const Checkpoint& m
     return fail("{}: rows [{}, {}) read back differently than they were written", show_name(t.name), row, row + count);
 }
 
-// Calls work(index, first row, rows) for all panels of all tensors; the first error wins.
+// Calls work(index, first row, rows) for all panels of all tensors. Returns the first error.
 template <class Work>
 Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, const JobHooks& hooks,
                       std::string_view phase, Work work) {
@@ -254,8 +254,8 @@ Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, co
     return Ok{};
 }
 
-// A stack of experts that was written whole is read back as one matrix per expert, where its layout is known: it is
-// compared as it is stored.
+// Compares rows of a stack of experts in stored form. A stack that was written whole may be read back as one matrix per
+// expert, so it cannot be compared tensor by tensor.
 Status compare_stored(const Checkpoint& in, const Item& item, const ModelFiles& files, int64_t row, int64_t count) {
     const CheckpointTensor& t = in.tensors()[item.source];
     Scratch s;
@@ -270,7 +270,7 @@ Status compare_stored(const Checkpoint& in, const Item& item, const ModelFiles& 
 Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path& written, ThreadPool& pool,
               const JobHooks& hooks) {
     NIBBLE_TRY(const auto made, Checkpoint::open(written));
-    std::optional<ModelFiles> files;  // opened when a stack is compared as it is stored
+    std::optional<ModelFiles> files;  // opened when a stack must be compared in stored form
     constexpr size_t as_stored = SIZE_MAX;
     std::vector<size_t> index_of(job.items.size());
     std::unordered_map<std::string_view, size_t> by_name;
@@ -318,7 +318,7 @@ Status fill(const Checkpoint& in, const Job& job, const JobIdentity& files, Expo
         const auto input = e.input_scale ? in.tensors()[job.items[i].source].input_scale : std::nullopt;
         NIBBLE_CHECK(out.write_scalars(i, scale, input));
     }
-    NIBBLE_CHECK(check_source_unchanged(in, files));  // or the comparison would say that what was written is wrong
+    NIBBLE_CHECK(check_source_unchanged(in, files));  // otherwise a changed source would be reported as a wrong output
     NIBBLE_CHECK(verify(in, job, out.checkpoint_path(), pool, hooks));
     NIBBLE_CHECK(check_source_unchanged(in, files));
     return out.finish();
@@ -334,7 +334,7 @@ Result<ConvertReport> convert(const Checkpoint& in, const ConvertOptions& option
     job.report.bytes = out->total_bytes();
     Status done = fill(in, job, files, *out, pool, hooks);
     if (done.ok()) return std::move(job.report);
-    out->discard();  // a conversion starts over rather than resumes
+    out->discard();  // a conversion starts over; it does not resume
     return std::move(done).error();
 }
 

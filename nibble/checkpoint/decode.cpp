@@ -21,7 +21,8 @@ constexpr auto e2m1_values = [] {
     return values;
 }();
 
-// Columns [begin, end) of a row whose codes start at `codes`, all under one scale. 4-bit spans begin at an even column.
+// Decodes columns [begin, end) of a row whose codes start at `codes`, with one scale. Spans of 4-bit codes begin at an
+// even column.
 void decode_span(const uint8_t* codes, bool packed, int64_t begin, int64_t end, float scale, uint16_t* out) {
     if (!packed) {
         for (int64_t c = begin; c < end; ++c) out[c] = bf16_from_float(e4m3_values[codes[c]] * scale);

@@ -64,7 +64,7 @@ Result<std::string> with_exact_scales(const std::string& manifest, const ExactSc
         Json entry = Json::object();
         if (scale.tensor_scale) entry["tensor_scale"] = fmt::format("{:08x}", float_bits(*scale.tensor_scale));
         if (scale.input_scale) entry["input_scale"] = fmt::format("{:08x}", float_bits(*scale.input_scale));
-        // push_back: names are unique, and ordered_json's operator[] is linear in their number.
+        // push_back: names are unique, and ordered_json's operator[] takes linear time.
         list.get_ref<Json::object_t&>().push_back({name, std::move(entry)});
     }
     return json.dump(1) + "\n";

@@ -1,4 +1,4 @@
-// What every kind of export keeps about its tensors: how they were declared, and what has been written of them.
+// Bookkeeping of an export: how the tensors were declared, and what has been written of them.
 #pragma once
 
 #include "base/mapped_file.h"
@@ -11,18 +11,18 @@
 
 namespace nibble {
 
-// Threads may write at once.
+// Thread-safe.
 class ExportLedger {
 public:
     // `tensors` must outlive the ledger.
     explicit ExportLedger(std::span<const ExportTensor> tensors)
         : tensors_(tensors), rows_(tensors.size()), scalars_(tensors.size()), checksums_(tensors.size()) {}
 
-    // Rows [row, row + view.rows) of tensor `index`, or an error: not declared plain (quantized), another dtype
-    // (format), number of columns, or rows that are not there.
+    // Return tensor `index` if rows [row, row + view.rows) may be written to it. Errors: the tensor is not declared
+    // plain (or quantized), another dtype or format, another number of columns, rows out of range.
     Result<const ExportTensor*> plain(size_t index, int64_t row, const MatrixView& view) const;
     Result<const ExportTensor*> quantized(size_t index, int64_t row, const QuantView& panel) const;
-    // Tensor `index` as the owner of scalar scales; error when they are not those that were declared.
+    // Returns tensor `index` if it has the scalar scales that were declared. Error: it does not.
     Result<const ExportTensor*> scalars(size_t index, const std::optional<float>& input_scale) const;
 
     void wrote_rows(size_t index, int64_t rows) { rows_[index] += rows; }
@@ -30,8 +30,9 @@ public:
     void wrote(size_t index, uint64_t checksum) { checksums_[index] += checksum; }
     uint64_t checksum(size_t index) const { return checksums_[index]; }
 
-    // Forgotten rows would be zeros in the file. Only after a run without a resume: what an earlier process wrote, the
-    // caller's journal knows. `has_scalars(i)`: whether the file stores any for tensor i.
+    // Checks that all rows and scalars were written; missing rows would be zeros in the file. Only for runs without a
+    // resume: the caller's journal records what an earlier process wrote. `has_scalars(i)`: whether the file stores
+    // scalars for tensor i.
     template <class HasScalars>
     Status check_complete(HasScalars has_scalars) const {
         for (size_t i = 0; i < tensors_.size(); ++i) NIBBLE_CHECK(check_complete(i, has_scalars(i)));
@@ -48,15 +49,16 @@ private:
     std::vector<std::atomic<uint64_t>> checksums_;
 };
 
-// Whole rows of one part of a tensor (its codes, its scales ...), from `offset` bytes into the part on: the sum, modulo
-// 2^64, of XXH3 of each row seeded with its place. Sums of disjoint rows add up, in any order.
+// Returns the sum modulo 2^64 of the XXH3 hashes of whole rows of one part of a tensor (codes, scales ...), each seeded
+// with its position. `offset`: bytes from the start of the part. Sums of disjoint rows add up in any order.
 uint64_t rows_checksum(Bytes bytes, int64_t row_bytes, int64_t offset, int part);
 
-// The same of what is read back from a file; `read(offset, bytes)` fills `bytes` from that offset of the part on.
+// Returns the same checksum of a part that is read back from a file; `read(offset, bytes)` fills `bytes` from that
+// offset of the part.
 template <class Read>
 Result<uint64_t> read_back_checksum(int64_t part_bytes, int64_t row_bytes, int part, Read read) {
     constexpr int64_t chunk = int64_t{1} << 20;
-    // As large as needed: there are models with 100,000 tiny tensors.
+    // The buffer is no larger than needed, because there are models with 100,000 tiny tensors.
     std::vector<std::byte> buffer(static_cast<size_t>(
         std::min(std::max(chunk - chunk % std::max<int64_t>(row_bytes, 1), row_bytes), part_bytes)));
     uint64_t sum = 0;

@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-// Bytes that are no UTF-8 stand for themselves.
+// Decodes UTF-8; bytes that are not UTF-8 are kept as single characters.
 std::u32string decode(std::string_view text) {
     std::u32string out;
     for (size_t i = 0; i < text.size();) {
@@ -40,7 +40,7 @@ NamePattern::NamePattern(std::string_view text) {
         } else if (p[i] == U'?') {
             item.kind = Item::Kind::any;
         } else if (p[i] == U'[') {
-            // A ']' right after the opening (and its '!') belongs to the set.
+            // A ']' directly after the '[' or '[!' belongs to the set.
             size_t begin = i + 1;
             const bool negated = begin < p.size() && p[begin] == U'!';
             if (negated) ++begin;
@@ -48,8 +48,8 @@ NamePattern::NamePattern(std::string_view text) {
             if (end != std::u32string::npos) {
                 item.kind = Item::Kind::set;
                 item.negated = negated;
-                // As Python cuts it: a '-' makes a range unless it comes first, last or right after a range's end.
-                // Ranges that run backwards hold nothing.
+                // A '-' makes a range as in Python: unless it is first, last, or directly after the end of a range. A
+                // range whose ends are in the wrong order is empty.
                 for (size_t k = begin; k < end; ++k) {
                     if (k + 2 < end && p[k + 1] == U'-') {
                         if (p[k] <= p[k + 2]) item.set.push_back({p[k], p[k + 2]});
@@ -82,7 +82,7 @@ bool NamePattern::accepts(const Item& item, char32_t c) {
 }
 
 bool NamePattern::matches(std::string_view name) const {
-    // Names are ASCII but for strange ones; a recipe is matched against hundreds of thousands of them.
+    // Almost all names are ASCII, and a recipe is matched against hundreds of thousands of them.
     const bool ascii =
         std::all_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
     return ascii ? matches_characters(name) : matches_characters(decode(name));
@@ -90,7 +90,7 @@ bool NamePattern::matches(std::string_view name) const {
 
 template <class Text>
 bool NamePattern::matches_characters(const Text& name) const {
-    // Greedy with one point of return: the latest star takes one character more after each failure.
+    // Greedy matching with one point to return to: after a mismatch, the latest star matches one more character.
     size_t at = 0, item = 0;
     size_t star = items_.size(), star_at = 0;
     while (at < name.size()) {

@@ -1,5 +1,5 @@
-// Python's fnmatch.fnmatchcase: `*` crosses dots, `?` is one character, [abc] [a-z] [!abc] are sets, an unclosed `[` is
-// itself.
+// Matches names as Python's fnmatch.fnmatchcase does: `*` also matches dots, `?` one character, [abc] [a-z] [!abc] are
+// sets, an unclosed `[` matches itself.
 #pragma once
 
 #include <cstdint>

@@ -37,12 +37,12 @@ constexpr Fp8Layout mx8{F::mxfp8, A::mxfp8, A::mxfp8, "MXFP8"};
 constexpr Fp8Layout mx4{F::mxfp4, A::fp8_group128, A::fp8_group128, "MXFP4"};
 
 struct Fp8Config {
-    bool blocks = false;  // a single scale is that of a tile
+    bool blocks = false;  // a single scale belongs to a tile
     bool static_inputs = false;
-    bool plain_inputs = false;  // the loader decodes the weights
+    bool plain_inputs = false;  // the loader decodes the weights; inputs stay unquantized
 };
 
-// Error: a value that is not one of `known`. An absent key and null are fine.
+// Error: the key has a value that is not among `known`. An absent key and null are accepted.
 Status one_of_values(const Json& section, const char* key, std::initializer_list<Json> known) {
     const auto at = section.find(key);
     if (at == section.end() || at->is_null() || std::ranges::find(known, *at) != known.end()) return Ok{};
@@ -64,7 +64,7 @@ Result<Fp8Config> parse_fp8(const Json& section) {
                      .plain_inputs = is("dequantize", true)};
 }
 
-// Null: the shape belongs to none.
+// Returns null if the shape matches no row of the table.
 const Fp8Layout* layout_of(const TensorRecord& codes, const TensorRecord& scales, bool blocks) {
     std::vector<int64_t> shape;
     std::ranges::copy_if(scales.shape, std::back_inserter(shape), [](int64_t d) { return d != 1; });

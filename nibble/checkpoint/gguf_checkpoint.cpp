@@ -1,5 +1,5 @@
-// A GGUF file behind the Checkpoint interface. NVFP4 and MXFP4 tensors are quantized matrices in canonical form; all
-// others are plain, decoded and rounded to BF16 (FP32 where published folders hold that).
+// Implements Checkpoint for a GGUF file. NVFP4 and MXFP4 tensors are quantized matrices in canonical form; all others
+// are plain, decoded and rounded to BF16 (F32 where published folders use F32).
 #include "base/map_faults.h"
 #include "checkpoint/export.h"
 #include "checkpoint/gguf_import.h"
@@ -15,8 +15,8 @@ Format quantized_format(GgmlType type) {
     return type == GgmlType::nvfp4 ? Format::nvfp4 : type == GgmlType::mxfp4 ? Format::mxfp4 : Format::none;
 }
 
-// One row of blocks to canonical codes and scales. Errors: what ggml reads as an ordinary scale and the formats do not
-// have.
+// Unpacks one row of blocks into canonical codes and scales. Error: a scale that ggml accepts but the format does not
+// define.
 Status unpack_row(GgmlType type, Bytes row, uint8_t* codes, uint8_t* scales) {
     const auto* block = reinterpret_cast<const uint8_t*>(row.data());
     const uint8_t* end = block + row.size();
@@ -32,7 +32,7 @@ Status unpack_row(GgmlType type, Bytes row, uint8_t* codes, uint8_t* scales) {
         unpack_nvfp4(block, codes, scales);
         for (int s = 0; s < 4; ++s) {
             if (scales[s] & 0x80) return fail("block scale {:#x} with a sign bit", scales[s]);
-            if (scales[s] == e4m3_nan_code) scales[s] = 0;  // what ggml makes of it
+            if (scales[s] == e4m3_nan_code) scales[s] = 0;  // ggml decodes it as 0
         }
         codes += 32;
         scales += 4;
@@ -102,7 +102,7 @@ public:
         return scratch.view();
     }
 
-    // Rows of one range may lie apart in the file; whole tensors are told at their last row.
+    // Rows of one range may be scattered in the file, so pages are released only after the last row.
     void done_with(size_t index, int64_t begin, int64_t count) const override {
         const GgufSourceTensor& t = source_.tensors()[index];
         if (begin + count == t.rows()) source_.file().done_with(t.data());

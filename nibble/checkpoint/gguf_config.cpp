@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// What a config builder reads, below "<architecture>.". Any other key might change the numbers, so it is an error.
+// Keys below "<architecture>." that a config builder reads. Any other key might change the numbers, so it is an error.
 constexpr std::array common_keys{"context_length",
                                  "embedding_length",
                                  "block_count",
@@ -109,13 +109,13 @@ private:
     Result<double> finite_or(const std::string& full_key, double fallback) const {
         return m_.has(full_key) ? finite(full_key) : fallback;
     }
-    // A dimension: products of two stay far inside 63 bits.
+    // Reads a dimension, limited so that the product of two dimensions cannot overflow.
     Result<int64_t> size(std::string_view name) const {
         NIBBLE_TRY(const int64_t value, uniform(name));
         if (value < 1 || value > INT32_MAX) return fail("metadata key '{}' is {}", key(name), value);
         return value;
     }
-    // A layer has a tensor at least, so a count beyond that is a lie that loops would follow.
+    // Every layer has at least one tensor; a larger count is rejected, because loops would follow it.
     Result<int64_t> layer_count() const {
         NIBBLE_TRY(const int64_t layers, size("block_count"));
         if (layers > static_cast<int64_t>(file_.tensors().size()))
@@ -124,7 +124,7 @@ private:
         return layers;
     }
 
-    // A value that may be stored once or per layer, where the Hugging Face model has it once.
+    // Reads a value that GGUF may store once or per layer, but that the Hugging Face model has only once.
     Result<int64_t> uniform(std::string_view name) const {
         NIBBLE_TRY(const auto values, m_.integers(key(name)));
         if (values.empty()) return fail("metadata key '{}' is an empty array", key(name));
@@ -236,7 +236,8 @@ private:
         return Ok{};
     }
 
-    // Mixtral when there are experts, Mistral when attention slides, Llama otherwise: the mathematics is the same.
+    // Mixtral if there are experts, Mistral if attention has a sliding window, else Llama. All compute the same
+    // functions.
     Status llama() {
         NIBBLE_CHECK(only_known_keys(llama_keys));
         NIBBLE_TRY(const int64_t experts, m_.integer_or(key("expert_count"), 0));
@@ -254,7 +255,7 @@ private:
         if (slides) {
             NIBBLE_CHECK(integer("sliding_window", "attention.sliding_window"));
         } else if (experts > 0) {
-            c_["sliding_window"] = nullptr;  // transformers' default is not "none" everywhere
+            c_["sliding_window"] = nullptr;  // explicit, because transformers' default is not null in all versions
         }
         const bool attention_bias = any_layer_has("attn_q.bias"), mlp_bias = any_layer_has("ffn_up.bias");
         if (experts > 0 || slides) {
@@ -293,7 +294,7 @@ private:
         c_["hidden_act"] = "silu";
         NIBBLE_CHECK(sizes());
         NIBBLE_CHECK(rope(10000));
-        if (arch_ == "qwen2") {  // its attention takes the head size from these two, and always has biases
+        if (arch_ == "qwen2") {  // qwen2's attention derives the head size from these two, and always has biases
             const int64_t hidden = c_["hidden_size"], heads = c_["num_attention_heads"], head_dim = c_["head_dim"];
             if (head_dim * heads != hidden) return fail("qwen2 with heads of {} is not expressible", head_dim);
         } else {
@@ -306,7 +307,8 @@ private:
         NIBBLE_CHECK(integer("num_experts", "expert_count"));
         NIBBLE_CHECK(integer("num_experts_per_tok", "expert_used_count"));
         NIBBLE_CHECK(integer("moe_intermediate_size", "expert_feed_forward_length"));
-        NIBBLE_TRY(c_["norm_topk_prob"], m_.boolean_or(key("expert_weights_norm"), true));  // what llama.cpp computes
+        // the default is what llama.cpp computes
+        NIBBLE_TRY(c_["norm_topk_prob"], m_.boolean_or(key("expert_weights_norm"), true));
         c_["decoder_sparse_step"] = 1;
         c_["mlp_only_layers"] = Json::array();
         for (int64_t l = 0, n = c_["num_hidden_layers"]; l < n; ++l)
@@ -324,8 +326,8 @@ private:
         NIBBLE_TRY(const double local_base, finite_or(key("rope.freq_base_swa"), 10000));
         c_["rope_local_base_freq"] = shortest_decimal(local_base);
         c_["attention_bias"] = false;
-        // GGUF does not hold the query scale; like llama.cpp: the 27B model (62 layers) scales by hidden/heads, others
-        // by head_dim.
+        // GGUF does not store the query scale. As llama.cpp does: the 27B model (62 layers) scales by hidden/heads,
+        // others by head_dim.
         const int64_t layers = c_["num_hidden_layers"], hidden = c_["hidden_size"], heads = c_["num_attention_heads"];
         c_["query_pre_attn_scalar"] = layers == 62 ? hidden / heads : c_["head_dim"].get<int64_t>();
         NIBBLE_TRY(const int64_t period, m_.integer_or(key("attention.sliding_window_pattern"), 6));
@@ -342,7 +344,7 @@ private:
         return Ok{};
     }
 
-    // M: Mamba-2, *: attention, E: experts, -: MLP, from what each layer holds.
+    // Returns the layer pattern from the tensors of each layer. M: Mamba-2, *: attention, E: experts, -: MLP.
     Result<std::string> nemotron_pattern(int64_t layers) const {
         std::string pattern;
         for (int64_t l = 0; l < layers; ++l) {
@@ -360,7 +362,7 @@ private:
         return pattern;
     }
 
-    // Per-layer arrays hold 0 where a layer has no such block.
+    // Returns the largest entry of a per-layer array; layers without such a block have 0.
     Result<int64_t> largest(std::string_view name) const {
         NIBBLE_TRY(const auto values, m_.integers(key(name)));
         return values.empty() ? 0 : *std::ranges::max_element(values);
@@ -392,7 +394,8 @@ private:
         return Ok{};
     }
 
-    // The width of a plain MLP layer; without one, the field is unused and takes the metadata's largest width.
+    // Returns the width of a plain MLP layer. Without one the field is unused and gets the largest width of the
+    // metadata.
     Result<int64_t> intermediate_size(int64_t layers) const {
         for (int64_t l = 0; l < layers; ++l)
             if (const GgufTensor* up = file_.find_tensor(fmt::format("blk.{}.ffn_up.weight", l))) return up->shape[0];
@@ -408,7 +411,8 @@ private:
         const int64_t heads = c_["mamba_num_heads"], hidden = c_["hidden_size"];
         if (heads < 1 || inner % heads != 0) return fail("{} Mamba channels do not divide into {} heads", inner, heads);
         c_["mamba_head_dim"] = inner / heads;
-        c_["expand"] = hidden > 0 && inner % hidden == 0 ? inner / hidden : 2;  // unused beside heads x head_dim
+        // not used together with heads x head_dim
+        c_["expand"] = hidden > 0 && inner % hidden == 0 ? inner / hidden : 2;
         c_["mamba_hidden_act"] = "silu";
         c_["use_conv_bias"] = any_layer_has("ssm_conv1d.bias");
         c_["mamba_proj_bias"] = any_layer_has("ssm_in.bias");
@@ -461,7 +465,7 @@ bool has_own_head(const GgufFile& file) {
     const GgufTensor* head = file.find_tensor("output.weight");
     const GgufTensor* embedding = file.find_tensor("token_embd.weight");
     if (!head || !embedding) return head != nullptr;
-    // The scale of an NVFP4 matrix stands in a tensor of its own.
+    // An NVFP4 matrix has its scale in a separate tensor, so equal bytes do not prove a copy.
     return head->type == GgmlType::nvfp4 || head->type != embedding->type || head->shape != embedding->shape ||
            !std::ranges::equal(head->data, embedding->data);
 }
@@ -482,7 +486,7 @@ Result<Json> gguf_generation_config(const GgufFile& file) {
         NIBBLE_TRY(const int64_t id, m.integer(key));
         add_stop(id);
     }
-    // Converters often leave out the end of a turn; llama.cpp then goes by the token's text, and so do we.
+    // Converters often leave out the end-of-turn token. llama.cpp then recognizes it by its text; this does the same.
     if (!m.has("tokenizer.ggml.eot_token_id") && m.has("tokenizer.ggml.tokens")) {
         NIBBLE_TRY(const auto* tokens, m.strings("tokenizer.ggml.tokens"));
         static constexpr std::array<std::string_view, 4> ends{"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};

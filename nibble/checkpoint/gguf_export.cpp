@@ -1,4 +1,4 @@
-// Writes GGUF files: the header and every offset first, then the values in any order.
+// Writes GGUF files: first the header and all offsets, then the values in any order.
 #include "architecture/canonical_config.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows of a plain matrix as FP32, with what GGUF stores instead of the weight itself.
+// Returns the rows of a plain matrix as FP32, after the transformation that GGUF requires.
 std::vector<std::byte> rows_as_f32(const MatrixView& view, GgufTransform transform) {
     const int64_t n = view.rows * view.cols;
     Matrix widened;
@@ -34,7 +34,7 @@ std::vector<std::byte> rows_as_f32(const MatrixView& view, GgufTransform transfo
     return out;
 }
 
-// Error: a block scale that ggml's decoders do not read as the format does.
+// Packs one row. Error: a block scale that ggml's decoders read as another value than the format defines.
 Status pack_row(const QuantView& row, uint8_t* out) {
     const int64_t blocks = row.cols / (row.format == Format::nvfp4 ? 64 : 32);
     for (int64_t b = 0; b < blocks; ++b) {
@@ -143,7 +143,7 @@ private:
     enum Part : int { blocks, scale, input_scale };
     static constexpr int64_t scalar_bytes = sizeof(float);
 
-    // Rows of the file.
+    // Writes rows at their position in the file.
     Status put_at(size_t index, int64_t row, Bytes bytes) {
         const GgufPlace& place = layout_.places[index];
         const int64_t offset = row * place.row_bytes;
@@ -151,8 +151,8 @@ private:
         return file_.write(place.tensor, place.offset + offset, bytes);
     }
 
-    // `count` rows in Hugging Face order. Whole heads stay where they are as a whole, so that a panel of them is one
-    // write; rows of a part of a head are written one by one.
+    // Writes `count` rows in Hugging Face order. Whole heads keep their position, so a panel of whole heads is one
+    // write; otherwise rows are written one by one.
     Status put(size_t index, int64_t row, int64_t count, Bytes bytes) {
         const GgufPlace& place = layout_.places[index];
         const int64_t row_bytes = place.row_bytes, head = place.head_dim;
@@ -173,7 +173,7 @@ private:
         return Ok{};
     }
 
-    // Reports and the manifest go beside the output, before the weights get their name.
+    // Moves reports and the manifest next to the output, before the weights get their final name.
     Status publish_documents() const {
         const auto beside = [&](const std::string& name) {
             fs::path to = spec_.out.lexically_normal();
@@ -200,18 +200,18 @@ private:
     ExportLedger ledger_;
 };
 
-// The rows of the embedding: what llama.cpp's vocabulary must have as many tokens as.
+// Returns the number of rows of the embedding; llama.cpp's vocabulary must have as many tokens.
 Result<int64_t> vocabulary_of(const GgufExportLayout& layout) {
     for (const GgufTensorSpec& t : layout.tensors)
         if (t.name == "token_embd.weight" && t.shape.size() == 2) return t.shape[0];
     return fail("the model has no embedding matrix, so it cannot be written as GGUF");
 }
 
-// Everything of the file that follows from the configuration and the list of tensors.
+// The parts of the file that follow from the configuration and the list of tensors.
 struct GgufPlan {
     GgufExportLayout layout;
     GgufLayout file;
-    std::vector<float> divisors;  // of the last tensor, when there are any
+    std::vector<float> divisors;  // data of the last tensor, rope_freqs.weight, if it exists
 };
 
 Result<GgufPlan> plan_gguf_file(ExportSpec spec) {

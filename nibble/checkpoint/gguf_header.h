@@ -1,5 +1,4 @@
-// The metadata of a GGUF file that is to be written: hyper-parameters from config.json, the tokenizer from the side
-// files.
+// The metadata of a GGUF file to be written: hyper-parameters from config.json, the tokenizer from the side files.
 #pragma once
 
 #include "checkpoint/gguf_layout.h"
@@ -9,7 +8,7 @@
 
 namespace nibble {
 
-// Metadata together with the arrays it views.
+// Metadata with the arrays that it refers to.
 struct GgufHeader {
     GgufMetadata metadata;
     std::vector<std::shared_ptr<const void>> kept{};
@@ -27,17 +26,17 @@ struct GgufHeader {
     }
 };
 
-// general.* and the keys of the architecture, in the types llama.cpp's loader insists on. Errors: a field that is
-// missing, of another type or out of range; a value that llama.cpp's model of this architecture does not compute with.
+// Adds general.* and the keys of the architecture, in the types that llama.cpp's loader requires. Errors: a field that
+// is missing, has another type or is out of range; a value that llama.cpp's model of this architecture ignores.
 Status add_gguf_hyper_parameters(const ExportSpec& spec, const ModelConfig& model, std::string_view architecture,
                                  const GgufExportLayout& layout, GgufHeader& out);
 
-// rope_freqs.weight, when config.json scales frequencies as Llama 3 does; empty otherwise.
+// Returns the values of rope_freqs.weight if config.json scales frequencies as Llama 3 does; empty otherwise.
 Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec);
 
-// tokenizer.*, padded to `vocabulary` tokens, the rows of the embedding. Takes tokenizer.json (byte-level BPE with a
-// known pre-tokenizer, or SentencePiece's BPE with byte fallback), else tokenizer.model (that BPE);
-// tokenizer_config.json and chat_template.jinja. Without any tokenizer file the model is "no_vocab": llama.cpp loads it
+// Adds tokenizer.*, padded to `vocabulary` tokens (the rows of the embedding). Reads tokenizer.json (byte-level BPE
+// with a known pre-tokenizer, or SentencePiece's BPE with byte fallback), else tokenizer.model (SentencePiece's BPE),
+// tokenizer_config.json and chat_template.jinja. Without a tokenizer file the model is "no_vocab": llama.cpp loads it
 // and works on token ids. Errors: any other tokenizer, more tokens than `vocabulary`.
 Status add_gguf_tokenizer(const ExportSpec& spec, int64_t vocabulary, GgufHeader& out);
 

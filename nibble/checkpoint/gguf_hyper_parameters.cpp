@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// Numbers of general.file_type (llama_ftype).
+// Values of general.file_type (llama_ftype).
 constexpr uint32_t ftype_f32 = 0, ftype_f16 = 1, ftype_bf16 = 32, ftype_mxfp4 = 38, ftype_nvfp4 = 39;
 constexpr uint32_t quantization_version = 2;
 
@@ -21,12 +21,12 @@ uint32_t file_type(const GgufExportLayout& layout) {
     return any(GgmlType::bf16) ? ftype_bf16 : any(GgmlType::f16) ? ftype_f16 : ftype_f32;
 }
 
-// A JSON object whose fields are read with an error that names them.
+// Reads the fields of a JSON object; errors name the field.
 class Fields {
 public:
     explicit Fields(const Json& object) : object_(object) {}
 
-    // Null fields are absent ones, as in Python.
+    // Null fields count as absent, as in Python.
     bool has(const char* field) const {
         const auto at = object_.find(field);
         return at != object_.end() && !at->is_null();
@@ -70,9 +70,9 @@ private:
     const Json& object_;
 };
 
-// The rotation of (full) attention; Gemma 3 has one object per kind of layer.
+// Parameters of the rotary embedding of (full) attention. Gemma 3 has one object per kind of layer.
 struct GgufRope {
-    Json scaling;  // null: none
+    Json scaling;  // null: no scaling
     double base = 10000;
     std::optional<double> local_base = std::nullopt;
     std::string type;
@@ -138,7 +138,7 @@ private:
         return Ok{};
     }
 
-    // llama.cpp has one activation function per architecture.
+    // llama.cpp supports one activation function per architecture.
     Status activation_is(const char* field, std::string_view expected) const {
         NIBBLE_TRY(const std::string found, config_.text_or(field, expected));
         if (found == expected) return Ok{};
@@ -161,7 +161,7 @@ private:
         return config_.integer_or("head_dim", hidden / heads);
     }
 
-    // What all but the hybrid models have.
+    // Adds the keys of all models except hybrid ones.
     Status transformer() {
         NIBBLE_CHECK(sizes());
         NIBBLE_CHECK(integer("feed_forward_length", "intermediate_size"));
@@ -181,7 +181,7 @@ private:
         NIBBLE_TRY(const GgufRope rope, rope_of(spec_.config));
         put("rope.freq_base", static_cast<float>(rope.base));
         if (rope.local_base && arch_ == "gemma3") put("rope.freq_base_swa", static_cast<float>(*rope.local_base));
-        if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's is a tensor
+        if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's scaling is stored as a tensor
         const Fields scaling(rope.scaling);
         if (rope.type != "linear" && rope.type != "yarn")
             return fail("config.json: rope scaling {} has no GGUF writer (linear, yarn and llama3 have)",
@@ -223,7 +223,7 @@ private:
         return integer("expert_used_count", "num_experts_per_tok");
     }
 
-    // qwen2, qwen3, qwen3moe, seed_oss: attention is full in every layer.
+    // For qwen2, qwen3, qwen3moe and seed_oss: attention is full in every layer.
     Status full_attention() {
         NIBBLE_CHECK(activation_is("hidden_act", "silu"));
         if (slides()) return fail("config.json: sliding windows have no counterpart in llama.cpp's {}", arch_);
@@ -255,7 +255,8 @@ private:
         return integer("attention.sliding_window", "sliding_window");
     }
 
-    // llama.cpp knows the 27B model by its 62 layers and scales queries by hidden/heads there, else by the head size.
+    // llama.cpp recognizes the 27B model by its 62 layers; it scales queries by hidden/heads there, else by the head
+    // size.
     Status gemma3_query_scale() const {
         NIBBLE_TRY(const uint32_t width, head_dim());
         NIBBLE_TRY(const uint32_t hidden, config_.integer("hidden_size"));
@@ -267,7 +268,7 @@ private:
         return fail("config.json: 'query_pre_attn_scalar' is {}, llama.cpp computes with {}", scalar, expected);
     }
 
-    // Every how many layers attention is full: as layer_types lists it, else as sliding_window_pattern says.
+    // Returns the period of full attention: from layer_types if it exists, else sliding_window_pattern.
     Result<uint32_t> gemma3_period() const {
         NIBBLE_TRY(uint32_t period, config_.integer("sliding_window_pattern"));
         if (!config_.has("layer_types")) return period;
@@ -292,9 +293,9 @@ private:
         return std::ranges::any_of(layout_.tensors, [&](const GgufTensorSpec& t) { return t.name == name; });
     }
 
-    // llama.cpp tells the layers apart by these arrays: attention has key/value heads, feed-forward layers a width,
-    // Mamba layers neither. (Its nemotron_h_moe takes every feed-forward layer for experts, as in the published
-    // models.)
+    // llama.cpp derives the kinds of layers from these arrays: attention has key/value heads, feed-forward layers have
+    // a width, Mamba layers have neither. (Its nemotron_h_moe assumes that every feed-forward layer has experts, as in
+    // the published models.)
     Status nemotron_h() {
         NIBBLE_CHECK(activation_is("mlp_hidden_act", "relu2"));
         NIBBLE_CHECK(sizes());
@@ -317,7 +318,7 @@ private:
         put("attention.value_length", width);
         NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"));
         NIBBLE_CHECK(number("attention.layer_norm_epsilon", "layer_norm_epsilon"));
-        put("rope.scaling.finetuned", false);  // no rotation at all
+        put("rope.scaling.finetuned", false);  // the model has no rotary embedding
         NIBBLE_CHECK(mamba());
         return arch_ == "nemotron_h" ? Status(Ok{}) : nemotron_experts();
     }

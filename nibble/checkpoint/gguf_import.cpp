@@ -12,7 +12,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t panel_values = int64_t{1} << 20;  // decoded at once by one thread: 4 MiB of FP32, 2 MiB of BF16
+constexpr int64_t panel_values = int64_t{1} << 20;  // values that one thread decodes at once: 4 MiB of FP32, 2 MiB of
+                                                    // BF16
 
 struct Panel {
     size_t tensor;
@@ -23,7 +24,7 @@ std::vector<Panel> cut_panels(const GgufSource& source) {
     std::vector<Panel> panels;
     for (size_t i = 0; i < source.tensors().size(); ++i) {
         const GgufSourceTensor& t = source.tensors()[i];
-        // A vector is decoded whole whichever part is asked for, so it is one panel.
+        // A vector is always decoded whole, so it is one panel.
         const int64_t step = t.shape.size() == 1 ? t.rows() : std::max<int64_t>(1, panel_values / t.cols());
         for (int64_t r = 0; r < t.rows(); r += step) panels.push_back({i, r, std::min(r + step, t.rows())});
     }
@@ -43,7 +44,7 @@ Status write_panel(const GgufSource& source, const Panel& panel, Export& out) {
 
 Status write_weights(const GgufSource& source, Export& out, int threads, int64_t total, const JobHooks& hooks) {
     const std::vector<Panel> panels = cut_panels(source);
-    std::mutex mutex;  // guards the two below and the hooks
+    std::mutex mutex;  // protects the next two variables and the hooks
     std::optional<Error> error;
     int64_t done = 0;
     ThreadPool pool(threads);

@@ -117,7 +117,7 @@ constexpr std::array known_tokenizers{
 
 std::optional<std::string> known_gguf_tokenizer(std::string_view tokenizer_json) {
     const auto tokenizer = Tokenizer::from_json(tokenizer_json);
-    if (!tokenizer.ok()) return std::nullopt;  // of a kind that is not in the table
+    if (!tokenizer.ok()) return std::nullopt;  // a kind of tokenizer that the table does not contain
     const auto ids = tokenizer->encode(probe_text, {.add_special = true});
     if (!ids.ok()) return std::nullopt;
     const std::string hash = sha256_hex(fmt::format("[{}]", fmt::join(*ids, ", ")));

@@ -1,7 +1,7 @@
-// Published tokenizers under the names that llama.cpp's converter writes as tokenizer.ggml.pre. It knows a tokenizer by
-// the SHA-256 of the list of tokens that a fixed text gives, written as Python prints it. Source: get_vocab_base_pre()
-// and convert_hf_to_gguf_update.py of ggml-org/llama.cpp, read in 2026; hashes of tokenizers without byte-level BPE are
-// left out.
+// Recognizes published tokenizers and returns the names that llama.cpp's converter writes as tokenizer.ggml.pre. A
+// tokenizer is identified by the SHA-256 of the token list (as Python prints it) of a fixed text. Source:
+// get_vocab_base_pre() and convert_hf_to_gguf_update.py of ggml-org/llama.cpp, read in 2026; tokenizers without
+// byte-level BPE are left out.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace nibble {
 
-// `tokenizer_json`: the text of the file. Empty: the table does not have this tokenizer.
+// Returns the name for the text of a tokenizer.json; no value: the table does not have this tokenizer.
 std::optional<std::string> known_gguf_tokenizer(std::string_view tokenizer_json);
 
 }  // namespace nibble

@@ -15,8 +15,8 @@ namespace {
 
 using enum GgufTransform;
 
-// Weights for which llama.cpp creates X.scale (its generic pass in llama-model.cpp), as far as the name tables hold
-// them.
+// Weights for which llama.cpp creates X.scale (its generic pass in llama-model.cpp), limited to the names of
+// gguf_names.h.
 constexpr std::array<std::string_view, 16> scalable{
     "attn_q",         "attn_k",        "attn_v",      "attn_output",   "ffn_gate",       "ffn_up",
     "ffn_down",       "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp",
@@ -24,13 +24,13 @@ constexpr std::array<std::string_view, 16> scalable{
 
 constexpr std::string_view weight_ending = ".weight";
 
-// "ffn_up" of "blk.3.ffn_up.weight".
+// Returns "ffn_up" for "blk.3.ffn_up.weight".
 std::string_view kind_of(std::string_view gguf_name) {
     if (gguf_name.ends_with(weight_ending)) gguf_name.remove_suffix(weight_ending.size());
     return gguf_name.substr(gguf_name.rfind('.') + 1);
 }
 
-// llama.cpp computes with these in FP32 and its loader expects them so.
+// Whether llama.cpp's loader requires FP32 for the tensor.
 bool always_f32(const std::string& name, size_t dims) {
     const std::string_view kind = kind_of(name);
     return dims < 2 || !name.ends_with(weight_ending) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||
@@ -44,7 +44,7 @@ Result<GgmlType> plain_type(const ExportTensor& t, const std::string& name) {
     return t.dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
 }
 
-// What a user does about a matrix that GGUF cannot hold quantized.
+// Returns advice for a matrix that GGUF cannot store quantized.
 std::string leave_out(const ExportTensor& t) {
     return fmt::format("leave it out: end the recipe's quant_cfg with {{quantizer_name: '*{}*', enable: false}}",
                        last_name(module_of_weight(t.name)));
@@ -96,7 +96,7 @@ public:
 
 private:
     struct Stack {
-        size_t place = 0;  // of the first expert seen
+        size_t place = 0;  // place of the first expert that was found
         int64_t experts = 0, have = 0;
         std::vector<bool> seen{};
     };
@@ -208,7 +208,8 @@ private:
     GgufExportLayout out_;
 };
 
-// llama.cpp's feed-forward builder multiplies by X.scale after it has added the bias, and refuses to.
+// Error: a feed-forward weight with X.scale and a bias. llama.cpp would multiply by X.scale after adding the bias, and
+// rejects such files.
 Status check_biases(const GgufExportLayout& layout) {
     std::map<std::string_view, GgmlType> types;
     for (const GgufTensorSpec& t : layout.tensors) types.emplace(t.name, t.type);

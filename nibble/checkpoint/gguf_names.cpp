@@ -12,8 +12,8 @@ namespace {
 
 using enum GgufTransform;
 
-// Their graphs give the plain MLP no scales (llama.cpp as llama-cpp-python 0.3.36 vendors it): NVFP4 there runs and
-// predicts nonsense; tests/oracles/llamacpp_families.py found it.
+// The graphs of these architectures do not apply scales in the plain MLP (llama.cpp in llama-cpp-python 0.3.36), so
+// NVFP4 weights run but give wrong outputs (found by tests/oracles/llamacpp_families.py).
 constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
 
 constexpr std::array gguf_architectures{
@@ -37,7 +37,7 @@ public:
         for (size_t i = 0; i < model_.blocks.size(); ++i) {
             const BlockConfig& b = model_.blocks[i];
             layer_ = b.layer;
-            // A layer of one block has one norm, under attention's name.
+            // A layer with one block has one norm; its name is that of attention's norm.
             const bool first = i == 0 || model_.blocks[i - 1].layer != b.layer;
             norm(b.norm, first ? "attn_norm" : architecture_.ffn_norm);
             norm(b.post_norm, first ? "post_attention_norm" : "post_ffw_norm");
@@ -69,7 +69,7 @@ private:
         add(module + ".weight", std::string(kind) + ".weight");
         bias(module, kind, has_bias);
     }
-    // q or k.
+    // Adds q or k.
     void rotated(const std::string& module, std::string_view kind, bool has_bias, int heads, const AttentionConfig& a) {
         const bool moves = architecture_.neighbours && a.rope.dims > 0 && !a.rope.interleaved;
         if (!moves) return linear(module, kind, has_bias);
@@ -91,8 +91,8 @@ private:
         norm(b.name(a.q_norm) + ".weight", "attn_q_norm");
         norm(b.name(a.k_norm) + ".weight", "attn_k_norm");
     }
-    void mixer(const BlockConfig&, const LatentAttentionConfig&) {}  // no architecture of the list has it
-    // Tensors "ffn_gate" + `suffix` ...; of expert `expert` of `count`, where there are experts.
+    void mixer(const BlockConfig&, const LatentAttentionConfig&) {}  // no listed architecture has it
+    // Adds the tensors "ffn_gate" + `suffix` ...; in a mixture, those of expert `expert` of `count`.
     void mlp(const std::string& prefix, const MlpConfig& m, std::string_view suffix, int64_t expert = -1,
              int64_t count = 0) {
         const auto one = [&](const std::string& module, std::string_view kind) {

@@ -11,9 +11,9 @@ namespace {
 
 struct Row {
     std::string_view ids;                      // separated by spaces
-    std::array<std::string_view, 5> patterns;  // applied in turn, each match a piece of its own
-    bool digits = false;                       // then every digit alone
-    bool gpt2 = false;                         // then GPT-2's own pattern, inside ByteLevel
+    std::array<std::string_view, 5> patterns;  // applied one after the other; each match becomes a piece
+    bool digits = false;                       // then each digit becomes a piece
+    bool gpt2 = false;                         // then GPT-2's own pattern is applied, inside ByteLevel
     bool nfc = false;
     bool ignore_merges = false;
     bool add_bos = false;
@@ -66,19 +66,19 @@ bool lists(std::string_view ids, std::string_view id) {
     return false;
 }
 
-// What decides where text is cut, of one stage; empty for a stage that no row has.
+// Returns a text that determines how a stage splits text; empty: a stage that no row has.
 std::string stage_text(const Json& stage) {
     const auto is = [&](const char* field, const Json& value) { return stage.value(field, Json()) == value; };
     const Json type = stage.value("type", Json());
     if (type == "Digits" && is("individual_digits", true)) return "digits";
     if (type == "ByteLevel" && !is("add_prefix_space", true))
-        return is("use_regex", false) ? "bytes" : "bytes, gpt2";  // the field's default is true
+        return is("use_regex", false) ? "bytes" : "bytes, gpt2";  // the default of the field is true
     if (type != "Split" || !is("behavior", "Isolated") || is("invert", true)) return {};
     const Json pattern = stage.value("pattern", Json()).value("Regex", Json());
     return pattern.is_string() ? "split " + pattern.get<std::string>() : std::string();
 }
 
-// The stages in order, or nothing when one is of no known kind.
+// Returns the texts of the stages in order; no value: a stage is of an unknown kind.
 std::optional<std::vector<std::string>> stage_texts(const Json& pre_tokenizer) {
     if (!pre_tokenizer.is_object()) return std::nullopt;
     std::vector<std::string> out;

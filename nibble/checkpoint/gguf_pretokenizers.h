@@ -1,5 +1,5 @@
-// How text is cut before byte-level BPE, by the id that GGUF files carry in tokenizer.ggml.pre. Source of ids, flags
-// and patterns: llama.cpp src/llama-vocab.cpp (its notes of the original tokenizer.json patterns).
+// Pre-tokenizers (how text is split before byte-level BPE) by the id in tokenizer.ggml.pre. Source of ids, flags and
+// patterns: llama.cpp src/llama-vocab.cpp, which quotes the patterns of the original tokenizer.json files.
 #pragma once
 
 #include "base/error.h"
@@ -8,17 +8,18 @@
 namespace nibble {
 
 struct GgufPreTokenizer {
-    Json normalizer;             // of tokenizer.json; null for none
+    Json normalizer;             // as in tokenizer.json; null: none
     Json pre_tokenizer;          // ends in ByteLevel
-    bool ignore_merges = false;  // a piece that is a token as a whole is not built by merges
-    bool add_bos = false;        // when the file does not say
+    bool ignore_merges = false;  // a piece that is itself a token is not built by merges
+    bool add_bos = false;        // value if the file has no such key
 };
 
-// Error: an id that is not known, with the list of those that are. (Guessing would change how text is cut, silently.)
+// Returns the pre-tokenizer of an id. Error: an unknown id, with the list of known ones. (A default would silently
+// split text differently.)
 Result<GgufPreTokenizer> gguf_pre_tokenizer(std::string_view id);
 
-// The id of the first row that cuts text as this tokenizer.json does: the same pre-tokenizer and ignore_merges. Error
-// when there is none. Normalizers other than NFC are refused; NFC itself is not compared, llama.cpp normalizes nothing.
+// Returns the id of the first row that splits text as this tokenizer.json does: same pre-tokenizer and ignore_merges.
+// Errors: there is none; a normalizer other than NFC. NFC is not compared, because llama.cpp normalizes nothing.
 Result<std::string> gguf_pre_tokenizer_id(const Json& normalizer, const Json& pre_tokenizer, bool ignore_merges);
 
 }  // namespace nibble

@@ -19,7 +19,8 @@ bool produces(std::span<const float> divisors, double base, double factor, doubl
     for (size_t i = 0; i < divisors.size(); ++i) {
         const double wavelength = 2 * std::numbers::pi * std::pow(base, static_cast<double>(i) / n);
         const double expected = llama3_divisor(wavelength, {.factor = factor, .original_length = original_length});
-        if (!(std::abs(divisors[i] - expected) <= 1e-4 * expected)) return false;  // a NaN must not pass
+        // also rejects NaNs
+        if (!(std::abs(divisors[i] - expected) <= 1e-4 * expected)) return false;
     }
     return true;
 }
@@ -35,8 +36,8 @@ Result<Json> llama3_rope_scaling(std::span<const float> divisors, double base) {
         if (!produces(divisors, base, factor, length)) continue;
         Json scaling;
         scaling["rope_type"] = "llama3";
-        // Long wavelengths are divided by the factor itself, a number people write in few digits; FP32 holds it
-        // exactly.
+        // For the longest wavelengths the divisor is the factor itself. Factors have few digits, so FP32 represents
+        // them exactly.
         scaling["factor"] = factor;
         scaling["low_freq_factor"] = Llama3Rope().low_freq_factor;
         scaling["high_freq_factor"] = Llama3Rope().high_freq_factor;

@@ -23,7 +23,7 @@ Error wrong_shape(const GgufTensor& tensor, std::string_view expected) {
                 expected);
 }
 
-// "X" of "X.scale" and of "X.weight.scale", which some third-party writers use.
+// Returns "X" for "X.scale" and for "X.weight.scale", which some third-party writers use.
 std::string_view base_of(std::string_view name, std::string_view suffix) {
     name.remove_suffix(suffix.size());
     if (name.ends_with(weight_suffix)) name.remove_suffix(weight_suffix.size());
@@ -43,7 +43,7 @@ Result<std::vector<int64_t>> hf_shape(const GgufTensor& tensor, GgufTransform tr
             return std::vector<int64_t>{s[0], 1, s[1]};
         case GgufTransform::flatten: {
             int64_t n = 1;
-            for (const int64_t d : s) n *= d;  // checked by the reader
+            for (const int64_t d : s) n *= d;  // no overflow: the reader has checked the product
             return std::vector<int64_t>{n};
         }
         case GgufTransform::experts:
@@ -90,7 +90,7 @@ Status GgufSource::map_tensors() {
     GgufParts parts;
     for (const GgufPart& part : list) parts[part.gguf].push_back(&part);
     for (const GgufTensor& tensor : file_->tensors()) NIBBLE_CHECK(add(parts, tensor, name));
-    // A file cut short by its writer still parses.
+    // A truncated file can still be parsed, so every required tensor is checked.
     for (const GgufPart& part : list)
         if (part.gguf.ends_with(weight_suffix) && !file_->find_tensor(part.gguf))
             return fail("the file has no tensor {}", gguf_shown(part.gguf));
@@ -98,7 +98,7 @@ Status GgufSource::map_tensors() {
 }
 
 Status GgufSource::add(const GgufParts& parts, const GgufTensor& tensor, std::string_view architecture) {
-    if (tensor.name == "rope_freqs.weight") return Ok{};  // in the config, as rope_scaling
+    if (tensor.name == "rope_freqs.weight") return Ok{};  // read as rope_scaling of the config
     if (tensor.name == "output.weight" && config_["tie_word_embeddings"] == true) {
         notes_.push_back("output.weight is a copy of token_embd.weight: it is used once");
         return Ok{};
@@ -143,7 +143,7 @@ Status GgufSource::add(const GgufParts& parts, const GgufTensor& tensor, std::st
     return Ok{};
 }
 
-// The values of X.SUFFIX for X.weight: one, or one per expert. Empty where the file has none.
+// Returns the values of X.SUFFIX for X.weight: one, or one per expert; empty: the file has no such tensor.
 Result<std::vector<float>> GgufSource::scales_of(const GgufTensor& tensor, std::string_view suffix,
                                                  int64_t count) const {
     if (!tensor.name.ends_with(weight_suffix)) return std::vector<float>();
@@ -191,7 +191,8 @@ Status GgufSource::read_rows(const GgufSourceTensor& tensor, int64_t begin, int6
     const GgmlType type = tensor.source->type;
     const int64_t rows = tensor.rows(), cols = tensor.cols(), count = (end - begin) * cols;
     const bool rope = tensor.head_dim > 0;
-    if (tensor.shape.size() == 1) {  // one block may span several "rows": decode all of it, vectors are short
+    if (tensor.shape.size() == 1) {  // one block may span several entries of a vector; vectors are short, so all of it
+                                     // is decoded
         std::vector<float> all(rows);
         NIBBLE_CHECK(ggml_dequantize(type, data, all.data(), rows, tensor.scale).within(tensor.name));
         for (int64_t r = begin; r < end; ++r) out[r - begin] = all[rope ? gguf_row_of_hf_row(r, tensor.head_dim) : r];

@@ -11,7 +11,7 @@ namespace {
 
 enum class StoredTokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
-// Precondition of the text: UTF-8, which everything that comes here has been checked for.
+// Returns the text as a JSON string. Precondition: UTF-8, which has been checked for all texts here.
 std::string quoted(std::string_view text) { return nlohmann::json(text).dump(); }
 
 struct Merge {
@@ -43,7 +43,7 @@ private:
         return types_.empty() ? StoredTokenType::normal : static_cast<StoredTokenType>(types_[id]);
     }
 
-    // Converters fill the vocabulary up to the size of the embedding with these; they are no tokens of the tokenizer.
+    // Converters pad the vocabulary to the size of the embedding with these; they are not tokens of the tokenizer.
     bool is_padding(size_t id) const {
         return type(id) == StoredTokenType::unused && (*tokens_)[id] == fmt::format("[PAD{}]", id);
     }
@@ -66,7 +66,7 @@ private:
         return Ok{};
     }
 
-    // The text of the token that a metadata key names, when it names one.
+    // Returns the text of the token whose id a metadata key contains; no value: the key is absent.
     Result<std::optional<std::string_view>> special(std::string_view name) const {
         const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
         if (!m_.has(key)) return std::optional<std::string_view>();
@@ -95,7 +95,7 @@ private:
         merges_.reserve(merges->size());
         for (size_t i = 0; i < merges->size(); ++i) {
             const std::string_view merge = (*merges)[i];
-            const size_t space = merge.find(' ', 1);  // a part is never empty
+            const size_t space = merge.find(' ', 1);  // a part is never empty, so the search begins at 1
             if (space == std::string_view::npos) return fail("tokenizer.ggml.merges[{}] is not two parts", i);
             merges_.push_back({merge.substr(0, space), merge.substr(space + 1)});
             for (const std::string_view part : {merges_.back().left, merges_.back().right})
@@ -106,7 +106,8 @@ private:
         return Ok{};
     }
 
-    // As transformers' LlamaConverter does: spaces become U+2581, one in front if the model wants it; no pre-tokenizer.
+    // As in transformers' LlamaConverter: spaces become U+2581, one is prepended if the model requires it, and there is
+    // no pre-tokenizer.
     Status sentence_piece() {
         constexpr const char* blank = "\u2581";
         NIBBLE_TRY(const bool prefix, m_.boolean_or("tokenizer.ggml.add_space_prefix", true));
@@ -132,9 +133,9 @@ private:
         return rebuild_merges();
     }
 
-    // SentencePiece joins, among all neighbours that form a piece, those of the highest score. As a list of merges:
-    // every split of every piece into two pieces, by falling score; equals by falling lengths of the left, then the
-    // right part in characters, then by rising ids (transformers' generate_merges).
+    // SentencePiece always joins the adjacent pair that forms the piece with the highest score. The equivalent list of
+    // merges has every split of every piece into two pieces, by falling score; then by falling length of the left and
+    // the right part in characters; then by rising ids (transformers' generate_merges).
     Status rebuild_merges() {
         NIBBLE_TRY(const GgufArray* scores, m_.array("tokenizer.ggml.scores", GgufValueType::f32));
         if (scores->count != tokens_->size())
@@ -150,7 +151,7 @@ private:
             const std::string_view piece = (*tokens_)[id];
             const float score = scores->at<float>(id);
             if (score != score) return fail("the score of token {} is not a number", id);
-            // All its splits are looked up: quadratic in its length.
+            // All its splits are looked up, which takes quadratic time in its length.
             if (piece.size() > 1024) return fail("token {} of {} bytes is too long", id, piece.size());
             starts.clear();
             for (size_t i = 0; i < piece.size(); i += utf8_step(piece, i).size) starts.push_back(i);
@@ -192,7 +193,7 @@ private:
         return added;
     }
 
-    // Tokens around each text: the template form of a post-processor.
+    // Adds the post-processor's template: the special tokens around a text.
     Status add_template() {
         NIBBLE_TRY(const bool bos, m_.boolean_or("tokenizer.ggml.add_bos_token", add_bos_));
         NIBBLE_TRY(const bool eos, m_.boolean_or("tokenizer.ggml.add_eos_token", false));
@@ -226,7 +227,7 @@ private:
         return Ok{};
     }
 
-    // The vocabulary is written as text: an ordered JSON object of 150,000 keys would be searched linearly.
+    // The vocabulary is written as text, because an ordered JSON object searches its 150,000 keys linearly.
     Result<std::string> tokenizer_json() {
         NIBBLE_CHECK(add_template());
         Json head = {{"version", "1.0"},
@@ -282,7 +283,7 @@ private:
         return config.dump(2) + "\n";
     }
 
-    // One template, or a default with named ones beside it.
+    // Returns one template, or a default template with additional named ones.
     Result<Json> chat_template() const {
         constexpr const char* key = "tokenizer.chat_template";
         Json templates;
@@ -306,11 +307,11 @@ private:
 
     const GgufMetadata& m_;
     const std::vector<std::string_view>* tokens_ = nullptr;
-    std::vector<int64_t> types_;  // empty: all normal
+    std::vector<int64_t> types_;  // empty: all tokens are normal
     std::unordered_map<std::string_view, size_t> ids_;
     std::vector<Merge> merges_;
     Json normalizer_, pre_tokenizer_, decoder_, post_processor_;
-    Json model_ = Json::object();  // fields of "model" that differ from the defaults
+    Json model_ = Json::object();  // fields of "model" whose values differ from the defaults
     bool add_bos_ = false, add_eos_ = false;
 };
 

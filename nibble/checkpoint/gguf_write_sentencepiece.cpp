@@ -7,7 +7,7 @@ namespace {
 using Model = SentencePieceModel;
 using TokenType = GgufVocabulary::TokenType;
 
-// GGUF numbers the kinds of pieces as sentencepiece does.
+// GGUF and sentencepiece use the same numbers for the kinds of pieces.
 static_assert(int(TokenType::byte) == int(Model::Type::byte) && int(TokenType::unused) == int(Model::Type::unused) &&
               int(TokenType::user_defined) == int(Model::Type::user_defined));
 
@@ -41,8 +41,8 @@ Status write_sentencepiece(const ExportSpec& spec, std::string_view bytes, const
     out.metadata.add("tokenizer.ggml.add_space_prefix", model.add_dummy_prefix);
     out.metadata.add("tokenizer.ggml.remove_extra_whitespaces", model.remove_extra_whitespaces);
     v.write(out);
-    // What the model itself says comes before config.json's numbers; Hugging Face's LlamaTokenizer adds BOS unless
-    // told.
+    // The ids of the model take precedence over config.json. Hugging Face's LlamaTokenizer adds BOS unless a field
+    // disables it.
     Json config = spec.config;
     if (model.bos >= 0) config["bos_token_id"] = static_cast<uint64_t>(model.bos);
     if (model.eos >= 0) config["eos_token_id"] = static_cast<uint64_t>(model.eos);

@@ -15,10 +15,10 @@ namespace {
 using TokenType = GgufVocabulary::TokenType;
 
 constexpr std::string_view blank = "\u2581";       // SentencePiece's space
-constexpr std::string_view byte_space = "\u0120";  // the space of byte-level vocabularies
+constexpr std::string_view byte_space = "\u0120";  // the space in byte-level vocabularies
 constexpr float added_score = -1000, no_score = -1e9F;
 
-// The text of a side file, empty when there is none.
+// Returns the text of a side file; no value: there is none.
 Result<std::optional<std::string>> side_file(const ExportSpec& spec, std::string_view name) {
     for (const Checkpoint::SideFile& file : spec.side_files) {
         if (file.name != name) continue;
@@ -37,7 +37,8 @@ Result<Json> side_json(const ExportSpec& spec, std::string_view name) {
     return json;
 }
 
-// Converters take these for control tokens whatever tokenizer.json says: models were published with wrong flags.
+// Converters treat these as control tokens whatever tokenizer.json contains, because models were published with wrong
+// flags.
 bool looks_special(std::string_view t) {
     const auto between = [&](std::string_view a, std::string_view b) { return t.starts_with(a) && t.ends_with(b); };
     return t == "<pad>" || t == "<mask>" || t == "<2mass>" || t == "[@BOS@]" || between("<|", "|>") ||
@@ -61,7 +62,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 
 class TokenizerWriter {
 public:
-    // `text`: of tokenizer.json.
+    // `text`: the contents of tokenizer.json.
     TokenizerWriter(const ExportSpec& spec, std::string_view text, const TokenizerFile& file, const Json& config,
                     GgufHeader& out)
         : spec_(spec), text_(text), file_(file), config_(config), out_(out) {}
@@ -114,14 +115,14 @@ private:
         return Ok{};
     }
 
-    // Spaces become U+2581, one in front if the model wants it; no other cutting. Result: whether one goes in front.
+    // Checks that spaces become U+2581 and that text is not split otherwise. Returns whether a space is prepended.
     Result<bool> space_prefix() const {
         const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", blank}};
         const Json prepend = {{"type", "Prepend"}, {"prepend", blank}};
         const Json both = {{"type", "Sequence"}, {"normalizers", {prepend, replace}}};
         const Json normalizer = file_.document.value("normalizer", Json());
         const Json pre = file_.document.value("pre_tokenizer", Json());
-        // After the replacement there is no space left to split at (Gemma).
+        // After the replacement there is no space left at which Split could split (Gemma).
         const bool cuts_nothing = pre.is_null() || (pre.is_object() && pre.value("type", Json()) == "Split" &&
                                                     pre.value("pattern", Json()) == Json{{"String", " "}});
         if (cuts_nothing && normalizer == replace) return false;
@@ -135,9 +136,9 @@ private:
         return fail("its normalizer and pre-tokenizer are not SentencePiece's as llama.cpp computes them");
     }
 
-    // llama.cpp joins, among all neighbours that form a piece, those of the highest score: minus the number of the
-    // first merge that makes the piece. That is the same tokenizer only if merges that make one piece are neighbours in
-    // order.
+    // llama.cpp always joins the adjacent pair that forms the piece with the highest score; here the score is minus the
+    // index of the first merge that makes the piece. This is the same tokenizer only if all merges that make the same
+    // piece are adjacent in the list.
     Status sentence_piece() {
         NIBBLE_TRY(const bool prefix, space_prefix());
         out_.metadata.add("tokenizer.ggml.model", std::string("llama"));
@@ -174,7 +175,8 @@ private:
         out_.add_strings("tokenizer.ggml.merges", std::move(merges));
     }
 
-    // Whether a token goes in front and at the end: what the post-processor's template does, else what the config says.
+    // Writes whether tokens are added before and after a text: according to the post-processor's template, else to the
+    // config.
     Status write_ends() {
         bool bos = config_.value("add_bos_token", Json()) == true, eos = config_.value("add_eos_token", Json()) == true;
         const Json processor = file_.document.value("post_processor", Json::object());
@@ -186,7 +188,7 @@ private:
             if (type != "TemplateProcessing")
                 return fail("post-processor {} has no counterpart in llama.cpp", type.dump());
             const Json single = stage.value("single", Json::array());
-            // Only these two tokens can be added; "Sequence" items are the text.
+            // Only these two tokens can be added. A "Sequence" item stands for the text.
             const auto adds = [&](const Json& item, const char* name) -> Result<bool> {
                 const Json token = item.is_object() ? item.value("SpecialToken", Json()) : Json();
                 if (!token.is_object()) return false;
@@ -217,7 +219,7 @@ private:
     std::vector<uint64_t> added_;
 };
 
-// One template, or a default with named ones beside it.
+// Adds one template, or a default template with additional named ones.
 Status add_chat_template(const ExportSpec& spec, const Json& config, GgufHeader& out) {
     constexpr const char* key = "tokenizer.chat_template";
     Json chat = config.value("chat_template", Json());
@@ -242,7 +244,7 @@ Status add_chat_template(const ExportSpec& spec, const Json& config, GgufHeader&
     return Ok{};
 }
 
-// A model without a tokenizer: only the ids of config.json.
+// Describes a model without a tokenizer, for which config.json has only ids.
 Status no_vocabulary(const ExportSpec& spec, GgufHeader& out) {
     for (const char* name : {"tekken.json", "vocab.json"}) {
         NIBBLE_TRY(const auto found, side_file(spec, name));

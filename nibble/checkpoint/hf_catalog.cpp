@@ -15,7 +15,8 @@ namespace {
 
 std::string join(std::string_view module, std::string_view suffix) { return fmt::format("{}.{}", module, suffix); }
 
-// Shapes that mean the same: exporters differ in dimensions of size 1 ([] and [1]; [a, 1, b, 1] and [a, b]).
+// Whether two shapes differ only in dimensions of size 1, which exporters write differently ([] and [1]; [a, 1, b, 1]
+// and [a, b]).
 bool same_but_ones(std::span<const int64_t> a, std::span<const int64_t> b) {
     const auto squeezed = [](std::span<const int64_t> s) {
         std::vector<int64_t> out;
@@ -33,14 +34,14 @@ bool dtype_fits(const StoredPart& part, DType dtype) {
             return dtype == part.dtype || (part.dtype == DType::u8 && dtype == DType::f8_e8m0);
         case Part::float_scales:
         case Part::tensor_scale:
-        case Part::input_scale:  // exporters write them in the model's dtype, too; widening is exact
+        case Part::input_scale:  // exporters also use the model's dtype; widening is exact
             return is_scale_dtype(dtype);
     }
     __builtin_unreachable();
 }
 
-// Names that multiply, whatever they are called: vLLM and Model Optimizer, DeepSeek and transformers, DeepSeek-V4,
-// Mistral's own format.
+// All these names hold multipliers: vLLM and Model Optimizer, DeepSeek and transformers, DeepSeek-V4, Mistral's own
+// format.
 constexpr std::array<std::string_view, 4> scale_names{"weight_scale", "weight_scale_inv", "scale", "qscale_weight"};
 constexpr std::array<std::string_view, 3> input_names{"input_scale", "activation_scale", "qscale_act"};
 
@@ -51,7 +52,7 @@ std::span<const std::string_view> other_names(const StoredPart& part) {
     return {};
 }
 
-// Which tensors are scales of the KV cache: a last name, and the module that must hold it.
+// Recognizes scales of the KV cache by the last part of the name and the module that must contain it.
 struct KvName {
     std::string_view last, holder, scale, projection;
 };
@@ -59,10 +60,10 @@ constexpr std::array kv_names{
     KvName{"k_scale", "", "k_scale", "k_proj"},
     KvName{"v_scale", "", "v_scale", "v_proj"},
     KvName{"q_scale", "", "q_scale", "q_proj"},
-    KvName{"output_scale", "k_proj", "k_scale", "k_proj"},  // AutoFP8 and the first compressed-tensors
+    KvName{"output_scale", "k_proj", "k_scale", "k_proj"},  // written by AutoFP8 and early compressed-tensors
     KvName{"output_scale", "v_proj", "v_scale", "v_proj"},
     KvName{"output_scale", "q_proj", "q_scale", "q_proj"},
-    KvName{"kv_scale", "", "k_scale", "k_proj"},  // one for both, in the first FP8 caches of vLLM
+    KvName{"kv_scale", "", "k_scale", "k_proj"},  // one scale for K and V, in early FP8 caches of vLLM
     KvName{"kv_scale", "", "v_scale", "v_proj"},
 };
 
@@ -151,7 +152,7 @@ Status Catalog::take_input_scale(std::string_view module, const StoredPart& part
 
 Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::string_view stored_type,
                                std::string_view says) {
-    // The codes come first: their shape gives all others.
+    // The codes are found first, because their shape determines all others.
     const auto probe = stored_parts(dialect_, scheme, false, 1, 128).front();
     const std::string codes_name = join(module, probe.suffix);
     const ModelTensor* codes = files_.find(codes_name);
@@ -245,7 +246,7 @@ Status Catalog::take_kv_scales(std::optional<KvFormat> said) {
             NIBBLE_TRY(const float checked, read_scalar(t, false));
             static_cast<void>(checked);
 
-            // compressed-tensors hangs them on the attention module, Model Optimizer on the projection.
+            // The scales belong to the attention module in compressed-tensors and to the projection in Model Optimizer.
             const std::string_view parent = parent_name(name);
             std::string canonical = join(parent, kv.scale);
             if (last_name(parent) != kv.projection) {
@@ -266,7 +267,7 @@ Status Catalog::take_kv_scales(std::optional<KvFormat> said) {
         }
     }
     kv_ = said.value_or(any ? KvFormat::fp8 : KvFormat::none);
-    // The cast formats are those without stored scales: engines assume 1.
+    // Formats without stored scales are casts; engines assume scale 1.
     if (!any && kv_ == KvFormat::fp8) kv_ = KvFormat::fp8_cast;
     if (!any && kv_ == KvFormat::nvfp4) kv_ = KvFormat::nvfp4_cast;
     return Ok{};
@@ -295,7 +296,7 @@ void Catalog::take_grid(std::string_view module, CodeGrid grid, std::string_view
     entry.tensor = {.name = join(module, "weight"),
                     .shape = {grid.rows, grid.cols},
                     .dtype = DType::bf16,
-                    .listed_module = true,  // as BF16 it is an exception
+                    .listed_module = true,  // in BF16 the module is an exception
                     .file = file_of(*parts.front()),
                     .stored_type = std::string(stored_type)};
     for (const ModelTensor* part : parts) {
@@ -316,14 +317,14 @@ std::vector<std::string> Catalog::stacked_modules() const {
     return modules;
 }
 
-// `experts`: as what the stack is seen; null when it is none of experts that nibble knows.
+// `experts`: how the stack is split; null: its kind of experts is unknown.
 void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
     const auto shape = stack.shape();
     CatalogEntry entry{.data = stack.codes};
     entry.tensor = {.name = stack.name,
                     .shape = shape,
                     .dtype = DType::bf16,
-                    .listed_module = true,  // as BF16 it is an exception
+                    .listed_module = true,  // in BF16 the module is an exception
                     .file = file_of(*stack.codes),
                     .stored_bytes = stack.stored_bytes,
                     .stored_type = std::string(stack.stored_type)};
@@ -386,7 +387,7 @@ Status Catalog::take_plain(const std::function<bool(std::string_view module)>& l
     return Ok{};
 }
 
-// What the tensors say about inputs, against the configuration.
+// Compares the tensors' input scales with the configuration.
 Status Catalog::check_inputs() {
     for (const auto& [says, inputs] : inputs_) {
         if (inputs.missing && inputs.stored)
@@ -414,7 +415,8 @@ Status Catalog::check_inputs() {
 
 Result<std::vector<CatalogEntry>> Catalog::finish() {
     NIBBLE_CHECK(check_inputs());
-    std::ranges::stable_sort(entries_, {}, [](const CatalogEntry& e) { return e.data; });  // one array: file order
+    // the data pointers are elements of one array in file order
+    std::ranges::stable_sort(entries_, {}, [](const CatalogEntry& e) { return e.data; });
     std::unordered_set<std::string_view> names;
     for (const CatalogEntry& e : entries_)
         if (!names.insert(e.tensor.name).second)

@@ -1,6 +1,6 @@
-// What a Hugging Face folder holds, as canonical tensors over the stored ones. A dialect's reader decides which modules
-// are quantized and how, and takes their parts; everything nobody took is a plain tensor, or an error when it looks
-// like a part of some quantization.
+// The tensors of a Hugging Face folder, as canonical tensors that refer to stored ones. A dialect's reader decides
+// which modules are quantized and how, and takes their parts. All remaining tensors are plain; one that looks like part
+// of a quantized matrix is an error.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -21,75 +21,78 @@ namespace nibble {
 struct CatalogEntry {
     CheckpointTensor tensor;
     const ModelTensor* data = nullptr;  // plain bytes, or codes
-    int64_t first = 0;                  // plain: element of `data` where the tensor begins (one expert of a stack)
-    int64_t stride = 0;                 // plain and stored as [in, out]: elements from one input to the next
+    int64_t first = 0;   // for plain tensors: element of `data` where the tensor begins (one expert of a stack)
+    int64_t stride = 0;  // for plain tensors stored as [in, out]: elements from one input to the next
     const ModelTensor* block_scales = nullptr;
     const ModelTensor* float_scales = nullptr;
     float tensor_scale = 1.0f;
-    std::shared_ptr<const CodeGrid> grid;  // plain: decoded from codes; then `first` and `stride` have no meaning
-    GridMatrix matrix{};                   // one matrix of the grid; of a whole stack: its orientation
+    std::shared_ptr<const CodeGrid> grid;  // for plain tensors that are decoded from codes; `first` and `stride` are
+                                           // then unused
+    GridMatrix matrix{};                   // the matrix of the grid; for a whole stack: its orientation
 };
 
 class Catalog {
 public:
-    // `files` must outlive the catalog. `decoded` is the dtype that quantized matrices decode to.
+    // `files` must outlive the catalog. `decoded`: the dtype to which quantized matrices decode.
     Catalog(const ModelFiles& files, Dialect dialect, DType decoded, ScaleReading scales = ScaleReading::checked)
         : files_(files), dialect_(dialect), decoded_(decoded), scales_(scales) {}
 
-    // Takes the stacks of quantized experts (stacked_codes.cpp), for take_plain() to add. To be called before
-    // quantized_modules().
+    // Takes the stacks of quantized experts (stacked_codes.cpp); take_plain() adds their matrices. Call before
+    // quantized_modules(). Error: a stack without its scales, or with wrong shapes.
     Status take_stacked_codes();
 
-    // The modules of these stacks: "model.layers.0.mlp.experts.gate_up_proj".
+    // Returns the modules of these stacks: "model.layers.0.mlp.experts.gate_up_proj".
     std::vector<std::string> stacked_modules() const;
 
-    // Takes one matrix that is decoded as it is read. `parts`: the tensors that it consists of, the codes first. Scales
-    // of its inputs are left out.
+    // Takes one matrix that is decoded while it is read. `parts`: its tensors, the codes first. Input scales are
+    // dropped.
     void take_grid(std::string_view module, CodeGrid grid, std::string_view stored_type,
                    std::span<const ModelTensor* const> parts);
 
-    // Modules that have at least one tensor only quantized linears have ("P.weight_scale", "P.weight_packed" ...), in
-    // file order.
+    // Returns the modules with at least one tensor that only quantized linears have ("P.weight_scale",
+    // "P.weight_packed" ...), in file order.
     std::vector<std::string> quantized_modules() const;
 
-    // The modules of all tensors, in file order.
+    // Returns the modules of all tensors, in file order.
     std::vector<std::string_view> modules() const;
 
-    // The tensor of a module that holds a part, under any published name of it; null when there is none.
+    // Returns the tensor that holds a part of a module, under any published name of the part; null: none.
     const ModelTensor* find_part(std::string_view module, const StoredPart& part) const;
     const ModelTensor* find(std::string_view module, std::string_view suffix) const;
 
-    // Takes the parts of one quantized linear. Error: a part is missing, has another dtype or shape than the scheme
-    // asks, or a scalar is not a positive number (ScaleReading::checked). `says` names the place of the scheme for
-    // messages: "quant_algo NVFP4". The tensors decide about input scales: without one the inputs stay unquantized
-    // (finish() refuses that for a part of the matrices of one scheme), and one that the scheme has no use for is left
-    // out. A note reports both.
+    // Takes the parts of one quantized linear. Errors: a part is missing or has a dtype or shape that contradicts the
+    // scheme; a scalar is not a positive number (ScaleReading::checked). `says` is the source of the scheme for
+    // messages: "quant_algo NVFP4". The tensors determine input scales: without one, the inputs stay unquantized
+    // (finish() rejects this if only some matrices of a scheme lack it), and a scale that the scheme does not use is
+    // dropped. Both add a note.
     Status take_quantized(std::string_view module, Scheme scheme, std::string_view stored_type, std::string_view says);
 
-    // Takes the KV cache scales under their canonical names. `said`: what the configuration says; nothing: it has no
-    // place for that, and the tensors decide. Error: scales although it says that there is no format.
+    // Takes the KV cache scales under their canonical names. `said`: the format in the configuration; no value: the
+    // configuration has no such key, and the tensors decide. Error: scales although the configuration states that there
+    // is no format.
     Status take_kv_scales(std::optional<KvFormat> said);
 
-    // Takes zero points that are zero: they change nothing. Error: one that is not.
+    // Takes zero points that are zero, which change nothing. Error: a zero point that is not zero.
     Status take_zero_points();
 
-    // Counts a quantized module that the list of exceptions names, for a note.
+    // Counts a quantized module that the list of exceptions names; finish() adds a note.
     void add_excluded(std::string_view module);
 
-    // Adds all other tensors as plain ones, stacked experts as one matrix each (stacked_experts.h). `listed` says
-    // whether an unquantized module is named in the list of exceptions.
+    // Adds all other tensors as plain ones, and stacked experts as one matrix each (stacked_experts.h). `listed`
+    // returns whether the list of exceptions names an unquantized module.
     Status take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config);
 
     std::string file_of(const ModelTensor& tensor) const { return files_.shard_names()[size_t(tensor.shard)]; }
     KvFormat kv() const { return kv_; }
-    // Entries in file order, with the names checked for collisions.
+    // Returns the entries in file order. Errors: two entries with the same name; input scales for only some matrices of
+    // a scheme.
     Result<std::vector<CatalogEntry>> finish();
-    // What users should know about the source, one line each. Complete after finish().
+    // Returns messages about the source for users, one line each. Complete after finish().
     const std::vector<std::string>& notes() const { return notes_; }
     void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
 private:
-    // Matrices of one scheme whose inputs need a stored scale.
+    // Number of matrices of one scheme with and without the stored input scale that the scheme needs.
     struct InputScales {
         int64_t stored = 0, missing = 0;
         std::string first_missing;
@@ -98,7 +101,7 @@ private:
     // A stack of quantized experts.
     struct CodeStack {
         const ModelTensor* codes = nullptr;
-        std::string name;  // of the decoded tensor
+        std::string name;  // name of the decoded tensor
         std::string_view stored_type;
         CodeGrid grid;
         int64_t stored_bytes = 0;
@@ -127,7 +130,7 @@ private:
     KvFormat kv_ = KvFormat::none;
     std::unordered_set<const ModelTensor*> taken_;
     std::vector<CatalogEntry> entries_;
-    std::map<std::string, InputScales, std::less<>> inputs_;  // by what the configuration says
+    std::map<std::string, InputScales, std::less<>> inputs_;  // by the text that names the scheme
     std::vector<CodeStack> stacks_;
     int64_t unused_input_scales_ = 0, stack_input_scales_ = 0, excluded_ = 0;
     std::string first_excluded_;
@@ -137,8 +140,8 @@ private:
 // "[64, 128]"
 std::string shape_text(std::span<const int64_t> shape);
 
-// The readers. Each takes the quantized modules and KV scales of its dialect from the catalog and returns the predicate
-// for take_plain(). `quantization` is what the configuration file says; messages name `where` it stands.
+// The readers of the dialects. Each takes the quantized modules and KV scales of its dialect from the catalog and
+// returns the predicate for take_plain(). `quantization`: the configuration; messages name the file that contains it.
 using ListedModule = std::function<bool(std::string_view module)>;
 Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_quant_config, Catalog& catalog);
 Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& catalog);

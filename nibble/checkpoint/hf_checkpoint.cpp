@@ -1,4 +1,5 @@
-// Hugging Face folders: opens the files and hands out rows. What they mean is hf_contents' concern.
+// Implements Checkpoint for Hugging Face folders: opens the files and returns rows. hf_contents.h interprets the
+// tensors.
 #include "architecture/config_json.h"
 #include "base/map_faults.h"
 #include "checkpoint/exact_scales.h"
@@ -18,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows [begin, begin + count) of a stored matrix whose rows have `row_bytes` bytes.
+// Returns rows [begin, begin + count) of a stored matrix whose rows have `row_bytes` bytes.
 Bytes row_range(const ModelTensor& t, int64_t begin, int64_t count, int64_t row_bytes) {
     return t.record->data.subspan(static_cast<size_t>(begin * row_bytes), static_cast<size_t>(count * row_bytes));
 }
 
-// Elements [skip, skip + count) of a plain tensor.
+// Returns elements [skip, skip + count) of a plain tensor.
 Bytes element_range(const CatalogEntry& e, int64_t count, int64_t skip = 0) {
     return row_range(*e.data, e.first + skip, count, dtype_bytes(e.data->record->dtype));
 }
@@ -60,7 +61,7 @@ public:
     std::span<const std::string> notes() const override { return notes_; }
     Result<std::vector<SideFile>> side_files() const override { return list_side_files(path_); }
 
-    // A head in the files of a model that is tied: its copy of the embedding goes, another matrix unties the model.
+    // Handles a stored head of a tied model: a copy of the embedding is removed, a different matrix unties the model.
     Status settle_tied_head() {
         NIBBLE_TRY(StoredHead head, find_stored_head(*this));
         if (head.kind == StoredHead::Kind::none) return Ok{};
@@ -79,7 +80,7 @@ public:
         NIBBLE_TRY(const CatalogEntry* e, entry(index, begin, count, false));
         const CheckpointTensor& t = e->tensor;
         if (e->grid) return read_grid(*e, begin, count, scratch);
-        if (e->data->record->dtype != t.dtype) {  // a KV scale in BF16
+        if (e->data->record->dtype != t.dtype) {  // a KV scale that is stored in BF16
             scratch = Matrix(t.dtype, 1, 1);
             widen(*e->data, 0, {reinterpret_cast<float*>(scratch.data.data()), 1});
             return scratch.view();
@@ -145,11 +146,11 @@ public:
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
             if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
         };
-        if (e.grid) {  // their rows may lie anywhere: all pages of an expert go with its last row
+        if (e.grid) {  // rows may be scattered, so all pages of an expert are released after its last row
             const int64_t expert = t.shape.size() == 3 ? begin : e.matrix.expert, n = t.shape.size() == 3 ? count : 1;
             if (t.shape.size() == 3 || begin + count == t.rows())
                 drop(*e.data, row_range(*e.data, expert, n, e.grid->expert_bytes()));
-        } else if (e.stride) {  // each page holds a bit of every row: all go with the last one
+        } else if (e.stride) {  // each page holds a part of every row, so all pages are released after the last row
             if (begin + count == t.rows()) drop(*e.data, element_range(e, t.rows() + (t.cols() - 1) * e.stride));
         } else if (!t.quantized()) {
             drop(*e.data, plain_rows(e, begin, count));
@@ -190,7 +191,7 @@ private:
         return scratch.view();
     }
 
-    // The one byte of E8M0 and the two of E4M3 that are not numbers, and E4M3 below zero.
+    // Rejects codes that are not numbers (one in E8M0, two in E4M3) and negative E4M3 scales.
     Status check_block_scales(const CatalogEntry& e, const QuantView& view) const {
         const uint8_t limit = format_layout(view.format).e8m0_scales ? 0xFE : e4m3_max_code;
         const int64_t n = block_scale_bytes(view.format, view.rows, view.cols);

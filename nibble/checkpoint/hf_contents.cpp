@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view config_name = "config.json", hf_name = "hf_quant_config.json";
 
-// The quantization_config (or its older name) of one object, removed from it.
+// Removes the quantization_config (or its older name) from an object and returns it.
 Result<std::optional<Json>> take_section_of(Json& object) {
     std::optional<Json> section;
     for (const char* key : {"quantization_config", "compression_config"}) {
@@ -28,7 +28,7 @@ Result<std::optional<Json>> take_section_of(Json& object) {
     return section;
 }
 
-// The same of the whole configuration. Multimodal models may have it in their language model's part.
+// Removes the section from the whole configuration. In multimodal models it may be inside the language model's part.
 Result<std::optional<Json>> take_section(Json& config) {
     NIBBLE_TRY(auto section, take_section_of(config));
     for (auto& [key, value] : config.items()) {
@@ -46,7 +46,7 @@ struct Method {
     std::string_view name;
     Dialect dialect;
 };
-// The names of vLLM and transformers.
+// Names that vLLM and transformers use.
 constexpr std::array methods{
     Method{"modelopt", Dialect::modelopt},
     Method{"modelopt_fp4", Dialect::modelopt},
@@ -79,7 +79,7 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
                                  ScaleReading scales) {
     if (!config.is_object()) return fail("{}: must be an object", config_name);
     NIBBLE_TRY(const auto section, take_section(config).within(config_name));
-    NIBBLE_CHECK(canonical_config(config));  // spellings that contradict one another
+    NIBBLE_CHECK(canonical_config(config));  // rejects keys with contradicting values
     Dialect dialect = hf_quant_config ? Dialect::modelopt : Dialect::plain;
     if (section) {
         NIBBLE_TRY(dialect, dialect_of(*section).within(config_name));

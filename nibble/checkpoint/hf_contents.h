@@ -1,4 +1,4 @@
-// From the documents and tensors of a folder to canonical tensors: finds the dialect and lets its reader build the
+// Reads the documents and tensors of a folder as canonical tensors: determines the dialect, whose reader builds the
 // catalog.
 #pragma once
 
@@ -10,13 +10,13 @@ namespace nibble {
 
 struct HfContents {
     Dialect dialect = Dialect::plain;
-    Json config;  // without its quantization_config
+    Json config;  // config.json without its quantization_config
     KvFormat kv = KvFormat::none;
     std::vector<CatalogEntry> entries;  // in file order
     std::vector<std::string> notes;     // Checkpoint::notes()
 };
 
-// `files` must outlive the result. Messages name the document, not the folder.
+// Reads the contents. `files` must outlive the result. Errors name the document, but not the folder.
 Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config,
                                  ScaleReading scales = ScaleReading::checked);
 

@@ -1,4 +1,4 @@
-// Writes Hugging Face folders: lays out the files from the list of tensors, then takes the values in any order.
+// Writes Hugging Face folders: lays out the files from the list of tensors, then writes values in any order.
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/reciprocal.h"
@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where a stored tensor went.
+// The position of a stored tensor.
 struct Place {
     int file = 0;
-    size_t tensor = 0;  // in that file's layout
+    size_t tensor = 0;  // index in that file's layout
 };
 
 class HfExport : public Export {
@@ -75,7 +75,7 @@ public:
                     break;
                 case Part::tensor_scale:
                 case Part::input_scale:
-                    break;  // write_scalars
+                    break;  // written by write_scalars()
             }
         }
         ledger_.wrote_rows(index, panel.rows);
@@ -127,7 +127,7 @@ public:
     }
 
 private:
-    // What rows_checksum() takes for a row of a stored part: a row of the matrix, or of its tiles.
+    // Returns the size of a row of a stored part, as rows_checksum() counts rows: a row of the matrix, or of its tiles.
     int64_t row_bytes(size_t index, size_t stored) const {
         const ExportTensor& t = spec_.tensors[index];
         const int64_t cols = cols_of(t);
@@ -155,14 +155,14 @@ private:
 
     ExportSpec spec_;
     HfLayout layout_;
-    std::vector<Place> places_;  // per stored tensor
+    std::vector<Place> places_;  // one per stored tensor
     WorkFolder work_;
     std::vector<SafetensorsFileWriter> files_;
     bool resumed_;
     ExportLedger ledger_;
 };
 
-// Everything but the weights, synced.
+// Writes everything except the weights, and syncs it.
 Status write_documents(const ExportSpec& spec, const HfLayout& layout, const std::string& index,
                        const fs::path& folder) {
     for (const Checkpoint::SideFile& file : spec.side_files) {

@@ -28,7 +28,7 @@ Status check_quantized(const ExportSpec& spec, const ExportTensor& t) {
     return Ok{};
 }
 
-// Stored scales belong to the calibrated KV formats only.
+// Error: stored scales for a KV format that is not calibrated, or missing scales for one that is.
 Status check_kv(const ExportSpec& spec) {
     const auto scale = std::ranges::find_if(spec.tensors, is_kv_scale);
     const bool any = scale != spec.tensors.end();
@@ -54,8 +54,8 @@ Status check_side_files(const ExportSpec& spec) {
     return Ok{};
 }
 
-// compressed-tensors hangs KV scales on the attention module: "P.k_proj.k_scale" is "P.k_scale" there, of shape [1].
-// The value stays FP32 (that library stores BF16, which would lose bits; engines widen what they find).
+// compressed-tensors stores KV scales in the attention module: "P.k_proj.k_scale" becomes "P.k_scale" of shape [1]. The
+// value stays FP32; the library itself stores BF16, which would lose bits, and engines widen whatever they read.
 TensorSpec plain_spec(Dialect dialect, const ExportTensor& t) {
     TensorSpec spec{t.name, t.dtype, t.shape};
     if (dialect != Dialect::compressed_tensors || !is_kv_scale(t)) return spec;
@@ -103,14 +103,14 @@ std::vector<std::string> unquantized_modules(const ExportSpec& spec) {
         const ExportTensor& t = spec.tensors[i];
         const std::string module(module_of_weight(t.name));
         if ((t.listed_module || model.modules[i].listed) && t.format == Format::none) {
-            // A stack of experts is a parameter of the module that engines ask about.
+            // A stack of experts is a parameter of the module whose name engines look up.
             const std::string listed(module.empty() ? parent_name(t.name) : module);
             if (names.empty() || names.back() != listed) names.push_back(listed);
         }
         head |= last_name(module) == "lm_head";
         if (embeddings.empty() && last_name(module).starts_with("embed")) embeddings = module;
     }
-    // Configurations that do not say are tied, as transformers' default has it.
+    // Without the key the model is tied, which is transformers' default.
     const bool untied = spec.config.is_object() && spec.config.value("tie_word_embeddings", Json()) == false;
     if (!head && !untied && !embeddings.empty())
         names.emplace_back(embeddings.starts_with("language_model.") ? "language_model.lm_head" : "lm_head");
@@ -120,14 +120,14 @@ std::vector<std::string> unquantized_modules(const ExportSpec& spec) {
 int64_t rows_of(const ExportTensor& t) { return t.shape.empty() ? 1 : t.shape[0]; }
 
 int64_t cols_of(const ExportTensor& t) {
-    int64_t n = 1;  // make_hf_layout checked that it does not overflow
+    int64_t n = 1;  // no overflow: make_hf_layout() has checked the product
     for (size_t i = 1; i < t.shape.size(); ++i) n *= t.shape[i];
     return n;
 }
 
 namespace {
 
-// No loader of these folders takes a quantized embedding for a head.
+// Error: a quantized embedding that is also the head. No loader of these folders supports this.
 Status check_tied_head(const ExportSpec& spec) {
     if (spec.config.is_object() && spec.config.value("tie_word_embeddings", Json()) == false) return Ok{};
     const ExportTensor* embeddings = nullptr;

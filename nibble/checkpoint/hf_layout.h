@@ -1,5 +1,5 @@
-// What a list of export tensors becomes in a Hugging Face folder: stored tensors and JSON documents. Pure: no file is
-// touched.
+// Computes the stored tensors and JSON documents of a Hugging Face folder from a list of export tensors. Touches no
+// file.
 #pragma once
 
 #include "checkpoint/export.h"
@@ -18,26 +18,26 @@ struct StoredTensor {
 };
 
 struct HfLayout {
-    std::vector<StoredTensor> tensors;  // in the order of the export tensors, a matrix' scales after its codes
-    std::vector<size_t> first_of;       // export tensor i owns tensors [first_of[i], first_of[i + 1])
+    std::vector<StoredTensor> tensors;  // in the order of the export tensors, the scales of a matrix after its codes
+    std::vector<size_t> first_of;       // export tensor i has tensors [first_of[i], first_of[i + 1])
     std::vector<std::pair<std::string, std::string>> documents;  // file name, text
 
     bool has_scalars(size_t i) const;
 };
 
-// Errors: a tensor the dialect cannot express, a KV format that contradicts the tensors, side files that would leave
-// the folder or overwrite what the export writes.
+// Computes the layout. Errors: a tensor that the dialect cannot store, a KV format that contradicts the tensors, side
+// files whose names would leave the folder or overwrite files of the export.
 Result<HfLayout> make_hf_layout(const ExportSpec& spec);
 
-// Lists the modules of exclude_modules and ignore: every unquantized matrix that an engine could take for a quantized
-// one (checkpoint/modules.h), whatever the source's list says; what the source lists beyond that; and an lm_head that
-// is tied to the embeddings, a linear without a tensor of its own.
+// Returns the modules for exclude_modules and ignore: every unquantized matrix that an engine could assume to be
+// quantized (checkpoint/modules.h), all further modules in the source's list, and an lm_head that is tied to the
+// embeddings (a linear without a tensor).
 std::vector<std::string> unquantized_modules(const ExportSpec& spec);
 
 int64_t rows_of(const ExportTensor& tensor);
 int64_t cols_of(const ExportTensor& tensor);  // product of the other dimensions
 
-// compressed-tensors' quantization_config.
+// Returns the quantization_config of compressed-tensors. Error: a scheme that it cannot express.
 Result<Json> compressed_tensors_section(const ExportSpec& spec);
 
 }  // namespace nibble

@@ -16,14 +16,14 @@ namespace fs = std::filesystem;
 
 constexpr size_t longest_card = 1 << 20;
 
-// The head's keys that speak about the source's own files.
+// Metadata keys that describe the source's own files.
 constexpr std::array<std::string_view, 8> replaced_keys{"base_model",  "base_model_relation", "library_name",
                                                         "tags",        "model-index",         "model_name",
                                                         "new_version", "quantized_by"};
 
 struct HeadEntry {
     std::string key;
-    std::vector<std::string> lines;  // the key's line and what belongs to it
+    std::vector<std::string> lines;  // the line of the key and its continuation lines
 };
 
 struct SourceCard {
@@ -43,7 +43,7 @@ std::vector<std::string> card_lines(std::string_view text) {
     return lines;
 }
 
-// "license" of "license: mit"; empty for a line that continues another.
+// Returns "license" for "license: mit"; empty: the line continues another one.
 std::string_view key_of(std::string_view line) {
     const auto name_end = std::ranges::find_if_not(line, [](unsigned char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
@@ -89,7 +89,7 @@ std::string unquoted(std::string_view text) {
     return std::string(text);
 }
 
-// Values of "tags: [a, b]", "tags: a" or of a list in the lines below.
+// Returns the values of "tags: [a, b]", "tags: a" or of a list in the lines below.
 std::vector<std::string> tag_values(const HeadEntry& entry) {
     std::vector<std::string> values;
     const auto add = [&](std::string_view text) {
@@ -116,7 +116,7 @@ const HeadEntry* head_entry(const SourceCard& card, std::string_view key) {
     return found == card.head.end() ? nullptr : &*found;
 }
 
-// A YAML scalar: plain where nothing in it means anything, else between double quotes.
+// Returns a YAML scalar: unquoted if no character is special, else in double quotes.
 std::string yaml_text(std::string_view text) {
     const auto plain = [](unsigned char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
@@ -126,7 +126,7 @@ std::string yaml_text(std::string_view text) {
     constexpr std::array<std::string_view, 8> words{"true", "false", "null", "yes", "no", "on", "off", "y"};
     std::string lower(text);
     std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-    // Words may stand between spaces ("Model Optimizer").
+    // Spaces between words are allowed ("Model Optimizer").
     if (letter && std::ranges::all_of(text, [&](unsigned char c) { return plain(c) || c == ' '; }) &&
         !text.ends_with(' ') && std::ranges::find(words, lower) == words.end() && lower != "n")
         return std::string(text);
@@ -138,7 +138,7 @@ std::string yaml_text(std::string_view text) {
     return quoted + "\"";
 }
 
-// A cell of a Markdown table.
+// Escapes a cell of a Markdown table.
 std::string table_cell(std::string_view text) {
     std::string out;
     for (const char c : printable(std::string(text))) {
@@ -148,7 +148,7 @@ std::string table_cell(std::string_view text) {
     return out;
 }
 
-// A block in which no run of backticks ends it.
+// Returns a code block whose fence is longer than every run of backticks in the text.
 std::string code_block(std::string_view text) {
     size_t run = 0, longest = 2;
     for (const char c : text) {

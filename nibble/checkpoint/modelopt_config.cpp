@@ -13,7 +13,8 @@ namespace {
 using A = ActivationFormat;
 using F = Format;
 
-// Reading takes the first row with the name and group size; "mxfp4" does not say what inputs are, so they stay BF16.
+// Readers use the first row with the name and group size. "mxfp4" does not determine the format of inputs, so they stay
+// BF16.
 constexpr std::array algos{
     ModeloptAlgo{"NVFP4", {F::nvfp4, A::nvfp4}, 16},
     ModeloptAlgo{"NVFP4", {F::nvfp4_bs32, A::nvfp4}, 32},
@@ -38,7 +39,7 @@ std::string algo_names() {
     std::string text;
     std::string_view last;
     for (const ModeloptAlgo& a : algos) {
-        if (a.name == last) continue;  // rows of one name are neighbours
+        if (a.name == last) continue;  // rows with the same name are adjacent
         text += fmt::format("{}{}", text.empty() ? "" : ", ", a.name);
         last = a.name;
     }
@@ -66,7 +67,7 @@ Result<KvFormat> kv_from_name(const Json& value, std::string_view key) {
     return fail("{}: unknown value {} (known: null, FP8, NVFP4)", key, show_value(value));
 }
 
-// "FP8" is spelled as an object in config.json, any other format as its name.
+// config.json contains FP8 as an object and any other format as its name.
 Result<KvFormat> kv_from_scheme(const Json& value) {
     if (!value.is_object()) return kv_from_name(value, "kv_cache_scheme");
     if (value.value("dynamic", Json(false)) == false && value.value("num_bits", Json()) == 8 &&
@@ -99,8 +100,8 @@ Status read_algo(const Json& object, std::optional<int64_t> group_size, Modelopt
     return Ok{};
 }
 
-// Groups repeat what quant_algo says; needed are the group size, and that inputs are left alone (null). A key that
-// changes values must not be overlooked.
+// Reads the config_groups, which repeat quant_algo. Uses the group size and whether inputs are unquantized (null), and
+// rejects keys that change values.
 Status read_groups(const Json& section, std::optional<int64_t>& group_size, ModeloptConfig& config) {
     const auto groups = section.find("config_groups");
     if (groups == section.end() || groups->is_null()) return Ok{};
@@ -122,7 +123,7 @@ Status read_groups(const Json& section, std::optional<int64_t>& group_size, Mode
     return Ok{};
 }
 
-// What both documents say in the same words.
+// Reads the keys that both documents have.
 Status read_common(const Json& object, std::optional<int64_t> group_size, ModeloptConfig& config) {
     NIBBLE_TRY(const auto outer, group_size_of(object));
     NIBBLE_CHECK(read_algo(object, outer ? outer : group_size, config));
@@ -161,7 +162,7 @@ Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::opti
 
 Result<ModeloptConfig> parse_modelopt_section(const Json& section) {
     NIBBLE_CHECK(refuse_changing_keys(section, "quantization_config"));
-    // The first exports repeated hf_quant_config.json here.
+    // The first exports contained a copy of hf_quant_config.json here.
     if (section.contains("quantization")) return parse_hf_quant_config(section);
     ModeloptConfig config;
     std::optional<int64_t> group_size;

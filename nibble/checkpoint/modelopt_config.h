@@ -13,34 +13,36 @@
 namespace nibble {
 
 struct ModeloptAlgo {
-    std::string_view name;  // "NVFP4"; lower case where Model Optimizer writes its internal name
+    std::string_view name;  // "NVFP4"; lower case for names that are internal to Model Optimizer
     Scheme scheme;
-    int group_size = 0;  // as written; 0: no such key
+    int group_size = 0;  // the key's value in files; 0: there is no such key
 };
 
-// The algorithm that writes a scheme; null when Model Optimizer has none.
+// Returns the algorithm whose name is written for a scheme; null: Model Optimizer has none.
 const ModeloptAlgo* modelopt_algo_for(Scheme scheme);
-// Whether its name, if it has one, says what inputs are: "mxfp4" is written for both kinds, and read as the first.
+// Whether the algorithm's name determines the format of the inputs. "mxfp4" is written for both kinds and read as
+// unquantized inputs.
 bool modelopt_says_inputs(Scheme scheme);
-// The algorithm of a file. Errors: an unknown name, a group size that the algorithm does not have.
+// Returns the algorithm of a file. Errors: an unknown name, a group size that the algorithm does not support.
 Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size);
 
-// What either document says.
+// The contents of either document.
 struct ModeloptConfig {
-    const ModeloptAlgo* algo = nullptr;  // null: MIXED_PRECISION (see layers) or none at all
+    const ModeloptAlgo* algo = nullptr;  // null: MIXED_PRECISION (see layers), or no algorithm
     bool mixed = false;
-    bool plain_inputs = false;  // says that inputs are not quantized, whatever the name of the algorithm
+    bool plain_inputs = false;  // the document states that inputs are not quantized, whatever the algorithm's name
     KvFormat kv = KvFormat::none;
     std::vector<std::string> exclude;
-    std::vector<std::pair<std::string, const ModeloptAlgo*>> layers;  // module, or a prefix of modules
+    std::vector<std::pair<std::string, const ModeloptAlgo*>> layers;  // (module or prefix of modules, algorithm)
 };
 
-// `section`: the value of quantization_config.
+// Parses the value of quantization_config. Errors of both parsers: an unknown algorithm, a key with an unsupported
+// value.
 Result<ModeloptConfig> parse_modelopt_section(const Json& section);
-// `document`: all of hf_quant_config.json.
+// Parses all of hf_quant_config.json.
 Result<ModeloptConfig> parse_hf_quant_config(const Json& document);
 
-// Both documents for what is written. Error: a scheme Model Optimizer cannot express, naming the tensor.
+// Returns both documents for an export. Error: a scheme that Model Optimizer cannot express, with the tensor's name.
 struct ModeloptDocuments {
     Json section, hf_quant_config;
 };

@@ -1,4 +1,4 @@
-// Model Optimizer checkpoints: which module has which algorithm, from both documents.
+// Reads Model Optimizer checkpoints: finds the algorithm of each module in the two documents.
 #include "checkpoint/exclude_modules.h"
 #include "checkpoint/hf_catalog.h"
 #include "checkpoint/modelopt_config.h"
@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// A key of quantized_layers names a module, or a container of modules ("...mlp.experts").
+// The keys of quantized_layers: each names a module, or a container of modules ("...mlp.experts").
 class LayerTable {
 public:
     explicit LayerTable(const ModeloptConfig& config) {
@@ -42,7 +42,7 @@ private:
     std::map<std::string, Layer, std::less<>> layers_;
 };
 
-// The documents are written together; if they contradict each other, engines disagree on what the file is.
+// Error: the two documents contradict each other. Engines read one or the other, so they would load different models.
 Status check_agreement(const ModeloptConfig& a, const ModeloptConfig& b) {
     const auto name = [](const ModeloptConfig& c) {
         return c.mixed ? "MIXED_PRECISION" : c.algo ? c.algo->name : std::string_view("none");
@@ -65,7 +65,7 @@ Status check_agreement(const ModeloptConfig& a, const ModeloptConfig& b) {
 
 Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_quant_config, Catalog& catalog) {
     ModeloptConfig config;
-    std::vector<ModulePatterns> lists;  // of each document: loaders read one of them
+    std::vector<ModulePatterns> lists;  // one per document, because loaders read one or the other
     std::string where = "config.json";
     if (config_section) {
         NIBBLE_TRY(config, parse_modelopt_section(*config_section).within(where));
@@ -76,7 +76,7 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
         NIBBLE_TRY(auto second, parse_hf_quant_config(*hf_quant_config).within(file));
         if (config_section) NIBBLE_CHECK(check_agreement(config, second));
         lists.emplace_back(second.exclude);
-        // Only this one always has the group size.
+        // Only hf_quant_config.json always has the group size.
         if (!config_section || (config.algo && second.algo)) {
             config.algo = second.algo;
             where = file;
@@ -105,7 +105,7 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
     if (config.mixed) NIBBLE_CHECK(layers.all_used().within(where));
     NIBBLE_CHECK(catalog.take_kv_scales(config.kv));
     NIBBLE_CHECK(catalog.take_zero_points());
-    // A module that quantized_layers does not name stays unquantized without being listed.
+    // A module that is not in quantized_layers stays unquantized without being listed.
     const auto table = std::make_shared<LayerTable>(std::move(layers));
     return ListedModule([mixed = config.mixed, lists, table](std::string_view module) {
         return (mixed && !table->find(module)) ||

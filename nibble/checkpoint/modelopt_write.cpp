@@ -1,4 +1,4 @@
-// Model Optimizer's documents for a list of tensors.
+// Makes Model Optimizer's documents for a list of tensors.
 #include "architecture/config_json.h"
 #include "checkpoint/exclude_modules.h"
 #include "checkpoint/hf_layout.h"
@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// The documents are those of this version. Engines look at the name; nibble's own identity stands in nibble.json.
+// The documents match this version. Engines check the producer's name; nibble.json records nibble itself.
 constexpr std::string_view producer_name = "modelopt", producer_version = "0.47.0";
 
 struct QuantizedModule {
@@ -37,7 +37,7 @@ Result<std::vector<QuantizedModule>> quantized_modules(const ExportSpec& spec) {
     return modules;
 }
 
-// "model.layers.0.mlp.experts" of "model.layers.0.mlp.experts.7.up_proj"; empty for other modules.
+// Returns "model.layers.0.mlp.experts" for "model.layers.0.mlp.experts.7.up_proj"; empty for other modules.
 std::string_view expert_container(std::string_view module) {
     constexpr std::string_view mark = ".experts.";
     const size_t at = module.rfind(mark);
@@ -47,8 +47,8 @@ std::string_view expert_container(std::string_view module) {
     return module.substr(0, at + mark.size() - 1);
 }
 
-// One entry per layer, in order; experts that all have the same algorithm stand under their container, which is how
-// Model Optimizer sees them (one fused module).
+// Returns one entry per layer, in order. Experts that all have the same algorithm are one entry under their container,
+// because Model Optimizer treats them as one fused module.
 std::vector<QuantizedModule> layer_entries(const std::vector<QuantizedModule>& modules) {
     std::map<std::string_view, const ModeloptAlgo*> containers;  // null: more than one algorithm
     for (const QuantizedModule& m : modules) {
@@ -81,7 +81,7 @@ Json float_args(int bits, int group_size) {
     return j;
 }
 
-// The description of an algorithm inside config_groups; null where a single-format document has no groups at all.
+// Returns the description of an algorithm in config_groups; null: a document with a single format has no groups.
 Json group_json(const ModeloptAlgo& algo, bool mixed) {
     const std::string_view name = algo.name;
     const int g = algo.group_size;
@@ -127,7 +127,7 @@ Json kv_algo(KvFormat kv) {
         case KvFormat::nvfp4:
         case KvFormat::nvfp4_cast:
             return "NVFP4";
-        case KvFormat::fp8_page:  // of an engine: no checkpoint asks for it
+        case KvFormat::fp8_page:  // used by engines only; checkpoints cannot request it
             break;
     }
     __builtin_unreachable();

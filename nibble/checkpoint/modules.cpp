@@ -135,7 +135,7 @@ public:
 
 private:
     // Whether a 3-D tensor holds one matrix per expert: "moe.up_proj.weight" [experts, out, in], "experts_w1.weight".
-    // Kernels of convolutions say so in their name, have one channel per group ([channels, 1, taps]) or few taps.
+    // Kernels of convolutions have "conv" in their name, one channel per group ([channels, 1, taps]), or few taps.
     static bool is_stack(const CheckpointTensor& t) {
         constexpr int64_t most_taps = 31;
         if (contains(t.name, "conv")) return false;
@@ -143,7 +143,7 @@ private:
         return t.name.ends_with(dot_weight) && t.shape[1] > 1 && (contains(t.name, "moe.") || t.shape[2] > most_taps);
     }
 
-    // shared_expert_gate is an ordinary linear in transformers, the router itself a class without quantizers.
+    // In transformers, shared_expert_gate is an ordinary linear, but the router is a class without quantizers.
     void classify_router(Module& m, std::string_view leaf) const {
         m.listed = true;
         m.kind = leaf == "shared_expert_gate" ? ModuleKind::linear : ModuleKind::router;
@@ -171,7 +171,8 @@ private:
     }
 
     bool transposed_;
-    bool own_embedding_;  // a class of its own, which Model Optimizer gives no quantizers and lists nowhere
+    bool own_embedding_;  // the embedding is a class of its own, to which Model Optimizer adds no quantizers and which
+                          // it never lists
     PredictionLayers prediction_;
     std::unordered_set<std::string> with_experts_;
 };
@@ -181,7 +182,7 @@ bool is_vision(std::string_view name) {
            contains(name, "encoder.");
 }
 
-// A module whose children project keys and values. Linear attention has other names and no KV cache.
+// Returns the modules whose children project keys and values. Linear attention uses other names and has no KV cache.
 std::vector<std::string> find_attention(const std::vector<Module>& modules) {
     std::vector<std::string> found;
     std::unordered_set<std::string> seen;
@@ -222,7 +223,7 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 }
 
 std::span<const FusedGroup> fused_group_table() {
-    // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) see the same inputs, but are two matrices.
+    // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) have the same inputs but are not fused.
     static const std::array<FusedGroup, 8> table{{
         {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
         {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},

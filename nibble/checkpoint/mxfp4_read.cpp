@@ -1,4 +1,4 @@
-// quant_method mxfp4: GPT-OSS as it is published. Only stacks of experts are quantized.
+// Reads quant_method mxfp4, the format of the published GPT-OSS. Only stacks of experts are quantized.
 #include "checkpoint/hf_catalog.h"
 #include "checkpoint/quant_keys.h"
 

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes a file without a name in it: permissions alone do not tell that a file system is read-only. Where there are no
-// such files (network file systems), a folder.
+// Creates an unnamed file, because permissions do not show that a file system is read-only. On file systems without
+// unnamed files (network file systems), creates a folder instead.
 Status check_writable(const fs::path& folder, const fs::path& out) {
     const int file = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
     if (file >= 0) {
@@ -44,7 +44,7 @@ Status check_room(const fs::path& folder, const fs::path& out, int64_t bytes_nee
                 out.string(), size_text(bytes_needed), size_text(static_cast<int64_t>(available)));
 }
 
-// The nearest folder above `path`, or `path` itself, that is there.
+// Returns the nearest existing folder above `path`, or `path` itself.
 fs::path existing_part(fs::path path) {
     std::error_code ignored;
     while (!fs::exists(fs::symlink_status(path, ignored)) && path.has_relative_path()) path = path.parent_path();
@@ -86,7 +86,7 @@ Status refuse_output_in_source(const std::filesystem::path& out, const std::file
     std::error_code error;
     if (!fs::is_directory(source, error)) return Ok{};
     const fs::path folder = fs::canonical(source, error), place = fs::weakly_canonical(fs::absolute(out, error), error);
-    if (error) return Ok{};  // whatever is wrong with the names, opening them says it
+    if (error) return Ok{};  // opening the paths will report the problem
     const fs::path relative = place.lexically_relative(folder);
     if (relative.empty() || *relative.begin() == "..") return Ok{};
     return fail(ErrorKind::usage,

@@ -1,4 +1,4 @@
-// The place of an output, checked before the work that fills it.
+// Checks the path of an output before the work that fills it.
 #pragma once
 
 #include "base/error.h"
@@ -7,19 +7,18 @@
 
 namespace nibble {
 
-// Whether a file or folder of this name can be made, its missing parents included, and has room for `bytes_needed`.
-// Errors name the folder: no permission, a file in the place of a folder, a full disk. Removes whatever it wrote.
+// Checks that a file or folder of this name can be created, including missing parents, with `bytes_needed` free. Errors
+// name the folder: no permission, a file instead of a folder, a full disk. Removes everything it creates.
 Status check_output_place(const std::filesystem::path& out, int64_t bytes_needed);
 
-// Whether files can be made in `folder`, which may exist.
+// Checks that files can be created in `folder`, which may exist.
 Status check_output_folder(const std::filesystem::path& folder, int64_t bytes_needed);
 
-// Whether a file can be written: its folder exists, can be written and has room for `bytes_needed`, and no folder has
-// its name. An older file is replaced.
+// Checks that a file can be written: its folder exists, is writable and has `bytes_needed` free, and no folder has the
+// file's name. An existing file would be replaced.
 Status check_output_file(const std::filesystem::path& file, int64_t bytes_needed = 0);
 
-// Error of kind usage: `out` lies in the folder that is read, where the next run would take it for the source's own
-// files.
+// Error of kind usage: `out` is inside the source folder, so the next run would read it as one of the source's files.
 Status refuse_output_in_source(const std::filesystem::path& out, const std::filesystem::path& source);
 
 }  // namespace nibble

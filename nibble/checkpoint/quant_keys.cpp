@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// With any of them a weight is not "code times scale" in the order of the file.
+// With one of these keys, a weight is no longer "code times scale" in the order of the file.
 constexpr std::array<std::string_view, 22> changing{
     "has_zero_point",  "zero_point",      "pre_quant_scale", "rotation",         "rotations", "rotate",
     "hadamard",        "rotation_config", "transform",       "transform_config", "sparsity",  "sparse",

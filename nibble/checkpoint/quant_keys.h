@@ -1,5 +1,5 @@
-// Keys of quantization configurations that change what the stored numbers mean. Other keys that nibble does not know
-// (versions, observers, kernels, statistics) do not stop a reader.
+// Keys of quantization configurations that change the meaning of the stored numbers. Readers ignore other unknown keys
+// (versions, observers, kernels, statistics).
 #pragma once
 
 #include "base/error.h"
@@ -9,8 +9,8 @@
 
 namespace nibble {
 
-// Error: `object` is no object, or holds such a key with a value that is not neutral (null, false, 0, empty, "dense").
-// The message names the key; `where` is put in front unless it is empty.
+// Error: `object` is not an object, or has such a key with a value that is not neutral (null, false, 0, empty,
+// "dense"). The message starts with `where`, unless it is empty, and names the key.
 Status refuse_changing_keys(const Json& object, std::string_view where);
 
 }  // namespace nibble

@@ -91,7 +91,7 @@ Json config_of(std::string_view shape) {
             {"max_position_embeddings", 262144}};
 }
 
-struct Linears {  // how linears of the model are stored
+struct Linears {  // formats of the model's linears
     Format format = Format::none;
     ActivationFormat activation = ActivationFormat::none;
 };
@@ -109,8 +109,9 @@ CheckpointTensor random_tensor(TensorEntry entry, const Linears& linears, bool h
     return t;
 }
 
-// Every tensor begins somewhere else in one pool of random numbers and goes round in it, so that a value depends on its
-// place alone, whatever rows it is read with. The pool lies in memory twice: rows that go round are in one piece too.
+// Every tensor reads one pool of random numbers cyclically, from its own starting point, so that a value depends only
+// on its position and not on which rows are read at once. The pool is stored twice in a row, so that rows that wrap
+// around are contiguous.
 class RandomCheckpoint : public Checkpoint {
 public:
     RandomCheckpoint(std::string_view shape, Json config, std::vector<CheckpointTensor> tensors)
@@ -145,7 +146,7 @@ public:
             return MatrixView{DType::bf16, count, t.cols(), reinterpret_cast<const std::byte*>(&plain_[at])};
         scratch = Matrix(t.dtype, count, t.cols());
         for (size_t i = 0; i < n; ++i, at = at + 1 == period ? 0 : at + 1) {
-            // Vectors are norms, biases, decays: about one.
+            // Vectors (norms, biases, decays) have values around one.
             const float x = (vector ? 1.0f : 0.0f) + bf16_to_float(plain_[at]);
             const uint16_t narrow = bf16_from_float(x);
             if (t.dtype == DType::f32)
@@ -172,11 +173,11 @@ public:
     Result<std::vector<SideFile>> side_files() const override { return std::vector<SideFile>{}; }
 
 private:
-    static constexpr size_t period = (size_t{16} << 20) - 3;  // a prime: no two rows of a matrix are the same
+    static constexpr size_t period = (size_t{16} << 20) - 3;  // a prime, so that no two rows of a matrix are equal
     static size_t place(size_t index, int64_t element) {
         return (index * 977 * 64 + static_cast<size_t>(element)) % period;
     }
-    // `to` holds `count` rows of bytes, the first of them row `begin` of the tensor.
+    // Fills `to` with `count` rows of bytes; the first is row `begin` of the tensor.
     template <class Change>
     void fill(std::vector<uint8_t>& to, size_t index, int64_t begin, int64_t count, const Change& change) const {
         if (to.empty()) return;
@@ -238,7 +239,7 @@ Result<Json> shape_config(std::string_view shape) {
 }
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
-    // Of the published weights, not of these (DeepSeek-V3's are FP8).
+    // The key describes the published weights, not these (DeepSeek-V3's are FP8).
     for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
     const std::string type = config.value("model_type", "");
     return make_random(type, std::move(config), {}, false);

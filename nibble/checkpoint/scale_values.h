@@ -1,5 +1,5 @@
-// Scales as exporters store them (F32, BF16, F16, F64, E8M0), as FP32 numbers. U8 holds E8M0 exponents: MX formats are
-// stored so by programs whose library has no such dtype.
+// Converts stored scales (F32, BF16, F16, F64, E8M0) to FP32. U8 holds E8M0 exponents: programs whose library lacks
+// that dtype store MX scales this way.
 #pragma once
 
 #include "base/dtype.h"
@@ -9,10 +9,10 @@
 
 namespace nibble {
 
-// Whether numbers of the dtype can be multipliers of a matrix, a row or a tile.
+// Whether the dtype can store factors of a matrix, a row or a tile.
 bool is_scale_dtype(DType dtype);
 
-// The first out.size() numbers at `from`, exact for every dtype but F64, which is rounded. Precondition:
+// Writes the first out.size() numbers at `from`; exact except for F64, which is rounded. Precondition:
 // is_scale_dtype(dtype), or E4M3 (block scales).
 void widen_scales(DType dtype, const std::byte* from, std::span<float> out);
 

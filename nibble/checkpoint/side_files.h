@@ -1,4 +1,4 @@
-// The files beside the weights of a Hugging Face folder: tokenizer, chat template, code, README.
+// The files of a Hugging Face folder in addition to the weights: tokenizer, chat template, code, README.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -7,11 +7,11 @@ namespace nibble {
 
 // Returns every file of the folder and its subfolders except hidden ones, weights and their indexes, and the documents
 // that describe this checkpoint itself (config.json, hf_quant_config.json, nibble.json). Sorted by name. Links to files
-// are followed, also out of the folder: the hub cache is made of such links, and users assemble folders from them.
+// are followed, also out of the folder: the hub cache consists of such links, and users assemble folders from them.
 // Errors: a link to a folder, a link without a target, something that is not a plain file.
 Result<std::vector<Checkpoint::SideFile>> list_side_files(const std::filesystem::path& folder);
 
-// Whether a name stays inside the folder it is put in: relative, in plain form, no "..".
+// Whether a name stays inside the folder that it is relative to: relative, normalized, without "..".
 bool is_inside_name(std::string_view name);
 
 }  // namespace nibble

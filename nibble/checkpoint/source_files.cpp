@@ -13,10 +13,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Paths by name; tensors that lie in memory have no file.
+// Returns paths by name; tensors in memory have no file.
 std::map<std::string, fs::path> files_of(const Checkpoint& source) {
     std::error_code ignored;
-    // A GGUF file may have its other parts beside it.
+    // A split GGUF file has its other parts in the same folder.
     const fs::path folder = fs::is_directory(source.path(), ignored) ? source.path() : source.path().parent_path();
     std::map<std::string, fs::path> files;
     for (const CheckpointTensor& tensor : source.tensors())

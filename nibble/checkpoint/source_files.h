@@ -1,4 +1,4 @@
-// The files that a job reads its weights from, and whether they are still what they were.
+// Detects changes to the files from which a job reads its weights.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -6,13 +6,14 @@
 
 namespace nibble {
 
-// "source file NAME" and its fingerprint (io/file_fingerprint.h), for every file with weights.
+// Returns "source file NAME" and the fingerprint (io/file_fingerprint.h) of every file with weights. Error: a file
+// cannot be read.
 Result<JobIdentity> source_files(const Checkpoint& source);
-// Hash of the bytes of all these files, wherever they lie and whenever they were written. Reads them whole.
+// Returns a hash of the bytes of all these files, independent of paths and times. Reads the files completely.
 Result<std::string> source_hash(const Checkpoint& source);
 
-// Error: one of `before`, of source_files() when the job began, is another file now, or became shorter while it was
-// read.
+// Error: a file differs from its fingerprint in `before` (source_files() at the start of the job), or became shorter
+// while it was read.
 Status check_source_unchanged(const Checkpoint& source, const JobIdentity& before);
 
 }  // namespace nibble

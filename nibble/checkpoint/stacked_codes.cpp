@@ -30,15 +30,15 @@ const ModelTensor* find_any(const ModelFiles& files, std::string_view stem, std:
     return nullptr;
 }
 
-// How many neighbours share one of `scales` scales of a dimension; 0: they do not belong together. 128 comes first, as
-// the last tile may be a part.
+// Returns how many adjacent elements share each of `scales` scales of a dimension; 0: the sizes do not match. 128 is
+// tested first, because the last tile may be partial.
 int64_t block_of(int64_t size, int64_t scales) {
     if (scales == 1) return size;
     if (scales == ceil_div<int64_t>(size, fp8_tile)) return fp8_tile;
     return scales > 0 && size % scales == 0 ? size / scales : 0;
 }
 
-// Sets the grid of scales of codes [experts, rows, cols]; false: the shape does not fit.
+// Sets the grid of scales of codes [experts, rows, cols]. Returns false if the shape does not match.
 bool set_scales(const TensorRecord& scales, CodeGrid& grid) {
     std::vector<int64_t> shape = scales.shape;
     grid.scales = scales.data;
@@ -63,7 +63,8 @@ bool set_scales(const TensorRecord& scales, CodeGrid& grid) {
     return grid.block_rows > 0 && grid.block_cols > 0;
 }
 
-// Codes of four bits lie in pairs along the inputs, and so do the blocks of their scales: 16 or 32 codes share one.
+// Sets a grid of 4-bit codes, which are paired along the inputs, as are the blocks of their scales (16 or 32 codes
+// each).
 bool set_pairs(const std::vector<int64_t>& stored, const TensorRecord& scales, CodeGrid& grid) {
     if (scales.shape.size() != 3) return false;
     const auto blocks = [](int64_t bytes, int64_t count) { return count * 8 == bytes || count * 16 == bytes; };

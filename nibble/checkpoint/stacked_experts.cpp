@@ -13,7 +13,8 @@
 namespace nibble {
 namespace {
 
-// A name in a file costs bytes there, an expert of a stack none: without a bound a small file could ask for any number.
+// A limit: names cost bytes in the file but experts of a stack do not, so a small file could otherwise declare any
+// number.
 constexpr int64_t max_experts = 1 << 16;
 
 enum Projection : size_t { gate_up, gate, up, down, projections };
@@ -32,7 +33,7 @@ std::string_view module_of(std::string_view name) {
     return module.empty() ? name : module;
 }
 
-// By the name of the module that holds them: ordered, so that messages do not depend on hashing.
+// By the name of their module; ordered, so that messages do not depend on hashing.
 std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTensor> candidates, const ModelFiles& files,
                                                       const PredictionLayers& prediction) {
     std::map<std::string, Layer, std::less<>> layers;
@@ -50,7 +51,7 @@ std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTenso
     return layers;
 }
 
-// Whether every projection of the layer has the shape it must have: [out, in] from the hidden width, or transposed.
+// Whether every projection of the layer has the required shape: [out, in] relative to the hidden width, or transposed.
 bool fits(const Layer& layer, bool transposed) {
     const auto outputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 2 : 1]; };
     const auto inputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 1 : 2]; };
@@ -64,7 +65,7 @@ bool fits(const Layer& layer, bool transposed) {
     return true;
 }
 
-// Sets `transposed`; returns why the layer cannot be split.
+// Sets `transposed`. Returns why the layer cannot be split; empty: it can.
 std::string decide(const Layer& layer, const Json& config, bool& transposed) {
     const Json* type = text_value(config, "model_type");
     const std::string architecture =
@@ -94,14 +95,14 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
     transposed = fits(layer, true);
     if (!straight && !transposed)
         return fmt::format("{}the shapes of the layer's experts do not belong together", architecture);
-    if (straight && transposed) {  // without gate_up_proj both readings fit
+    if (straight && transposed) {  // without gate_up_proj both orientations fit
         const auto down_shape = shape_of(*layer.tensors[down]);
         const int64_t hidden = text_integer(config, "hidden_size");
         transposed = down_shape[2] == hidden;
         if ((down_shape[1] == hidden) == transposed)
             return fmt::format("{}hidden_size {} does not tell inputs from outputs", architecture, hidden);
     }
-    // Programs that read such stacks have them as one parameter of the module.
+    // Engines read such a stack as one parameter of the module.
     if (transposed && any(&StackTensor::quantized))
         return fmt::format("{}quantized experts in a stack [experts, in, out] are not split", architecture);
     return {};
@@ -109,7 +110,7 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
 
 template <class T>
 void transpose(const std::byte* from, int64_t stride, Matrix& out) {
-    constexpr int64_t columns = 32;  // rows of the panel that are written side by side: 32 lines in the first cache
+    constexpr int64_t columns = 32;  // rows of the panel that are written together: 32 lines of the L1 cache
     for (int64_t begin = 0; begin < out.cols; begin += columns) {
         const int64_t end = std::min(begin + columns, out.cols);
         for (int64_t r = 0; r < out.rows; ++r)

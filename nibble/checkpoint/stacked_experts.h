@@ -1,12 +1,12 @@
-// Experts that a checkpoint stacks in 3-D tensors, seen as one matrix per expert and projection:
+// Splits experts that a checkpoint stacks in 3-D tensors into one matrix per expert and projection:
 //
 //   P.experts.gate_up_proj  [E, 2I, H]  ->  P.experts.{e}.gate_proj.weight [I, H], P.experts.{e}.up_proj.weight [I, H]
 //   P.experts.down_proj     [E, H, I]   ->  P.experts.{e}.down_proj.weight [H, I]
 //
-// (transformers >= 5; Qwen3.5-MoE on disk), their transposes [E, H, 2I] and [E, I, H] (Llama 4, Qwen3-VL-MoE on disk),
-// and the same with gate_proj and up_proj apart or without gate_proj, each name with or without ".weight". Gate comes
-// first. The shapes of a layer's tensors together tell which of the two it is; where they cannot (no gate_up_proj),
-// hidden_size of the configuration does.
+// This is the layout of transformers >= 5 and Qwen3.5-MoE files. Transposed stacks [E, H, 2I] and [E, I, H] are split as
+// well (Llama 4, Qwen3-VL-MoE files), and stacks with separate gate_proj and up_proj or without gate_proj. Every name may
+// end in ".weight". The gate comes first. The shapes of a layer's tensors together determine whether they are transposed;
+// if they do not (no gate_up_proj), hidden_size of the configuration decides.
 #pragma once
 
 #include "base/json.h"
@@ -26,36 +26,36 @@ struct ExpertStack {
     std::string experts;                        // "model.layers.0.mlp.experts"
     std::vector<std::string_view> projections;  // in their order along the outputs: {"gate_proj", "up_proj"}
     bool transposed = false;                    // stored as [experts, in, out]
-    std::string whole;                          // why it cannot be split; empty when it can
+    std::string whole;                          // why it cannot be split; empty: it can
 };
 
-// A tensor that may be a stack: as it is, or as it is decoded.
+// A tensor that may be a stack, with the shape it has after decoding.
 struct StackTensor {
-    const ModelTensor* tensor = nullptr;  // where it is stored
+    const ModelTensor* tensor = nullptr;  // the stored tensor
     std::string_view name;
     std::vector<int64_t> shape;
-    bool quantized = false;  // decoded as it is read: only split where its experts lie as [out, in]
-    bool turned = false;     // quantized, and stored the other way round than `shape` says
+    bool quantized = false;  // decoded while it is read; only split if its experts are [out, in]
+    bool turned = false;     // quantized, and stored transposed relative to `shape`
 };
 
-// Every stack among the candidates, but not those of multi-token prediction layers, which are copied as they are.
-// `files` are asked for biases.
+// Returns all stacks among the candidates except those of multi-token prediction layers, which are copied unchanged.
+// `files`: searched for biases, with which a stack cannot be split.
 std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span<const StackTensor> candidates,
                                                                        const ModelFiles& files, const Json& config);
 
 struct ExpertMatrix {
     std::string name;
     int64_t rows = 0, cols = 0;
-    int64_t first = 0;            // element of the stack where it begins
-    int64_t stride = 0;           // transposed: elements from one input to the next; else 0, and the rows are adjacent
-    int64_t expert = 0, row = 0;  // its expert, and the first of that expert's outputs
+    int64_t first = 0;   // element of the stack where the matrix begins
+    int64_t stride = 0;  // if transposed: elements from one input to the next; else 0, and the rows are adjacent
+    int64_t expert = 0, row = 0;  // its expert, and the index of its first output in that expert's tensor
 };
 
-// Expert by expert. Precondition: `stack.whole` is empty; `shape` is that of its tensor.
+// Returns the matrices expert by expert. Precondition: `stack.whole` is empty; `shape` is that of its tensor.
 std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, std::span<const int64_t> shape);
 
-// Rows [begin, begin + out.rows) of a transposed matrix: `stored` are the stack's bytes, out.cols the matrix' inputs.
-// Precondition: the dtype has 2, 4 or 8 bytes.
+// Writes rows [begin, begin + out.rows) of a transposed matrix. `stored`: the bytes of the stack; out.cols: the
+// matrix's number of inputs. Precondition: the dtype has 2, 4 or 8 bytes.
 void read_transposed(Bytes stored, int64_t first, int64_t stride, int64_t begin, Matrix& out);
 
 }  // namespace nibble

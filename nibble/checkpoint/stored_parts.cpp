@@ -112,7 +112,7 @@ bool looks_quantized(std::string_view name, DType dtype) {
                                                      "q_scale"};
     const std::string_view last = last_name(name);
     if (std::ranges::find(known, last) != known.end()) return true;
-    // Stacked experts ("experts.gate_up_proj_weight_scale", "experts.gate_up_proj_blocks") and affine KV caches.
+    // Stacked experts ("experts.gate_up_proj_weight_scale", "experts.gate_up_proj_blocks") and KV caches with offsets.
     constexpr std::array<std::string_view, 11> endings{"_weight_scale",     "_weight_scale_2",    "_weight_scale_inv",
                                                        "_input_scale",      "_proj_blocks",       "_proj_scales",
                                                        "_proj.k_bias",      "_proj.v_bias",       "_proj_scale_inv",

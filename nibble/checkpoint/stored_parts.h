@@ -1,4 +1,5 @@
-// The tensors that one quantized matrix becomes in a file, per dialect: the one table that reading and writing share.
+// The stored tensors of one quantized matrix, per dialect. Readers and writers use the same table ("x": the file stores
+// the multiplier, "1/x": its reciprocal).
 //
 //             Model Optimizer            compressed-tensors            fp8 (DeepSeek)
 //   codes     P.weight                   P.weight_packed (4-bit)       P.weight
@@ -24,7 +25,7 @@
 
 namespace nibble {
 
-// How a matrix and the inputs it is multiplied with are stored.
+// How a matrix and its inputs are stored.
 struct Scheme {
     Format format = Format::none;
     ActivationFormat activation = ActivationFormat::none;
@@ -38,24 +39,27 @@ struct StoredPart {
     std::string_view suffix;  // "weight_scale"; the full name is module + "." + suffix
     DType dtype = DType::u8;
     std::vector<int64_t> shape;
-    bool divides = false;  // scalars: the file holds 1/x of the canonical multiplier
+    bool divides = false;  // for scalars: the file holds 1/x of the canonical multiplier
 };
 
-// In the order they are written. Precondition: the format is not none and fits; `dialect` is one of the three above.
+// Returns the parts in the order in which they are written. Precondition: the format is not none and fits; `dialect` is
+// one of the three above.
 std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_scale, int64_t rows, int64_t cols);
 
-// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight"; empty when the name does not end in ".weight".
+// Returns "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight"; empty: the name does not end in
+// ".weight".
 std::string_view module_of_weight(std::string_view name);
-// Everything before the last dot; empty without one.
+// Returns everything before the last dot; empty: there is no dot.
 std::string_view parent_name(std::string_view name);
-// Everything after the last dot.
+// Returns everything after the last dot.
 std::string_view last_name(std::string_view name);
 
-// "....k_scale", "....v_scale" or "....q_scale": a scale of the KV cache or of what meets it, plain in every dialect.
+// Whether the name ends in ".k_scale", ".v_scale" or ".q_scale": a scale of the KV cache or of the queries, plain in
+// every dialect.
 bool is_kv_scale_name(std::string_view name);
 
-// Whether a tensor that no dialect claimed is part of some quantization (by its last name or its dtype): it must not be
-// carried along as if it were a plain weight.
+// Whether a tensor that no dialect has taken is part of a quantized matrix, judged by its last name or its dtype. Such
+// a tensor must not be copied as a plain weight.
 bool looks_quantized(std::string_view name, DType dtype);
 
 }  // namespace nibble

@@ -32,7 +32,7 @@ const Json* text_value(const Json& config, const char* key) {
 }
 
 Json* text_value(Json& config, const char* key) {
-    return const_cast<Json*>(text_value(std::as_const(config), key));  // it is no constant here
+    return const_cast<Json*>(text_value(std::as_const(config), key));  // `config` is not const here
 }
 
 int64_t text_integer(const Json& config, const char* key) {
@@ -56,7 +56,7 @@ std::optional<DType> declared_dtype(const Json& config) {
 }
 
 bool PredictionLayers::contains(std::string_view tensor, bool any_later) const {
-    // Towers beside the text model count their layers, too, so "layers.N" speaks only under these names.
+    // The other towers number their layers too, so "layers.N" counts only under these names.
     constexpr std::array<std::string_view, 4> text_model{"model", "language_model", "backbone", "transformer"};
     while (!tensor.empty()) {
         const size_t dot = tensor.find('.');

@@ -1,5 +1,5 @@
-// What config.json says about the language model, wherever it says it: at the top level, or in the text model's part of
-// a multimodal configuration.
+// Reads the language model's values from config.json, at the top level or in the text section of a multimodal
+// configuration.
 #pragma once
 
 #include "base/dtype.h"
@@ -10,28 +10,28 @@
 
 namespace nibble {
 
-// The field `key` of transformers 5 in whichever spelling (architecture/canonical_config.h) the file has; null when
-// neither place has it. `config` may be null or no object.
+// Returns the value of transformers 5's `key`, under any known name (architecture/canonical_config.h); null: it is in
+// neither place. `config` may be null or not an object.
 const Json* text_value(const Json& config, const char* key);
 Json* text_value(Json& config, const char* key);
-// 0 when absent or no integer.
+// Returns 0 if the value is absent or not an integer.
 int64_t text_integer(const Json& config, const char* key);
-// num_hidden_layers, or the length of the list of layer kinds; 0 when neither is there.
+// Returns num_hidden_layers, or the length of the list of layer kinds; 0 if both are absent.
 int64_t text_layers(const Json& config);
 
-// The dtype of the weights that config.json declares: BF16, F16 or F32.
-// Loaders cast to it, whatever the files hold.
+// Returns the dtype of the weights that config.json declares: BF16, F16 or F32. Loaders cast to it, whatever the files
+// hold.
 std::optional<DType> declared_dtype(const Json& config);
 
-// Layers for multi-token prediction (speculative decoding): "mtp.layers.0…", "model.mtp_layers.0…", and, as DeepSeek
-// and GLM have it, layers of the text model from num_hidden_layers on. transformers does not load them, so Model
-// Optimizer copies them as they are.
+// Layers for multi-token prediction (speculative decoding): "mtp.layers.0…", "model.mtp_layers.0…", and, for DeepSeek
+// and GLM, layers of the text model from num_hidden_layers on. transformers does not load them, so Model Optimizer
+// copies them unchanged.
 class PredictionLayers {
 public:
     explicit PredictionLayers(const Json& config)
         : layers_(text_layers(config)), announced_(text_integer(config, "num_nextn_predict_layers")) {}
     bool contains(std::string_view tensor) const { return contains(tensor, true); }
-    // The same, but layers from num_hidden_layers on only as far as num_nextn_predict_layers announces them: others
+    // Like contains(), but layers from num_hidden_layers on count only up to num_nextn_predict_layers. Layers beyond
     // mean that config.json and the tensors disagree.
     bool announces(std::string_view tensor) const { return contains(tensor, false); }
 

@@ -12,16 +12,16 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t compared_bytes = int64_t{4} << 20;  // at a time
+constexpr int64_t compared_bytes = int64_t{4} << 20;  // bytes that are compared at a time
 
-// What config.json says, or the default of the family's class. Of other families without the field nothing is known.
+// Returns the value in config.json, or the default of the family's class; false for other families without the key.
 Result<bool> says_tied(const Json& config) {
     NIBBLE_TRY(const Json canonical, canonical_config(config));
     const Json* tied = text_value(canonical, "tie_word_embeddings");
     return tied && *tied == true;
 }
 
-std::string_view module_word(std::string_view name) {  // "lm_head" of "language_model.lm_head.weight"
+std::string_view module_word(std::string_view name) {  // returns "lm_head" for "language_model.lm_head.weight"
     if (!name.ends_with(".weight")) return {};
     name.remove_suffix(7);
     return name.substr(name.rfind('.') + 1);
@@ -35,7 +35,7 @@ bool is_text_embedding(const CheckpointTensor& t) {
            std::ranges::none_of(towers, [&](std::string_view w) { return t.name.find(w) != t.name.npos; });
 }
 
-// Values are compared, so that a copy in a wider type is still a copy.
+// Compares values, so that a copy in a wider type counts as a copy.
 Result<bool> equal_matrices(const Checkpoint& checkpoint, size_t a, size_t b) {
     const CheckpointTensor& x = checkpoint.tensors()[a];
     const CheckpointTensor& y = checkpoint.tensors()[b];

@@ -5,7 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_levels = 64, max_keys = 4096;  // keys of ordered objects are searched linearly
+constexpr size_t most_levels = 64, max_keys = 4096;  // ordered objects search their keys linearly, so the number is
+                                                     // limited
 
 class Reader : public JsonEvents {
 public:
@@ -30,7 +31,7 @@ public:
         if (skipping()) return skip();
         if (in_merges_ && !in_pair_) return in_pair_ = true;
         if (in_vocabulary_ || in_merges_) return unexpected("an array");
-        if (at("vocab")) return once(seen_vocabulary_) && skip();  // Unigram's; its model type says so
+        if (at("vocab")) return once(seen_vocabulary_) && skip();  // a Unigram vocabulary; the model type shows this
         if (at("merges")) return once(seen_merges_) && (in_merges_ = true);
         return open(Json::array());
     }
@@ -67,7 +68,7 @@ public:
         out_.vocabulary.emplace_back(std::move(key_), v);
         return true;
     }
-    // Of what BPE needs, nothing is negative or a fraction.
+    // BPE needs no negative numbers or fractions.
     bool other(std::string_view what) override {
         if (skipping()) return true;
         if (in_vocabulary_ || in_merges_) return unexpected(what);
@@ -82,7 +83,7 @@ private:
         --skipped_;
         return true;
     }
-    // The two are not in the document, where key() looks for duplicates.
+    // key() finds duplicates only in the document, which does not contain these two.
     bool once(bool& seen) {
         if (seen) return stop(fmt::format("duplicate key {}", show_name(key_)));
         return seen = true;
@@ -102,7 +103,8 @@ private:
     }
     bool open(Json container) {
         if (path_.size() >= most_levels) return stop(fmt::format("nested deeper than {} levels", most_levels));
-        path_.push_back(add(std::move(container)));  // stays valid: a parent grows only after its child is closed
+        path_.push_back(add(std::move(container)));  // pointers stay valid: a parent grows only after its child is
+                                                     // closed
         return true;
     }
     bool close_pair() {
@@ -112,7 +114,7 @@ private:
         pair_.clear();
         return true;
     }
-    // "left right", the form before 2024; no part holds a space there.
+    // Parses "left right", the form before 2024; parts contain no spaces.
     bool old_pair(const std::string& v) {
         const size_t space = v.find(' ');
         if (space == v.npos || v.find(' ', space + 1) != v.npos)

@@ -22,9 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view lock_name = ".nibble-lock", work_name = ".nibble-work";
-constexpr std::string_view lock_ending = ".lock", journal_ending = ".journal";  // of OUT.partial
+// endings after OUT.partial
+constexpr std::string_view lock_ending = ".lock", journal_ending = ".journal";
 
-// "out/" and "out" are the same place.
+// "out/" and "out" are the same path.
 fs::path without_slash(const fs::path& path) {
     const fs::path normal = path.lexically_normal();
     return normal.has_filename() ? normal : normal.parent_path();
@@ -38,7 +39,7 @@ Status check_output_is_free(const fs::path& out) {
     return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", out.string());
 }
 
-// The journal stays: see take_journal_out().
+// The journal is kept: see take_journal_out().
 void remove_job_files(const fs::path& folder) {
     std::error_code ignored;
     std::vector<fs::path> files;
@@ -72,7 +73,7 @@ std::string size_text(int64_t bytes) {
 Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& folder) { return take(folder / lock_name, folder); }
 
 Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::path& shown) {
-    // Whoever lets go of a lock removes its file, so what was opened may be gone before it is locked.
+    // Releasing a lock removes its file, so the opened file may be removed before it is locked.
     for (int attempt = 0; attempt < 1000; ++attempt) {
         Lock lock;
         lock.fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -95,7 +96,7 @@ Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::
             opened.st_dev != named.st_dev)
             continue;
         lock.file_ = file;
-        lock.left_ = n > 0;  // written by whoever had it, and not removed
+        lock.left_ = n > 0;  // written by a process that died without removing it
         const std::string id = fmt::format("{}\n", ::getpid());
         if (::ftruncate(lock.fd_, 0) != 0 || ::pwrite(lock.fd_, id.data(), id.size(), 0) < 0)
             return fail(ErrorKind::file, "{}: cannot write: {}", file.string(), std::strerror(errno));
@@ -115,7 +116,7 @@ fs::path WorkFolder::beside(std::string_view ending) const {
     return path += ending;
 }
 
-// Whether an earlier run finished a part of its work: a journal with a line behind its first.
+// Whether an earlier run finished part of its work, that is, whether a journal has more than its first line.
 bool WorkFolder::holds_work() const {
     for (const fs::path& journal : {path_ / Journal::file_name, beside(journal_ending)})
         if (Journal::holds_units(journal)) return true;
@@ -129,8 +130,8 @@ bool WorkFolder::is_ours() const {
                                [&](std::string_view name) { return fs::exists(path_ / name, ignored); });
 }
 
-// After a run that was killed while it published: see publish(). Where the output has left the folder, what is left
-// goes.
+// Cleans up after a run that was killed while it published (see publish()). If the output has already left the folder,
+// the rest is removed.
 Status WorkFolder::tidy() {
     std::error_code ignored;
     const fs::path outside = beside(journal_ending), inside = path_ / Journal::file_name;
@@ -178,10 +179,11 @@ Status WorkFolder::look(ExportMode mode, int64_t bytes_needed) const {
 Status WorkFolder::check(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
     NIBBLE_TRY(WorkFolder work, named(out));
     std::error_code ignored;
-    // Says so when somebody works in it.
+    // Error if another process works there.
     if (fs::exists(work.beside(lock_ending), ignored)) {
         NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
-        // A run that was killed behind its publishing left files, this one among them, that nobody else would remove.
+        // A run that was killed after publishing may have left files (including this lock file) that no other run would
+        // remove.
         NIBBLE_CHECK(work.tidy());
         if (!fs::exists(work.out_, ignored)) work.lock_.keep_file();
     }
@@ -197,9 +199,9 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     if (error) return fail(ErrorKind::file, "{}: cannot make its folder: {}", work.path_.string(), error.message());
     NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
     NIBBLE_CHECK(work.tidy());
-    // Nothing to resume: schedulers repeat the command of a job that was killed before it had made a file.
+    // There is nothing to resume: schedulers repeat the command of a job that was killed before it created a file.
     if (!fs::is_directory(work.path_, error)) mode = ExportMode::create;
-    NIBBLE_CHECK(work.look(mode, bytes_needed));  // another process may have finished in between
+    NIBBLE_CHECK(work.look(mode, bytes_needed));  // another process may have finished in the meantime
     if (mode == ExportMode::resume) {
         remove_abandoned_files(work.path_);
         return work;
@@ -218,8 +220,8 @@ Result<bool> WorkFolder::start_over(int64_t bytes_needed) {
     return true;
 }
 
-// A kill at any moment leaves either work that can be resumed, or a whole output without a file of the job in it: the
-// journal goes beside the folder before the folder gets its final name, and away afterwards.
+// Killing the process at any moment leaves either work that can be resumed, or a whole output without files of the job:
+// the journal is moved next to the folder before the folder gets its final name, and removed afterwards.
 Status WorkFolder::publish(const fs::path& from) {
     NIBBLE_CHECK(check_maps());
     NIBBLE_CHECK(check_output_is_free(out_));
@@ -233,7 +235,7 @@ Status WorkFolder::publish(const fs::path& from) {
         if (journal) fs::rename(outside, inside, error);
         return renamed;
     }
-    // From here it has its name; an error says that the name may not be on the disk yet.
+    // The output now has its final name. From here an error means that the name may not be on disk yet.
     if (from != path_) discard();
     fs::remove(outside, error);
     lock_.release();

@@ -1,4 +1,4 @@
-// The folder an output is built in: OUT.partial, locked against a second process, renamed to OUT at the end.
+// The folder in which an output is built: OUT.partial, locked against other processes, and renamed to OUT at the end.
 #pragma once
 
 #include "checkpoint/export.h"
@@ -7,18 +7,18 @@
 
 namespace nibble {
 
-// Travels with every checkpoint nibble writes: who made it and how (ExportSpec::manifest).
+// Stored with every checkpoint that nibble writes: how it was made (ExportSpec::manifest).
 inline constexpr std::string_view manifest_name = "nibble.json";
 
-// Files of the job itself (the lock; the caller's journal) begin with this and never reach the finished output.
+// Prefix of the job's own files (the lock, the caller's journal), which are not part of the finished output.
 inline constexpr std::string_view job_file_prefix = ".nibble-";
 
 class WorkFolder {
 public:
-    // An advisory lock on an open file: gone with the process, even with a killed one, and the file with the lock.
+    // An advisory lock on an open file. The system releases it when the process ends, even if it is killed.
     class Lock {
     public:
-        // In `folder`, or the file itself. Error: who holds it (of `shown`).
+        // Locks `folder`, or the file itself. Error: another process holds the lock; the message names it and `shown`.
         static Result<Lock> take(const std::filesystem::path& folder);
         static Result<Lock> take(const std::filesystem::path& file, const std::filesystem::path& shown);
         Lock() = default;
@@ -33,41 +33,42 @@ public:
         ~Lock() { release(); }
 
         void release();
-        bool left() const { return left_; }  // the file was there: a process died that held the lock
+        bool left() const { return left_; }  // the lock file existed: a process died that held the lock
         void keep_file() { file_.clear(); }
 
     private:
         int fd_ = -1;
         bool left_ = false;
-        std::filesystem::path file_;  // removed with the lock
+        std::filesystem::path file_;  // removed when the lock is released
     };
 
-    // What open() looks at before it makes anything: for a caller with hours of work before the first byte.
+    // Runs the checks of open() without creating anything. For callers with hours of work before the first byte.
     static Status check(const std::filesystem::path& out, ExportMode mode, int64_t bytes_needed);
 
-    // create: OUT must not exist (an empty folder is fine) and OUT.partial must hold no finished work; what a process
-    // left there that died before it finished any is removed. Checks that `bytes_needed` are free, then makes the
-    // folder and its parents. resume: what OUT.partial holds stays; without such a folder it is create. Both take the
-    // lock, OUT.partial.lock; an error says who holds it.
+    // Opens and locks the folder (lock file OUT.partial.lock). create: OUT must not exist (an empty folder is allowed),
+    // and OUT.partial must hold no finished work; leftovers of a process that died before it finished any work are
+    // removed. Checks that `bytes_needed` are free, then creates the folder and its parents. resume: keeps the contents
+    // of OUT.partial; without such a folder it works as create. Error: another process holds the lock; the message
+    // names it.
     static Result<WorkFolder> open(const std::filesystem::path& out, ExportMode mode, int64_t bytes_needed);
 
     const std::filesystem::path& path() const { return path_; }
-    // The folder is empty: all files are still to be made.
+    // Whether the folder is empty, so that all files must be created.
     bool fresh() const { return fresh_; }
 
-    // For a resume whose files cannot be opened again: when no work is finished there, as after a kill while they
-    // were being made, the folder is emptied, and is fresh then. False: there is work.
+    // For a resume whose files cannot be opened again. If no work is finished there (as after a kill while the files
+    // were created), empties the folder and returns true. Returns false if there is finished work.
     Result<bool> start_over(int64_t bytes_needed);
 
-    // Renames the folder, or only the one file of it that is the output, to the final name, without the job's files.
-    // What is renamed must be synced. Error also when a source became shorter while it was read.
+    // Renames the folder, or only the output file in it, to the final name, without the job's files. Everything must be
+    // synced before. Error: also if a source file became shorter while it was read.
     Status publish();
     Status publish_file(const std::string& name);
 
-    // For a resume that finds other files than its own: `why` is what it found.
+    // Returns the error for a resume that finds the files of another job; `why` is the difference.
     Error another_job(const Error& why) const;
 
-    // Removes the folder and all in it: for a creation that failed half-way.
+    // Removes the folder with its contents. For a creation that failed half-way.
     void discard();
 
 private:
