@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t awq_block = nvfp4_block;
 constexpr float tiny = std::numeric_limits<float>::min();
 
-// [rows, cols] -> [cols, rows]
+// Returns [cols, rows] for [rows, cols].
 std::vector<float> transposed(const std::vector<float>& m, int64_t rows, int64_t cols) {
     std::vector<float> t(m.size());
     for (int64_t i = 0; i < rows; ++i)
@@ -22,7 +22,7 @@ std::vector<float> transposed(const std::vector<float>& m, int64_t rows, int64_t
     return t;
 }
 
-// Adds |w| / (maximum of its block + tiny), row by row.
+// Adds |w| / (maximum of its block + tiny) to the sums, row by row.
 void add_importance(const MatrixView& w, std::vector<double>& sum) {
     for (int64_t r = 0; r < w.rows; ++r)
         for (int64_t b = 0; b < w.cols; b += awq_block) {
@@ -35,7 +35,7 @@ void add_importance(const MatrixView& w, std::vector<double>& sum) {
         }
 }
 
-// Values of a class become their mean.
+// Replaces the values of each class by their mean.
 void average(std::span<const int32_t> classes, std::vector<float>& values) {
     if (classes.empty()) return;
     std::vector<double> sum(values.size()), count(values.size());
@@ -93,7 +93,7 @@ public:
         target_ = product(w_, x_);
     }
 
-    // The sum of squares.
+    // Returns the sum of squared errors.
     double operator()(const std::vector<float>& s) const {
         Matrix scaled(DType::f32, n_, k_);
         float* w = reinterpret_cast<float*>(scaled.data.data());
@@ -118,7 +118,7 @@ public:
     }
 
 private:
-    // x w^T [rows, n]
+    // Returns x w^T [rows, n].
     std::vector<float> product(const std::vector<float>& w, const std::vector<float>& x) const {
         constexpr int64_t chunk = 96;
         const int64_t t = inputs_.count;

@@ -33,7 +33,7 @@ public:
     }
 
 private:
-    using Names = std::vector<std::string>;  // of modules
+    using Names = std::vector<std::string>;  // names of modules
 
     bool searched(size_t i) const { return plan_.entries[i].spec.format == Format::nvfp4; }
     std::optional<size_t> entry(const std::string& tensor) const {
@@ -48,13 +48,13 @@ private:
             if (const auto i = entry(m + ".weight"); i && searched(*i)) refuse(*i, why);
     }
 
-    // `producer`: name of a tensor.
+    // Adds a group. `producer`: name of a tensor.
     void add(const Names& readers, const std::string& producer, bool norm, Names watched,
              std::vector<int32_t> classes = {}) {
         AwqGroup g{.block = block_, .norm = norm, .classes = std::move(classes), .watched = std::move(watched)};
         for (const std::string& m : readers) {
             const auto i = entry(m + ".weight");
-            if (!i) return;  // the engine reports it
+            if (!i) return;  // the engine reports the missing tensor
             g.readers.push_back(*i);
             if (searched(*i)) g.members.push_back(*i);
             g.exact |= plan_.entries[*i].spec.format == Format::none;
@@ -154,7 +154,7 @@ private:
     const Plan& plan_;
     const ModelConfig& config_;
     std::span<const CheckpointTensor> tensors_;
-    std::unordered_map<std::string_view, size_t> index_;  // plan entries by tensor
+    std::unordered_map<std::string_view, size_t> index_;  // index of the plan entry, by tensor
     size_t block_ = 0;
     std::map<size_t, bool> covered_, refused_;
     std::map<std::string, std::vector<size_t>> reasons_;

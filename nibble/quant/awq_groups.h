@@ -1,13 +1,15 @@
-// Where AWQ can act: linears that read the same values, and what makes those values and can take the inverse of a scale
-// with nothing but multiplications that the model does anyway.
+// Finds the groups to which AWQ can be applied: linears that read the same values, and the tensor that produces these
+// values and can absorb the inverse of the scale without additional operations.
 //
+//   producer            readers
 //   norm weight         q/k/v; gate/up; router, shared and routed experts; in_proj; MLA's a and b projections; out_proj
 //                       of Mamba-2 (its gated norm)
 //   rows of up_proj     down_proj of a gated MLP or expert: act(gate(x)) * up(x) is linear in up(x)
-//   rows of v_proj      o_proj; query heads that read one key head share its channels' scales
+//   rows of v_proj      o_proj; query heads that share a key head share the scales of its channels
 //   rows of fc1_latent  experts in a latent space
 //
-// Others (down_proj of relu^2 without a gate, MLA's o_proj, fc2_latent_proj, lm_head) stay as they are and are listed.
+// Other linears (down_proj of relu^2 without a gate, MLA's o_proj, fc2_latent_proj, lm_head) stay unscaled and are
+// listed.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -21,24 +23,25 @@ namespace nibble {
 
 struct AwqGroup {
     size_t block = 0;
-    std::vector<size_t> readers;       // plan entries: all matrices whose columns are multiplied
-    std::vector<size_t> members;       // those of them in nvfp4: the scale is searched for their sake
-    size_t producer = 0;               // plan entry that is divided: a norm's weight or the rows of a linear
-    std::optional<size_t> bias;        // of the producer
-    bool norm = false;                 // the producer is one
-    std::vector<int32_t> classes;      // [columns] channel of the producer that a column reads; empty: its own
-    std::vector<std::string> watched;  // modules whose inputs are the values
-    // Something touched stays unquantized, or is rounded to its dtype for good: scales are powers of two, which are
-    // exact.
+    std::vector<size_t> readers;   // plan entries: all matrices whose columns are multiplied
+    std::vector<size_t> members;   // the readers in nvfp4, for which the scale is searched
+    size_t producer = 0;           // plan entry that is divided: a norm's weight, or the rows of a linear
+    std::optional<size_t> bias;    // plan entry of the producer's bias
+    bool norm = false;             // the producer is a norm
+    std::vector<int32_t> classes;  // [columns] channel of the producer that each column reads; empty: column i reads
+                                   // channel i
+    std::vector<std::string> watched;  // modules whose inputs are the scaled values
+    // One of the changed tensors stays unquantized or is rounded to its dtype. Scales are then powers of two, which
+    // change no value's mantissa.
     bool exact = false;
 };
 
 struct AwqPlan {
-    std::vector<AwqGroup> groups;       // by block
-    std::vector<std::string> unscaled;  // why linears in nvfp4 stay as they are, one line per reason
+    std::vector<AwqGroup> groups;       // ordered by block
+    std::vector<std::string> unscaled;  // linears in nvfp4 that stay unscaled: one line per reason
 };
 
-// Errors: a plan without linears in nvfp4.
+// Finds the groups of a plan. Error: the plan has no linear in nvfp4.
 Result<AwqPlan> awq_groups(const Plan& plan, const ModelConfig& config, std::span<const CheckpointTensor> tensors);
 
 }  // namespace nibble

@@ -14,8 +14,8 @@
 namespace nibble {
 namespace {
 
-// Mean magnitudes and every n-th row of the inputs of one group; n doubles when there are too many, so that what is
-// kept does not depend on batches.
+// Mean magnitudes and every n-th row of the inputs of one group. n is doubled when there are too many rows, so the
+// sample does not depend on batches.
 class InputSample {
 public:
     static constexpr int64_t most = 512;
@@ -163,7 +163,7 @@ private:
     AwqResult out_;
 };
 
-// The weight of a norm is stored in few bits: `scale` becomes what the rounded quotient stands for.
+// A norm's weight has few bits: after rounding w / s, `scale` becomes w / rounded, so that the product is exact.
 Status fit_norm(const Checkpoint& source, size_t norm, bool plus_one, std::vector<float>& scale,
                 const std::vector<float>& inverse) {
     const int64_t n = source.tensors()[norm].rows();

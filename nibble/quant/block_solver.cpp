@@ -78,7 +78,8 @@ Status BlockSolver::solve() {
         NIBBLE_CHECK(find_scales(task));
     }
     const auto size = [](const Task& t) { return t.entry->rows() * t.entry->cols(); };
-    std::ranges::stable_sort(tasks, std::greater<>{}, size);  // a long one last would leave threads idle
+    std::ranges::stable_sort(tasks, std::greater<>{}, size);  // largest first: a long task at the end would leave
+                                                              // threads idle
     std::vector<Solution> solutions(tasks.size());
     std::vector<LayerOutputError> errors(tasks.size());
     std::vector<Status> done(tasks.size(), Status(Ok{}));

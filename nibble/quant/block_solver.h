@@ -1,5 +1,5 @@
-// Solves the linears of a block as soon as its statistics are complete, so that what stays of a block is codes and
-// scales.
+// Solves the linears of a block as soon as its statistics are complete, so that only codes and scales are kept of a
+// block.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -15,14 +15,15 @@ namespace nibble {
 
 class BlockSolver {
 public:
-    // All outlive the object.
+    // All arguments must outlive the object. Error: no kernels for this CPU.
     static Result<BlockSolver> create(const Checkpoint& source, const Plan& plan, StatisticsStore& store,
                                       ThreadPool& pool);
 
-    // Statistics of linear `module`, finished. Nothing is solved yet.
+    // Takes the finished statistics of linear `module`. Solves nothing yet.
     void add(const std::string& module, LinearStatistics statistics);
     bool holds(const std::string& module) const { return pending_.contains(module) || store_->holds(module); }
-    // Solves what was added, several linears at a time, when there is enough of it to keep every thread busy.
+    // Solves all pending linears (several at a time) if there are enough to keep every thread busy. Errors of both
+    // functions: those of the solvers, with the module's name.
     Status solve_if_enough();
     Status solve();
 
@@ -36,7 +37,7 @@ private:
         TensorAmax amax;
         float tensor_scale;
     };
-    // The scales of an entry, from the maxima of all that share them.
+    // Computes the scales of an entry from the maxima of all entries that share them.
     Status find_scales(Task& task);
     Result<float> own_amax(size_t index);
 
@@ -46,7 +47,7 @@ private:
     ThreadPool* pool_;
     SolveKernels kernels_;
     std::map<std::string, size_t, std::less<>> entries_;  // by module
-    std::map<std::string, size_t, std::less<>> unit_of_;  // by module, in units_
+    std::map<std::string, size_t, std::less<>> unit_of_;  // index in units_, by module
     std::vector<std::vector<size_t>> units_;
     std::map<size_t, float> amax_;  // by entry
     std::map<std::string, LinearStatistics, std::less<>> pending_;

@@ -25,7 +25,7 @@ bool watched(const PlanEntry& entry) {
     return entry.spec.format != Format::none && stores_input_scale(entry.activation) && !entry.constant_input_amax;
 }
 
-// "model.layers.1.mlp.experts.*.up_proj", the name all experts of a layer share; empty for what is no expert.
+// Returns "model.layers.1.mlp.experts.*.up_proj", a name that all experts of a layer share; empty: not an expert.
 std::string expert_family(std::string_view module) {
     constexpr std::string_view mark = ".experts.";
     const size_t at = module.find(mark);
@@ -35,7 +35,7 @@ std::string expert_family(std::string_view module) {
     return std::string(module.substr(0, at + mark.size())) + "*" + std::string(module.substr(dot));
 }
 
-// One calibration under way.
+// A calibration in progress.
 class Run {
 public:
     Run(const Checkpoint& source, const ModelConfig& config, std::span<const std::vector<int32_t>> sequences,
@@ -51,7 +51,7 @@ public:
           quantize_inputs_(quantize_inputs),
           batches_(whole_batches(sequences, options.batch_tokens)) {}
 
-    // `head`: the head's input is watched too. solver: null, or takes the statistics.
+    // Runs the forward pass. `head`: also observe the input of the head. solver: receives the statistics; may be null.
     Status forward(CalibrationObserver& observer, BlockSolver* solver, bool head) {
         NIBBLE_TRY(work_, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(stream_, stream_memory());
@@ -76,7 +76,8 @@ public:
         return Ok{};
     }
 
-    // bytes: null, or the pass multiplies in 8-bit integers. went_forward: called when all text went forward.
+    // Runs the forward and backward passes. bytes: kernels for products in 8-bit integers, or null. went_forward:
+    // called after the forward pass of all texts.
     Status backward(CalibrationObserver& forth, CalibrationObserver& back, BlockSolver& solver,
                     const ByteKernels* bytes, const std::function<Status()>& went_forward) {
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
@@ -84,7 +85,7 @@ public:
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
-        // Every n-th sequence goes back.
+        // Every n-th sequence goes through the backward pass.
         const auto n =
             static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
         std::vector<std::vector<int32_t>> texts;
@@ -166,7 +167,7 @@ private:
     std::optional<ScratchMemory> stream_;
 };
 
-// Modules by kind of what calibration lacks, in the order of kinds.
+// Modules with missing data, by kind, in the order of kinds.
 class GapLists {
 public:
     void note(GapKind kind, const std::string& module) { modules_[kind].insert(module); }
@@ -180,7 +181,8 @@ private:
     std::map<GapKind, std::set<std::string>> modules_;
 };
 
-// Experts that no token reached, or zeros alone, take the largest range of their peers, as Model Optimizer does.
+// Experts that no token reached, or whose inputs are all zero, get the largest range of the other experts, as in Model
+// Optimizer.
 void fill_experts(Calibration& seen, int64_t few, GapLists& gaps) {
     std::map<std::string, std::vector<std::pair<const std::string*, Range*>>> families;
     for (auto& [module, range] : seen.inputs)
@@ -214,8 +216,8 @@ Status check_ranges(const std::map<std::string, Range, std::less<>>& ranges, std
     return Ok{};
 }
 
-// Solvers' linears that no pass ran: experts without a token are solved without statistics, others are errors.
-// Those that only went forward keep their uniform moments.
+// Handles linears with a solver that no pass ran: experts without a token are solved without statistics; others are
+// errors. Linears that only saw the forward pass use their uniform moments.
 Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const SolverKernels& kernels, ThreadPool& pool,
                        BlockSolver& solver, GapLists& gaps) {
     for (const PlanEntry& entry : plan.entries) {
@@ -226,7 +228,8 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
             inputs.finish(pool);
             uniform.add_to(inputs, entry.module, 1.0, pool);
             if (needed_statistics(entry.solver).outputs)
-                forward.outputs.emplace(entry.rows(), kernels).finish(pool);  // rows do not answer rows
+                // without data, rows do not compensate each other's errors
+                forward.outputs.emplace(entry.rows(), kernels).finish(pool);
             solver.add(entry.module, std::move(forward));
             continue;
         }
@@ -239,7 +242,7 @@ Status fill_statistics(const Plan& plan, const UniformMoments& uniform, const So
     return solver.solve();
 }
 
-// Everything that decides a bit of the statistics.
+// Returns everything that determines the bits of the statistics.
 std::string identity(const Calibration& seen, std::span<const std::vector<int32_t>> sequences,
                      const CalibrationOptions& options) {
     std::string text =
@@ -264,7 +267,7 @@ Json ranges_json(const Calibration& seen) {
     return {{"inputs", list(seen.inputs)}, {"keys", list(seen.keys)}, {"values", list(seen.values)}};
 }
 
-// False, and nothing changed, when `json` lacks one of them.
+// Reads saved ranges. Returns false, without changes, if `json` lacks one of them.
 bool recall_ranges(const Json& json, Calibration& seen) {
     Calibration found;
     for (const auto& [part, from, to] : {std::tuple{"inputs", &seen.inputs, &found.inputs},
@@ -328,21 +331,21 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         NIBBLE_CHECK(seen.statistics->keep_in(*keep));
         if (const auto kept = keep->ranges(); kept && recall_ranges(*kept, seen)) ranges = false;
     }
-    // What is left to look at.
+    // Determines which passes are still necessary.
     bool head = false, solves = false, forth = false, back = false, quantized = false;
     for (const PlanEntry& entry : plan.entries) {
         const bool solve = entry.solver && !seen.statistics->holds(entry.module);
         const bool gradients = solve && needed_statistics(entry.solver).gradients;
         head |= entry.tensor == config.head && ((ranges && watched(entry)) || solve);
         solves |= static_cast<bool>(entry.solver);
-        // GPTQ looks at quantized inputs in a pass of its own, when their scales are known.
+        // GPTQ with quantized inputs needs a second forward pass, once the input scales are known.
         const bool after =
             solve && entry.solver.kind == WeightSolver::Kind::gptq && entry.activation == ActivationFormat::nvfp4;
         quantized |= after;
         forth |= solve && !gradients && !after;
         back |= gradients;
     }
-    forth |= ranges && (head || !back);  // else the forward half of the gradients' pass shows them
+    forth |= ranges && (head || !back);  // otherwise the forward part of the gradient pass collects them
     NIBBLE_TRY(const ByteKernels* const bytes, select_byte_kernels());
     NIBBLE_TRY(auto solver, BlockSolver::create(source, plan, *seen.statistics, pool));
     UniformMoments uniform(options.memory, options.scratch);
@@ -370,7 +373,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         if (std::string note = on_device->note(); !note.empty()) seen.warnings.push_back(std::move(note));
         NIBBLE_CHECK(note_ranges());
     } else if (forth) {
-        // Pass::uniform shows ranges and nothing to solvers without gradients.
+        // Pass::uniform collects ranges, and nothing for solvers without gradients.
         auto eye = observer(quantized ? CalibrationObserver::Pass::uniform : CalibrationObserver::Pass::forward, true);
         NIBBLE_CHECK(run.forward(eye, solves && !quantized ? &solver : nullptr, head).within(origin));
         NIBBLE_CHECK(note_ranges());

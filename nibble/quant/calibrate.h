@@ -1,11 +1,12 @@
-// Calibration: text goes through the model block by block, and every place whose scale a plan stores is watched.
+// Calibration: runs text through the model block by block and records the range of every place for which a plan stores
+// a scale, and the statistics of solvers.
 //
 //   NIBBLE_TRY(auto seen, calibrate(*source, plan, corpus, options, pool, hooks));
 //   NIBBLE_TRY(auto table, scale_table(seen, plan));            // "....input_scale", "....k_proj.k_scale" ...
 //
-// One block's weights are in memory at a time; residual streams of all tokens lie in a scratch file beyond a limit.
-// Weights are those of the source, unquantized (Model Optimizer's `max`, ptq.md 2.1). Results do not depend on threads,
-// on how tokens are batched, or on the order of the sequences.
+// One block's weights are in memory at a time. Residual streams beyond a limit are kept in a scratch file. Weights are
+// the source's, unquantized (as in Model Optimizer's `max`). Results do not depend on threads, on batches, or on the
+// order of the sequences.
 #pragma once
 
 #include "base/progress.h"
@@ -25,59 +26,60 @@
 
 namespace nibble {
 
-// Raised whenever the same text and settings give other bits (tests/quant/kept_calibration_test.cpp tells): what an
-// older nibble kept of an unfinished calibration is then not continued.
+// Incremented whenever the same text and settings give other bits (checked by tests/quant/kept_calibration_test.cpp).
+// An unfinished calibration of an older revision is not continued.
 inline constexpr int calibration_revision = 1;
 
 struct CalibrationOptions {
     RangeRule range;
-    Compute compute = Compute::bf16;  // of the forward pass
-    bool all_experts = false;         // every expert sees every token; what flows on is routed as ever
-    int64_t expert_tokens = 64;       // an expert that saw fewer is named in the warnings
-    int64_t batch_tokens = 4096;      // rows of one forward pass, whole sequences
-    // Solvers that read gradients: about this many tokens (every n-th sequence) go back through the model, the others
-    // forward only, for the uniform share of H.
+    Compute compute = Compute::bf16;  // rounding of the forward pass
+    bool all_experts = false;         // every expert observes all tokens; routing does not change
+    int64_t expert_tokens = 64;       // experts that saw fewer tokens are named in the warnings
+    int64_t batch_tokens = 4096;      // rows of one forward pass; sequences are not split
+    // For solvers that read gradients: about this many tokens (every n-th sequence) go through the backward pass. The
+    // others go through the forward pass only, for the uniform share of H.
     int64_t gradient_tokens = 8192;
-    uint64_t seed = 1;                    // of the labels that gradients start from
-    int64_t memory = int64_t{2} << 30;    // bytes of streams and statistics each kept in memory
-    std::filesystem::path scratch = ".";  // folder of the scratch file
-    // Folder of what is found as it is found (calibration_keep.h); what an earlier run of the same calibration left
-    // there is taken over. Empty: nothing is kept.
+    uint64_t seed = 1;                    // seed of the sampled labels from which gradients start
+    int64_t memory = int64_t{2} << 30;    // bytes of residual streams, and of statistics, that are kept in memory
+    std::filesystem::path scratch = ".";  // folder of the scratch file, which holds the rest
+    // Folder in which results are saved as they are computed (calibration_keep.h). Results that an earlier run of the
+    // same calibration saved there are reused. Empty: nothing is saved.
     std::filesystem::path keep;
-    JobIdentity job;  // of the source and the settings of the job; part of the kept files' identity
-    // Where text goes forward. A GPU streams blocks as the CPU does (quant/device_calibration.h), rounds to BF16
-    // between operators (no Compute::f32) and has no backward pass: plans that calibrates_on_device() refuses run on
-    // the CPU.
+    JobIdentity job;  // identity of the source and the job's settings; part of the identity of saved files
+    // Device of the forward passes. A GPU streams blocks as the CPU does (quant/device_calibration.h) and rounds to
+    // BF16 between operators (Compute::f32 is not available). It has no backward pass: plans for which
+    // calibrates_on_device() is false run on the CPU.
     DeviceChoice device;
 };
 
 struct Calibration {
-    std::string origin;  // of the text
+    std::string origin;  // where the text came from
     int64_t tokens = 0;
     std::map<std::string, Range, std::less<>> inputs;        // by module: "model.layers.0.mlp.up_proj"
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
     std::vector<std::string> warnings;
     std::vector<CalibrationGap> gaps;             // ranges that are missing or zero, experts without tokens
-    std::unique_ptr<StatisticsStore> statistics;  // null when the plan has no solver
-    std::vector<LayerOutputError> output_errors;  // of linears that were solved, by module
+    std::unique_ptr<StatisticsStore> statistics;  // null: the plan has no solver
+    std::vector<LayerOutputError> output_errors;  // errors of the solved linears, by module
     double seconds = 0;
-    bool on_device = false;  // text went forward on CalibrationOptions::device
+    bool on_device = false;  // forward passes ran on CalibrationOptions::device
 };
 
-// Whether `plan` stores a scale, or has a solver, that needs activations.
+// Whether `plan` has a stored scale or a solver that depends on activations.
 bool needs_calibration(const Plan& plan);
-// Whether nothing in it reads gradients.
+// Whether no solver of the plan reads gradients, so that the calibration can run on a GPU.
 bool calibrates_on_device(const Plan& plan);
 
-// `sequences`: token ids, none empty. Errors: an architecture or tensor the engine cannot run, an id outside the
-// vocabulary, NaN in an activation (names layer, operator and token), a linear of the plan that no forward pass runs.
-// Zero ranges, experts without tokens and second moments without an inverse are no errors (calibration_gaps.h).
+// Runs the calibration. `sequences`: token ids, none empty. Errors: an architecture or tensor that the engine cannot
+// run, an id outside the vocabulary, a NaN in an activation (with layer, operator and token), a linear of the plan that
+// no forward pass runs. Ranges of zero, experts without tokens and singular second moments are no errors
+// (calibration_gaps.h).
 Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
                               std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,
                               ThreadPool& pool, const JobHooks& hooks);
 
-// The scales as `plan` stores them: amax/2688 or amax/448 by the entry's activation format; amax/448 for K and V. Where
-// the maximum is zero, it is that of the format (6 for NVFP4, 448 for FP8, K and V), as in Model Optimizer's export.
+// Returns the scales that `plan` stores: amax / 2688 (NVFP4) or amax / 448 (FP8, K and V). A maximum of zero is
+// replaced by the format's largest value (6 for NVFP4, 448 for FP8, K and V), as in Model Optimizer's export.
 ScaleTable scale_table(const Calibration& calibration, const Plan& plan, Arithmetic arithmetic);
 
 }  // namespace nibble

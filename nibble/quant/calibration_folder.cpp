@@ -47,11 +47,14 @@ Status CalibrationFolder::mark_done() {
 
 void CalibrationFolder::remove() {
     std::error_code ignored;
-    lock_.keep_file();  // it goes with the folder; a file of that name afterwards is another process's
+    lock_.keep_file();  // the lock file is removed with the folder; a later file of that name belongs to another
+                        // process
     std::vector<fs::path> kept;
     for (fs::directory_iterator it(folder_, ignored), end; it != end; it.increment(ignored))
         if (it->path().filename() != done_name) kept.push_back(it->path());
-    for (const fs::path& path : kept) fs::remove_all(path, ignored);  // the mark goes last: tidy() goes by it
+    for (const fs::path& path : kept)
+        fs::remove_all(path, ignored);  // the mark is removed last, because tidy()
+                                        // depends on it
     if (!folder_.empty()) fs::remove_all(folder_, ignored);
     folder_.clear();
 }

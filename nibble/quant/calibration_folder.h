@@ -1,4 +1,5 @@
-// OUT.calibration: what calibration has found, kept until the job is done. One process works in it at a time.
+// The folder OUT.calibration, which holds the results of calibration until the job is done. One process uses it at a
+// time.
 #pragma once
 
 #include "checkpoint/work_folder.h"
@@ -10,8 +11,8 @@ namespace nibble {
 
 class CalibrationFolder {
 public:
-    // Makes the folder and takes its lock for the life of the object. A folder with earlier work is taken with `resume`
-    // only. Errors: who holds the lock; work that is left from an interrupted job.
+    // Creates the folder and locks it for the lifetime of the object. A folder with earlier work is accepted only with
+    // `resume`. Errors: another process holds the lock; work of an interrupted job without `resume`.
     static Result<CalibrationFolder> hold(const std::filesystem::path& folder, bool resume);
     CalibrationFolder() = default;
     CalibrationFolder(CalibrationFolder&& other) noexcept
@@ -21,18 +22,19 @@ public:
         std::swap(lock_, other.lock_);
         return *this;
     }
-    // A folder in which nothing was kept goes away.
+    // Removes the folder if nothing was saved in it.
     ~CalibrationFolder();
 
-    // The output is whole and about to be published: what is kept is needed no more once it has its name.
+    // Records that the output is complete and about to be published. After publishing, the saved results are no longer
+    // needed.
     Status mark_done();
-    // The job is done: with all in it.
+    // Removes the folder with its contents at the end of the job.
     void remove();
-    // For a job whose output is there: what a process left in `folder` that was killed between publishing and remove().
+    // Removes `folder` if a process was killed between publishing and remove(). Call it for a job whose output exists.
     static void tidy(const std::filesystem::path& folder);
 
 private:
-    std::filesystem::path folder_;  // empty: none
+    std::filesystem::path folder_;  // empty: no folder is held
     WorkFolder::Lock lock_;
 };
 

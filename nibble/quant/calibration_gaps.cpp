@@ -13,7 +13,8 @@ namespace {
 
 struct GapRow {
     GapKind kind;
-    std::string_view name, what, instead, plain;  // plain: instead, with Search::maximum_when_blind; empty: the same
+    std::string_view name, what, instead, plain;  // plain: the text of `instead` with Search::maximum_when_blind;
+                                                  // empty: the same text
 };
 
 constexpr std::array gap_rows{
@@ -48,7 +49,7 @@ constexpr std::array gap_rows{
 
 const GapRow& row_of(GapKind kind) { return *std::ranges::find(gap_rows, kind, &GapRow::kind); }
 
-// Whether a search that sees no difference takes something else than the maximum.
+// Whether a search whose candidates all have equal losses chooses another candidate than the maximum.
 bool loses_when_blind(const Search& search) {
     return search.kind == Search::Kind::sweep ||
            (search.kind == Search::Kind::multipliers && search_multipliers(search).front() != 1.0f);

@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-// Codes, block scales, float scales, one after the other.
+// Returns codes, block scales and float scales, one after the other.
 std::vector<std::byte> bytes_of(const QuantMatrix& m) {
     std::vector<std::byte> bytes(m.codes.size() + m.block_scales.size() + 4 * m.float_scales.size());
     std::byte* at = bytes.data();

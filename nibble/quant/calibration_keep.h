@@ -1,6 +1,6 @@
-// What a calibration has found so far, on disk, so that a killed job does not look for it again: ranges when all text
-// went forward, codes and scales of every solved linear. A journal (io/journal.h) and one file of solutions behind it;
-// what the journal lists and the checksum confirms is taken over, the rest is found again, to the same bits.
+// Saves the results of a calibration to disk, so that a killed job does not repeat the work: ranges after all forward
+// passes, codes and scales of every solved linear. A journal (io/journal.h) and a file of solutions. Results that the
+// journal lists and whose checksum matches are reused; the others are computed again, with the same bits.
 #pragma once
 
 #include "io/file_descriptor.h"
@@ -17,13 +17,14 @@ namespace nibble {
 
 class CalibrationKeep {
 public:
-    // Starts or continues the files in `folder`, which is made. Error: they belong to another calibration (says how).
+    // Starts or continues the files in `folder`, creating it. Error: they belong to another calibration; the message
+    // contains the difference.
     static Result<std::unique_ptr<CalibrationKeep>> open(const std::filesystem::path& folder, const Plan& plan,
                                                          const JobIdentity& identity);
 
     std::optional<Json> ranges() const { return journal_->finished(-1); }
     Status note_ranges(Json ranges) { return journal_->append(-1, std::move(ranges)); }
-    // Of every linear that an earlier run solved and whose bytes are whole, once each.
+    // Calls `take` once for every linear that an earlier run solved and whose bytes are intact.
     Status recall(const std::function<Status(const std::string& module, Solution solution)>& take);
     Status note(const std::string& module, const Solution& solution);
 
@@ -34,7 +35,7 @@ private:
     std::unique_ptr<Journal> journal_;
     FileDescriptor file_;
     std::unordered_map<std::string_view, int64_t> entries_;  // by module
-    int64_t end_ = 0;                                        // of the solutions that the journal lists
+    int64_t end_ = 0;                                        // end of the solutions that the journal lists
 };
 
 }  // namespace nibble

@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-// Of the rows that only go forward every second one counts: neighbours say nearly the same
+// Of the rows that only go through the forward pass, every second one is used, because adjacent rows are similar
 // (docs/lab/weight-algorithms.md).
 constexpr int64_t uniform_step = 2;
 
@@ -35,7 +35,7 @@ CalibrationObserver::CalibrationObserver(Pass pass, const Plan& plan, const Cali
         if (entry.solver && !done.holds(entry.module)) solved_.emplace(entry.module, &entry);
 }
 
-// The entry whose statistics this pass collects; null for others.
+// Returns the entry whose statistics this pass collects; null: none.
 const PlanEntry* CalibrationObserver::solved(const std::string& module) const {
     const auto found = solved_.find(module);
     if (found == solved_.end()) return nullptr;
@@ -84,7 +84,8 @@ Status CalibrationObserver::add_uniform(const PlanEntry& entry, const float* x, 
     if (sharing_.contains(entry.module)) return Ok{};
     const auto parent = [](std::string_view module) { return module.substr(0, module.rfind('.')); };
     const bool same = x == last_.x && rows == last_.rows && entry.cols() == last_.cols &&
-                      parent(entry.module) == parent(last_.owner);  // buffers come back, for another expert say
+                      parent(entry.module) == parent(last_.owner);  // the same buffer may be reused, for another expert
+                                                                    // for example
     if (same && !open_.contains(entry.module)) {
         sharing_.emplace(entry.module, last_.owner);
         return Ok{};
@@ -148,7 +149,7 @@ Status CalibrationObserver::end_block(BlockSolver& solver) {
         if (sums.inputs) {
             sums.inputs->finish(*pool_);
             if (pass_ == Pass::backward) {
-                // Without token weights, or where no gradient arrived, all tokens count alike.
+                // Without token weights, or if there were no gradients, all tokens have equal weight.
                 const int64_t all = std::max<int64_t>(uniform_->tokens(module), 1);
                 const float mix = solved_.at(module)->solver.best.mix;
                 uniform_->add_to(*sums.inputs, module,

@@ -1,4 +1,4 @@
-// What calibration keeps of a block's activations: ranges for stored scales, second moments for weight solvers.
+// Collects a block's calibration statistics: ranges for stored scales, second moments for weight solvers.
 #pragma once
 
 #include "model/cpu/block.h"
@@ -11,31 +11,32 @@
 
 namespace nibble {
 
-// Solvers that need no gradients have all their statistics after a forward pass. Of the others a forward pass over all
-// tokens gives the uniform share of H (UniformMoments, from every second row), and a backward pass over some of them
-//   H = sum_t w_t x_t x_t^T + mix mean(w) (tokens back / rows of uniform) uniform,  G = sum_t g_t g_t^T
-// A backward pass shows a linear's input and the gradient of its output in two calls, one after the other.
+// Solvers without gradients have all their statistics after one forward pass. For the others, a forward pass over all
+// tokens gives the uniform share of H (UniformMoments, from every second row), and a backward pass over some tokens
+// gives
+// H = sum_t w_t x_t x_t^T + mix mean(w) (tokens back / rows of uniform) uniform,  G = sum_t g_t g_t^T
+// The backward pass shows a linear's input and the gradient of its output in two successive calls.
 class CalibrationObserver : public Observer {
 public:
-    // forward: ranges where wanted, statistics of solvers without gradients.
-    // uniform: ranges where wanted, uniform moments of solvers with gradients.
+    // forward: required ranges, and statistics of solvers without gradients. uniform: required ranges, and uniform
+    // moments of solvers with gradients. backward: H and G.
     enum class Pass : uint8_t { forward, uniform, backward };
 
-    // `done`: linears it holds at the start are solved and not looked at.
-    // `seen` has an entry for every range that is wanted; null: none is. bytes: null, or moments of the passes other
-    // than forward are summed in 8-bit integers. All outlive the observer.
+    // `done`: linears that it holds now are solved already and are ignored. `seen` has an entry for every range to
+    // collect; null: none. bytes: null, or kernels with which the moments of all passes except `forward` are summed in
+    // 8-bit integers. All arguments must outlive the observer.
     CalibrationObserver(Pass pass, const Plan& plan, const CalibrationOptions& options, const SolverKernels& kernels,
                         const ByteKernels* bytes, ThreadPool& pool, const StatisticsStore& done, Calibration* seen,
                         UniformMoments& uniform);
 
-    // Pass::forward of a model whose inputs are quantized (quantized_inputs.h): GPTQ's Hessians are those of the
-    // quantized rows. Both outlive the observer.
+    // For Pass::forward of a model with quantized inputs (quantized_inputs.h): GPTQ's Hessians are then those of the
+    // quantized rows. Plan and scales must outlive the observer.
     void see_quantized(const Plan& plan, const ActivationScales& scales, const MatmulKernels& kernels) {
         quantized_ = {&plan, &scales, &kernels, {}};
     }
 
-    // What was seen since the last call is complete. Pass::uniform keeps its moments, the others hand their statistics
-    // to the solver.
+    // Called when a block is complete. keep_uniform() (Pass::uniform) stores its moments; end_block() (other passes)
+    // passes its statistics to the solver.
     Status keep_uniform();
     Status end_block(BlockSolver& solver);
 
@@ -59,7 +60,7 @@ private:
 
     const CalibrationOptions* options_;
     const SolverKernels* kernels_;
-    const ByteKernels* bytes_;  // of the backward pass; may be null
+    const ByteKernels* bytes_;  // for the backward pass; may be null
     ThreadPool* pool_;
     Calibration* seen_;
     UniformMoments* uniform_;
@@ -72,12 +73,12 @@ private:
         const MatmulKernels* kernels = nullptr;
         std::vector<float> rows;
     } quantized_;
-    const float* x_ = nullptr;  // of the linear whose gradient comes next
+    const float* x_ = nullptr;  // input of the linear whose gradient comes next
     struct {
         const float* x = nullptr;
         int64_t rows = 0, cols = 0;
         std::string owner;
-    } last_;  // uniform: linears shown the same rows one after the other share their moments
+    } last_;  // Pass::uniform: successive linears with the same rows share their moments
     std::map<std::string, std::string, std::less<>> sharing_;
 };
 

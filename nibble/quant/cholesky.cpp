@@ -11,7 +11,8 @@ constexpr int64_t factor_rows = 192, task_rows = 96, rows_one_by_one = 16;
 void update(const SolverKernels& kernels, const RankUpdate<float>& u) { kernels.rank_update(u); }
 void update(const SolverKernels& kernels, const RankUpdate<double>& u) { kernels.rank_update_f64(u); }
 
-// Both halves of [J H J | I], each [n, n]. Only a's upper and x's lower triangle mean anything.
+// Both halves of [J H J
+// I], each [n, n]. Only a's upper and x's lower triangle are defined.
 template <class T>
 struct Elimination {
     int64_t n;
@@ -21,15 +22,16 @@ struct Elimination {
     T* a_at(int64_t i, int64_t j) { return a.data() + i * n + j; }
     T* x_at(int64_t i, int64_t j) { return x.data() + i * n + j; }
 
-    // Rows [begin, end) below, or inside, the panel of rows [p, p + k): both halves, a's columns from `col` on.
+    // Subtracts the panel of rows [p, p + k) from rows [begin, end) below or inside it: both halves, a's columns from
+    // `col` on.
     void subtract_panel(int64_t begin, int64_t end, int64_t p, int64_t k, int64_t col) {
         const T* factor = a_at(p, begin);
         update(kernels, {end - begin, n - col, k, factor, n, a_at(p, col), n, a_at(begin, col), n, true});
         update(kernels, {end - begin, p + k, k, factor, n, x_at(p, 0), n, x_at(begin, 0), n, true});
     }
 
-    // Eliminates rows [p, end) among themselves, by halves: most of the work is then a product of blocks. Returns the
-    // row whose pivot is not positive, or -1.
+    // Eliminates rows [p, end) among themselves, recursively by halves, so that most of the work is products of blocks.
+    // Returns the row whose pivot is not positive, or -1.
     int64_t eliminate(int64_t p, int64_t end) {
         if (end - p > rows_one_by_one) {
             const int64_t middle = p + (end - p) / 2;
@@ -80,7 +82,7 @@ Result<std::vector<double>> inverse_factor(std::span<const double> h, int64_t n,
         for (int64_t j = i; j < n; ++j)
             a[static_cast<size_t>(i * n + j)] = h[static_cast<size_t>((n - 1 - j) * n + n - 1 - i)];
     NIBBLE_TRY(std::vector<double> u, reversed_inverse_factor(std::move(a), n, kernels, pool));
-    std::ranges::reverse(u);  // J x J
+    std::ranges::reverse(u);  // computes J x J
     return u;
 }
 

@@ -1,13 +1,13 @@
-// Panels quantized on a GPU: quant/device/ implements this function. A build without CUDA has nibble/no_device.cpp in
-// its place, where the call returns an error.
+// Quantizes panels on a GPU; quant/device/ implements this function. A build without CUDA has nibble/no_device.cpp
+// instead, where the call returns an error.
 //
-// Every worker has a stream, a page-locked buffer each way and device memory for one panel: a thread copies its panel
-// into the buffer, queues the transfer, the kernels and the transfer of the results, sleeps until they are done, and
-// writes the result. While it sleeps other threads read, copy and write, so with more threads than cores disk, PCIe,
-// kernels and writing overlap.
+// Every worker has a stream, page-locked buffers for input and output, and device memory for one panel. A thread copies
+// its panel into the buffer, queues transfer, kernels and the transfer of the results, sleeps until they are done, and
+// writes the result. Meanwhile other threads read, copy and write; with more threads than cores, disk, PCIe and kernels
+// overlap.
 //
-// Panels that are looked at twice (the maximum of a whole tensor comes before its codes) stay in device memory in
-// between where there is room; where there is none they are read again.
+// Panels that are read twice (the maximum of a whole tensor is needed before its codes) stay in device memory if there
+// is room; otherwise they are read again.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -17,8 +17,8 @@
 
 namespace nibble {
 
-// Errors: no usable GPU, a plan with something that the kernels lack, too little free memory (both numbers are given).
-// Nothing has been read or written then.
+// Opens `workers` workers. Errors, all before anything is read or written: no usable GPU, a plan that the kernels do
+// not support, too little free memory (with both numbers).
 Result<std::unique_ptr<PanelWorkers>> open_device_workers(const DeviceChoice& choice, const Checkpoint& source,
                                                           const Plan& plan, int workers);
 

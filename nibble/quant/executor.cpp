@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-// What a unit throws (no memory) is its error: the other threads wait for units, not for threads.
+// Converts exceptions of a unit (no memory) into its error, because other threads wait for units, not for threads.
 template <class Call>
 auto caught(Call call) -> decltype(call()) {
     try {
@@ -25,9 +25,9 @@ auto caught(Call call) -> decltype(call()) {
 
 struct InFlight {
     std::unique_ptr<UnitWork> work;
-    int64_t tasks = 0;    // of the current stage
-    int64_t handed = 0;   // given to a thread
-    int64_t open = 0;     // not finished, handed out or not
+    int64_t tasks = 0;    // in the current stage
+    int64_t handed = 0;   // tasks given to a thread
+    int64_t open = 0;     // tasks that are not finished, whether given to a thread or not
     bool between = true;  // next_stage() is running
 
     bool idle() const { return !between && open == tasks - handed; }
@@ -74,7 +74,7 @@ public:
 private:
     using Flight = std::map<int64_t, InFlight>;
 
-    // Units beyond this one are not worth starting or continuing.
+    // Units from this one on are not started or continued.
     int64_t limit() const { return error_ ? failed_unit_ : units_; }
 
     Flight::iterator oldest_ready() {
@@ -94,7 +94,7 @@ private:
         leave(slot, worker, lock);
     }
 
-    // Called with one task less open: drops dead units, opens the next stage of live ones.
+    // Called when a task of the unit has finished: drops dead units, opens the next stage of live ones.
     void leave(Flight::iterator slot, int worker, std::unique_lock<std::mutex>& lock) {
         InFlight& unit = slot->second;
         if (slot->first >= limit()) {
@@ -124,7 +124,7 @@ private:
         if (!stopped_) run_task(slot, worker, lock);
     }
 
-    // Dead units that no thread is working on; nobody else would come back to them.
+    // Drops dead units on which no thread is working; no other call would drop them.
     void drop_idle_dead(std::unique_lock<std::mutex>& lock) {
         for (auto it = flight_.lower_bound(limit()); it != flight_.end(); it = flight_.lower_bound(limit())) {
             while (it != flight_.end() && !it->second.idle()) ++it;
@@ -133,7 +133,7 @@ private:
         }
     }
 
-    // Destroys the unit outside the lock: freeing a large one takes time.
+    // Destroys the unit outside the lock, because freeing a large one takes time.
     void retire(Flight::iterator slot, std::unique_lock<std::mutex>& lock) {
         std::unique_ptr<UnitWork> dead = std::move(slot->second.work);
         flight_.erase(slot);

@@ -47,7 +47,7 @@ std::vector<double> damped_diagonal(const Gram& gram, double damping) {
 
 namespace {
 
-// The factor of the damped matrix in f.order, in arithmetic of T.
+// Factors the damped matrix in f.order, in arithmetic of T.
 template <class T>
 Status factor(const Gram& gram, const std::vector<double>& diagonal, const SolverKernels& kernels, ThreadPool& pool,
               Feedback& f) {
@@ -73,7 +73,7 @@ Status factor(const Gram& gram, const std::vector<double>& diagonal, const Solve
     return Ok{};
 }
 
-// Errors are not spread, and what counts is the diagonal; entries without a usable value count as 1.
+// Uses only the diagonal, without error compensation; entries without a usable value count as 1.
 void by_the_diagonal(const std::vector<double>& diagonal, Feedback& f) {
     f.answers = false;
     f.weight.resize(diagonal.size());

@@ -19,8 +19,8 @@ float block_amax(const float* w) {
     return amax;
 }
 
-// Upper factor U of the inverse of the damped Hessian, H^-1 = U^T U, in FP32; empty where the damped Hessian is not
-// positive definite.
+// Returns the upper factor U of the inverse of the damped Hessian, H^-1 = U^T U, in FP32; empty: the damped Hessian is
+// not positive definite.
 std::vector<float> gptq_factor(const MatrixView& weight, std::span<const float> hessian, float damping,
                                const SolverKernels& kernels, ThreadPool& pool) {
     const int64_t n = weight.cols;
@@ -42,7 +42,7 @@ std::vector<float> gptq_factor(const MatrixView& weight, std::span<const float> 
     return u.ok() ? std::vector<float>(u->begin(), u->end()) : std::vector<float>();
 }
 
-// Nothing is answered: each column is rounded alone.
+// Returns the factor with which each column is rounded independently.
 std::vector<float> no_feedback(int64_t n) {
     std::vector<float> u(static_cast<size_t>(n * n));
     for (int64_t i = 0; i < n; ++i) u[static_cast<size_t>(i * n + i)] = 1.0f;
@@ -62,7 +62,7 @@ public:
           out_(out),
           fake_(nvfp4_fake_scale(amax.search, spec.normalization, spec.arithmetic)) {}
 
-    // Rows [first, first + rows).
+    // Solves rows [first, first + rows).
     void run(int64_t first, int64_t rows) const {
         const int64_t n = weight_.cols;
         std::vector<float> w(static_cast<size_t>(rows * n)), values(w.size()), answer(w.size());
@@ -84,7 +84,7 @@ public:
     }
 
 private:
-    // One row's columns [begin, end).
+    // Solves columns [begin, end) of one row.
     void solve_group(int64_t row, int64_t begin, int64_t end, float* w, float* values, float* error,
                      int64_t stride) const {
         const int64_t n = weight_.cols;
@@ -106,7 +106,7 @@ private:
         return ref::region_amax(weight_, {row, 1, column / gptq_block * gptq_block, gptq_block});
     }
 
-    // Of a block whose columns before `column` hold what the feedback left of them.
+    // Returns the scale of a block whose columns before `column` hold their compensated values.
     float dynamic_scale(const float* w, int64_t column) const {
         return nvfp4_fake_dynamic_scale(block_amax(w + column / gptq_block * gptq_block), amax_.search,
                                         spec_.arithmetic);

@@ -1,8 +1,8 @@
-// GPTQ (Frantar et al., 2023) on NVFP4, as Model Optimizer's `gptq` computes it (docs/reference: ptq.md 2.7): natural
-// column order, the error of a column answered inside its group of 128 columns at once and after the group for the
-// rest, quantization by fake quantization with the maximum's scales. Static scales are those of the weight before any
-// feedback; dynamic ones follow the partly updated block. The fake quantized values, rounded to BF16, are stored by
-// export's rules.
+// GPTQ (Frantar et al., 2023) for NVFP4, as in Model Optimizer's `gptq`. Columns are quantized in natural order. The
+// error of a column is compensated at once within its group of 128 columns, and after the group for all later columns.
+// Values are fake quantized with the scales of maxima: static scales are those of the weight before compensation,
+// dynamic scales those of the partly updated block. The fake quantized values, rounded to BF16, are stored by the rules
+// of the export.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -12,9 +12,10 @@
 
 namespace nibble {
 
-// spec: nvfp4, search max. hessian: [K, K], 2/n sum x x^T or any multiple of it, undamped. Columns of the weight that
-// are all zero leave H. Where the damped H is not positive definite (all inputs were zero, or no damping and fewer
-// tokens than columns) every column is rounded without feedback, as Model Optimizer does; the result says so.
+// spec: nvfp4 with scales of maxima. hessian: [K, K], any multiple of the sum of x x^T, undamped. Columns of the weight
+// that are all zero are removed from H. If the damped H is not positive definite (all inputs are zero, or no damping
+// and fewer tokens than columns), every column is rounded without compensation, as in Model Optimizer, and the result
+// reports it. Error: a hessian of another shape.
 Result<SolveGaps> quantize_gptq(const MatrixView& weight, std::span<const float> hessian, const WeightSpec& spec,
                                 const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels,
                                 ThreadPool& pool, const QuantSpan& out);

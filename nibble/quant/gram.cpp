@@ -12,7 +12,7 @@ constexpr int64_t row_block = 96;
 
 constexpr int64_t gram_rows = 64;
 
-// work(t) for every row, on all threads.
+// Calls work(t) for every row, on all threads.
 template <class Work>
 void each_row(int64_t rows, ThreadPool& pool, Work work) {
     pool.parallel_for((rows + gram_rows - 1) / gram_rows, [&](int64_t part) {
@@ -43,11 +43,12 @@ Status check_weights(std::span<const float> weights) {
     return Ok{};
 }
 
-// The lower triangle from the upper one.
+// Copies the upper triangle to the lower one.
 void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
     constexpr int64_t tile = 32;
     pool.parallel_for((n + tile - 1) / tile, [&](int64_t part) {
-        const int64_t first = part * tile, last = std::min(first + tile, n);  // columns of the upper, rows of the lower
+        // columns of the upper triangle, rows of the lower one
+        const int64_t first = part * tile, last = std::min(first + tile, n);
         for (int64_t begin = 0; begin < last; begin += tile)
             for (int64_t j = first; j < last; ++j)
                 for (int64_t i = begin; i < std::min(begin + tile, j); ++i)
@@ -55,7 +56,7 @@ void mirror(std::vector<double>& sums, int64_t n, ThreadPool& pool) {
     });
 }
 
-// Feeds rows to the chunk and calls flush() whenever it is full.
+// Adds rows to the chunk and calls flush() whenever it is full.
 template <class Flush>
 void feed(RowChunk& chunk, const float* x, int64_t rows, int64_t stride, std::span<const float> weights, Flush flush) {
     for (int64_t t = 0; t < rows;) {
@@ -136,7 +137,7 @@ Status Gram::add(const float* x, int64_t rows, int64_t stride, std::span<const f
     return Ok{};
 }
 
-// A value that is not finite shows in the scale of its codes, but not which it is.
+// The scales of codes show that a value is not finite, but not which one.
 Status Gram::add_bytes(const float* x, int64_t rows, int64_t stride, std::span<const float> weights, ThreadPool& pool) {
     bool finite = true;
     for (int64_t t = 0; t < rows;) {
@@ -157,7 +158,7 @@ void Gram::flush(ThreadPool& pool) {
         return;
     }
     pool.parallel_for(blocks, [&](int64_t block) {
-        // The upper triangle, and what of the lower one lies in the blocks on the diagonal.
+        // Computes the upper triangle, and the part of the lower triangle that is in diagonal blocks.
         const int64_t i = block * row_block, rows = std::min(row_block, n - i), cols = n - i;
         std::vector<float> part(static_cast<size_t>(rows * cols));
         kernels_->rank_update(
@@ -172,14 +173,14 @@ void Gram::flush(ThreadPool& pool) {
 void Gram::finish(ThreadPool& pool) {
     if (chunk_.rows() || !codes_.empty()) flush(pool);
     const int64_t n = size();
-    chunk_ = RowChunk(n, 0), codes_ = ByteChunk(n, 0);  // their memory
+    chunk_ = RowChunk(n, 0), codes_ = ByteChunk(n, 0);  // frees their memory
     mirror(sums_, n, pool);
 }
 
 void Gram::add_upper(const float* upper, double factor, ThreadPool& pool) {
     const int64_t n = size();
     pool.parallel_for(n, [&](int64_t i) {
-        const float* row = upper + i * n - i * (i + 1) / 2;  // row[j]: entry (i, j)
+        const float* row = upper + i * n - i * (i + 1) / 2;  // row[j] is entry (i, j)
         for (int64_t j = i; j < n; ++j) sums_[static_cast<size_t>(i * n + j)] += factor * double{row[j]};
     });
     mirror(sums_, n, pool);

@@ -53,7 +53,7 @@ Result<ScaleTable> from_export(const std::filesystem::path& path) {
     return table;
 }
 
-// Looks names up and remembers what was asked for.
+// Looks names up and records which were used.
 class Lookup {
 public:
     explicit Lookup(const ScaleTable* table) : table_(table) {}
@@ -82,7 +82,7 @@ public:
             where, missing_count_, missing_count_ == 1 ? "" : "s", names);
     }
 
-    // Provided names that the plan has no place for.
+    // Returns a message about names that the plan does not use.
     std::optional<std::string> unused() const {
         if (!table_ || used_.size() == table_->values.size()) return std::nullopt;
         std::string first;
@@ -104,7 +104,7 @@ private:
 
 bool stored_kv(KvFormat kv) { return kv == KvFormat::fp8 || kv == KvFormat::nvfp4; }
 
-// Partners see the same input, so one value serves all of them: the largest.
+// Linears with the same input share one value: the largest.
 void unify(const Plan& plan, ActivationScales& scales) {
     std::map<std::string_view, float> largest;
     for (size_t i = 0; i < plan.entries.size(); ++i) {
@@ -130,7 +130,7 @@ float scale_of_amax(ActivationFormat format, float amax, Arithmetic arithmetic) 
     const bool nvfp4 = format == ActivationFormat::nvfp4;
     if (amax == 0) amax = nvfp4 ? e2m1_max : e4m3_max;
     const float scale = div_const(amax, nvfp4 ? e2m1_max * e4m3_max : e4m3_max, arithmetic);
-    return scale > 0 ? scale : std::numeric_limits<float>::min();  // of a maximum below any scale
+    return scale > 0 ? scale : std::numeric_limits<float>::min();  // the maximum is too small for any normal scale
 }
 
 Result<ScaleTable> read_scale_table(const std::filesystem::path& path) {

@@ -29,7 +29,7 @@ Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, con
     return identity;
 }
 
-// They follow the plan's tensors in the export.
+// Writes the KV scales, which follow the plan's tensors in the export.
 Status write_kv_scales(const ActivationScales& scales, size_t first, Export& out) {
     for (size_t i = 0; i < scales.kv.size(); ++i) {
         const MatrixView view{DType::f32, 1, 1, reinterpret_cast<const std::byte*>(&scales.kv[i].second)};

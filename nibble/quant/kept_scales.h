@@ -1,5 +1,4 @@
-// What a compressed-tensors export cannot say in its weights file (checkpoint/exact_scales.h), once the scales are
-// known.
+// Stores scales that the weights file of a compressed-tensors export cannot represent (checkpoint/exact_scales.h).
 #pragma once
 
 #include "checkpoint/export.h"
@@ -7,8 +6,9 @@
 
 namespace nibble {
 
-// Writes nibble.json of the work folder again, with the scales of `report` that divisors do not hold, and says so among
-// the report's warnings. `manifest`: the text that ExportSpec::manifest had. Nothing happens in other dialects.
+// Rewrites nibble.json of the work folder with the scales of `report` that divisors cannot represent, and adds a
+// warning to the report. `manifest`: the text in ExportSpec::manifest. Does nothing for other dialects. Error: the file
+// cannot be written.
 Status keep_exact_scales(Dialect dialect, const std::string& manifest, const Export& out, QuantReport& report);
 
 }  // namespace nibble

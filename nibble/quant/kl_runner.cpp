@@ -6,9 +6,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t head_rows = 256;  // logits held at once
+constexpr int64_t head_rows = 256;  // rows whose logits are held at once
 
-// KL(p || q), ids rising, in double; rows are log-probabilities.
+// Returns KL(p || q), summed over rising ids in double; the rows are log-probabilities.
 double divergence_of(const float* log_p, const float* log_q, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += std::exp(double(log_p[i])) * (double(log_p[i]) - log_q[i]);
@@ -28,7 +28,7 @@ public:
         for (const auto& sequence : sequences) tokens_ += static_cast<int64_t>(sequence.size());
     }
 
-    // The source's own way through.
+    // Computes the source's hidden states.
     Status prepare() {
         NIBBLE_TRY(head_, load_head(source_));
         NIBBLE_CHECK(embed(last_));
@@ -131,7 +131,7 @@ private:
     int64_t tokens_ = 0;
     std::optional<Head> head_;
     std::vector<Block> source_blocks_;
-    std::vector<float> last_, before_, x_;  // [tokens, hidden]; last_: what enters the source's head
+    std::vector<float> last_, before_, x_;  // [tokens, hidden]; last_: input of the source's head
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ struct DeleteModel {
     void operator()(void* model) const { Cbc_deleteModel(static_cast<Cbc_Model*>(model)); }
 };
 
-// Choices that no solution needs are left out: an equal or cheaper one scores no worse.
+// Returns the choices without those that no optimal solution needs: another one is not more expensive and scores no
+// worse.
 std::vector<size_t> undominated(const std::vector<KnapsackChoice>& choices) {
     std::vector<size_t> order(choices.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -30,11 +31,11 @@ std::vector<size_t> undominated(const std::vector<KnapsackChoice>& choices) {
 
 struct Column {
     size_t group, choice;
-    int64_t cost;  // beyond the group's cheapest, in units of `unit`
-    double score;  // beyond the group's best
+    int64_t cost;  // relative to the group's cheapest choice, in units of `unit`
+    double score;  // relative to the group's best score
 };
 
-// Row g: one choice of group g. Last row: the budget.
+// Row g: exactly one choice of group g. Last row: the budget.
 struct Programme {
     std::vector<Column> columns;
     size_t groups = 0;
@@ -47,7 +48,7 @@ Result<std::vector<size_t>> run_cbc(const Programme& programme) {
     std::vector<CoinBigIndex> starts;
     std::vector<int> indices;
     std::vector<double> values, objective;
-    // CBC compares reduced costs with 1e-7: scores are brought to a range where that is nothing.
+    // CBC compares reduced costs with a tolerance of 1e-7, so scores are scaled to a range where this is negligible.
     double largest = 0;
     for (const Column& c : programme.columns) largest = std::max(largest, c.score);
     const double scale = largest > 0 ? 1e4 / largest : 1.0;
@@ -94,7 +95,7 @@ Result<std::vector<size_t>> run_cbc(const Programme& programme) {
 }  // namespace
 
 Result<std::vector<size_t>> solve_knapsack(std::span<const std::vector<KnapsackChoice>> groups, int64_t budget) {
-    // Small whole numbers in the budget's row, so that no tolerance of the solver reaches half a unit.
+    // The row of the budget gets small integers, so that no tolerance of the solver reaches half a unit.
     std::vector<std::vector<size_t>> kept;
     int64_t least = 0, unit = 0;
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -117,7 +118,7 @@ Result<std::vector<size_t>> solve_knapsack(std::span<const std::vector<KnapsackC
             programme.columns.push_back({g, c, (groups[g][c].cost - cheapest.cost) / unit, groups[g][c].score - best});
         most += programme.columns.back().cost;
     }
-    if (most <= programme.budget) {  // everything at its best
+    if (most <= programme.budget) {  // every group can have its best choice
         std::vector<size_t> chosen;
         for (const auto& choices : kept) chosen.push_back(choices.back());
         return chosen;

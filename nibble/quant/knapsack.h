@@ -1,5 +1,6 @@
-// The multiple-choice knapsack of the mixed-precision search: of every group one choice, least total score, total cost
-// within a budget. Solved to proven optimality by CBC (single-threaded, so equal inputs give equal choices).
+// Solves the multiple-choice knapsack of the mixed-precision search: one choice per group with the least total score
+// and a total cost within a budget. CBC solves it to proven optimality (single-threaded, so equal inputs give equal
+// choices).
 #pragma once
 
 #include "base/error.h"
@@ -15,9 +16,9 @@ struct KnapsackChoice {
     double score = 0;  // finite, >= 0
 };
 
-// Per group the index of its choice. Every group has at least one. Of choices that cost and lose as much, the first.
-// Errors: the cheapest choices together exceed the budget (the caller knows the units, and says so in them first), a
-// score that is no number >= 0, CBC without a proof.
+// Returns the index of the chosen element per group. Every group must have at least one element. Among choices with
+// equal cost and score the first wins. Errors: the cheapest choices together exceed the budget; a score that is not a
+// number >= 0; CBC finds no proof.
 Result<std::vector<size_t>> solve_knapsack(std::span<const std::vector<KnapsackChoice>> groups, int64_t budget);
 
 }  // namespace nibble

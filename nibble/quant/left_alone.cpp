@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_kinds = 24;  // in one line
+constexpr size_t most_kinds = 24;  // most kinds in one line
 
 std::string counted(int64_t count, std::string_view one, std::string_view many) {
     return fmt::format("{} {}", count, count == 1 ? one : many);

@@ -1,5 +1,5 @@
-// Modules that a recipe's rules want quantized and that stay as they are, or for which the plan is refused. They are
-// reported by kind: one line for the same module of all layers.
+// Modules that a recipe's rules match but that stay unquantized, or because of which the plan is rejected. Messages
+// have one line for the same module of all layers.
 #pragma once
 
 #include "base/error.h"
@@ -14,14 +14,14 @@ namespace nibble {
 
 class LeftAlone {
 public:
-    // A convolution, or a matrix that is not known as the weight of a linear: it stays in this dtype.
+    // Adds a convolution, or a matrix that is not known to be the weight of a linear: it stays in this dtype.
     void keep(const Module& module, DType dtype);
-    // A matrix that cannot be quantized as the rule says.
+    // Adds a matrix that cannot be quantized as the rule requires.
     void refuse(const Module& module, std::string why, std::string rule);
 
-    // A line for every kind of convolution, and one for all other matrices.
+    // Returns one line for every kind of convolution, and one for all other matrices.
     std::vector<std::string> notes() const;
-    // The error for everything that was refused, with the flags that leave all of it unquantized.
+    // Returns the error for everything that was rejected, with the flags that would leave all of it unquantized.
     Status refused() const;
 
 private:
@@ -29,8 +29,8 @@ private:
         std::string why, rule;
         int64_t count = 0;
     };
-    std::map<std::string, int64_t> convolutions_, matrices_;  // kind of module -> how many
-    std::set<DType> dtypes_;                                  // of the matrices
+    std::map<std::string, int64_t> convolutions_, matrices_;  // by kind of module: number of modules
+    std::set<DType> dtypes_;                                  // dtypes of the matrices
     std::map<std::string, Refused> refused_;
 };
 

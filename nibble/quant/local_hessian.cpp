@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t hessian_block = nvfp4_block;
 
-// Block maxima a block may be stored with, their fake scales, padded to whole groups of 16 with the first candidate.
+// Candidate block maxima and their fake scales, padded to whole groups of 16 with the first candidate.
 struct Candidates {
     std::vector<float> amax, scale;
 
@@ -33,10 +33,10 @@ Candidates sweep_candidates(const WeightSpec& spec, float g) {
     return c;
 }
 
-// The candidate of least loss d^T h d, the first of equals.
+// The candidate with the least loss d^T h d; the first of equals.
 struct Choice {
     size_t candidate = 0;
-    bool blind = true;  // no candidate loses anything, and weights of zero would not either
+    bool blind = true;  // all candidates have loss 0, and so would weights of zero
 };
 
 Choice least_loss(const float* x, const float* h, const Candidates& c, const SolverKernels& kernels) {

@@ -24,7 +24,7 @@ void ProgressMeter::add(int64_t bytes, std::string_view item) {
     const auto now = static_cast<int64_t>(seconds() * 1e3);
     int64_t due = next_ms_.load(std::memory_order_relaxed);
     if (now < due || !next_ms_.compare_exchange_strong(due, now + 50)) return;
-    // A thread that is late does not wait: somebody else is reporting.
+    // If another thread is reporting, this one does not wait.
     if (std::unique_lock lock(mutex_, std::try_to_lock); lock) tell(item);
 }
 

@@ -1,5 +1,5 @@
-// Counts bytes, calls the progress hook at most every 50 ms, and samples memory while it is at it. The hooks are never
-// called from two threads at once.
+// Counts processed bytes, calls the progress hook at most every 50 ms, and samples memory use at the same time. The
+// hooks are never called concurrently.
 #pragma once
 
 #include "base/progress.h"
@@ -10,26 +10,27 @@
 
 namespace nibble {
 
-// From /proc/self/status: RssAnon, and the high-water mark of all resident pages. Zero where the system lacks them.
+// Memory use in bytes, from /proc/self/status: RssAnon, and the high-water mark of all resident pages. Zero if the
+// system does not report them.
 struct MemoryUse {
     int64_t anonymous = 0, peak_resident = 0;
 };
 MemoryUse memory_use();
 
-// What calibration counts: every token in every layer, and where linears are solved behind a layer, once more when they
-// are, so that the time left counts the solver, too.
+// Unit of calibration progress: every token counts once per layer, and once more where linears are solved after a
+// layer, so that the estimated time includes the solver.
 inline constexpr std::string_view token_layers = "tokens x layers";
 
 class ProgressMeter {
 public:
-    // `unit` of what is counted; empty: bytes.
+    // `unit`: unit of the count; empty: bytes.
     ProgressMeter(const JobHooks& hooks, std::string_view phase, int64_t total, std::string_view unit = {})
         : hooks_(hooks), phase_(phase), total_(total), unit_(unit) {}
 
-    // From any thread. `item` is what is in hand.
+    // Thread-safe. `item`: the current tensor or module.
     void add(int64_t bytes, std::string_view item);
     void warn(std::string_view text);
-    // The last report, with everything done, and the last sample.
+    // Makes the last report (everything done) and takes the last memory sample.
     void finish();
 
     int64_t done() const { return done_; }

@@ -12,13 +12,13 @@ namespace {
 
 constexpr int64_t block = nvfp4_block;
 constexpr int candidates = 16;
-// Rows that are under way at once. With row feedback each is one block behind the row before it, so that the rows of
-// `spread` they read stay in the second-level cache. Descent goes over the rows of a panel together.
+// Rows that are solved at once. With row feedback each is one block behind the row before it, so that the rows of
+// `spread` that they read stay in the L2 cache. Descent processes the rows of a panel together.
 constexpr int64_t solved_rows = 16;
 
 class Solver {
 public:
-    // descent: unused without sweeps.
+    // descent: not used without sweeps.
     Solver(const MatrixView& weight, DType weights, const Feedback& columns, const Feedback* rows,
            const DescentMatrix* descent, int sweeps, const SolverKernels& kernels, const QuantSpan& out)
         : weight_(weight),
@@ -62,7 +62,7 @@ private:
         });
     }
 
-    // Rows [first, first + solved_rows) or to the end; returns their errors w - q [rows, k] when rows answer rows.
+    // Solves rows [first, first + solved_rows), or to the end. With row feedback, returns their errors w - q [rows, k].
     std::vector<float> solve_panel(int64_t first) {
         const int64_t rows = std::min(solved_rows, n_ - first), blocks = k_ / block, skew = rows_ ? 1 : 0;
         const auto size = static_cast<size_t>(rows * k_);
@@ -78,7 +78,7 @@ private:
                 lowest = std::min(lowest, i), highest = i;
                 solve_block(first, i, b, spread.data(), error.data(), residual, panel);
             }
-            // Without row feedback all rows stand at the same block.
+            // Without row feedback all rows are at the same block.
             const int64_t together = skew ? 1 : highest + 1 - lowest;
             for (int64_t i = lowest; i <= highest; i += together) {
                 const int64_t next = (t - skew * i + 1) * block;
@@ -119,12 +119,12 @@ private:
         }
     }
 
-    // Row i of the panel answers the errors of the panel's rows before it, in columns [at, at + count).
+    // Compensates, in row i of the panel, the errors of the panel's earlier rows in columns [at, at + count).
     void answer_row(int64_t first, int64_t i, int64_t at, int64_t count, const float* error, float* w) const {
         kernels_.rank_update({1, count, i, rows_->row(first) + first + i, n_, error + at, k_, w, count, true});
     }
 
-    // After codes have changed: the same chain again.
+    // Recomputes the errors after codes have changed, with the same chain of operations.
     void recompute_errors(int64_t first, const Panel& panel, std::vector<float>& error) const {
         for (int64_t i = 0; i < panel.rows; ++i) {
             std::vector<float> w(panel.target.begin() + i * k_, panel.target.begin() + (i + 1) * k_);
@@ -136,7 +136,7 @@ private:
         }
     }
 
-    // Of the block at position `at` of the r-th row: its place among the stored block scales.
+    // Returns the index, among the stored block scales, of the block at position `at` of the r-th row.
     int64_t block_index(int64_t r, int64_t at) const {
         return (row_index(r) * k_ + columns_.order[static_cast<size_t>(at)]) / block;
     }
@@ -154,8 +154,8 @@ private:
             }
     }
 
-    // From five codes below the one that puts the largest weight at or just above 6, upwards: about amax / 10 to
-    // amax / 2.5.
+    // Returns the first of 16 candidates: five codes below the one that maps the largest weight to 6 or just above,
+    // which covers about amax / 10 to amax / 2.5.
     int first_candidate(float amax) const {
         const float s = amax / (e2m1_max * out_.tensor_scale);
         const int nearest = e4m3_from_float(std::min(s, e4m3_max));
@@ -163,7 +163,7 @@ private:
         return std::clamp(floor - 5, 1, e4m3_max_code + 1 - candidates);
     }
 
-    // All rows after the panel.
+    // Compensates the panel's errors in all later rows.
     void answer_rows(int64_t first, ThreadPool& pool, const std::vector<float>& error) {
         constexpr int64_t chunk = 96;
         const int64_t rows = static_cast<int64_t>(error.size()) / k_, next = first + rows;
@@ -185,7 +185,7 @@ private:
     const int64_t n_, k_;
     float scale_[128] = {}, inverse_[128] = {};
     std::vector<BlockFactor> factors_;
-    std::vector<float> w_;  // [n, k], in order
+    std::vector<float> w_;  // [n, k], in processing order
 };
 
 }  // namespace

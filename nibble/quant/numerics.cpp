@@ -16,7 +16,7 @@ std::string describe(const QuantizerConfig& c) {
     return text;
 }
 
-// One quantizer without attributes that nibble lacks.
+// Returns the only quantizer. Error: several in sequence, or attributes that nibble does not support.
 Result<const QuantizerConfig*> only(const std::vector<QuantizerConfig>& cfg) {
     if (cfg.size() != 1) return fail("quantizers in sequence are not supported");
     if (!cfg[0].unsupported.empty()) return fail("not supported: {}", fmt::join(cfg[0].unsupported, ", "));
@@ -133,7 +133,8 @@ Result<SearchPlan> plan_search(const std::vector<Algorithm>& algorithms) {
         if (!a.unsupported.empty())
             return fail("{}: algorithm '{}' with {} is not supported", a.where, method_name(a.method),
                         fmt::join(a.unsupported, ", "));
-        // Each method starts from the maxima, so the last one decides the codes; scales of awq_lite come before them.
+        // Each method starts from the maxima, so the last method decides the codes; awq_lite's scales are applied
+        // before.
         if (a.method == none) continue;
         const bool searches = a.method == mse || a.method == local_hessian;
         plan.solver = a.solver;
@@ -152,8 +153,8 @@ Status apply_search(const SearchPlan& plan, WeightSpec& spec) {
                 "four_over_six does not go with fp8_scale_sweep; give start_multiplier 1.0, stop 1.5, step 0.5");
         spec.search = {Search::Kind::sweep};
     }
-    // Model Optimizer searches every weight that has a calibrated maximum, FP8 layers of a four-over-six recipe too. MX
-    // formats have none.
+    // Model Optimizer searches every weight with a calibrated maximum, including FP8 layers of a four-over-six recipe.
+    // MX formats have no such maximum.
     const bool mx = spec.format == Format::mxfp4 || spec.format == Format::mxfp8;
     if (plan.multipliers.kind == Search::Kind::multipliers && !mx) spec.search = plan.multipliers;
     return Ok{};

@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// x^T H x for the whole matrix, or for the blocks of 16 on its diagonal.
+// Returns x^T H x, with the whole matrix or only its diagonal blocks of 16.
 double quadratic(const std::vector<double>& x, const LinearStatistics& s) {
     const auto n = static_cast<int64_t>(x.size());
     double sum = 0;

@@ -1,4 +1,5 @@
-// Coordinate descent over the codes of a few rows at once, scales held: lowers tr(S E H E^T), E = target - decoded.
+// Coordinate descent over the codes of a few rows at once with fixed scales: reduces tr(S E H E^T), E = target -
+// decoded.
 #pragma once
 
 #include "kernels/solver.h"
@@ -8,26 +9,26 @@
 
 namespace nibble {
 
-// Rows of a matrix while they are solved, [rows, n], columns in order.
+// Rows of a matrix during the descent, [rows, n], columns in the solver's order.
 struct Panel {
     int64_t rows = 0, n = 0;
-    std::vector<float> target;    // what the rows should decode to
+    std::vector<float> target;    // values that the rows should decode to
     std::vector<float> multiple;  // E2M1 values
-    std::vector<float> scale;     // of each element's block
+    std::vector<float> scale;     // block scale of each element
 };
 
-// H with its damping in the order of `columns`, in FP32.
+// The damped H in the order of `columns`, in FP32.
 struct DescentMatrix {
     std::vector<float> h, inverse_diagonal;
 };
 DescentMatrix descent_matrix(const Gram& gram, const Feedback& columns, double damping, ThreadPool& pool);
 
-// At most `sweeps` times over all rows, until nothing changes. coupling: S [rows, rows]; empty: the identity.
+// Repeats sweeps over all rows, at most `sweeps`, until nothing changes. coupling: S [rows, rows]; empty: the identity.
 void descend(Panel& panel, const DescentMatrix& matrix, const std::vector<double>& coupling, int sweeps,
              const SolverKernels& kernels);
 
-// S of rows [first, first + count) of an ordered G: what remains of G when the rows after them answer their errors,
-// (U^T U)^-1 with U their diagonal block of the factor.
+// Returns S for rows [first, first + count) of an ordered G: the part of G that remains when later rows compensate
+// their errors, (U^T U)^-1 with U their diagonal block of the factor.
 std::vector<double> remaining_coupling(const Feedback& rows, int64_t first, int64_t count);
 
 }  // namespace nibble

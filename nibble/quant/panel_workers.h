@@ -1,6 +1,6 @@
-// Where panels are scanned, searched, quantized and measured: on the calling thread by kernels/quantize.h, or on a GPU
-// (device_workers.h). Bytes, maxima, losses and statistics are the same bit for bit; the pipeline around them
-// (quantize_unit.h) is written once.
+// Workers that scan, search, quantize and measure panels: on the calling thread with kernels/quantize.h, or on a GPU
+// (device_workers.h). Bytes, maxima, losses and statistics are bit-for-bit the same; quantize_unit.h uses both in the
+// same way.
 #pragma once
 
 #include "kernels/quantize.h"
@@ -9,32 +9,33 @@
 
 namespace nibble {
 
-// A panel that stays where it was placed, so that a later stage need not read it again; empty when it does not. Any
-// worker may use it.
+// A panel that stays on the device, so that a later stage need not read it again; empty: it was not kept. Any worker
+// may use it.
 struct KeptPanel {
     MatrixView view;
     std::shared_ptr<std::byte> memory;
 };
 
 struct QuantizedPanel {
-    Scan scan;  // when it was asked for; with a weight that is not finite the rest means nothing
+    Scan scan;  // set if requested; if a weight is not finite, the other members are invalid
     QuantStats stats;
-    QuantView codes;  // on the host, until the worker's next call
+    QuantView codes;  // on the host, valid until the worker's next call
 };
 
-// One thread's; used by one thread at a time.
+// A worker may be used by one thread at a time.
 class PanelWorker {
 public:
     virtual ~PanelWorker() = default;
 
-    // Brings rows of BF16 or F32 to where they are worked on: the view that the other calls take, valid until the next
-    // place(), or with *keep where `keep` is given and there was room.
+    // Copies rows of BF16 or F32 to the worker's device. Returns the view that the other calls take; it is valid until
+    // the next place(), or as long as *keep if `keep` is given and there was room. Errors of all calls: a device
+    // failure.
     virtual Result<MatrixView> place(const MatrixView& host, KeptPanel* keep) = 0;
     virtual Result<Scan> scan(const MatrixView& placed) = 0;
-    // losses[i] += ..., as tensor_losses of kernels/quantize.h.
+    // Adds to losses[i] as tensor_losses() of kernels/quantize.h does.
     virtual Status tensor_losses(const MatrixView& placed, const WeightSpec& spec, const TensorAmax& amax,
                                  std::span<const float> multipliers, std::span<double> losses) = 0;
-    // Codes, scales and what they lose. `scan`: look for weights that are not finite first.
+    // Computes codes, scales and losses. `scan`: first check for weights that are not finite.
     virtual Result<QuantizedPanel> quantize(const MatrixView& placed, const WeightSpec& spec, const TensorAmax& amax,
                                             float tensor_scale, bool scan) = 0;
 };

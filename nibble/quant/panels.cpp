@@ -19,7 +19,7 @@ template <class From, class Convert>
 MatrixView converted(const MatrixView& in, DType dtype, Matrix& out, Convert convert) {
     reshape(out, dtype, in.rows, in.cols);
     const int64_t n = in.rows * in.cols;
-    // Restricted and without members: bytes may alias anything, which would keep the compiler from using vectors.
+    // Local restricted pointers: byte pointers may alias everything, which would prevent vectorization.
     const std::byte* __restrict from = in.data;
     std::byte* __restrict to = out.data.data();
     for (int64_t i = 0; i < n; ++i) {
@@ -31,15 +31,16 @@ MatrixView converted(const MatrixView& in, DType dtype, Matrix& out, Convert con
     return out.view();
 }
 
-// fp16_to_float without branches, so that the loop above becomes vector code (a tenth of the time): the exponent is
-// moved by an exact multiplication, which also makes subnormals normal.
+// Converts like fp16_to_float, but without branches, so that the loop above is vectorized (ten times as fast). The
+// exponent is changed by an exact multiplication, which also normalizes subnormals.
 float widen_fp16(uint16_t code) {
     const uint32_t rest = uint32_t{code & 0x7FFFu} << 13;
-    const uint32_t special = rest >= 0x0F800000u ? 0x7F800000u : 0u;  // infinity and NaN keep their mantissa
+    const uint32_t special = rest >= 0x0F800000u ? 0x7F800000u : 0u;  // infinity, and NaN with its mantissa
     return float_from_bits(float_bits(float_from_bits(rest) * 0x1p112f) | special | uint32_t{code & 0x8000u} << 16);
 }
 
-// F64 that does not fit is refused rather than rounded: the stored amax would not be that of the weights.
+// Converts F64 to F32. Error: a value that F32 cannot represent exactly; rounding it would store an amax that is not
+// that of the weights.
 Result<MatrixView> narrow_f64(const MatrixView& in, Matrix& out) {
     bool exact = true;
     const MatrixView view = converted<double>(in, DType::f32, out, [&](double v) {
@@ -71,7 +72,7 @@ DType weight_dtype(const CheckpointTensor& tensor, const Json& config) {
 
 namespace {
 
-// F32 values rounded to a narrower dtype. Overflow is refused: a loader would make infinity of it.
+// Rounds F32 values to a narrower dtype. Error: overflow; a loader would read infinity.
 Result<MatrixView> round_panel(const MatrixView& in, DType dtype, Matrix& out) {
     bool overflow = false;
     const auto checked = [&](float x, float y) {

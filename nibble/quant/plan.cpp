@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// The format is a column of its own.
+// Returns the method without the format, which has its own column.
 std::string algorithm_text(const PlanEntry& e) {
     const std::string text = method_text(e);
     const size_t space = text.find(' ');
@@ -20,7 +20,7 @@ std::string algorithm_text(const PlanEntry& e) {
 std::string group_text(const PlanEntry& e) {
     std::string text = e.scale_group.empty() ? e.search_group : e.scale_group;
     if (text.empty()) text = e.input_group;
-    // The layer is in the tensor's name already.
+    // The tensor's name already shows the layer.
     const size_t brace = text.rfind('{');
     return brace == std::string::npos ? "-" : text.substr(brace);
 }

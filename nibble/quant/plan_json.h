@@ -1,4 +1,4 @@
-// A plan for programs: what `nibble quantize --dry-run --json` prints.
+// A plan as JSON: the output of `nibble quantize --dry-run --json`.
 #pragma once
 
 #include "base/json.h"
@@ -6,11 +6,13 @@
 
 namespace nibble {
 
-// {"recipe", "weights_only", "kv_cache", "totals": {...}, "tensors": [{"tensor", "shape", "format", "inputs", "method",
-// "reason", ...}], "warnings", "needs_activations"}. Sizes are those of codes and scales, without file headers.
+// Returns {"recipe", "weights_only", "kv_cache", "totals": {...}, "tensors": [{"tensor", "shape", "format", "inputs",
+// "method", "reason", ...}], "warnings", "needs_activations"}. Sizes are those of codes and scales in bytes, without
+// file headers.
 Json to_json(const Plan& plan);
 
-// Bytes of all tensors as the plan stores them: codes, block scales and tensor scales, or what they are now.
+// Returns the bytes of all tensors after quantization: codes, block scales and tensor scales; for unchanged tensors
+// their current size.
 int64_t planned_bytes(const Plan& plan);
 
 }  // namespace nibble

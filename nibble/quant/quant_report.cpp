@@ -15,7 +15,7 @@ double sqnr(double weight, double error) {
 
 double ratio(double a, double b) { return b > 0 ? a / b : 0.0; }
 
-// JSON has no infinity; null stands for "nothing was lost" and, with no weight at all, for "undefined".
+// JSON has no infinity; null means "no error", or "undefined" if there are no weights.
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json histogram_json(const Histogram& h) { return Json{{"first", h.first}, {"counts", h.counts}}; }
@@ -87,7 +87,7 @@ Result<ReportTiming> timing_from(const Json& json) {
     NIBBLE_CHECK(json_get(json, "finished_at", t.finished_at));
     NIBBLE_CHECK(json_get(json, "command", t.command));
     NIBBLE_CHECK(json_get(json, "verified", t.verified));
-    // Reports of earlier versions lack them.
+    // Reports of earlier versions lack these fields.
     if (json.contains("whole_seconds")) NIBBLE_CHECK(json_get(json, "whole_seconds", t.whole_seconds));
     if (json.contains("calibration_seconds"))
         NIBBLE_CHECK(json_get(json, "calibration_seconds", t.calibration_seconds));
@@ -110,7 +110,7 @@ Json outputs_json(const std::vector<LayerOutputError>& errors) {
 
 Result<std::vector<LayerOutputError>> outputs_from(const Json& json) {
     std::vector<LayerOutputError> errors;
-    if (!json.contains("layer_outputs")) return errors;  // reports of earlier versions
+    if (!json.contains("layer_outputs")) return errors;  // reports of earlier versions lack it
     NIBBLE_TRY(const Json* list, json_array(json, "layer_outputs"));
     for (const Json& e : *list) {
         LayerOutputError& error = errors.emplace_back();
@@ -132,7 +132,7 @@ Json gaps_json(const std::vector<CalibrationGap>& gaps) {
 
 Result<std::vector<CalibrationGap>> gaps_from(const Json& json) {
     std::vector<CalibrationGap> gaps;
-    if (!json.contains("gaps")) return gaps;  // reports of earlier versions
+    if (!json.contains("gaps")) return gaps;  // reports of earlier versions lack it
     NIBBLE_TRY(const Json* list, json_array(json, "gaps"));
     for (const Json& g : *list) {
         CalibrationGap& gap = gaps.emplace_back();
@@ -324,7 +324,7 @@ std::string to_json_text(const QuantReport& r) {
         return json.dump(indent, ' ', false, Json::error_handler_t::replace);
     };
     std::string text = dump(without_tensors(r), 1);
-    text.erase(text.rfind('\n'));  // of the closing brace
+    text.erase(text.rfind('\n'));  // removes the newline before the closing brace
     text += ",\n \"tensors\": [";
     for (size_t i = 0; i < r.tensors.size(); ++i) text += (i ? ",\n  " : "\n  ") + dump(to_json(r.tensors[i]), -1);
     text += "\n ]\n}\n";

@@ -15,33 +15,33 @@ namespace {
 
 struct PanelScan {
     float amax = 0;
-    int64_t bad_row = -1, bad_col = 0;  // the first weight that is not finite
+    int64_t bad_row = -1, bad_col = 0;  // position of the first weight that is not finite
     std::string_view bad_value;
     std::vector<double> losses;
 };
 
 struct Member {
-    size_t index;  // in plan, source and export
+    size_t index;  // index in plan, source and export
     const PlanEntry& entry;
     const CheckpointTensor& from;
     Panels panels;
-    bool needs_amax;                  // of the whole tensor, before its first panel is quantized
+    bool needs_amax;                  // needs the maximum of the whole tensor before its first panel is quantized
     std::vector<PanelScan> scans{};   // per panel
     std::vector<QuantStats> stats{};  // per panel
     std::vector<double> losses{};     // per multiplier
     std::vector<float> multipliers{};
     MemberScale scale{};
-    SolveGaps gaps{};                  // of its solver
-    std::vector<KeptPanel> kept{};     // per panel, between its stages
+    SolveGaps gaps{};                  // gaps of its solver
+    std::vector<KeptPanel> kept{};     // per panel; filled between its stages
     std::vector<uint64_t> contents{};  // content hash per panel
-    uint64_t checksum = 0;             // stored now, or expected while rechecking
+    uint64_t checksum = 0;             // of the stored tensor; while an earlier run is checked: the expected one
 
     bool quantized() const { return entry.spec.format != Format::none; }
 };
 
 std::string_view value_class(const MatrixView& view, int64_t index) {
     uint32_t bits = 0;
-    const int64_t bytes = dtype_bytes(view.dtype);  // of BF16 or F32: the upper bytes
+    const int64_t bytes = dtype_bytes(view.dtype);  // for BF16 or F32: the upper bytes
     std::memcpy(reinterpret_cast<std::byte*>(&bits) + (4 - bytes), view.data + index * bytes,
                 static_cast<size_t>(bytes));
     if (is_nan_bits(bits)) return "NaN";
@@ -78,7 +78,7 @@ public:
 private:
     enum class Stage : uint8_t { begin, recheck, scan, search, quantize, finish, done };
 
-    // What follows from the finished stage; sets the next one.
+    // Processes the results of the finished stage and sets the next one.
     Status leave_stage() {
         switch (stage_) {
             case Stage::begin:
@@ -100,7 +100,7 @@ private:
                 stage_ = Stage::quantize;
                 break;
             case Stage::quantize:
-                NIBBLE_CHECK(collect_scans());  // of the members that were scanned on the way
+                NIBBLE_CHECK(collect_scans());  // for members that were scanned while they were quantized
                 stage_ = Stage::finish;
                 break;
             case Stage::finish:
@@ -143,7 +143,7 @@ private:
                 return Ok{};
             }
             case Stage::scan: {
-                if (member.entry.solver) {  // the host solves it, no other machine made room for it
+                if (member.entry.solver) {  // the host solves it, so the workers have no memory for it
                     NIBBLE_TRY(const MatrixView view, read(member, panel, worker));
                     return note_scan(member, panel, job_.kernels.scan(view), worker);
                 }
@@ -175,7 +175,7 @@ private:
                             job_.kernels, scratch(worker));
     }
 
-    // The panel where it is worked on: kept there by an earlier stage, or read, and kept for a later one.
+    // Returns the panel on the worker's device: kept there by an earlier stage, or read now and kept for a later one.
     Result<MatrixView> place(Member& member, int64_t panel, int worker) {
         KeptPanel& kept = member.kept[static_cast<size_t>(panel)];
         if (kept.memory) return kept.view;
@@ -201,8 +201,8 @@ private:
         return Ok{};
     }
 
-    // A search over blocks of these weights sees no difference between its candidates: no square in it is a normal
-    // FP32 number.
+    // Whether all candidates of a block search have equal losses, because no square of these weights is a normal FP32
+    // number.
     static bool is_blind(const Member& member) {
         constexpr float vanishes = 0x1p-63f;
         const float g = member.scale.amax.search;
@@ -221,14 +221,14 @@ private:
         member.kept[p] = {};
         if (!member.needs_amax) {
             NIBBLE_CHECK(note_scan(member, panel, done.scan, worker));
-            if (done.scan.first_nonfinite >= 0) return Ok{};  // reported when the stage ends
+            if (done.scan.first_nonfinite >= 0) return Ok{};  // reported at the end of the stage
         }
         member.stats[p] = done.stats;
         member.contents[p] = content_hash(done.codes, member.panels.begin(panel));
         return wrote(member, panel, job_.out.write_quant(member.index, member.panels.begin(panel), done.codes));
     }
 
-    // The whole matrix as one task. Sums of its statistics still go by panels, as `verify` adds them.
+    // Solves the whole matrix as one task. Its statistics are still summed by panels, as `verify` does.
     Status solve(Member& member, PanelScratch& scratch) {
         NIBBLE_TRY(const auto statistics, job_.options.statistics->statistics(member.entry));
         NIBBLE_TRY(const MatrixView whole,
@@ -270,7 +270,7 @@ private:
         return status;
     }
 
-    // Adds panels in row order.
+    // Combines panels in row order.
     Status collect_scans() {
         for (Member& member : members_) {
             for (const PanelScan& s : member.scans) {
@@ -319,9 +319,9 @@ private:
         return Ok{};
     }
 
-    // Blocks of MXFP4 and MXFP8 have powers of two for scales, so that the largest weights round to 2^128.
+    // Block scales of MXFP4 and MXFP8 are powers of two, so the largest weights may round to 2^128.
     static Error not_finite(const PlanEntry& entry, float amax) {
-        constexpr float rounds_up = 0x1.Cp127f;  // half-way between 1.5 and 2 times 2^127
+        constexpr float rounds_up = 0x1.Cp127f;  // the middle between 1.5 and 2 times 2^127
         if (std::isfinite(amax) && amax >= rounds_up)
             return fail(
                 "{}: a weight of magnitude {:.6g} rounds to 2^128 in {}, which FP32 does not hold; leave the tensor "
@@ -355,7 +355,7 @@ private:
         return status;
     }
 
-    // Takes over what the journal says of this unit; false when there is nothing usable.
+    // Reuses the unit's journal entry; false: there is no usable entry.
     bool recall() {
         const auto lines = job_.journal.finished(unit_);
         if (!lines || !lines->is_array() || lines->size() != members_.size()) return false;
@@ -367,7 +367,7 @@ private:
             if (!json_get((*lines)[m], "checksum", member.checksum).ok()) return false;
             auto parsed = tensor_report_from_json(**report);
             if (!parsed.ok() || parsed->name != member.entry.tensor) return false;
-            parsed->reason = member.entry.reason;  // words may change between runs, numbers cannot
+            parsed->reason = member.entry.reason;  // texts may change between runs, numbers cannot
             job_.reports[member.index] = *std::move(parsed);
         }
         return true;
@@ -384,7 +384,7 @@ private:
     const int64_t unit_;
     Stage stage_ = Stage::begin;
     std::vector<Member> members_;
-    std::vector<std::pair<size_t, int64_t>> tasks_;  // member, panel
+    std::vector<std::pair<size_t, int64_t>> tasks_;  // pairs of member and panel
     std::atomic<bool> mismatch_{false};
 };
 

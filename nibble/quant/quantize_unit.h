@@ -1,4 +1,5 @@
-// One unit of a quantization as stages of panels: [check what an earlier run stored,] scan, search, quantize, finish.
+// One unit of a quantization as a sequence of stages over panels: [verify stored panels of an earlier run,] scan,
+// search, quantize, finish.
 #pragma once
 
 #include "io/journal.h"
@@ -13,31 +14,31 @@
 
 namespace nibble {
 
-// What all units of a job share.
+// Data that all units of a job share.
 struct JobContext {
     const Checkpoint& source;
     const Plan& plan;
     const JobOptions& options;
-    const QuantizeKernels& kernels;  // of this machine's CPU: quantized sources, solvers
+    const QuantizeKernels& kernels;  // kernels of this CPU, for quantized sources and solvers
     const SolverKernels& solver;
-    PanelWorkers& workers;  // everything else
+    PanelWorkers& workers;  // for all other work
     ThreadPool& pool;
     Export& out;
     Journal& journal;
     const std::vector<Unit>& units;
     ProgressMeter& meter;
     std::vector<PanelScratch> scratch;  // per worker
-    std::vector<TensorReport> reports;  // per plan entry; each written by its unit
+    std::vector<TensorReport> reports;  // per plan entry; each is written by its unit
     std::atomic<int64_t> resumed{0}, bytes_read{0}, bytes_written{0};
-    std::atomic<bool> machine_failed{false};  // the disk or the GPU, not the data, ended the job
+    std::atomic<bool> machine_failed{false};  // the job failed because of the disk or the GPU, not because of the data
 };
 
 std::unique_ptr<UnitWork> start_unit(JobContext& job, int64_t unit);
 
-// Bytes to read for a tensor.
+// Returns the bytes to read for a tensor.
 int64_t source_bytes(const CheckpointTensor& tensor);
 
-// What is known of a tensor's report before any weight is read.
+// Returns the fields of a tensor's report that are known before any weight is read.
 TensorReport planned_report(const Checkpoint& source, const Plan& plan, const ActivationScales& scales, size_t index);
 
 }  // namespace nibble

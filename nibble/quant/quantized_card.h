@@ -1,4 +1,4 @@
-// The model card of a quantized export: what was done and what it cost, from the report.
+// Makes the model card of a quantized export from the report: how it was made, and the resulting errors.
 #pragma once
 
 #include "checkpoint/model_card.h"
@@ -6,7 +6,8 @@
 
 namespace nibble {
 
-// Without times and paths, so that a resumed job writes the same bytes. command: as users may repeat it.
+// Returns the card without times and paths, so that a resumed job writes the same bytes. command: a command line that
+// readers can repeat.
 ModelCard quantized_card(const QuantReport& report, Dialect dialect, std::string title, std::string base_model,
                          std::string command);
 

@@ -19,7 +19,7 @@ float middle(size_t bucket) { return std::bit_cast<float>(static_cast<uint32_t>(
 
 void Range::add(const float* x, int64_t rows, int64_t cols) {
     const int64_t n = rows * cols;
-    // As integers: |x| of floats orders like its bits, and NaN comes out on top.
+    // Compared as integers: |x| of floats has the same order as its bits, and NaN is the largest.
     uint32_t largest = std::bit_cast<uint32_t>(largest_);
     for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7FFF'FFFF);
     largest_ = std::bit_cast<float>(largest);
@@ -58,7 +58,8 @@ float Range::percentile_amax() const {
     for (size_t b = 0; b + 1 < buckets; ++b) {
         below += counts_[b];
         if (static_cast<double>(below) < wanted) continue;
-        return b == 0 ? largest_ : std::min(largest_, lower_edge(b + 1));  // zeros alone say nothing about a scale
+        return b == 0 ? largest_ : std::min(largest_, lower_edge(b + 1));  // if most values are zeros, the largest
+                                                                           // value is used
     }
     return largest_;
 }

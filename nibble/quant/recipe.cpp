@@ -26,7 +26,7 @@ std::vector<std::string> names_below(std::string_view folder) {
     return names;
 }
 
-// Block scalars keep line ends; a description is printed in one line.
+// Replaces line ends of block scalars by spaces; a description is printed in one line.
 std::string one_line(std::string_view text) {
     std::string line;
     for (const char c : text) {
@@ -37,7 +37,7 @@ std::string one_line(std::string_view text) {
     return line;
 }
 
-// The `quantize` section, or a whole preset.
+// Reads the `quantize` section, or a whole preset.
 Status read_quantize(const YamlNode& node, std::string_view root, Recipe& recipe) {
     NIBBLE_CHECK(check_keys(node, "quantize", {"algorithm", "quant_cfg", "effective_bits"}));
     const YamlNode* rules = node.find("quant_cfg");
@@ -46,7 +46,7 @@ Status read_quantize(const YamlNode& node, std::string_view root, Recipe& recipe
     if (const YamlNode* algorithm = node.find("algorithm")) {
         NIBBLE_TRY(recipe.algorithms, parse_algorithms(*algorithm));
     } else {
-        recipe.algorithms = {Algorithm{}};  // max
+        recipe.algorithms = {Algorithm{}};  // the method is max
         recipe.algorithms[0].where = node.where();
     }
     return Ok{};
@@ -82,7 +82,7 @@ Result<Recipe> read_recipe(const RecipeFile& file) {
     return recipe;
 }
 
-// metadata.yaml and quantize.yaml, each the content of its section.
+// Reads a recipe of two files: metadata.yaml and quantize.yaml hold the contents of their sections.
 Result<Recipe> read_folder(const RecipeFile& metadata, const RecipeFile& quantize) {
     NIBBLE_TRY(const YamlNode head, flatten(metadata));
     NIBBLE_TRY(const YamlNode body, flatten(quantize));

@@ -42,8 +42,8 @@ constexpr Purpose purposes[] = {
     {"mamba_moe_fp8_conservative", "eight bits in Nemotron-H and its like", hybrid_few},
 };
 
-// Tensor cores by format: Hopper has FP8, Blackwell FP8, MXFP8, MXFP4 and NVFP4; engines run weights in four bits with
-// BF16 inputs through Marlin kernels from Ampere on.
+// Returns the machines that multiply in these formats. Tensor cores: Hopper has FP8; Blackwell has FP8, MXFP8, MXFP4
+// and NVFP4. Engines run 4-bit weights with BF16 inputs through Marlin kernels from Ampere on.
 std::string machines(Format weights, ActivationFormat inputs) {
     switch (weights) {
         case Format::nvfp4:
@@ -64,7 +64,7 @@ std::string machines(Format weights, ActivationFormat inputs) {
     }
 }
 
-// The recipe's first rule that turns on quantizers of this kind, which speaks for all.
+// Returns the recipe's first rule that enables quantizers of this kind; it is taken as representative.
 const Rule* first_rule(const Recipe& recipe, std::string_view kind) {
     const auto found = std::ranges::find_if(recipe.rules, [&](const Rule& rule) {
         return rule.enable && !rule.cfg.empty() && rule.pattern.find(kind) != std::string::npos;
@@ -86,7 +86,7 @@ Result<RecipeGuide> guide_of(const Purpose& preset) {
     if (inputs) {
         NIBBLE_TRY(guide.inputs, activation_format(inputs->cfg));
     }
-    constexpr int64_t large = 4096;  // of a matrix whose one scale weighs nothing
+    constexpr int64_t large = 4096;  // size of a matrix whose single scale is negligible
     guide.bits = bits_per_element(guide.weights, large, large);
     guide.learns = solver || search.awq || !search.needs_activations.empty();
     guide.needs_text = guide.learns || (inputs && stores_input_scale(guide.inputs));

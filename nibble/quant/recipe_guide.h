@@ -1,5 +1,5 @@
-// Which preset for which purpose and machine. What a preset stores and needs is read off the recipe itself; only the
-// purpose is told here.
+// A table of presets by purpose and machine. The formats and requirements of a preset are read from its recipe; only
+// the purpose is written here.
 #pragma once
 
 #include "quant/numerics.h"
@@ -16,13 +16,13 @@ struct RecipeGuide {
     std::string covers;   // "all linears", "MLPs and experts" ...
     Format weights = Format::none;
     ActivationFormat inputs = ActivationFormat::none;
-    double bits = 0;          // of a quantized weight, its scales included
-    bool needs_text = false;  // --calib (or --input-scales); --weights-only drops that need unless `learns`
-    bool learns = false;      // codes or scales of weights come from text, so that there is no way without
+    double bits = 0;          // bits of a quantized weight, scales included
+    bool needs_text = false;  // needs --calib or --input-scales; --weights-only drops this need unless `learns`
+    bool learns = false;      // codes or scales of weights depend on text, so --calib is always required
     std::string runs_on;      // machines and engines that multiply in these formats
 };
 
-// Every preset, in the order of a reader who chooses.
+// Returns all presets in the order of the guide. Error: a built-in recipe cannot be parsed.
 Result<std::vector<RecipeGuide>> recipe_guide();
 
 }  // namespace nibble

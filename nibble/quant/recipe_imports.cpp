@@ -30,7 +30,7 @@ bool has_schema_comment(std::string_view text) {
     return false;
 }
 
-// A recipe from elsewhere reads nothing but files of its own tree.
+// Whether a path stays in the tree: recipes from other sources may only read files of their own tree.
 bool stays_below(const fs::path& path) {
     return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }
@@ -51,7 +51,7 @@ public:
     }
 
 private:
-    using Scope = std::map<std::string, const YamlNode*, std::less<>>;  // alias -> content of the imported file
+    using Scope = std::map<std::string, const YamlNode*, std::less<>>;  // alias -> contents of the imported file
 
     Result<YamlNode> expand_file(const RecipeFile& file) {
         NIBBLE_TRY(auto documents, parse_yaml(file.text, file.name));
@@ -184,14 +184,15 @@ private:
     }
 
     std::vector<std::string> stack_;
-    std::map<std::string, YamlNode> files_;  // by name, so that a unit imported twice is read once; nodes stay in place
+    std::map<std::string, YamlNode> files_;  // by name, so that a file imported twice is read once; addresses of nodes
+                                             // stay valid
     size_t nodes_ = 0;
 };
 
 }  // namespace
 
 std::optional<RecipeFile> find_builtin(std::string_view path) {
-    // Published paths differ between versions of Model Optimizer; both spellings are taken.
+    // Versions of Model Optimizer publish different paths; both are accepted.
     if (path.starts_with("models/"))
         if (auto found = find_builtin(fmt::format("huggingface/{}", path))) return found;
     for (std::string_view suffix : suffixes) {

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// 8, "e4m3", or [4, 3] as Model Optimizer prints it.
+// Parses 8, "e4m3", or [4, 3], which Model Optimizer prints.
 Result<NumBits> parse_num_bits(const YamlNode& node, std::string_view what) {
     if (node.is_list()) {
         if (node.items.size() != 2)
@@ -70,7 +70,7 @@ Status parse_block_sizes(const YamlNode& node, QuantizerConfig& config) {
         } else if (key == "scale_block_sizes") {
             if (!value.is_null()) config.unsupported.push_back("block_sizes.scale_block_sizes");
         } else if (key == "four_over_six") {
-            // Model Optimizer prints its own configs with 1 and 0.
+            // Model Optimizer prints 1 and 0 in its own configs.
             auto flag = as_bool(value, "four_over_six");
             if (!flag.ok()) {
                 auto number = as_int(value, "four_over_six");
@@ -198,7 +198,8 @@ Status parse_best_option(const YamlNode& node, std::string_view key, Algorithm& 
         node.where(), key);
 }
 
-// Options of the methods that are run or refused as a whole. `ignored`: no effect on a weight's bytes.
+// Parses an option. Unsupported methods accept their options, because the method itself is rejected later. `ignored`:
+// options without effect on a weight's bytes.
 Status parse_option(const YamlNode& node, std::string_view key, Algorithm& a) {
     const auto number = [&](float& value) -> Status {
         NIBBLE_TRY(const double parsed, as_number(node, key));
@@ -246,7 +247,7 @@ Status parse_option(const YamlNode& node, std::string_view key, Algorithm& a) {
     }
     if (a.method == max || a.method == awq_lite || a.method == mse || a.method == local_hessian)
         return fail("{}: algorithm '{}' has no option '{}'", node.where(), method_name(a.method), key);
-    a.unsupported.push_back(std::string(key));  // the method itself is refused when it is resolved
+    a.unsupported.push_back(std::string(key));  // the method itself is rejected when the recipe is resolved
     return Ok{};
 }
 
@@ -343,8 +344,8 @@ Result<QuantizerConfig> parse_quantizer_config(const YamlNode& node) {
         } else if (key == "calibrator") {
             if (!(value.kind == YamlNode::Kind::scalar && value.text == "max")) config.unsupported.push_back(key);
         }
-        // enable: the rule's own decides. trt_high_precision_dtype, pass_through_bwd, backend_extra_args: no effect on
-        // bytes.
+        // Ignored: enable (the rule's own value decides); trt_high_precision_dtype, pass_through_bwd and
+        // backend_extra_args (no effect on bytes).
     }
     if (config.axis && !config.block_sizes.empty())
         return fail("{}: cfg has both 'axis' and 'block_sizes'; a quantizer takes one", node.where());

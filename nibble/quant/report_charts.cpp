@@ -25,7 +25,7 @@ Series role_series(const RoleSummary& role, int style) {
     Series s{.name = role.role, .style = style};
     int previous = 0;
     for (const LayerSummary& l : role.layers) {
-        // Layers without this role (hybrid models) break the line.
+        // Layers without this role (in hybrid models) interrupt the line.
         if (!s.points.empty() && l.layer != previous + 1)
             s.points.push_back({double(l.layer) - 0.5, NAN, NAN, NAN, {}});
         const bool measured = l.sqnr.measured();
@@ -79,8 +79,8 @@ std::string role_panels(const LineChart& chart, std::span<const RoleSummary> rol
 
 bool has_bands(const RoleSummary& role) { return role.tensors > int64_t(role.layers.size()); }
 
-// The roles of one format that have layers: one chart of all while they can be told apart, one small chart each.
-// Formats have a chart each because between them SQNR differs by more than any layer does.
+// Charts the roles of one format that have layers: one chart with all roles if they can be distinguished, and one small
+// chart each. Formats have separate charts because their SQNR differs by more than that of layers.
 std::string format_chart(std::span<const RoleSummary> roles, bool only_format) {
     LineChart chart{
         .title = "SQNR by layer", .x_label = "layer", .y_label = "SQNR, dB", .height = only_format ? 360 : 270};
@@ -97,7 +97,7 @@ std::string format_chart(std::span<const RoleSummary> roles, bool only_format) {
         }
     }
     if (!std::isfinite(low)) return {};
-    // At least 2 dB high: smaller differences are no news and must not look like cliffs.
+    // The axis covers at least 2 dB, so that small differences do not look large.
     const double pad = std::max((high - low) * 0.06, (2.0 - (high - low)) / 2);
     chart.x_low = first - 0.6;
     chart.x_high = last + 0.6;
@@ -105,7 +105,7 @@ std::string format_chart(std::span<const RoleSummary> roles, bool only_format) {
     chart.y_high = high + pad;
 
     std::string out = fmt::format("<h3>{}</h3>\n", format_name(roles.front().format));
-    // Bands on top of each other cannot be read: then each role has a chart of its own only.
+    // Overlapping bands are not readable, so each role then has only its own chart.
     const bool bands = std::ranges::any_of(roles, has_bands);
     if (roles.size() == 1 || (roles.size() <= most_in_one_chart && !bands)) {
         out += "<div class=\"legend\">";

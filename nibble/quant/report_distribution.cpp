@@ -17,11 +17,11 @@ std::string share_of(int64_t count, int64_t total) {
     return fmt::format("{} ({})", human_count(count), human_share(count, total));
 }
 
-std::string minus(std::string text) {  // a true minus sign
+std::string minus(std::string text) {  // uses the minus sign U+2212
     return text.starts_with('-') ? fmt::format("−{}", std::string_view(text).substr(1)) : text;
 }
 
-std::string power_of_two(int exponent) {  // "1/8", "4"
+std::string power_of_two(int exponent) {  // returns "1/8", "4"
     return exponent < 0 ? fmt::format("1/{}", int64_t{1} << -exponent) : fmt::format("{}", int64_t{1} << exponent);
 }
 
@@ -45,7 +45,7 @@ std::string fp4_codes(const FormatSummary& f, int style) {
     chart.width = 520;
     const int64_t total = std::max<int64_t>(sum(f.codes), 1);
     for (int i = 0; i < 16; ++i) {
-        const int code = i < 8 ? 15 - i : i - 8;  // by value: -6 ... -0, 0 ... 6
+        const int code = i < 8 ? 15 - i : i - 8;  // ordered by value: -6 ... -0, 0 ... 6
         const float value = e2m1_to_float(uint8_t(code));
         const std::string label = code == 8 ? "−0" : minus(short_number(value, 1));
         const int64_t count = f.codes[size_t(code)];
@@ -62,7 +62,7 @@ std::string fp8_codes(const FormatSummary& f, int style) {
     strip.style = style;
     const int64_t total = sum(f.codes);
     for (int i = 0; i < 254; ++i) {
-        const int code = i < 127 ? 0xFE - i : i - 127;  // by value: -448 ... -0, 0 ... 448
+        const int code = i < 127 ? 0xFE - i : i - 127;  // ordered by value: -448 ... -0, 0 ... 448
         const std::string label = code == 0x80 ? "−0" : minus(human_value(e4m3_to_float(uint8_t(code))));
         const int64_t count = f.codes[size_t(code)];
         strip.cells.push_back({double(count), fmt::format("{}: {}", label, share_of(count, total))});
@@ -108,7 +108,7 @@ std::string e8m0_scales(const FormatSummary& f, int style) {
     for (int b = 0; b < 255; ++b)
         if (f.scales[size_t(b)]) first = std::min(first, b), last = std::max(last, b);
     if (first > last) return {};
-    const double margin = std::max(0.5, (11.0 - (last - first)) / 2);  // a few exponents only: no bars as wide as walls
+    const double margin = std::max(0.5, (11.0 - (last - first)) / 2);  // with few exponents, bars stay narrow
     BarChart chart{.title = "Distribution of block scales",
                    .x_label = "block scale, E8M0",
                    .y_label = "share of blocks",

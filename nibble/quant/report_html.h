@@ -1,5 +1,5 @@
-// The error report as one HTML page that stands alone: inline SVG, inline style, no request to anywhere (a content
-// security policy forbids it), light and dark, printable, complete without its script. The same report gives the same
+// Renders the error report as one self-contained HTML page: inline SVG and style, no external requests (a content
+// security policy forbids them), light and dark, printable, complete without its script. The same report gives the same
 // bytes.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace nibble {
 
-// Names, reasons, settings and messages are untrusted and escaped. Tensors of one expert layer that were planned alike
-// share a row, so a model of thousands of experts stays readable; the JSON of the report has every tensor.
+// Names, reasons, settings and messages are untrusted and are escaped. Tensors of one expert layer with the same plan
+// share a row, so a model with thousands of experts stays readable; the JSON report has every tensor.
 std::string render_html(const QuantReport& report);
 
 }  // namespace nibble

@@ -1,4 +1,5 @@
-// The sections of the report page (report_html.h), each a complete <section> or empty when there is nothing to say.
+// The sections of the report page (report_html.h). Each function returns a complete <section>, or an empty string if it
+// has no content.
 #pragma once
 
 #include "page/html.h"
@@ -9,10 +10,10 @@
 
 namespace nibble {
 
-std::string sqnr_section(const QuantReport& report);          // by layer and role
-std::string distribution_section(const QuantReport& report);  // codes and block scales
-std::string outputs_section(const QuantReport& report);       // before and after calibration
-std::string raised_section(const QuantReport& report);        // four instead of six
+std::string sqnr_section(const QuantReport& report);          // SQNR by layer and role
+std::string distribution_section(const QuantReport& report);  // histograms of codes and block scales
+std::string outputs_section(const QuantReport& report);       // errors of outputs before and after calibration
+std::string raised_section(const QuantReport& report);        // blocks whose largest code is four instead of six
 std::string worst_section(const QuantReport& report);
 std::string carried_section(const QuantReport& report);
 std::string plan_section(const QuantReport& report);
@@ -20,7 +21,7 @@ std::string warnings_section(const QuantReport& report);
 std::string gaps_section(const QuantReport& report);
 std::string run_section(const QuantReport& report);
 
-// CSS class of a format's colour.
+// Returns the CSS class of a format's color.
 std::string_view format_style(Format format);
 
 }  // namespace nibble

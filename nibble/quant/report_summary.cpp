@@ -41,7 +41,7 @@ std::string join(const std::vector<std::string_view>& parts, size_t begin, size_
     return text;
 }
 
-// The common short names of the linears of a transformer block; empty for others.
+// Returns the common short name of a linear in a transformer block; empty: there is none.
 std::string_view short_role(std::string_view part) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> names{{{"q_proj", "q"},
                                                                                           {"k_proj", "k"},
@@ -230,7 +230,7 @@ bool raised_is_four_over_six(const QuantReport& report) {
 
 std::vector<CarriedReason> summarize_carried(const QuantReport& report) {
     std::vector<CarriedReason> reasons;
-    std::unordered_map<std::string, std::pair<size_t, size_t>> index;  // reason, pattern and dtype -> places
+    std::unordered_map<std::string, std::pair<size_t, size_t>> index;  // (reason, pattern and dtype) -> positions
     std::unordered_map<std::string, size_t> reason_index;
     for (const TensorReport& t : report.tensors) {
         if (t.quantized()) continue;
@@ -266,7 +266,7 @@ std::vector<size_t> worst_tensors(const QuantReport& report, size_t count) {
     return worst;
 }
 
-// Each linear's energy counts as one: a large one would hide the others.
+// The energy of each linear is normalized to one, so that a large linear does not hide the others.
 OutputSummary summarize_outputs(const QuantReport& report) {
     OutputSummary s;
     double before = 0, after = 0;

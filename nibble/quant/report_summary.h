@@ -1,5 +1,5 @@
-// What the page and the terminal summary say about a report: tensors grouped by role, layer, format and name pattern,
-// and numbers in human units. Pure functions of a QuantReport; the order of everything follows from the report alone.
+// The content of the report page and the terminal summary: tensors grouped by role, layer, format and name pattern,
+// with readable numbers. Pure functions of a QuantReport; every order follows from the report alone.
 #pragma once
 
 #include "page/numbers.h"
@@ -11,8 +11,9 @@
 
 namespace nibble {
 
-// Where a tensor sits, read from its name. "model.layers.3.mlp.experts.17.up_proj.weight" is {3, 17, "expert up"};
-// "lm_head.weight" is {-1, -1, "lm_head"}. Layers outside the language model keep their tower's name ("mtp q").
+// The position of a tensor, parsed from its name. "model.layers.3.mlp.experts.17.up_proj.weight" is {3, 17, "expert
+// up"}; "lm_head.weight" is {-1, -1, "lm_head"}. Layers outside the language model have their tower's name in the role
+// ("mtp q").
 struct TensorPlace {
     int layer = -1;
     int expert = -1;
@@ -21,11 +22,12 @@ struct TensorPlace {
 };
 TensorPlace place_of(std::string_view name);
 
-// The name with every numeric component replaced by '*' (all of them, or expert indices only).
+// Returns the name with numeric components (all, or only expert indices) replaced by '*'.
 enum class Wildcards { all, experts };
 std::string name_pattern(std::string_view name, Wildcards which);
 
-// SQNR in dB of several tensors. Tensors without loss have infinite SQNR: counted in `lossless`, in no other number.
+// Statistics of the SQNR of several tensors in dB. Tensors without error have an infinite SQNR: they are counted in
+// `lossless` and left out of the other numbers.
 struct SqnrRange {
     int64_t tensors = 0, lossless = 0;
     double low = 0, median = 0, mean = 0, high = 0;
@@ -44,15 +46,15 @@ struct RoleSummary {
     int64_t tensors = 0, elements = 0;
     double squared_error = 0, squared_weight = 0;
     SqnrRange sqnr;
-    std::vector<LayerSummary> layers;  // by rising index; empty for tensors outside layers
-    double pooled_db() const;          // of all weights together
+    std::vector<LayerSummary> layers;  // by rising index; empty: tensors outside layers
+    double pooled_db() const;          // over all weights together
 };
-// Quantized tensors only, one entry per format and role: formats as summarize_formats orders them, within a format q k
-// v o gate up down first, then by first appearance.
+// Returns one entry per format and role of quantized tensors: formats in the order of summarize_formats(); within a
+// format q k v o gate up down first, then by first appearance.
 std::vector<RoleSummary> summarize_roles(const QuantReport& report);
 
 struct FormatSummary {
-    std::string label;  // "nvfp4"; "bf16" for carried tensors
+    std::string label;  // "nvfp4"; "bf16" for unchanged tensors
     Format format = Format::none;
     bool quantized = false;
     int64_t tensors = 0, elements = 0, source_bytes = 0, stored_bytes = 0;
@@ -62,19 +64,20 @@ struct FormatSummary {
     double bits_per_element() const;
     double pooled_db() const;
 };
-// Quantized formats first, each by falling size.
+// Returns quantized formats first, each group by falling size.
 std::vector<FormatSummary> summarize_formats(const QuantReport& report);
 
-// Blocks of the tensors whose method raised at least one block, per layer (-1: outside layers), by rising layer.
+// Raised blocks per layer (-1: outside layers) of tensors with at least one raised block, by rising layer.
 struct RaisedSummary {
     int layer = -1;
     int64_t raised = 0, blocks = 0;
 };
 std::vector<RaisedSummary> summarize_raised(const QuantReport& report);
-// Whether every raised block chose four instead of six (normalization 256); other searches raise by other factors.
+// Whether every raised block uses four as its largest code instead of six (normalization 256). Other searches use other
+// factors.
 bool raised_is_four_over_six(const QuantReport& report);
 
-// Carried tensors by reason, then by name pattern, in order of first appearance.
+// Unchanged tensors by reason, then by name pattern, in order of first appearance.
 struct CarriedPattern {
     std::string pattern, dtype;
     int64_t tensors = 0, elements = 0, bytes = 0;
@@ -86,25 +89,26 @@ struct CarriedReason {
 };
 std::vector<CarriedReason> summarize_carried(const QuantReport& report);
 
-// Indices of quantized tensors, lowest finite SQNR first, at most `count`.
+// Returns indices of at most `count` quantized tensors, lowest finite SQNR first.
 std::vector<size_t> worst_tensors(const QuantReport& report, size_t count);
 
-// What readers of a calibrated report should know about its SQNR.
+// A note for readers of a report with calibrated weights about its SQNR.
 inline constexpr std::string_view sqnr_is_not_the_aim =
     "SQNR compares weights; calibration made the layers' outputs closer, often at the cost of SQNR: compare models "
     "with "
     "`nibble eval`";
 
-// Pooled over all linears in dB, before and after; nothing without any.
+// Output errors over all solved linears in dB, before and after; linears is 0 if there are none.
 struct OutputSummary {
     int64_t linears = 0;
     double before_db = 0, after_db = 0;
 };
 OutputSummary summarize_outputs(const QuantReport& report);
 
-double ratio_db(double squared_weight, double squared_error);  // infinity without error
-std::string report_name(const QuantReport& report);  // last component of the output's path, else of the source's
-// Whether calibration chose weights by something else than their squared error (GPTQ, local Hessian, AWQ, nibble_best).
+double ratio_db(double squared_weight, double squared_error);  // infinity if there is no error
+std::string report_name(const QuantReport& report);  // last component of the output's path, or of the source's path
+// Whether calibration chose weights by another criterion than their squared error (GPTQ, local Hessian, AWQ,
+// nibble_best).
 bool chose_by_outputs(const QuantReport& report);
 
 }  // namespace nibble

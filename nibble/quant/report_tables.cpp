@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t worst_listed = 20;
 
-// Rows of the plan: one tensor, or the experts of one layer and role that were planned alike.
+// A row of the plan table: one tensor, or the experts of one layer and role with the same plan.
 struct PlanRow {
     std::string name;
     const TensorReport* first;

@@ -13,14 +13,14 @@ namespace {
 
 constexpr size_t worst_printed = 5;
 
-// Columns of a terminal a UTF-8 text takes; enough for names and the few signs used here (no wide characters).
+// Returns the terminal columns of a UTF-8 text, assuming no wide characters.
 size_t columns(std::string_view text) {
     return size_t(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 using Row = std::vector<std::string>;
 
-// The first columns to the left, the others to the right, two spaces between.
+// Returns a table with the first columns left-aligned, the others right-aligned, and two spaces between columns.
 std::string table(const std::vector<Row>& rows, size_t left_columns = 1) {
     std::vector<size_t> width;
     for (const Row& row : rows) {
@@ -94,7 +94,7 @@ std::string worst(const QuantReport& r) {
     return fmt::format("\n{}", table(rows));
 }
 
-// "32 s in all, 31 s of it calibration; "
+// Returns "32 s in all, 31 s of it calibration; ".
 std::string whole_time(const ReportTiming& t) {
     if (t.whole_seconds <= 0) return {};
     if (t.calibration_seconds <= 0) return fmt::format("{} in all; ", human_seconds(t.whole_seconds));

@@ -16,9 +16,9 @@
 namespace nibble {
 namespace {
 
-// What the rules make of one quantizer.
+// The effect of the rules on one quantizer.
 struct QuantizerState {
-    bool enabled = true;               // Model Optimizer's default: on, INT8
+    bool enabled = true;               // Model Optimizer's default: enabled, INT8
     const Rule* configured = nullptr;  // the last matching rule with a cfg
     const Rule* decided = nullptr;     // the last matching rule
 
@@ -29,14 +29,14 @@ struct QuantizerState {
     }
 };
 
-// One quantizer of the model, as the rules leave it.
+// One quantizer of the model after all rules.
 struct Quantizer : QuantizerState {
     std::string name;  // "model.layers.0.mlp.up_proj.weight_quantizer"
     std::string_view parent_class;
-    QuantizerState own;  // without the imported lists of what to leave alone
+    QuantizerState own;  // state without the imported lists of exceptions
 };
 
-// A rule of an imported list of what to leave alone. Such lists are written for all architectures.
+// Whether the rule is from an imported list of exceptions. Such lists are written for all architectures.
 bool is_general(const Rule& rule) {
     return rule.imported && !rule.enable && rule.cfg.empty() && (rule.pattern != "*" || !rule.parent_class.empty());
 }
@@ -54,12 +54,12 @@ constexpr std::string_view module_quantizers[per_module] = {".weight_quantizer",
                                                             ".output_quantizer"};
 constexpr std::string_view attention_quantizers[per_attention] = {
     ".k_bmm_quantizer", ".v_bmm_quantizer", ".q_bmm_quantizer", ".p_bmm_quantizer", ".softmax_quantizer"};
-// Only these are on unless a rule speaks about them.
+// Whether a quantizer is enabled unless a rule changes it.
 bool on_by_default(size_t kind) { return kind < 2; }
 
-// Names that Model Optimizer gives the quantizers of one expert inside a fused tensor:
-// "P.experts.7.up_proj.weight_quantizer" -> "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer",
-// "P.experts.7.up_proj_weight_quantizer".
+// Whether the pattern matches a name that Model Optimizer gives the quantizer of an expert in a fused tensor: for
+// "P.experts.7.up_proj.weight_quantizer" these are "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer"
+// and "P.experts.7.up_proj_weight_quantizer".
 bool matches_fused_name(const NamePattern& pattern, std::string_view name) {
     const size_t at = name.find(".experts.");
     const size_t dot = name.rfind('.');
@@ -97,7 +97,7 @@ public:
         plan_.tied_heads = model_.tied_heads;
         if (!options_.kv.empty()) {
             NIBBLE_TRY(auto kv, load_kv_rules(options_.kv));
-            for (Rule& rule : kv) rule.builtin = false;  // the user asked for them
+            for (Rule& rule : kv) rule.builtin = false;  // the user requested these rules
             rules_.insert(rules_.end(), kv.begin(), kv.end());
         }
         NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
@@ -135,12 +135,13 @@ private:
                 quantizers_.push_back(make_quantizer(name + std::string(suffix), {}, false));
     }
 
-    // Each line once.
+    // Adds a line unless it exists already.
     void note(std::string line) {
         if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(std::move(line));
     }
 
-    // Layers that config.json does not count are copied as they are, like those for multi-token prediction.
+    // Warns about layers beyond config.json's number of layers; they are copied unchanged, like those for multi-token
+    // prediction.
     void warn_unknown_layers() {
         const CheckpointTensor* first = nullptr;
         size_t tensors = 0;
@@ -173,11 +174,11 @@ private:
             const Rule& rule = rules_[r];
             const NamePattern pattern(rule.pattern);
             bool matched = apply(rule, [&](const Quantizer& q) { return pattern.matches(q.name); });
-            // A rule made for models with fused experts, whose quantizers have names of their own.
+            // The rule may be written for models with fused experts, whose quantizers have other names.
             if (!matched && rule.pattern.find("expert") != std::string::npos)
                 matched = apply(rule, [&](const Quantizer& q) { return matches_fused_name(pattern, q.name); });
-            // Built-in files and lists of what to leave alone cover every architecture; only what the user's recipe
-            // names itself is missed.
+            // Built-in files and lists of exceptions cover every architecture, so only patterns of the user's own
+            // recipe must match.
             const bool general = rule.builtin || (rule.imported && !rule.enable && rule.cfg.empty());
             if (!matched && !general)
                 plan_.warnings.push_back(fmt::format("{} matches nothing in this checkpoint", rule_name(rule)));
@@ -185,8 +186,8 @@ private:
         return Ok{};
     }
 
-    // A list for all architectures may name one member of an engine's matrix by accident ('*block_sparse_moe.gate*' is
-    // meant for routers and matches gate_proj). Then it does not apply to that member.
+    // A list for all architectures may match one member of an engine's fused matrix by accident
+    // ('*block_sparse_moe.gate*' is meant for routers but matches gate_proj). The rule is then ignored for that member.
     void keep_partners_together() {
         for (const std::vector<size_t>& members : fused_groups(model_.modules)) {
             const auto weight = [&](size_t i) -> Quantizer& { return quantizers_[first_[i]]; };
@@ -214,7 +215,7 @@ private:
         return fmt::format("rule {} '{}'{} ({})", &rule - rules_.data() + 1, rule.pattern, parent, rule.where);
     }
 
-    // The attributes of an enabled quantizer, or why there are none.
+    // Returns the attributes of an enabled quantizer. Error: the reason why there are none.
     Result<const std::vector<QuantizerConfig>*> attributes(const Quantizer& q) const {
         if (!q.decided)
             return fail(
@@ -258,7 +259,7 @@ private:
         if (m.kind == ModuleKind::conv || m.kind == ModuleKind::matrix) {
             const bool wanted = weight.enabled && weight.decided;
             if (wanted) left_.keep(m, e.dtype);
-            // Model Optimizer lists a convolution as excluded only if its quantizer is off.
+            // Model Optimizer lists a convolution as excluded only if its quantizer is disabled.
             if (m.kind == ModuleKind::conv) e.listed_module = !wanted;
             if (m.kind == ModuleKind::conv)
                 e.reason = weight.decided && !wanted ? rule_name(*weight.decided) : "convolution: stays as it is";
@@ -297,7 +298,7 @@ private:
         return Ok{};
     }
 
-    // What its codes are made from; weights that are stored in another dtype are counted.
+    // Returns the dtype from which codes are computed, and counts weights that are stored in another dtype.
     DType dtype_of(const PlanEntry& e) {
         const CheckpointTensor& tensor = tensors_[plan_.entries.size()];
         const DType dtype = weight_dtype(tensor, config_);
@@ -314,12 +315,12 @@ private:
                 dtype_torch_name(dtypes.second), dtype_name(dtypes.second)));
     }
 
-    // Engines run these as one matrix. Model Optimizer refuses to export different formats as well.
+    // Error: linears that engines fuse have different formats. Model Optimizer rejects such exports as well.
     Status check_partners() const {
         for (const std::vector<size_t>& members : fused_groups(model_.modules)) {
             const auto scheme = [&](size_t i) {
                 const PlanEntry& e = plan_.entries[i];
-                const bool kept = e.spec.format == Format::none;  // as the source has it
+                const bool kept = e.spec.format == Format::none;  // unchanged from the source
                 return std::pair(kept ? tensors_[i].format : e.spec.format,
                                  kept ? tensors_[i].activation : e.activation);
             };
@@ -391,13 +392,14 @@ private:
         }
         const ModuleGroups groups = groups_of(m);
         const bool nvfp4 = e.spec.format == Format::nvfp4 || e.spec.format == Format::nvfp4_bs32;
-        // compat: Model Optimizer sees gate and up of one expert as one matrix, so they share what a matrix has one of.
+        // compat: Model Optimizer treats gate and up of one expert as one matrix, so they share everything that a
+        // matrix has once.
         const bool one_matrix = options_.compat && m.routed_expert && !groups.search.empty();
         if (nvfp4) e.scale_group = groups.scale;
         if (e.spec.static_scales || (nvfp4 && one_matrix)) e.search_group = groups.search;
         if (e.spec.format == Format::fp8 && one_matrix) e.scale_group = e.search_group = groups.search;
-        // compat: the scale of a matrix of one tile has no dimensions, so Model Optimizer unifies it like a tensor's,
-        // if the first of the group is such a matrix (prune_groups).
+        // compat: the scale of a matrix with one tile has no dimensions. Model Optimizer therefore unifies it like a
+        // tensor scale if the first member of the group is such a matrix (prune_groups).
         const bool one_tile =
             options_.compat && e.spec.format == Format::fp8_block128 && e.rows() <= 128 && e.cols() <= 128;
         if (one_tile) e.scale_group = groups.scale;
@@ -417,7 +419,7 @@ private:
         return Ok{};
     }
 
-    // Where linears that see the same inputs have different formats, each matrix of an engine has its own scale.
+    // If linears with the same inputs have different formats, each fused matrix of an engine gets its own scale.
     void split_mixed_groups(std::string PlanEntry::*key, auto kind) {
         std::unordered_map<std::string, std::set<int>> kinds;
         for (const PlanEntry& e : plan_.entries)
@@ -428,7 +430,7 @@ private:
         }
     }
 
-    // A group of one is no group, and of tiles none whose first member has several.
+    // Removes groups with one member, and groups of tiles whose first member has several tiles.
     Status prune_groups() {
         split_mixed_groups(&PlanEntry::scale_group, [](const PlanEntry& e) { return e.spec.format; });
         split_mixed_groups(&PlanEntry::input_group, [](const PlanEntry& e) { return e.activation; });
@@ -468,7 +470,7 @@ private:
             if (!first) first = q;
             plan_.kv_layers.push_back(model_.attention[a]);
         }
-        // Stored scales of some layers only: readers take the missing ones for a damaged file.
+        // Scales for only some layers: readers would treat the missing ones as a damaged file.
         if (first && stores_scales(plan_.kv) && !options_.weights_only)
             for (const std::string& layer : model_.attention)
                 if (std::ranges::find(plan_.kv_layers, layer) == plan_.kv_layers.end())
@@ -526,14 +528,15 @@ private:
     std::vector<Rule> rules_;
     SearchPlan search_;
     std::vector<Quantizer> quantizers_;
-    std::vector<size_t> first_;  // per tensor, of its three quantizers
+    std::vector<size_t> first_;  // per tensor: index of its first quantizer of three
     size_t first_attention_ = 0;
     std::unordered_map<std::string, std::pair<int, bool>>
-        tile_leaders_;  // fused group -> first member: order, one tile
+        tile_leaders_;  // fused group -> (order of its first member, whether that has one tile)
     bool warned_tiles_ = false;
-    std::map<std::pair<DType, DType>, int64_t> cast_;  // stored and declared dtype -> matrices
+    std::map<std::pair<DType, DType>, int64_t> cast_;  // (stored dtype, declared dtype) -> number of matrices
     LeftAlone left_;
-    std::vector<std::string> notes_;  // warnings about what was asked for on purpose, or is no mistake of the recipe
+    std::vector<std::string> notes_;  // warnings about deliberate choices and about facts that are not the recipe's
+                                      // fault
     Plan plan_;
 };
 

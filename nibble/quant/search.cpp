@@ -58,13 +58,13 @@ Result<SearchPoint> choose(const SearchSpace& space, const SearchScores& scores,
 Result<std::vector<SearchPoint>> sweep(const SearchSpace& space, const SearchScores& scores, double low, double high,
                                        double step) {
     if (!(step > 0) || !(high >= low)) return fail("a sweep from {} to {} by {} has no points", low, high, step);
-    constexpr double most_points = 1000;  // each is an optimization
+    constexpr double most_points = 1000;  // each point is an optimization
     if ((high - low) / step > most_points)
         return fail("a sweep from {} to {} by {} has more than {} points", low, high, step, most_points);
     std::vector<SearchPoint> points;
     for (int i = 0; low + i * step <= high + 1e-9; ++i) {
         const double target = low + i * step;
-        // Above what everything at its best costs nothing changes.
+        // Targets above the cost of the best choices change nothing.
         if (std::llround(target * 1000) < std::llround(std::ceil(space.least_bits() * 1000 - 1e-6))) continue;
         NIBBLE_TRY(auto point, choose(space, scores, target));
         points.push_back(std::move(point));

@@ -39,7 +39,7 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
     const auto tensors = source_->tensors();
     NIBBLE_TRY(const ModelConfig config, model_config(*source_));
     const size_t blocks = config.blocks.size();
-    std::unordered_map<std::string, size_t> block_of;  // by tensor; the head comes after the blocks
+    std::unordered_map<std::string, size_t> block_of;  // block of each tensor; the head comes after the blocks
     WeightSource names(*source_, {.kv = KvFormat::none}, *pool_, WeightSource::Mode::outline);
     for (size_t b = 0; b < blocks; ++b) {
         NIBBLE_TRY(const Block block, Block::load(config, config.blocks[b], names));

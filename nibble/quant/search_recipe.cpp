@@ -15,7 +15,7 @@ std::string yaml_quoted(std::string_view text) {
     return out + "'";
 }
 
-// What a group's candidates score: "nvfp4 1.2e-3, fp8 4e-6".
+// Returns the scores of a group's candidates: "nvfp4 1.2e-3, fp8 4e-6".
 std::string weighed(const SearchSpace& space, const SearchScores& scores, size_t g) {
     std::vector<std::string> parts;
     const SearchGroup& group = space.groups[g];

@@ -18,7 +18,7 @@ Json point_json(const SearchSpace& space, const SearchPoint& point) {
     return json;
 }
 
-// Elements per format: "nvfp4 71 %, fp8 29 %".
+// Returns the share of elements per format: "nvfp4 71 %, fp8 29 %".
 std::string shares(const SearchSpace& space, const SearchPoint& point) {
     std::vector<int64_t> elements(space.formats.size());
     int64_t all = 0;

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Packs the weights of the linears that pass by, as they are and in every candidate format, and adds up their scores.
+// Packs the weights of the observed linears, unquantized and in every candidate format, and sums up their scores.
 class ScoreObserver : public Observer {
 public:
     static Result<std::unique_ptr<ScoreObserver>> create(const Trials& trials, ScoreMethod method, Workspace& work,
@@ -70,7 +70,8 @@ public:
 
     bool done() const { return linears_.empty(); }
 
-    // The block is done: notes its groups, whose linears all lie in it, and forgets its weights.
+    // Called at the end of a block: records its groups (whose linears are all in the block) in the journal and frees
+    // its weights.
     Status close(Journal* journal) {
         std::map<size_t, GroupSums> finished;
         for (auto& [name, scored] : linears_) {
@@ -115,7 +116,8 @@ private:
             return sums = {}, false;
         return true;
     }
-    // Of the groups that `sums` has. In the order of the linears' names, so that the bits do not depend on resuming.
+    // Adds the scores to the groups in `sums`, in the order of the linears' names, so that the bits do not depend on
+    // resuming.
     void add_to(std::map<size_t, GroupSums>& sums) const {
         for (const auto& [name, scored] : linears_) {
             const auto found = sums.find(scored.group);
@@ -126,7 +128,7 @@ private:
     }
 
     struct Changed {
-        PackedMatrix weight;  // empty for "none"
+        PackedMatrix weight;  // empty: the candidate is "none"
         ActivationFormat activation = ActivationFormat::none;
         float input_scale = 1.0f;
     };
@@ -134,9 +136,9 @@ private:
         size_t tensor = 0, group = 0;
         bool open = false;
         PackedMatrix plain;
-        std::vector<Changed> changed;  // per candidate of the group
+        std::vector<Changed> changed;  // one per candidate of the group
         int64_t rows = 0;
-        std::vector<double> sums;  // per candidate
+        std::vector<double> sums;  // one per candidate
     };
 
     Status open(Scored& scored) {
@@ -170,7 +172,7 @@ private:
         return packed;
     }
 
-    // Rows are added in order, whatever the threads.
+    // Sums rows in order, whatever the number of threads.
     Result<double> compare(const float* g, int64_t rows, int64_t cols) {
         per_row_.resize(static_cast<size_t>(rows));
         trials_.pool().parallel_for(rows, [&](int64_t t) {
@@ -194,8 +196,8 @@ private:
     const ScoreMethod method_;
     Workspace& work_;
     std::vector<std::unique_ptr<TrialCheckpoint>> formats_;
-    std::map<std::string, Scored, std::less<>> linears_;  // by module; not of recalled groups
-    std::vector<GroupSums> recalled_;                     // by group, of an earlier run
+    std::map<std::string, Scored, std::less<>> linears_;  // by module; without groups read from the journal
+    std::vector<GroupSums> recalled_;                     // by group; from an earlier run
     std::vector<float> x_, plain_, changed_;
     std::vector<double> per_row_;
 };

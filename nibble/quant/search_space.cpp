@@ -24,7 +24,7 @@ constexpr Spelling spellings[] = {
     {"mxfp8", "mxfp8", "mxfp8"}, {"none", "", ""},
 };
 
-// auto_quantize's base_disabled_layers and base_cost_excluded_layers.
+// base_disabled_layers and base_cost_excluded_layers of auto_quantize.
 constexpr std::string_view disabled[] = {
     "*block_sparse_moe.gate*",
     "*linear_attn.conv1d*",
@@ -55,7 +55,7 @@ int64_t millibits_of(const QuantizerConfig& c) {
     return std::llround(bits * 1000);
 }
 
-// "P.experts.7.up_proj" -> "P.experts"; "P.shared_experts.up_proj" -> "P.shared_experts"; else empty.
+// Returns "P.experts" for "P.experts.7.up_proj", "P.shared_experts" for "P.shared_experts.up_proj", else an empty name.
 std::string experts_of(std::string_view module) {
     for (const std::string_view mark : {".experts.", ".shared_experts.", ".shared_expert."})
         if (const size_t at = module.find(mark); at != module.npos)
@@ -142,7 +142,7 @@ private:
         return Ok{};
     }
 
-    // The first member that a format does not suit.
+    // Returns the first member for which the format is not possible; null: there is none.
     const CheckpointTensor* unfit(const SearchGroup& group, const SearchFormat& format) const {
         const auto spec = format_from_name(format.weights);
         for (const size_t i : group.tensors)
@@ -212,7 +212,7 @@ Result<SearchFormat> search_format(std::string_view name) {
         return fail("unknown format '{}' for a search; choices: {}", name, fmt::join(search_format_names(), ", "));
     SearchFormat format{std::string(found->name), std::string(found->weights), std::string(found->inputs)};
     if (format.weights.empty()) return format;
-    // The numerics say what they cost; the cheaper of the two quantizers counts (ptq.md 4.4).
+    // The cost is read from the numerics; of the two quantizers the cheaper one counts, as in auto_quantize.
     for (const std::string& numerics : {format.weights, format.inputs}) {
         if (numerics.empty()) continue;
         NIBBLE_TRY(const Recipe probe, parse_recipe(fmt::format("imports: {{n: configs/numerics/{}}}\nquant_cfg:\n  - "

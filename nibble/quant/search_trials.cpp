@@ -9,8 +9,8 @@ Result<Trials> Trials::create(const Checkpoint& source, const SearchSpace& space
     trials.source_ = &source;
     trials.space_ = &space;
     trials.pool_ = &pool;
-    // Formats that store an input scale make it of the same maxima, so one plan that watches every linear of theirs
-    // serves all.
+    // All formats compute their input scales from the same maxima, so one plan that observes all their linears is
+    // sufficient.
     Plan watch;
     for (size_t f = 0; f < space.formats.size(); ++f) {
         NIBBLE_TRY(Plan plan, trials.uniform_plan(f));
@@ -53,7 +53,7 @@ Result<std::unique_ptr<TrialCheckpoint>> Trials::of(std::span<const size_t> choi
     NIBBLE_TRY(Plan plan, plan_of(*space_, choice, source_->tensors(), source_->config()));
     ScaleTable table;
     if (ranges_) {
-        // Of the plan's own linears: a value that no linear of it uses would be a warning.
+        // Keeps only values of the plan's own linears; an unused value would cause a warning.
         table = scale_table(*ranges_, plan, Arithmetic::reciprocal);
         std::erase_if(table.values, [&](const auto& value) {
             return std::ranges::none_of(plan.entries, [&](const PlanEntry& e) {

@@ -32,7 +32,7 @@ Result<SolveGaps> copy_solution(const Solution& from, const QuantSpan& out, Quan
     return from.gaps;
 }
 
-// 2/n of the sum, as Model Optimizer accumulates it.
+// Returns 2/n of the sum, as Model Optimizer accumulates it.
 std::vector<float> mean_hessian(const Gram& gram) {
     std::vector<float> h(gram.sums().size());
     const double factor = 2.0 / static_cast<double>(std::max<int64_t>(gram.tokens(), 1));

@@ -1,7 +1,7 @@
-// The one entry to the weight solvers: a weight, its statistics and a WeightSolver in, codes and scales out.
+// Entry point of the weight solvers: computes codes and scales from a weight, its statistics and a WeightSolver.
 //
-// Statistics are those of the linear's inputs x_t [K], and of the gradients g_t [N] at its output (nibble_best.h), over
-// the calibration tokens; an expert's are over the tokens routed to it. needed_statistics() says which are read.
+// Statistics are those of the linear's inputs x_t [K] and of the gradients g_t [N] at its output (nibble_best.h) over
+// the calibration tokens; for an expert, over the tokens routed to it. needed_statistics() returns which ones are used.
 #pragma once
 
 #include "kernels/quantize.h"
@@ -15,11 +15,11 @@ namespace nibble {
 
 struct PlanEntry;
 
-// Codes and scales, with the one statistic of solving that cannot be measured from them.
-// What a linear's outputs lose (quant/output_error.h).
+// Codes and scales of a solved weight, with the statistics that cannot be computed from them: the error of the linear's
+// outputs (quant/output_error.h).
 struct SolvedOutputError {
-    int64_t rows = 0;                          // outputs that were measured, evenly spaced; 0: none
-    double energy = 0, before = 0, after = 0;  // before: with the scales of maxima and nearest codes; after: as solved
+    int64_t rows = 0;                          // measured outputs (evenly spaced); 0: none
+    double energy = 0, before = 0, after = 0;  // before: scales of maxima, nearest codes; after: as solved
     bool operator==(const SolvedOutputError&) const = default;
 };
 
@@ -31,20 +31,21 @@ struct Solution {
 };
 
 struct LinearStatistics {
-    int64_t tokens = 0;                // rows the linear saw
+    int64_t tokens = 0;                // rows of the linear's input
     std::vector<float> local;          // [K/16, 16, 16], LocalGram::mean(); empty: not collected, or no token
-    std::optional<Gram> inputs;        // [K, K], finished; with token weights where the solver asks for them
+    std::optional<Gram> inputs;        // [K, K], finished; with token weights if the solver uses them
     std::optional<Gram> outputs;       // [N, N], finished
-    std::optional<Solution> solution;  // solved already: the rest is empty
+    std::optional<Solution> solution;  // if set, the linear is solved already and the other members are empty
 };
 
-// Where a job gets the statistics of a plan's linears: held in memory, read from disk, or computed block by block.
+// Provides the statistics of a plan's linears: from memory, from disk, or computed block by block.
 class StatisticsSource {
 public:
     virtual ~StatisticsSource() = default;
-    // Of a linear that needs some; called from any thread, once per linear and job, in no fixed order.
+    // Returns the statistics of a linear that needs them. Called from any thread, once per linear and job, in any
+    // order. Error: they are missing.
     virtual Result<std::shared_ptr<const LinearStatistics>> statistics(const PlanEntry& linear) = 0;
-    // Everything that decides a bit of them (text, tokens, model, seed), for the identity of a resumable job.
+    // Returns everything that determines their bits (text, tokens, model, seed), for the identity of a resumable job.
     virtual std::string identity() const = 0;
 };
 
@@ -53,23 +54,22 @@ struct SolveKernels {
     const QuantizeKernels& quantize;
 };
 
-// weight: all rows, BF16 or F32, finite. spec: nvfp4; its search is read by local_hessian only. amax: as for
-// QuantizeKernels::quantize. out: nvfp4 [N, K], tensor_scale set by the caller (shared by a fusion group) to
-// tensor_scale(spec, amax). Adds to stats.raised_blocks only. Statistics that say nothing are no error: what was done
-// instead is returned.
+// Solves a weight. weight: all rows [N, K], BF16 or F32, finite. spec: nvfp4; only local_hessian uses its search. amax:
+// as for QuantizeKernels::quantize. out: nvfp4 [N, K], with tensor_scale set by the caller (shared by a fusion group)
+// to tensor_scale(spec, amax). Adds only to stats.raised_blocks. Returns where a fallback replaced unusable statistics.
 //
-// With statistics.solution, that is copied; its tensor scale must be out's.
-// A linear that saw no token is quantized without feedback: local_hessian by plain squared error, gptq with the
-// maximum's scales (both as Model Optimizer), nibble_best by squared error among its candidates.
-// Errors: statistics that are missing or of other shapes.
-// Any pool gives the same bits; called from inside parallel_for it runs on the calling thread.
+// If statistics.solution is set, it is copied; its tensor scale must equal out's. A linear that saw no token is
+// quantized without feedback: local_hessian by plain squared error and gptq with the scales of maxima (both as Model
+// Optimizer), nibble_best by squared error among its candidates. Errors: statistics that are missing or have other
+// shapes. Bits do not depend on the pool; inside parallel_for the call runs on its thread.
 Result<SolveGaps> solve_weight(const MatrixView& weight, const WeightSpec& spec, const TensorAmax& amax,
                                const WeightSolver& solver, const LinearStatistics& statistics,
                                const SolveKernels& kernels, ThreadPool& pool, const QuantSpan& out, QuantStats& stats);
 
-// Members of a fusion group (q/k/v, gate/up): one tensor scale from their largest maximum.
+// Solves the members of a fusion group (q/k/v, gate/up) with one tensor scale from their largest maximum. Errors: those
+// of solve_weight(), with the member's name.
 struct SolveMember {
-    std::string name;  // named in errors
+    std::string name;  // name for errors
     MatrixView weight;
     const LinearStatistics* statistics = nullptr;
 };

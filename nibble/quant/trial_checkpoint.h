@@ -1,5 +1,5 @@
-// A checkpoint as a plan would make it, quantized in memory when it is read: what a search runs to see what a choice of
-// formats does, without writing it.
+// A checkpoint as a plan would make it, quantized in memory when it is read. A search runs it to measure the effect of
+// a choice of formats without writing it.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -13,11 +13,12 @@
 
 namespace nibble {
 
-// Codes and scales are those that run_quantize stores. Weights that share a scale are made together and kept until each
-// was read (done_with). Solvers (GPTQ ...) and searches of a tensor's multiplier are not run: an error of create.
+// Codes and scales are those that run_quantize() stores. Weights that share a scale are quantized together and kept
+// until each was read (done_with). Solvers (GPTQ ...) and searches of a tensor's multiplier are not supported: create()
+// returns an error.
 class TrialCheckpoint : public Checkpoint {
 public:
-    // `source` and `pool` outlive the trial. `scales` as resolve_activation_scales gives them for `plan`.
+    // `source` and `pool` must outlive the result. `scales`: from resolve_activation_scales() for `plan`.
     static Result<std::unique_ptr<TrialCheckpoint>> create(const Checkpoint& source, Plan plan,
                                                            const ActivationScales& scales, ThreadPool& pool);
 
@@ -44,9 +45,9 @@ private:
     ThreadPool* pool_;
     std::vector<CheckpointTensor> tensors_;
     std::vector<Unit> units_;
-    std::vector<size_t> unit_of_;  // per tensor
+    std::vector<size_t> unit_of_;  // unit of each tensor
     mutable std::mutex mutex_;
-    mutable std::map<size_t, QuantMatrix> ready_;  // by tensor
+    mutable std::map<size_t, QuantMatrix> ready_;  // quantized matrices by tensor
 };
 
 }  // namespace nibble

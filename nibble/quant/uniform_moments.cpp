@@ -11,7 +11,7 @@ Status UniformMoments::put(const std::string& module, const Gram& gram, ThreadPo
     if (!upper.spilled()) memory_ -= static_cast<int64_t>(bytes);
     auto* out = reinterpret_cast<float*>(upper.data());
     pool.parallel_for(n, [&](int64_t i) {
-        float* row = out + i * n - i * (i + 1) / 2;  // row[j]: entry (i, j)
+        float* row = out + i * n - i * (i + 1) / 2;  // row[j] is entry (i, j)
         for (int64_t j = i; j < n; ++j) row[j] = static_cast<float>(gram.sums()[static_cast<size_t>(i * n + j)]);
     });
     moments_.insert_or_assign(module, Moments{std::move(upper), gram.tokens()});

@@ -1,6 +1,6 @@
-// Second moments of the inputs of linears over calibration's rows, every row alike: they wait from the forward pass
-// until the backward pass reaches their block. Upper triangles in FP32, in memory up to a limit, beyond it in an
-// unlinked scratch file. Linears that read the same rows (q/k/v, gate/up) share one.
+// Second moments of linears' inputs over calibration's rows, all rows weighted equally. They are stored from the
+// forward pass until the backward pass reaches their block: upper triangles in FP32, in memory up to a limit, the rest
+// in an unlinked scratch file. Linears that read the same rows (q/k/v, gate/up) share one.
 #pragma once
 
 #include "base/scratch_memory.h"
@@ -17,12 +17,12 @@ class UniformMoments {
 public:
     UniformMoments(int64_t memory, std::filesystem::path scratch) : memory_(memory), scratch_(std::move(scratch)) {}
 
-    // `gram`: finished. Errors: no memory, no room in the scratch folder.
+    // Stores a finished `gram`. Errors: too little memory, no space in the scratch folder.
     Status put(const std::string& module, const Gram& gram, ThreadPool& pool);
     void share(const std::string& module, const std::string& owner) { owner_[module] = owner; }
-    // Rows that were summed; 0 for one that was never put.
+    // Returns the number of summed rows; 0: nothing was stored for the module.
     int64_t tokens(const std::string& module) const;
-    // gram += factor * the moments of `module`.
+    // Adds factor * the moments of `module` to gram.
     void add_to(Gram& gram, const std::string& module, double factor, ThreadPool& pool) const;
     void forget(const std::string& owner) { moments_.erase(owner); }
 
@@ -35,7 +35,7 @@ private:
 
     int64_t memory_;
     std::filesystem::path scratch_;
-    std::map<std::string, std::string, std::less<>> owner_;  // of linears that share
+    std::map<std::string, std::string, std::less<>> owner_;  // owner of the moments, for linears that share them
     std::map<std::string, Moments, std::less<>> moments_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 using Key = std::string PlanEntry::*;
 
-// Calls visit for the member and, when its key is not empty, for all with the same key; in the members' order.
+// Calls visit for the member itself, or, if its key is not empty, for all members with the same key, in order.
 template <class Visit>
 void for_group(std::span<const MemberScale> members, const MemberScale& of, Key key, Visit visit) {
     const std::string& name = of.entry->*key;
@@ -18,7 +18,7 @@ void for_group(std::span<const MemberScale> members, const MemberScale& of, Key 
         if (&m == &of || (!name.empty() && m.entry->*key == name)) visit(m);
 }
 
-// The least maximum whose tensor scale the output can store.
+// Returns the smallest maximum whose tensor scale the output can store.
 float least_amax(const PlanEntry& entry) {
     return entry.spec.format == Format::nvfp4 ? entry.least_scale * e2m1_max * entry.spec.normalization : 0.0f;
 }
@@ -58,7 +58,8 @@ void set_stored_scales(std::span<MemberScale> members) {
                            : search_multipliers(search)[static_cast<size_t>(least - losses.begin())];
     }
     for (MemberScale& m : members) {
-        if (m.entry->spec.format == Format::fp8_block128 && m.entry->scale_group.empty()) continue;  // tiles are local
+        // each tile has its own scale
+        if (m.entry->spec.format == Format::fp8_block128 && m.entry->scale_group.empty()) continue;
         for_group(members, m, &PlanEntry::scale_group,
                   [&](const MemberScale& x) { m.amax.store = std::max(m.amax.store, found_amax(x)); });
         if (m.amax.store > 0) m.amax.store = std::max(m.amax.store, least_amax(*m.entry));

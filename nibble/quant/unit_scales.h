@@ -1,5 +1,4 @@
-// The scales of a unit: from the maxima of its members to the numbers that are stored. Rules:
-// docs/reference/ptq.md 2.2, 2.3 and 5.4.
+// Computes the stored scales of a unit from the maxima of its members, by Model Optimizer's rules.
 #pragma once
 
 #include "quant/plan.h"
@@ -8,26 +7,26 @@
 
 namespace nibble {
 
-// Whether one multiplier is searched for the whole tensor, before any of its scales is fixed.
+// Whether one multiplier is searched for the whole tensor before its scales are fixed.
 bool searches_tensor(const PlanEntry& entry);
 
-// Whether codes need the maximum of the whole tensor (or of its group) first.
+// Whether computing codes requires the maximum of the whole tensor (or of its group).
 bool needs_tensor_amax(const PlanEntry& entry);
 
 struct MemberScale {
     const PlanEntry* entry = nullptr;
-    float own_amax = 0;              // of the weights
-    std::span<const double> losses;  // per multiplier of the search, when searches_tensor
-    float multiplier = 1;            // out: chosen
-    bool blind = false;              // out: all multipliers lose alike
-    TensorAmax amax;                 // out
-    float tensor_scale = 1;          // out
+    float own_amax = 0;              // largest |weight|
+    std::span<const double> losses;  // loss per multiplier of the search; set if searches_tensor()
+    float multiplier = 1;            // result: the chosen multiplier
+    bool blind = false;              // result: all multipliers have equal losses
+    TensorAmax amax;                 // result
+    float tensor_scale = 1;          // result
 };
 
-// Fills amax.search: the search group's maximum.
+// Sets amax.search to the maximum of the search group.
 void set_search_maxima(std::span<MemberScale> members);
-// After the searches: multiplier (the first of least loss, summed over the search group), amax.store (the scale group's
-// maximum, multiplied) and tensor_scale.
+// Called after the searches. Sets multiplier (the first with the least loss, summed over the search group), amax.store
+// (the maximum of the scale group, multiplied) and tensor_scale.
 void set_stored_scales(std::span<MemberScale> members);
 
 }  // namespace nibble

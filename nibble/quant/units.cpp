@@ -26,7 +26,8 @@ private:
     std::vector<size_t> parent_;
 };
 
-// Partners are one matrix inside an engine, or in a search: one format, one way to compute its scales.
+// Error: members of a group differ in format or in how their scales are computed. An engine or a search treats them as
+// one matrix.
 Status check_groups(const Plan& plan) {
     for (const auto key : {&PlanEntry::scale_group, &PlanEntry::search_group}) {
         std::map<std::string_view, const PlanEntry*> first;

@@ -1,5 +1,5 @@
-// The pieces a quantization is divided into: what must be decided together is one unit, finished and journaled as a
-// whole.
+// The units of a quantization: tensors whose scales depend on each other form one unit, which is finished and journaled
+// as a whole.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -10,14 +10,15 @@ namespace nibble {
 // Indices of plan entries, ascending.
 using Unit = std::vector<size_t>;
 
-// Entries that share a scale group or a search group lie in one unit, also when only through a third; all others are
-// alone. Units are ordered by their first entry.
+// Returns the units, ordered by their first entry. Entries that share a scale group or a search group, directly or
+// through other entries, form one unit; every other entry is a unit.
 std::vector<Unit> make_units(const Plan& plan);
 
-// The plan and the checkpoint must list the same tensors in the same order, and every spec must fit its shape.
+// Error: the plan and the checkpoint do not list the same tensors in the same order, or a spec does not fit its
+// tensor's shape.
 Status check_plan(const Checkpoint& source, const Plan& plan);
 
-// Everything in the plan that decides a stored bit, as text; the part of a job's identity that the recipe made.
+// Returns, as text, everything in the plan that determines stored bits; part of a job's identity.
 std::string plan_identity(const Plan& plan);
 
 }  // namespace nibble

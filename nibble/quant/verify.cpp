@@ -28,7 +28,7 @@ void find_missing(const Checkpoint& checkpoint, const VerifyOptions& options, st
             if (!have.contains(name)) findings.push_back({name, "is missing; the recipe quantizes it"});
 }
 
-// Linears that an engine runs as one matrix: one format, one tensor scale (NVFP4), one input scale.
+// Checks that linears which an engine fuses have the same format, tensor scale (NVFP4) and input scale.
 void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFindings>& tensors,
                       std::vector<Finding>& findings) {
     const auto list = checkpoint.tensors();
@@ -54,16 +54,16 @@ void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFind
     }
 }
 
-// The matrix, as a loader would look for quantized parts of it unless a list names its module.
+// Whether loaders expect this unquantized matrix in the list of excluded modules.
 bool loaders_ask(const Module& module, Dialect dialect) {
     if (module.kind != ModuleKind::linear && module.kind != ModuleKind::router &&
         module.kind != ModuleKind::fused_experts)
         return false;
-    // Loaders of Model Optimizer's checkpoints never look for quantized vision towers.
+    // Loaders of Model Optimizer's checkpoints never expect quantized vision towers.
     return dialect == Dialect::compressed_tensors || (dialect == Dialect::modelopt && !beside_the_text(module.name));
 }
 
-// The lists of excluded modules against the tensors, one line for a kind of module.
+// Compares the lists of excluded modules with the tensors; one line per kind of module.
 void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
     const auto list = checkpoint.tensors();
     const Dialect dialect = checkpoint.dialect();
@@ -79,7 +79,8 @@ void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
     const std::vector<Module> modules = find_modules(list, checkpoint.config()).modules;
     for (size_t i = 0; i < list.size(); ++i) {
         const bool quantized = list[i].quantized();
-        const bool decoded = list[i].stored_type != dtype_name(list[i].dtype);  // from codes that have no Format
+        // decoded from codes without a Format
+        const bool decoded = list[i].stored_type != dtype_name(list[i].dtype);
         if (quantized != list[i].listed_module) continue;
         if (!quantized && (decoded || !loaders_ask(modules[i], dialect))) continue;
         const std::string key = fmt::format("{} {}", module_kind_name(list[i].name), quantized ? "quantized" : "plain");
@@ -100,7 +101,7 @@ void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
     }
 }
 
-// All attention layers have scales, or none.
+// Checks that either all attention layers have scales or none.
 void check_kv(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
     const auto list = checkpoint.tensors();
     std::unordered_set<std::string_view> scales;

@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-// Things to find, counted per panel, so that a tensor yields one line per kind.
+// Kinds of defects. They are counted per panel, so a tensor gets one line per kind.
 enum Kind : size_t {
     nan_code,
     nan_scale,
@@ -38,9 +38,9 @@ constexpr std::array<std::string_view, kinds> kind_text{
 };
 
 struct PanelFindings {
-    std::string unreadable;  // why
+    std::string unreadable;  // the reason why the panel cannot be read
     std::array<int64_t, kinds> count{};
-    std::array<int64_t, kinds> first_row{};  // of the tensor
+    std::array<int64_t, kinds> first_row{};  // row in the tensor
     QuantStats stats;
     uint64_t content = 0;
 
@@ -50,7 +50,7 @@ struct PanelFindings {
     }
 };
 
-// Whether any byte is bad, without a branch per byte, so that it becomes vector code.
+// Whether any byte is bad. No branch per byte, so the loop is vectorized.
 template <class Bad>
 bool any_of(std::span<const uint8_t> bytes, Bad bad) {
     uint8_t found = 0;
@@ -114,7 +114,7 @@ public:
     }
 
 private:
-    // Against the source: shapes agree and its values can be read.
+    // Whether the source's shape agrees and its values can be read.
     bool comparable() const {
         return source_ && source_->shape == tensor_.shape &&
                (source_->quantized() || is_plain_float(source_->dtype) || !tensor_.quantized());
@@ -184,7 +184,8 @@ private:
             if (!usable(view.float_scales[i])) found.add(bad_float_scale, begin + i * view.rows / floats);
     }
 
-    // The bounds of clipped activations (Gemma 4's audio tower) are infinite where nothing is clipped.
+    // Whether the tensor is a bound of clipped activations (Gemma 4's audio tower), which is infinite if nothing is
+    // clipped.
     bool is_bound() const {
         return tensor_.shape.empty() && (tensor_.name.ends_with("_min") || tensor_.name.ends_with("_max"));
     }
@@ -225,8 +226,8 @@ private:
         return Ok{};
     }
 
-    // Carried tensors are equal bytes, in a GGUF file equal values as it is read; a quantized source that was decoded
-    // is compared by value.
+    // Compares with the source: unchanged tensors by bytes, in a GGUF file by the values that are read, and a quantized
+    // source that was decoded by value.
     Status compare(const MatrixView& view, int64_t begin, PanelScratch& scratch, PanelFindings& found) {
         const Checkpoint& source = *context_.options.source;
         MatrixView want;

@@ -1,4 +1,4 @@
-// Looking at every byte of one tensor.
+// Checks every byte of one tensor.
 #pragma once
 
 #include "quant/executor.h"
@@ -25,7 +25,7 @@ struct VerifyContext {
     std::unordered_map<std::string_view, size_t> in_source;              // name -> index
     std::unordered_map<std::string_view, const TensorReport*> computed;  // by name
     std::vector<PanelScratch> scratch, source_scratch;                   // per worker
-    std::vector<TensorFindings> tensors;                                 // each filled by its unit
+    std::vector<TensorFindings> tensors;                                 // each is written by its unit
 };
 
 std::unique_ptr<UnitWork> verify_tensor(VerifyContext& context, size_t index);

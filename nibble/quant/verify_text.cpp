@@ -64,7 +64,7 @@ std::string to_text(const VerifyReport& report) {
 
     QuantReport tensors;
     tensors.tensors = report.tensors;
-    for (TensorReport& t : tensors.tensors)  // not measured, but not "as it was" either
+    for (TensorReport& t : tensors.tensors)  // the error was not measured; the tensors are not unchanged
         if (t.format != Format::none && t.method.empty()) t.method = format_name(t.format);
     const bool compared = !report.against.empty();
     text += fmt::format(

@@ -212,7 +212,7 @@ Status DeviceCalibrationObserver::add(Moments& m, const std::byte* x, int64_t ro
     const int64_t moments = round_up(cuda::moments_scratch_bytes(m.n), DeviceArena::alignment);
     NIBBLE_TRY(std::byte * memory, scratch(moments + (m.scale ? rows * m.n * 2 : 0)));
     if (m.scale) {
-        // Codes times block scales: BF16 holds them. The input scale comes in squared when the sums are fetched.
+        // Codes times block scales are exact in BF16. The input scale is applied, squared, when the sums are fetched.
         NIBBLE_CHECK(cuda::quantize_inputs({.format = ActivationFormat::nvfp4,
                                             .x = x,
                                             .tokens = rows,

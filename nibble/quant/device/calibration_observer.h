@@ -1,8 +1,9 @@
 // Collects on the GPU, where the activations are, the statistics that CalibrationObserver collects on the CPU.
 //
 // Ranges are exact functions of the activations (maxima and integer counts). Second moments are sums in the order of
-// kernels/observe_cuda.h: the same for the same texts and batches. Activations are DeviceModel's, so they differ from
-// the CPU's by the order of sums between roundings to BF16 (about 1 % of a maximum), and not with the batch.
+// kernels/observe_cuda.h: the same for the same texts and batches. Activations are DeviceModel's. They differ from the
+// CPU's, because sums between roundings to BF16 have another order (about 1 % of a maximum), but do not depend on the
+// batch.
 #pragma once
 
 #include "kernels/observe_cuda.h"
@@ -16,14 +17,14 @@ namespace nibble {
 
 class DeviceCalibrationObserver : public DeviceObserver {
 public:
-    // `seen` has an entry for every range that is wanted; null: none is. `solves`: linears with a solver that reads no
-    // gradients, and that `done` does not hold, have their statistics collected. All outlive the object.
+    // `seen` has an entry for every range to collect; null: none. `solves`: collect statistics of linears whose solver
+    // reads no gradients, except those that `done` holds. All arguments must outlive the object.
     DeviceCalibrationObserver(const Plan& plan, const CalibrationOptions& options, Calibration* seen, bool solves,
                               const StatisticsStore& done, DeviceWalk& walk);
-    // GPTQ's moments are those of the quantized rows (quantized_inputs.h).
+    // GPTQ's moments become those of the quantized rows (quantized_inputs.h).
     void see_quantized(const ActivationScales& scales) { scales_ = &scales; }
 
-    // Completes the values seen since the last call: ranges go to `seen`, statistics to the solver (may be null).
+    // Completes the values of a block: ranges are written to `seen`, statistics passed to the solver (may be null).
     Status end_block(BlockSolver* solver);
 
     Status input(std::span<const std::string> linears, const std::byte* x, int64_t rows, int64_t cols,
@@ -35,12 +36,12 @@ public:
     bool every_expert() const override { return options_->all_experts; }
 
 private:
-    // Device memory that is used again for what has the same size.
+    // Reuses device allocations of the same size.
     class Memory {
     public:
         explicit Memory(int device) : device_(device) {}
         Result<std::byte*> take(int64_t bytes);
-        void give_all();  // what was taken; nothing queued uses it any more
+        void give_all();  // returns all allocations; queued work must no longer use them
 
     private:
         struct Piece {
@@ -50,16 +51,16 @@ private:
         int device_;
         std::multimap<int64_t, Piece> free_, taken_;
     };
-    struct Place {                                // a linear's input, K or V; or the inputs of experts
-        std::vector<std::vector<Range*>> ranges;  // [experts]: of every linear that reads it
+    struct Place {                                // the input of linears, K or V, or the inputs of experts
+        std::vector<std::vector<Range*>> ranges;  // [experts]: ranges of all linears with this input
         int64_t cols = 0;
         cuda::RangeSums* sums = nullptr;  // [experts]
-        uint64_t* counts = nullptr;       // [experts][range_buckets]; null: maxima only
+        uint64_t* counts = nullptr;       // [experts][range_buckets]; null: only maxima are collected
     };
     struct Moments {
-        std::vector<const PlanEntry*> entries;  // that read the rows
+        std::vector<const PlanEntry*> entries;  // entries that read the rows
         bool local = false;
-        std::optional<float> scale;  // of inputs that are quantized to NVFP4 first
+        std::optional<float> scale;  // scale of inputs that are quantized to NVFP4 first
         int64_t n = 0, tokens = 0;
         double* sums = nullptr;
     };
@@ -82,7 +83,8 @@ private:
     std::map<std::string_view, const PlanEntry*> solved_;  // by module
     Memory memory_;
     std::map<std::string, Place, std::less<>> places_;
-    std::map<std::string, Moments, std::less<>> open_;  // by the module of the first entry, "local " before it
+    std::map<std::string, Moments, std::less<>> open_;  // by the module of the first entry; local moments have the
+                                                        // prefix "local "
     std::optional<DeviceArena> scratch_;
 };
 

@@ -61,7 +61,7 @@ private:
     const size_t blocks_;
     std::optional<DeviceHead> head_;
     std::optional<DeviceLayers> layers_;
-    std::optional<DeviceStreams> start_, last_, before_, x_;  // last_: what enters the source's head
+    std::optional<DeviceStreams> start_, last_, before_, x_;  // last_: input of the source's head
 };
 
 }  // namespace

@@ -13,11 +13,12 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t most_losses = 1024, losses_bytes = most_losses * int64_t{sizeof(double)};  // per search
+// losses per search
+constexpr int64_t most_losses = 1024, losses_bytes = most_losses * int64_t{sizeof(double)};
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, DeviceArena::alignment); }
 
-// What a worker sends along with a panel and gets back in front of the results.
+// Precedes each panel on its way to the device, and the results on their way back.
 struct Header {
     TensorAmax amax;
     cuda::DeviceScan scan;
@@ -25,7 +26,7 @@ struct Header {
 };
 const Header fresh_header{.scan = {0.0f, 0, ~uint64_t{0}}};
 
-// Where the parts of an answer lie behind one another, so that one transfer brings all of them.
+// Offsets of the parts of a result in one buffer, so that one transfer copies all of them.
 struct ResultLayout {
     int64_t rows, codes, block_scales, float_scales, bytes;
 
@@ -42,13 +43,13 @@ struct ResultLayout {
     }
 };
 
-// Slots of one size, given back from any thread.
+// Slots of equal size; any thread may return them.
 class SlotPool {
 public:
     SlotPool(std::byte* base, int64_t bytes, int64_t count) {
         for (int64_t i = count; i-- > 0;) free_.push_back(base + i * bytes);
     }
-    // Null when all are taken. The pool outlives what it hands out.
+    // Returns a slot; null: all are in use. The pool must outlive the slots.
     std::shared_ptr<std::byte> take() {
         std::lock_guard lock(mutex_);
         if (free_.empty()) return nullptr;
@@ -66,7 +67,7 @@ private:
 };
 
 struct WorkerMemory {
-    std::byte *panel, *result, *scratch;  // on the device
+    std::byte *panel, *result, *scratch;  // device memory
     std::byte *pinned_panel, *pinned_result;
 };
 
@@ -138,7 +139,7 @@ private:
         return {found.amax, static_cast<int64_t>(found.first_nonfinite)};
     }
 
-    // Counters at zero, maxima for the kernels.
+    // Resets the counters and sets the maxima for the kernels.
     Status begin(const TensorAmax& amax) {
         NIBBLE_CHECK(use_device(stream_.device()));
         auto* h = reinterpret_cast<Header*>(memory_.pinned_result);
@@ -147,7 +148,7 @@ private:
         return copy_to_device(memory_.result, memory_.pinned_result, int64_t{sizeof(Header)}, stream_);
     }
 
-    // Brings results to the host and waits.
+    // Copies results to the host and waits.
     Status fetch(const std::byte* from, int64_t bytes) {
         NIBBLE_CHECK(copy_to_host(memory_.pinned_result, from, bytes, stream_));
         NIBBLE_CHECK(done_.record(stream_));
@@ -205,12 +206,12 @@ private:
 
 bool on_device(const PlanEntry& entry) { return entry.spec.format != Format::none && !entry.solver; }
 
-// Bytes of an element as read_weights hands it on.
+// Returns the bytes per element that read_weights() returns.
 int64_t travelling_bytes(const CheckpointTensor& tensor, const Json& config) {
     return weight_dtype(tensor, config) == DType::bf16 ? 2 : 4;
 }
 
-// Searches with a scale per block, row or tile hand all multipliers to one launch.
+// Checks that the multipliers of a search with one scale per block, row or tile fit into one launch.
 Status check_multipliers(const PlanEntry& entry) {
     const Search& search = entry.spec.search;
     if (search.kind != Search::Kind::multipliers || searches_tensor(entry)) return Ok{};
@@ -224,7 +225,7 @@ Status check_multipliers(const PlanEntry& entry) {
 
 DeviceMemoryPlan plan_device_memory(const Checkpoint& source, const Plan& plan, int workers) {
     DeviceMemoryPlan memory{.workers = workers, .panel_bytes = DeviceArena::alignment, .result_bytes = losses_bytes};
-    std::vector<int64_t> panels(plan.entries.size());  // of entries whose panels are looked at twice
+    std::vector<int64_t> panels(plan.entries.size());  // number of panels of entries whose panels are read twice
     for (size_t i = 0; i < plan.entries.size(); ++i) {
         const PlanEntry& entry = plan.entries[i];
         const CheckpointTensor& from = source.tensors()[i];
@@ -262,7 +263,7 @@ Result<std::unique_ptr<PanelWorkers>> open_device_workers(const DeviceChoice& ch
         if (on_device(entry)) NIBBLE_CHECK(check_multipliers(entry));
     DeviceMemoryPlan memory = plan_device_memory(source, plan, workers);
     NIBBLE_TRY(const DeviceMemory device, device_memory(info.index));
-    const int64_t usable = device.free - (device.free >> 4);  // the driver needs some for itself
+    const int64_t usable = device.free - (device.free >> 4);  // the driver needs some memory for itself
     if (memory.least_bytes() > usable)
         return fail(
             "cuda:{}: {} threads with panels of {} bytes need {} bytes of device memory, {} of {} bytes are free; pass "
