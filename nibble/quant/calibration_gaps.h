@@ -1,6 +1,6 @@
-// Places where calibration, or a search over scales, had no usable data: statistics that are zero, singular or missing.
-// They never stop a job. Each kind has a fallback (that of Model Optimizer, where it continues), a message and a count
-// in the report.
+// Cases in which calibration, or a search over scales, had no usable data: statistics that are zero, singular or
+// missing. They never stop a job. Each kind has a fallback (that of Model Optimizer, where it continues), a message and
+// a count in the report.
 #pragma once
 
 #include <cstdint>

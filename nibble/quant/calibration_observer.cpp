@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-// Of the rows that only go through the forward pass, every second one is used, because adjacent rows are similar
+// Every second row that only goes through the forward pass is used, because adjacent rows are similar
 // (docs/lab/weight-algorithms.md).
 constexpr int64_t uniform_step = 2;
 

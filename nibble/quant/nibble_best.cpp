@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t block = nvfp4_block;
 constexpr int candidates = 16;
-// Rows that are solved at once. With row feedback each is one block behind the row before it, so that the rows of
+// Rows that are solved at once. With row feedback each row lags the previous one by one block, so that the rows of
 // `spread` that they read stay in the L2 cache. Descent processes the rows of a panel together.
 constexpr int64_t solved_rows = 16;
 

@@ -37,7 +37,7 @@ struct WeightSolver {
     explicit operator bool() const { return kind != Kind::none; }
 };
 
-// Where a solver had no usable data.
+// Cases in which a solver had no usable data.
 struct SolveGaps {
     int64_t blind_blocks = 0;  // local_hessian: blocks whose candidates have equal losses although their weights are
                                // not 0

@@ -1,5 +1,5 @@
-// One answer as a value: the tokens of a prompt and what follows them, how the next token is chosen, which text has
-// become certain, and when the answer is over. Knows nothing of batches and caches.
+// One answer: the tokens of the prompt and the answer, the choice of the next token, the text that is final so far, and
+// the end of the answer. Independent of batches and caches.
 #pragma once
 
 #include "base/error.h"
@@ -12,34 +12,34 @@ namespace nibble {
 
 class Answer {
 public:
-    // `shared` is checked and outlives the answer, the prompt is copied. sequence: of the numbers that are drawn.
-    // context: tokens that prompt and answer may have together.
+    // `shared` must be checked and outlive the answer; the prompt is copied. sequence: number of the random sequence.
+    // context: most tokens of prompt and answer together.
     Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uint64_t sequence,
            const std::optional<Tokenizer>& tokenizer, int64_t context);
 
-    const std::vector<int32_t>& tokens() const { return tokens_; }  // the prompt's, then the answer's
-    int64_t prompt() const { return prompt_; }                      // of them
+    const std::vector<int32_t>& tokens() const { return tokens_; }  // tokens of the prompt, then of the answer
+    int64_t prompt() const { return prompt_; }                      // number of tokens of the prompt
     int64_t generated() const { return std::ssize(tokens_) - prompt_; }
     int64_t tokens_left() const { return most_tokens_ - generated(); }
     bool finished() const { return finish_ != FinishReason::none; }
     FinishReason finish() const { return finish_; }
 
-    // The token behind tokens(), of its row of logits. `logits` and `log_probs`, both [vocab], are scratch afterwards.
-    // A row without a token that may follow ends the answer with an error. Precondition: !finished().
+    // Chooses the token that follows tokens() from its row of logits. `logits` and `log_probs`, both [vocab], are
+    // overwritten. If no token is allowed, the answer ends with an error. Precondition: !finished().
     void choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels);
-    // Finds out which tokens may follow, ahead of choose().
+    // Computes, before choose(), the mask of tokens that may follow.
     void prepare(int64_t vocab) {
         if (!finished()) rules_.mask(vocab, said(), constraint_.get());
     }
-    // Whether token_request(), with a mask, says all that a device needs to choose the tokens.
+    // Whether token_request(), with a mask, has everything that a device needs to choose the tokens.
     bool on_device() const {
         if (request_->sampled_logprobs && (rules_.masks(0) || request_->sampling.penalizes())) return false;
         return !rules_.biases() && request_->top_logprobs <= 0;
     }
-    // Whether some token may not follow `ahead` tokens behind tokens().
+    // Whether some token is forbidden `ahead` tokens after tokens().
     bool masks(int64_t ahead = 0) const { return rules_.masks(generated() + ahead); }
-    // What may follow tokens() and each token of a draft that was trimmed; empty: every token. Behind the end of what
-    // the constraint holds to, where nothing is chosen, it is empty, too.
+    // Returns the masks of the tokens that may follow tokens() and each token of a trimmed draft; an empty mask allows
+    // every token. The mask after the end of a constraint is empty too, because no token is chosen there.
     std::vector<std::vector<uint32_t>> masks_along(std::span<const int32_t> draft, int64_t vocab);
     TokenRequest token_request(int64_t ahead = 0) const {
         TokenRequest r = sampler_.request(std::ssize(tokens_) + ahead);
@@ -47,13 +47,13 @@ public:
         return r;
     }
     void accept(GeneratedToken token);
-    // Shortens a draft to what the constraint lets follow.
+    // Shortens a draft to the tokens that the constraint allows.
     void trim(std::vector<int32_t>& draft) const;
-    // Both end an answer that is not finished; an error with FinishReason::error.
+    // End an answer that is not finished; with an error the reason is FinishReason::error.
     void end(FinishReason reason);
     void end(Error error);
 
-    // What is new since the last call.
+    // Text and tokens since the last call of take().
     struct News {
         std::string text;
         std::vector<GeneratedToken> tokens;
@@ -82,10 +82,11 @@ private:
     std::optional<Error> error_;
 };
 
-// The log-probability of `id`, and of the `top` likeliest tokens, likeliest first, of equal ones the lower id.
+// Returns a token with its log-probability and the `top` most likely tokens, most likely first; of equally likely ones
+// the lower id first.
 GeneratedToken scored(int32_t id, std::span<const float> log_probs, int32_t top);
 
-// The place of `id` among all tokens in that order, from 1.
+// Returns the rank of `id` among all tokens in that order, starting at 1.
 int32_t rank_of(int32_t id, std::span<const float> log_probs);
 
 }  // namespace nibble

@@ -16,7 +16,7 @@ Status answer_all(Engine& engine, std::vector<Request> requests, const AnswerHoo
     size_t next = 0, first = 0;
     bool stopped = false;
     while (true) {
-        // As many as the queue takes.
+        // Submits as many requests as the queue accepts.
         for (; next < requests.size() && !stopped; ++next) {
             const auto choices = static_cast<size_t>(requests[next].choices);
             const auto sink = [&answers, &hooks, first](const AnswerEvent& e) {

@@ -1,4 +1,4 @@
-// Many requests at once, for callers that want whole answers: evaluation, commands, rollouts.
+// Runs many requests at once and collects whole answers; for evaluation, commands and rollouts.
 #pragma once
 
 #include "serve/engine.h"
@@ -11,9 +11,9 @@
 namespace nibble {
 
 struct WholeAnswer {
-    std::vector<GeneratedToken> tokens;  // an end token included
-    std::vector<GeneratedToken> prompt;  // where Request::prompt_logprobs asks for them
-    std::string text;                    // without end token and stop string
+    std::vector<GeneratedToken> tokens;  // including an end token
+    std::vector<GeneratedToken> prompt;  // set if Request::prompt_logprobs requests it
+    std::string text;                    // without the end token and the stop string
     FinishReason finish = FinishReason::none;
     std::string error;
 };
@@ -21,12 +21,12 @@ struct WholeAnswer {
 struct AnswerHooks {
     std::function<void(size_t answer, std::string_view text)> on_text;  // may be empty
     std::function<void(size_t answer)> on_finish;                       // may be empty
-    const std::atomic<bool>* stop = nullptr;                            // cancels what is unfinished
+    const std::atomic<bool>* stop = nullptr;  // if set, cancels unfinished answers; may be null
 };
 
-// Answers of all choices of all requests, in their order; choice c of request r is number c + the choices before it.
-// The engine has no thread of its own. `answers` is filled while it runs. Error: a request that the engine refuses,
-// with its number; or an answer that ended with an error.
+// Runs all requests. `answers` receives the answers of all choices of all requests in order: choice c of request r
+// follows the choices of earlier requests. The engine must not have its own thread. Errors: a request that the engine
+// rejects, with its number; an answer that ended with an error.
 Status answer_all(Engine& engine, std::vector<Request> requests, const AnswerHooks& hooks,
                   std::vector<WholeAnswer>& answers);
 

@@ -1,4 +1,4 @@
-// What chat/constraint.h holds answers to, as the engine asks for it.
+// Adapts a constraint of chat/constraint.h to the engine's interface.
 #pragma once
 
 #include "chat/constraint.h"

@@ -25,9 +25,9 @@ private:
     const EngineOptions& options_;
 };
 
-// The model's prediction layers, behind what a request expects. Their past is kept up with every step, of every choice,
-// so that pages of the prefix cache serve them too. (The last row of a shared tile saw the token that followed it in
-// another text: a guess is as good as that lets it be.)
+// Drafts by the model's prediction layers; text that the request expects comes first. The layers' K and V are updated
+// in every step for every choice, so that pages of the prefix cache contain them. (The last row of a shared tile was
+// computed with the token that followed it in another text, which can make a draft worse.)
 class PredictionDrafter : public Drafter {
 public:
     PredictionDrafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats)
@@ -59,15 +59,15 @@ public:
     }
 
 private:
-    // A text whose guess grows.
+    // A text whose draft is being extended.
     struct Growing {
         Choice* choice = nullptr;
-        int64_t position = 0;  // of the next row
-        int64_t most = 0;      // tokens of the guess
-        int32_t row = 0;       // of the pass before, where its hidden state is
+        int64_t position = 0;  // position of the next row
+        int64_t most = 0;      // most tokens of the draft
+        int32_t row = 0;       // row of the previous pass with its hidden state
     };
 
-    // Tokens that a next step could check.
+    // Returns the number of tokens that a next step can verify.
     int64_t wanted(const Choice& c) const {
         const int64_t room = options_.context - std::ssize(c.answer.tokens()) - 1;
         return std::min({most_drafted(c, options_), room, c.answer.tokens_left() - 1, most_rewind - c.left()});
@@ -87,7 +87,7 @@ private:
                 std::span(tokens).subspan(static_cast<size_t>(f.position + 1), static_cast<size_t>(f.rows));
             const bool reached = f.position + f.rows + 1 == std::ssize(tokens) && c.answer.generated() > 0;
             int64_t most = reached ? wanted(c) : 0;
-            // Rows of a guess behind its first lie at the positions that the next step checks it at.
+            // The draft's rows after the first are stored at the positions at which the next step verifies them.
             const int64_t behind = f.position + f.rows + most - 1 - c.sequence->position();
             if (most > 1 && !c.sequence->reserve(behind).ok()) most = 1;
             segments.push_back({.sequence = &*c.sequence,
@@ -117,7 +117,8 @@ private:
         return Ok{};
     }
 
-    // The tokens of a pass join their guesses. Those that are long enough, or have none to join, grow no more.
+    // Appends the tokens of a pass to their drafts. Drafts that are long enough, or got no token, are not extended
+    // further.
     static bool take(std::vector<Growing>& growing, std::span<const ChosenToken> chosen) {
         std::vector<Growing> rest;
         for (size_t i = 0; i < growing.size(); ++i) {

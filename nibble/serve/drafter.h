@@ -1,7 +1,7 @@
-// Guesses of the tokens that follow (speculative decoding). A step checks them row by row, as the model's own tokens:
-// rows do not depend on their neighbours, so a guess costs or saves time and changes no bit of an answer.
+// Drafts of the next tokens (speculative decoding). A step verifies them row by row against the model's own tokens.
+// Rows do not depend on each other, so a draft changes the time but no bit of an answer.
 //
-// The engine asks between steps: guess() while it plans one, follow() when its tokens are known.
+// The engine calls guess() while it plans a step, and follow() when the step's tokens are known.
 #pragma once
 
 #include "model/language_model.h"
@@ -14,8 +14,8 @@
 
 namespace nibble {
 
-// Rows [row, row + rows) of the batch that the model saw last are positions [position, position + rows) of a choice's
-// sequence, and were right.
+// Rows [row, row + rows) of the model's last batch hold positions [position, position + rows) of a choice's sequence,
+// and were accepted.
 struct FollowedRows {
     Choice* choice = nullptr;
     int64_t row = 0, position = 0, rows = 0;
@@ -24,19 +24,20 @@ struct FollowedRows {
 class Drafter {
 public:
     virtual ~Drafter() = default;
-    // Up to `most` tokens that may follow the text; often none.
+    // Returns up to `most` tokens that may follow the text; often none.
     virtual std::vector<int32_t> guess(Choice& choice, int64_t most) = 0;
-    // How much of the last guess was right.
+    // Reports how many tokens of the last draft were accepted.
     virtual void learn(Choice&, int64_t /*guessed*/, int64_t /*right*/) {}
-    // Whether follow() is to hear of every step, whose tokens therefore must be known before the next one.
+    // Whether follow() must be called after every step. The step's tokens must then be known before the next step.
     virtual bool follows() const { return false; }
-    // A step is over; its sequences hold what their answers say. What cannot be guessed, for whatever reason, is not.
+    // Called after a step; the sequences hold exactly the tokens of their answers. Errors only mean that there is no
+    // draft.
     virtual void follow(std::span<const FollowedRows>) {}
 };
 
-// `options` are settled; they, model and stats outlive the drafter.
+// `options` are settled. Options, model and stats must outlive the drafter.
 std::unique_ptr<Drafter> make_drafter(const LanguageModel& model, const EngineOptions& options, EngineStats& stats);
-// Tokens of a guess for `choice` at most.
+// Returns the most draft tokens for `choice`.
 int64_t most_drafted(const Choice& choice, const EngineOptions& options);
 
 }  // namespace nibble

@@ -17,10 +17,10 @@ namespace {
 
 double seconds(EngineClock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Options with every 0 replaced, and what they leave room for.
+// Options with every 0 replaced, and the resulting sizes.
 struct Settled {
     EngineOptions options;
-    int64_t tokens = 0, states = 0, state_copies = 0;  // of the pool; copies: of them, for the prefix cache
+    int64_t tokens = 0, states = 0, state_copies = 0;  // sizes of the pool; state_copies: those for the prefix cache
 };
 
 Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
@@ -47,7 +47,7 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
         NIBBLE_TRY(const int64_t free, model.free_bytes(o.step_rows, 2 * o.sequences));
         bytes = static_cast<int64_t>(static_cast<double>(free) * o.memory_share);
     }
-    if (state > 0) {  // half of the memory at most
+    if (state > 0) {  // at most half of the memory
         const int64_t each = o.drafts > 0 ? 2 : 1;
         o.sequences = std::clamp<int64_t>(bytes / 2 / state / each * 4 / 5, 1, o.sequences);
         if (o.prefix_cache) s.state_copies = std::clamp<int64_t>(o.sequences / 4, 2, 256);
@@ -68,7 +68,7 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
     return s;
 }
 
-// Tokens of the longest text that fits the pool alone, up to `most`.
+// Returns the length of the longest text that fits in the pool alone, at most `most`.
 int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
     int64_t low = 0, high = most;
     while (low < high) {
@@ -88,7 +88,7 @@ void note_error(AnswerEvent& event, const Error* error) {
     event.error_kind = error->kind();
 }
 
-// What one request asks for is not to end the process.
+// Turns exceptions of one request into an error, so that they do not end the process.
 template <class Work>
 Status guarded(const Work& work) {
     try {
@@ -106,21 +106,21 @@ struct Engine::State {
     EngineOptions options;
     int64_t capacity = 0;
 
-    // The engine's thread's.
+    // Used only by the engine's thread.
     EngineStats counts;
     std::unique_ptr<Drafter> drafter;
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
-    double service_seconds = 0;    // of a request, lately
-    std::optional<StepPace> pace;  // where the time is limited
+    double service_seconds = 0;    // recent service time of a request
+    std::optional<StepPace> pace;  // set if the time is limited
     std::optional<Flight> under_way;
-    std::vector<Choice*> arrived_choices;          // of steps that ended in this step()
-    std::vector<std::unique_ptr<Choice>> leaving;  // told, but part of a step under way
+    std::vector<Choice*> arrived_choices;          // choices of steps that ended in this step()
+    std::vector<std::unique_ptr<Choice>> leaving;  // finished and reported, but part of a step in flight
     EngineClock::time_point last_arrival;
 
     mutable std::mutex mutex;
     std::condition_variable wake, rest;
-    // Under the mutex.
+    // Protected by the mutex.
     std::vector<std::shared_ptr<Job>> arrived;
     std::vector<uint64_t> cancelled;
     bool cancel_all = false, draining = false, quit = false, idle = true;
@@ -182,7 +182,7 @@ Engine::~Engine() {
     }
     s.wake.notify_all();
     if (s.thread.joinable()) s.thread.join();
-    s.step();  // tells the sinks of what is left
+    s.step();  // reports the end to the sinks of unfinished requests
 }
 
 const EngineOptions& Engine::limits() const { return state_->options; }
@@ -284,7 +284,7 @@ void Engine::State::loop() {
         }
         try {
             more = step();
-        } catch (const std::bad_alloc&) {  // what runs ends; the server goes on
+        } catch (const std::bad_alloc&) {  // running requests end; the server continues
             scheduler->each([](Choice& c) { c.answer.end(fail(ErrorKind::memory, "out of memory")); });
             more = true;
         }
@@ -327,7 +327,7 @@ void Engine::State::take_arrivals() {
         });
 }
 
-// Choices share the prompt where it has more than the token that each of them feeds itself.
+// Choices fork after the prompt if it has more than the one token that each choice processes itself.
 void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
     const int32_t all = job->request.choices;
     const bool forks = all > 1 && job->prompt.size() > 1;
@@ -381,7 +381,7 @@ Flight Engine::State::depart(std::span<Choice* const> step) {
     return flight;
 }
 
-// A step, to its end or, where its tokens need not be known for the next one, to where it is under way.
+// Runs a step to its end, or only launches it if its tokens need not be known for the next step.
 void Engine::State::run(std::vector<Choice*> step) {
     if (under_way && !runner->launches(step)) {
         land(false);
@@ -392,12 +392,12 @@ void Engine::State::run(std::vector<Choice*> step) {
     if (!runner->launches(step)) return arrive(flight, guarded([&] { return runner->run(step); }));
     const Status launched = guarded([&] { return runner->launch(step, flight); });
     if (!launched.ok()) {
-        // What the step before adds to these choices is computed again.
+        // The previous step's tokens for these choices are computed again.
         fail_step(flight, launched, !under_way);
         if (under_way) land(false);
         return arrive(flight, Ok{});
     }
-    // Pieces of prompts are what they are: later steps may begin behind them at once.
+    // Prompt pieces are known already, so later steps may continue after them at once.
     for (const Flight::Part& part : flight.parts)
         if (!part.wants_row) settle(*part.choice);
     if (under_way) {
@@ -405,7 +405,7 @@ void Engine::State::run(std::vector<Choice*> step) {
         land(true);
     }
     under_way = std::move(flight);
-    // The tokens before are known now.
+    // The earlier tokens are known now.
     if (const Status chosen = guarded([&] { return runner->choose_deferred(*under_way); }); !chosen.ok()) {
         fail_step(*under_way, chosen, true);
         return land(false);
@@ -419,7 +419,7 @@ void Engine::State::run(std::vector<Choice*> step) {
     }
 }
 
-// The step under way has come to its end. carried_on: another one was launched behind it.
+// Finishes the step in flight. carried_on: another step was launched after it.
 void Engine::State::land(bool carried_on) {
     Flight flight = *std::exchange(under_way, std::nullopt);
     for (Flight::Part& part : flight.parts) part.before = part.choice->answer.generated();
@@ -432,7 +432,8 @@ void Engine::State::settle(Choice& choice) {
     if (const Status settled = scheduler->settle(choice); !settled.ok()) choice.answer.end(settled.error());
 }
 
-// Whose fault it was shows when each runs by itself. certain: a choice that was alone is it.
+// Handles a failed step: each of its choices runs alone to find the cause. certain: the choice was alone and is the
+// cause.
 void Engine::State::fail_step(const Flight& flight, const Status& status, bool certain) {
     for (const Flight::Part& part : flight.parts) {
         if (!part.valid()) continue;
@@ -473,7 +474,7 @@ void Engine::State::arrive(const Flight& flight, const Status& ran) {
     }
 }
 
-// A step has added to `choice`.
+// Updates counters after a step has added tokens to `choice`.
 void Engine::State::count_tokens(Choice& choice, EngineClock::time_point now) {
     if (!choice.job->first_token) {
         choice.job->first_token = now;
@@ -483,7 +484,7 @@ void Engine::State::count_tokens(Choice& choice, EngineClock::time_point now) {
     choice.last_token = now;
 }
 
-// The last choice of `job` has finished.
+// Updates counters when the last choice of `job` has finished.
 void Engine::State::count_finished(Job& job, EngineClock::time_point now) {
     RequestReport& r = job.report;
     EngineHistograms& h = counts.histograms;
@@ -527,7 +528,7 @@ void Engine::State::tell(Choice& choice) {
     if (job.sink) job.sink(event);
 }
 
-// A choice has finished, as `event` says; the last one's event holds the report.
+// Counts a finished choice; the event of the last choice gets the report.
 void Engine::State::count_choice(Job& job, AnswerEvent& event) {
     if (--job.open == 0) {
         count_finished(job, EngineClock::now());
@@ -554,7 +555,8 @@ void Engine::State::count_choice(Job& job, AnswerEvent& event) {
     }
 }
 
-// Choices [from, n) were not begun: the one that they were to begin with has not come so far, or memory is missing.
+// Reports the end of choices [from, n) that were never started: the choice they were to fork from has not finished its
+// prompt, or memory is missing.
 void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error) {
     for (int32_t i = from; i < job.request.choices; ++i) {
         AnswerEvent event{.choice = i, .finish = finish};

@@ -1,5 +1,5 @@
-// Counts of values by bounds, as Prometheus keeps them, and the ones an engine keeps: vLLM's names and bounds
-// (vllm/v1/metrics/loggers.py), so that dashboards made for it work.
+// Histograms as in Prometheus, and those that an engine keeps. Names and bounds are vLLM's
+// (vllm/v1/metrics/loggers.py), so that its dashboards work.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace nibble {
 class MetricHistogram {
 public:
     static constexpr size_t most_bounds = 24;
-    // `bounds` rise and outlive the histogram; those beyond most_bounds are dropped.
+    // `bounds` must be ascending and outlive the histogram; those after the first most_bounds are ignored.
     explicit MetricHistogram(std::span<const double> bounds)
         : bounds_(bounds.first(std::min(bounds.size(), most_bounds))) {}
 
@@ -23,7 +23,7 @@ public:
         sum_ += value;
     }
     std::span<const double> bounds() const { return bounds_; }
-    // Values up to bounds()[i]; i = bounds().size(): all.
+    // Returns the number of values up to bounds()[i]; for i = bounds().size(), of all values.
     int64_t through(size_t i) const {
         int64_t n = 0;
         for (size_t k = 0; k <= i; ++k) n += counts_[k];
@@ -53,31 +53,34 @@ inline constexpr double residency[] = {.001, .002, .005, .01, .02, .05, .1,  .2,
                                        5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 }  // namespace histogram_bounds
 
-// Seconds in the life of the prefix cache's blocks of 64 tokens.
+// Times in seconds in the life of a prefix cache block of 64 tokens.
 struct BlockTimes {
-    MetricHistogram lifetime{histogram_bounds::residency};           // from computed to evicted
-    MetricHistogram idle_before_evict{histogram_bounds::residency};  // from the last use to evicted
+    MetricHistogram lifetime{histogram_bounds::residency};           // from computation to eviction
+    MetricHistogram idle_before_evict{histogram_bounds::residency};  // from the last use to eviction
     MetricHistogram reuse_gap{histogram_bounds::residency};          // between two uses
 };
 
-// Seconds, and tokens. Each stands for vllm:<name>, with _seconds where it is a time.
+// Histograms in seconds or tokens. Each is exported as vllm:<name>, with the suffix _seconds for times.
 struct EngineHistograms {
-    MetricHistogram time_to_first_token{histogram_bounds::first_token};      // from submit; of requests
-    MetricHistogram inter_token_latency{histogram_bounds::token};            // between two steps that add to a choice
-    MetricHistogram request_time_per_output_token{histogram_bounds::token};  // behind the first; of finished requests
-    MetricHistogram e2e_request_latency{histogram_bounds::request};          // from submit to the end; the same
-    MetricHistogram request_queue_time{histogram_bounds::request};           // from submit to the first step
-    MetricHistogram request_prefill_time{histogram_bounds::request};         // from there to the first token
-    MetricHistogram request_decode_time{histogram_bounds::request};          // from there to the end
-    MetricHistogram request_inference_time{histogram_bounds::request};       // from the first step to the end
+    MetricHistogram time_to_first_token{histogram_bounds::first_token};  // from submit() to the first token, per
+                                                                         // request
+    MetricHistogram inter_token_latency{histogram_bounds::token};  // between two steps that add tokens to a choice
+    MetricHistogram request_time_per_output_token{histogram_bounds::token};  // after the first token, per finished
+                                                                             // request
+    MetricHistogram e2e_request_latency{histogram_bounds::request};   // from submit() to the end, per finished request
+    MetricHistogram request_queue_time{histogram_bounds::request};    // from submit() to the first step
+    MetricHistogram request_prefill_time{histogram_bounds::request};  // from the first step to the first token
+    MetricHistogram request_decode_time{histogram_bounds::request};   // from the first token to the end
+    MetricHistogram request_inference_time{histogram_bounds::request};  // from the first step to the end
     MetricHistogram request_prompt_tokens{histogram_bounds::tokens};
-    MetricHistogram request_generation_tokens{histogram_bounds::tokens};          // of all choices
+    MetricHistogram request_generation_tokens{histogram_bounds::tokens};          // of all choices of a request
     MetricHistogram request_max_num_generation_tokens{histogram_bounds::tokens};  // of the longest choice
     MetricHistogram request_params_max_tokens{histogram_bounds::tokens};
     MetricHistogram request_params_n{histogram_bounds::choices};
     MetricHistogram request_num_preemptions{histogram_bounds::preemptions};
-    MetricHistogram request_prefill_kv_computed_tokens{histogram_bounds::tokens};  // of the prompt, not from the cache
-    MetricHistogram iteration_tokens{histogram_bounds::step};                      // rows of a step
+    // prompt tokens that were not in the cache
+    MetricHistogram request_prefill_kv_computed_tokens{histogram_bounds::tokens};
+    MetricHistogram iteration_tokens{histogram_bounds::step};  // rows per step
 };
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
-// What a request changes in a row of logits before penalties and temperature: the constraint's mask and the tokens
-// allowed, bad words, end tokens before their time, biases. A token that may not follow gets -infinity.
+// A request's changes to a row of logits before penalties and temperature: the constraint's mask, allowed tokens, bad
+// words, end tokens before min_tokens, biases. Forbidden tokens get -infinity.
 #pragma once
 
 #include "serve/shared_request.h"
@@ -8,16 +8,17 @@ namespace nibble {
 
 class LogitRules {
 public:
-    // The request outlives the rules.
+    // The request must outlive the rules.
     explicit LogitRules(const SharedRequest& request) : request_(&request.request), lists_(&request.lists) {}
 
-    // Whether some token may not follow `answer` tokens.
+    // Whether some token is forbidden after `answer` tokens of the answer.
     bool masks(int64_t answer) const;
     bool biases() const { return !request_->bias.empty(); }
-    // Which tokens may follow `answer`, ahead of apply(): a mask needs no logits. `constraint`: the request's in the
-    // state behind these tokens, or null. Bit i % 32 of word i / 32 is token i's; empty: every token may follow.
+    // Computes the mask of tokens that may follow `answer`, before apply(), because a mask needs no logits.
+    // `constraint`: the request's constraint after these tokens, or null. Bit i % 32 of word i / 32 belongs to token i;
+    // an empty mask allows every token.
     std::span<const uint32_t> mask(int64_t vocab, std::span<const int32_t> answer, TokenConstraint* constraint);
-    // The row of the token that follows `answer`. False: no token may follow.
+    // Applies the rules to the row [vocab] of the token that follows `answer`. Returns false if no token is allowed.
     bool apply(std::span<float> logits, std::span<const int32_t> answer, TokenConstraint* constraint);
 
 private:
@@ -26,7 +27,7 @@ private:
     const Request* request_;
     const TokenLists* lists_;
     std::vector<uint32_t> mask_;
-    int64_t masked_ = -1;  // mask_ is of the token behind so many
+    int64_t masked_ = -1;  // number of answer tokens for which mask_ was computed
 };
 
 }  // namespace nibble

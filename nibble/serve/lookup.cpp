@@ -22,7 +22,7 @@ PromptLookup::PromptLookup(int64_t most, std::span<const int32_t> prompt, std::s
     if (expected.empty()) return;
     known_.assign(prompt.begin(), prompt.end());
     text_ = prompt.size();
-    // A later place counts more than an earlier one: these tokens are found before an earlier turn's end.
+    // Later places take precedence, so these tokens are found before the end of an earlier turn.
     const auto end = prompt.last(std::min(prompt.size(), longest));
     known_.insert(known_.end(), end.begin(), end.end());
     known_.insert(known_.end(), expected.begin(), expected.end());
@@ -33,7 +33,7 @@ std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t 
     known_.insert(known_.end(), text.begin() + std::ptrdiff_t(text_), text.end());
     text_ = text.size();
     const std::span<const int32_t> known = known_;
-    // Places before the last token: what follows them is known.
+    // Indexes places before the last token, whose next token is known.
     for (; seen_ + 1 < known.size(); ++seen_)
         for (size_t n = shortest; n <= longest; ++n)
             if (seen_ + 1 >= n) places_[n - shortest][hash_of(known.subspan(seen_ + 1 - n, n))] = seen_ + 1;
@@ -45,7 +45,7 @@ std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t 
         if (place == places_[n - shortest].end()) continue;
         const size_t next = place->second;
         if (!std::ranges::equal(known.subspan(next - n, n), tail)) continue;
-        // Behind the end of the text the guess goes on with itself: a loop repeats.
+        // After the end of the text the draft continues with itself, so a loop repeats.
         std::vector<int32_t> out;
         while (out.size() < most) {
             const size_t at = next + out.size();

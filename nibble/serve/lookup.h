@@ -1,6 +1,5 @@
-// Prompt lookup: guesses the tokens that follow from an earlier place of the same text where its last few tokens stood
-// before (Saxena 2023, "Prompt Lookup Decoding"). A guess costs nothing when the model's own tokens are checked against
-// it, and changes none of them.
+// Prompt lookup: drafts the next tokens from an earlier place of the same text where its last few tokens occurred
+// (Saxena 2023, "Prompt Lookup Decoding"). The model verifies drafts, so they never change its tokens.
 #pragma once
 
 #include <array>
@@ -13,25 +12,28 @@ namespace nibble {
 
 class PromptLookup {
 public:
-    // `most`: tokens of a guess at most; it grows while guesses are right and shrinks where they are wrong.
-    // `expected`: what the text may largely say behind `prompt`, as if the prompt had been answered so before.
+    // `most`: most draft tokens; the current limit grows after accepted drafts and shrinks after rejected ones.
+    // `expected`: text that the answer may largely repeat, treated as if the prompt had been answered with it before.
     explicit PromptLookup(int64_t most, std::span<const int32_t> prompt = {}, std::span<const int32_t> expected = {});
 
-    // What may follow `text`: a continuation of what is earlier in it, or expected, up to `limit` tokens; often
-    // nothing. `text` begins with the prompt and has only grown since the last call.
+    // Returns up to `limit` tokens that may follow `text`, a continuation found earlier in the text or in the expected
+    // text; often none. `text` must begin with the prompt and extend the text of the last call.
     std::vector<int32_t> guess(std::span<const int32_t> text, int64_t limit);
-    // How much of a guess was right. It is another's guess where the last one here was nothing: nothing is learned.
+    // Reports how many of the drafted tokens were accepted. Ignored if the last draft of this object was empty, because
+    // the draft then came from another source.
     void learn(int64_t guessed, int64_t right);
 
 private:
-    static constexpr size_t shortest = 2, longest = 4;  // tokens that a place is found by
+    static constexpr size_t shortest = 2, longest = 4;  // lengths of the token sequences that are looked up
 
     int64_t most_, ahead_;
-    bool guessed_ = false;        // whether the last guess was one
-    std::vector<int32_t> known_;  // the prompt, its last tokens and what is expected, then the rest of the text
-    size_t text_ = 0;             // tokens of the text in known_
-    size_t seen_ = 0;             // tokens of known_ in places_
-    std::array<std::unordered_map<uint64_t, size_t>, longest - shortest + 1> places_;  // last token's place + 1
+    bool guessed_ = false;        // whether the last draft had tokens
+    std::vector<int32_t> known_;  // the prompt, its last tokens followed by the expected text, then the rest of the
+                                  // text
+    size_t text_ = 0;             // number of the text's tokens in known_
+    size_t seen_ = 0;             // number of known_'s tokens that are indexed in places_
+    // index of the last token + 1
+    std::array<std::unordered_map<uint64_t, size_t>, longest - shortest + 1> places_;
 };
 
 }  // namespace nibble

@@ -45,7 +45,7 @@ void PrefixCache::hold(Tile& tile) {
     }
 }
 
-// Children let go before their parents, so that the last of the idle ones is a leaf.
+// Children are released before their parents, so the last idle tile is a leaf.
 void PrefixCache::drop(Tile& tile) {
     if (--tile.holders > 0 || !tile.parent) return;
     idle_.push_front(&tile);
@@ -93,7 +93,7 @@ Result<PrefixCache::Found> PrefixCache::begin(std::span<const int32_t> prompt, c
     std::unique_ptr<Tile>& root = roots_[salt];
     if (!root) root = std::make_unique<Tile>();
     const int64_t whole = std::ssize(prompt) / kv_page_tokens;
-    const int64_t usable = (std::ssize(prompt) - 1) / kv_page_tokens;  // one token at least is computed
+    const int64_t usable = (std::ssize(prompt) - 1) / kv_page_tokens;  // at least one token must be computed
     std::vector<Tile*> path;
     for (Tile* at = root.get(); std::ssize(path) < usable;) {
         at = child(*at, tile_of(prompt, std::ssize(path)));
@@ -104,7 +104,7 @@ Result<PrefixCache::Found> PrefixCache::begin(std::span<const int32_t> prompt, c
         }
         path.push_back(at);
     }
-    // The longest beginning whose pages, and states, are all there.
+    // Finds the longest prefix whose pages and states all exist.
     int64_t tiles = std::ssize(path);
     const auto serves = [&](int64_t n) {
         if (n == 0) return true;
@@ -131,7 +131,7 @@ Result<PrefixCache::Found> PrefixCache::begin(std::span<const int32_t> prompt, c
         note_use(*path[static_cast<size_t>(i)], now);
     }
     hold(*root);
-    // Tiles of the tree that cannot be used are computed again and stay as they are; new ones behind them are promised.
+    // Tiles of the tree that cannot be used are computed again and stay unchanged; new tiles after them are promised.
     if (tiles == std::ssize(path)) {
         Tile* at = found.path.last_;
         for (int64_t i = tiles; i < whole && !child(*at, tile_of(prompt, i)); ++i) {
@@ -164,10 +164,10 @@ void PrefixCache::extend(Path& path, std::span<const int32_t> tokens, const Sequ
             finish(*next, sequence, path.tiles_);
             next->holders = 1;
         } else if ((next = child(*path.last_, tile_of(tokens, path.tiles_)))) {
-            if (!next->ready) return;  // another answer's promise: this one's tiles stay its own
+            if (!next->ready) return;  // another answer has promised this tile; this answer's tiles stay private
             const bool idle = next->holders == 0;
             hold(*next);
-            // One copy is enough: a cache that holds no more than this answer must not hold the older one beside it.
+            // One copy is enough: a cache that holds only this answer must not also hold the older copy.
             if (idle) next->pages = sequence.share(path.tiles_);
         } else {
             next = add(*path.last_, tile_of(tokens, path.tiles_));

@@ -3,7 +3,8 @@
 namespace nibble {
 
 Status check(const SamplingParams& p) {
-    const auto in = [](float v, float low, float high) { return v >= low && v <= high; };  // false for NaN
+    // false for NaN
+    const auto in = [](float v, float low, float high) { return v >= low && v <= high; };
     if (!in(p.temperature, 0, 1000)) return fail("temperature {} is not in [0, 1000]", p.temperature);
     if (p.temperature > 0 && p.temperature < 1e-4f)
         return fail("temperature {} is too small; 0 chooses the likeliest token", p.temperature);

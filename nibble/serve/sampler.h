@@ -1,5 +1,5 @@
-// Chooses a token from a row of logits, by the rules of kernels/sampling.h. The choice is a function of the logits, the
-// parameters, the tokens before, and (seed, sequence, position) alone: never of the batch, the thread or the device.
+// Chooses a token from a row of logits by the rules of kernels/sampling.h. The choice depends only on the logits, the
+// parameters, the tokens before, and (seed, sequence, position), not on batch, thread or device.
 #pragma once
 
 #include "base/error.h"
@@ -12,19 +12,20 @@
 
 namespace nibble {
 
-// Error: a value out of range, by name.
+// Error: a value out of range, with its name.
 Status check(const SamplingParams& params);
 
 class Sampler {
 public:
-    // `params` is checked. `sequence`: sequences of one seed draw different numbers.
+    // `params` must be checked. `sequence`: sequences with the same seed draw different numbers.
     Sampler(const SamplingParams& params, uint64_t sequence, std::span<const int32_t> prompt);
 
-    // The token at `position` (of the sequence, prompt included). `logits` is finite and is scratch afterwards.
+    // Returns the token at `position` (in the sequence, prompt included). `logits` [vocab] must be finite; they are
+    // overwritten.
     int32_t sample(std::span<float> logits, int64_t position) { return filter_.choose(logits, request(position)); }
-    // The same choice, for a device to make. Valid until the next accept().
+    // Returns the same choice as a request to a device. Valid until the next accept().
     TokenRequest request(int64_t position) const { return {params_, sequence_, position, seen_}; }
-    // The token that now follows, sampled or not: penalties count it.
+    // Adds the token that follows, whether it was sampled or not, so that penalties count it.
     void accept(int32_t token);
 
 private:
@@ -33,7 +34,7 @@ private:
     SeenToken& seen(int32_t id);
 
     std::vector<SeenToken> seen_;
-    std::unordered_map<int32_t, size_t> places_;  // of an id in seen_
+    std::unordered_map<int32_t, size_t> places_;  // index in seen_ by token id
     TokenFilter filter_;
 };
 

@@ -7,10 +7,10 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t state_stride = 2048;        // tokens of a prompt between copies of recurrent states
-constexpr int64_t answer_state_stride = 256;  // of an answer
-constexpr int64_t scored_rows = 64;           // of a prompt whose log-probabilities are asked for, in a step
-constexpr int64_t most_looked_at = 256;       // of those that wait, in a step
+constexpr int64_t state_stride = 2048;        // prompt tokens between copies of recurrent states
+constexpr int64_t answer_state_stride = 256;  // answer tokens between copies
+constexpr int64_t scored_rows = 64;           // rows per step of a prompt whose log-probabilities are requested
+constexpr int64_t most_looked_at = 256;       // waiting choices that are examined per step
 
 }  // namespace
 
@@ -72,10 +72,10 @@ void Scheduler::push_out(Choice& choice) {
     preempt(choice);
 }
 
-// Where the prompt of a choice that others fork from ends for the time being.
+// Returns the current end of a choice: for one from which others fork, the end of its prompt.
 int64_t Scheduler::end_of(const Choice& choice) const {
     if (choice.forks) return choice.answer.prompt() - 1;
-    // The token under way is the last: nothing follows it.
+    // The token in flight is the last one; nothing follows.
     if (choice.pending > 0 && choice.answer.tokens_left() <= choice.pending) return choice.sequence->position();
     return choice.length();
 }
@@ -91,7 +91,7 @@ bool Scheduler::make_room(int64_t pages, const Choice& choice, std::vector<Choic
     return true;
 }
 
-// Room for the tokens of a step. False: the choice waits for others, which hold what it needs.
+// Reserves memory for the tokens of a step. Returns false if the choice must wait for memory that others hold.
 bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) {
     choice.base = rows;
     choice.wants_row = choice.sequence->position() + rows == choice.length();
@@ -114,7 +114,8 @@ bool Scheduler::place(Choice& choice, int64_t rows, std::vector<Choice*>& step) 
     return true;
 }
 
-// Rows of a prompt that a step takes, of `rows` at most: up to where states are kept, in whole tiles where it goes on.
+// Returns the prompt rows of the next step, at most `rows`: up to a position where states are kept, and in whole tiles
+// if the prompt continues.
 int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
     const int64_t position = choice.sequence->position(), end = end_of(choice);
     if (choice.scores_prompt()) rows = std::min(rows, scored_rows);
@@ -129,8 +130,8 @@ int64_t Scheduler::piece(const Choice& choice, int64_t rows) const {
 }
 
 bool Scheduler::drafts(const Choice& choice) const {
-    if (pool_->recurrent() && options_.drafts == 0) return false;  // no memory for copies of states
-    // Penalties count the tokens before: a device that chooses rows side by side does not know them.
+    if (pool_->recurrent() && options_.drafts == 0) return false;  // there is no memory for copies of states
+    // Penalties depend on the tokens before, which a device does not know if it chooses several rows at once.
     if (chooses_ && choice.answer.on_device() && choice.job->request.sampling.penalizes()) return false;
     return most_drafted(choice, options_) > 0;
 }
@@ -139,7 +140,7 @@ bool Scheduler::holds_up(const Choice& choice) const {
     return !choice.answer.on_device() || choice.on_host || choice.alone || drafts(choice);
 }
 
-// Behind a guess that was wrong, a recurrent model reads what was right of it again: a new guess may follow at once.
+// After a rejected draft, a recurrent model reads the accepted tokens again; a new draft may follow at once.
 void Scheduler::guess(Choice& choice, int64_t rows) {
     choice.draft.clear();
     if (!drafts(choice) || !choice.decodes() || choice.pending > 0) return;
@@ -156,7 +157,7 @@ void Scheduler::plan_prompts(std::vector<Choice*>& step, int64_t rows) {
     for (const auto& c : running_)
         if (!c->decodes() && end_of(*c) > c->sequence->position()) prompts.push_back(c.get());
     if (prompts.empty()) return;
-    // The one that has waited longest, then the shortest.
+    // The prompt that has waited longest comes first, then the shortest.
     std::ranges::sort(prompts, {}, [](const Choice* c) { return c->order(); });
     std::ranges::sort(prompts.begin() + 1, prompts.end(), {},
                       [](const Choice* c) { return std::pair(c->job->request.priority, c->left()); });
@@ -164,14 +165,15 @@ void Scheduler::plan_prompts(std::vector<Choice*>& step, int64_t rows) {
     for (size_t i = 1; i < prompts.size(); ++i) others += prompts[i]->left();
     int64_t share = rows - std::min(others, rows / 2);
     for (Choice* c : prompts) {
-        if (!c->sequence || rows <= 0) continue;  // preempted for one before it
+        if (!c->sequence || rows <= 0) continue;  // preempted by an earlier one
         const int64_t taken = piece(*c, std::min(rows, share));
         if (taken > 0 && place(*c, taken, step)) rows -= taken;
         share = rows;
     }
 }
 
-// A choice with a past in the cache, and room for the rest of its text beside what is spoken for.
+// Whether a choice can start: its cached prefix is found, and the rest of its text fits into memory that is not
+// reserved.
 Scheduler::Joins Scheduler::admit(Choice& choice, int64_t& spoken_for) {
     const std::vector<int32_t>& tokens = choice.answer.tokens();
     choice.sequence.emplace(pool_->sequence());
@@ -213,7 +215,7 @@ void Scheduler::admit_waiting(int64_t rows) {
     stats_.deferred = 0;
     for (const auto& c : running_)
         if (!c->decodes()) spoken_for += c->sequence->missing_pages(c->left());
-    std::vector<Choice*> first;  // of those that wait
+    std::vector<Choice*> first;  // the first of the waiting choices
     for (const auto& [order, choice] : waiting_) {
         if (std::ssize(first) >= most_looked_at) break;
         first.push_back(choice.get());
@@ -228,7 +230,7 @@ void Scheduler::admit_waiting(int64_t rows) {
     }
 }
 
-// One of those that may have made a step fail, in a step of its own.
+// Plans a step with only one of the choices that may have made a step fail.
 void Scheduler::plan_alone(std::vector<Choice*>& step) {
     Choice* first = nullptr;
     const auto before = [](const Choice& a, const Choice& b) {
@@ -268,7 +270,7 @@ std::vector<Choice*> Scheduler::plan(int64_t mixed_rows) {
     int64_t rows = options_.step_rows, drafts = options_.sequences;
     for (size_t i = 0; i < answers.size(); ++i) {
         Choice& c = *answers[i];
-        if (!c.sequence) continue;  // preempted for one before it
+        if (!c.sequence) continue;  // preempted by an earlier one
         guess(c, std::min(drafts, rows - std::ssize(answers) + static_cast<int64_t>(i)));
         if (!place(c, c.left(), step)) continue;
         rows -= c.base + std::ssize(c.draft);

@@ -1,9 +1,10 @@
-// Who runs in the next step. Answers come first, a row each and its draft; prompts share what is left of the step's
-// rows, in pieces. Half of it goes to the prompt that has waited longest, half to the shortest ones, so that neither
-// starves. Where running answers would feel it, a step holds so many rows of prompts at most as the caller says.
+// Decides which choices run in the next step. Decoding answers come first, each with one row and its draft. Prompts
+// share the remaining rows of the step, in pieces: half of them go to the prompt that has waited longest, half to the
+// shortest prompts, so that neither starves. A limit on prompt rows protects running answers from slow steps.
 //
-// Memory: a choice joins when its whole text fits beside a page for everybody who runs. When pages run out, idle pages
-// of the prefix cache go first, then the choice that is last in the order of service: it waits and is computed again.
+// Memory: a choice starts when its whole text fits, with one free page for every running choice. When pages run out,
+// idle pages of the prefix cache are freed first. Then the last choice in the order of service is preempted: it waits
+// and is computed again.
 #pragma once
 
 #include "model/language_model.h"
@@ -17,25 +18,28 @@ namespace nibble {
 
 class Scheduler {
 public:
-    // `options` are settled; they and the drafter outlive the scheduler.
+    // `options` are settled. Options and drafter must outlive the scheduler. chooses: the model chooses tokens on its
+    // device.
     Scheduler(std::unique_ptr<KvPool> pool, const EngineOptions& options, Drafter& drafter, EngineStats& stats,
               int64_t state_copies, bool chooses);
 
     void wait(std::unique_ptr<Choice> choice);
-    // The choices of the next step, each with `base`, `draft` and room for both. Those that cannot go on at all have
-    // ended with an error. mixed_rows: of prompts at most, beside running answers.
+    // Returns the choices of the next step, each with `base`, `draft` and memory for both. Choices that can never
+    // continue end with an error. mixed_rows: most prompt rows in a step with running answers.
     std::vector<Choice*> plan(int64_t mixed_rows);
     // Whether the token that a step adds to `choice` must be known before the next step can be planned.
     bool holds_up(const Choice& choice) const;
-    // After a step whose tokens are known: what they leave behind for prompts to come. A later step may be under way.
+    // Called when the tokens of a step are known: stores prefixes for later prompts. A later step may be in flight.
+    // Error: no free states.
     Status settle(Choice& choice);
-    // Choices whose prompt others wait to go on from.
+    // Returns the choices from whose prompt other choices wait to fork.
     std::vector<Choice*> forking() const;
-    // Choices of a request begin behind the prompt that `leader` has read but for its last token.
+    // Starts `children`, choices of the same request, after the prompt, all of which except its last token `leader` has
+    // read.
     void fork(Choice& leader, std::vector<std::unique_ptr<Choice>> children);
-    // Gives back what it holds; it is computed again, from the queue.
+    // Frees the choice's memory and queues it; its text is computed again.
     void preempt(Choice& choice);
-    // Takes out those that have finished.
+    // Removes and returns finished choices.
     std::vector<std::unique_ptr<Choice>> take_finished();
 
     template <class Each>

@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Where a choice's rows of logits begin among its tokens of the step.
+// Returns the first of a choice's tokens in the step whose logits are needed.
 int64_t wanted_from(const Choice& c) {
     if (c.scores_prompt()) return 0;
     return c.wants_row ? c.base - 1 : c.base + std::ssize(c.draft);
@@ -27,7 +27,7 @@ Batch batch_of(std::span<Choice* const> step) {
     return Batch(std::move(segments));
 }
 
-// Log-probabilities of the prompt's tokens behind `start`. row(i): the logits of the i-th token of the step.
+// Adds log-probabilities of the prompt's tokens after `start`. row(i): the logits of the i-th token of the step.
 template <class Row>
 void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log_probs, const ElementwiseKernels& k) {
     const std::vector<int32_t>& prompt = c.job->prompt;
@@ -44,7 +44,7 @@ void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log
     c.prompt_scored = c.prompt_scores.size() == prompt.size();
 }
 
-// Tokens of the answer while they are those of the draft. choose(i): adds the token of the i-th row that is wanted.
+// Accepts tokens of the answer as long as they equal the draft's. choose(i): adds the token of the i-th wanted row.
 template <class Choose>
 void follow_draft(Choice& c, const Choose& choose) {
     for (c.right = 0;; ++c.right) {
@@ -60,7 +60,7 @@ Error nonfinite(const Choice& c) {
 
 }  // namespace
 
-// What was wrong of a draft leaves pages and states as if it had never been.
+// Removes the rejected part of a draft from pages and states.
 Status StepRunner::clean_up(Choice& c) const {
     const int64_t guessed = std::ssize(c.draft);
     if (guessed == 0) return Ok{};
@@ -108,7 +108,7 @@ Status StepRunner::run(std::span<Choice* const> step) {
 Status StepRunner::run_logits(std::span<Choice* const> step) {
     const auto vocab = static_cast<size_t>(model_.config().vocab);
     const Batch batch = batch_of(step);
-    std::vector<size_t> first;  // wanted row of every choice
+    std::vector<size_t> first;  // first wanted row of every choice
     std::vector<int64_t> start;
     for (size_t i = 0, row = 0; i < step.size(); ++i) {
         first.push_back(row);
@@ -124,7 +124,7 @@ Status StepRunner::run_logits(std::span<Choice* const> step) {
         const auto row = [&](int64_t i) {
             return std::span(logits_).subspan((first[size_t(at)] + static_cast<size_t>(i)) * vocab, vocab);
         };
-        try {  // what one request asks for is not to end the others
+        try {  // an exception of one request must not end the others
             std::vector<float> log_probs(vocab);
             const int64_t behind = c.scores_prompt() ? c.base - 1 : 0;
             if (c.scores_prompt()) score_prompt(c, start[size_t(at)], row, log_probs, *work.elementwise);
@@ -172,13 +172,13 @@ Status StepRunner::launch(std::span<Choice* const> step, Flight& flight) {
     return Ok{};
 }
 
-// Some rows at a time come to the host, where all threads have their choices.
+// Copies some rows at a time to the host, where all threads choose tokens.
 Status StepRunner::choose_on_host(std::span<const HostRows> list) {
     constexpr int64_t most_rows = 64;
     const auto vocab = static_cast<size_t>(model_.config().vocab);
     const Workspace& work = model_.workspace();
     while (!list.empty()) {
-        std::vector<int64_t> place;  // of a choice's first row in logits_
+        std::vector<int64_t> place;  // index in logits_ of a choice's first row
         int64_t rows = 0;
         while (place.size() < list.size() && (rows == 0 || rows + list[place.size()].rows <= most_rows)) {
             place.push_back(rows);
@@ -191,7 +191,7 @@ Status StepRunner::choose_on_host(std::span<const HostRows> list) {
                 NIBBLE_CHECK(model_.logits_of(list[i].first + k, row(place[i] + k)));
         work.pool->parallel_for(std::ssize(place), [&](int64_t at) {
             Choice& c = *list[static_cast<size_t>(at)].choice;
-            try {  // what one request asks for is not to end the others
+            try {  // an exception of one request must not end the others
                 std::vector<float> log_probs(vocab);
                 follow_draft(c, [&](int64_t i) {
                     c.answer.choose(row(place[static_cast<size_t>(at)] + i), log_probs, *work.elementwise);
@@ -279,7 +279,7 @@ Status StepRunner::collect(const Flight& flight, bool carried_on) {
 
 Status StepRunner::run_chosen(std::span<Choice* const> step) {
     const bool defers = model_.overlaps();
-    const auto masked = [](const Choice& c) {  // min_tokens ends within a draft, or not
+    const auto masked = [](const Choice& c) {  // min_tokens may end within a draft
         return c.answer.masks() || c.answer.masks(std::ssize(c.draft));
     };
     std::vector<TokenRequest> requests;
@@ -303,7 +303,7 @@ Status StepRunner::run_chosen(std::span<Choice* const> step) {
         NIBBLE_CHECK(model_.collect(chosen));
         NIBBLE_CHECK(named);
     }
-    // A choice goes to the host with all its rows where the device has left one of them.
+    // If the device leaves one row of a choice to the host, the host chooses all its rows.
     std::vector<HostRows> on_host;
     for (int64_t first = 0; Choice * c : step) {
         if (!c->wants_row) continue;

@@ -19,7 +19,7 @@ std::string StopStrings::push(std::string_view text) {
     if (found_) return {};
     const auto& patterns = patterns_->list();
     if (patterns.empty()) return std::string(text);
-    size_t hold = 0;  // the longest end of held_ that begins a stop string
+    size_t hold = 0;  // length of the longest suffix of held_ that begins a stop string
     for (const char byte : text) {
         held_ += byte;
         size_t complete = hold = 0;

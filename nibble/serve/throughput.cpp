@@ -13,7 +13,7 @@ double seconds_since(EngineClock::time_point start) {
     return std::chrono::duration<double>(EngineClock::now() - start).count();
 }
 
-// Philox streams beside those that tokens are drawn from.
+// Philox streams that differ from those for sampling.
 constexpr uint64_t prompt_streams = uint64_t{1} << 63;
 
 std::vector<int32_t> random_prompt(uint64_t seed, uint64_t number, int64_t tokens, int64_t vocab) {
@@ -39,7 +39,7 @@ Result<Throughput> measure_throughput(Engine& engine, const ThroughputLoad& load
         r.sampling.temperature = load.greedy ? 0.0f : 1.0f;
         r.sampling.seed = load.seed;
         r.sequence = static_cast<uint64_t>(i);
-        // Spread over the load.
+        // Spreads the requests of a share evenly over the load.
         const auto within = [&](double share) {
             return std::floor(share * static_cast<double>(i + 1)) > std::floor(share * static_cast<double>(i));
         };
