@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Takes time that does not depend on how much of the key is right.
+// Compares in a time that does not depend on how much of the key is correct.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
     size_t different = given.size() ^ key.size();
     for (size_t i = 0; i < given.size(); ++i)
@@ -32,7 +32,7 @@ bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
     return found && !given.empty();
 }
 
-// Probes, scrapers and the page itself ask these without a key.
+// Whether the path needs no key: probes, scrapers and the page itself.
 bool open_to_all(std::string_view path) {
     return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize" || path == "/tokenizer_info") ||
            path.starts_with("/v1/health/") || path == "/v1/metrics";
@@ -63,7 +63,7 @@ std::optional<ApiError> access_error(const HttpRequest& request, const ServerOpt
         if (open_to_all(request.path) || has_key(request, options.api_keys)) return std::nullopt;
         return ApiError{.status = 401, .message = "Unauthorized: a key is missing or wrong", .code = "invalid_api_key"};
     }
-    // A browser does not connect to unix sockets. HTTP/1.0 has no Host, and browsers do not speak it.
+    // Browsers do not connect to unix sockets, and do not use HTTP/1.0, which has no Host.
     const std::string name = host_name(request.host);
     if (options.address.unix_path.empty() && !name.empty() && !is_known_host(name, options))
         return ApiError{.status = 403,

@@ -1,4 +1,4 @@
-// Who may ask: keys, and what keeps web pages of other sites away from a server without keys.
+// Access control: API keys, and protection of servers without keys against web pages of other sites.
 #pragma once
 
 #include "server/api_error.h"
@@ -8,12 +8,12 @@
 
 namespace nibble {
 
-// Why a request is not answered; none: it may ask.
+// Returns the error for a request that is not allowed; no value: it is allowed.
 //
-// A server without keys is open to whoever reaches its port, and a browser reaches it for every page that it shows. So
-// Host has to be an address, localhost or a name that the server was given (a page whose own name is resolved to this
-// machine sends that name: DNS rebinding), and Origin, if there is one, has to be the server's own page or an allowed
-// one.
+// A server without keys accepts any client that reaches its port, and a browser sends requests for every page it shows.
+// The Host header must therefore be an address, localhost or a configured name. (A page whose own host name is resolved
+// to this machine sends that name: DNS rebinding.) The Origin header, if present, must be the server's own page or an
+// allowed origin.
 std::optional<ApiError> access_error(const HttpRequest& request, const ServerOptions& options);
 
 }  // namespace nibble

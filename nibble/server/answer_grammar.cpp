@@ -7,14 +7,15 @@ namespace {
 
 using GrammarMaker = std::function<Result<std::shared_ptr<const Grammar>>()>;
 
-// Fields that hold a constraint, and its kind among vLLM's.
+// Fields that contain a constraint, and the equivalent kind of vLLM.
 constexpr std::pair<std::string_view, std::string_view> constraint_fields[]{
     {"guided_json", "json"},       {"guided_regex", "regex"}, {"guided_choice", "choice"},  // vLLM, NIM
     {"guided_grammar", "grammar"}, {"regex", "regex"},        {"ebnf", "grammar"},
     {"json_schema", "json"},  // SGLang, llama.cpp
     {"grammar", "grammar"}};
 
-// Options of vLLM's structured_outputs that choose a backend, or ask for what happens here anyway.
+// Whether an option of vLLM's structured_outputs has no effect here: it chooses a backend, or requests the behavior of
+// this server.
 bool changes_nothing(std::string_view option, const Json& value) {
     if (option == "disable_fallback" || option == "disable_additional_properties" || option.starts_with("_backend"))
         return true;
@@ -38,7 +39,7 @@ Status hold_to_schema(BodyFields& fields, std::string_view name, const Json& sch
                 [&] { return Grammar::from_json_schema(schema, answer_schema); });
 }
 
-// One of vLLM's ways to ask; `name` is the field that errors blame.
+// Sets a constraint of one of vLLM's kinds. `name`: field for errors.
 Status hold_as(BodyFields& fields, std::string_view name, std::string_view kind, const Json& value,
                GrammarCache* grammars, GrammarTokensPtr& grammar) {
     if (kind == "json") {
@@ -80,7 +81,7 @@ Result<std::shared_ptr<const GrammarTokens>> GrammarCache::get(const std::string
             return kept_.front().second;
         }
     }
-    // Outside of the lock: a large schema takes a while. Two requests may make the same one.
+    // Outside the lock, because a large schema takes time. Two requests may make the same grammar.
     NIBBLE_TRY(std::shared_ptr<const Grammar> grammar, make());
     auto tokens = std::make_shared<const GrammarTokens>(std::move(grammar), vocabulary_, mask_bytes_);
     const std::lock_guard lock(mutex_);

@@ -151,7 +151,7 @@ void LegacyLogprobs::add(const ServedModel& model, const GeneratedToken& token, 
     for (const TokenLogprob& t : token.top)
         if (std::string key = token_text(model, t.id, as_ids); std::ssize(likely) < top && !likely.contains(key))
             likely[std::move(key)] = json_logprob(t.logprob);
-    // OpenAI's list holds the token itself, too.
+    // OpenAI's list includes the token itself.
     if (!likely.contains(text)) likely[text] = json_logprob(token.logprob);
     top_.push_back(top > 0 ? std::move(likely) : Json(nullptr));
 }

@@ -1,4 +1,4 @@
-// Parts of answers that several routes share, as JSON: usage, timings, log-probabilities, events of streams.
+// JSON parts of answers that several routes share: usage, timings, log-probabilities, events of streams.
 #pragma once
 
 #include "server/live_request.h"
@@ -9,28 +9,30 @@ Json usage_json(int64_t prompt_tokens, int64_t completion_tokens, int64_t cached
 inline Json usage_json(const RequestReport& r) {
     return usage_json(r.prompt_tokens, r.generated_tokens, r.cached_tokens);
 }
-// As llama-server has it: prompt_n, prompt_ms, predicted_per_second ...
+// Returns llama-server's timings: prompt_n, prompt_ms, predicted_per_second ...
 Json timings_json(const RequestReport& report);
 
-// What clients see of a token: its text; bytes that are no whole characters as U+FFFD. `as_ids`: "token_id:7".
+// Returns a token's text as clients see it: bytes that are not whole characters become U+FFFD. `as_ids`: returns
+// "token_id:7".
 std::string token_text(const ServedModel& model, int32_t id, bool as_ids);
-// JSON has no -infinity: -9999, as vLLM writes it.
+// Returns -9999 for -infinity, which JSON cannot represent; vLLM does the same.
 double json_logprob(float logprob);
 
-// {"token", "logprob", "bytes", "top_logprobs"} of chat.
+// Returns {"token", "logprob", "bytes", "top_logprobs"} of the chat API.
 Json chat_logprob(const ServedModel& model, const GeneratedToken& token, bool as_ids);
-// A list, as text: null for the first token, then {"id": {"logprob", "rank"?, "decoded_token"}} for every other, as
-// vLLM writes it. The rank is given where the token is among the likeliest that were asked for.
+// Returns a JSON list as text, as vLLM writes it: null for the first token, then {"id": {"logprob", "rank"?,
+// "decoded_token"}} for every other. The rank is included if the token is among the requested most likely ones.
 std::string prompt_logprobs_text(const ServedModel& model, std::span<const GeneratedToken> prompt, bool as_ids);
 
-// An object of JSON that is written as text piece by piece: a long answer is in memory once, and never as values.
+// A JSON object that is written as text piece by piece, so that a long answer is in memory only once and never as JSON
+// values.
 class ObjectText {
 public:
-    // All fields of an object.
+    // Adds all fields of an object.
     void add(const Json& fields);
-    // A field whose value is JSON text already.
+    // Adds a field whose value is JSON text.
     void add_text(std::string_view name, std::string_view value);
-    // A field with a list. item(i): JSON text of element i.
+    // Adds a field with a list. item(i) returns the JSON text of element i.
     template <class Item>
     void add_list(std::string_view name, size_t count, const Item& item) {
         begin(name);
@@ -49,17 +51,17 @@ private:
 };
 HttpResponse json_text_response(std::string text);
 
-// Log-probabilities of completions: four lists. The offset of a token is the number of characters (code points) that
-// are complete in the choice's text before it: a token that continues a character has the place of that character.
+// Log-probabilities of the completions API: four lists. The offset of a token is the number of complete characters
+// (code points) in the choice's text before it; a token that continues a character has that character's offset.
 class LegacyLogprobs {
 public:
     LegacyLogprobs(const ServedModel& model, bool skip_special) : decoder_(model.tokenizer, skip_special) {}
 
-    // top < 0: none.
+    // Adds a token. top < 0: without log-probabilities of other tokens.
     void add(const ServedModel& model, const GeneratedToken& token, int32_t top, bool as_ids, bool first_of_prompt);
-    // An echoed prompt is complete: its text and the answer's are decoded apart.
+    // Ends an echoed prompt; its text and the answer's are decoded separately.
     void end_prompt();
-    // What was added since the last call.
+    // Returns the lists since the last call.
     Json take();
 
 private:
@@ -69,10 +71,10 @@ private:
 };
 
 std::string_view finish_reason(const HeardEvent& e);
-// The stop string, or the id of a stop_token_ids; null for the model's own end tokens.
+// Returns the stop string, or the id from stop_token_ids; null for the model's own end tokens.
 Json stop_reason(const ServedModel& model, const HeardEvent& e);
 
-// The stream of an answer.
+// Writes an answer as server-sent events.
 class SseOut {
 public:
     explicit SseOut(ExchangePtr exchange) : exchange_(std::move(exchange)) {}

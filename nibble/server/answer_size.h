@@ -1,4 +1,4 @@
-// What the largest possible answer of a request takes, known before the request is accepted.
+// The size of the largest possible answer to a request, computed before the request is accepted.
 #pragma once
 
 #include "serve/request.h"
@@ -12,23 +12,25 @@
 namespace nibble {
 
 struct AnswerForms {
-    bool whole = false;            // collected until its end; else a stream, of which only the unsent part is kept
-    bool echo = false;             // the prompts stand in the answer, with their log-probabilities where it has some
-    bool token_ids = false;        // the ids of prompts and answers, too
-    bool prompt_logprobs = false;  // those of Request::prompt_logprobs, in every choice
-    int64_t copied = 0;            // bytes of the request that every choice has a copy of
+    bool whole = false;      // the answer is collected until its end; false: a stream, of which only the unsent part is
+                             // stored
+    bool echo = false;       // the answer contains the prompts, with log-probabilities if requested
+    bool token_ids = false;  // the answer contains token ids of prompts and answers
+    bool prompt_logprobs = false;  // every choice contains the log-probabilities of Request::prompt_logprobs
+    int64_t copied = 0;            // bytes of the request that are copied for every choice
 };
 
-// Bytes that the engine and the answer take at most, for prompts of so many tokens each.
+// Returns an upper bound of the bytes for engine and answer, given the number of tokens of each prompt.
 int64_t largest_answer(const Request& like, std::span<const int64_t> prompts, int64_t context, const AnswerForms& form);
-// The most tokens of an answer that keep largest_answer() within `bytes`, at most like.max_tokens; at least 1.
+// Returns the largest number of answer tokens with which largest_answer() stays within `bytes`, at most
+// like.max_tokens; at least 1.
 int64_t most_tokens_within(int64_t bytes, Request like, int64_t prompt, int64_t context, const AnswerForms& form);
 
-// Memory that the answers of all requests share.
+// Counts the memory that the answers of all requests share. Thread-safe.
 class AnswerMemory {
 public:
     explicit AnswerMemory(int64_t bytes) : left_(std::make_shared<std::atomic<int64_t>>(bytes)) {}
-    // Counts `bytes` until the result ends. Null: so much is not left.
+    // Reserves `bytes` until the result is destroyed. Returns null if less is left.
     std::shared_ptr<void> take(int64_t bytes);
 
 private:

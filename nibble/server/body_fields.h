@@ -1,5 +1,5 @@
-// The fields of a request's body, read once each. null counts as absent. A field that is left unread is an error that
-// names it: a parameter that does nothing would be silently wrong.
+// Reads the fields of a request's body once each. null counts as absent. An unread field is an error that names it,
+// because ignoring an unknown parameter would silently change the result.
 #pragma once
 
 #include "base/json_fields.h"
@@ -17,14 +17,14 @@ class BodyFields {
 public:
     using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
-    // The body outlives the fields. `deadline`: of the whole request.
+    // The body must outlive the object. `deadline`: deadline of the whole request.
     explicit BodyFields(const Json& body, Deadline deadline = {}) : body_(&body), deadline_(deadline) {}
     const Deadline& deadline() const { return deadline_; }
 
-    // Null: absent or null.
+    // Returns the field; null: absent or null.
     const Json* find(std::string_view name);
     bool has(std::string_view name) { return find(name) != nullptr; }
-    // Keeps `out` where the field is absent. Error: another type, out of the type's range.
+    // Sets `out` if the field is present. Error: another type, or out of the type's range.
     template <class T>
     Status read(std::string_view name, T& out) {
         const Json* field = find(name);
@@ -44,16 +44,16 @@ public:
         out = value;
         return Ok{};
     }
-    // Fields that change nothing here whatever they say.
+    // Marks fields as read that have no effect on this server.
     void ignore(std::initializer_list<std::string_view> names);
-    // A field that is known and not supported: fails unless it is absent or says `neutral`.
+    // Error: the field is present with another value than `neutral`, which would require an unsupported feature.
     Status only(std::string_view name, const Json& neutral);
     Status all_read() const;
-    // "'name': why", and blames the field.
+    // Returns the error "'name': why" and records the field for ApiError::param.
     Error bad(std::string_view name, std::string_view why) const;
-    // `code`: OpenAI's word for it, if there is one.
+    // Records the field that caused the error. `code`: OpenAI's error code, if there is one.
     void blame(std::string_view name, std::string_view code = {}) { blamed_ = name, code_ = code; }
-    // What the client is told; behind the deadline that the request is late, whatever ended it.
+    // Returns the error for the client. After the deadline it is always the timeout error.
     ApiError told(const Error& error) const {
         if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return late_error();
         return {.message = error.message(), .param = blamed_, .code = code_};

@@ -13,7 +13,7 @@ struct ChatWish {
     Request request;
     AnswerForm form;
     bool logprobs = false;
-    bool any_length = false;  // max_tokens is not given
+    bool any_length = false;  // the request has no max_tokens
 };
 
 Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ignore_unknown) {
@@ -99,7 +99,7 @@ public:
             return;
         }
         if (parts.empty() && !ends && !(logprobs_ && !e.tokens.empty())) return;
-        // A chunk for every part; what belongs to the tokens goes with the last one.
+        // Sends one chunk per part; data of the tokens are in the last chunk.
         const size_t chunks = std::max<size_t>(parts.size(), 1);
         for (size_t i = 0; i < chunks; ++i) {
             const bool last = i + 1 == chunks;
@@ -138,15 +138,15 @@ private:
         AnswerParser reader;
         std::string content, reasoning;
         Json calls = Json::array();
-        std::vector<bool> custom;       // by the index of the call: it is a custom tool's
-        InputReader input;              // of the last call
-        Json logprobs = Json::array();  // of the next chunk
-        std::string scores;             // the same of a whole answer, as text
+        std::vector<bool> custom;       // by the index of the call: whether it is a custom tool's
+        InputReader input;              // input of the last call
+        Json logprobs = Json::array();  // log-probabilities of the next chunk
+        std::string scores;             // the same for a whole answer, as text
         std::vector<int32_t> ids;
         HeardEvent finish;
     };
 
-    // Of a prediction: tokens that were guessed, which may stand in the prompt, too.
+    // Returns the usage; with a prediction it includes draft tokens, which may also come from the prompt.
     Json usage(const RequestReport& total) const {
         Json json = usage_json(total);
         if (predicted_)
@@ -156,7 +156,7 @@ private:
         return json;
     }
 
-    // The arguments of a custom tool's call become its input.
+    // Replaces the arguments of a custom tool's call by its input.
     void read_input(One& one, AnswerPart& part) const {
         if (part.kind == AnswerPart::Kind::tool_begin) {
             one.custom.push_back(tools_.called(part.name).custom);
@@ -166,7 +166,7 @@ private:
             part.text = one.input.push(part.text);
     }
 
-    // A call as it begins, without its arguments or input.
+    // Returns the beginning of a call, without arguments or input.
     static Json call_of(const One& one, const AnswerPart& part) {
         const bool custom = one.custom[part.index];
         const char* const type = custom ? "custom" : "function";
@@ -228,8 +228,8 @@ private:
         if (e.finish != FinishReason::stop || !one.reader.called_tools()) return finish_reason(e);
         return functions_ ? "function_call" : "tool_calls";
     }
-    // A deprecated function_call is one call; further ones have no place in the answer. Nor have arguments without
-    // text.
+    // Whether the part is omitted: arguments without text, and, with the deprecated function_call, every call after the
+    // first.
     bool is_extra(const AnswerPart& part) const {
         if (part.kind == AnswerPart::Kind::tool_arguments && part.text.empty()) return true;
         return functions_ && part.index > 0 && part.kind >= AnswerPart::Kind::tool_begin;
@@ -277,7 +277,8 @@ void answer_chat(ExchangePtr exchange, ModelPtr model) {
                            .token_ids = wish->form.token_ids,
                            .prompt_logprobs = wish->form.prompt_logprobs,
                            .copied = copied_tools(*exchange, wish->turn)};
-    // An answer of any length is as long as its request's memory allows; one of a given length is refused beyond it.
+    // Without max_tokens, the answer is as long as the request's memory limit permits. With max_tokens beyond this
+    // limit, the request is rejected.
     if (wish->any_length)
         request.max_tokens =
             std::max(request.min_tokens, most_tokens_within(exchange->core.options.request_bytes, request,

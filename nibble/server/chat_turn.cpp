@@ -6,7 +6,7 @@
 namespace nibble {
 
 int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn) {
-    constexpr int64_t bytes_per_byte = 16;  // of JSON as values
+    constexpr int64_t bytes_per_byte = 16;  // size of JSON values per byte of text
     return turn.asked.tools.is_null() ? 0 : bytes_per_byte * static_cast<int64_t>(exchange.body_bytes);
 }
 
@@ -43,7 +43,8 @@ Status read_template_word(BodyFields& fields, const char* name, const char* vari
 
 namespace {
 
-// The deprecated `functions` and `function_call` as tools, of which one is called at most. True: the request has them.
+// Converts the deprecated `functions` and `function_call` to tools, of which at most one is called. Returns whether the
+// request has them.
 Result<bool> read_functions(BodyFields& fields, ChatRequest& asked) {
     const Json* functions = fields.find("functions");
     const Json* choice = fields.find("function_call");

@@ -1,4 +1,4 @@
-// One turn of a conversation: the prompt that messages become, and how an answer's text is read.
+// One turn of a conversation: the prompt made from the messages, and the parser of the answer's text.
 #pragma once
 
 #include "chat/chat_format.h"
@@ -13,27 +13,27 @@ struct ChatTurn {
     std::shared_ptr<const ChatFormat> format;
     ChatRequest asked;
     ChatPrompt prompt;
-    ClientTools tools;       // as the client declared them
-    bool functions = false;  // asked for in the deprecated field, so the answer has one function_call
+    ClientTools tools;       // the tools as the client declared them
+    bool functions = false;  // the request used the deprecated field "functions", so the answer has one function_call
 
     AnswerParser reader() const { return format->parser(asked, prompt); }
 };
 
-// What the reader of every choice copies of a turn's tools.
+// Returns the bytes of the turn's tools that every choice's parser copies.
 int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn);
 
-// Error: no chat template, or what ChatFormat::prompt() finds wrong, with its place. It blames the request's own
-// template, its tools, or `field`, which the messages came from.
+// Makes the prompt. Errors: no chat template; an error of ChatFormat::prompt(), with its place. The error names the
+// request's own template, its tools, or `field`, which contained the messages.
 Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
                                 ChatRequest asked);
-// Error: tools for a model whose chat template calls none in a known format.
+// Error: the request has tools, but the model's chat template has no known format of tool calls.
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked);
-// A text that the chat template finds under the name of `variable`.
+// Reads the text in the field `name` into the chat template's variable `variable`.
 Status read_template_word(BodyFields& fields, const char* name, const char* variable, ChatRequest& asked);
-// From the fields of a chat's body: messages, tools, the template's variables.
+// Reads the fields of a chat request: messages, tools, variables of the template.
 Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model);
-// Holds the answer to `grammar` (may be null), to a tool call where one is demanded, and to the budget of reasoning;
-// and lets the engine print the control tokens that the reader needs. Precondition: request.max_tokens is set.
+// Constrains the answer: to `grammar` (may be null), to a tool call if one is required, and to the budget of reasoning
+// tokens. Also keeps the control tokens that the parser needs in the text. Precondition: request.max_tokens is set.
 Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_ptr<const GrammarTokens> grammar,
                    Request& request);
 

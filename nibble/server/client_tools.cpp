@@ -8,9 +8,9 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view space_separator = "__";  // of a namespace and a name, as in vLLM
+constexpr std::string_view space_separator = "__";  // between a namespace and a name, as in vLLM
 
-// The text under a name; empty: there is none.
+// Returns the text of a member; empty: there is none.
 std::string words(const Json& object, const char* name) {
     if (!object.is_object()) return {};
     const auto found = object.find(name);
@@ -19,7 +19,7 @@ std::string words(const Json& object, const char* name) {
 
 }  // namespace
 
-// OpenAI adds dates to some of them.
+// OpenAI appends dates to some of these types.
 bool is_hosted_tool(std::string_view type) {
     static constexpr std::array types{
         "web_search",  "file_search", "code_interpreter", "computer",    "image_generation",         "mcp",
@@ -58,7 +58,7 @@ Status ClientTools::add_custom(const Json& tool, const ClientTool& named) {
             input["pattern"] = fmt::format("^(?:{})$", definition);
     }
     Json function{{"name", name}};
-    if (input.contains("pattern")) function["strict"] = true;  // the pattern holds wherever the tool is called
+    if (input.contains("pattern")) function["strict"] = true;  // the pattern applies wherever the tool is called
     if (!description.empty()) function["description"] = description;
     function["parameters"] = {{"type", "object"},
                               {"properties", {{input_parameter, std::move(input)}}},
@@ -120,7 +120,7 @@ Result<ClientTools> ClientTools::read_chat(const Json& list) {
         Json custom = list[i].value("custom", Json());
         const ClientTool named{.name = words(custom, "name"), .custom = true};
         if (named.name.empty()) return fail("[{}].custom.name is missing", i);
-        // The grammar is a member of the format here, and its members are the format's in /v1/responses.
+        // In this API the grammar is a member of the format; in /v1/responses its members are the format's.
         if (const Json format = custom.value("format", Json()); words(format, "type") == "grammar") {
             const Json grammar = format.value("grammar", Json());
             if (!grammar.is_object()) return fail("[{}].custom.format.grammar is missing", i);
@@ -135,7 +135,7 @@ Result<ClientTools> ClientTools::read_chat(const Json& list) {
 
 ClientTool ClientTools::called(const std::string& name) const {
     if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
-    const ClientTool* only = nullptr;  // that has the name in its namespace
+    const ClientTool* only = nullptr;  // the only tool with this name in any namespace
     for (const auto& [key, tool] : by_name_)
         if (tool.name == name) {
             if (only) return {.name = name};

@@ -15,10 +15,10 @@ constexpr int32_t most_logprobs = 100;
 struct CompletionWish {
     Request like;
     std::vector<std::vector<int32_t>> prompts;
-    std::vector<std::string> echoes;  // texts of the prompts, where echo asks for them
+    std::vector<std::string> echoes;  // texts of the prompts, if echo is set
     AnswerForm form;
     int32_t logprobs = -1;
-    bool echo = false, no_answer = false;  // no_answer: max_tokens 0, the prompt alone
+    bool echo = false, no_answer = false;  // no_answer: max_tokens is 0; only the prompt is returned
 };
 
 Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const ServedModel& model) {
@@ -103,7 +103,7 @@ public:
         One& one = choices_[size_t(e.choice)];
         std::string text;
         if (echo_ && !std::exchange(one.echoed, true)) text = echoes_[e.part];
-        // Scores of a prompt come with the first choice's first event; the other choices repeat them.
+        // Scores of a prompt are in the first choice's first event; the other choices repeat them.
         if (!e.prompt.empty()) scores_[e.part] = e.prompt;
         if (logprobs_ >= 0 && echo_ && !one.prompt_scored) {
             const auto scores = scores_.find(e.part);
@@ -140,7 +140,7 @@ public:
         if (form_.stream.stream) return end_stream(object_name, usage_json(report));
         ObjectText json;
         json.add(head(object_name));
-        std::string prompt_logprobs;  // of the part that the choice belongs to
+        std::string prompt_logprobs;  // for the prompt of the choice
         json.add_list("choices", choices_.size(), [&](size_t i) {
             One& one = choices_[i];
             ObjectText choice;

@@ -19,8 +19,8 @@ bool fit_for_an_id(std::string_view text) {
     });
 }
 
-// A traceparent of W3C's Trace Context, version-trace-parent-flags in lower-case hexadecimal digits; empty: there is
-// none, there are several, or it is not valid. Versions after 00 may have more fields.
+// Returns a valid traceparent of W3C's Trace Context (version-trace-parent-flags in lower-case hexadecimal digits);
+// empty: there is none, there are several, or it is not valid. Versions after 00 may have more fields.
 std::string traceparent_of(const HttpHeaders& headers) {
     const auto named = [](const auto& header) { return header.first == "traceparent"; };
     if (std::ranges::count_if(headers, named) != 1) return {};
@@ -45,8 +45,8 @@ std::string time_text(std::chrono::system_clock::time_point time) {
     return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
 }
 
-// Whether JSON of this text may have over most_body_values values: each but the first follows a bracket, a comma or a
-// colon. Values take many times the bytes of their text.
+// Whether the JSON may contain more than most_body_values values, which need many times the bytes of their text. Each
+// value but the first follows a bracket, a comma or a colon.
 bool has_many_values(std::string_view json) {
     int64_t values = 1;
     bool quoted = false;
@@ -145,7 +145,8 @@ void HttpExchange::send(HttpResponse response) {
 }
 
 void HttpExchange::fail(const ApiError& error) {
-    // A message may quote the request: then the log has the field, or what kind of error it was.
+    // A message may quote the request, which must not be logged then; the log gets the field or the kind of error
+    // instead.
     const bool quiet = error.status < 500 && !core.options.log_prompts;
     notes["error"] = !quiet                 ? printable(error.message, most_quoted)
                      : !error.param.empty() ? printable(error.param, most_quoted)
@@ -156,7 +157,7 @@ void HttpExchange::fail(const ApiError& error) {
 
 bool HttpExchange::begin_stream() {
     HttpResponse head{.headers = {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}}};
-    head.headers.emplace_back("X-Accel-Buffering", "no");  // nginx would collect the stream
+    head.headers.emplace_back("X-Accel-Buffering", "no");  // prevents nginx from buffering the stream
     add_headers(head);
     if (!answer->begin(std::move(head))) return false;
     if (core.options.keep_alive.count() > 0) answer->write_when_idle(": keep-alive\n\n", core.options.keep_alive);

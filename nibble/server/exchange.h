@@ -1,4 +1,4 @@
-// What the routes share: the server's state, and one HTTP request with its way back.
+// State that all routes share, and one HTTP request with the means to answer it.
 #pragma once
 
 #include "server/answer_size.h"
@@ -19,11 +19,11 @@
 
 namespace nibble {
 
-// Work for a few threads, in order of arrival; what the queue does not hold is refused.
+// A queue of work for a few threads, in order of arrival. post() returns false when the queue is full.
 class IntakeQueue {
 public:
-    explicit IntakeQueue(int threads, size_t most = 4096);  // most: that wait
-    ~IntakeQueue();                                         // drops what was not begun
+    explicit IntakeQueue(int threads, size_t most = 4096);  // most: work items that may wait
+    ~IntakeQueue();                                         // drops work that has not started
     bool post(std::function<void()> work);
 
 private:
@@ -50,22 +50,22 @@ struct ServerCore {
     void note_once(const std::string& message);
     std::chrono::system_clock::time_point started = std::chrono::system_clock::now();
     AnswerMemory memory{0};
-    IntakeQueue heavy{1, std::numeric_limits<size_t>::max()};  // makes answers that take long
+    IntakeQueue heavy{1, std::numeric_limits<size_t>::max()};  // serializes answers that take long to make
 
     std::shared_ptr<const ServedModel> model() const {
         const std::lock_guard lock(mutex);
         return served;
     }
     mutable std::mutex mutex;
-    std::shared_ptr<const ServedModel> served;  // null: it is being loaded
-    std::set<std::string> noted;                // by note_once()
+    std::shared_ptr<const ServedModel> served;  // null: the model is being loaded
+    std::set<std::string> noted;                // lines written by note_once()
 };
 
 int64_t unix_seconds();
-// 32 hexadecimal digits.
+// Returns 32 hexadecimal digits.
 std::string random_id();
 
-// One request; whoever holds it last has answered or broken it off.
+// One HTTP request. Every path must end in an answer or a closed connection.
 class HttpExchange {
 public:
     HttpExchange(ServerCore& core, HttpRequest request, std::shared_ptr<HttpAnswer> answer);
@@ -73,15 +73,16 @@ public:
     ServerCore& core;
     HttpRequest request;
     std::shared_ptr<HttpAnswer> answer;
-    std::string id;     // the client's X-Request-Id, or one of our own
-    std::string trace;  // the client's traceparent; empty: there is none that is valid
+    std::string id;     // the client's X-Request-Id, or a generated id
+    std::string trace;  // the client's traceparent; empty: none, or not valid
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-    Json notes = Json::object();   // for the log
-    Json body;                     // an object, of routes that take one; who reads it takes it
-    size_t body_bytes = 0;         // of its text
-    std::shared_ptr<void> memory;  // what is counted for the answer, until it is sent
+    Json notes = Json::object();   // additional members of the log line
+    Json body;                     // an object, for routes with a body; the reader may move it away
+    size_t body_bytes = 0;         // size of its text
+    std::shared_ptr<void> memory;  // reservation for the answer, held until it is sent
     bool heavy = false;            // the answer may take long to make
-    // Of the whole request, from its last byte to its answer's: its `timeout` and the server's limit.
+    // Deadline of the whole request, from its last byte to the last byte of the answer: its `timeout` and the server's
+    // limit.
     std::optional<std::chrono::steady_clock::time_point> deadline;
 
     ApiStyle style() const { return style_of_path(request.path); }
@@ -89,7 +90,7 @@ public:
     void send(HttpResponse response);
     void fail(const ApiError& error);
     bool begin_stream();
-    // Writes the line of the log, once.
+    // Writes the request's log line, once.
     void log(int status);
 
 private:
@@ -99,9 +100,10 @@ private:
 using ExchangePtr = std::shared_ptr<HttpExchange>;
 using ModelPtr = std::shared_ptr<const ServedModel>;
 
-// Sets the exchange's body and deadline. False: it is no JSON object, or asks for another model; the client was told.
+// Sets the exchange's body and deadline. Returns false after sending an error to the client: the body is not a JSON
+// object, or names another model.
 bool read_body(HttpExchange& exchange, const ServedModel& model);
-inline constexpr double most_timeout = 1e9;                    // seconds
-inline constexpr int64_t most_body_values = int64_t{4} << 20;  // of a body's JSON
+inline constexpr double most_timeout = 1e9;                    // most value of "timeout", in seconds
+inline constexpr int64_t most_body_values = int64_t{4} << 20;  // most JSON values in a body
 
 }  // namespace nibble

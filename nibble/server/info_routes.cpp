@@ -1,4 +1,4 @@
-// The routes that only tell: models, health, versions, metrics, NIM's metadata.
+// Routes that return information: models, health, versions, metrics, NIM's metadata.
 #include "base/embedded.h"
 #include "base/sha256.h"
 #include "server/metrics.h"
@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-// The parameters of a request that says nothing.
+// Returns the default parameters of a request.
 Json default_sampling(const ServedModel& model) {
     const SamplingParams& s = model.like.sampling;
     Json json{{"temperature", s.temperature},
@@ -81,7 +81,7 @@ void answer_not_ready(HttpExchange& exchange, const ModelPtr& model) {
 
 bool is_ready(const HttpExchange& exchange, const ModelPtr& model) { return model && !exchange.core.draining; }
 
-// What needs the model, and nothing of the engine.
+// Answers with information about the model that does not need the engine.
 void tell_of(const ExchangePtr& exchange, const ModelPtr& model, Json (*make)(const ServedModel&)) {
     if (model)
         exchange->send(make(*model));

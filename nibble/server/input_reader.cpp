@@ -8,9 +8,8 @@ namespace {
 
 constexpr std::string_view blanks = " \t\r\n";
 
-// Bytes of a JSON string's inside that can be read without what follows: no half of a character, an escape or a
-// surrogate pair.
-// `ends`: the closing quote follows them.
+// Returns the number of bytes inside a JSON string that can be decoded without later bytes: no partial character,
+// escape or surrogate pair. `ends`: the closing quote follows.
 size_t readable(std::string_view text, bool& ends) {
     ends = false;
     for (size_t at = 0; at < text.size();) {
@@ -41,7 +40,7 @@ size_t readable(std::string_view text, bool& ends) {
 
 }  // namespace
 
-// The opening brace, the first member's name and the quote of its text. False: more is needed.
+// Reads the opening brace, the first member's name and the quote of its text. Returns false if more input is needed.
 bool InputReader::read_head() {
     size_t at = 0;
     const auto wants = [&](char c) {

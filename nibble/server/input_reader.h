@@ -1,4 +1,4 @@
-// The text of a custom tool's call: the model writes {"input": TEXT}, the client gets TEXT, piece by piece.
+// Extracts the text of a custom tool's call: the model writes {"input": TEXT}, the client gets TEXT, piece by piece.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@ namespace nibble {
 
 class InputReader {
 public:
-    // The text that a piece of the arguments adds. Arguments that are no object of one text are the text themselves.
+    // Returns the text that a piece of the arguments adds. Arguments that are not an object with one text are returned
+    // unchanged.
     std::string push(std::string_view piece);
 
 private:

@@ -64,7 +64,7 @@ void LiveRequest::submit(Request like, std::vector<std::vector<int32_t>> prompts
         const std::lock_guard lock(mutex_);
         open_ = prompts.size();
     }
-    // What can never wait whole is refused before a part of it takes the places of others.
+    // A request that can never fit into the queue as a whole is rejected before parts of it are queued.
     const int64_t choices_in_all = like.choices * std::ssize(prompts);
     if (const int64_t queue = model_->engine->limits().queue; choices_in_all > queue) {
         exchange_->fail(
@@ -157,7 +157,7 @@ void LiveRequest::hear(size_t part, int32_t first_choice, const AnswerEvent& e) 
     }
 }
 
-// Under the mutex.
+// Call with the mutex locked.
 void LiveRequest::schedule() {
     pending_ = true;
     if (!std::exchange(working_, true)) post();
@@ -171,7 +171,7 @@ void LiveRequest::post() {
         exchange_->core.http->post(std::move(work));
 }
 
-// Runs one call at a time; calls that arrive meanwhile wait after other requests.
+// Runs one call at a time; calls that arrive in the meantime wait after other requests.
 void LiveRequest::work() {
     {
         const std::lock_guard lock(mutex_);
@@ -189,7 +189,7 @@ void LiveRequest::work() {
         working_ = false;
 }
 
-// There is no memory for the answer: it ends, and what it holds is given back.
+// Ends an answer for lack of memory and frees what it holds.
 void LiveRequest::run_out() {
     if (std::exchange(over_, true)) return;
     {
@@ -229,7 +229,7 @@ void LiveRequest::deal() {
         notes["prompt_seconds"] = total.prompt_seconds;
         notes["finish"] = finish;
     };
-    if (gone) {  // nobody listens; 499 is nginx's number for it
+    if (gone) {  // the client has disconnected; 499 is nginx's status for it
         if (!last) return;
         over_ = true;
         note("cancelled");
@@ -246,7 +246,7 @@ void LiveRequest::deal() {
             for (const uint64_t handle : handles_) model_->engine->cancel(handle);
             return;
         }
-        if (e.finish == FinishReason::cancelled) {  // by the server, which is about to end
+        if (e.finish == FinishReason::cancelled) {  // cancelled by the server, which is about to stop
             over_ = true;
             note(finish_name(e.finish));
             writer_->fail({.status = 503, .message = "the server is shutting down", .retry_seconds = 5});

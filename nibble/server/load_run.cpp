@@ -41,7 +41,7 @@ std::string request_body(const LoadPlan& plan, int64_t number) {
     } else {
         Json ids = Json::array();
         const PhiloxStream stream{plan.seed, prompt_role << 32 | static_cast<uint64_t>(number)};
-        // The first ids of a vocabulary are control tokens more often than others.
+        // The first ids of a vocabulary are more often control tokens.
         const int64_t low = plan.vocabulary > 2000 ? 1000 : plan.vocabulary / 4;
         for (int64_t i = 0; i < plan.input_tokens; ++i)
             ids.push_back(low + stream.block(static_cast<uint64_t>(i)).word[0] % (plan.vocabulary - low));
@@ -50,7 +50,7 @@ std::string request_body(const LoadPlan& plan, int64_t number) {
     return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// One request over a connection of its own, as most clients have it.
+// Runs one request over its own connection, as most clients do.
 LoadRecord run_one(const LoadPlan& plan, int64_t number) {
     LoadRecord record;
     const std::chrono::milliseconds patience(static_cast<int64_t>(plan.patience_seconds * 1000));
@@ -65,7 +65,7 @@ LoadRecord run_one(const LoadPlan& plan, int64_t number) {
         return record;
     }
     SseReader reader;
-    std::string other, error;  // a body that is no stream
+    std::string other, error;  // a response body that is not a stream
     double last = 0;
     bool done = false;
     int64_t pieces = 0;
@@ -114,7 +114,7 @@ LoadRecord run_one(const LoadPlan& plan, int64_t number) {
     else if (record.output_tokens == 0)
         record.error = "the stream has no usage";
     record.ok = record.error.empty();
-    // Text that no piece showed (tokens without text) came with the end.
+    // Tokens without text produced no piece, so the end of the stream counts.
     if (record.ok && pieces == 0) record.ttft = record.latency;
     return record;
 }
@@ -183,7 +183,7 @@ Result<LoadResult> run_load(const LoadPlan& given) {
     std::vector<LoadRecord> records(static_cast<size_t>(plan.requests));
     std::atomic<int64_t> next{0};
     const auto start = LoadClock::now();
-    // When request i may leave; in a closed loop at once.
+    // The start time of request i; in a closed loop 0.
     std::vector<double> leaves(records.size(), 0);
     if (plan.rate > 0)
         for (size_t i = 1; i < leaves.size(); ++i) {

@@ -1,4 +1,4 @@
-// POST /v1/messages and /v1/messages/count_tokens: Anthropic's API: texts, tools and thinking.
+// POST /v1/messages and /v1/messages/count_tokens of Anthropic's API: texts, tools and thinking.
 #include "server/answer_json.h"
 #include "server/parameters.h"
 #include "server/routes.h"
@@ -120,7 +120,7 @@ private:
                 break;
         }
     }
-    // The next block of the answer; the one before ends.
+    // Begins the next block of the answer and ends the one before.
     void open(Json block) {
         close();
         if (stream_)
@@ -142,7 +142,8 @@ private:
         block[type == "tool_use" ? "input" : type] = std::exchange(text_, {});
         if (stream_) out_.event("content_block_stop", {{"type", "content_block_stop"}, {"index", blocks_.size() - 1}});
     }
-    // Arguments as the object that they say. A call that max_tokens broke off says none, and is left out.
+    // Returns the content with arguments as objects. A call that was cut off by max_tokens has no valid arguments and
+    // is left out.
     Json content() const {
         Json list = Json::array();
         for (Json block : blocks_) {
@@ -179,9 +180,9 @@ private:
     bool stream_, thinking_;
     int64_t prompt_tokens_;
     AnswerParser reader_;
-    std::vector<Json> blocks_;  // of the answer; a call's "input" is its text
-    bool open_ = false;         // the last one goes on
-    std::string text_;          // of it
+    std::vector<Json> blocks_;  // blocks of the answer; the "input" of a call is text
+    bool open_ = false;         // the last block is not finished
+    std::string text_;          // text of the last block
     HeardEvent end_;
 };
 

@@ -1,4 +1,4 @@
-// POST /v1/messages: its conversation in the words of chat completions.
+// POST /v1/messages: converts the conversation to the form of chat completions.
 #include "server/tool_turn.h"
 
 namespace nibble {
@@ -6,7 +6,7 @@ namespace {
 
 std::string place_of(size_t message, size_t block) { return fmt::format("messages[{}].content[{}]", message, block); }
 
-// A text, or the texts of a list of blocks.
+// Returns a text, or the texts of a list of blocks.
 Result<std::string> block_texts(const Json& content, const std::string& place) {
     if (content.is_string()) return content.get<std::string>();
     if (!content.is_array()) return fail("{} is neither a text nor a list", place);
@@ -21,7 +21,7 @@ Result<std::string> block_texts(const Json& content, const std::string& place) {
     return text;
 }
 
-// An input that is a text is what a client kept of a call that was cut off.
+// Converts a call. An input that is a text is from a call that was cut off.
 Result<Json> call_of(const Json& block, const std::string& place) {
     const Json input = block.value("input", Json());
     if (!block.value("id", Json()).is_string() || !block.value("name", Json()).is_string() ||
@@ -31,7 +31,8 @@ Result<Json> call_of(const Json& block, const std::string& place) {
         {"id", block["id"]}, {"type", "function"}, {"function", {{"name", block["name"]}, {"arguments", input}}}};
 }
 
-// One message of theirs is one or more of ours: results of tools have a role of their own.
+// Converts one message of Anthropic's API to one or more of chat completions, where results of tools have their own
+// role.
 Status add_message(const Json& given, size_t number, Json& messages) {
     const Json role = given.is_object() ? given.value("role", Json()) : Json();
     if (role != "user" && role != "assistant") return fail("messages[{}].role is neither user nor assistant", number);
@@ -60,12 +61,12 @@ Status add_message(const Json& given, size_t number, Json& messages) {
             messages.push_back(
                 {{"role", "tool"}, {"tool_call_id", block["tool_use_id"]}, {"content", std::move(text)}});
         } else if ((type == "thinking" || type == "redacted_thinking") && role == "assistant") {
-            continue;  // of earlier turns, which templates do not repeat
+            continue;  // reasoning of earlier turns, which templates do not repeat
         } else {
             return fail("{}: type {} is not supported in a message of {}", place, type.dump(), role.dump());
         }
     }
-    if (role == "assistant") {  // also where it said nothing, or nothing but thoughts: the turn is there
+    if (role == "assistant") {  // added even if it is empty or contains only reasoning, because the turn must exist
         Json message{{"role", role}, {"content", std::move(texts)}};
         if (!calls.empty()) message["tool_calls"] = std::move(calls);
         messages.push_back(std::move(message));
@@ -112,8 +113,8 @@ Status read_choice(const Json& given, ChatRequest& asked) {
     return read_tool_choice(choice, asked);
 }
 
-// Their "thinking" in ours: the template's switch, and the budget of the reasoning, which a model that does not reason
-// keeps whatever it is.
+// Translates "thinking" to the template's variable and the budget of reasoning tokens. A model without reasoning
+// accepts any budget.
 Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn& turn, ChatRequest& asked) {
     const Json* given = fields.find("thinking");
     if (!given) return Ok{};
@@ -140,7 +141,7 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
 
 }  // namespace
 
-// The system prompt stands outside of the messages, which alone have roles.
+// The system prompt is not one of the messages, because it has no role.
 Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {
     const Json* given = fields.find("messages");
     if (!given || !given->is_array() || given->empty()) return fields.bad("messages", "is not a list of messages");
@@ -157,7 +158,7 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
     for (size_t i = 0; i < given->size(); ++i)
         if (const Status added = add_message((*given)[i], i, asked.messages); !added.ok())
             return fields.bad("messages", added.error().message());
-    // The answer goes on from a last message of the assistant's.
+    // The answer continues a last message of the assistant.
     if (given->back()["role"] == "assistant") {
         const Json& last = asked.messages.back();
         if (last["role"] != "assistant" || last.contains("tool_calls"))

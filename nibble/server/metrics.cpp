@@ -65,7 +65,7 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
         "vllm:cache_config_info", 1,
         fmt::format("block_size=\"64\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"{}\",max_num_seqs=\"{}\"", s.pages,
                     model.engine->limits().prefix_cache ? "True" : "False", model.engine->limits().sequences));
-    // As vLLM has it where no adapters are: the names empty, the value the time.
+    // As in vLLM without adapters: the names are empty, the value is the time.
     page.begin("vllm:lora_requests_info", "gauge", "Adapters in use: there are none.");
     page.line("vllm:lora_requests_info", double(unix_seconds()),
               "max_lora=\"0\",waiting_lora_adapters=\"\",running_lora_adapters=\"\"");

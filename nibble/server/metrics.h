@@ -1,4 +1,4 @@
-// The server's and the engine's counters as Prometheus reads them, under vLLM's names.
+// Writes the counters of server and engine in Prometheus' text format, with vLLM's names.
 #pragma once
 
 #include "server/exchange.h"

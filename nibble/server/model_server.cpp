@@ -12,8 +12,8 @@
 namespace nibble {
 namespace {
 
-// Whether reading the request may cost far more than its bytes: it brings a program for the template engine, or a
-// language to compile.
+// Whether the request may cost far more than its size: it contains a template to run, or a schema or grammar to
+// compile.
 bool brings_work(const Json& body) {
     static constexpr std::array names{"chat_template",
                                       "response_format",
@@ -36,7 +36,7 @@ bool brings_work(const Json& body) {
     return set("tool_choice") && body["tool_choice"] != "auto" && body["tool_choice"] != "none";
 }
 
-// A list of header names and nothing else, of a length that is no burden.
+// Whether the text is a list of header names, of bounded length.
 bool is_header_list(std::string_view text) {
     constexpr std::string_view others = "!#$%&'*+-.^_`|~, ";
     return !text.empty() && text.size() <= 4096 && std::ranges::all_of(text, [&](char c) {
@@ -49,8 +49,8 @@ void answer_preflight(HttpExchange& exchange) {
     HttpResponse response{.status = 204};
     const std::string& allowed = exchange.core.options.cors_origin;
     if (!allowed.empty()) {
-        // What the page wants to send: the official clients add a dozen headers that tell of themselves, others with
-        // every release, and no header but the key opens anything.
+        // The headers that the page wants to send are returned. Official clients add a dozen descriptive headers, which
+        // change with every release, and no header except the key grants access.
         const std::string_view origin = exchange.request.header("origin");
         const std::string_view wanted = exchange.request.header("access-control-request-headers");
         const bool echoes = (allowed == "*" || origin == allowed) && is_header_list(wanted);
@@ -86,7 +86,7 @@ struct ModelServer::State {
         const ModelPtr model = core.model();
         const Route* const found = find_route(*exchange);
         if (!found) return;
-        if (found->methods == RouteMethods::get_or_delete) {  // what is stored may be long
+        if (found->methods == RouteMethods::get_or_delete) {  // a stored answer may be long
             take(core.heavy, exchange, [exchange, model, answer_it = found->answer] { answer_it(exchange, model); });
             return;
         }
@@ -111,7 +111,7 @@ struct ModelServer::State {
         });
     }
 
-    // The body has been read when its route returns, and counts no more.
+    // A route is done with the body when it returns, so its memory is no longer counted.
     static void answer_from(void (*answer_it)(ExchangePtr, ModelPtr), const ExchangePtr& exchange,
                             const ModelPtr& model) {
         answer_it(exchange, model);
@@ -168,10 +168,10 @@ void ModelServer::drain(std::chrono::steady_clock::time_point deadline) {
     State& s = *state_;
     if (!s.http) return;
     s.core.draining = true;
-    // The engine first: its answers travel over connections that are still open.
+    // The engine is drained first, while connections are still open for its answers.
     if (const ModelPtr model = s.core.model()) model->engine->drain(deadline);
     s.http->drain(std::max(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2)));
-    s.intake.reset();  // first: it hands work over to the other
+    s.intake.reset();  // stopped first, because it passes work on to the other queue
     s.costly.reset();
     {
         const std::lock_guard lock(s.core.mutex);

@@ -8,7 +8,8 @@ namespace {
 
 struct NeutralField {
     std::string_view name;
-    std::string_view values;  // a JSON list; empty: every value, because the field is a hint or belongs to another one
+    std::string_view values;  // a JSON list of neutral values; empty: any value is accepted, because the field is a
+                              // hint or part of another one
 };
 
 constexpr NeutralField neutral_fields[]{
@@ -104,7 +105,7 @@ constexpr NeutralField neutral_fields[]{
     {"annotations", "[[]]"},
 };
 
-// Fields of "nvext", and the names of the same fields here.
+// Fields of "nvext", and the names of the same fields on this server.
 constexpr std::pair<std::string_view, std::string_view> nvext_fields[]{
     {"guided_json", "guided_json"},
     {"guided_regex", "guided_regex"},

@@ -1,5 +1,5 @@
-// What answers of /v1/completions and /v1/chat/completions have in common: how they are asked for, the head of every
-// object, the tail of every chunk and the end of a stream.
+// Common parts of /v1/completions and /v1/chat/completions: options, the head of every object, the end of every chunk
+// and of the stream.
 #pragma once
 
 #include "server/answer_json.h"
@@ -9,12 +9,12 @@ namespace nibble {
 
 struct AnswerForm {
     StreamOptions stream;
-    bool as_ids = false;           // tokens as "token_id:7"
-    bool token_ids = false;        // ids of prompt and answer, too
+    bool as_ids = false;           // tokens are written as "token_id:7"
+    bool token_ids = false;        // include the ids of prompt and answer
     bool prompt_logprobs = false;  // not in streams
 };
 
-// `request`: behind read_sampling(). Error: log-probabilities of the prompt of a stream.
+// Reads the options. `request`: after read_sampling(). Error: log-probabilities of the prompt in a stream.
 Result<AnswerForm> read_form(BodyFields& fields, const Request& request);
 
 class OpenAiWriter : public AnswerWriter {
@@ -24,11 +24,11 @@ public:
 protected:
     OpenAiWriter(ExchangePtr exchange, ModelPtr model, const AnswerForm& form, std::string_view id_prefix);
 
-    // {"id", "object", "created", "model"}.
+    // Returns {"id", "object", "created", "model"}.
     Json head(std::string_view object) const;
-    // A chunk of tokens, with what is known behind it; `total`: of the last one.
+    // Sends a chunk of tokens with the usage so far, if requested. `total`: set for the last chunk.
     void send_chunk(Json chunk, const std::optional<RequestReport>& total);
-    // The chunk of the usage, if it was asked for, and the end.
+    // Sends the chunk with the usage, if requested, and the end of the stream.
     void end_stream(std::string_view object, Json usage);
 
     ExchangePtr exchange_;

@@ -47,7 +47,7 @@ Status read_bias(BodyFields& fields, int64_t vocab, Request& request) {
     return Ok{};
 }
 
-// A list of tokens is no longer than the vocabulary, and becomes a mask over it.
+// Reads a list of tokens, which becomes a mask. Error: more tokens than the vocabulary has.
 Status read_token_list(BodyFields& fields, std::string_view name, int64_t vocab, std::vector<int32_t>& ids) {
     const Json* list = fields.find(name);
     if (list && list->is_array() && std::ssize(*list) > vocab)
@@ -80,7 +80,8 @@ Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& mo
     for (const std::string& word : words) {
         const size_t first = word.find_first_not_of(' ');
         if (word.empty()) return fail("a word is empty");
-        const std::string bare = first == std::string::npos ? word : word.substr(first);  // spaces alone are themselves
+        // a word of spaces only is kept
+        const std::string bare = first == std::string::npos ? word : word.substr(first);
         std::vector<int32_t> without;
         for (const bool space : {false, true}) {
             if (space && first == std::string::npos) continue;
@@ -90,7 +91,7 @@ Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& mo
             if (!space)
                 without = tokens;
             else if (!without.empty() && (tokens[0] == without[0] || tokens.size() != without.size()))
-                continue;  // the space is a token of its own, or changes how the word is cut
+                continue;  // the space is a separate token, or changes how the word is split
             out.push_back(std::move(tokens));
         }
     }
@@ -118,7 +119,7 @@ Status read_stop(BodyFields& fields, std::string_view name, Request& request) {
 Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request) {
     SamplingParams& s = request.sampling;
     NIBBLE_CHECK(fields.read_in("temperature", s.temperature, 0.0f, 100.0f));
-    if (s.temperature < 0.01f) s.temperature = 0;  // as vLLM: so close to greedy that it is
+    if (s.temperature < 0.01f) s.temperature = 0;  // as in vLLM: so close to greedy that it is treated as greedy
     NIBBLE_CHECK(fields.read_in("top_p", s.top_p, 0.0f, 1.0f));
     if (s.top_p == 0) return fields.bad("top_p", "0 is not in (0, 1]");
     NIBBLE_CHECK(fields.read_in("top_k", s.top_k, int64_t{-1}, int64_t{1} << 30));
@@ -159,10 +160,10 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read("priority", request.priority));
     NIBBLE_CHECK(fields.read("cache_salt", request.cache_salt));
     if (fields.has("cache_salt") && request.cache_salt.empty()) return fields.bad("cache_salt", "is empty");
-    // The cache keeps the salt of every prompt; a digest is as good as a long one.
+    // The cache stores the salt with every prompt, so long salts are replaced by a digest.
     if (request.cache_salt.size() > 64) request.cache_salt = "sha256:" + sha256_hex(request.cache_salt);
     double timeout = 0;
-    return fields.read_in("timeout", timeout, 0.0, most_timeout);  // HttpExchange::deadline is made of it
+    return fields.read_in("timeout", timeout, 0.0, most_timeout);  // HttpExchange::deadline uses it
 }
 
 Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request) {
@@ -187,7 +188,7 @@ Status read_prediction(BodyFields& fields, const ServedModel& model, Request& re
     if (of(*prediction, "type") != "content") return fields.bad("prediction", "type is not \"content\"");
     auto encoded = model.tokenizer.encode(text, {.add_special = false, .parse_special = false});
     if (!encoded.ok()) return fields.bad("prediction", encoded.error().message());
-    // What follows the context is never said.
+    // Text beyond the context can never be generated.
     encoded->resize(std::min(encoded->size(), static_cast<size_t>(model.context())));
     request.expected.assign(encoded->begin(), encoded->end());
     return Ok{};

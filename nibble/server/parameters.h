@@ -1,4 +1,5 @@
-// Sampling parameters of a request's body, of OpenAI's API and vLLM's extras, as the engine's Request.
+// Reads the sampling parameters of a request's body (OpenAI's API and vLLM's extensions) into the engine's Request.
+// Errors name the field.
 #pragma once
 
 #include "server/body_fields.h"
@@ -8,26 +9,27 @@ namespace nibble {
 
 struct StreamOptions {
     bool stream = false;
-    bool include_usage = false;     // a last chunk with the usage
-    bool continuous_usage = false;  // the usage so far in every chunk
+    bool include_usage = false;     // send the usage in a last chunk
+    bool continuous_usage = false;  // send the usage so far in every chunk
 };
 
-// What completions and chat have in common. `request` begins as the model's; its prompt, logprobs and max_tokens are
-// the caller's. Without "seed" a random one.
+// Reads the parameters that completions and chat share. `request` must contain the model's defaults; the caller sets
+// its prompt, logprobs and max_tokens. Without "seed" a random seed is used.
 Status read_sampling(BodyFields& fields, const ServedModel& model, Request& request);
-// Texts that end the answer, in the field `name`: a text or a list.
+// Reads texts that end the answer from the field `name`: a text or a list.
 Status read_stop(BodyFields& fields, std::string_view name, Request& request);
-// "prediction": what the answer may largely say; guesses look there, too. The answer is the same without.
+// Reads "prediction": text that the answer may largely repeat, which is used for drafts. It does not change the answer.
 Status read_prediction(BodyFields& fields, const ServedModel& model, Request& request);
 Status read_stream(BodyFields& fields, StreamOptions& stream);
-// Fields that tell the server nothing: "user" and the like; and those of neutral_fields.h.
+// Accepts fields without effect, such as "user", and those of neutral_fields.h.
 Status read_the_rest(BodyFields& fields);
-// Error: the prompt does not fit, in the words and with the code that clients look for. Blames the field.
+// Error: the prompt does not fit into the context, with the text and code that clients recognize, and the field.
 Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& model, std::span<const int32_t> prompt);
-// Keeps the last `most` tokens; -1: as many as the context holds.
+// Keeps the last `most` tokens; -1: as many as fit into the context.
 Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt);
 
-// "the answer's text may begin in the middle": bad words with and without a space in front, as vLLM encodes them.
+// Returns the tokens of bad words, each with and without a space before it, as vLLM encodes them, because a word may
+// occur in the middle of a text.
 Result<std::vector<std::vector<int32_t>>> encode_bad_words(const ServedModel& model,
                                                            std::span<const std::string> words);
 

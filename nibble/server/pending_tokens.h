@@ -1,5 +1,5 @@
-// Tokens whose text is not yet part of an answer's message: readers of reasoning and tools hold text back, and tags
-// belong to no message.
+// Tokens whose text is not yet in the answer's message: parsers of reasoning and tools hold back text, and tags are not
+// part of a message.
 #pragma once
 
 #include "base/json.h"
@@ -14,14 +14,15 @@ class PendingTokens {
 public:
     void push(std::string bytes, Json logprob) { tokens_.push_back({std::move(bytes), std::move(logprob)}); }
     void clear() { tokens_.clear(); }
-    // The log-probabilities of the tokens that `text` is made of. They and the tokens before them are no longer
-    // pending.
+    // Returns the log-probabilities of the tokens that form `text`, and removes these tokens and those before them.
     Json take(std::string_view text) {
         std::string joined;
         for (const Token& token : tokens_) joined += token.bytes;
         size_t at = joined.find(text);
         size_t left = text.size();
-        if (at == std::string::npos) at = 0, left = joined.size();  // bytes that are no characters were replaced
+        if (at == std::string::npos)
+            at = 0, left = joined.size();  // invalid bytes were replaced, so the text differs
+                                           // from the tokens' bytes
         Json out = Json::array();
         while (!tokens_.empty() && (at > 0 || left > 0)) {
             Token& token = tokens_.front();
@@ -40,7 +41,7 @@ public:
 private:
     struct Token {
         std::string bytes;
-        Json logprob;  // null: it was taken, and a part of the token's text was not
+        Json logprob;  // null: already returned, but part of the token's text was not
     };
     std::deque<Token> tokens_;
 };

@@ -21,7 +21,7 @@ StoredResponse::StoredResponse(StoredPtr previous, std::string input, std::strin
     *bytes_ += static_cast<int64_t>(sizeof(*this) + input_.size() + response_.size());
 }
 
-// A chain is released link by link: a recursion as deep as a conversation is long could overflow the stack.
+// Releases the chain iteratively: recursion as deep as a conversation is long could overflow the stack.
 StoredResponse::~StoredResponse() {
     *bytes_ -= static_cast<int64_t>(sizeof(*this) + input_.size() + response_.size());
     StoredPtr next = std::move(previous_);
@@ -50,7 +50,7 @@ Result<Json> StoredResponse::conversation(size_t most_bytes) const {
     return items;
 }
 
-// Under the mutex.
+// Call with the mutex locked.
 void ResponseStore::erase(Place place) {
     for (const std::string& item : place->items) by_item_.erase(item);
     by_id_.erase(place->id);

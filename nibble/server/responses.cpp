@@ -1,4 +1,4 @@
-// POST /v1/responses: OpenAI's newer API: texts, functions and custom tools. docs/serving.md has a table of its fields.
+// POST /v1/responses of OpenAI's API: texts, functions and custom tools. docs/serving.md has a table of its fields.
 #include "server/answer_json.h"
 #include "server/input_reader.h"
 #include "server/parameters.h"
@@ -21,8 +21,8 @@ struct ResponseWish {
     bool stream = false, store = true, logprobs = false;
 };
 
-// Whether the answer's log-probabilities are asked for. What else may be included is of tools that the server does not
-// run, of pictures, or of encrypted reasoning, and there is none of it.
+// Reads "include" and returns whether it requests log-probabilities. The other known values belong to tools that the
+// server does not run, to pictures, or to encrypted reasoning; they have no effect.
 Status read_include(BodyFields& fields, bool& logprobs) {
     static constexpr std::array known{"file_search_call.results",       "web_search_call.results",
                                       "web_search_call.action.sources", "message.input_image.image_url",
@@ -40,7 +40,7 @@ Status read_include(BodyFields& fields, bool& logprobs) {
     return Ok{};
 }
 
-// What the answer repeats of the request, or says of fields that were left out.
+// Returns the fields of the request that the answer repeats, with defaults for those that are absent.
 Json echo_of(BodyFields& fields, const ResponseWish& wish, bool stored) {
     Json echo = Json::object();
     for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id",
@@ -233,7 +233,7 @@ private:
                 {"status", "in_progress"},
                 {"content", Json::array()}};
     }
-    // The next item of the output; the one before is complete.
+    // Begins the next item of the output and completes the one before.
     void open(Json item) {
         close("completed");
         items_.push_back(std::move(item));
@@ -268,9 +268,9 @@ private:
         text_.clear();
         if (stream_) say("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item}});
     }
-    // Whether the open item's text is a part of its content: a message or reasoning.
+    // Whether the open item's text is part of its content, as in messages and reasoning.
     bool has_content() const { return type() == "message" || type() == "reasoning"; }
-    // In the item that is open.
+    // Returns `more` with the position in the open item.
     Json place(Json more) const {
         Json json{{"item_id", items_.back()["id"]}, {"output_index", items_.size() - 1}};
         if (has_content()) json["content_index"] = 0;
@@ -318,17 +318,18 @@ private:
     Json echo_;
     bool stream_, store_, logprobs_, cut_ = false;
     int64_t created_, sequence_ = 0;
-    std::string id_;  // of the answer and its items: nobody else guesses it, whatever the client calls its request
+    std::string id_;  // part of all ids of the answer; random, so that other clients cannot guess it, even if the
+                      // client chose the request's id
     AnswerParser reader_;
-    std::vector<Json> items_;  // of the output
-    bool open_ = false;        // the last one goes on
-    std::string text_;         // of it
-    InputReader input_;        // of a custom tool's call
+    std::vector<Json> items_;  // items of the output
+    bool open_ = false;        // the last item is not finished
+    std::string text_;         // text of the last item
+    InputReader input_;        // input of a custom tool's call
     PendingTokens pending_;
-    Json said_logprobs_ = Json::array();  // of the open message
+    Json said_logprobs_ = Json::array();  // log-probabilities of the open message
     bool reasons_ = false;                // the answer has reasoning
     bool answered_ = false;               // the reasoning has ended, or there is none
-    int64_t reasoning_tokens_ = 0;        // generated before the text or the call; counts only if there is reasoning
+    int64_t reasoning_tokens_ = 0;        // tokens before the text or the call; used only if there is reasoning
 };
 
 }  // namespace
@@ -344,7 +345,8 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
     for (const std::string& type : wish->turn.chat.tools.left_out())
         exchange->core.note_once(
             fmt::format("tools of type {} are left out of prompts: the server does not run them", type));
-    constexpr int64_t bytes_per_byte = 48;  // of what the answer repeats: values, and events that hold them
+    constexpr int64_t bytes_per_byte = 48;  // memory per byte that the answer repeats: values, and the events that
+                                            // contain them
     const int64_t repeated = bytes_per_byte * std::ssize(body_text(wish->echo));
     const AnswerForms form{.whole = !wish->stream || wish->logprobs,  // the last event repeats them
                            .copied = copied_tools(*exchange, wish->turn.chat) + repeated};
@@ -360,7 +362,7 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
 
 namespace {
 
-// GET /v1/responses/ID/input_items.
+// GET /v1/responses/ID/input_items: lists the items of the request.
 void list_input(HttpExchange& exchange, const StoredResponse& stored) {
     const HttpRequest& asked = exchange.request;
     const std::string order(asked.query_value("order")), after(asked.query_value("after"));

@@ -1,4 +1,4 @@
-// POST /v1/responses: its input in the words of chat completions.
+// POST /v1/responses: converts its input to the form of chat completions.
 #include "server/exchange.h"
 #include "server/tool_turn.h"
 
@@ -18,8 +18,7 @@ bool has_text(const Json& item, const char* name) {
     return found != item.end() && found->is_string();
 }
 
-// The messages that items become. Reasoning belongs to the assistant's message or call that follows it, where templates
-// look for it.
+// Messages made from items. Reasoning is added to the assistant's next message or call, where templates look for it.
 struct Conversation {
     Json messages = Json::array();
     std::string reasoning;
@@ -33,7 +32,7 @@ struct Conversation {
     }
 };
 
-// Calls that follow each other, and the answer's text before them, are one message.
+// Adds a call. Successive calls, and the text before them, form one message.
 Status add_call(const Json& item, const char* content, Conversation& to) {
     if (!has_text(item, "call_id") || !has_text(item, "name") || !has_text(item, content))
         return fail("a {} has call_id, name and {}", item["type"].get<std::string>(), content);
@@ -72,7 +71,7 @@ Status add_output(const Json& item, Conversation& to) {
     return Ok{};
 }
 
-// Summaries and encrypted reasoning are not the model's text.
+// Adds reasoning. Summaries and encrypted reasoning are ignored, because they are not the model's text.
 Status add_reasoning(const Json& item, Conversation& to) {
     const Json content = item.value("content", Json());
     if (!content.is_null() && !content.is_array()) return fail("the content of reasoning is a list of parts");
@@ -99,7 +98,8 @@ Status add_item(const Json& item, Conversation& to) {
     return Ok{};
 }
 
-// The items of the request itself, as they are stored: each with a type and an id, references as what they refer to.
+// Returns the items of the request as they are stored: each with a type and an id, and references replaced by their
+// targets.
 Result<Json> items_of_input(BodyFields& fields, ResponseStore& store) {
     const Json* input = fields.find("input");
     if (!input) return fields.bad("input", "is missing");
@@ -127,8 +127,8 @@ Result<Json> items_of_input(BodyFields& fields, ResponseStore& store) {
     return items;
 }
 
-// Instructions and the developer's words in front are one message: many templates take one system message, at the
-// beginning.
+// Joins instructions and the first developer messages into one message, because many templates accept only one system
+// message at the beginning.
 void join_system(Json& messages) {
     size_t count = 0;
     const auto is_system = [](const Json& message) {
@@ -164,7 +164,7 @@ Result<Json> messages_of(BodyFields& fields, const Json& earlier, const Json& ow
     return std::move(conversation.messages);
 }
 
-// tool_choice in the words of chat completions, with the prompt's names.
+// Returns tool_choice in the form of chat completions, with the prompt's names.
 Result<Json> choice_of(const Json& given, const ClientTools& tools) {
     const auto nested = [](const std::string& name) {
         return Json{{"type", "function"}, {"function", {{"name", name}}}};
@@ -194,7 +194,7 @@ Result<Json> choice_of(const Json& given, const ClientTools& tools) {
     return Json{{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
 }
 
-// A word for the chat template out of the object that this API keeps it in. `others`: what else may stand there.
+// Reads a text from an object field into a template's variable. `others`: reads the other members.
 Status read_word(BodyFields& fields, const char* field, const char* name, const char* variable, ChatRequest& asked,
                  const std::function<Status(BodyFields&)>& others) {
     const Json* object = fields.find(field);
@@ -235,22 +235,23 @@ Result<ClientTools> read_tools(BodyFields& fields, const ServedModel& model, Res
     return known;
 }
 
-// truncation "auto": where the prompt leaves no room, the oldest messages go until it leaves `room` tokens. Whole turns
-// go first. In the last turn its question stays, and the oldest calls go with their results.
+// truncation "auto": if the prompt leaves less than `room` tokens, the oldest messages are removed. Whole turns are
+// removed first. The question of the last turn stays; its oldest calls are removed with their results.
 Result<ChatTurn> fitting_turn(BodyFields& fields, const ServedModel& model, const ChatRequest& asked, int64_t room) {
     const auto made = [&](const ChatRequest& request) { return make_chat_turn(fields, "input", model, request); };
     NIBBLE_TRY(ChatTurn whole, made(asked));
     if (std::ssize(whole.prompt.tokens) < model.context()) return whole;
     const Json& messages = asked.messages;
     const auto role = [&](size_t i) { return text_under(messages[i], "role"); };
-    size_t first = 0, question = messages.size();  // after the system message; the last turn's beginning
+    size_t first = 0, question = messages.size();  // first: after the system message; question: the beginning of the
+                                                   // last turn
     while (first < messages.size() && (role(first) == "system" || role(first) == "developer")) ++first;
     for (size_t i = messages.size(); i-- > first && question == messages.size();)
         if (role(i) == "user") question = i;
     struct Cut {
         size_t keep_from, question;
     };
-    std::vector<Cut> cuts;  // each leaves less than the one before
+    std::vector<Cut> cuts;  // each keeps fewer messages than the one before
     for (size_t i = first + 1; i < messages.size(); ++i)
         if (role(i) == "user" || (i > question && role(i) != "tool")) cuts.push_back({i, question});
     std::optional<ChatTurn> best;
@@ -268,7 +269,7 @@ Result<ChatTurn> fitting_turn(BodyFields& fields, const ServedModel& model, cons
             high = middle;
         } else {
             if (!best && middle + 1 == cuts.size() && std::ssize(turn.prompt.tokens) < model.context())
-                best = std::move(turn);  // less room than was asked for
+                best = std::move(turn);  // leaves less room than requested
             low = middle + 1;
         }
     }
@@ -304,7 +305,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         asked.template_variables = *more;
     }
     NIBBLE_CHECK(read_word(fields, "reasoning", "effort", "reasoning_effort", asked, [](BodyFields& more) -> Status {
-        for (const char* summary : {"summary", "generate_summary"}) {  // none is made
+        for (const char* summary : {"summary", "generate_summary"}) {  // summaries are not made
             std::string kind = "auto";
             NIBBLE_CHECK(more.read(summary, kind));
             if (kind != "auto" && kind != "concise" && kind != "detailed" && kind != "none")
@@ -314,7 +315,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         return more.only("mode", "standard");
     }));
     NIBBLE_CHECK(read_word(fields, "text", "verbosity", "verbosity", asked, [](BodyFields& more) -> Status {
-        more.ignore({"format"});  // read_response_format()
+        more.ignore({"format"});  // read by read_response_format()
         return Ok{};
     }));
     std::string truncation = "disabled";

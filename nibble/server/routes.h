@@ -1,4 +1,4 @@
-// Every route of the server, in one table: what is not in it is 404, a method that a route does not take 405.
+// The table of all routes. A path that is not in it gets 404; a method that the route does not accept gets 405.
 #pragma once
 
 #include "server/exchange.h"
@@ -7,26 +7,26 @@
 
 namespace nibble {
 
-// get: tells; on the HTTP server's thread, whether the model is there or not. post: takes a body; on a thread of the
-// intake, once the model is there. get_or_post: as get, for probes that post. get_or_delete: on a
-// thread of the intake, without a body.
+// The methods of a route, and where it runs. get: on the HTTP server's thread, also while the model is loaded. post:
+// has a body; on an intake thread, once the model is loaded. get_or_post: like get, for probes that use POST.
+// get_or_delete: on an intake thread, without a body.
 enum class RouteMethods : uint8_t { get, post, get_or_post, get_or_delete };
 
 struct Route {
-    std::string_view path;  // "/*" at its end: whatever follows the slash
+    std::string_view path;  // "/*" at the end matches any text after the slash
     RouteMethods methods;
     void (*answer)(ExchangePtr exchange, ModelPtr model);
 
     bool has_path(std::string_view asked) const;
     bool takes(std::string_view method) const;
-    std::string_view allow() const;  // the methods, as the header Allow has them
+    std::string_view allow() const;  // value of the Allow header
 };
 
 std::span<const Route> all_routes();
-// The one that was asked for; null: there is none that takes this, and the client has been told.
+// Returns the requested route; null: there is none, and an error was sent to the client.
 const Route* find_route(HttpExchange& exchange);
 
-// Each answers, or tells the client why not.
+// Each function sends an answer or an error.
 void answer_page(ExchangePtr exchange, ModelPtr model);
 void answer_live(ExchangePtr exchange, ModelPtr model);
 void answer_ready(ExchangePtr exchange, ModelPtr model);

@@ -1,4 +1,4 @@
-// The model that a server serves, with everything that answering needs.
+// The served model with everything that answers need.
 #pragma once
 
 #include "base/json.h"
@@ -14,21 +14,22 @@
 namespace nibble {
 
 struct ServedModel {
-    std::vector<std::string> names;  // at least one; the first stands in answers
-    std::string root;                // the name of the folder or file that it came from
+    std::vector<std::string> names;  // at least one; answers contain the first
+    std::string root;                // name of the folder or file that was loaded
     std::unique_ptr<Engine> engine;
     Tokenizer tokenizer;
-    std::shared_ptr<const ChatFormat> format;  // never null; without the model's chat template it knows a request's own
-    bool control_in_data = false;              // the common behaviour: control tokens count in messages, too
-    std::shared_ptr<GrammarCache> grammars;    // null: answers cannot be held to a grammar
-    Request like;                              // sampling parameters and end tokens where a request says nothing
-    std::vector<std::string> configured_sampling;  // parameters of `like` that generation_config.json gives
-    Json tokenizer_info = Json::object();          // GET /tokenizer_info
+    std::shared_ptr<const ChatFormat> format;  // never null; without the model's chat template, only requests with
+                                               // their own template are possible
+    bool control_in_data = false;  // the usual behavior of servers: text in messages may contain control tokens
+    std::shared_ptr<GrammarCache> grammars;        // null: answers cannot be constrained by a grammar
+    Request like;                                  // default sampling parameters and end tokens
+    std::vector<std::string> configured_sampling;  // parameters of `like` that come from generation_config.json
+    Json tokenizer_info = Json::object();          // response of GET /tokenizer_info
     int64_t created = 0;                           // seconds since 1970
-    std::string license;                           // text; empty: none came with the model
-    Json facts = Json::object();                   // formats by layer, kernels, memory: what the server chose
+    std::string license;                           // text; empty: the model has none
+    Json facts = Json::object();                   // formats by layer, kernels, memory: the server's settings
 
-    // Makes `grammars`. Error: the tokenizer's, of which the model then has none.
+    // Creates `grammars`. Error: the tokenizer cannot be used for grammars; the model then has none.
     Status prepare_grammars() {
         NIBBLE_TRY(auto vocabulary, GrammarVocabulary::of(tokenizer, like.eos, static_cast<size_t>(vocab())));
         grammars = std::make_shared<GrammarCache>(std::move(vocabulary));

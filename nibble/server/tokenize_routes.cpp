@@ -1,4 +1,4 @@
-// POST /tokenize, /detokenize, and the prompts after templating (…/render).
+// POST /tokenize, /detokenize, and the prompts after the chat template (…/render).
 #include "server/chat_turn.h"
 #include "server/routes.h"
 
@@ -49,7 +49,7 @@ Result<Json> detokenized(BodyFields& fields, const ServedModel& model) {
     return Json{{"prompt", model.tokenizer.decode(ids)}};
 }
 
-// NIM's: the prompt after templating, and its tokens. The other fields of the body are not looked at.
+// NIM's route: returns the prompt after the chat template, and its tokens. Other fields of the body are ignored.
 Result<Json> rendered(BodyFields& fields, const ServedModel& model) {
     NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model));
     return Json{{"model", model.names[0]}, {"prompt", turn.prompt.text}, {"prompt_token_ids", turn.prompt.tokens}};

@@ -1,5 +1,6 @@
-// Tools as Anthropic's messages and OpenAI's responses say them, in the words of chat completions, which templates and
-// parsers know (chat/chat_format.h). Errors name the field and the place in it: "'tools': [1].input_schema ...".
+// Translates requests of Anthropic's messages API and OpenAI's responses API to the form of chat completions, which
+// templates and parsers use (chat/chat_format.h). Errors name the field and the place in it: "'tools': [1].input_schema
+// ...".
 #pragma once
 
 #include "server/body_fields.h"
@@ -10,19 +11,21 @@ namespace nibble {
 
 struct MessagesTurn {
     ChatTurn chat;
-    bool thinking = false;  // the client asked for it: reasoning comes as blocks of the answer, else it is left out
+    bool thinking = false;  // the client requested it: reasoning is returned as blocks of the answer; false: it is left
+                            // out
 };
 
-// The request of POST /v1/messages, without sampling.
+// Reads the request of POST /v1/messages, without sampling parameters.
 Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
 
 struct ResponsesTurn {
     ChatTurn chat;
-    std::string input;   // the request's own items, each with a type and an id, as JSON
-    StoredPtr previous;  // the answer that the conversation goes on from; null: none
+    std::string input;   // the request's own items, each with a type and an id, as JSON text
+    StoredPtr previous;  // the previous answer of the conversation; null: none
     size_t most_calls = SIZE_MAX;
 };
-// The request of POST /v1/responses, likewise. most_bytes: of the conversation before, as JSON.
+// Reads the request of POST /v1/responses, without sampling parameters. most_bytes: limit of the earlier conversation
+// as JSON.
 Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel& model, ResponseStore& store,
                                           size_t most_bytes);
 
