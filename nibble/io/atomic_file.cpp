@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-// Makes a rename in the folder survive a power cut.
+// Syncs the folder, so that a rename survives a power cut.
 Status sync_folder(const fs::path& folder) {
     NIBBLE_TRY(auto fd, FileDescriptor::open(folder, O_RDONLY | O_DIRECTORY));
     return fd.sync();
@@ -30,13 +30,14 @@ Status write_and_sync(const FileDescriptor& file, Bytes bytes) {
     return file.sync();
 }
 
-// A name in the folder of `path` that no other writer has. Not the process id: containers that share a disk repeat it.
+// Returns a name in the folder of `path` that no other writer uses. It is random, because containers that share a disk
+// may have equal process ids.
 fs::path temporary_name(const fs::path& path) {
     std::random_device random;
     return folder_of(path) / fmt::format(".{}.{:08x}{:08x}.tmp", path.filename().string(), random(), random());
 }
 
-// Of a temporary_name(): the name of the file that was to be written; empty for any other name.
+// Returns the name of the file for which temporary_name() made `name`; empty: `name` is not such a name.
 std::string_view target_of(std::string_view name) {
     constexpr std::string_view end = ".tmp";
     constexpr size_t digits = 16;
@@ -47,7 +48,7 @@ std::string_view target_of(std::string_view name) {
     return name.substr(1, name.size() - digits - 2);
 }
 
-// Removes what killed writers of the same file left. A writer that lives holds a lock on its file.
+// Removes temporary files that killed writers of the same file left. A living writer holds a lock on its file.
 void remove_abandoned_beside(const fs::path& path) {
     std::error_code error;
     const std::string name = path.filename().string();
@@ -58,13 +59,14 @@ void remove_abandoned_beside(const fs::path& path) {
     }
 }
 
-// A new file with a lock. Whoever cleans up may have taken it for an abandoned one before it was locked.
+// Creates a locked temporary file. Another process may have removed it as abandoned before it was locked, so this is
+// repeated.
 Result<FileDescriptor> new_temporary(const fs::path& path, fs::path& temporary) {
     for (;;) {
         temporary = temporary_name(path);
         NIBBLE_TRY(auto file, FileDescriptor::open(temporary, O_WRONLY | O_CREAT | O_EXCL));
         struct stat info {};
-        // Where the file system has no locks, nobody cleans up either.
+        // On file systems without locks, no process removes abandoned files.
         if (::flock(file.number(), LOCK_EX) != 0 || ::fstat(file.number(), &info) != 0 || info.st_nlink > 0)
             return file;
     }

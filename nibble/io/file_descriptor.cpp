@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t writeback_bytes = int64_t{256} << 10;
 constexpr int64_t mapped_write_bytes = int64_t{64} << 10, page_bytes = 4096;
-constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older kernels refuse it
+constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older kernels return an error
 
 Error system_error(const std::filesystem::path& path, std::string_view action) {
     return fail(ErrorKind::file, "{}: cannot {}: {}", path.string(), action, std::strerror(errno));
 }
 
-// The kernel found no memory behind `bytes`: they lie in the map of a file that became shorter. Reading them here makes
-// base/map_faults.h notice which; errno stays.
+// Called when the kernel could not read `bytes`, because they are in the map of a file that became shorter. Reading
+// them here makes base/map_faults.h record which file. Preserves errno.
 Status check_source(Bytes bytes) {
     const int saved = errno;
     volatile std::byte seen{};
@@ -57,10 +57,10 @@ void FileDescriptor::unmap() {
     mapped_ = {};
 }
 
-// Threads that pwrite to one file wait for its lock: 3.5 GB/s into tmpfs whatever their number, 16 of them reach twice
-// that through a map. The pages are asked for first: where the file system has none this says no, and pwrite finds out
-// why; writing to the map without asking would end in a signal. Then they are let go of, so that the process does not
-// grow by what it writes.
+// Threads that use pwrite on one file wait for its lock: 3.5 GB/s into tmpfs, whatever their number; 16 threads reach
+// twice that through a map. The pages are requested first. If the file system has no space, this fails and pwrite
+// reports the reason; writing to the map directly would raise a signal. Afterwards the pages are released, so that the
+// memory of the process does not grow.
 bool FileDescriptor::write_mapped(Bytes bytes, int64_t offset) const {
     const auto size = static_cast<int64_t>(bytes.size()), file_bytes = static_cast<int64_t>(mapped_.size());
     if (size < mapped_write_bytes || offset < 0 || size > file_bytes - offset) return false;
@@ -89,8 +89,8 @@ Status FileDescriptor::write_at(Bytes bytes, int64_t offset) const {
         bytes = bytes.subspan(n);
         offset += n;
     }
-    // On its way to the device while the next part is computed, or sync() would wait for all of it at the end. Only
-    // advice: what goes wrong here, sync() reports.
+    // Starts writing to the device while the next part is computed; otherwise sync() would wait for everything at the
+    // end. Errors are ignored here, because sync() reports them.
     if (size >= writeback_bytes) ::sync_file_range(fd_, offset - size, size, SYNC_FILE_RANGE_WRITE);
     return Ok{};
 }
@@ -114,7 +114,7 @@ Status FileDescriptor::reserve(int64_t bytes) {
     if (::ftruncate(fd_, bytes) != 0) return system_error(path_, action);
     int failed;
     do {
-        // Not posix_fallocate: where the file system cannot reserve, it writes every block instead.
+        // posix_fallocate is not used: on file systems that cannot allocate space, it writes every block instead.
         failed = bytes > 0 ? ::fallocate(fd_, 0, 0, bytes) : 0;
     } while (failed != 0 && errno == EINTR);
     if (failed != 0 && errno != EOPNOTSUPP && errno != ENOSYS) return system_error(path_, action);

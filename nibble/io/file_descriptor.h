@@ -1,5 +1,4 @@
-// A file descriptor with an owner, and whole reads and writes at an offset. Errors name the path and the system's
-// reason.
+// An owned file descriptor, with complete reads and writes at an offset. Errors name the path and the system's reason.
 #pragma once
 
 #include "base/error.h"
@@ -15,7 +14,7 @@ namespace nibble {
 class FileDescriptor {
 public:
     FileDescriptor() = default;
-    // open(2) with O_CLOEXEC and, if a file is made, mode 0666 less the umask.
+    // Calls open(2) with O_CLOEXEC; a created file gets mode 0666 minus the umask.
     static Result<FileDescriptor> open(const std::filesystem::path& path, int flags);
     FileDescriptor(FileDescriptor&& other) noexcept
         : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), mapped_(std::exchange(other.mapped_, {})) {}
@@ -28,29 +27,29 @@ public:
     ~FileDescriptor();
 
     const std::filesystem::path& path() const { return path_; }
-    int number() const { return fd_; }  // for system calls that this class has no words for; -1 when closed
+    int number() const { return fd_; }  // for system calls without a method here; -1 if closed
     Result<int64_t> size() const;
 
-    // All of `bytes` or an error. Threads may read and write at once.
+    // Read or write all of `bytes`, or return an error. Thread-safe.
     Status write_at(Bytes bytes, int64_t offset) const;
     Status read_at(std::span<std::byte> bytes, int64_t offset) const;
 
-    // Sets the file's size and claims its space, so that a full disk shows now; the new bytes read as zero. Where that
-    // worked and the file is open for both, large writes go through a map.
+    // Sets the file's size and allocates its space, so that a full disk is an error now; new bytes read as zero. If the
+    // space was allocated and the file is open for reading and writing, large writes use a memory map.
     Status reserve(int64_t bytes);
 
-    Status sync() const;  // fsync: data and size are on the device
-    Status close();       // some file systems report a failed write only here
+    Status sync() const;  // fsync: afterwards data and size are on the device
+    Status close();       // some file systems report a failed write only when the file is closed
 
 private:
     FileDescriptor(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
 
-    bool write_mapped(Bytes bytes, int64_t offset) const;  // false: not written, pwrite must
+    bool write_mapped(Bytes bytes, int64_t offset) const;  // false: nothing was written, and pwrite must be used
     void unmap();
 
     std::filesystem::path path_;
     int fd_ = -1;
-    std::span<std::byte> mapped_;  // the whole file, where reserve() claimed its space
+    std::span<std::byte> mapped_;  // the whole file, if reserve() allocated its space
 };
 
 }  // namespace nibble

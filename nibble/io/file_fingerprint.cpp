@@ -35,7 +35,8 @@ Result<std::string> file_fingerprint(const std::filesystem::path& path) {
     if (rest > 0 && rest <= parts * part) {
         for (int64_t at = first; at < size; at += part) NIBBLE_CHECK(add(at, std::min(part, size - at)));
     } else if (rest > 0) {
-        const int64_t last = size - part;  // no overflow: sizes have 63 bits, and the step is taken before the product
+        const int64_t last = size - part;  // no overflow: sizes have 63 bits, and the division comes before the
+                                           // multiplication
         const int64_t step = (last - first) / (parts - 1);
         for (int64_t i = 0; i < parts - 1; ++i) NIBBLE_CHECK(add(first + i * step, part));
         NIBBLE_CHECK(add(last, part));

@@ -21,7 +21,7 @@ Result<int64_t> ggml_tensor_bytes(GgmlType type, std::span<const int64_t> shape)
     return *bytes;
 }
 
-// One pass over the header. Every count is compared with the bytes that are left before anything is allocated for it.
+// Parses the header in one pass. Every count is compared with the remaining bytes before memory is allocated for it.
 class GgufParser {
 public:
     explicit GgufParser(Bytes bytes) : bytes_(bytes) {}
@@ -174,7 +174,7 @@ private:
         for (uint32_t d = 0; d < dims; ++d) {
             NIBBLE_TRY(const int64_t extent, read<int64_t>(what));
             if (extent < 1) return fail("{}: dimension {} is {}", what, d, extent);
-            tensor.shape.insert(tensor.shape.begin(), extent);  // ggml lists the contiguous axis first
+            tensor.shape.insert(tensor.shape.begin(), extent);  // ggml lists the contiguous dimension first
         }
         NIBBLE_TRY(const uint32_t type_id, read<uint32_t>(what));
         const auto type = ggml_type_from_id(type_id);
@@ -194,7 +194,7 @@ private:
         return Ok{};
     }
 
-    // The padding after the last tensor may be missing: llama.cpp's loader reads such files too.
+    // The padding after the last tensor may be missing; llama.cpp's loader accepts such files too.
     Status place_tensors() {
         if (out_.tensors_.empty()) return Ok{};
         const uint64_t data_start = round_up(static_cast<uint64_t>(at_), out_.alignment_);
@@ -241,7 +241,7 @@ Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
     return first;
 }
 
-// Names and keys: llama.cpp, src/llama-model-loader.cpp (llama_split_path, split.no, split.count,
+// Names and keys are those of llama.cpp, src/llama-model-loader.cpp (llama_split_path, split.no, split.count,
 // split.tensors.count).
 Status GgufFile::add_parts(const std::filesystem::path& first) {
     NIBBLE_TRY(const int64_t count, metadata_.integer("split.count"));
@@ -267,7 +267,7 @@ Status GgufFile::add_parts(const std::filesystem::path& first) {
         NIBBLE_TRY(const int64_t all, metadata_.integer("split.tensors.count"));
         if (all != std::ssize(tensors_)) return fail("names {} tensors, its parts have {}", all, tensors_.size());
     }
-    by_name_.clear();  // its keys view names that have moved
+    by_name_.clear();  // its keys refer to names that have moved
     for (size_t i = 0; i < tensors_.size(); ++i)
         if (!by_name_.emplace(tensors_[i].name, i).second)
             return fail("tensor {} appears in two parts", gguf_shown(tensors_[i].name));

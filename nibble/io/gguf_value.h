@@ -1,5 +1,5 @@
-// Metadata values of GGUF files. Scalars are owned; arrays are views: into the file they were read from, or into the
-// caller's vectors when they are on their way into a writer.
+// Metadata values of GGUF files. Scalars are owned. Arrays are views: of the file from which they were read, or of the
+// caller's vectors for a writer.
 #pragma once
 
 #include "base/error.h"
@@ -16,7 +16,7 @@
 
 namespace nibble {
 
-// Numbers as in the file.
+// Types of values, with the numbers of the file format.
 // clang-format off
 enum class GgufValueType : uint32_t {
     u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9, u64 = 10, i64 = 11, f64 = 12,
@@ -24,10 +24,10 @@ enum class GgufValueType : uint32_t {
 // clang-format on
 std::string_view gguf_type_name(GgufValueType type);
 
-// A key, name or string from a file, for a message: quoted, escaped, and short whatever its length.
+// Returns a key, name or string of a file for a message: quoted, escaped, and shortened.
 std::string gguf_shown(std::string_view text);
 
-// Bytes of one value of a fixed-size type; 0 for string and array.
+// Returns the bytes of one value of a fixed-size type; 0 for string and array.
 int gguf_type_bytes(GgufValueType type);
 
 template <class T>
@@ -45,13 +45,13 @@ constexpr GgufValueType gguf_type_of() {
     if constexpr (std::is_same_v<T, double>) return GgufValueType::f64;
 }
 
-// A view of an array of one type. Numbers stay little-endian bytes, unaligned; strings are one view each, so that a
-// vocabulary of 150,000 tokens costs 2.4 MB and no copies.
+// A view of an array of one type. Numbers stay little-endian, unaligned bytes. Strings are one view each, so that a
+// vocabulary of 150,000 tokens needs 2.4 MB and no copies.
 struct GgufArray {
     GgufValueType type = GgufValueType::u32;
     uint64_t count = 0;
-    Bytes raw;                              // numbers and booleans
-    std::vector<std::string_view> strings;  // strings
+    Bytes raw;                              // used for numbers and booleans
+    std::vector<std::string_view> strings;  // used for strings
 
     template <class T>
     static GgufArray of(std::span<const T> values) {
@@ -71,7 +71,7 @@ struct GgufArray {
     }
 };
 
-// The order of the alternatives is the order of GgufValueType.
+// The alternatives have the order of GgufValueType.
 using GgufValue = std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool, std::string,
                                GgufArray, uint64_t, int64_t, double>;
 
@@ -82,27 +82,27 @@ struct GgufKv {
     GgufValue value;
 };
 
-// Keys in file order, unique. Every getter's error names the key, what was wanted and what is there.
+// Keys in file order, unique. Errors of all getters name the key, the expected type and the actual type.
 class GgufMetadata {
 public:
-    // False (and nothing changes) when the key is there already.
+    // Returns false, without a change, if the key exists.
     bool add(std::string key, GgufValue value);
 
     const std::vector<GgufKv>& entries() const { return entries_; }
     const GgufValue* find(std::string_view key) const;
     bool has(std::string_view key) const { return find(key) != nullptr; }
 
-    // Any integer type whose value fits int64: converters differ in width, the value is what counts.
+    // Accepts any integer type whose value fits into int64, because converters use different widths.
     Result<int64_t> integer(std::string_view key) const;
-    Result<double> number(std::string_view key) const;  // f32 or f64
+    Result<double> number(std::string_view key) const;  // accepts f32 or f64
     Result<bool> boolean(std::string_view key) const;
     Result<std::string_view> string(std::string_view key) const;
     Result<const GgufArray*> array(std::string_view key, GgufValueType type) const;
     Result<const std::vector<std::string_view>*> strings(std::string_view key) const;
-    // An array of integers of any width, or one scalar as a single entry.
+    // Accepts an array of integers of any width, or one scalar as a single entry.
     Result<std::vector<int64_t>> integers(std::string_view key) const;
 
-    // The same for keys that may be absent. A key that is there with another type is still an error.
+    // The same for keys that may be absent. A key with another type is still an error.
     Result<int64_t> integer_or(std::string_view key, int64_t fallback) const;
     Result<double> number_or(std::string_view key, double fallback) const;
     Result<bool> boolean_or(std::string_view key, bool fallback) const;

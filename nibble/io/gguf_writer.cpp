@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// Appends values as they lie in the file.
+// Appends values in the byte order of the file.
 class HeaderBuilder {
 public:
     template <class T>
@@ -105,7 +105,7 @@ Result<GgufLayout> GgufLayout::make(const GgufMetadata& metadata, std::vector<Gg
         NIBBLE_CHECK(check_spec(spec));
         if (!names.insert(spec.name).second) return fail("tensor '{}' appears twice", spec.name);
         NIBBLE_TRY(const int64_t bytes, ggml_tensor_bytes(spec.type, spec.shape).within(spec.name));
-        // ggml counts dimensions up to the last one above 1.
+        // ggml omits dimensions after the last one above 1.
         const auto first = std::find_if(spec.shape.begin(), spec.shape.end() - 1, [](int64_t d) { return d != 1; });
         header.put_string(spec.name);
         header.put<uint32_t>(spec.shape.end() - first);

@@ -1,5 +1,5 @@
-// Texts that a user hands over: lines of a file, or standard input. Only regular files are read, so that no FIFO and no
-// device holds a command up; standard input has a limit.
+// Reads texts that a user provides: lines of a file, or standard input. Only regular files are accepted, so that no
+// FIFO or device can block a command; standard input has a size limit.
 #pragma once
 
 #include "base/error.h"
@@ -10,13 +10,13 @@
 
 namespace nibble {
 
-inline constexpr size_t most_input_bytes = size_t{256} << 20;  // of standard input, and of one line
+inline constexpr size_t most_input_bytes = size_t{256} << 20;  // limit of standard input, and of one line
 
-// Every line without its line end (and the file without a byte order mark), numbered from 1. Errors name the file and,
-// of one line, its number.
+// Calls `take` for every line without its line end, numbered from 1; a byte order mark is skipped. Errors name the file
+// and, for a line, its number.
 Status for_each_line(const std::string& path, const std::function<Status(std::string_view line)>& take);
 
-// All of standard input, or of the descriptor given. Error: more than `limit` bytes.
+// Returns all of standard input, or of the given descriptor. Error: more than `limit` bytes.
 Result<std::string> read_standard_input(size_t limit = most_input_bytes, int descriptor = 0);
 
 }  // namespace nibble

@@ -22,7 +22,7 @@ Json identity_line(const JobIdentity& identity) {
     return Json{{"nibble_journal", journal_version}, {"job", std::move(facts)}};
 }
 
-// "recipe and plan: 3f.. was 77..", for the facts that differ.
+// Returns the facts that differ: "recipe and plan: 3f.. was 77..".
 std::string differences(const Json& old_facts, const JobIdentity& identity) {
     std::string text;
     const auto add = [&](std::string_view name, std::string_view before, std::string_view now) {
@@ -88,11 +88,11 @@ Error Journal::start_over(const Error& error) const {
     return fail(ErrorKind::file, "{}; to start over, remove {}", error.message(), path_.parent_path().string());
 }
 
-// Reads line by line: the file of a model with 100,000 tensors is large.
+// Reads line by line, because the file of a model with 100,000 tensors is large.
 Status Journal::load(const JobIdentity& identity) {
     std::string text, buffer(size_t{1} << 20, '\0');
     int64_t line = 0, line_end = 0;
-    std::optional<Error> damaged;  // an error only when whole lines follow
+    std::optional<Error> damaged;  // an error only if complete lines follow
     for (;;) {
         const ssize_t n = ::read(fd_, buffer.data(), buffer.size());
         if (n < 0 && errno == EINTR) continue;
@@ -129,7 +129,7 @@ Status Journal::load(const JobIdentity& identity) {
 std::optional<Json> Journal::finished(int64_t unit) const {
     const auto found = finished_.find(unit);
     if (found == finished_.end()) return std::nullopt;
-    auto line = parse_json(found->second);  // cannot fail: parsed when it was read
+    auto line = parse_json(found->second);  // cannot fail: it was parsed when it was read
     return line.ok() ? std::optional<Json>(std::move((*line)["result"])) : std::nullopt;
 }
 

@@ -1,8 +1,8 @@
-// What a long job has finished so far, on disk: an append-only text file in its output folder, one JSON value per line.
-// The first line says what job this is; each further line is one finished unit and what came of it (of a quantization:
-// the checksums of the stored bytes and its part of the report).
+// A record of the finished parts of a long job on disk: an append-only text file in its output folder with one JSON
+// value per line. The first line identifies the job. Each further line is one finished unit with its result (for a
+// quantization: the checksums of the stored bytes and its part of the report).
 //
-// A process may die between any two bytes of a line: a last line that is incomplete is cut off when the file is opened.
+// A process may be killed while it writes a line, so an incomplete last line is removed when the file is opened.
 #pragma once
 
 #include "base/json.h"
@@ -16,30 +16,30 @@
 
 namespace nibble {
 
-// Named facts; a job continues another only when all are equal. `hash_text` stands for long ones.
+// Named facts about a job. A job continues another only if all facts are equal. Long facts are replaced by their
+// hash_text().
 using JobIdentity = std::vector<std::pair<std::string, std::string>>;
 
-std::string hash_text(std::string_view text);  // XXH3, 16 hexadecimal digits
+std::string hash_text(std::string_view text);  // returns XXH3 as 16 hexadecimal digits
 
 class Journal {
 public:
-    // Opens or starts the journal in `folder`. Errors: the folder belongs to another job (says which facts differ), a
-    // line in the middle is damaged, the file cannot be written.
+    // Opens or starts the journal in `folder`. Errors: the folder belongs to another job (the message lists the facts
+    // that differ), a damaged line before the last one, the file cannot be written.
     static Result<std::unique_ptr<Journal>> open(const std::filesystem::path& folder, const JobIdentity& identity);
     ~Journal();
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;
 
-    // What an earlier run noted last about a unit (the `result` of append), if it finished it.
+    // Returns what an earlier run last recorded for a unit (the `result` of append); no value: it did not finish it.
     std::optional<Json> finished(int64_t unit) const;
-    // Whether any run, this one included, finished it. Not while others append.
+    // Whether any run, including this one, has finished the unit. Not thread-safe with append().
     bool holds(int64_t unit) const { return noted_.contains(unit); }
 
-    // Adds a line; safe from any thread. When the line cannot be written whole, what was written of it is cut off
-    // again.
+    // Adds a line; thread-safe. If the line cannot be written completely, its written part is removed.
     Status append(int64_t unit, Json result);
 
-    // Whether the file is a journal with a finished unit in it; false also when it cannot be read.
+    // Whether the file is a journal with a finished unit; false also if it cannot be read.
     static bool holds_units(const std::filesystem::path& file);
 
     // Files that begin with ".nibble-" are removed when the export is finished (checkpoint/work_folder.h).
@@ -53,9 +53,10 @@ private:
 
     std::filesystem::path path_;
     int fd_;
-    int64_t size_ = 0;  // of the whole lines
+    int64_t size_ = 0;  // bytes of the complete lines
     std::mutex mutex_;
-    std::unordered_map<int64_t, std::string> finished_;  // lines as text: a tenth of the parsed size
+    std::unordered_map<int64_t, std::string> finished_;  // lines as text, which needs a tenth of the memory of parsed
+                                                         // JSON
     std::unordered_set<int64_t> noted_;
 };
 

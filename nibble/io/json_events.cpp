@@ -7,7 +7,7 @@ namespace {
 
 using EventJson = nlohmann::json;
 
-// ASCII without control characters; bytes that are not UTF-8 become \ufffd.
+// Returns ASCII without control characters; bytes that are not UTF-8 become \ufffd.
 std::string escaped(std::string_view text) {
     const std::string quoted = EventJson(text).dump(-1, ' ', true, EventJson::error_handler_t::replace);
     return quoted.substr(1, quoted.size() - 2);
@@ -30,7 +30,7 @@ public:
     bool end_array() { return events_.close_array(); }
     bool key(std::string& k) { return events_.key(k); }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) {
-        // The library's text is "[json.exception.parse_error.101] parse error at line 1, column 2: reason; ...".
+        // The library's message is "[json.exception.parse_error.101] parse error at line 1, column 2: reason; ...".
         const std::string_view what = e.what();
         const size_t cut = what.find(": ");
         const std::string_view reason = cut == what.npos ? what : what.substr(cut + 2);
@@ -44,7 +44,8 @@ private:
 }  // namespace
 
 Status read_json_events(std::string_view text, JsonEvents& events) {
-    // Two things the library lets pass: it takes a zero byte for the end of the text, and it skips a byte order mark.
+    // The library accepts two invalid inputs: it treats a zero byte as the end of the text, and it skips a byte order
+    // mark.
     if (const size_t zero = text.find('\0'); zero != text.npos) return fail("invalid JSON at byte {}: zero byte", zero);
     if (text.starts_with("\xEF\xBB\xBF")) return fail("invalid JSON: starts with a byte order mark");
     Adapter adapter(events);

@@ -16,7 +16,7 @@ constexpr std::string_view single_name = "model.safetensors";
 constexpr std::string_view index_name = "model.safetensors.index.json";
 constexpr size_t index_limit = size_t{256} << 20;  // bytes
 
-// Names in the folder that end so, sorted.
+// Returns the names in the folder with this ending, sorted.
 Result<std::vector<std::string>> names_ending(const fs::path& folder, std::string_view suffix) {
     std::vector<std::string> names;
     std::error_code error;
@@ -27,7 +27,7 @@ Result<std::vector<std::string>> names_ending(const fs::path& folder, std::strin
     return names;
 }
 
-// The index to follow; empty when there is none.
+// Returns the index file to use; empty: there is none.
 Result<std::string> choose_index(const fs::path& folder) {
     NIBBLE_TRY(const auto names, names_ending(folder, ".safetensors.index.json"));
     if (names.empty()) return std::string();
@@ -37,7 +37,7 @@ Result<std::string> choose_index(const fs::path& folder) {
     return names[0];
 }
 
-// Index and shards must say the same.
+// Error: index and shards disagree.
 Status check_index(const ShardIndex& index, const ModelFiles& model) {
     for (const ModelTensor& t : model.tensors()) {
         const std::string& shard = model.shard_names()[t.shard];
@@ -49,7 +49,7 @@ Status check_index(const ShardIndex& index, const ModelFiles& model) {
                         show_name(index.shards[listed->second]));
     }
     if (model.tensors().size() == index.shard_of.size()) return Ok{};
-    const std::string* first = nullptr;  // the least name, so that the message does not depend on hashing
+    const std::string* first = nullptr;  // the smallest name, so that the message does not depend on hashing
     for (const auto& [name, shard] : index.shard_of)
         if (!model.find(name) && (!first || name < *first)) first = &name;
     return fail("tensor {} is in the index but not in its file {}", show_name(*first),

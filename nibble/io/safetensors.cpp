@@ -12,7 +12,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the header length and all data are little-endian");
 
-// The tensors must tile the data section: no overlap, no hole, nothing after the last. Entries are in order of offset.
+// Checks that the tensors tile the data section: no overlap, no hole, nothing after the last one. Entries must be in
+// order of offset.
 Status check_tiling(const std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
     uint64_t covered = 0;
     const SafetensorsEntry* previous = nullptr;
@@ -66,7 +67,7 @@ Result<SafetensorsFile> SafetensorsFile::parse(Bytes bytes) {
         if (!file.by_name_.emplace(e.name, 0).second) return fail("duplicate tensor name {}", show_name(e.name));
     NIBBLE_CHECK(check_tiling(entries, data.size()));
 
-    file.by_name_.clear();  // its keys viewed names that now move
+    file.by_name_.clear();  // its keys refer to names that now move
     file.tensors_.reserve(entries.size());
     for (SafetensorsEntry& e : entries) {
         file.tensors_.push_back(

@@ -134,7 +134,7 @@ public:
     }
 
 private:
-    // Where in the header the next event falls.
+    // Position in the header of the next event.
     enum class At {
         start,
         names,  // inside the outer object
@@ -205,7 +205,7 @@ private:
     At at_ = At::start;
     SafetensorsEntry entry_;
     unsigned fields_ = 0;  // set of Field
-    int offsets_ = 0;      // numbers seen in data_offsets
+    int offsets_ = 0;      // numbers read of data_offsets
     bool seen_metadata_ = false;
     std::string metadata_key_;
 };

@@ -1,5 +1,5 @@
-// The JSON header of a safetensors file as entries, checked one by one; how the entries fit together is the file's
-// concern.
+// Parses the JSON header of a safetensors file into entries and checks each of them; safetensors.cpp checks that they
+// fit together.
 #pragma once
 
 #include "base/dtype.h"
@@ -17,11 +17,11 @@ struct SafetensorsEntry {
     std::string name;
     DType dtype = DType::u8;
     std::vector<int64_t> shape;
-    uint64_t begin = 0, end = 0;  // in the data section; end - begin equals shape times dtype
+    uint64_t begin = 0, end = 0;  // in the data section; end - begin is the size of shape and dtype
 };
 
 struct SafetensorsHeader {
-    std::vector<SafetensorsEntry> entries;  // as listed; names may repeat
+    std::vector<SafetensorsEntry> entries;  // in the order of the header; names may repeat
     std::map<std::string, std::string> metadata;
 };
 

@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-// The declaration order of the reference library's Dtype, which its writer sorts by, highest first.
+// Returns the position in the declaration of the reference library's Dtype; its writer sorts by it, highest first.
 int reference_rank(DType dtype) {
     switch (dtype) {
         case DType::boolean:
@@ -53,7 +53,7 @@ int reference_rank(DType dtype) {
     __builtin_unreachable();
 }
 
-// A JSON string; escapes as the reference library does: only quotes, backslashes and control characters.
+// Returns a JSON string with the reference library's escapes: only quotes, backslashes and control characters.
 Result<std::string> json_string(const std::string& text) {
     try {
         return nlohmann::json(text).dump();
@@ -81,7 +81,7 @@ Result<int64_t> tensor_bytes(const TensorSpec& spec) {
     return *bytes;
 }
 
-// Places in the file order of the reference library; error when a name comes twice.
+// Returns indices in the file order of the reference library. Error: a duplicate name.
 Result<std::vector<size_t>> file_order(const std::vector<TensorSpec>& tensors) {
     std::vector<size_t> order(tensors.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -104,7 +104,7 @@ Result<SafetensorsLayout> SafetensorsLayout::make(std::vector<TensorSpec> tensor
         NIBBLE_TRY(const auto member, metadata_member(metadata));
         json += member;
     }
-    int64_t end = 0;  // of the data so far
+    int64_t end = 0;  // end of the data so far
     for (const size_t i : order) {
         const TensorSpec& spec = tensors[i];
         if (spec.name == safetensors_metadata_key)

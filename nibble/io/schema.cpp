@@ -17,7 +17,7 @@ std::string group_of_key(const std::string& name) {
 
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }  // npos + 1 is 0
 
-// In a cell of a Markdown table.
+// Escapes the text of a Markdown table cell.
 std::string cell(std::string text) {
     for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, 1, '\\');
     return text;

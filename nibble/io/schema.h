@@ -1,9 +1,9 @@
-// The keys of a configuration as one table: name, member, kind of value, help, and whether the key affects the bits of
-// a run. The table gives the parser (errors name file, line and key), overrides of single keys, the identity of a run
-// by value, and the reference of the keys.
+// The keys of a configuration as a table: name, member, kind of value, help, and whether the key affects the bits of a
+// run. The table provides the parser (errors name file, line and key), overrides of single keys, the identity of a run
+// by value, and the reference documentation of the keys.
 //
-//     Schema<Config> s;
-//     s.key("optimizer.clip", number_kind(0, 1e30), at(&Config::optimizer, &Optimizer::clip), "largest norm; 0: none");
+// Schema<Config> s;
+// s.key("optimizer.clip", number_kind(0, 1e30), at(&Config::optimizer, &Optimizer::clip), "largest norm; 0: none");
 #pragma once
 
 #include "base/json.h"
@@ -16,25 +16,25 @@
 
 namespace nibble {
 
-// Sets one key from a place other than the file. `source` takes the place of file and line in messages: "--steps".
+// Sets one key from outside the file. `source` replaces file and line in messages: "--steps".
 struct KeyOverride {
     std::string key, value, source;
 };
-// From "key=value". Error: no '='.
+// Parses "key=value". Error: there is no '='.
 Result<KeyOverride> key_override(std::string_view text, std::string source);
 Result<std::vector<KeyOverride>> key_overrides(const std::vector<std::string>& texts, const std::string& source);
 
-// The keys that a document gives.
+// The keys that a document contains.
 class GivenKeys {
 public:
     bool has(std::string_view key) const { return node(key) != nullptr; }
     bool has_group(std::string_view group) const { return groups_.find(group) != groups_.end(); }
-    // Null: not given.
+    // Returns the node of a key; null: the document does not contain it.
     const YamlNode* node(std::string_view key) const {
         const auto found = nodes_.find(key);
         return found == nodes_.end() ? nullptr : found->second;
     }
-    // "file:line" of a given key.
+    // Returns "file:line" of a key that the document contains.
     std::string where(std::string_view key) const { return node(key)->where(); }
 
 private:
@@ -46,15 +46,15 @@ private:
 // The names of a table's keys: "a.b" is the key b of the group a. `root` of all functions: the document's map.
 class SchemaNames {
 public:
-    // A group may be given as one value, which is then that of its key `key`: "precision: nvfp4".
+    // Permits to write a group as one value, which sets its key `key`: "precision: nvfp4".
     void shorthand(std::string group, std::string key) { shorthands_[std::move(group)] = std::move(key); }
-    // Sets keys in `root`. Errors: a key that is none; a value that is no YAML.
+    // Sets keys in `root`. Errors: an unknown key, a value that is not YAML.
     Status set(YamlNode& root, const std::vector<KeyOverride>& overrides) const;
 
 protected:
     void add(const std::string& name);
     const std::map<std::string, std::string, std::less<>>& shorthands() const { return shorthands_; }
-    // Errors: a key that is none (with the nearest one), a group that is not a map.
+    // Collects the keys of a document. Errors: an unknown key (with the nearest one), a group that is not a map.
     Status collect(const YamlNode& map, const std::string& prefix, GivenKeys& given) const;
 
 private:
@@ -63,22 +63,23 @@ private:
     Error unknown(const YamlNode& at, const std::string& group, const std::string& word) const;
 
     std::set<std::string, std::less<>> names_;
-    std::map<std::string, std::vector<std::string>, std::less<>> children_;  // of each group, in order; "": the top
+    std::map<std::string, std::vector<std::string>, std::less<>> children_;  // children of each group, in order; "":
+                                                                             // the top level
     std::map<std::string, std::string, std::less<>> shorthands_;
 };
 
-// A row of the reference.
+// A row of the reference documentation.
 struct KeyText {
-    std::string name, kind, usual, help;  // usual: the default
+    std::string name, kind, usual, help;  // usual: the default value
     bool bits = true;
 };
 std::string keys_as_text(const std::vector<KeyText>& keys);      // for a terminal
-std::string keys_as_markdown(const std::vector<KeyText>& keys);  // a table
+std::string keys_as_markdown(const std::vector<KeyText>& keys);  // a Markdown table
 
-// Sets the value at "a.b" of a JSON object.
+// Sets the value of "a.b" in a JSON object.
 void set_json_key(Json& object, std::string_view name, Json value);
 
-// Follows pointers to members: at(&A::b, &B::c) of an `a` is a.b.c.
+// Returns a function that follows pointers to members: at(&A::b, &B::c) maps `a` to a.b.c.
 template <class... Members>
 auto at(Members... members) {
     return [=](auto& object) -> auto& { return (object.*....*members); };
@@ -89,15 +90,15 @@ class Schema : public SchemaNames {
 public:
     struct Key {
         std::string name, kind, help;
-        std::optional<std::string> usual;  // what the reference says of the default, instead of its value
+        std::optional<std::string> usual;  // text about the default in the reference, instead of its value
         bool bits = true;
         std::function<Status(const YamlNode&, const std::string& name, Config&)> read;
         std::function<Json(const Config&)> json;
-        std::function<bool(const Config&)> counts;  // empty: always
-        // Why the key has no effect, as the end of a sentence; empty: it has one.
+        std::function<bool(const Config&)> counts;  // empty: always true
+        // Each returns why the key has no effect, as the end of a sentence; empty: it has an effect.
         std::vector<std::function<std::string(const Config&)>> conditions;
 
-        // The bits of a run do not depend on this key, so a run may resume with another value.
+        // Marks a key that does not affect bits, so that a run may be resumed with another value.
         Key& keeps_bits() {
             bits = false;
             return *this;
@@ -106,17 +107,17 @@ public:
             usual = std::move(text);
             return *this;
         }
-        // The value decides bits only where `holds`; to give it elsewhere is no error.
+        // The value affects bits only if `holds`. Setting it otherwise is no error.
         Key& bits_where(std::function<bool(const Config&)> holds) {
             counts = std::move(holds);
             return *this;
         }
-        // The key has an effect only where `holds`; else giving it is an error, "has no effect {otherwise}".
+        // The key has an effect only if `holds`. Setting it otherwise is an error: "has no effect {otherwise}".
         template <class Holds>
         Key& needs(Holds holds, std::string otherwise) {
             return refuses([=](const Config& c) { return holds(c) ? std::string() : "has no effect " + otherwise; });
         }
-        // `why`: empty, or what the error says after the key's name.
+        // `why` returns the text of the error after the key's name; empty: no error.
         Key& refuses(std::function<std::string(const Config&)> why) {
             conditions.push_back(std::move(why));
             return *this;
@@ -141,7 +142,7 @@ public:
         k.json = [json = std::move(kind.json), access](const Config& c) { return json(access(c)); };
         return k;
     }
-    // All keys of another table as those of the group `name`.
+    // Adds all keys of another table to the group `name`.
     template <class Part, class Access>
     void group(const std::string& name, const Schema<Part>& part, Access access) {
         for (const typename Schema<Part>::Key& of : part.keys()) {
@@ -163,9 +164,9 @@ public:
     const std::deque<Key>& keys() const { return keys_; }
     const std::map<std::string, std::string, std::less<>>& group_shorthands() const { return shorthands(); }
 
-    // Reads `root` into `config`, keys in the table's order, so that a later key may refine an earlier one. Keys that
-    // are not given keep their value. Errors: a key that is none (with the nearest one); a value of another kind or
-    // outside its range; a key without effect. `root` outlives what is returned.
+    // Reads `root` into `config` in the order of the table, so that a later key may refine an earlier one. Keys that
+    // are absent keep their value. `root` must outlive the result. Errors: an unknown key (with the nearest one), a
+    // value of another kind or out of range, a key without effect.
     Result<GivenKeys> read(const YamlNode& root, Config& config) const {
         NIBBLE_TRY(GivenKeys given, read_values(root, config, true));
         for (const Key& k : keys_)
@@ -174,11 +175,11 @@ public:
                     return fail("{}: {} {}", given.where(k.name), k.name, why);
         return given;
     }
-    // The same from values that a run stored: nulls and empty texts are no values, and keys without effect no errors.
+    // Reads values that a run stored: nulls and empty texts are ignored, and keys without effect are no errors.
     Result<GivenKeys> read_stored(const YamlNode& root, Config& config) const {
         return read_values(root, config, false);
     }
-    // The values of all keys that affect bits and have an effect, as nested objects.
+    // Returns the values of all keys that affect bits and have an effect, as nested objects.
     Json identity(const Config& config) const {
         Json out = Json::object();
         for (const Key& k : keys_) {
@@ -187,7 +188,7 @@ public:
         }
         return out;
     }
-    // The reference; defaults are those of Config{}.
+    // Returns the reference documentation with the defaults of Config{}.
     std::vector<KeyText> reference() const {
         const Config usual{};
         std::vector<KeyText> out;

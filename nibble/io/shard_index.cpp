@@ -13,7 +13,7 @@ bool stays_in_folder(const std::string& shard) {
     const std::filesystem::path path(shard);
     if (shard.empty() || shard.find('\0') != shard.npos || !path.is_relative() || !path.has_filename()) return false;
     if (path.lexically_normal().native() != shard || path == ".") return false;
-    return *path.begin() != "..";  // in the normal form '..' comes first or not at all
+    return *path.begin() != "..";  // in the normal form, '..' can only be the first part
 }
 
 class IndexReader : public JsonEvents {
@@ -71,7 +71,7 @@ private:
         constexpr int limit = 64;
         return ++depth_ <= limit || stop(fmt::format("nested deeper than {} levels", limit));
     }
-    // Values outside weight_map are skipped, but the whole must be an object and weight_map too.
+    // Values outside weight_map are ignored, but the document and weight_map must be objects.
     bool scalar_allowed(std::string_view what) {
         if (in_map_) return unexpected(what);
         if (depth_ == 0) return stop("the index is not a JSON object");
@@ -82,7 +82,7 @@ private:
 
     int depth_ = 0;
     bool in_map_ = false;
-    std::string top_, key_;  // the last key of the outer object; the last key anywhere
+    std::string top_, key_;  // top_: last key of the outer object; key_: last key at any level
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which shard file holds which tensor.
+// Parses model.safetensors.index.json, which assigns tensors to shard files.
 #pragma once
 
 #include "base/error.h"
@@ -13,15 +13,15 @@
 namespace nibble {
 
 struct ShardIndex {
-    std::vector<std::string> shards;  // sorted; plain paths relative to the index, never out of its folder
-    std::unordered_map<std::string, int> shard_of;  // tensor name -> place in shards
-    // metadata.total_size, bytes, where it is a whole number. Published indexes are often wrong about it: tell, do not
-    // refuse.
+    std::vector<std::string> shards;                // sorted; normalized paths inside the folder of the index
+    std::unordered_map<std::string, int> shard_of;  // tensor name -> index in shards
+    // metadata.total_size in bytes, if it is a whole number. Published indexes often contain a wrong value, so a
+    // mismatch is at most a warning.
     std::optional<int64_t> total_size;
 };
 
-// Errors: no weight_map, a name twice, a value that is not a string, a path that is absolute, has '..' or is not in its
-// plain form. Other members of the object are skipped, as every loader does.
+// Errors: no weight_map, a duplicate name, a value that is not a string, a path that is absolute, contains '..' or is
+// not normalized. Other members of the object are ignored, as in all loaders.
 Result<ShardIndex> parse_shard_index(std::string_view json);
 
 }  // namespace nibble

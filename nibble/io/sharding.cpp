@@ -11,7 +11,8 @@ Result<ShardPlan> plan_shards(std::span<const ShardItem> items, int64_t max_shar
     if (max_shard_bytes < 1) return fail("shard size {}: must be at least 1 byte", max_shard_bytes);
     ShardPlan plan;
     plan.file_of.resize(items.size());
-    // Shards are numbered when they are closed, so one oversized tensor comes before the shard that was open around it.
+    // Shards are numbered when they are closed, so an oversized tensor comes before the shard that was open at that
+    // time.
     std::vector<size_t> open;
     int64_t open_bytes = 0;
     int shards = 0;

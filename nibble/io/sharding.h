@@ -1,6 +1,6 @@
-// Splits a list of tensors over files the way transformers' save_pretrained does (huggingface_hub,
-// serialization/_base.py): in order, a new file when the next tensor would pass the limit; a tensor over the limit gets
-// a file of its own, while the file being filled stays open.
+// Splits a list of tensors over files as transformers' save_pretrained does (huggingface_hub, serialization/_base.py):
+// in order, with a new file when the next tensor would exceed the limit. A tensor over the limit gets its own file; the
+// file that was being filled stays open.
 #pragma once
 
 #include "base/error.h"
@@ -22,17 +22,17 @@ struct ShardItem {
 
 struct ShardPlan {
     std::vector<std::string> files;  // "model.safetensors", or "model-00001-of-00002.safetensors" ...
-    std::vector<int> file_of;        // per item, its place in `files`
+    std::vector<int> file_of;        // index in `files`, one per item
     int64_t total_bytes = 0;
 
     bool needs_index() const { return files.size() > 1; }
 };
 
-// No items: no files. Error: a limit below 1, a negative size, a total beyond 63 bits.
+// Returns the plan; without items it has no files. Errors: a limit below 1, a negative size, a total beyond 63 bits.
 Result<ShardPlan> plan_shards(std::span<const ShardItem> items, int64_t max_shard_bytes = default_max_shard_bytes);
 
-// The text of the index as transformers writes it: {"metadata": {"total_size"}, "weight_map"}, keys sorted, two spaces,
-// ASCII, a newline at the end. Error: a name twice or not UTF-8.
+// Returns the text of the index as transformers writes it: {"metadata": {"total_size"}, "weight_map"}, sorted keys, two
+// spaces, ASCII, a newline at the end. Errors: a name that is duplicate or not UTF-8.
 Result<std::string> shard_index_json(std::span<const ShardItem> items, const ShardPlan& plan);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// What writers of safetensors and of GGUF share: a header that says where every tensor lies, then bytes in any order,
+// Common parts of the safetensors and GGUF writers: a header with the place of every tensor, then bytes in any order,
 // from any thread, across restarts.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace nibble {
 
-// Where tensors lie in a file. Indices are places in the list of tensors.
+// The places of tensors in a file. `tensor` is an index in the list of tensors.
 template <class Tensor>
 class TensorFileLayout {
 public:
@@ -26,7 +26,7 @@ public:
     int64_t offset(size_t tensor) const { return places_[tensor].offset; }  // bytes from the start of the file
     int64_t bytes(size_t tensor) const { return places_[tensor].bytes; }    // without padding
 
-    const std::string& header() const { return header_; }  // the file up to the data
+    const std::string& header() const { return header_; }  // contents of the file before the data
     int64_t file_bytes() const { return file_bytes_; }
 
 protected:
@@ -44,8 +44,8 @@ protected:
 template <class Layout>
 class TensorFileWriter {
 public:
-    // A new file (an old one is emptied) with its header written and its space reserved, zero where nothing is written:
-    // a disk too small is an error here.
+    // Creates a file (an existing one is emptied), writes its header and allocates its space, which reads as zero until
+    // it is written. Error: the disk is too small, or the file cannot be written.
     static Result<TensorFileWriter> create(const std::filesystem::path& path, Layout layout) {
         NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR | O_CREAT | O_TRUNC));
         NIBBLE_CHECK(file.reserve(layout.file_bytes()));
@@ -53,8 +53,8 @@ public:
         return TensorFileWriter(std::move(file), std::move(layout));
     }
 
-    // The file of an interrupted create(): error unless it has this layout's header and size. Which tensors it already
-    // holds is for the caller's journal to know.
+    // Opens the file of an interrupted create(). Error: it has another header or size. The caller's journal must record
+    // which tensors it already contains.
     static Result<TensorFileWriter> reopen(const std::filesystem::path& path, Layout layout) {
         NIBBLE_TRY(auto file, FileDescriptor::open(path, O_RDWR));
         NIBBLE_TRY(const int64_t size, file.size());
@@ -70,8 +70,8 @@ public:
     const Layout& layout() const { return layout_; }
     const std::filesystem::path& path() const { return file_.path(); }
 
-    // Bytes [offset, offset + size) of one tensor. Threads may call both at once; parts written at once must not
-    // overlap.
+    // Write or read bytes [offset, offset + size) of one tensor. Thread-safe; concurrent writes must not overlap.
+    // Errors: a range outside the tensor, input and output errors.
     Status write(size_t tensor, int64_t offset, Bytes bytes) const {
         NIBBLE_CHECK(check_range(tensor, offset, bytes.size()));
         return file_.write_at(bytes, layout_.offset(tensor) + offset);
@@ -81,10 +81,10 @@ public:
         return file_.read_at(bytes, layout_.offset(tensor) + offset);
     }
 
-    // What was written survives a power cut. Call before a journal says so.
+    // Ensures that everything written survives a power cut. Call it before a journal records the writes.
     Status sync() const { return file_.sync(); }
 
-    // Syncs and closes; the writer is of no further use. It does not know whether every tensor was written.
+    // Syncs and closes the file; the writer cannot be used afterwards. Does not check that every tensor was written.
     Status finish() {
         NIBBLE_CHECK(file_.sync());
         return file_.close();

@@ -1,4 +1,4 @@
-// Kinds of values of configuration keys: how one is read, written as JSON, and described.
+// Kinds of configuration values: how a value is parsed, written as JSON, and described.
 #pragma once
 
 #include "base/json.h"
@@ -19,39 +19,39 @@ namespace nibble {
 template <class T>
 struct ValueKind {
     std::string text;  // for the reference: "at least 1"
-    // Error: "file:line: NAME must be ..., not 'text'".
+    // Parses a value. Error: "file:line: NAME must be ..., not 'text'".
     std::function<Result<T>(const YamlNode& node, const std::string& name)> read;
-    // The value, the same for all spellings of it; null: none.
+    // Returns the value as JSON, the same for all spellings; null: no value.
     std::function<Json(const T& value)> json;
 };
 
 ValueKind<bool> flag_kind();
-ValueKind<int64_t> count_kind(int64_t least);  // a smaller value of a field means that none was given
+ValueKind<int64_t> count_kind(int64_t least);  // a smaller value in a field stands for "not set"
 ValueKind<uint64_t> seed_kind();               // at least 0
 ValueKind<double> number_kind(double least, double most);
 ValueKind<std::string> text_kind();   // one line, not empty
 ValueKind<std::string> lines_kind();  // any text
-// A path is stored in normal form without a trailing slash: "x" for "./x/".
+// Paths are stored in normal form without a trailing slash: "x" for "./x/".
 ValueKind<std::filesystem::path> path_kind();
 
-// One of these words. Several words may have one value; the first one is its name.
+// One of these words. Several words may have the same value; the first one is its name.
 template <class T>
 ValueKind<T> word_kind(std::vector<std::pair<std::string_view, T>> words);
 // One of these words, which name the values of an enumeration in order.
 template <class Enum>
 ValueKind<Enum> enum_kind(std::span<const std::string_view> names);
-// The kind, or null for none.
+// The given kind, or null for no value.
 template <class T>
 ValueKind<std::optional<T>> optional_kind(ValueKind<T> kind);
-// A list of values of the kind. `of`: "names", for messages; with `least` items.
+// A list of at least `least` values of the kind. `of`: name of the items in messages: "names".
 template <class T>
 ValueKind<std::vector<T>> list_kind(ValueKind<T> kind, std::string of, size_t least = 0);
 
-// The position of the node's word in `words`. Error: it is none of them, with the nearest one.
+// Returns the index of the node's word in `words`. Error: it is not among them; suggests the nearest one.
 Result<size_t> word_position(const YamlNode& node, const std::string& name, const std::vector<std::string>& words);
-// "a, b or c"
+// Returns "a, b or c".
 std::string words_text(const std::vector<std::string>& words);
-// A default in the reference: "none" for null, texts without quotes.
+// Returns the text of a default for the reference: "none" for null, texts without quotes.
 std::string default_text(const Json& value);
 
 template <class T>

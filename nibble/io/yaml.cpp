@@ -19,13 +19,13 @@ namespace {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-// Thrown through yaml-cpp's parser, caught at the door.
+// Thrown through yaml-cpp's parser and caught by the calling functions.
 struct Refused {
     Error error;
 };
 
-// Builds the tree from the parser's events: yaml-cpp's own nodes would neither bound the size that aliases expand to,
-// nor stop at documents without end (which some broken flow collections make of it).
+// Builds the tree from the parser's events. yaml-cpp's own nodes would not limit the size to which aliases expand, and
+// would not stop at endless documents (which some damaged flow collections cause).
 class TreeBuilder : public YAML::EventHandler {
 public:
     explicit TreeBuilder(const std::string& file) : file_(std::make_shared<const std::string>(file)) {}
@@ -78,7 +78,7 @@ private:
     struct Open {
         YamlNode node;
         YAML::anchor_t anchor;
-        std::optional<std::string> key;  // of a map: read, its value not yet
+        std::optional<std::string> key;  // key of a map whose value has not been read
         int key_line = 0;
     };
 
@@ -141,7 +141,7 @@ private:
         } else if (!parent.key) {
             refuse("{}: a key must be a word or a number", node.where());
         } else {
-            // An alias carries the line of its anchor; the key's line serves messages better.
+            // An alias has the line of its anchor; the line of the key is more useful in messages.
             node.line = parent.key_line;
             parent.node.entries.push_back({*std::move(parent.key), std::move(node)});
             parent.key.reset();
