@@ -9,14 +9,14 @@ namespace {
 
 constexpr std::string_view blank = " \t\r\n";
 
-// Bytes at the end of `text` that a tag may begin with.
+// Returns the number of bytes at the end of `text` that may be the beginning of a tag.
 size_t tag_begins(std::string_view text, std::string_view tag) {
     for (size_t n = std::min(text.size(), tag.empty() ? 0 : tag.size() - 1); n > 0; --n)
         if (text.ends_with(tag.substr(0, n))) return n;
     return 0;
 }
 
-// `text` without white space at its end.
+// Returns the length of `text` without trailing white space.
 size_t without_end(std::string_view text) {
     const size_t last = text.find_last_not_of(blank);
     return last == text.npos ? 0 : last + 1;
@@ -43,7 +43,7 @@ void AnswerScanner::finish(std::vector<AnswerPart>& parts, bool cut_off) {
     }
 }
 
-// One step; false: more text is needed, or at the end nothing is left.
+// Makes one step. Returns false if more text is needed or, at the end, nothing is left.
 bool AnswerScanner::advance(std::vector<AnswerPart>& parts, bool last) {
     switch (state_) {
         case State::begin: {  // reasoning, if the answer begins with its tag
@@ -96,7 +96,7 @@ bool AnswerScanner::reason(std::vector<AnswerPart>& parts, bool last) {
         return false;
     }
     pending_.erase(0, end + format_.think_end.size());
-    // White space between reasoning and content belongs to neither.
+    // White space between reasoning and content is dropped.
     said_ = false;
     format_.thinking = true;
     state_ = format_.tools && format_.tools->begin.empty() ? State::content_begin : State::content;
@@ -130,7 +130,7 @@ bool AnswerScanner::talk(std::vector<AnswerPart>& parts, bool last) {
     return true;
 }
 
-// pending_ begins with the tag that opens calls, or with what is not read of them.
+// pending_ begins with the tag that opens calls, or with text of calls that is not parsed yet.
 bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     if (!reader_) {
         reader_ = std::make_unique<ToolCallReader>(*format_.tools, format_.tool_list);
@@ -154,7 +154,7 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     reader_.reset();
     state_ = State::content;
     if (outcome == ToolCallReader::Outcome::over) {
-        // White space around calls is no content.
+        // White space around calls is not content.
         said_ = false;
         format_.thinking = true;
     } else if (const size_t tag = format_.tools->begin.size(); tag > 0 && !dropped) {
@@ -165,8 +165,8 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     return true;
 }
 
-// Returns whether pending_ is the beginning of a call. Without an opening tag, an object is
-// one if its first key can be "name".
+// Returns whether pending_ is the beginning of a call. In formats without an opening tag, an object is one if its first
+// key can be "name".
 bool AnswerScanner::begins_call() const {
     if (!format_.tools->begin.empty() || calls_ > 0 || pending_.find("<|python_tag|>") != std::string::npos)
         return true;

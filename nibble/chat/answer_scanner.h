@@ -1,5 +1,5 @@
-// Cuts the text of an answer into reasoning, content and tool calls, for one format. What may still become a tag is
-// held back, and so is white space that a tag would swallow.
+// Divides the text of an answer into reasoning, content and tool calls, for one format. Holds back text that may become
+// a tag, and white space that a tag would remove.
 #pragma once
 
 #include "chat/answer_parser.h"
@@ -14,12 +14,12 @@
 namespace nibble {
 
 struct AnswerFormat {
-    std::string think_begin, think_end;  // empty: no reasoning
-    bool thinking = false;               // the answer begins inside of reasoning
-    const ToolFormat* tools = nullptr;   // null: calls are not looked for
-    Json tool_list;                      // of the request
-    std::string id_seed;                 // random, of one answer: ids of calls are made of it and the call's index
-    bool short_ids = false;              // nine letters and digits, as Mistral's templates demand
+    std::string think_begin, think_end;  // empty: the format has no reasoning
+    bool thinking = false;               // the answer begins inside reasoning
+    const ToolFormat* tools = nullptr;   // null: calls are not recognized
+    Json tool_list;                      // tools of the request
+    std::string id_seed;                 // random text per answer, from which, with the index of a call, its id is made
+    bool short_ids = false;              // ids have nine letters and digits, as Mistral's templates require
 };
 
 class AnswerScanner {
@@ -41,9 +41,9 @@ private:
     State state_ = State::begin;
     std::string pending_;
     bool cut_off_ = false;
-    bool said_ = false;                       // something of the current reasoning or content was given
-    std::unique_ptr<ToolCallReader> reader_;  // while calls are read
-    size_t calls_ = 0, calls_before_ = 0;     // given; and before this reader's
+    bool said_ = false;                       // text of the current reasoning or content was returned
+    std::unique_ptr<ToolCallReader> reader_;  // set while calls are read
+    size_t calls_ = 0, calls_before_ = 0;     // calls that were returned, and those before this reader's
 };
 
 }  // namespace nibble

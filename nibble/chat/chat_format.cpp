@@ -13,7 +13,7 @@ namespace {
 struct ReasoningFormat {
     std::string_view name, begin, end;
 };
-// Models differ in whether the template or the model writes the opening tag, which the prompt shows.
+// In some models the template writes the opening tag, in others the model; the prompt shows which.
 constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
                                               {"deepseek_r1", "<think>", "</think>"},
                                               {"qwen3", "<think>", "</think>"},
@@ -30,13 +30,14 @@ bool uses_tools(const ChatRequest& request) {
     return request.tools.is_array() && !request.tools.empty() && request.tool_choice != ToolChoice::none;
 }
 
-// Whether the calls of a tool are held to its schema or grammar although the model need not call it.
+// Whether calls of a tool must match its schema or grammar even if the model need not call it.
 bool is_held(const Json& tool, const InputGrammars& grammars) {
     const Json& function = tool["function"];
     return function.value("strict", Json()) == true || grammars.contains(function["name"].get<std::string>());
 }
 
-// The tools that an answer may call. Where calls are free, the arguments of a tool that is not held are any object.
+// Returns the tools that an answer may call. If calls are voluntary, the arguments of an unconstrained tool may be any
+// object.
 Json callable_tools(const ChatRequest& request) {
     Json tools = Json::array();
     for (const Json& tool : request.tools) {
@@ -63,9 +64,9 @@ bool is_special_text(const Tokenizer& tokenizer, std::string_view text) {
     return id && tokenizer.is_special(*id);
 }
 
-// A text that neither the data nor the template holds. It stands at the end of the last message while the template
-// runs, as in transformers, and shows where that message ends. Its last character is a space: a template that removes
-// it removes spaces at the end of messages.
+// Returns a text that occurs neither in the data nor in the template. It is put at the end of the last message while
+// the template runs, as in transformers, to find where that message ends. Its last character is a space, which shows
+// whether the template strips spaces at the end of messages.
 std::string final_mark(const Json& data, std::string_view source) {
     const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
     std::string mark;
@@ -74,7 +75,7 @@ std::string final_mark(const Json& data, std::string_view source) {
     return mark + " ";
 }
 
-// Cuts the mark and everything after it.
+// Removes the mark and everything after it.
 Status cut_at(const std::string& mark, Rendering& rendering) {
     const size_t at = rendering.text.rfind(mark.substr(0, mark.size() - 1));
     if (at == std::string::npos)
@@ -207,13 +208,13 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
                    Grammar::from_structure(
                        tool_structure(*format, tools, most, source, tokenizer_, request.input_grammars), answer_schema)
                        .within("tools"));
-        // Calls of a format without an opening tag look like any JSON, which a free answer may be.
+        // In a format without an opening tag, calls look like any JSON, which a free answer may contain.
         if (demanded || !format->begin.empty()) grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
         if (!demanded) opening = format->begin;
     }
     std::optional<ReasoningGate> gate;
     const ReasoningFormat* format = find_reasoning(reasoning_);
-    // A template that was told not to think has written an empty reasoning.
+    // A template that disables thinking has written an empty reasoning part.
     if (format && !without_end_blanks(prompt.text).ends_with(format->end) && (grammar || request.reasoning_budget)) {
         gate.emplace();
         gate->open = prompt.thinking;

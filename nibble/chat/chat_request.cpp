@@ -1,4 +1,4 @@
-// What a client may send as a conversation, checked before a template sees it.
+// Checks and normalizes the messages and tools of a request before a template reads them.
 #include "chat/chat_request.h"
 
 #include "base/utf8.h"
@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t most_name = 128;  // Anthropic's limit; the name of a namespace and the name in it fit, too
+constexpr size_t most_name = 128;  // Anthropic's limit; a namespace with a name in it fits, too
 
 bool good_name(const std::string& name) {
     return !name.empty() && name.size() <= most_name && std::all_of(name.begin(), name.end(), [](char c) {
@@ -44,8 +44,8 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
     return out;
 }
 
-// A call of a custom tool, {"type": "custom", "custom": {"name", "input"}}, as the call of a function that takes a
-// text.
+// Converts a call of a custom tool, {"type": "custom", "custom": {"name", "input"}}, to the call of a function with a
+// text parameter.
 Status read_custom_call(Json& call, const std::string& where) {
     if (!call.is_object() || call.value("type", Json()) != "custom") return Ok{};
     const Json custom = call.value("custom", Json());
@@ -59,8 +59,8 @@ Status read_custom_call(Json& call, const std::string& where) {
     return Ok{};
 }
 
-// Arguments come as a text of JSON; templates want the object that it says. A text that says none stays a text: models
-// write such calls (max_tokens cuts them, or the JSON is wrong), and a conversation with one of them has to go on.
+// Arguments are JSON text; templates expect the object. Text that is not an object is kept: models write such calls
+// (cut off by max_tokens, or invalid JSON), and a conversation with one must be able to continue.
 Status read_calls(Json& calls, const std::string& where) {
     if (!calls.is_array()) return fail("{}: is not a list of calls", where);
     for (size_t i = 0; i < calls.size(); ++i) {
@@ -85,8 +85,8 @@ Status read_calls(Json& calls, const std::string& where) {
     return Ok{};
 }
 
-// The deprecated words for calls and results, in today's: function_call is a list of one call, and a message of
-// `function` is the result of the call before it.
+// Converts the deprecated function_call to a list of one call, and a message of `function` to the result of the call
+// before.
 void modernize(Json& message, std::string& call_id, size_t number) {
     const Json* old = at_key(message, "function_call");
     if (message["role"] == "assistant" && old && !at_key(message, "tool_calls")) {
@@ -105,7 +105,7 @@ void modernize(Json& message, std::string& call_id, size_t number) {
 Result<Json> checked_messages(const Json& messages, bool keep_developer) {
     if (!messages.is_array() || messages.empty()) return fail("messages: is not a list with at least one message");
     Json out = Json::array();
-    std::string call_id;  // of the last deprecated call
+    std::string call_id;  // id of the last deprecated call
     for (size_t i = 0; i < messages.size(); ++i) {
         const std::string where = fmt::format("messages[{}]", i);
         if (!messages[i].is_object()) return fail("{}: is not an object", where);
@@ -191,7 +191,7 @@ std::string tool_name(const Json& tool) {
     return name.is_string() ? name.get<std::string>() : std::string();
 }
 
-// {"mode", "tools"}: of the request's tools only these stay, so that the model is told of no others.
+// Parses {"mode", "tools"} and removes all other tools of the request, so that the prompt contains only these.
 Status allow_tools(const Json& allowed, ChatRequest& request) {
     if (!allowed.is_object() || !allowed.contains("tools") || !allowed["tools"].is_array())
         return fail("tool_choice.allowed_tools: is not {{\"mode\", \"tools\"}}");

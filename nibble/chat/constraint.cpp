@@ -49,7 +49,7 @@ std::vector<uint32_t> AnswerConstraint::closing_tokens(const std::string& text) 
     return out;
 }
 
-// Without the mark of control tokens.
+// Returns a token's text without the prefix that marks control tokens.
 std::string_view AnswerConstraint::text_of(uint32_t token) const {
     std::string_view text = vocabulary_->text(token);
     if (text.starts_with('\xFF')) text.remove_prefix(1);
@@ -64,7 +64,8 @@ std::optional<std::string_view> AnswerConstraint::behind_end(std::string& joined
     return without_white(std::string_view(joined).substr(at + gate_->end.size()));
 }
 
-// Whether an answer that began as tail_ and goes on with the token may still begin with the tag that opens reasoning.
+// Whether an answer that began with tail_ and continues with the token may still begin with the tag that opens
+// reasoning.
 bool AnswerConstraint::begins_reasoning(uint32_t token) const {
     const std::string_view text = text_of(token);
     if (text.empty()) return false;
@@ -82,13 +83,14 @@ bool AnswerConstraint::may_begin(std::string_view text) const {
     return copy.accept_bytes(text);
 }
 
-// In a free answer: tokens that complete the opening and go on with what the grammar does not have.
+// Clears, in a free answer, tokens that complete the opening and continue with text that the grammar does not allow.
 void AnswerConstraint::clear_wrong_openings(std::span<uint32_t> allowed) const {
     for (const uint32_t t : opening_->closing)
         if (!may_begin(tail_ + std::string(text_of(t)))) allowed[t / 32] &= ~(1u << (t % 32));
 }
 
-// `text`: the end of the free answer so far. False, and nothing changes: the grammar refuses what follows the opening.
+// `text`: the end of the free answer so far. Returns false, without a change, if the grammar does not allow the text
+// after the opening.
 bool AnswerConstraint::go_on_free(std::string text) {
     if (const size_t at = text.find(opening_->text); at != text.npos) {
         GrammarMatcher copy = *start_;
@@ -135,7 +137,7 @@ void AnswerConstraint::end_reasoning() {
     phase_ = opening_ ? Phase::free : Phase::answer;
 }
 
-// `text` was said inside of reasoning and does not end it.
+// Adds `text`, which is inside reasoning and does not end it.
 void AnswerConstraint::think(std::string_view text) {
     phase_ = Phase::reasoning;
     tail_ += text;
@@ -174,7 +176,7 @@ bool AnswerConstraint::accept(int32_t token) {
         case Phase::before:
             break;
     }
-    // The answer, or the opening tag, or what may become either.
+    // The text is the answer, or the opening tag, or may become either.
     const bool opens = begins_reasoning(id);
     if (opening_ && !opens) return go_on_free(tail_ + std::string(text_of(id)));
     std::optional<GrammarMatcher> answer = matcher_;

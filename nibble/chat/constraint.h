@@ -1,5 +1,5 @@
-// Constrains an answer token by token: reasoning that ends within its budget, then a grammar, which may begin
-// only where a text appears that opens it.
+// Constrains an answer token by token: reasoning that ends within its budget, then a grammar, which may begin only
+// after a given opening text.
 #pragma once
 
 #include "grammar/matcher.h"
@@ -13,27 +13,27 @@
 
 namespace nibble {
 
-// Where reasoning ends. The texts are searched for in the bytes of the answer.
+// Detects the end of reasoning. The texts are searched for in the bytes of the answer.
 struct ReasoningGate {
-    bool open = true;                 // the answer begins inside of reasoning
-    std::string begin;                // else: reasoning begins with this text, if the answer begins with it
+    bool open = true;                 // the answer begins inside reasoning
+    std::string begin;                // if not open: reasoning begins with this text, if the answer begins with it
     std::string end;                  // "</think>"
-    std::vector<int32_t> end_tokens;  // tokens that say `end` where the budget is spent
-    std::optional<int64_t> budget;    // tokens of reasoning; none: unlimited
+    std::vector<int32_t> end_tokens;  // tokens that write `end` when the budget is used up
+    std::optional<int64_t> budget;    // most tokens of reasoning; no value: unlimited
 };
 
-// Has the functions of serve's TokenConstraint (serve/request.h; serve/answer_constraint.h joins the two). A copy is
-// independent and cheap. Used by one thread at a time.
+// Has the functions of serve's TokenConstraint (serve/request.h; serve/answer_constraint.h connects them). A copy is
+// independent and cheap. Not thread-safe.
 class AnswerConstraint {
 public:
-    // Either may be missing. `opening`: after the reasoning, the answer is free until this text appears in it, with
-    // which every text of the grammar begins, as characters or as a control token; empty: the grammar holds all of the
-    // answer. Preconditions: gate->end is not empty; an opening comes with a grammar.
+    // Gate and grammar are optional. `opening`: a text with which every text of the grammar begins, as characters or as
+    // a control token. After the reasoning, the answer is free until this text appears; empty: the grammar applies to
+    // the whole answer. Preconditions: gate->end is not empty; an opening requires a grammar.
     AnswerConstraint(std::optional<ReasoningGate> gate, std::shared_ptr<const GrammarTokens> grammar,
                      std::shared_ptr<const GrammarVocabulary> vocabulary, const std::string& opening = {});
 
-    // Sets the bits of the tokens that may follow and clears all others. End tokens are never set where a grammar is
-    // followed; while the answer is free, every bit is set.
+    // Sets the bits of the tokens that may follow and clears all others. End tokens are never set while the grammar
+    // applies; while the answer is free, every bit is set.
     void mask(std::span<uint32_t> allowed) const;
     bool accept(int32_t token);
     bool may_end() const;
@@ -55,19 +55,20 @@ private:
     bool begins_reasoning(uint32_t token) const;
     void think(std::string_view text);
     void end_reasoning();
-    // Whether an answer may begin with `text`, directly after the reasoning.
+    // Whether an answer may begin with `text` directly after the reasoning.
     bool may_begin(std::string_view text) const;
     void clear_wrong_openings(std::span<uint32_t> allowed) const;
     bool go_on_free(std::string text);
 
     std::shared_ptr<const Gate> gate_;
     std::shared_ptr<const GrammarVocabulary> vocabulary_;
-    std::shared_ptr<const Opening> opening_;         // null: the grammar holds from the beginning
-    std::optional<GrammarMatcher> start_, matcher_;  // after the opening; where the answer is, if it is of the grammar
+    std::shared_ptr<const Opening> opening_;         // null: the grammar applies from the beginning
+    std::optional<GrammarMatcher> start_, matcher_;  // start_: after the opening; matcher_: current state, if the
+                                                     // answer is inside the grammar
     Phase phase_ = Phase::answer;
     std::string tail_;     // the last bytes, in which a tag may begin
     int64_t thought_ = 0;  // tokens of reasoning
-    size_t ending_ = 0;    // of gate_->end_tokens that were said
+    size_t ending_ = 0;    // written tokens of gate_->end_tokens
 };
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// Which tokens steer a model, and so must not come from what a user, a tool or a document wrote.
+// The control tokens of a model, which must not come from text of users, tools or documents.
 #pragma once
 
 #include "text/tokenizer.h"
@@ -7,8 +7,9 @@
 
 namespace nibble {
 
-// Added tokens in brackets that the tokenizer does not call special ("<think>", "[TOOL_CALLS]"), sorted: for
-// EncodeOptions::control, which adds the special ones. Runs of white space and words among added tokens are text.
+// Returns the added tokens in brackets that the tokenizer does not mark as special ("<think>", "[TOOL_CALLS]"), sorted:
+// the value for EncodeOptions::control, which adds the special tokens. Added tokens that are white space or words are
+// text.
 std::vector<TokenId> control_tokens(const Tokenizer& tokenizer);
 
 }  // namespace nibble

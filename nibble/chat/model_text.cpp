@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// bos_token and its like, which tokenizer_config.json writes as a text or as {"content": text}.
+// Returns bos_token and similar values, which tokenizer_config.json contains as a text or as {"content": text}.
 Json special_tokens(const Json& config) {
     Json variables = Json::object();
     if (!config.is_object()) return variables;

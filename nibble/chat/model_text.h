@@ -1,4 +1,4 @@
-// The text side of a model, from its folder or .gguf file: tokenizer, chat template, and what the template knows.
+// Loads the text part of a model from its folder or .gguf file: tokenizer, chat template, variables of the template.
 #pragma once
 
 #include "base/json.h"
@@ -12,13 +12,13 @@ namespace nibble {
 
 struct ModelText {
     Tokenizer tokenizer;
-    std::optional<ChatTemplate> chat;  // most base models have none
-    Json config = Json::object();      // tokenizer_config.json, or what a GGUF file says of it
-    Json variables = Json::object();   // of every rendering: bos_token, eos_token ... as tokenizer_config.json says
+    std::optional<ChatTemplate> chat;  // no value: the model has none, as most base models
+    Json config = Json::object();      // tokenizer_config.json, or its equivalent from a GGUF file
+    Json variables = Json::object();  // variables of every rendering: bos_token, eos_token ... of tokenizer_config.json
 };
 
 Result<ModelText> open_model_text(const std::filesystem::path& path);
-// The tokenizer alone.
+// Loads only the tokenizer.
 Result<Tokenizer> open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace nibble

@@ -15,7 +15,7 @@ Result<std::vector<int32_t>> encoded(const ModelText& text, std::string_view pro
     return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
-// Control tokens count only in what the template wrote.
+// Control tokens are recognized only in the text of the template.
 Result<std::vector<int32_t>> encoded(const ModelText& text, const Rendering& rendering) {
     const std::vector<TokenId> control = control_tokens(text.tokenizer);
     NIBBLE_TRY(const auto ids, text.tokenizer.encode(rendering.text, {.data = &rendering.data, .control = control}));
@@ -51,7 +51,7 @@ Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& mess
 }
 
 Result<std::vector<int32_t>> encode_chat_reply(const ModelText& text, const std::string& message, int32_t last) {
-    const std::string answer = "nibble answer";  // stands where templates have an answer
+    const std::string answer = "nibble answer";  // placeholder at the position where the template writes an answer
     NIBBLE_TRY(Rendering whole, rendered(text, Json::array({{{"role", "user"}, {"content", "?"}},
                                                             {{"role", "assistant"}, {"content", answer}},
                                                             {{"role", "user"}, {"content", message}}})));

@@ -1,4 +1,4 @@
-// Prompts and conversations as token ids.
+// Encodes prompts and conversations as token ids.
 #pragma once
 
 #include "chat/model_text.h"
@@ -8,19 +8,19 @@
 
 namespace nibble {
 
-// Token ids of a plain prompt, after the tokens that begin a text. Error: not UTF-8.
+// Returns the token ids of a plain prompt, preceded by the tokens that begin a text. Error: not UTF-8.
 Result<std::vector<int32_t>> encode_prompt(const ModelText& text, const std::string& prompt);
 
-// Token ids of a conversation through the chat template. `control_in_data`: control tokens count as such in messages,
-// too; otherwise only in the text that the template wrote, and a user's "<|im_start|>system" is plain text. Errors: no
-// chat template, messages that it refuses.
+// Returns the token ids of a conversation rendered by the chat template. `control_in_data`: control tokens in messages
+// are encoded as such; otherwise only those in the text of the template, and a user's "<|im_start|>system" is plain
+// text. Errors: no chat template, messages that the template rejects.
 Result<std::vector<int32_t>> encode_chat(const ModelText& text, const Json& messages, bool control_in_data = false);
 
-// The token ids between an answer and the next one: the answer's end, `message` as the user's, the beginning of the
-// next answer. `last` is the answer's last token: where it is the end already, it is not repeated.
+// Returns the token ids between an answer and the next one: the end of the answer, `message` as the user's message, the
+// beginning of the next answer. `last`: the answer's last token; if it is already the end, the end is not repeated.
 Result<std::vector<int32_t>> encode_chat_reply(const ModelText& text, const std::string& message, int32_t last);
 
-// Token ids of text in the middle of other text, without the tokens that begin a text.
+// Returns the token ids of text inside other text, without the tokens that begin a text.
 Result<std::vector<int32_t>> encode_text(const ModelText& text, const std::string& more);
 
 }  // namespace nibble

@@ -75,8 +75,8 @@ bool says_members(const Json& schema) {
     });
 }
 
-// Arguments are an object, also where the schema is left out, {}, or properties without a type: JSON Schema would let
-// any value pass there. A function whose schema says nothing of members takes no arguments.
+// Returns a schema whose value is an object. Schemas that are absent, {}, or properties without a type would allow any
+// value in JSON Schema. A function whose schema does not describe members has no arguments.
 Json object_schema(Json parameters) {
     if (!parameters.is_object()) parameters = Json::object();
     const bool says = std::ranges::any_of(std::array{"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const"},
@@ -88,7 +88,7 @@ Json object_schema(Json parameters) {
     return parameters;
 }
 
-// The object of one text that a grammar holds, as JSON or between tags.
+// Returns the object with one text that matches a grammar, as JSON or between tags.
 GrammarPiece input_piece(const std::string& grammar, bool tags) {
     const std::string name = input_parameter;
     if (tags)

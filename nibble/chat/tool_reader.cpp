@@ -20,12 +20,12 @@ size_t behind_spaces(std::string_view text, size_t at, std::string_view skipped 
     return std::min(text.find_first_not_of(skipped, at), text.size());
 }
 
-// Whether the text could still become one that begins with `tag`.
+// Whether the text may be the beginning of `tag`.
 bool may_become(std::string_view text, std::string_view tag) {
     return text.size() < tag.size() && tag.starts_with(text);
 }
 
-// Bytes at the end of `text` that `tag` may begin with.
+// Returns the number of bytes at the end of `text` that may be the beginning of `tag`.
 size_t begun_at_end(std::string_view text, std::string_view tag) {
     for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n)
         if (text.ends_with(tag.substr(0, n))) return n;
@@ -41,7 +41,7 @@ std::string unquoted(std::string_view json) {
 
 std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// {"name", "arguments" or "parameters"} in any order, arguments as an object or as its text.
+// Parses {"name", "arguments" or "parameters"} in any order, with arguments as an object or as its text.
 std::optional<ToolCall> whole_call(std::string_view text) {
     const auto parsed = parse_json(text);
     if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
@@ -57,7 +57,7 @@ std::optional<ToolCall> whole_call(std::string_view text) {
     return call;
 }
 
-// The schema of a tool's parameters; null where there is none.
+// Returns the schema of a tool's parameters; null: there is none.
 Json parameters_of(const Json& tools, std::string_view tool) {
     if (!tools.is_array()) return {};
     for (const Json& one : tools) {
@@ -71,8 +71,8 @@ size_t first_close(std::string_view text, size_t at) {
     return std::min(text.find(parameter_close, at), text.find(function_close, at));
 }
 
-// Where a value that may be JSON ends; npos: not yet. A tag inside of a JSON string closes nothing; where a string
-// holds a line end, or never ends, this is no JSON and its first tag closes it.
+// Returns where a value that may be JSON ends; npos: not yet known. A tag inside a JSON string does not close the
+// value. A string that contains a line end, or never ends, is not JSON, so the first tag closes it.
 size_t json_close(std::string_view text, size_t at, bool last) {
     const size_t first = first_close(text, at);
     if (first == text.npos) return first;
@@ -254,7 +254,7 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
     return name_.empty() ? ended() : broken(text, name_);
 }
 
-// name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
+// Parses name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}.
 ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last) {
     const std::string_view rest = text.substr(at_);
     const size_t brace = rest.find('{');
@@ -265,11 +265,12 @@ ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last
     };
     if (!std::ranges::all_of(name, of_names)) return ended();
     if (brace == rest.npos && !last) return Step::more;
-    if (name.empty() || rest.find_first_of("[{") == rest.npos) return ended();  // no name, or part of one
+    // there is no name, or only a part of it
+    if (name.empty() || rest.find_first_of("[{") == rest.npos) return ended();
     return brace == rest.npos ? broken(text, name) : begin_arguments(name, at_ + brace);
 }
 
-// f<sep>{...}, or function<sep>f and a block of JSON
+// Parses f<sep>{...}, or function<sep>f and a block of JSON.
 ToolCallReader::Step ToolCallReader::deepseek_head(std::string_view text, bool last) {
     constexpr std::string_view fence = "```json";
     const size_t separator = text.find(deepseek_separator, at_);
@@ -304,7 +305,7 @@ ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, size
     return go(Place::arguments, at);
 }
 
-// The answer ends between the name and the arguments.
+// Handles an answer that ends between the name and the arguments.
 ToolCallReader::Step ToolCallReader::broken(std::string_view text, std::string_view name) {
     begin(name);
     end();
@@ -333,7 +334,7 @@ ToolCallReader::Step ToolCallReader::arguments(std::string_view text, bool last)
     return go(style_ == Style::named ? Place::between : Place::tail, at_);
 }
 
-// What is left of a call behind its arguments.
+// Parses the rest of a call after its arguments.
 ToolCallReader::Step ToolCallReader::tail(std::string_view text, bool last) {
     for (; at_ < text.size(); ++at_) {
         const std::string_view rest = text.substr(at_);
@@ -375,7 +376,7 @@ ToolCallReader::Step ToolCallReader::parameters(std::string_view text, bool last
     return Step::over;
 }
 
-// A text is given as it comes, but for the line break before the closing tag.
+// Returns a text value as it arrives, without the line break before the closing tag.
 ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last) {
     if (!begun_) {
         if (at_ == text.size() && !last) return Step::more;
@@ -388,7 +389,7 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
     if (close == text.npos && !last)
         piece.remove_suffix(std::max(begun_at_end(piece, parameter_close), begun_at_end(piece, function_close)));
     if ((close != text.npos || !last) && piece.ends_with('\n')) piece.remove_suffix(1);
-    if (close == text.npos && !last) {  // no half of a character
+    if (close == text.npos && !last) {  // no partial character
         size_t whole = 0;
         for (Utf8Step s; whole < piece.size() && !(s = utf8_step(piece, whole)).cut;) whole += s.size;
         piece = piece.substr(0, whole);
@@ -405,7 +406,7 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
     return behind_value(text, close);
 }
 
-// JSON is given as it stands, what is none as a text, when it is complete; what broke off is left out.
+// Returns a value when it is complete: JSON unchanged, other text as a string. An incomplete value is left out.
 ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool last) {
     const size_t close = json_close(text, at_, last);
     if (close == text.npos) {
@@ -417,7 +418,7 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
     std::string_view value = text.substr(at_, close - at_);
     if (value.starts_with('\n')) value.remove_prefix(1);
     if (value.ends_with('\n')) value.remove_suffix(1);
-    // The library's reader jumps over a byte order mark, which JSON does not have.
+    // The JSON library skips a byte order mark, which is not valid JSON.
     const bool json = Json::accept(value) && !value.starts_with("\xEF\xBB\xBF");
     say_value(json ? std::string(value) : dumped(value));
     return behind_value(text, close);
@@ -428,7 +429,7 @@ ToolCallReader::Step ToolCallReader::behind_value(std::string_view text, size_t 
               close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
 }
 
-// The value of key_, or the quote that it begins with.
+// Appends the value of key_, or the quote with which it begins.
 void ToolCallReader::say_value(std::string text) {
     if (repeated_) return;
     say((given_.empty() ? "" : ",") + dumped(key_) + ":" + std::move(text));
@@ -441,7 +442,7 @@ void ToolCallReader::begin(std::string_view name) {
 
 void ToolCallReader::say(std::string arguments) {
     if (arguments.empty()) return;
-    // One part for all that is said at once.
+    // Joins successive pieces into one part.
     if (!parts_->empty() && parts_->back().kind == AnswerPart::Kind::tool_arguments) {
         parts_->back().text += arguments;
         return;

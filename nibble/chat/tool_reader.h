@@ -1,5 +1,5 @@
-// Reads tool calls while their text comes: a call begins as soon as its name and the first brace of its arguments are
-// there, and every further piece of the arguments is given at once.
+// Parses tool calls while their text arrives. A call begins as soon as its name and the first brace of its arguments
+// are known; every further piece of the arguments is returned at once.
 #pragma once
 
 #include "chat/answer_parser.h"
@@ -12,13 +12,13 @@
 
 namespace nibble {
 
-// A walk over JSON text that comes in pieces.
+// Tracks nesting and strings of JSON text that arrives in pieces.
 class JsonWalk {
 public:
     void step(char c);
-    int depth() const { return depth_; }     // open braces and brackets
-    bool quoted() const { return quoted_; }  // inside of a string
-    bool ended() const { return ended_; }    // behind the end of the outermost object or list
+    int depth() const { return depth_; }     // number of open braces and brackets
+    bool quoted() const { return quoted_; }  // inside a string
+    bool ended() const { return ended_; }    // the outermost object or list has ended
 
 private:
     int depth_ = 0;
@@ -28,25 +28,25 @@ private:
 class ToolCallReader {
 public:
     enum class Outcome : uint8_t {
-        more,  // text is needed
-        over,  // the calls ended, and `text` is what follows them
-        none,  // this is no call, and `text` is as it was
+        more,  // more text is needed
+        over,  // the calls ended; `text` is the rest after them
+        none,  // this is not a call; `text` is unchanged
     };
 
-    // `format` outlives the reader; `tools` (may be null) say which parameters of <parameter=p> are not texts
-    // (tagged_parameters). Of parameters of one name the first counts.
+    // `format` must outlive the reader. `tools` (may be null): determine which parameters of <parameter=p> are not
+    // texts (tagged_parameters). Of several parameters with one name, the first counts.
     ToolCallReader(const ToolFormat& format, Json tools);
 
-    // Gives the parts that `text` adds, and takes from its front what is done with. `text` begins with the format's
-    // opening tag, and in later calls with what the one before left and what came behind it. `last`: no more comes; a
-    // call that is not complete keeps the arguments that it has, and the outcome is not `more`.
-    // Calls are counted from 0. They have no ids here; what a model writes as an id may repeat.
+    // Appends the parts that `text` adds and removes the parsed prefix of `text`. In the first call `text` begins with
+    // the format's opening tag; in later calls with the rest of the previous call, followed by new text. `last`: no
+    // more text follows; an incomplete call then keeps its arguments so far, and the result is never `more`. Calls are
+    // numbered from 0. They get no ids here, because ids written by the model may repeat.
     Outcome read(std::string& text, bool last, std::vector<AnswerPart>& parts);
 
 private:
     enum class Place : uint8_t { open, between, head, arguments, tail, parameters, value };
     enum class Style : uint8_t { object, named, deepseek, tagged };
-    enum class Member : uint8_t { key, colon, value, comma };  // what comes next in an object
+    enum class Member : uint8_t { key, colon, value, comma };  // next element of an object
     enum class Step : uint8_t { on, more, over, none };
 
     Step step(std::string_view text, bool last);
@@ -68,7 +68,7 @@ private:
     Step begin_arguments(std::string_view name, size_t at);
     Step broken(std::string_view text, std::string_view name);
     Step ended() const { return calls_ > 0 ? Step::over : Step::none; }
-    std::string_view closing() const;  // the tag that ends a call, wherever it stands outside of a string
+    std::string_view closing() const;  // the tag that ends a call, anywhere outside a string
 
     void begin(std::string_view name);
     void say(std::string arguments);
@@ -80,19 +80,19 @@ private:
     std::vector<AnswerPart>* parts_ = nullptr;
     Place place_ = Place::open;
     Style style_ = Style::object;
-    size_t at_ = 0;     // how far the text is read
-    size_t calls_ = 0;  // begun
+    size_t at_ = 0;     // parsed bytes of the text
+    size_t calls_ = 0;  // calls that have begun
     bool list_ = false;
     JsonWalk walk_;
 
-    // Of the head of an object.
+    // State of the head of an object.
     Member member_ = Member::key;
-    size_t scanned_ = 0;  // how far the text is walked
-    size_t string_ = 0;   // where its last string begins
-    bool whole_ = false;  // the call is read when its object is complete
+    size_t scanned_ = 0;  // bytes passed to walk_
+    size_t string_ = 0;   // start of its last string
+    bool whole_ = false;  // the call is parsed when its object is complete
     std::string key_, name_;
 
-    // Of tagged parameters.
+    // State of tagged parameters.
     TaggedObject reading_;
     std::set<std::string, std::less<>> given_;
     bool is_text_ = false, begun_ = false, repeated_ = false;
