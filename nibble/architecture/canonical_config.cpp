@@ -12,10 +12,10 @@
 namespace nibble {
 namespace {
 
-// Spellings that apply to every family.
+// Second names of fields in every family.
 constexpr FieldSpelling common_spellings[] = {{"dtype", "torch_dtype"}};
 
-// Kinds of layers under their older names, and by the letters of a pattern.
+// Kinds of layers by name, older name, and letter in a pattern.
 struct LayerKind {
     const char* name;
     const char* older;
@@ -31,7 +31,7 @@ const Json* present(const Json& object, std::string_view key) {
     return at == object.end() || at->is_null() ? nullptr : &*at;
 }
 
-// {"__float__": "Infinity"} of transformers 5 as the number, at any depth.
+// Replaces transformers 5's {"__float__": "Infinity"} by the number, at any depth.
 void decode_special_floats(Json& value) {
     if (value.is_object() && value.size() == 1 && value.contains("__float__")) {
         const Json tag = value["__float__"];
@@ -50,8 +50,8 @@ Error contradiction(std::string_view key, const Json& value, std::string_view ot
                 key, show_value(value), other, show_value(other_value));
 }
 
-// The list of layer kinds that a pattern of letters or a list in older names means. Unknown names stay: readers that
-// need to know them refuse them.
+// Returns the list of layer kinds for a pattern of letters or a list of older names. Unknown names are kept; readers
+// that use them reject them.
 Result<Json> layer_kinds_of(const char* key, const Json& value) {
     Json kinds = Json::array();
     if (value.is_string()) {
@@ -73,7 +73,7 @@ Result<Json> layer_kinds_of(const char* key, const Json& value) {
     return kinds;
 }
 
-// One object's fields, each with the place that named it first.
+// The fields of rope_parameters, each with the place where it was found first.
 class RopeFields {
 public:
     Status add(const std::string& key, const Json& value, const std::string& place) {
@@ -86,7 +86,7 @@ public:
         places_[key] = place;
         return Ok{};
     }
-    // An object of rope fields under the name `place`. "type" is the older name of "rope_type".
+    // Adds the fields of an object; `place` is its name in messages. "type" is the older name of "rope_type".
     Status add_all(const Json& object, const std::string& place) {
         if (!object.is_object()) return fail("config.json: '{}' is {}: expected an object", place, show_value(object));
         for (const auto& [key, value] : object.items())
@@ -120,7 +120,7 @@ public:
     }
 
 private:
-    // Patterns of letters are known in families with a list of kinds.
+    // Patterns of letters exist only in families with a list of kinds.
     Status rename_layer_kinds() {
         const bool patterns = defaults_.contains("layers_block_type");
         std::vector<const char*> keys(layer_lists.begin(), layer_lists.end());
@@ -150,7 +150,7 @@ private:
         return Ok{};
     }
 
-    // The list of kinds says how many layers there are.
+    // Derives the number of layers from the list of kinds.
     Status count_layers() {
         const Json* kinds = present(config_, "layers_block_type");
         if (!kinds) return fail("config.json: 'layers_block_type' is missing");
@@ -169,9 +169,10 @@ private:
         return copy;
     }
 
-    // rope_theta, rope_scaling, partial_rotary_factor, rope_local_base_freq and rope_parameters as rope_parameters.
-    // Gemma 3 has one object for each kind of attention; what older files scale is full attention. Numbers of the top
-    // level count where rope_parameters lacks them, as in transformers 5: tools leave stale ones there.
+    // Merges rope_theta, rope_scaling, partial_rotary_factor, rope_local_base_freq and rope_parameters into
+    // rope_parameters. Gemma 3 has one object per kind of attention; scaling in older files is for full attention.
+    // Numbers at the top level are used only if rope_parameters lacks them, as in transformers 5, because tools leave
+    // outdated ones there.
     Status merge_rope() {
         const bool by_kind = defaults_.contains("rope_local_base_freq");
         const Json parameters = taken("rope_parameters"), scaling = taken("rope_scaling");

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// Training, bookkeeping, defaults of generation: fields that published configurations carry and inference ignores.
+// Fields of published configurations that inference ignores: training, bookkeeping, defaults of generation.
 constexpr std::array ignorable{
     "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
     "attention_dropout", "hidden_dropout", "hidden_dropout_prob", "embd_pdrop", "resid_pdrop", "dropout",
@@ -21,7 +21,7 @@ constexpr std::array ignorable{
     "problem_type", "task_specific_params", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads",
     "chunk_size_feed_forward", "cache_implementation", "do_sample", "temperature", "top_k", "top_p", "min_length",
     "max_length", "num_beams", "repetition_penalty", "num_nextn_predict_layers", "quantization_config", "ep_size",
-    // Fields of transformers' base class, written with every field by to_json_file.
+    // Fields of transformers' base class, which to_json_file writes for every model.
     "is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder",
     "tie_last_hidden_states", "num_labels", "prefix", "experts_implementation", "_experts_implementation",
     "early_stopping", "num_beam_groups", "diversity_penalty", "typical_p", "length_penalty", "no_repeat_ngram_size",

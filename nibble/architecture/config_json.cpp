@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Appends `value` as the JSON library writes it, but numbers that are not finite as Python's bare tokens.
+// Appends `value` in the JSON library's format, except that numbers that are not finite become Python's bare tokens.
 void append_json(const Json& value, int indent, int depth, std::string& out) {
     const auto new_line = [&](int level) { out.append("\n").append(static_cast<size_t>(indent * level), ' '); };
     if (value.is_number_float() && !std::isfinite(value.get<double>())) {

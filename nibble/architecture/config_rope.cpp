@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-// 0.1 m ln(factor) + 1, yarn's temperature.
+// Returns yarn's temperature, 0.1 m ln(factor) + 1.
 double mscale(double factor, double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
 
 Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
@@ -28,7 +28,7 @@ Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
     return Ok{};
 }
 
-// One object, named `what` in messages.
+// Reads one object; `what` is its name in messages.
 Result<Rope> read_rope_object(const Json& object, const std::string& what, int64_t dims, int64_t context,
                               const RopeReading& reading) {
     if (!object.is_object()) return fail("{} is not an object", what);
@@ -61,7 +61,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
             return f.bad("high_freq_factor", "expected more than low_freq_factor");
     } else if (type == "yarn") {
         NIBBLE_CHECK(read_yarn(f, context, rope, reading.scale));
-    } else if (type == "dynamic" && f.has("alpha")) {  // Hunyuan's: another theta, at any length
+    } else if (type == "dynamic" && f.has("alpha")) {  // Hunyuan's variant: theta changes, at any length
         NIBBLE_TRY(const double alpha, f.number("alpha"));
         if (!(alpha > 0)) return f.bad("alpha", "expected a positive number");
         f.ignore("factor");
@@ -76,7 +76,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
         f.ignore("max_position_embeddings");
     }
     for (const char* key : {"mrope_section", "mrope_interleaved"})
-        f.ignore(key);  // text has one position in all sections
+        f.ignore(key);  // text has the same position in all sections
     NIBBLE_CHECK(f.all_read());
     return rope;
 }

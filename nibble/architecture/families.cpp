@@ -1,4 +1,4 @@
-// The list of families, and what is missing for others.
+// The list of families, and the missing features of unsupported ones.
 #include "architecture/canonical_config.h"
 #include "architecture/family.h"
 #include "base/nearest.h"
@@ -31,7 +31,7 @@ struct MissingFeature {
     std::string_view model_types;  // separated by spaces
 };
 
-// Features that the engine lacks, for families that users ask for.
+// Features that the engine lacks, with the families that need them.
 constexpr std::array missing_features{
     MissingFeature{"gated delta nets (linear attention) and gated attention",
                    " qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text "},

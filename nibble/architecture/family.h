@@ -1,6 +1,6 @@
 // A family of models is one table: its model_type, the spellings and defaults of its configuration class, and a
 // function that builds the list of blocks from a canonical configuration (architecture/canonical_config.h).
-// docs/add-a-model.md says how to add one.
+// docs/add-a-model.md describes how to add one.
 #pragma once
 
 #include "architecture/config_fields.h"
@@ -14,10 +14,10 @@
 
 namespace nibble {
 
-// A field that is also written under another name: transformers' attribute_map of the family, the names that its
-// __post_init__ still takes, and what publishers write.
+// A field with a second name: from transformers' attribute_map of the family, from names that its __post_init__ still
+// accepts, or from published files.
 struct FieldSpelling {
-    const char* name;  // of transformers 5
+    const char* name;  // name in transformers 5
     const char* other;
 };
 
@@ -25,49 +25,52 @@ struct Family {
     std::string_view model_type;
     // Defaults of transformers' configuration class for fields that config.json leaves out, as JSON with Python's
     // constants. rope_theta stands for the default inside rope_parameters; with rope_local_base_freq, rope_parameters
-    // has one object for full and one for sliding attention. Left out: ids of tokens (facts of the tokenizer), and
-    // fields that the forward pass does not read.
+    // has one object for full and one for sliding attention. Not included: ids of tokens (properties of the tokenizer),
+    // and fields that the forward pass does not use.
     std::string_view defaults;
-    // `root` stands before "layers.N" and the other names of the trunk.
+    // Builds the model from the fields. `root`: prefix of "layers.N" and of the trunk's other names.
     Result<ModelConfig> (*describe)(ConfigFields& fields, const std::string& root);
     std::span<const FieldSpelling> spellings{};
     std::string_view root = "model.";
-    // The model_type of a multimodal model whose text_config is of this family, and its root. Empty: none.
+    // The model_type of multimodal models whose text_config is of this family, and the root of their names. Empty:
+    // none.
     std::string_view multimodal{}, multimodal_root{};
-    // llama.cpp's architecture (checkpoint/gguf_names.h), and the one of models with experts where that is another.
-    // Empty: there is no GGUF writer.
+    // llama.cpp's architecture (checkpoint/gguf_names.h), and that of models with experts if it differs. Empty: there
+    // is no GGUF writer.
     std::string_view gguf{}, gguf_experts{};
 };
 
-// Every family, in the order in which messages list them.
+// Returns every family, in the order of messages.
 std::span<const Family* const> families();
-// nullptr: the engine has no such family.
+// Returns the family; nullptr: the engine does not support it.
 const Family* find_family(std::string_view model_type);
-// The family of a multimodal model's text part, whose own model_type is `text_type` (may be empty); nullptr: none.
+// Returns the family of a multimodal model's text part, whose own model_type is `text_type` (may be empty); nullptr:
+// none.
 const Family* find_multimodal_family(std::string_view model_type, std::string_view text_type);
 
-// Helpers that the tables share.
+// Helpers that the tables share. Errors name the key.
 struct Trunk {
     ModelConfig model;
     int64_t layers = 0;
     std::string root;
 };
-// Sizes, norm epsilon, embedding and head names.
+// Reads sizes, norm epsilon, and the names of embedding and head.
 Result<Trunk> read_trunk(ConfigFields& fields, const std::string& root);
-// heads, kv_heads, head_dim, scale = head_dim^-0.5; the rotary embedding is left to the caller.
+// Reads heads, kv_heads and head_dim, and sets scale = head_dim^-0.5. The caller reads the rotary embedding.
 Result<AttentionConfig> read_heads(ConfigFields& fields, int64_t hidden);
-// hidden_act (silu) and intermediate_size.
+// Reads hidden_act (silu) and intermediate_size.
 Result<MlpConfig> read_mlp(ConfigFields& fields);
-// attention_bias of q, k, v and o; mlp_bias.
+// Reads attention_bias (for q, k, v and o) and mlp_bias.
 Status read_biases(ConfigFields& fields, AttentionConfig& attention, MlpConfig& mlp);
-// Layer by layer: does it slide? From layer_types, else from `otherwise`.
+// Returns whether each layer has a sliding window: from layer_types, else from `otherwise`.
 Result<std::vector<bool>> sliding_layers(ConfigFields& fields, int64_t layers,
                                          const std::function<bool(int64_t layer)>& otherwise);
-// Experts with a sigmoid router as deepseek_v3 has them, gated, with one MLP for all shared experts. Keys:
-// n_routed_experts, num_experts_per_tok, moe_intermediate_size, n_shared_experts, n_group, topk_group, norm_topk_prob,
+// Reads deepseek_v3's experts: sigmoid router, gated, one MLP for all shared experts. Keys: n_routed_experts,
+// num_experts_per_tok, moe_intermediate_size, n_shared_experts, n_group, topk_group, norm_topk_prob,
 // routed_scaling_factor.
 Result<MoeConfig> read_grouped_experts(ConfigFields& fields);
-// `experts` experts of `chosen` per token. Error: more chosen than there are.
+// Sets the number of experts from the key `experts`, and of those per token from `chosen`. Error: more chosen than
+// there are.
 Status set_experts(ConfigFields& fields, MoeConfig& moe, const char* experts, const char* chosen,
                    int64_t least_experts = 1);
 
@@ -78,19 +81,19 @@ struct LayerBlocks {
 // Adds attention and MLP of a llama-like layer: self_attn after input_layernorm, mlp after post_attention_layernorm.
 LayerBlocks add_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerConfig mlp);
 
-// The same with norms after attention and MLP and none before: post_attention_layernorm, post_feedforward_layernorm.
+// Adds a layer with norms only after attention and MLP: post_attention_layernorm, post_feedforward_layernorm.
 LayerBlocks add_post_norm_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerConfig mlp);
-// Makes the last layer that was added the one for multi-token prediction, with the names of DeepSeek-V3 and GLM:
-// eh_proj, enorm, hnorm and shared_head.norm under "layers.N", N the number of layers.
+// Turns the last added layer into the layer for multi-token prediction, with the names of DeepSeek-V3 and GLM: eh_proj,
+// enorm, hnorm and shared_head.norm in "layers.N", N the number of layers.
 void make_prediction_layer(Trunk& trunk);
 
-// Llama's model: every layer has the same attention, the MLP is gated by silu.
+// Llama's model: the same attention and the same MLP, gated by silu, in every layer.
 struct DenseModel {
     Trunk trunk;
     AttentionConfig attention;
     MlpConfig mlp;
 
-    // Adds all layers, each with this attention and MLP.
+    // Adds all layers with this attention and MLP.
     ModelConfig with_equal_layers() &&;
 };
 Result<DenseModel> read_dense(ConfigFields& fields, const std::string& root, const RopeReading& rope = {});

@@ -1,8 +1,7 @@
-// The description of a model as values: an embedding, a list of residual blocks
-//   x = x + residual_scale * post_norm(mixer(norm(x)))
-// and a head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four kinds. Every number is resolved
-// from config.json and every tensor has its name here, so that the engines, calibration, exports, the GGUF writer and
-// training need to know no family. The table of a family (architecture/families/) is the only place that does.
+// The description of a model as values: an embedding, a list of residual blocks x = x + residual_scale *
+// post_norm(mixer(norm(x))) and a head. Llama's layer is two blocks (attention, MLP); Nemotron-H's is one of four
+// kinds. All numbers of config.json and all tensor names are resolved here, so that the engines, calibration, exports,
+// the GGUF writer and training do not depend on families. Only the table of a family (architecture/families/) does.
 #pragma once
 
 #include "base/activation.h"
@@ -20,39 +19,39 @@ namespace nibble {
 
 struct Rope {
     enum class Scaling : uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
-    int dims = 0;              // rotated dimensions, the first of a head; 0: no rotary embedding
+    int dims = 0;              // rotated dimensions, the first ones of a head; 0: no rotary embedding
     bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + dims/2)
     double theta = 10000.0;
-    double factor = 1.0;                                   // linear, llama3, yarn
-    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
-    int64_t original_context = 0;                          // llama3, yarn
-    double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-    bool truncate = true;                                  // yarn: correction dims rounded to integers
-    double attention_factor = 1.0;                         // yarn: multiplies cos and sin
+    double factor = 1.0;                                   // for linear, llama3, yarn
+    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // for llama3
+    int64_t original_context = 0;                          // for llama3, yarn
+    double beta_fast = 32.0, beta_slow = 1.0;              // for yarn
+    bool truncate = true;                                  // for yarn: round correction dims to integers
+    double attention_factor = 1.0;                         // for yarn: factor of cos and sin
     bool operator==(const Rope&) const = default;
 };
 
 // RMSNorm of queries and keys.
 enum class QkNorm : uint8_t {
     none,
-    head,    // of every head, one weight for all; before the rotary embedding
-    joined,  // of all heads together, before the rotary embedding
-    late,    // of every head, after the rotary embedding
+    head,    // per head, one weight for all heads; before the rotary embedding
+    joined,  // over all heads together, before the rotary embedding
+    late,    // per head, after the rotary embedding
 };
 
 // Names of modules are relative to the block's prefix: "q_proj" stands for PREFIX.q_proj.weight and PREFIX.q_proj.bias.
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
-    float scale = 1.0f;  // of q . k
+    float scale = 1.0f;  // factor of q . k
     bool qkv_bias = false, out_bias = false;
     QkNorm qk_norm = QkNorm::none;
-    int64_t window = 0;  // keys a query sees, itself included; 0: all
+    int64_t window = 0;  // number of keys that a query sees, including its own; 0: all
     Rope rope;
     // After the rotary embedding, the query at position p is multiplied by 1 + query_beta * ln(1 + floor(p /
-    // query_period)). Period 0: it is not.
+    // query_period)). query_period 0: no factor.
     float query_beta = 0.0f;
     int64_t query_period = 0;
-    std::string qkv_proj;  // one matrix with the rows of q, k and v; empty: three
+    std::string qkv_proj;  // one matrix with the rows of q, k and v; empty: three matrices
     std::string q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
     std::string q_norm = "q_norm", k_norm = "k_norm";
 
@@ -63,33 +62,33 @@ struct AttentionConfig {
 // Multi-head latent attention (deepseek_v3). Queries and keys have nope_dim + rope.dims dimensions, values v_dim.
 struct LatentAttentionConfig {
     int heads = 0;
-    int q_rank = 0;  // 0: q_proj instead of q_a_proj, q_a_layernorm, q_b_proj
+    int q_rank = 0;  // 0: q_proj replaces q_a_proj, q_a_layernorm and q_b_proj
     int kv_rank = 0, nope_dim = 0, v_dim = 0;
-    float scale = 1.0f;  // yarn's mscale_all_dim included
-    bool bias = false;   // of q_a_proj, kv_a_proj_with_mqa and o_proj
+    float scale = 1.0f;  // includes yarn's mscale_all_dim
+    bool bias = false;   // biases of q_a_proj, kv_a_proj_with_mqa and o_proj
     Rope rope;
 };
 
 struct MlpConfig {
     int intermediate = 0;
     Activation activation = Activation::silu;
-    bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+    bool gated = true;  // down(act(gate(x)) * up(x)); false: down(act(up(x)))
     bool bias = false;
-    std::string gate_up_proj;  // one matrix with the rows of gate, then of up; empty: two
+    std::string gate_up_proj;  // one matrix with the rows of gate, then of up; empty: two matrices
     std::string gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
 };
 
 struct MoeConfig {
     int experts = 0, top_k = 0;
     MlpConfig expert;
-    MlpConfig shared;  // intermediate 0: none
+    MlpConfig shared;  // intermediate 0: no shared expert
     enum class Router : uint8_t { softmax, sigmoid } router = Router::softmax;
-    bool normalize = true;        // weights of the chosen experts sum to one
-    bool selection_bias = false;  // a tensor that moves the choice, not the weight
+    bool normalize = true;        // the weights of the chosen experts sum to one
+    bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
-    int latent = 0;  // width of fc1_latent_proj; 0: experts see the full width
-    // Expert e is PREFIX.EXPERTS.e; `selection_bias_name` is a tensor, not a module.
+    int latent = 0;  // width of fc1_latent_proj; 0: experts use the full width
+    // Expert e is PREFIX.EXPERTS.e. `selection_bias_name` is a tensor, not a module.
     std::string gate = "gate", selection_bias_name = "gate.e_score_correction_bias";
     std::string experts_name = "experts", shared_name = "shared_experts";
 };
@@ -97,38 +96,39 @@ struct MoeConfig {
 struct MambaConfig {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
     bool conv_bias = true, projection_bias = false;
-    float dt_min = 0.0f;  // dt is clamped from below
+    float dt_min = 0.0f;  // lower bound of dt
 
     int64_t inner() const { return int64_t{heads} * head_dim; }
-    int64_t channels() const { return inner() + 2LL * groups * state; }  // of the convolution
+    int64_t channels() const { return inner() + 2LL * groups * state; }  // channels of the convolution
 };
 
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;
 
 struct BlockConfig {
-    int index = 0;          // in ModelConfig::blocks
-    int layer = 0;          // in the checkpoint's names
-    std::string prefix;     // of the mixer's tensors: "model.layers.3.self_attn"
+    int index = 0;          // index in ModelConfig::blocks
+    int layer = 0;          // number in the checkpoint's names
+    std::string prefix;     // prefix of the mixer's tensors: "model.layers.3.self_attn"
     std::string norm;       // "model.layers.3.input_layernorm.weight"; empty: none
     std::string post_norm;  // empty: none
     MixerConfig mixer;
     float residual_scale = 1.0f;
 
-    // Name of a module or tensor of the mixer.
+    // Returns the full name of a module or tensor of the mixer.
     std::string name(std::string_view relative) const { return prefix + "." + std::string(relative); }
 };
 
-// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, 2.2): a guess at the token after next, made of the hidden
-// state h[i] after the model's last norm and of the token t[i + 1] that follows it,
+// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, 2.2): drafts the token after next from the hidden state h[i]
+// after the model's last norm and the next token t[i + 1],
 //   x = projection(concat(embedding_norm(embedding(t[i + 1])), hidden_norm(h[i])))
 //   logits of t[i + 2] = head(norm(blocks(x)))
-// with the model's own embedding and head. Applied again to what it made of a row, it guesses the token after that.
+// with the model's own embedding and head. Applied to its own output, it drafts the token after that.
 struct PredictionConfig {
     std::string projection;  // a linear, [hidden, 2 * hidden]
     std::string embedding_norm, hidden_norm, norm;
-    bool hands_on_normed = false;  // applied again, it takes the output of `norm` (nemotron_h), not its input
+    bool hands_on_normed = false;  // when applied again, its input is the output of `norm` (nemotron_h) instead of the
+                                   // input of `norm`
     std::vector<BlockConfig>
-        blocks;  // attention keeps its own past; BlockConfig::index goes on from the model's blocks
+        blocks;  // attention has its own KV cache; BlockConfig::index continues after the model's blocks
 };
 
 struct ModelConfig {
@@ -138,18 +138,18 @@ struct ModelConfig {
     bool norm_plus_one = false;         // every RMSNorm multiplies by 1 + w (gemma3)
     float embedding_scale = 1.0f;       // gemma3: sqrt(hidden), rounded to BF16
     float logit_scale = 1.0f;           // granite: 1 / logits_scaling
-    std::string embedding, norm, head;  // tensor names; head == embedding when tied
+    std::string embedding, norm, head;  // tensor names; head equals embedding if they are tied
     std::vector<BlockConfig> blocks;
-    // The first of the modules that num_nextn_predict_layers announces; what is drafted applies it again and again.
+    // The first of the modules that num_nextn_predict_layers announces. Longer drafts apply it repeatedly.
     std::optional<PredictionConfig> prediction;
     std::vector<int32_t> eos;  // may be empty
     int32_t bos = -1;
 };
 
-// From config.json (Checkpoint::config()). An architecture or a field that changes the maths and is not known here is
-// an error that names it; fields known not to matter (dropout, dtype, training settings) are listed in the source.
-// `root`: what stands before "layers.N" in the checkpoint's names ("language_model.model."); empty: the architecture's
-// own ("model.", "backbone.").
+// Builds the description from config.json (Checkpoint::config()). Errors name the cause: an unknown architecture, or a
+// field that changes the computation and is not supported. Fields known to have no effect (dropout, dtype, training
+// settings) are listed in the source. `root`: prefix of "layers.N" in the checkpoint's names ("language_model.model.");
+// empty: the architecture's own ("model.", "backbone.").
 Result<ModelConfig> model_config(const Json& config, std::string_view root = {});
 
 }  // namespace nibble

@@ -17,7 +17,7 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", false));
     t.model.embedding = root + "embed_tokens.weight";
     t.model.norm = root + "norm.weight";
-    // "language_model.model." has its head at "language_model.lm_head".
+    // With the root "language_model.model.", the head is "language_model.lm_head".
     const std::string outer = root.ends_with(".model.") ? root.substr(0, root.size() - 6) : "";
     t.model.head = tie ? t.model.embedding : outer + "lm_head.weight";
     return t;

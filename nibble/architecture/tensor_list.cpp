@@ -17,7 +17,7 @@ public:
     }
     void block(const BlockConfig& b) {
         norm(b.norm, hidden_);
-        // The second norm of a feed-forward network comes before its matrices, that of attention after them.
+        // The second norm of a feed-forward network is listed before its matrices, that of attention after them.
         const bool feed_forward =
             std::holds_alternative<MlpConfig>(b.mixer) || std::holds_alternative<MoeConfig>(b.mixer);
         if (feed_forward) norm(b.post_norm, hidden_);
@@ -72,7 +72,7 @@ private:
         in.emplace_back(prefix + "." + m.up_proj, width);
         if (!m.gate_up_proj.empty()) in = {{prefix + "." + m.gate_up_proj, 2 * width}};
         linear(in[0].first, in[0].second, outer);
-        const bool numbered = m.down_proj == "w2";  // w1, w2, w3
+        const bool numbered = m.down_proj == "w2";  // the names are w1, w2, w3
         if (numbered) linear(down, outer, width);
         for (size_t i = 1; i < in.size(); ++i) linear(in[i].first, in[i].second, outer);
         if (!numbered) linear(down, outer, width);

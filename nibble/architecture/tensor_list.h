@@ -1,4 +1,4 @@
-// Every tensor of a model by name, with its shape and what it is for.
+// Lists every tensor of a model with name, shape and role.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -13,12 +13,12 @@ enum class TensorRole : uint8_t {
     embedding,
     head,
     linear,       // [outputs, inputs]
-    router,       // of a mixture of experts
+    router,       // gate of a mixture of experts
     convolution,  // [channels, 1, taps]
     norm,
     bias,
-    state,  // parameters of a state space: FP32 in checkpoints
-    choice  // moves a router's choice: FP32 in checkpoints
+    state,  // parameters of a state space model: FP32 in checkpoints
+    choice  // bias of a router's choice: FP32 in checkpoints
 };
 
 struct TensorEntry {
@@ -27,8 +27,8 @@ struct TensorEntry {
     TensorRole role = TensorRole::linear;
 };
 
-// Without the layers for multi-token prediction, which have a list of their own. A tied head has no entry.
-// Random weights are drawn in this order: changing it changes what a seed means.
+// Returns the tensors without those of layers for multi-token prediction, which have a separate list. A tied head has
+// no entry. Random weights are drawn in this order, so changing it changes the weights of a seed.
 std::vector<TensorEntry> tensor_list(const ModelConfig& model);
 std::vector<TensorEntry> prediction_tensor_list(const ModelConfig& model);
 

@@ -1,5 +1,5 @@
-// deepseek_v3, kimi_k2 and glm4_moe_lite: latent attention, leading dense layers, then grouped sigmoid routing with a
-// shared expert.
+// deepseek_v3, kimi_k2 and glm4_moe_lite: latent attention; a few dense layers first, then grouped sigmoid routing with
+// a shared expert.
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
 
@@ -20,13 +20,15 @@ Result<LatentAttentionConfig> read_latent_attention(ConfigFields& f, int64_t con
     a.nope_dim = static_cast<int>(nope), a.v_dim = static_cast<int>(v_dim);
     a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(nope + rope)));
     NIBBLE_TRY(a.bias, f.boolean_or("attention_bias", false));
-    for (const char* key : {"num_key_value_heads", "head_dim", "qk_head_dim"}) f.ignore(key);  // follow from the others
+    // they follow from the other fields
+    for (const char* key : {"num_key_value_heads", "head_dim", "qk_head_dim"}) f.ignore(key);
     NIBBLE_TRY(a.rope, read_rope(f, rope, context, {.scale = &a.scale}));
     NIBBLE_TRY(a.rope.interleaved, f.boolean_or("rope_interleave", true));
     return a;
 }
 
-// Layers are dense where `dense` says so, sparse elsewhere; then one for multi-token prediction where one is announced.
+// Reads a model whose layers are dense if `dense` returns true, else sparse, followed by one layer for multi-token
+// prediction if it is announced.
 Result<ModelConfig> read_latent_model(ConfigFields& f, Trunk t, const std::function<bool(int64_t layer)>& dense) {
     NIBBLE_TRY(const MlpConfig mlp, read_mlp(f));
     NIBBLE_TRY(const LatentAttentionConfig a, read_latent_attention(f, t.model.context));
@@ -47,7 +49,7 @@ Result<ModelConfig> read_deepseek_v3(ConfigFields& f, const std::string& root) {
     return read_latent_model(f, std::move(t), [&](int64_t l) { return l < dense; });
 }
 
-// "dense" or "sparse" for every layer; in older files the number of leading dense layers.
+// Each layer is "dense" or "sparse"; older files have the number of leading dense layers instead.
 Result<ModelConfig> read_glm4_moe_lite(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root));
     NIBBLE_TRY(auto kinds, f.strings("mlp_layer_types"));

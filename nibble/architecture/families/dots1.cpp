@@ -15,7 +15,7 @@ Result<ModelConfig> read_dots1(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(const auto slides,
                sliding_layers(f, d.trunk.layers, [&](int64_t l) { return window > 0 && l >= from; }));
     NIBBLE_CHECK(f.must_be("moe_layer_freq", 1));
-    f.ignore("scoring_func");  // published as "noaux_tc"; the router is the sigmoid one
+    f.ignore("scoring_func");  // published as "noaux_tc"; the router has sigmoid scores
     for (int64_t l = 0; l < d.trunk.layers; ++l) {
         const bool slide = slides[static_cast<size_t>(l)];
         if (slide && window == 0) return f.bad("layer_types", "sliding_attention without a sliding_window");

@@ -1,5 +1,4 @@
-// ernie4_5_moe: llama with a rotary embedding of neighbours and experts with a softmax router, whose choice a bias
-// moves.
+// ernie4_5_moe: llama with an interleaved rotary embedding, and experts whose softmax router has a selection bias.
 #include "architecture/family.h"
 
 namespace nibble {
@@ -14,9 +13,10 @@ Result<ModelConfig> read_ernie4_5_moe(ConfigFields& f, const std::string& root) 
     NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
     NIBBLE_TRY(const int64_t shared, f.integer_or("moe_num_shared_experts", 0, 0));
     NIBBLE_TRY(const int64_t first, f.integer_or("moe_layer_start_index", 1, 0));
-    NIBBLE_TRY(const int64_t last, f.integer_or("moe_layer_end_index", -1, -1));  // -1: the last
+    // -1: the last layer
+    NIBBLE_TRY(const int64_t last, f.integer_or("moe_layer_end_index", -1, -1));
     NIBBLE_TRY(const int64_t interval, f.integer_or("moe_layer_interval", 1));
-    f.ignore("moe_norm_min");  // a sum of probabilities is never that small
+    f.ignore("moe_norm_min");  // a lower bound of the sum of probabilities, which is never that small
     for (const char* key : {"moe_capacity", "moe_use_aux_free", "moe_gate", "moe_aux_loss_lambda"}) f.ignore(key);
     moe.selection_bias = true, moe.selection_bias_name = "moe_statics.e_score_correction_bias";
     moe.expert.intermediate = static_cast<int>(width);

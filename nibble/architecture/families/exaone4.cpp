@@ -1,11 +1,11 @@
-// exaone4: norms after attention and MLP, none before; normed queries and keys. With a sliding window, three layers of
-// four slide and only these are rotated; without one every layer is rotated.
+// exaone4: norms only after attention and MLP; norms of queries and keys. With a sliding window, three of four layers
+// have the window, and only these have a rotary embedding; without one, every layer has it.
 #include "architecture/family.h"
 
 namespace nibble {
 namespace {
 
-// Every how many layers attention is full: a number, or a pattern such as "LLLG".
+// Returns the period of full attention: a number, or the length of a pattern such as "LLLG".
 Result<int64_t> read_period(ConfigFields& f) {
     const Json* pattern = f.find("sliding_window_pattern");
     if (!pattern || !pattern->is_string()) return f.integer_or("sliding_window_pattern", 4, 0);

@@ -1,5 +1,5 @@
-// gemma3: norms before and after every mixer, all of them times 1 + w; five sliding layers to a full one, each kind
-// with its own rotary embedding.
+// gemma3: norms before and after every mixer, all multiplying by 1 + w; five layers with a sliding window per full
+// layer, each kind with its own rotary embedding.
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
 #include "formats/minifloat.h"

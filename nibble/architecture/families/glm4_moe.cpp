@@ -1,5 +1,5 @@
-// glm4_moe: attention that rotates the first half of a head, biases of q, k and v, deepseek_v3's experts after leading
-// dense layers, and one layer for multi-token prediction.
+// glm4_moe: attention with a rotary embedding of half of each head and with biases of q, k and v; a few dense layers,
+// then deepseek_v3's experts; one layer for multi-token prediction.
 #include "architecture/family.h"
 
 namespace nibble {

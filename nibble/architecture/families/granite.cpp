@@ -1,4 +1,4 @@
-// granite: llama with multipliers of embeddings, scores, residual branches and logits.
+// granite: llama with scale factors of embeddings, attention scores, residual branches and logits.
 #include "architecture/family.h"
 
 namespace nibble {

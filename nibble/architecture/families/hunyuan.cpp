@@ -1,5 +1,5 @@
-// hunyuan_v1_dense and hunyuan_v1_moe: llama whose queries and keys are normed after the rotary embedding; experts with
-// a softmax router and a shared MLP.
+// hunyuan_v1_dense and hunyuan_v1_moe: llama with norms of queries and keys after the rotary embedding; experts with a
+// softmax router and a shared MLP.
 #include "architecture/family.h"
 
 #include <algorithm>

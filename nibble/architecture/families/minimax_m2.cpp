@@ -1,5 +1,5 @@
-// minimax_m2: one norm over all heads of q and one over those of k, a rotated part of a head, and experts with a
-// sigmoid router in every layer.
+// minimax_m2: one norm over all heads of q and one over those of k, a rotary embedding of a part of each head, and
+// experts with a sigmoid router in every layer.
 #include "architecture/family.h"
 
 #include <algorithm>

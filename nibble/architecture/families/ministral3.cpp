@@ -1,4 +1,4 @@
-// ministral3: mistral whose queries grow with the position.
+// ministral3: mistral with queries scaled by their position.
 #include "architecture/family.h"
 
 namespace nibble {

@@ -1,5 +1,5 @@
-// nemotron_h: one mixer per layer, of four kinds. Attention has no rotary embedding, whatever rope_theta says.
-// dt follows time_step_limit, as the published code and the serving engines have it; transformers' torch path clamps at
+// nemotron_h: one mixer per layer, of four kinds. Attention has no rotary embedding, whatever rope_theta is. dt is
+// clamped to time_step_limit, as in the published code and serving engines; transformers' torch path clamps at
 // time_step_min instead.
 #include "architecture/family.h"
 
@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// One letter per layer: M Mamba-2, E experts, * attention, - MLP.
+// Returns one letter per layer: M Mamba-2, E experts, * attention, - MLP.
 Result<std::string> read_pattern(ConfigFields& f, const char* key) {
     NIBBLE_TRY(const auto types, f.strings(key));
     std::string pattern;
@@ -49,7 +49,8 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
             return f.bad("time_step_limit", "expected [0 or more, Infinity]");
         m.dt_min = (*limit)[0].get<float>();
     }
-    // Initialisation, precision of the cache, scheduling (the scan has no chunks): not the function that is computed.
+    // Fields about initialization, precision of the cache and scheduling (the scan has no chunks), which do not change
+    // the computed function.
     for (const char* key :
          {"chunk_size", "time_step_min", "time_step_max", "time_step_floor", "expand", "mamba_ssm_cache_dtype",
           "use_mamba_kernels", "rescale_prenorm_residual", "residual_in_fp32", "num_logits_to_keep"})
@@ -129,7 +130,8 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     };
     for (size_t l = 0; l < pattern.size(); ++l) model.blocks.push_back(block(root, l, pattern[l]));
     if (modules == 0 || predicting.empty()) return model;
-    // Next to the trunk: "mtp.layers.0" has what joins the input, the last layer the norm.
+    // The names are next to the trunk: "mtp.layers.0" holds the tensors that combine the inputs, the last layer the
+    // norm.
     const std::string base = root.substr(0, root.rfind('.', root.size() - 2) + 1) + "mtp.";
     model.prediction =
         PredictionConfig{.projection = base + "layers.0.eh_proj",

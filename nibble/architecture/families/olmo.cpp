@@ -1,5 +1,5 @@
-// olmo2 and olmo3: norms after attention and MLP, none before; one norm over all heads of q and one over those of k.
-// olmo3: three sliding layers to a full one, each kind with its own rotary embedding.
+// olmo2 and olmo3: norms only after attention and MLP; one norm over all heads of q and one over those of k. olmo3:
+// three layers with a sliding window per full layer, each kind with its own rotary embedding.
 #include "architecture/family.h"
 
 namespace nibble {

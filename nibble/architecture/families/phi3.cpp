@@ -1,5 +1,5 @@
-// phi3: llama with q, k and v in one matrix, gate and up in another; a part of a head may be rotated, and every layer
-// slides where there is a window.
+// phi3: llama with q, k and v in one matrix, gate and up in another. A part of each head may have the rotary embedding,
+// and every layer has a sliding window if one is configured.
 #include "architecture/family.h"
 
 namespace nibble {
@@ -12,7 +12,7 @@ Result<ModelConfig> read_phi3(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(d.attention.window, f.integer_or("sliding_window", 0));
     NIBBLE_CHECK(f.must_be("attention_bias", false));
     NIBBLE_CHECK(f.must_be("lm_head_bias", false));
-    f.ignore("original_max_position_embeddings");  // of longrope
+    f.ignore("original_max_position_embeddings");  // belongs to longrope
     return std::move(d).with_equal_layers();
 }
 

@@ -1,5 +1,5 @@
-// qwen2, qwen3, qwen3_moe and the text part of qwen3_vl_moe: llama with biases or normed queries and keys; layers from
-// max_window_layers on may slide.
+// qwen2, qwen3, qwen3_moe and the text part of qwen3_vl_moe: llama with biases, or with norms of queries and keys;
+// layers from max_window_layers on may have a sliding window.
 #include "architecture/family.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// use_sliding_window: the layers from max_window_layers on, unless layer_types says which.
+// use_sliding_window: the layers from max_window_layers on have a window, unless layer_types lists them.
 Status add_qwen_layers(ConfigFields& f, DenseModel& d) {
     NIBBLE_TRY(const bool use, f.boolean_or("use_sliding_window", false));
     NIBBLE_TRY(const int64_t window, f.integer_or("sliding_window", 0));
@@ -42,7 +42,8 @@ Result<ModelConfig> read_qwen3_moe(ConfigFields& f, const std::string& root) {
     NIBBLE_CHECK(read_biases(f, d.attention, d.mlp));
     d.attention.qk_norm = QkNorm::head;
     NIBBLE_CHECK(f.must_be("use_sliding_window", false));
-    for (const char* key : {"sliding_window", "max_window_layers"}) f.ignore(key);  // unused without the switch above
+    // not used without use_sliding_window
+    for (const char* key : {"sliding_window", "max_window_layers"}) f.ignore(key);
     MoeConfig moe;
     NIBBLE_CHECK(set_experts(f, moe, "num_local_experts", "num_experts_per_tok", 0));
     NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
@@ -93,7 +94,7 @@ extern const Family qwen3_moe{.model_type = "qwen3_moe",
                               .spellings = qwen3_moe_spellings,
                               .gguf = "qwen3moe"};
 
-// The text part of Qwen3-VL: images would give its rotary embedding three positions, text gives it one.
+// The text part of Qwen3-VL: images would have three positions in its rotary embedding, text has one.
 extern const Family qwen3_vl_moe{.model_type = "qwen3_vl_moe_text",
                                  .defaults = R"({
         "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,

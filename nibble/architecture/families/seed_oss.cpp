@@ -1,4 +1,4 @@
-// seed_oss: llama with biases of q, k and v, and of o where the config says so.
+// seed_oss: llama with biases of q, k and v, and of o if the config has them.
 #include "architecture/family.h"
 
 namespace nibble {

@@ -1,4 +1,4 @@
-// smollm3: llama without rotary embedding in every fourth layer, or where no_rope_layers has a 0.
+// smollm3: llama without a rotary embedding in every fourth layer, or in the layers for which no_rope_layers is 0.
 #include "architecture/family.h"
 
 namespace nibble {
@@ -7,7 +7,7 @@ namespace {
 Result<ModelConfig> read_smollm3(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(DenseModel d, read_dense(f, root));
     NIBBLE_CHECK(read_biases(f, d.attention, d.mlp));
-    NIBBLE_TRY(auto rotated, f.integers("no_rope_layers"));  // 1: rotated, 0: not
+    NIBBLE_TRY(auto rotated, f.integers("no_rope_layers"));  // 1: with a rotary embedding, 0: without
     NIBBLE_TRY(const int64_t interval, f.integer_or("no_rope_layer_interval", 4));
     const int64_t layers = d.trunk.layers;
     if (rotated.empty())
