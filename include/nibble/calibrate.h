@@ -1,5 +1,5 @@
-// The calibration of `nibble quantize` by itself: a text goes through the model, and the scales of activations that a
-// recipe stores are returned.
+// Calibration without quantization: runs a text through the model and returns the scales of activations that a recipe
+// stores.
 #pragma once
 
 #include "nibble/quantize.h"
@@ -11,15 +11,17 @@
 namespace nibble {
 
 struct CalibrationReport {
-    std::string origin;  // of the scales: the text and the number of its tokens
-    // By tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale".
+    std::string origin;  // where the scales come from: the text and its number of tokens
+    // Scales by tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale". Each is the number that a
+    // checkpoint stores: the largest magnitude divided by 2688 (NVFP4) or 448 (FP8).
     std::map<std::string, float, std::less<>> scales;
     std::vector<std::string> warnings;
 };
 
-// Reads the options for the source, the recipe, the text and the device; ignores the others. options.out: a .json file
-// for the scales, as QuantizeOptions::input_scales reads it; empty: none is written. Errors by kind: as quantize();
-// recipe also for recipes whose solvers or folded scales change the weights, which only quantize() can do.
+// Uses the options for the source, the recipe, the text and the device, and ignores the others. options.out: a .json
+// file for the scales, in the form that QuantizeOptions::input_scales accepts; empty: no file. Errors by kind: those of
+// quantize(); recipe also for recipes whose solvers or folded scales change the weights, which only quantize()
+// supports.
 Result<CalibrationReport> calibrate(const QuantizeOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

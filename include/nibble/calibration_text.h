@@ -1,4 +1,4 @@
-// The text that a job runs a model on, and how it is read.
+// The text on which a job runs a model, and how it is used.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,12 @@
 namespace nibble {
 
 struct CalibrationText {
-    std::string file;           // text, JSONL or token ids; empty: none
-    std::string range = "max";  // of inputs, keys and values: max, mse, percentile:P
+    std::string file;  // plain text, JSONL or token ids (.safetensors with input_ids, I64 [sequences, tokens]); empty:
+                       // no text
+    std::string range = "max";  // how the range of inputs, keys and values is chosen: max, mse, percentile:P
     int64_t tokens = 32768, sequence = 2048;
-    int64_t gradients = 8192;  // of the tokens, those that also go backwards through the model
-    bool all_experts = false;  // every expert sees every token
+    int64_t gradients = 8192;  // number of tokens that also go through the backward pass
+    bool all_experts = false;  // every expert observes every token
 };
 
 }  // namespace nibble

@@ -1,14 +1,14 @@
-// The command that a job runs for.
+// The command line for which a job runs.
 #pragma once
 
 #include <string>
 
 namespace nibble {
 
-// Callers other than the command line may leave both empty.
+// Callers other than the command line may leave both members empty.
 struct CommandText {
-    std::string whole;  // as typed: goes into nibble.json and into reports
-    std::string card;   // without options that change no byte of the output: goes into README.md
+    std::string whole;  // as typed; stored in nibble.json and in reports
+    std::string card;   // without options that change no byte of the output; stored in README.md
 };
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// The public name of base/error.h, which is installed under this name.
+// The public name of base/error.h: Result, Status, Error and ErrorKind.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// The job of `nibble generate`: what a model writes after each of a list of prompts.
+// The job of `nibble generate`: generates an answer to each of a list of prompts.
 #pragma once
 
 #include "nibble/error.h"
@@ -15,27 +15,27 @@
 namespace nibble {
 
 struct GeneratePrompt {
-    std::string text;              // plain, or the message of a user where `chat` is set
-    bool chat = false;             // the chat template is applied
-    std::string system;            // a system message before it, with `chat`
-    std::string messages;          // instead: a whole conversation, as a JSON array of messages
-    std::string where = "prompt";  // the name of the prompt in errors
+    std::string text;              // plain text, or a user's message if `chat` is set
+    bool chat = false;             // apply the chat template
+    std::string system;            // system message before it, with `chat`
+    std::string messages;          // replaces `text`: a whole conversation, as a JSON array of messages
+    std::string where = "prompt";  // name of the prompt in errors
 };
 
-// The form that every answer has; at most one of these.
+// The required form of every answer; at most one member may be set.
 struct AnswerForm {
-    std::string json_schema;           // a file: JSON of this schema
+    std::string json_schema;           // file with a JSON schema
     bool json_object = false;          // any JSON object
-    std::string regex;                 // matches this regular expression as a whole
-    std::vector<std::string> choices;  // is one of these texts
-    std::string grammar;               // a file: of this grammar in GBNF or Lark
+    std::string regex;                 // regular expression that matches the whole answer
+    std::vector<std::string> choices;  // the answer is one of these texts
+    std::string grammar;               // file with a grammar in GBNF or Lark
 };
 
 struct GenerateOptions {
     std::string model;  // folder or .gguf file
     std::vector<GeneratePrompt> prompts;
-    int64_t batch = 16;          // answers that run together; the bits do not depend on it
-    bool parse_special = false;  // control tokens count as such in messages, too
+    int64_t batch = 16;          // answers that run together; does not change any bit
+    bool parse_special = false;  // text in messages may contain control tokens
     AnswerForm form;
     SamplingSettings sampling;
     CacheSettings cache;
@@ -45,26 +45,27 @@ struct GenerateOptions {
 struct GeneratedAnswer {
     std::string text;
     std::vector<int32_t> ids;
-    std::vector<float> logprobs;  // of the ids
+    std::vector<float> logprobs;  // log-probability of each id
     std::string finish_reason;    // "stop", "length"; "cancelled" after a stop
     int64_t prompt_tokens = 0;
 };
 
 struct GenerateHooks : JobHooks {
-    std::function<void(size_t prompt, std::string_view piece)> on_text;    // as the text is made
-    std::function<void(size_t prompt, const GeneratedAnswer&)> on_answer;  // whole answers, in the prompts' order
+    std::function<void(size_t prompt, std::string_view piece)> on_text;    // pieces of text, as they are generated
+    std::function<void(size_t prompt, const GeneratedAnswer&)> on_answer;  // complete answers, in the order of the
+                                                                           // prompts
 };
 
 struct GenerationReport {
     std::vector<GeneratedAnswer> answers;  // in the order of the prompts
-    double prompt_seconds = 0;             // of steps that read prompts
-    double answer_seconds = 0;             // of all others
-    int64_t prompt_tokens = 0;             // that were computed: without those of the prefix cache
+    double prompt_seconds = 0;             // time of steps that read prompts
+    double answer_seconds = 0;             // time of all other steps
+    int64_t prompt_tokens = 0;             // computed prompt tokens, without those from the prefix cache
     int64_t answer_tokens = 0;
 };
 
-// A stop ends the running answers; the report then holds what they had become. Errors by kind: usage (settings, a
-// prompt that is too long), checkpoint, file, device, memory.
+// Generates the answers. A stop ends the running answers; the report then contains their text so far. Errors by kind:
+// usage (settings, a prompt that is too long), checkpoint, file, device, memory.
 Result<GenerationReport> generate(const GenerateOptions& options, const GenerateHooks& hooks);
 
 }  // namespace nibble

@@ -1,4 +1,5 @@
-// The public name of base/progress.h, which is installed under this name.
+// The public name of base/progress.h: JobHooks with callbacks for progress, warnings and notes, and the request to
+// stop.
 #pragma once
 
 #include "base/progress.h"

@@ -1,4 +1,4 @@
-// The job of `nibble logits`: the logits of given tokens, to compare with other systems.
+// The job of `nibble logits`: computes the logits of given tokens, for comparisons with other systems.
 #pragma once
 
 #include "nibble/error.h"
@@ -21,8 +21,8 @@ struct LogitsReport {
     int64_t rows = 0, tokens = 0, vocabulary = 0;
 };
 
-// Errors: usage; file; checkpoint; shape, where input_ids are not I64 [rows, tokens] within the model's vocabulary and
-// context. A stop leaves no output.
+// Computes the logits. A stop leaves no output. Errors by kind: usage; file; checkpoint; shape, if input_ids are not
+// I64 [rows, tokens] within the model's vocabulary and context; cancelled.
 Result<LogitsReport> compute_logits(const LogitsOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

@@ -9,10 +9,11 @@
 
 namespace nibble {
 
-// The names, as QuantizeOptions::recipe takes them.
+// Returns the names for QuantizeOptions::recipe.
 std::vector<std::string> recipe_names();
 
-// Purpose, formats, bits per weight, needs and machines of every recipe.
+// Describes purpose, formats, bits per weight, requirements and machines of every recipe. Error: a built-in recipe
+// cannot be parsed.
 Result<JobReport> describe_recipes();
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// The job of `nibble rl`: reinforcement learning, rollouts and updates of one model.
+// The job of `nibble rl`: reinforcement learning with rollouts and updates of one model.
 #pragma once
 
 #include "nibble/command_text.h"
@@ -15,43 +15,43 @@
 namespace nibble {
 
 struct RlOptions {
-    std::string config;            // a YAML file; docs/rl.md has its keys
-    std::string text;              // instead: the text of one
-    std::vector<std::string> set;  // "key=value": keys that win over those of the config
-    bool resume = false;           // continue from the newest checkpoint in the output
+    std::string config;            // a YAML file; docs/rl.md lists its keys
+    std::string text;              // replaces `config`: the YAML text
+    std::vector<std::string> set;  // "key=value": overrides of the config's keys
+    bool resume = false;           // continue from the newest checkpoint in the output folder
     std::string device = "cpu";    // cpu, cuda, cuda:N
     std::string kernels;           // CPU kernels: avx512, avx2, ref; empty: the fastest
     int threads = 0;               // 0: one per core
-    double gpu_memory = 1;         // share of a GPU's memory that the job may take
+    double gpu_memory = 1;         // share of a GPU's memory that the job may use
     CommandText command;
 };
 
-// One step of rollouts and updates, after it.
+// Results of one step of rollouts and updates.
 struct ReinforcedStep {
-    int64_t step = 0;                 // from 0
-    double reward = 0, accuracy = 0;  // means over the answers; accuracy: share with the reward 1
+    int64_t step = 0;                 // starts at 0
+    double reward = 0, accuracy = 0;  // means over the answers; accuracy: share of answers with reward 1
     double seconds = 0;
     int64_t answers = 0, generated_tokens = 0;
-    int64_t mismatch_tokens = 0;              // whose log-probability has other bits in rollout and training
-    std::optional<double> validation_reward;  // where a validation was due
-    JobReport report;                         // a line for people; the line of the run's log
+    int64_t mismatch_tokens = 0;  // tokens whose log-probability differs in bits between rollout and training
+    std::optional<double> validation_reward;  // set in steps with a validation
+    JobReport report;                         // text(): a line for people; json(): the line of the run's log
 };
 
 struct RlHooks {
-    JobHooks job;                                        // `note` also gets what the run is: model, formats, memory
-    std::function<void(const ReinforcedStep&)> on_step;  // called from the thread of the job
+    JobHooks job;  // `note` also receives a description of the run: model, formats, memory
+    std::function<void(const ReinforcedStep&)> on_step;  // called from the job's thread
 };
 
 struct RlReport {
-    int64_t steps = 0;                 // that the run has made, earlier ones included
-    bool made_earlier = false;         // the run was complete; nothing was done
+    int64_t steps = 0;                 // all steps of the run, including earlier ones
+    bool made_earlier = false;         // the run was already complete; nothing was done
     std::vector<std::string> outputs;  // folders that were written
-    std::vector<std::string> lines;    // what was written, for people
+    std::vector<std::string> lines;    // messages about the outputs
 };
 
-// Runs until the config's number of steps. A stop or a deadline saves the state of the last step and returns an error
-// of kind cancelled; the same options with `resume` continue to the same bits. Errors by kind: recipe (the config, or
-// keys that do not fit the model), usage, file, checkpoint, device, memory, cancelled.
+// Runs the config's number of steps. A stop or a deadline saves the state of the last step and returns an error of kind
+// cancelled; a call with the same options and `resume` continues with the same bits. Errors by kind: recipe (the
+// config, or keys that do not fit the model), usage, file, checkpoint, device, memory, cancelled.
 Result<RlReport> reinforce(const RlOptions& options, const RlHooks& hooks);
 
 }  // namespace nibble

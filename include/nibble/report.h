@@ -1,4 +1,4 @@
-// The result of a job as the command line prints it.
+// The result of a job in the forms that the command line prints.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// Both are made when they are called. They hold what they need and may be called from any thread.
+// Each text is made when its function is called. The functions own their data and may be called from any thread.
 struct JobReport {
     std::function<std::string()> text;  // for people: lines that end with \n
     std::function<std::string()> json;  // for programs: one JSON document

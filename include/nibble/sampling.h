@@ -1,4 +1,4 @@
-// How tokens are drawn, and the memory and guesses of the engine that runs a model.
+// Settings of sampling, and of the memory and drafts of the engine.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace nibble {
 
-// A parameter that is not given comes from generation_config.json, otherwise it is
-// temperature 0.7 and top-p 0.95 (1 and 1 for requests to a server).
+// Sampling settings. A parameter without a value comes from generation_config.json, else temperature is 0.7 and top-p
+// 0.95 (for requests to a server: 1 and 1).
 struct SamplingSettings {
     std::optional<float> temperature, top_p, min_p, repetition_penalty;
     std::optional<int64_t> top_k;
@@ -20,11 +20,12 @@ struct SamplingSettings {
 };
 
 struct CacheSettings {
-    std::string kv_memory;      // for keys, values and states: "512M", "4GB", bytes; empty: a share of the free memory
-    double memory_share = 0.9;  // of the device's free memory; of a host, where the model runs there, a third of it
-    std::string speculate = "none";  // tokens guessed ahead: none, lookup[:N] (in the text so far), mtp[:N] (by layers
-                                     // for multi-token prediction); the answer is the same
-    bool no_prefix_cache = false;    // compute equal beginnings of prompts again
+    std::string kv_memory;      // bytes for keys, values and states: "512M", "4GB", "1024"; empty: a share of the free
+                                // memory
+    double memory_share = 0.9;  // share of the device's free memory; for a model on the host, of a third of the host's
+    std::string speculate = "none";  // source of draft tokens: none, lookup[:N] (the text so far), mtp[:N] (layers for
+                                     // multi-token prediction); N: most draft tokens. Does not change the answer
+    bool no_prefix_cache = false;    // do not reuse the computation of shared prompt prefixes
 };
 
 }  // namespace nibble

@@ -1,4 +1,5 @@
-// The job of `nibble verify`: whether checkpoints are complete and sound, and what they lost against their source.
+// The job of `nibble verify`: checks that checkpoints are complete and valid, and measures their errors against the
+// source.
 #pragma once
 
 #include "nibble/error.h"
@@ -13,21 +14,21 @@ namespace nibble {
 
 struct VerifyCheckpointsOptions {
     std::vector<std::string> paths;
-    std::string against;  // the checkpoint that they were made from; empty: no losses are measured
+    std::string against;  // the source checkpoint; empty: errors are not measured
     int threads = 0;      // 0: one per core
 };
 
 struct VerifiedCheckpoint {
     std::string path;
-    std::string error;                  // why it could not be opened or read; everything else is empty then
-    std::vector<std::string> findings;  // "tensor: what is wrong with it"
+    std::string error;                  // why it could not be opened or read; the other members are then empty
+    std::vector<std::string> findings;  // "tensor: defect"
     int64_t stored_bytes = 0;
-    double bits_per_weight = 0;  // over all tensors
-    double sqnr_db = 0;          // of quantized weights against their source; infinity when nothing was lost
+    double bits_per_weight = 0;  // average over all tensors
+    double sqnr_db = 0;          // of quantized weights against their source; infinity if there is no error
     bool passed() const { return findings.empty() && error.empty(); }
 };
 
-// text() lists findings, then sizes and losses: of one checkpoint by format, of several a line each.
+// text() lists findings, then sizes and errors: for one checkpoint by format, for several with one line each.
 struct VerificationReport : JobReport {
     std::vector<VerifiedCheckpoint> checkpoints;  // in the order of the paths
     bool passed() const {
@@ -37,8 +38,8 @@ struct VerificationReport : JobReport {
     }
 };
 
-// A checkpoint that cannot be read has an error in the report and does not stop the others. Every byte is read;
-// nothing is written. Errors: the source cannot be read; a stop.
+// Reads and checks every byte; writes nothing. A checkpoint that cannot be read has an error in the report and does not
+// stop the others. Errors by kind: file and checkpoint (the source cannot be read); cancelled.
 Result<VerificationReport> verify_checkpoints(const VerifyCheckpointsOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble

@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// Scales are of use apart from the weights only where nothing else comes out of the text.
+// Error: the plan has solvers or awq_lite. Their scales are useless without the weights that they change.
 Status check_plan(const Plan& plan) {
     const bool solves = std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
     if (plan.awq || solves)

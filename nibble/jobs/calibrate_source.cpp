@@ -32,7 +32,7 @@ public:
     }
 
 private:
-    // Checks before the work everything that would otherwise fail at its end.
+    // Checks, before the work, everything that would otherwise fail at its end.
     Status check_output() {
         const ExportMode mode = resumes_export(options_) ? ExportMode::resume : ExportMode::create;
         const Status possible = WorkFolder::check(options_.out, mode, planned_bytes(out_.plan)).as(ErrorKind::file);
@@ -65,7 +65,7 @@ private:
         }
     }
 
-    // awq_lite: scales that are multiplied into the weights.
+    // awq_lite: searches scales and multiplies them into the weights.
     Status fold_scales() {
         NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, source_, hooks_));
         NIBBLE_TRY(auto found, awq_search(source_, out_.plan, sequences, calibration_options(), pool_, hooks_));
@@ -78,9 +78,9 @@ private:
         return Ok{};
     }
 
-    // Ranges of inputs, keys and values, and statistics for solvers.
+    // Collects ranges of inputs, keys and values, and statistics for solvers.
     Status find_ranges() {
-        // A GPU adds in another order.
+        // Sums have another order on a GPU.
         if (settings_.device.cuda && calibrates_on_device(out_.plan)) out_.settings["calibration_device"] = "cuda";
         NIBBLE_TRY(auto seen, run_text());
         ScaleTable found = scale_table(seen, out_.plan, settings_.arithmetic);
@@ -110,7 +110,8 @@ private:
         for (const auto& [name, value] : out_.settings.items()) how.job.emplace_back("setting " + name, value.dump());
         auto found = calibrate(model(), out_.plan, options_.calib.file, sequences, how, pool_, hooks_);
         if (std::error_code none; !found.ok() && fs::file_size(how.keep / "solutions.bin", none) == 0)
-            for (const auto& entry : fs::directory_iterator(how.keep, none))  // nothing to continue from
+            // there is nothing to resume
+            for (const auto& entry : fs::directory_iterator(how.keep, none))
                 if (entry.path().filename() != ".nibble-lock") fs::remove(entry.path(), none);
         return found;
     }

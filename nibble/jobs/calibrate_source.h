@@ -1,5 +1,5 @@
-// The part of a quantization that runs the model on text: awq_lite's search for scales, then ranges of activations and
-// the statistics that weight solvers read.
+// The part of a quantization that runs the model on text: the search for awq_lite's scales, then ranges of activations
+// and the statistics of weight solvers.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -12,21 +12,22 @@
 
 namespace nibble {
 
-// Everything that the later steps of the job take from the text.
+// The results that later steps of the job need.
 struct Calibrated {
-    Plan plan;                                    // resolved with all of the following
-    std::optional<ScaleTable> scales;             // given ones, and those that were found
-    std::unique_ptr<Checkpoint> folded;           // the source with awq_lite's scales in its weights; null: as it is
-    std::unique_ptr<StatisticsStore> statistics;  // null: no solver reads any
+    Plan plan;                           // resolved with all the following members
+    std::optional<ScaleTable> scales;    // given scales, and those that were found
+    std::unique_ptr<Checkpoint> folded;  // the source with awq_lite's scales multiplied into its weights; null: the
+                                         // source itself
+    std::unique_ptr<StatisticsStore> statistics;  // null: no solver needs them
     std::vector<LayerOutputError> output_errors;
     std::vector<CalibrationGap> gaps;
-    Json settings;             // settings_json() and what calibration adds to it
-    CalibrationFolder folder;  // keeps what was found until the job is done
+    Json settings;             // settings_json() and the settings of calibration
+    CalibrationFolder folder;  // keeps the results until the job is done
 };
 
-// `plan` is that of the source with the scales that were `given`, which win over those that are found. Finished parts
-// are kept in calibration_folder(options) and taken from there with options.resume. Also checks that the output can be
-// written, before the hours of work.
+// Runs the calibration. `plan`: plan of the source with the `given` scales, which take precedence over those that are
+// found. Finished parts are saved in calibration_folder(options) and reused with options.resume. Before the work,
+// checks that the output can be written. Errors: those of calibrate() and awq_search(), and of the output.
 Result<Calibrated> calibrate_source(const QuantizeOptions& options, const QuantizeSettings& settings,
                                     const Checkpoint& source, Plan plan, std::optional<ScaleTable> given,
                                     const JobHooks& hooks);

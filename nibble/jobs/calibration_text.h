@@ -1,4 +1,4 @@
-// Reads the text that a job runs the model on.
+// Reads the text on which a job runs the model.
 #pragma once
 
 #include "base/progress.h"
@@ -9,8 +9,9 @@
 
 namespace nibble {
 
-// Token ids of `text.file` by the checkpoint's own tokenizer and chat template. A .safetensors file holds them ready:
-// input_ids I64 [B, T]. Warns of a text that is shorter than text.tokens.
+// Returns the token ids of `text.file`, made with the checkpoint's tokenizer and chat template, or read from a
+// .safetensors file (input_ids I64 [B, T]). Warns if the text is shorter than text.tokens. Errors: a file that cannot
+// be read, ids outside the vocabulary.
 Result<std::vector<std::vector<int32_t>>> calibration_sequences(const CalibrationText& text,
                                                                 const Checkpoint& checkpoint, const JobHooks& hooks);
 

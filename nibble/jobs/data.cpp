@@ -17,7 +17,7 @@
 namespace nibble {
 namespace {
 
-// "none": no token; empty: eos_token of tokenizer_options.json, if it says one.
+// Returns the end token. "none": no token; empty: the eos_token of tokenizer_config.json, if it has one.
 Result<std::optional<TokenId>> end_token_of(const TokenDataOptions& options, const ModelText& text) {
     if (options.end_token == "none") return std::optional<TokenId>();
     std::string name = options.end_token;
@@ -40,7 +40,7 @@ Result<int64_t> parse_token_count(std::string_view word) {
     return std::stoll(digits) * factor;
 }
 
-// \n, \t, \r and \\ as a shell's single quotes leave them.
+// Replaces \n, \t, \r and \\, which a shell leaves unchanged in single quotes.
 Result<std::string> parse_separator(std::string_view word) {
     std::string out;
     for (size_t i = 0; i < word.size(); ++i) {
@@ -144,7 +144,7 @@ Result<TokenDataReport> build_token_data_job(const TokenDataOptions& options, co
     return token_data_report(options.out, std::move(made), seconds);
 }
 
-// The beginning of a document as text, and how many of its tokens are labels.
+// Returns the beginning of a document as text, and how many of its tokens are labels.
 Result<std::string> document_text(const TokenSet& set, int64_t index, const std::optional<Tokenizer>& tokenizer,
                                   int64_t most) {
     TokenSet::Slice slice;

@@ -26,7 +26,7 @@ double clock_seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A subject with what it points to.
+// A model under evaluation with its engine and tokenizer.
 struct Loaded {
     LoadedModel engine;
     Tokenizer tokenizer;
@@ -34,7 +34,7 @@ struct Loaded {
     Subject subject;
 };
 
-// Items of one task begin alike: the prefix cache computes their examples once.
+// Items of one task begin with the same examples, which the prefix cache computes once.
 Result<std::vector<TextAnswer>> greedy_answers(const Loaded& loaded, const TextRequest& request) {
     std::vector<Request> requests;
     int64_t longest = 0;
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Loaded>> load(const std::string& path, const std::string&
     return loaded;
 }
 
-// Names in tables: the last component of a path, or the whole path where two are alike.
+// Returns the names for tables: the last component of each path, or whole paths if two are equal.
 std::vector<std::string> names_of(const std::vector<std::string>& paths) {
     std::vector<std::string> names;
     for (const std::string& path : paths) names.push_back(name_of(path));
@@ -88,7 +88,7 @@ public:
         if (!options_.against.empty()) {
             const auto listed = std::ranges::find(paths, options_.against);
             if (listed != paths.end()) paths.erase(listed);
-            paths.push_back(options_.against);  // last: others are compared with it
+            paths.push_back(options_.against);  // last: the other models are compared with it
             report_.reference = static_cast<int>(paths.size()) - 1;
         }
         const std::vector<std::string> names = names_of(paths);
@@ -175,7 +175,7 @@ private:
         const double start = clock_seconds();
         std::span<const std::unique_ptr<Task>> tasks = tasks_;
         if (reference && !options_.text.empty() && i > 0) {
-            // The text was scored on the way: every comparison holds the reference's perplexity.
+            // The comparison has scored the text already, so it contains the reference's perplexity.
             result.tasks.push_back(reference_perplexity(report_.subjects[0].tasks[0]));
             tasks = tasks.subspan(1);
         }
@@ -188,7 +188,7 @@ private:
                 NIBBLE_TRY(own, load(path, name, options_.engine, pool_, hooks_));
                 subject = &own->subject;
             }
-            // Tasks keep their number in the journal.
+            // Tasks keep their numbers in the journal.
             const auto first = static_cast<int64_t>(tasks_.size() - tasks.size());
             NIBBLE_TRY(auto results,
                        run_tasks(*subject, static_cast<int64_t>(i), tasks, first, journal_.get(), hooks_));

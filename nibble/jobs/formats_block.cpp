@@ -102,8 +102,8 @@ std::string walk_table(const BlockWalk& walk, std::span<const float> numbers, bo
     return text;
 }
 
-// Six or four: the block's maximum at the element 6 or at 4, both under the tensor scale amax/1536, which leaves room
-// for block scales 1.5 times as large.
+// Shows both choices of "four over six": the block's maximum is mapped to the element 6 or 4. Both use the tensor scale
+// amax/1536, which permits block scales 1.5 times as large.
 std::string four_over_six(std::span<const float> numbers, float amax, Arithmetic arithmetic) {
     const float own = max_magnitude(numbers), s2 = nvfp4_tensor_scale(amax, 256, arithmetic);
     const FakeScale fake = nvfp4_fake_scale(amax, 256, arithmetic);

@@ -1,4 +1,4 @@
-// One block of numbers, quantized step by step.
+// Quantizes one block of numbers and describes each step.
 #pragma once
 
 #include "base/error.h"
@@ -13,11 +13,11 @@
 
 namespace nibble {
 
-// A block in one format: the lines about its scales, the scales by name, and per number what became of it.
+// A block in one format: text about its scales, the scales by name, and the results per number.
 struct BlockWalk {
     std::string steps;
     std::vector<std::pair<std::string, float>> scales;
-    std::vector<float> quotients;  // before they are rounded to an element
+    std::vector<float> quotients;  // values before they are rounded to elements
     std::vector<uint8_t> codes;
     std::vector<float> elements, values;
 
@@ -29,12 +29,12 @@ struct BlockWalk {
     }
 };
 
-// The numbers as one block (one row) of a tensor whose largest magnitude is `amax`, the numbers' own where it is not
-// given. Errors: more numbers than a block has, one that is not finite, an amax below the numbers', or one for a format
-// whose scales know nothing of the tensor.
+// Quantizes the numbers as one block (one row) of a tensor whose largest magnitude is `amax`; default: that of the
+// numbers. Errors: more numbers than a block has, a number that is not finite, an amax below the numbers', an amax for
+// a format without tensor scale.
 Result<BlockWalk> walk_block(Format format, std::span<const float> numbers, Arithmetic arithmetic,
                              std::optional<float> amax);
-// The same as text; NVFP4 with six and, beside it, with four. Errors: as walk_block().
+// Returns the result as text; for NVFP4, with both six and four as the largest element. Errors: see walk_block().
 Result<std::string> block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic,
                                std::optional<float> amax);
 

@@ -8,8 +8,8 @@
 namespace nibble {
 namespace {
 
-// Encodes and decodes a small float without special values, saturating (MX FP6); NaN becomes the largest, as hardware
-// casts have it.
+// Encodes and decodes a small float without special values (MX FP6), saturating; NaN becomes the largest value, as in
+// hardware casts.
 template <int ExponentBits, int MantissaBits>
 struct Fp6 {
     using F = MiniFloat<ExponentBits, MantissaBits>;
@@ -26,7 +26,7 @@ struct Fp6 {
     }
 };
 
-// TF32: FP32 whose last 13 bits are rounded away; the code is what stays.
+// TF32: FP32 without its last 13 bits, rounded; the code is the remaining bits.
 uint32_t tf32_encode(float x) {
     const uint32_t bits = float_bits(x);
     if (is_nan_bits(bits)) return (bits | 0x400000u) >> 13;

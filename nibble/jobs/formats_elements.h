@@ -1,4 +1,4 @@
-// The number formats that `nibble formats` explains: elements, and blocks of elements under scales.
+// The number formats that `nibble formats` explains: elements, and blocks of elements with scales.
 #pragma once
 
 #include "formats/format.h"
@@ -15,13 +15,13 @@ struct ElementFormat {
     uint32_t (*encode)(float);
     float (*decode)(uint32_t);
     std::string_view note;
-    std::string_view special;  // overflow and NaN
+    std::string_view special;  // text about overflow and NaN
 
     int bits() const { return sign_bits + exponent_bits + mantissa_bits; }
     int bias() const { return (1 << (exponent_bits - 1)) - 1; }
 };
 std::span<const ElementFormat> element_formats();
-const ElementFormat* find_element(std::string_view name);  // null: no such element format
+const ElementFormat* find_element(std::string_view name);  // null: unknown name
 
 struct BlockFormat {
     Format format;

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// JSON has no infinity and no NaN: they are strings.
+// Returns infinity and NaN as strings, because JSON has no such numbers.
 Json json_number(double value) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-// "1 01 1": sign, exponent, mantissa.
+// Returns sign, exponent and mantissa: "1 01 1".
 std::string bit_fields(const ElementFormat& e, uint32_t code) {
     std::string text;
     for (int b = e.bits() - 1; b >= 0; --b) {
@@ -38,7 +38,7 @@ std::string number_header(float x) {
                        "code", "value", "error", "relative");
 }
 
-// What the bits mean.
+// Returns the formula of the value.
 std::string formula(const ElementFormat& e) {
     if (e.mantissa_bits == 0) return fmt::format("  value          2^(e - {})\n", e.bias());
     const uint32_t divisor = 1u << e.mantissa_bits;

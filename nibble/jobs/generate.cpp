@@ -32,7 +32,7 @@ Result<std::vector<int32_t>> encode_one(const GeneratePrompt& prompt, const Mode
     return encode_prompt(text, prompt.text);
 }
 
-// Null: answers are free. Errors name the option.
+// Returns the grammar; null: answers are unconstrained. Errors name the option.
 Result<std::shared_ptr<const Grammar>> grammar_of(const AnswerForm& form) {
     if (!form.json_schema.empty()) {
         NIBBLE_TRY(const Json schema, read_json_file(form.json_schema));
@@ -96,7 +96,7 @@ Result<GenerationReport> generate_job(const GenerateOptions& options, const Gene
 
     GenerationReport report;
     std::vector<WholeAnswer> answers;
-    const auto take_finished = [&](size_t) {  // in the order of the prompts
+    const auto take_finished = [&](size_t) {  // reports answers in the order of the prompts
         for (size_t i = report.answers.size(); i < answers.size() && answers[i].finish != FinishReason::none; ++i) {
             report.answers.push_back(finished_answer(answers[i], prompts[i].size()));
             if (hooks.on_answer) hooks.on_answer(i, report.answers.back());

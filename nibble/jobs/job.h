@@ -2,11 +2,11 @@
 //
 //   Result<QuantizeReport> quantize(const QuantizeOptions& options, const JobHooks& hooks);
 //
-// It prints nothing, ends no process, installs no signal handler and keeps no state between calls: two jobs may run in
-// one process, also at the same time, where they write to different outputs. Progress, warnings, notes and the request
-// to stop go through JobHooks (base/progress.h). A job that was stopped returns an error of kind `cancelled` and leaves
-// its finished work on disk, where the same options with `resume` continue it. Every error is one line and has an
-// ErrorKind (base/error.h).
+// A job does not print, exit, install signal handlers or keep state between calls. Several jobs may run in one process,
+// also at the same time if they write to different outputs. Progress, warnings, notes and the request to stop go
+// through JobHooks (base/progress.h). A stopped job returns an error of kind `cancelled` and leaves its finished work
+// on disk; a call with the same options and `resume` continues it. Every error is one line and has an ErrorKind
+// (base/error.h).
 #pragma once
 
 #include "base/error.h"
@@ -18,14 +18,14 @@
 
 namespace nibble {
 
-// The exception that is being handled, as an error: of kind memory (std::bad_alloc), file (file system) or other.
+// Returns the exception that is being handled as an error of kind memory (std::bad_alloc), file (file system) or other.
 // Call it inside a catch block.
 Error error_of_exception();
 
 // Error of kind file: a mapped file became shorter while it was read (base/map_faults.h).
 Status check_inputs_unchanged();
 
-// Runs the body of a job, which returns a Result. An exception becomes an error, and so does success where
+// Runs the body of a job, which returns a Result. Exceptions become errors. A success becomes an error if
 // check_inputs_unchanged() fails.
 template <class Body>
 std::invoke_result_t<Body> as_job(Body&& body) {

@@ -49,12 +49,12 @@ std::vector<LayerSection> fold(const KernelTable& table) {
         if (at == sections.end()) at = sections.insert(sections.end(), std::move(one));
         if (layer.layer >= 0) at->layers.push_back(layer.layer);
     }
-    // A checkpoint's tensors may come by name: layer 10 before layer 2.
+    // Tensors may be sorted by name, with layer 10 before layer 2.
     for (LayerSection& section : sections) std::ranges::sort(section.layers);
     return sections;
 }
 
-// "0-3, 5"
+// Returns "0-3, 5".
 std::string ranges_text(const std::vector<int>& numbers) {
     std::string text;
     for (size_t i = 0; i < numbers.size();) {
@@ -123,7 +123,7 @@ KernelTable cpu_kernel_table(const Checkpoint& checkpoint, const std::string& ke
         if (name.ends_with(".weight")) name.remove_suffix(7);
         LayerKernels place;
         std::string module;
-        for (size_t at = 0; at <= name.size();) {  // the first number is the layer's, others are experts'
+        for (size_t at = 0; at <= name.size();) {  // the first number is that of the layer, others are those of experts
             std::string part(name.substr(at, name.find('.', at) - at));
             at += part.size() + 1;
             const bool number = !part.empty() && part.size() < 9 &&
@@ -171,7 +171,7 @@ Json folded_kernels_json(const KernelTable& table) {
 }
 
 std::vector<std::string> folded_kernels_lines(const Json& folded) {
-    std::vector<std::pair<std::string, std::string>> lines;  // what is said of modules, modules
+    std::vector<std::pair<std::string, std::string>> lines;  // pairs of (description, modules)
     for (const Json& row : folded) {
         const auto text = [&](const char* name) { return row[name].get<std::string>(); };
         std::string what = text("layers").empty() ? ""

@@ -1,5 +1,5 @@
-// Which kernel runs every product, and why: the table of `nibble inspect MODEL --device cuda --kernels`, and the part
-// of it that `nibble serve` reports.
+// The kernel of every product with the reason for its choice: the table of `nibble inspect MODEL --device cuda
+// --kernels`, and the part of it that `nibble serve` reports.
 #pragma once
 
 #include "base/json.h"
@@ -11,18 +11,20 @@
 
 namespace nibble {
 
-// Layers whose rows are all equal are one section: "layers 0-31  model.layers.*.self_attn".
+// Returns the table as text. Layers with equal rows form one section: "layers 0-31  model.layers.*.self_attn".
 std::string kernels_text(const KernelTable& table);
-// Every layer by itself.
+// Returns every layer separately.
 Json kernels_json(const KernelTable& table);
 
-// Of a model on a CPU, whose kernels are one set ("avx512") for all formats: its matrices by layer. `inputs`: of those
-// that the checkpoint does not quantize; `weights_only`: its own quantization of inputs does not count.
+// Returns the matrices by layer for a model on a CPU, which uses one set of kernels ("avx512") for all formats.
+// `inputs`: format of inputs that the checkpoint does not quantize. `weights_only`: ignore the checkpoint's input
+// quantization.
 KernelTable cpu_kernel_table(const Checkpoint& checkpoint, const std::string& kernels, const std::string& inputs,
                              bool weights_only);
-// Layers whose rows are all equal as one: [{"layers": "0-31", "module": "mlp up_proj", "weights", "inputs", "kernel"}].
+// Returns layers with equal rows as one entry: [{"layers": "0-31", "module": "mlp up_proj", "weights", "inputs",
+// "kernel"}].
 Json folded_kernels_json(const KernelTable& table);
-// The same as lines for a terminal; modules of the same layers, formats and kernel are one line.
+// Returns the same as lines for a terminal; modules with the same layers, formats and kernel share a line.
 std::vector<std::string> folded_kernels_lines(const Json& folded);
 
 }  // namespace nibble

@@ -63,7 +63,7 @@ Json to_json(const ModelSettings& settings) {
     if (settings.ssm_state != "f32") json["ssm_state"] = settings.ssm_state;
     if (settings.weights_only) json["activations"] = "not quantized";
     if (settings.sums != "lanes") json["sums"] = settings.sums;
-    if (settings.device != "cpu") json["device"] = "cuda";  // sums in another order
+    if (settings.device != "cpu") json["device"] = "cuda";  // sums have another order
     return json;
 }
 
@@ -120,7 +120,7 @@ Result<std::vector<int32_t>> end_tokens(const ModelConfig& model, const Checkpoi
 }
 
 std::string name_of(const fs::path& path) {
-    const fs::path clean = fs::absolute(path).lexically_normal();  // "." has a name, too
+    const fs::path clean = fs::absolute(path).lexically_normal();  // so that "." has a name, too
     return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
 }
 

@@ -1,4 +1,5 @@
-// nibble.json, which travels with every checkpoint that nibble writes: who made it, how, and what the recipe wanted.
+// nibble.json, which is stored with every checkpoint that nibble writes: the command, the settings, and the formats
+// that the recipe required.
 #pragma once
 
 #include "base/json.h"
@@ -11,7 +12,7 @@ struct Manifest {
     std::string command_line;
     Json settings = Json::object();
     std::string recipe;
-    Json tensors = Json::object();  // to_json(ExpectedFormats); `nibble verify` compares the checkpoint with it
+    Json tensors = Json::object();  // to_json(ExpectedFormats), with which `nibble verify` compares the checkpoint
 };
 std::string to_text(const Manifest& manifest);
 

@@ -1,4 +1,4 @@
-// Opens the checkpoint that a job reads.
+// Opens a job's source checkpoint.
 #pragma once
 
 #include "base/progress.h"
@@ -6,11 +6,11 @@
 
 namespace nibble {
 
-// Checkpoint::open; its notes go to hooks.note.
+// Calls Checkpoint::open(); its notes go to hooks.note.
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path, const JobHooks& hooks,
                                                     ScaleReading scales = ScaleReading::checked);
 
-// "is quantized already (211 tensors, the first in Q4_1)"; empty: it is not.
+// Returns "is quantized already (211 tensors, the first in Q4_1)"; empty: it is not quantized.
 std::string quantized_text(const Checkpoint& checkpoint);
 
 }  // namespace nibble

@@ -29,7 +29,7 @@ double seconds_since(JobClock::time_point begin) {
     return std::chrono::duration<double>(JobClock::now() - begin).count();
 }
 
-// Whether the output is there and its manifest has this very command: a scheduler repeated a job that had ended.
+// Whether the output exists and its manifest contains this command: a scheduler has repeated a finished job.
 bool made_by_this_command(const QuantizeOptions& options) {
     const fs::path manifest = fs::path(options.out) / manifest_name;
     std::error_code ignored;
@@ -38,7 +38,8 @@ bool made_by_this_command(const QuantizeOptions& options) {
     return json.ok() && json->is_object() && json->value("command", Json()) == Json(options.command.whole);
 }
 
-// Rounding twice loses more than the report shows, which compares with the source.
+// Error: the source is quantized. The error of rounding twice would not show in the report, which compares with the
+// source.
 Status refuse_quantized_source(const QuantizeOptions& options, const Checkpoint& source) {
     const std::string already = quantized_text(source);
     if (options.requantize || already.empty()) return Ok{};
@@ -49,7 +50,7 @@ Status refuse_quantized_source(const QuantizeOptions& options, const Checkpoint&
         options.source, already);
 }
 
-// Presets for other architectures (experts only, say) match nothing in some models.
+// Error: the plan quantizes nothing. Presets for other architectures (for example, only experts) may match nothing.
 Status refuse_empty_plan(const QuantizeOptions& options, const Plan& plan) {
     if (std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return e.spec.format != Format::none; }))
         return Ok{};
@@ -58,7 +59,7 @@ Status refuse_empty_plan(const QuantizeOptions& options, const Plan& plan) {
                 options.source, options.recipe);
 }
 
-// A recipe that stores scales of activations needs them from --input-scales or --calib.
+// Error: the recipe stores scales of activations, but neither --input-scales nor --calib is given.
 Status refuse_missing_activations(const Plan& plan) {
     if (plan.needs_activations.empty()) return Ok{};
     const size_t others = plan.needs_activations.size() - 1;
@@ -74,18 +75,18 @@ void warn_of_cpu_passes(const DeviceChoice& device, const Plan& plan, const JobH
             "nibble_best reads gradients, which only the CPU computes: calibration runs there, whatever --device says");
 }
 
-// Schedulers repeat the command of a killed job, which may have made nothing yet.
+// Schedulers repeat the command of a killed job, which may not have written anything.
 void note_a_fresh_start(const QuantizeOptions& options, const JobHooks& hooks) {
     if (!options.resume || fs::exists(partial_output(options)) || fs::exists(calibration_folder(options))) return;
     hooks.emit_note(fmt::format("{}: nothing to resume, the job starts from the beginning", options.out));
 }
 
-// Two threads a core on a GPU: one reads or writes while the other waits for its panel.
+// With a GPU there are two threads per core: one reads or writes while the other waits for its panel.
 int thread_count(const QuantizeOptions& options, const DeviceChoice& device) {
     return options.threads > 0 || !device.cuda ? options.threads : 2 * usable_cores();
 }
 
-// Null on the CPU. Weight solvers are not written for a GPU; their tensors stay on the CPU, and a line says so.
+// Returns null on the CPU. Weight solvers do not run on a GPU; their tensors stay on the CPU, and a note reports it.
 Result<std::unique_ptr<PanelWorkers>> workers_on(const DeviceChoice& device, const Checkpoint& source, const Plan& plan,
                                                  int threads, const JobHooks& hooks) {
     if (!device.cuda) return std::unique_ptr<PanelWorkers>();
@@ -108,7 +109,7 @@ Result<ExportSpec> export_spec(const QuantizeOptions& options, const QuantizeSet
                       .manifest = {}};
 }
 
-// Reads the work folder back: a checkpoint that fails never gets its final name.
+// Reads the work folder back. A checkpoint that fails never gets its final name.
 Result<std::string> verify_written(const QuantizeOptions& options, const QuantizeSettings& settings,
                                    const Checkpoint& source, const Plan& plan, const QuantReport& report,
                                    const Export& out, ThreadPool& pool, const JobHooks& hooks) {
@@ -189,7 +190,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
         NIBBLE_TRY(given, read_scale_table(options.input_scales));
     }
 
-    // Everything that follows from names, shapes and formats is checked before the first tensor is read.
+    // Checks everything that follows from names, shapes and formats before the first tensor is read.
     NIBBLE_TRY(Plan plan, make_plan(options, settings, *opened, {.scales = given ? &*given : nullptr}));
     if (settings.dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(options, plan));
     NIBBLE_TRY(const ExportSpec planned, export_spec(options, settings, *opened, plan, placeholder_scales(plan)));
@@ -247,7 +248,8 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     report.timing.output = options.out;
     report.timing.calibration_seconds = calibration_seconds;
     report.output_errors = std::move(calibrated.output_errors);
-    for (const CalibrationGap& gap : report.gaps) hooks.emit_warning(gap.text);  // calibration has reported its own
+    // calibration has reported its own gaps
+    for (const CalibrationGap& gap : report.gaps) hooks.emit_warning(gap.text);
     report.gaps.insert(report.gaps.begin(), std::make_move_iterator(calibrated.gaps.begin()),
                        std::make_move_iterator(calibrated.gaps.end()));
     NIBBLE_CHECK(keep_exact_scales(settings.dialect, to_text(manifest), *out, report));

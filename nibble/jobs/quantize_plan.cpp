@@ -9,7 +9,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The module of this name (or of the tensor, "....weight") and all modules below it stay as they are.
+// Returns a rule that keeps the module of this name (or of the tensor, "....weight") and all modules below it
+// unquantized.
 Rule ignore_rule(std::string module) {
     constexpr std::string_view tensor = ".weight";
     if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
@@ -30,7 +31,7 @@ Status check_compat(std::string_view word) {
     return fail(ErrorKind::usage, "--compat {}: choose modelopt-0.47 or none", word);
 }
 
-// OUT without a slash at its end.
+// Returns OUT without a trailing slash.
 fs::path out_path(const QuantizeOptions& options) {
     const fs::path out = options.out;
     return out.has_filename() ? out : out.parent_path();

@@ -1,4 +1,4 @@
-// From the options of a quantization to values and to its plan.
+// Converts the options of a quantization to values, and makes its plan.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -14,7 +14,7 @@
 
 namespace nibble {
 
-// The words of QuantizeOptions as values, and the recipe they name.
+// The words of QuantizeOptions as values, and the recipe.
 struct QuantizeSettings {
     Dialect dialect;
     Arithmetic arithmetic;
@@ -23,29 +23,29 @@ struct QuantizeSettings {
     int64_t max_shard_bytes;
     const QuantizeKernels* kernels;
     DeviceChoice device;
-    Recipe recipe;  // with the rules of QuantizeOptions::ignore
+    Recipe recipe;  // including the rules of QuantizeOptions::ignore
 };
 Result<QuantizeSettings> read_settings(const QuantizeOptions& options);
 
-// Facts about the activations of a source when its plan is resolved.
+// Facts about the source's activations that are known when the plan is resolved.
 struct Known {
-    const ScaleTable* scales = nullptr;  // null: none
-    bool statistics = false;             // of the inputs of linears, for weight solvers
-    bool folded = false;                 // the source has awq_lite's scales in its weights
+    const ScaleTable* scales = nullptr;  // null: no scales
+    bool statistics = false;             // statistics of linears' inputs for weight solvers are available
+    bool folded = false;                 // awq_lite's scales are multiplied into the source's weights
 };
 Result<Plan> make_plan(const QuantizeOptions& options, const QuantizeSettings& settings, const Checkpoint& source,
                        const Known& known);
 
-// The options that change bytes, for the manifest and for the identity of a resumable job.
+// Returns the options that change bytes, for the manifest and for the identity of a resumable job.
 Json settings_json(const QuantizeOptions& options, const QuantizeSettings& settings);
 
-// OUT.calibration, where calibration keeps what it finds until the job is done.
+// Returns OUT.calibration, where calibration saves its results until the job is done.
 std::filesystem::path calibration_folder(const QuantizeOptions& options);
 
-// OUT.partial, where the output is written until it is verified.
+// Returns OUT.partial, where the output is written until it is verified.
 std::filesystem::path partial_output(const QuantizeOptions& options);
 
-// Whether the export is continued, or begun. A job that was killed in its calibration has not begun to write.
+// Whether the export is resumed. A job that was killed during calibration has not started to write.
 bool resumes_export(const QuantizeOptions& options);
 
 }  // namespace nibble

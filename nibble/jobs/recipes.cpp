@@ -13,7 +13,7 @@ namespace nibble {
 namespace {
 
 std::string needs_of(const RecipeGuide& guide) {
-    // Model Optimizer's layout stores FP8 weights only with the scales of their inputs.
+    // Model Optimizer's layout stores FP8 weights only together with input scales.
     if (guide.learns || guide.weights == Format::fp8) return guide.needs_text ? "text" : "nothing";
     return guide.needs_text ? "text or --weights-only" : "nothing";
 }

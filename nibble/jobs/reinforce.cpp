@@ -1,4 +1,4 @@
-// RL from a config to an exported policy: run_rl_job() has the whole path in order.
+// RL from a config to an exported policy; run_rl_job() contains all steps in order.
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "chat/model_text.h"
@@ -35,30 +35,31 @@ namespace fs = std::filesystem;
 bool is_first_rank(const RlJob& job) { return !job.ranks || job.ranks->rank() == 0; }
 int processes_of(const RlJob& job) { return job.ranks ? job.ranks->size() : 1; }
 
-// The objects that run the job; later members use earlier ones.
+// The objects of a running job; later members use earlier ones.
 struct RlParts {
     RlParts(int threads, ModelText of_model) : pool(threads), text(std::move(of_model)) {}
     ThreadPool pool;
     ModelText text;
-    std::shared_ptr<const QuestionRows> rows;  // of files; null: questions are generated
+    std::shared_ptr<const QuestionRows> rows;  // rows of files; null: questions are generated
     std::unique_ptr<RolloutTask> task;
     std::shared_ptr<Parameters> parameters;
-    std::string weights;  // the hash of those that the run begins with
+    std::string weights;  // hash of the initial weights
     std::unique_ptr<TrainEngine> trainer;
-    std::shared_ptr<GenerationPolicy> generator;  // on a CPU, of another precision; null: the trainer's model
+    std::shared_ptr<GenerationPolicy> generator;  // on a CPU with another precision for rollouts; null: the trainer's
+                                                  // model generates
     std::unique_ptr<PolicyTrainer> policy;
-    std::string memory;  // of the processes, on a CPU
+    std::string memory;  // memory of the processes, on a CPU
 };
 
 int64_t power_of_two(int64_t rows) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))); }
 
-// Room for one answer at least.
+// Returns a row size for at least one answer.
 int64_t row_tokens_on_gpu(const RlConfig& c) {
     const int64_t all = c.prompts * c.generations * c.length, usual = c.row_tokens > 0 ? c.row_tokens : 16384;
     return std::max(c.length, std::min(all, usual));
 }
 
-// The trainer, the reference where the loss has a KL term, and on a GPU what generates in another precision.
+// Opens the trainer, the reference if the loss has a KL term, and, on a GPU, a generator if it has another precision.
 Status open_trainer(const RlJob& job, const Checkpoint& checkpoint, RlParts& parts, PolicyTrainerOptions& rollouts) {
     const RlConfig& c = job.config;
     const bool compared = c.loss.kl_penalty > 0;
@@ -70,8 +71,8 @@ Status open_trainer(const RlJob& job, const Checkpoint& checkpoint, RlParts& par
                                  .cache = c.generation.cache,
                                  .ranks = job.ranks};
     if (job.device.cuda) {
-        // Trainer and engine share the device: the trainer's plan comes first. Keys and values have the memory of
-        // activations in turn with these, and half of what is left; the rest is for steps of the engine.
+        // Trainer and engine share the device. The trainer's memory is planned first. The KV cache shares the memory of
+        // the trainer's activations and gets half of the remaining memory; the rest is for steps of the engine.
         const int64_t answers = c.prompts * c.generations, of_update = c.train_batch > 0 ? c.train_batch : answers;
         const int64_t row = row_tokens_on_gpu(c), most = most_rollout_rows(of_update, c.length, row);
         NIBBLE_TRY(auto trainer, open_device_trainer(parts.parameters,
@@ -108,7 +109,7 @@ Status open_trainer(const RlJob& job, const Checkpoint& checkpoint, RlParts& par
     return Ok{};
 }
 
-// Opens everything that the run needs. `c`: validation prompts are limited to the rows that there are.
+// Opens everything that the run needs. `c`: validation prompts are limited to the available rows.
 Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
     RlConfig& c = job.config;
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
@@ -149,7 +150,7 @@ Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
     return Ok{};
 }
 
-// Until commit 8d459c62 a run stored the text of its config, with the other facts among the keys.
+// Until commit 8d459c62 a run stored the text of its config, with other facts among the keys.
 Result<Json> todays_facts(const Json& stored) {
     Json config = stored, facts = Json::object();
     const bool by_text = stored.contains("policy") && stored["policy"].is_object();
@@ -164,7 +165,7 @@ Result<Json> todays_facts(const Json& stored) {
     } else {
         facts = stored;
         config = stored["config"];
-        // A config with rows says nothing of their file, whose keys count only where there is one.
+        // A config with rows does not mention their file, whose keys count only if there is one.
         if (stored.contains("data")) config["data"]["train"] = stored["data"];
     }
     NIBBLE_TRY(facts["config"], stored_rl_identity(config));
@@ -203,7 +204,8 @@ Status check_export(const RlJob& job, const RlParts& parts) {
     return RunFolder::check_codes(c.output, codes_folder(c.output, c.export_format), c.resume);
 }
 
-// Readers of NVFP4 exports without scales of inputs leave inputs in BF16; row-scaled rollouts had them in NVFP4.
+// Whether readers of the export compute what rollouts computed. They leave inputs in BF16 if an NVFP4 export has no
+// input scales, but row-scaled rollouts had them in NVFP4.
 bool serves_the_policy(const RlConfig& c) {
     const TrainPrecision& p = c.generation.precision ? *c.generation.precision : c.precision;
     return p.recipe != TrainRecipe::nvfp4 || p.weights_only || p.stored_inputs;
@@ -249,7 +251,7 @@ void note_beginning(const RlJob& job, const RlParts& parts, int64_t first_step, 
     if (const std::string line = begin_text(c.output, c.resume, first_step); !line.empty()) hooks.emit_note(line);
 }
 
-// The steps of a run and what surrounds each: validation, log, checkpoint, deadline.
+// The steps of a run with validation, log, checkpoints and deadline.
 class RlLoop {
 public:
     RlLoop(const RlJob& job, RlParts& parts, RunBegin& run, PromptPlace& place, const RlHooks& hooks)
@@ -261,10 +263,10 @@ public:
           first_step_(run.first_step),
           done_(run.first_step) {}
 
-    int64_t done() const { return done_; }  // every step that was learned, also after an error
+    int64_t done() const { return done_; }  // number of learned steps, also after an error
     const RlShares& shares() const { return shares_; }
 
-    // Steps until config.steps; fewer where the caller or the deadline stops the run.
+    // Runs steps until config.steps; fewer if the caller or the deadline stops the run.
     Status run(RunDeadline deadline) {
         NIBBLE_CHECK(make_up_validation());
         while (done_ < c_.steps) {
@@ -287,8 +289,8 @@ public:
         return Ok{};
     }
 
-    // After an error: the steps before it are saved if their state is whole. Returns the error, with what became of
-    // them.
+    // Called after an error: saves the steps before it if their state is complete. Returns the error with the result of
+    // saving.
     Error save_after(const Error& error) {
         if (done_ == first_step_) return error;
         const auto with = [&](std::string_view what) {
@@ -306,7 +308,7 @@ private:
         return parts_.trainer->sync();
     }
 
-    // A run that was stopped during a validation makes up for it.
+    // Repeats a validation during which the run was stopped.
     Status make_up_validation() {
         const bool was_due = c_.validation_every > 0 && done_ > 0 && done_ % c_.validation_every == 0;
         std::optional<Json> line = folder_ && was_due ? folder_->line_without("validation_reward") : std::nullopt;
@@ -345,7 +347,7 @@ private:
 
     const RlConfig& c_;
     RlParts& parts_;
-    RunFolder* folder_;  // of the first process; null in the others
+    RunFolder* folder_;  // set in the first process; null in the others
     PromptPlace& place_;
     const RlHooks& hooks_;
     int64_t first_step_, done_;
@@ -413,7 +415,7 @@ Status check_rl_job(const RlJob& job, const JobHooks& hooks) {
                                    "go on to more steps with --resume, or choose another output");
 }
 
-// Settings that processes must share in addition to the identity of a resumed run: when they act together.
+// Returns settings that processes must share in addition to the identity of a resumed run: when they act together.
 std::string rl_job_identity(const RlJob& job) {
     const RlConfig& c = job.config;
     return fmt::format("{}\nsteps {}, validation {} of {} x {}", rl_identity(c).dump(), c.steps, c.validation_every,

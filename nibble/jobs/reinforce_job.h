@@ -1,4 +1,4 @@
-// The RL job by parts, for callers that divide it among processes.
+// The parts of the RL job, for callers that divide it among processes.
 #pragma once
 
 #include "nibble/reinforce.h"
@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// RlOptions, read and checked.
+// RlOptions, parsed and checked.
 struct RlJob {
     RlConfig config;
     DeviceChoice device;
@@ -16,17 +16,17 @@ struct RlJob {
     int threads = 0;
     double gpu_memory = 1;
     CommandText command;
-    RankGroup* ranks = nullptr;  // the processes that divide the steps; null: this one alone
+    RankGroup* ranks = nullptr;  // processes that share the steps; null: only this process
 };
-// `overrides` take the place of options.set.
+// Parses the options. `overrides` replace options.set. Errors: those of reinforce() about the config.
 Result<RlJob> read_rl_job(const RlOptions& options, const std::vector<KeyOverride>& overrides);
 
-// Checks that the output can be written. The first process calls it before anything is computed.
+// Checks that the output can be written. The first process calls it before any computation.
 Status check_rl_job(const RlJob& job, const JobHooks& hooks);
-// The settings that all processes of one job must share, in addition to the version of nibble.
+// Returns the settings that all processes of a job must share, in addition to the version of nibble.
 std::string rl_job_identity(const RlJob& job);
 
-// All processes of job.ranks call it. Hooks are called in the first one alone.
+// Runs the job. All processes of job.ranks call it; only the first one calls the hooks. Errors: see reinforce().
 Result<RlReport> run_rl_job(const RlJob& job, const RlHooks& hooks);
 
 }  // namespace nibble

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t usual_predicted = 3;  // tokens of a guess
+constexpr int64_t usual_predicted = 3;  // draft tokens
 
 template <class T>
 T given_or(const std::optional<T>& flag, const Json& config, const char* key, T otherwise) {

@@ -28,10 +28,10 @@ Result<SearchSpace> make_space(const SearchOptions& options, const Checkpoint& s
     return search_space(source.tensors(), source.config(), space).as(ErrorKind::recipe);
 }
 
-// recipe.yaml -> recipe.json, recipe.html
+// Returns recipe.json or recipe.html for recipe.yaml.
 fs::path beside(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
 
-// Returns the folder in which an unfinished search keeps its scores.
+// Returns the folder in which an unfinished search saves its scores.
 fs::path work_folder(const std::string& out) { return out + ".unfinished"; }
 
 class SearchRun {
@@ -64,7 +64,7 @@ public:
     }
 
 private:
-    // A target that is out of reach is known before anything is scored.
+    // Rejects a target that cannot be reached before anything is scored.
     Status check_target() const {
         SearchScores none{};
         for (const SearchGroup& group : report_.space.groups) none.values.emplace_back(group.candidates.size(), 0.0);
@@ -80,7 +80,8 @@ private:
         return Ok{};
     }
 
-    // Everything that affects the bits of the scores: the model, the groups and their candidates, the method, the text.
+    // Identifies the journal by everything that affects the bits of the scores: the model, the groups and their
+    // candidates, the method, the text.
     Status open_journal() {
         std::string groups, text;
         for (const SearchGroup& group : report_.space.groups)
@@ -144,7 +145,7 @@ private:
         report_.measured_tokens = meter.tokens();
         std::vector<SearchPoint*> points = {&report_.chosen};
         for (SearchPoint& point : report_.sweep) points.push_back(&point);
-        std::map<std::vector<size_t>, double> known;  // targets may share a choice
+        std::map<std::vector<size_t>, double> known;  // several targets may have the same choice
         for (size_t i = 0; i < points.size(); ++i) {
             if (hooks_.should_stop()) return fail(ErrorKind::cancelled, "search stopped on request");
             if (hooks_.progress)
@@ -177,10 +178,10 @@ private:
     SearchReport report_;
     std::vector<std::vector<int32_t>> sequences_;
     std::optional<Trials> trials_;
-    std::unique_ptr<Journal> journal_;  // null when the scores are given
+    std::unique_ptr<Journal> journal_;  // null: the scores are given
 };
 
-// Looked at before the work, not after it. A search that was killed while it wrote them goes on.
+// Checks the outputs before the work. A search that was killed while it wrote them can continue.
 Status check_outputs(const SearchOptions& options) {
     NIBBLE_CHECK(check_output_file(options.out).as(ErrorKind::file));
     std::error_code ignored;

@@ -16,7 +16,7 @@
 namespace nibble {
 namespace {
 
-// Bytes of the machine, or of the container where that has a limit.
+// Returns the memory of the machine in bytes, or the container's limit.
 int64_t machine_memory() {
     int64_t bytes = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE), limit = 0;
     if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
@@ -66,7 +66,7 @@ Result<ServerOptions> server_options(const ServeOptions& options) {
 
 struct RunningServer::State {
     explicit State(int threads) : pool(threads) {}
-    ThreadPool pool;  // outlives the engine, which `server` holds
+    ThreadPool pool;  // must outlive the engine, which `server` owns
     std::string name;
     Json facts;
     std::unique_ptr<ModelServer> server;

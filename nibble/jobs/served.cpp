@@ -23,7 +23,7 @@ std::string license_of(const std::filesystem::path& path) {
     return {};
 }
 
-// A token of tokenizer_config.json that is written as an object becomes its text.
+// Replaces tokens that tokenizer_config.json contains as objects by their text.
 Json with_plain_tokens(const Json& json) {
     if (json.is_object() && json.contains("content") && json["content"].is_string()) return json["content"];
     Json out = json;
@@ -32,7 +32,8 @@ Json with_plain_tokens(const Json& json) {
     return out;
 }
 
-// What GET /tokenizer_info says, in vLLM's form: tokenizer_config.json without paths, and the chat template.
+// Returns the response of GET /tokenizer_info in vLLM's form: tokenizer_config.json without paths, and the chat
+// template.
 Json tokenizer_info(const ModelText& text, std::span<const int32_t> eos) {
     Json info = text.config.is_object() ? with_plain_tokens(text.config) : Json::object();
     for (const char* path : {"vocab_file", "merges_file", "tokenizer_file", "name_or_path", "special_tokens_map_file"})
@@ -56,9 +57,9 @@ Result<KernelTable> kernels_of(const LoadedModel& loaded, const ModelSettings& s
     return cpu_kernel_table(*loaded.checkpoint, loaded.model->kernels(), settings.compute, settings.weights_only);
 }
 
-// How many tensors lie in which format and which kernels run them, and what the engine was given.
+// Returns the tensors by format, the kernels, and the engine's limits.
 Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const ModelSettings& settings, double seconds) {
-    std::map<std::string, std::pair<int64_t, int64_t>> formats;  // tensors, bytes
+    std::map<std::string, std::pair<int64_t, int64_t>> formats;  // format -> (tensors, bytes)
     for (const CheckpointTensor& t : loaded.checkpoint->tensors()) {
         auto& [count, bytes] = formats[t.quantized() ? std::string(format_name(t.format)) : t.stored_type];
         ++count;
@@ -75,10 +76,10 @@ Result<Json> facts_of(const LoadedModel& loaded, const Engine& engine, const Mod
         {"sequences", engine.limits().sequences}, {"kv_bytes", engine.limits().kv_memory}, {"load_seconds", seconds}};
 }
 
-// A model on a CPU has packed its matrices and reads rows of the embedding from the checkpoint's files. In memory they
-// stay what they are while files are overwritten, cut or removed.
+// Copies to memory the tensors that a model on a CPU reads while it runs: rows of the embedding (its matrices are
+// packed). The files may then be overwritten, truncated or removed.
 Status hold_weights(const LoadedModel& loaded) {
-    if (loaded.model->chooses()) return Ok{};  // on a device
+    if (loaded.model->chooses()) return Ok{};  // the model is on a device
     const auto tensors = loaded.checkpoint->tensors();
     for (size_t i = 0; i < tensors.size(); ++i)
         if (tensors[i].name == loaded.model->config().embedding) NIBBLE_CHECK(hold_tensor(*loaded.checkpoint, i));
@@ -97,7 +98,7 @@ Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, co
                     "--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",
                     config.context, most);
     NIBBLE_CHECK(hold_weights(loaded).within(config.model));
-    // What neither the request nor generation_config.json says is as OpenAI has it.
+    // Parameters that neither the request nor generation_config.json sets have OpenAI's defaults.
     NIBBLE_TRY(Request like, sampled_request({}, loaded, text, {.temperature = 1.0f, .top_p = 1.0f}));
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, config.sequences));
     options.context = config.context;
@@ -110,13 +111,13 @@ Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, co
     if (names.empty()) names.push_back(nibble::name_of(config.model));
     Json info = tokenizer_info(text, like.eos);
     NIBBLE_TRY(auto configured, configured_sampling(*loaded.checkpoint));
-    std::shared_ptr<const ChatTemplate> chat;  // null: only requests that bring their own are conversations
+    std::shared_ptr<const ChatTemplate> chat;  // null: only requests with their own template can have conversations
     if (text.chat) chat = std::make_shared<const ChatTemplate>(*std::move(text.chat));
     NIBBLE_TRY(auto format,
                ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
                                   {.tools = config.tool_call_parser, .reasoning = config.reasoning_parser}));
     ServedModel served{.names = std::move(names),
-                       .root = nibble::name_of(config.model),  // clients learn no path of this machine
+                       .root = nibble::name_of(config.model),  // clients get no path of this machine
                        .engine = std::move(engine),
                        .tokenizer = std::move(text.tokenizer),
                        .format = std::make_shared<const ChatFormat>(std::move(format)),
@@ -127,7 +128,7 @@ Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, co
                        .created = std::time(nullptr),
                        .license = license_of(config.model),
                        .facts = std::move(facts)};
-    // A tokenizer whose texts are not known serves free answers alone.
+    // A tokenizer whose texts cannot be determined permits only unconstrained answers.
     if (const Status made = served.prepare_grammars(); !made.ok()) served.facts["grammars"] = made.error().message();
     return served;
 }

@@ -1,4 +1,4 @@
-// A model that is loaded to be served.
+// Loads a model for serving.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -7,8 +7,8 @@
 
 namespace nibble {
 
-// Uses the options for the model; ignores addresses, keys and limits of requests. The pool outlives
-// the model. ServedModel::facts has the formats, kernels and limits that were chosen.
+// Loads the model with the options for models; ignores addresses, keys and limits of requests. The pool must outlive
+// the result. ServedModel::facts contains the chosen formats, kernels and limits. Errors: see serve().
 Result<ServedModel> load_served(const ServeOptions& options, ThreadPool& pool, const JobHooks& hooks);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// Training from a config to an exported model: run_train_job() has the whole path in order.
+// Training from a config to an exported model; run_train_job() contains all steps in order.
 #include "base/thread_pool.h"
 #include "base/trace.h"
 #include "checkpoint/output_place.h"
@@ -33,7 +33,7 @@ void note_all(const JobHooks& hooks, const std::vector<std::string>& lines) {
     for (const std::string& line : lines) hooks.emit_note(line);
 }
 
-// On a CPU: what the job says of memory. Error: it does not fit.
+// Returns, on a CPU, the line about memory. Error: the job does not fit.
 Result<std::string> plan_memory(const TrainJob& job, ThreadPool& pool) {
     const TrainConfig& c = job.config;
     NIBBLE_TRY(const auto model, open_train_model(c));
@@ -53,7 +53,7 @@ Result<std::string> plan_memory(const TrainJob& job, ThreadPool& pool) {
     return together.text(plan);
 }
 
-// The main result of the run.
+// Returns the path of the main result.
 fs::path result_of(const TrainConfig& c) { return c.output / (c.lora.rank > 0 && !c.lora.merge ? "adapter" : "model"); }
 
 Status check_export(const TrainConfig& c, TrainEngine& trainer) {
@@ -65,7 +65,7 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
     return RunFolder::check_codes(c.output, codes_folder(c.output, c.export_format), c.resume);
 }
 
-// The file is written last, so that it is checked before anything is computed.
+// Checked before the computation, because the file is written last.
 Status check_profile(const std::string& file, int64_t steps) {
     if (file.empty()) return Ok{};
     NIBBLE_CHECK(check_output_file(file).within("--profile"));
@@ -91,12 +91,12 @@ Status check_output(const TrainJob& job, const JobHooks& hooks) {
                         : c.export_format != Format::none ? "export.format"
                                                           : nullptr;
     if (needs) return fail(ErrorKind::usage, "{}: needs an output folder: 'output', or -o DIR", needs);
-    if (c.data.synthetic) return Ok{};  // a measurement
+    if (c.data.synthetic) return Ok{};  // a measurement needs no output
     return fail(ErrorKind::usage, "{}: 'output' is missing, so the trained model would be lost; add it, or give -o DIR",
                 job.where);
 }
 
-// Runs that differ by their seed alone have this in common.
+// Returns a name that runs share which differ only by their seed.
 std::string group_of(const TrainConfig& c, const std::string& data) {
     TrainConfig like = c;
     like.seed = 0;
@@ -122,7 +122,7 @@ Result<RunFolderOptions> folder_options(const TrainJob& job, const DataSources& 
     const TrainConfig& c = job.config;
     Json facts{{"config", resume_identity(c)}, {"data", sources.hash}};
     if (const std::string arithmetic = trainer.arithmetic(); !arithmetic.empty()) facts["arithmetic"] = arithmetic;
-    // Weights that a step reads and no checkpoint of the run holds.
+    // Weights that a step reads but that are in no checkpoint of the run.
     const std::pair<const char*, fs::path> frozen[] = {{"base", c.lora.rank > 0 ? c.model : fs::path()},
                                                        {"teacher", c.teacher.folder}};
     for (const auto& [name, folder] : frozen) {
@@ -175,7 +175,7 @@ Status write_exports(const TrainJob& job, TrainEngine& trainer, ThreadPool& pool
         NIBBLE_CHECK(write_run_export(run, *codes, out, pool));
         wrote(out, "the trained model in the codes of its last step");
     }
-    NIBBLE_TRY(const auto model, trainer.trained());  // parameters() has the newest numbers from here on
+    NIBBLE_TRY(const auto model, trainer.trained());  // from here on parameters() has the latest values
     if (c.lora.rank > 0) {
         NIBBLE_CHECK(write_peft_adapter(c.output / "adapter", trainer.parameters(), c.lora, c.model));
         wrote(c.output / "adapter", "the adapters, as PEFT reads them");
@@ -259,7 +259,7 @@ Result<TrainReport> run_job(const TrainJob& job, const TrainHooks& hooks) {
                     .stop_requested = say.stop_requested,
                     .first_step = run.first_step,
                     .trace = traced};
-    // A run that was stopped during a validation makes up for it.
+    // Repeats a validation during which the run was stopped.
     const bool was_due = c.validation.every > 0 && run.first_step > 0 && run.first_step % c.validation.every == 0;
     if (const auto line = run.folder && was_due ? run.folder->line_without("validation") : std::nullopt)
         around.on_owed_validation = [&, line = *line](double loss) mutable -> Status {
@@ -279,7 +279,7 @@ Result<TrainReport> run_job(const TrainJob& job, const TrainHooks& hooks) {
                     report.steps - run.first_step);
     if (first && complete && !c.output.empty()) NIBBLE_CHECK(write_exports(job, *trainer, pool, report));
     NIBBLE_CHECK(trainer->sync());
-    if (traced) NIBBLE_CHECK(write_profile(job, trace, report));  // last: an error here costs no model
+    if (traced) NIBBLE_CHECK(write_profile(job, trace, report));  // last, so that an error here does not lose the model
     if (first && !complete) return stopped_error(c, report.steps, run.folder.get());
     return report;
 }

@@ -1,4 +1,4 @@
-// The train job by parts, for callers that divide it among processes.
+// The parts of the training job, for callers that divide it among processes.
 #pragma once
 
 #include "nibble/train.h"
@@ -9,35 +9,36 @@
 
 namespace nibble {
 
-// TrainOptions, read and checked.
+// TrainOptions, parsed and checked.
 struct TrainJob {
     TrainConfig config;
-    std::string where;  // the config's name in messages
+    std::string where;  // name of the config in messages
     DeviceChoice device;
     std::string kernels;
     int threads = 0;
     std::string profile;
     CommandText command;
-    RankGroup* ranks = nullptr;  // the processes that divide the steps; null: this one alone
+    RankGroup* ranks = nullptr;  // processes that share the steps; null: only this process
 };
-// `overrides` take the place of options.set.
+// Parses the options. `overrides` replace options.set. Errors: those of train() about the config.
 Result<TrainJob> read_train_job(const TrainOptions& options, const std::vector<KeyOverride>& overrides);
 
-// Checks that the output and the profile can be written. The first process calls it before anything is computed.
+// Checks that the output and the profile can be written. The first process calls it before any computation.
 Status check_train_job(const TrainJob& job, const JobHooks& hooks);
-// The settings that all processes of one job must share, in addition to the version of nibble.
+// Returns the settings that all processes of a job must share, in addition to the version of nibble.
 std::string train_job_identity(const TrainJob& job);
 
-// All processes of job.ranks call it. Hooks are called in the first one alone.
+// Runs the job. All processes of job.ranks call it; only the first one calls the hooks. Errors: see train().
 Result<TrainReport> run_train_job(const TrainJob& job, const TrainHooks& hooks);
 
-// The comparison of --check-forward: how K and V are cached ("bf16", "fp8", "fp8_q": queries too, "fp8_page"), and
-// whether the forward products are those of the last step (late_forward).
+// Options of --check-forward: the format of the KV cache ("bf16", "fp8", "fp8_q" with queries, "fp8_page"), and whether
+// the forward products use the weights of the last step (late_forward).
 struct ForwardQuestion {
     std::string kv = "bf16";
     bool late = false;
 };
-// The log-probabilities of the first batch under the training forward pass and under the engine. Nothing is trained.
+// Compares the log-probabilities of the first batch in the training forward pass and in the engine. Does not train.
+// Errors: see train().
 Result<ForwardCheck> check_train_forward(const TrainJob& job, const ForwardQuestion& question, const JobHooks& hooks);
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// Texts of training and RL: lines for users and lines of the log.
+// Texts of training and RL: messages and log lines.
 #pragma once
 
 #include "rl/rl_config.h"
@@ -11,14 +11,15 @@
 
 namespace nibble {
 
-// The products of every linear; layers that are treated alike are one line: "layers 0-11 q_proj: forward NVFP4 ...".
+// Describes the products of every linear; layers with equal products share a line: "layers 0-11 q_proj: forward NVFP4
+// ...".
 std::vector<std::string> train_table_lines(const TrainEngine& trainer);
-// Model, steps, precision, products, memory (where it is not empty), and what tensor cores for FP4 would change.
+// Describes model, steps, precision, products, memory (unless empty), and what FP4 tensor cores would change.
 std::vector<std::string> train_start_lines(const TrainConfig& config, const TrainEngine& trainer,
                                            const std::string& memory);
-// The formats of rollouts: their precision where it is their own, KV cache and queries.
+// Describes the formats of rollouts: their precision if it differs from training, KV cache and queries.
 std::vector<std::string> rollout_lines(const RlConfig& config);
-// A step in the log, and as a line in MaxText's words.
+// Return a step as JSON for the log, and as a line in the format of MaxText.
 Json step_json(const StepReport& report, double memory_gib);
 std::string step_text(const StepReport& report, double memory_gib);
 

@@ -16,7 +16,8 @@
 namespace nibble {
 namespace {
 
-// The formats that the recipe wanted, from the nibble.json next to the weights; nothing for checkpoints of others.
+// Returns the formats that the recipe required, from the nibble.json next to the weights; no value: another program
+// wrote the checkpoint.
 Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& checkpoint) {
     const auto manifest = checkpoint / manifest_name;
     if (!std::filesystem::exists(manifest)) return std::optional<ExpectedFormats>{};
@@ -26,8 +27,8 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
     return std::optional<ExpectedFormats>(std::move(expected));
 }
 
-// Whether the job folded scales of inputs into norms and weights, as its report says (awq_lite): the model computes the
-// same, but hardly a tensor is the source's.
+// Whether the job multiplied scales of inputs into norms and weights (awq_lite), according to its report. The model
+// then computes the same function, but most tensors differ from the source's.
 bool folds_scales(const std::filesystem::path& checkpoint) {
     const auto path = checkpoint / "nibble-report.json";
     std::error_code none;
@@ -64,7 +65,7 @@ ReportTotals totals_of(const VerifyReport& report) {
     return sums.totals();
 }
 
-// Several checkpoints side by side: one line each.
+// Compares several checkpoints, one line each.
 std::string comparison(std::span<const VerifyReport> reports) {
     size_t widest = 10;
     for (const VerifyReport& r : reports) widest = std::max(widest, r.path.size());
