@@ -1,4 +1,4 @@
-// `nibble bench WHAT`: checks first, then times.
+// `nibble bench WHAT`: checks results first, then measures times.
 #include "bench/kernels.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_subject.h"

@@ -1,4 +1,4 @@
-// `nibble bench serve URL|MODEL...`: what clients of a server feel.
+// `nibble bench serve URL|MODEL...`: measures latencies and throughput as clients of a server see them.
 #pragma once
 
 #include "cli/command.h"

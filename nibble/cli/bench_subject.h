@@ -1,4 +1,4 @@
-// Flags that name the model to measure.
+// Flags that select the model to measure.
 #pragma once
 
 #include "measure/subject.h"
@@ -9,10 +9,9 @@
 
 namespace nibble {
 
-// A positional argument `name` and --shape with what belongs to it. check_subject() belongs into the command's
-// callback.
+// Adds a positional argument `name`, and --shape with its companions. Call check_subject() in the command's callback.
 void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject& subject);
-// Throws CLI::RequiredError where neither was given.
+// Throws CLI::RequiredError if neither was given.
 void check_subject(const std::string& name, const BenchSubject& subject);
 
 }  // namespace nibble

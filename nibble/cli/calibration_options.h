@@ -1,4 +1,4 @@
-// --calib and its companions: the calibration text of a command, and how it is read.
+// --calib and related flags: the calibration text of a command, and how it is used.
 #pragma once
 
 #include "nibble/calibration_text.h"
@@ -8,7 +8,7 @@
 namespace nibble {
 
 void add_calibration_flags(CLI::App& command, CalibrationText& text);
-// In a callback of CLI11: a companion without --calib is a usage error (cli/usage.h).
+// Call it in a callback of CLI11: a related flag without --calib is a usage error (cli/usage.h).
 void check_calibration_flags(const CLI::App& command, const CalibrationText& text);
 
 }  // namespace nibble

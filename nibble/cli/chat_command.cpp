@@ -33,7 +33,7 @@ Json first_messages(const ChatConfig& config) {
     return messages;
 }
 
-// The state of a conversation: what was said. The engine's prefix cache holds what the model made of it.
+// The messages of a conversation. The engine's prefix cache holds the computation for them.
 class Chat {
 public:
     Chat(const ChatConfig& config, Engine& engine, const ModelText& text, Request like)
@@ -49,7 +49,7 @@ public:
 
     void reset() { messages_ = first_messages(config_); }
 
-    // Prints the answer as it comes. An error leaves the conversation as it was.
+    // Prints the answer as it is generated. After an error the conversation is unchanged.
     Status say(const std::string& line, const std::atomic<bool>* stop) {
         Json messages = messages_;
         messages.push_back({{"role", "user"}, {"content", line}});
@@ -92,7 +92,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool,
                                                            printing_hooks(config.engine.quiet), guess.predicts()));
     NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
-    // Twice the context: a conversation that begins anew does not push out the old one.
+    // Memory for twice the context, so that a new conversation does not evict the old one.
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, 2));
     options.context = config.context;
     NIBBLE_TRY(const auto running, Engine::create(engine.model, text.tokenizer, options));
@@ -103,7 +103,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     if (editor.edits() && !config.engine.quiet) fmt::print("/help says what there is; Ctrl-C stops an answer\n");
     Console console(true);
     for (std::string line;;) {
-        const JobHooks hooks = console.hooks();  // before the prompt shows: Ctrl-C drops the line
+        const JobHooks hooks = console.hooks();  // before the prompt is shown, so that Ctrl-C drops the line
         std::fflush(stdout);
         const auto end = editor.read(line, hooks.stop_requested);
         if (end == LineEditor::End::interrupted) {
@@ -126,7 +126,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
                             did_you_mean(line, commands)));
             continue;
         }
-        // A Ctrl-C since the line was read stops this answer: the flag is not cleared in between.
+        // A Ctrl-C since the line was read stops this answer, because the flag is not cleared in between.
         if (const Status said = chat.say(line, hooks.stop_requested); !said.ok())
             say("nibble: " + said.error().message());
     }

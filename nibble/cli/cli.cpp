@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// Scripts give --quiet to every command alike.
+// Scripts pass --quiet to every command.
 void add_quiet_where_missing(CLI::App& command) {
     static const std::string what = "no progress and no remarks, of which this command has none";
     const auto subcommands = command.get_subcommands([](CLI::App*) { return true; });
@@ -20,7 +20,7 @@ void add_quiet_where_missing(CLI::App& command) {
 }  // namespace
 
 void add_commands(CLI::App& app, RunCommand& run) {
-    app.require_subcommand(0, 1);  // none is told below: CLI11 would not name a misspelled one
+    app.require_subcommand(0, 1);  // a missing command is reported below, because CLI11 would not name a misspelled one
     app.set_version_flag("--version", version_text);
     app.footer("`nibble help COMMAND` shows the flags of a command and an example.");
     for (auto add : {add_quantize, add_recipes,  add_search,   add_verify,  add_convert, add_import,     add_inspect,

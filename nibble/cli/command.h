@@ -1,5 +1,5 @@
-// How a subcommand plugs in: it adds its flags to the app and hands back what to do once they are parsed. Flags land in
-// one config struct per command; parsing prints nothing and does nothing.
+// The interface of subcommands: each adds its flags to the app and returns the action to run after parsing. Flags are
+// stored in one config struct per command. Parsing prints nothing and has no side effects.
 #pragma once
 
 #include "base/error.h"
@@ -11,10 +11,9 @@
 
 namespace nibble {
 
-// What main returns besides failure (1) and wrong usage (2).
+// Result of a command that succeeded.
 struct Outcome {
-    bool findings =
-        false;  // the command ran, and what it looked at is not in order: exit status 1, nothing more printed
+    bool findings = false;  // the command found defects in what it checked: exit status 1 without further output
 };
 
 using RunCommand = std::function<Result<Outcome>()>;
@@ -22,10 +21,10 @@ using RunCommand = std::function<Result<Outcome>()>;
 inline constexpr std::string_view program_description =
     "nibble: takes large language models from BF16 to four bits and proves what was lost";
 
-// All of them: the definition that parsing, help, shell completion and the man page are made from.
+// Adds all commands. Parsing, help, shell completion and the manual page use this definition.
 void add_commands(CLI::App& app, RunCommand& run);
 
-// Each adds one subcommand; the chosen one's action is stored in `run`.
+// Each function adds one subcommand; parsing stores the action of the chosen one in `run`.
 void add_bench(CLI::App& app, RunCommand& run);
 void add_chat(CLI::App& app, RunCommand& run);
 void add_completion(CLI::App& app, RunCommand& run);

@@ -3,7 +3,7 @@
 namespace nibble {
 namespace {
 
-// "TEXT:{a,b}" -> "TEXT" and the choices.
+// Splits "TEXT:{a,b}" into "TEXT" and the choices.
 void read_type(const std::string& type, FlagEntry& flag) {
     const size_t colon = type.find(':');
     flag.value = type.substr(0, colon);

@@ -1,5 +1,5 @@
-// The commands and flags as data, walked out of the definition that parses them: what shell completion and the manual
-// page are made of.
+// The commands and flags as data, collected from the definition that parses them. Used for shell completion and the
+// manual page.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,10 +10,10 @@
 namespace nibble {
 
 struct FlagEntry {
-    std::vector<std::string> names;    // "-o", "--output"; of a positional its name
-    std::string value;                 // "TEXT", "INT"; empty: takes none
-    std::vector<std::string> choices;  // of the value, where it is one of few (one_of, cli/usage.h)
-    std::string standard;              // the value when it is not given
+    std::vector<std::string> names;    // "-o", "--output"; for a positional argument its name
+    std::string value;                 // type of the value: "TEXT", "INT"; empty: no value
+    std::vector<std::string> choices;  // possible values, if there are few (one_of, cli/usage.h)
+    std::string standard;              // default value
     std::string description;
     bool positional = false, required = false, many = false;
 };
@@ -22,13 +22,13 @@ struct CommandEntry {
     std::string name;  // "", "quantize", "bench model"
     std::string description, footer;
     std::vector<FlagEntry> flags, positionals;
-    std::vector<std::string> subcommands;  // their own words: "model"
+    std::vector<std::string> subcommands;  // last words of their names: "model"
 };
 
-// The program itself first, then its commands in the order of the help, each before its subcommands.
+// Returns the program itself, then its commands in the order of the help, each followed by its subcommands.
 std::vector<CommandEntry> command_tree(const CLI::App& app);
 
-// Scripts for shells, and the page nibble.1 in the macros of man(7).
+// Return scripts for shells, and the manual page nibble.1 in the macros of man(7).
 std::string bash_completion(const std::vector<CommandEntry>& tree);
 std::string zsh_completion(const std::vector<CommandEntry>& tree);
 std::string fish_completion(const std::vector<CommandEntry>& tree);

@@ -1,5 +1,5 @@
-// Completion for three shells. Each script follows the words before the cursor to the command they name, and offers
-// what is defined there: commands, flags, values of flags that have few. Everything else is a file's name.
+// Completion for three shells. Each script follows the words before the cursor to the command that they name and offers
+// its subcommands, flags and the values of flags with few values. All other words are completed as file names.
 #include "cli/command_tree.h"
 
 #include <fmt/format.h>
@@ -10,10 +10,10 @@
 namespace nibble {
 namespace {
 
-// Presets are asked of the program when they are needed.
+// Presets are requested from the program when they are needed.
 bool names_recipe(const FlagEntry& flag) { return std::ranges::find(flag.names, "--recipe") != flag.names.end(); }
 
-// Nothing can be offered: a number.
+// A number, for which nothing can be offered.
 bool is_free_number(const FlagEntry& flag) {
     return flag.choices.empty() && !flag.value.empty() && flag.value != "TEXT" && !flag.value.starts_with("TEXT ");
 }
@@ -29,13 +29,13 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
     return text;
 }
 
-// In single quotes of bash and zsh; of fish.
+// Quote a text for bash and zsh, and for fish.
 std::string posix_quoted(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
 std::string fish_quoted(const std::string& text) {
     return "'" + replaced(replaced(text, "\\", "\\\\"), "'", "\\'") + "'";
 }
 
-// "parent word" -> command, for every command: a case of the walk.
+// Adds a case ("parent word" -> command) for every command.
 template <class Case>
 void each_step(const std::vector<CommandEntry>& tree, Case add) {
     for (const CommandEntry& parent : tree)
@@ -43,10 +43,10 @@ void each_step(const std::vector<CommandEntry>& tree, Case add) {
             add(parent.name + " " + word, parent.name.empty() ? word : parent.name + " " + word);
 }
 
-// What `nibble help` takes: a command of the program's, which is no command of its own there.
+// Whether the command's argument is a command of the program, as for `nibble help`.
 bool names_commands(const CommandEntry& command) { return command.name == "help"; }
 
-// A zsh function's name.
+// Returns the name of a zsh function.
 std::string zsh_function(const std::string& command) {
     return command.empty() ? "_nibble" : "_nibble_" + replaced(command, " ", "_");
 }

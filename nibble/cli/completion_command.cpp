@@ -1,5 +1,5 @@
-// `nibble completion SHELL`: what a shell needs to complete nibble's commands and flags, and the manual page. Both are
-// made from the definition that parses the command line.
+// `nibble completion SHELL`: prints a shell's completion script for nibble, or the manual page. Both are made from the
+// definition that parses the command line.
 #include "cli/command.h"
 #include "cli/command_tree.h"
 #include "cli/usage.h"

@@ -1,4 +1,4 @@
-// Flags that give answers a form: a schema, an expression, a list or a grammar.
+// Adds flags that constrain answers: a schema, a regular expression, a list or a grammar.
 #pragma once
 
 #include "nibble/generate.h"

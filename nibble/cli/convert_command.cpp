@@ -1,5 +1,5 @@
-// `nibble convert SRC -o OUT --format DIALECT`: the same codes and scales in another dialect, or everything decoded to
-// BF16.
+// `nibble convert SRC -o OUT --format DIALECT`: writes the same codes and scales in another dialect, or everything
+// decoded to BF16.
 #include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/options.h"

@@ -1,4 +1,4 @@
-// Flags of the commands that run a model.
+// Flags of commands that run a model.
 #pragma once
 
 #include "chat/prompt_tokens.h"

@@ -1,4 +1,4 @@
-// `nibble eval MODEL...`: what checkpoints can do, and what is left of a reference.
+// `nibble eval MODEL...`: evaluates checkpoints: perplexity, KL divergence from a reference, tasks.
 #include "cli/engine.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"

@@ -1,5 +1,5 @@
-// `nibble formats`: explains number formats to a person. The tables and the block walk-through are computed by the same
-// functions that quantize models.
+// `nibble formats`: explains number formats. The tables and the example block are computed by the functions that
+// quantize models.
 #include "cli/command.h"
 #include "jobs/formats_json.h"
 #include "jobs/formats_text.h"

@@ -1,4 +1,4 @@
-// `nibble generate MODEL [PROMPT]`: what a model writes after a prompt, or after each of many.
+// `nibble generate MODEL [PROMPT]`: generates an answer to a prompt, or to each of many.
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
@@ -22,7 +22,7 @@ struct GenerateConfig : GenerateOptions {
 Result<std::string> prompt_text(const GenerateConfig& config) {
     if (config.has_prompt) return config.prompt;
     if (config.prompt_file.empty()) {
-        NIBBLE_CHECK(open_tokenizer(config.model));  // a wrong name is refused before the prompt is typed
+        NIBBLE_CHECK(open_tokenizer(config.model));  // a wrong name is rejected before the prompt is typed
         return read_standard_input();
     }
     NIBBLE_TRY(const MappedFile file, MappedFile::open(config.prompt_file));
@@ -31,7 +31,7 @@ Result<std::string> prompt_text(const GenerateConfig& config) {
     return std::string(without_byte_order_mark(content));
 }
 
-// A key that nobody reads would be a wish without effect.
+// Unknown keys are errors, because they would have no effect.
 Result<GeneratePrompt> prompt_of_line(const GenerateConfig& config, const Json& line) {
     if (!line.is_object()) return fail("expected an object with 'prompt' or 'messages'");
     const auto prompt = line.find("prompt"), messages = line.find("messages");

@@ -37,7 +37,7 @@ int call(int argc, char** argv) {
     } catch (const std::bad_alloc&) {
         std::fputs("nibble: out of memory\n", stderr);
     } catch (const std::exception& e) {
-        // fmt's print throws where standard output cannot be written; the check at the end says why.
+        // fmt's print throws if standard output cannot be written; the check at the end reports the reason.
         if (!std::ferror(stdout)) return report(e.what());
     } catch (...) {
         return report("an unknown exception");

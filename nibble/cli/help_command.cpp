@@ -1,4 +1,4 @@
-// `nibble help [COMMAND ...]`: what `nibble COMMAND --help` says.
+// `nibble help [COMMAND ...]`: prints the help of `nibble COMMAND --help`.
 #include "base/nearest.h"
 #include "cli/command.h"
 #include "cli/usage.h"
@@ -33,7 +33,7 @@ void add_help(CLI::App& app, RunCommand& run) {
     command->callback([words, &app, &run] {
         const CLI::App& named = named_command(app, *words);
         run = [&named]() -> Result<Outcome> {
-            // Not named.help(): of the program that is the help of the command that was chosen, which is this one.
+            // named.help() would print the help of the chosen command, which is this one.
             fmt::print("{}", named.get_formatter()->make_help(&named, full_name(named), CLI::AppFormatMode::Normal));
             return Outcome{};
         };

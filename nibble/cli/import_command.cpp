@@ -1,4 +1,4 @@
-// `nibble import FILE.gguf -o DIR`: a GGUF file as a Hugging Face folder in BF16.
+// `nibble import FILE.gguf -o DIR`: converts a GGUF file to a Hugging Face folder in BF16.
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

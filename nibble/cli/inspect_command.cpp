@@ -1,5 +1,5 @@
-// `nibble inspect PATH`: what a checkpoint contains, for any input or output of nibble; with --kernels, which kernels
-// of a GPU run it.
+// `nibble inspect PATH`: lists the contents of a checkpoint, for any input or output of nibble; with --kernels, the GPU
+// kernels that run it.
 #include "architecture/canonical_config.h"
 #include "architecture/config_json.h"
 #include "base/utf8.h"
@@ -25,7 +25,7 @@ struct InspectConfig {
     std::string path;
     bool json = false, summary = false;
     bool kernels = false;
-    EngineFlags engine;  // of kernels: device, kv, weights_only
+    EngineFlags engine;  // for --kernels: device, kv, weights_only
     int64_t tokens = 1;
 };
 

@@ -19,10 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int most_history_lines = 1000;
-// Ctrl-C may be taken by another thread, which ends no call of this one: how often the flag is looked at.
+// Interval for checking the flag. Another thread may receive Ctrl-C, which does not interrupt a call of this thread.
 constexpr int look_again_ms = 100;
 
-// libedit counts columns by the locale's character type. UTF-8 everywhere else in nibble, so here too.
+// libedit counts columns by the locale's character type. nibble uses UTF-8 everywhere.
 void use_utf8_characters() {
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -49,13 +49,13 @@ struct EndHistory {
 
 struct LineEditor::State {
     std::unique_ptr<HistoryW, EndHistory> history;
-    std::unique_ptr<EditLine, EndEdit> edit;  // null: no terminal
+    std::unique_ptr<EditLine, EndEdit> edit;  // null: not a terminal
     std::string history_file;
     std::wstring prompt;
     const std::atomic<bool>* stop = nullptr;
     bool interrupted = false;
 
-    // One character of the terminal: 1, 0 at its end, -1 for Ctrl-C.
+    // Reads one character from the terminal. Returns 1, 0 at the end of input, -1 for Ctrl-C.
     int next_character(wchar_t* out) {
         std::string bytes;
         for (;;) {
@@ -105,7 +105,7 @@ struct LineEditor::State {
         ::el_wset(edit.get(), EL_EDITOR, L"emacs");
         ::el_wset(edit.get(), EL_HIST, &history_w, history.get());
         ::el_wset(edit.get(), EL_SIGNAL, 0);
-        ::el_source(edit.get(), nullptr);  // the user's ~/.editrc
+        ::el_source(edit.get(), nullptr);  // reads the user's ~/.editrc
     }
 
     void remember(const wchar_t* line) {
@@ -144,8 +144,8 @@ LineEditor::End LineEditor::read(std::string& line, const std::atomic<bool>* sto
     s.stop = stop;
     s.interrupted = false;
     ::el_resize(s.edit.get());
-    // libedit shows the prompt before it takes the terminal out of line mode: keys in between would be echoed twice,
-    // and a Ctrl-D among them would be lost.
+    // libedit shows the prompt before it disables the terminal's line mode. Keys typed in between would be echoed
+    // twice, and a Ctrl-D among them would be lost.
     ::el_wset(s.edit.get(), EL_PREP_TERM, 1);
     int count = 0;
     const wchar_t* text = ::el_wgets(s.edit.get(), &count);

@@ -1,5 +1,5 @@
-// Lines that a person types: edited (arrows, Ctrl-A, Ctrl-W ...) and remembered through libedit on a terminal, read as
-// they come elsewhere.
+// Reads lines that a user types: on a terminal with editing (arrows, Ctrl-A, Ctrl-W ...) and history through libedit,
+// otherwise unchanged.
 #pragma once
 
 #include <atomic>
@@ -9,24 +9,24 @@
 
 namespace nibble {
 
-// $XDG_STATE_HOME/nibble/chat_history, else ~/.local/state/nibble/chat_history; empty when neither variable is set.
+// Returns $XDG_STATE_HOME/nibble/chat_history, else ~/.local/state/nibble/chat_history; empty: neither variable is set.
 std::filesystem::path chat_history_file();
 
 class LineEditor {
 public:
     enum class End : uint8_t { line, interrupted, end_of_input };
 
-    // `history`: lines of earlier sessions, and where these go (readable by the user only; the last 1000). Empty: they
-    // are forgotten at the end. A file that cannot be read or written is no error.
+    // `history`: file with lines of earlier sessions, to which new lines are added (readable only by the user; the last
+    // 1000 lines). Empty: no file. A file that cannot be read or written is not an error.
     LineEditor(const std::filesystem::path& history, const std::string& prompt);
     ~LineEditor();
     LineEditor(const LineEditor&) = delete;
     LineEditor& operator=(const LineEditor&) = delete;
 
-    bool edits() const;  // standard input and output are a terminal
+    bool edits() const;  // whether standard input and output are a terminal
 
-    // UTF-8, without the line end. The prompt shows on a terminal only. `stop` becoming true (Ctrl-C) drops what was
-    // typed: interrupted.
+    // Reads a line of UTF-8 without its line end. The prompt is shown only on a terminal. If `stop` becomes true
+    // (Ctrl-C), the typed text is dropped and the result is `interrupted`.
     End read(std::string& line, const std::atomic<bool>* stop);
 
 private:

@@ -1,4 +1,4 @@
-// `nibble logits MODEL --ids FILE -o OUT`: the logits of given tokens, to compare with other systems.
+// `nibble logits MODEL --ids FILE -o OUT`: computes the logits of given tokens, for comparisons with other systems.
 #include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

@@ -1,4 +1,4 @@
-// nibble.1 in the macros of man(7).
+// The manual page nibble.1 in the macros of man(7).
 #include "cli/command_tree.h"
 
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Text as troff reads it: every hyphen is one of a command line, and no line begins with a request.
+// Escapes text for troff: hyphens are those of command lines, and no line begins with a request.
 std::string troff(std::string_view text) {
     std::string out;
     bool line_start = true;

@@ -54,7 +54,7 @@ std::string command_without(const CLI::App& command, Leaves leaves) {
         if (option->count() == 0 || leaves(option->get_name(false, false))) continue;
         const bool positional = option->get_positional();
         if (!positional) text += " " + option->get_name(false, false);
-        if (option->get_expected_min() == 0 && !positional) continue;  // a flag
+        if (option->get_expected_min() == 0 && !positional) continue;  // the option is a flag without value
         for (const std::string& value : option->results()) text += " " + value;
     }
     return text;

@@ -1,4 +1,4 @@
-// `nibble quantize SRC -o OUT --recipe NAME`: a BF16 checkpoint in, a verified FP4 or FP8 checkpoint out.
+// `nibble quantize SRC -o OUT --recipe NAME`: converts a BF16 checkpoint to a verified FP4 or FP8 checkpoint.
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/options.h"

@@ -1,4 +1,4 @@
-// --ranks and --gpus: the processes of a command.
+// --ranks and --gpus: the number of processes of a command.
 #pragma once
 
 #include "run/ranks.h"
@@ -14,18 +14,19 @@ namespace nibble {
 
 class RankFlags {
 public:
-    // Adds both flags. `text`: the help of --ranks. Returns them.
+    // Adds both flags and returns them. `text`: help of --ranks.
     std::vector<CLI::Option*> add(CLI::App& command, const std::string& text);
 
-    // --gpus stands for --device cuda.
+    // Sets the device to cuda if --gpus is given.
     void choose_device(std::string& device) const;
-    // Finds the place of this process, and its GPU where `device` is one.
+    // Finds the rank of this process, and its GPU if `device` is a GPU. Error: not enough GPUs.
     Status choose_gpu(DeviceChoice& device);
     const RankPlace& place() const { return place_; }
     int wanted() const { return gpus_ > 0 ? gpus_ : ranks_; }  // 0: not given
     int size() const { return place_.alone() ? wanted() : place_.size; }
     bool several() const { return size() > 1; }
-    // Starts the other processes, or meets them. `job`: what all must have in common.
+    // Starts the other processes, or connects to them. `job`: identity that all processes must share. Error: they do
+    // not connect, or differ.
     Result<JobRanks> join(const std::string& job, const DeviceChoice& device,
                           std::chrono::milliseconds patience = RankGroup::Options{}.patience) const;
 

@@ -1,4 +1,4 @@
-// `nibble recipes`: which preset for which purpose and machine.
+// `nibble recipes`: lists the presets by purpose and machine.
 #include "cli/command.h"
 #include "cli/options.h"
 #include "nibble/recipes.h"

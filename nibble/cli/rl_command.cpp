@@ -1,4 +1,4 @@
-// `nibble rl CONFIG.yaml`: reinforcement learning, rollouts and updates in one process or in each of several.
+// `nibble rl CONFIG.yaml`: reinforcement learning with rollouts and updates, in one or several processes.
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/rank_flags.h"
@@ -27,7 +27,7 @@ struct RlFlags {
     bool speaks() const { return !quiet && !json; }
 };
 
-// The flags that stand for keys of the config.
+// Returns the overrides for flags that set keys of the config.
 Result<std::vector<KeyOverride>> overrides_of(const RlFlags& flags) {
     NIBBLE_TRY(auto list, key_overrides(flags.options.set, "--set").as(ErrorKind::usage));
     if (flags.steps) list.push_back({"grpo.max_num_steps", std::to_string(*flags.steps), "--steps"});
@@ -42,7 +42,7 @@ Result<Outcome> run_rl(RlFlags flags) {
     NIBBLE_CHECK(flags.ranks.choose_gpu(job.device));
     if (flags.ranks.several() && flags.ranks.place().rank == 0) NIBBLE_CHECK(check_rl_job(job, {}));
     NIBBLE_CHECK(check_rl_ranks(job.config, flags.ranks.size(), job.device.cuda));
-    // The answers of one rank may take much longer than those of the others.
+    // Answers of one rank may take much longer than those of others.
     NIBBLE_TRY(const JobRanks ranks, flags.ranks.join(rl_job_identity(job), job.device, std::chrono::hours(2)));
     job.ranks = ranks.group();
     job.threads = ranks.threads(flags.options.threads);

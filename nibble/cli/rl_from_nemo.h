@@ -1,4 +1,4 @@
-// `nibble rl --from-nemo RECIPE`: a recipe of NeMo RL as a config.
+// `nibble rl --from-nemo RECIPE`: converts a recipe of NeMo RL to a config.
 #pragma once
 
 #include "cli/command.h"
@@ -7,7 +7,8 @@
 
 namespace nibble {
 
-// To `output`, or to standard output where it is empty; standard error gets the keys that have no counterpart.
+// Writes the config to `output`, or to standard output if it is empty. Keys without a counterpart are listed on
+// standard error. Error: the recipe cannot be read or converted.
 Result<Outcome> run_from_nemo(const std::string& recipe, const std::string& output);
 
 }  // namespace nibble

@@ -25,7 +25,7 @@ struct LabRecipe {
     TrainPrecision precision;
 };
 
-// Recipes that rollouts have; those that promise equal bits come first.
+// Recipes for rollouts; those that guarantee equal bits come first.
 constexpr std::array lab_names{"bf16",        "fp32",       "fp8_block", "mxfp8", "nvfp4_row_scaled",
                                "nvfp4_w4a16", "nvfp4_w4a4", "fp8",       "nvfp4"};
 constexpr size_t promising = 7;
@@ -49,7 +49,7 @@ Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda
     return list;
 }
 
-// A fresh copy of the model's parameters.
+// Returns a new copy of the model's parameters.
 Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, DType published, ThreadPool& pool) {
     if (!flags.shape.empty()) {
         NIBBLE_TRY(Json config, train_shape(flags.shape, flags.layers));
@@ -130,7 +130,8 @@ struct LabRun {
     ThreadPool& pool;
     RankGroup* group = nullptr;  // null: one process
     Json recipes = Json::array();
-    int broken = 0, unseen = 0;  // promises; controls that do not show
+    int broken = 0, unseen = 0;  // broken: recipes whose guarantee does not hold; unseen: negative controls that were
+                                 // not detected
 
     Status run(const LabRecipe& recipe, const std::string& kv) {
         const MismatchOptions options = lab_options(flags);
@@ -150,7 +151,7 @@ struct LabRun {
             list.push_back(Control::cache_scale);
             if (cache->sides() > 2) list.push_back(Control::query_scale);
         }
-        // BF16 behind attention may round away what a split changes; kernels of GPUs know one length.
+        // Rounding to BF16 after attention may hide the effect of a split; GPU kernels have only one split length.
         if (recipe.precision.recipe == TrainRecipe::fp32 && !device.cuda) list.push_back(Control::splits);
         for (const Control c : list) NIBBLE_CHECK(control(recipe, kv, c, *trainer, controls));
         Json ranks = Json::object();
@@ -167,7 +168,7 @@ struct LabRun {
     }
 
     bool compares_ranks(const LabRecipe& recipe) const {
-        const TrainPrecision& p = recipe.precision;  // what scales whole tensors, several ranks do not run
+        const TrainPrecision& p = recipe.precision;  // several ranks do not support recipes that scale whole tensors
         return group && p.recipe != TrainRecipe::fp8 &&
                (p.recipe != TrainRecipe::nvfp4 || p.row_scaled || p.weights_only || p.stored_inputs);
     }
@@ -203,8 +204,8 @@ struct LabRun {
         return run_rank_lab(*trainer, config, options, ranks, device.cuda);
     }
 
-    // All ranks together; the others' numbers are in rank 0's run. Then once more with one code of the last rank's
-    // model another one: the rollouts that were dealt to it must differ.
+    // Runs all ranks together; rank 0 gets the numbers of the others. Then runs again with one changed code in the last
+    // rank's model: the rollouts of that rank must differ.
     Status several(const LabRecipe& recipe, const std::string& kv, Json& json) {
         const bool first = group->rank() == 0, last = group->rank() == group->size() - 1;
         RankLabRun alone;
@@ -238,7 +239,7 @@ struct LabRun {
         return Ok{};
     }
 
-    // Another model generates: the lab must see it.
+    // A changed model generates, which the comparison must detect.
     Status control(const LabRecipe& recipe, const std::string& kv, Control what, TrainEngine& trainer, Json& controls) {
         MismatchOptions one = lab_options(flags);
         one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};
@@ -247,7 +248,7 @@ struct LabRun {
         NIBBLE_TRY(const auto other, lab_trainer(flags, kv, device, recipe.precision, one, nudged, pool));
         if (const CacheScales* cache = trainer.cache_scales()) {
             std::vector<float> scales = cache->state();
-            if (what == Control::cache_scale) scales[1] *= 1.01f;  // of V in the first block
+            if (what == Control::cache_scale) scales[1] *= 1.01f;  // the scale of V in the first block
             if (what == Control::query_scale) scales[2] *= 1.01f;
             NIBBLE_CHECK(other->set_cache_scales(scales));
         }

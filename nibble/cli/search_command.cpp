@@ -1,4 +1,4 @@
-// `nibble search SRC -o RECIPE.yaml`: which layers deserve more bits.
+// `nibble search SRC -o RECIPE.yaml`: finds a mixed-precision recipe.
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/options.h"

@@ -1,4 +1,4 @@
-// `nibble template PATH --jsonl FILE`: conversations through a model's chat template.
+// `nibble template PATH --jsonl FILE`: renders conversations with a model's chat template.
 #include "base/json_append.h"
 #include "cli/command.h"
 #include "cli/options.h"
@@ -18,7 +18,7 @@ struct TemplateConfig {
     std::optional<int64_t> time;
 };
 
-// messages, tools, add_generation_prompt, ... become variables; so does every key of kwargs, which win.
+// messages, tools, add_generation_prompt ... become variables, and so does every key of kwargs, which takes precedence.
 Json variables_of(const Json& line) {
     const Json none = Json::object();
     const auto found = line.find("kwargs");

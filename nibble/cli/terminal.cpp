@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-// A signal handler can reach nothing but a global; this is the only one in the program.
+// A signal handler can only use globals; this is the only one in the program.
 std::atomic<bool> stop_flag{false};
 
 void on_interrupt(int) {
@@ -33,7 +33,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 }  // namespace
 
 void say(std::string_view line) {
-    const std::string whole = fmt::format("{}\n", line);  // one write: lines of several threads stay whole
+    const std::string whole = fmt::format("{}\n", line);  // one write, so that lines of several threads are not mixed
     std::fwrite(whole.data(), 1, whole.size(), stderr);
 }
 
@@ -110,7 +110,7 @@ JobHooks Console::hooks() {
             end_line();
             s.phase = progress.phase;
             s.phase_start = time;
-            s.last_print = s.terminal ? 0 : time;  // logs get a line every few seconds, none for short phases
+            s.last_print = s.terminal ? 0 : time;  // logs get a line every few seconds, and none for short phases
         }
         const bool finished = progress.done >= progress.total;
         if (time - s.last_print < (s.terminal ? 0.1 : 5.0) && !(finished && s.terminal)) return;

@@ -1,4 +1,4 @@
-// `nibble tokenize PATH [TEXT]`: token ids of a text, and the text that they decode to.
+// `nibble tokenize PATH [TEXT]`: prints the token ids of a text, and the text to which they decode.
 #include "base/json.h"
 #include "chat/model_text.h"
 #include "cli/command.h"
@@ -14,7 +14,7 @@ struct TokenizeConfig {
     bool has_text = false, add_special = false, plain = false, json = false;
 };
 
-// What a token decodes to may be part of a character: bytes that are not UTF-8 show as U+FFFD.
+// A token may decode to part of a character; bytes that are not UTF-8 are shown as U+FFFD.
 std::string quoted(const std::string& bytes) {
     return Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace);
 }

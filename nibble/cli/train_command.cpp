@@ -22,13 +22,13 @@ struct TrainFlags {
     std::optional<int64_t> steps, batch, seq, layers;
     std::vector<std::string> compare;
     bool synthetic = false, resume = false, quiet = false, json = false, check_forward = false, keys = false;
-    ForwardQuestion question;  // of check_forward
+    ForwardQuestion question;  // options of check_forward
     RankFlags ranks;
 
     bool speaks() const { return !quiet && !json; }
 };
 
-// The flags that stand for keys of the config.
+// Returns the overrides for flags that set keys of the config.
 Result<std::vector<KeyOverride>> overrides_of(const TrainFlags& flags) {
     NIBBLE_TRY(auto list, key_overrides(flags.options.set, "--set").as(ErrorKind::usage));
     const auto number = [&](const char* key, const std::optional<int64_t>& value, const char* flag) {
@@ -115,7 +115,7 @@ Result<Outcome> run_train(TrainFlags flags) {
     return Outcome{};
 }
 
-// Options that have no effect with `one`.
+// Rejects options that have no effect with `one`.
 void refuse_all_but(const CLI::App& command, const CLI::Option& one, const std::set<std::string>& allowed) {
     for (const CLI::Option* o : command.get_options())
         if (o->count() > 0 && !allowed.contains(o->get_name())) throw CLI::ExcludesError(one.get_name(), o->get_name());

@@ -1,4 +1,4 @@
-// `nibble train --compare RUN...`: several runs side by side.
+// `nibble train --compare RUN...`: compares several runs.
 #pragma once
 
 #include "base/error.h"
@@ -8,8 +8,8 @@
 
 namespace nibble {
 
-// Prints a line a run and writes a page of all to `page` (empty: none). Runs of one group (equal but for their seed)
-// are one row of the table of gaps.
+// Prints a line per run and writes a page with all runs to `page` (empty: none). Runs of one group (equal except for
+// their seed) share a row in the table of gaps. Error: a run that cannot be read.
 Status compare_runs(const std::vector<std::string>& runs, const std::string& page, bool json);
 
 }  // namespace nibble

@@ -17,7 +17,7 @@ std::vector<std::string> command_names(const CLI::App& command) {
     return names;
 }
 
-// "-o", "--output" ...
+// Returns "-o", "--output" ...
 std::vector<std::string> flag_names(const CLI::App& command) {
     std::vector<std::string> names;
     for (const CLI::Option* option : command.get_options()) {

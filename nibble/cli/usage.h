@@ -1,5 +1,5 @@
-// What a user may type, checked while the command line is read: choices, values in words, and one line for everything
-// that is wrong. All of it ends with exit status 2.
+// Checks of user input during parsing: choices, words and values, and one-line messages for everything wrong. All
+// errors end with exit status 2.
 #pragma once
 
 #include "base/error.h"
@@ -12,10 +12,10 @@
 
 namespace nibble {
 
-// One of these words. The help shows them ("TEXT:{a,b}"), and shell completion reads them there.
+// Accepts one of these words. The help shows them ("TEXT:{a,b}"), and shell completion uses them.
 CLI::Validator one_of(std::vector<std::string> choices);
 
-// Whatever `parse` accepts; its error is the message.
+// Accepts every text that `parse` accepts; the parser's error is the message.
 template <class T>
 CLI::Validator read_by(Result<T> (*parse)(std::string_view)) {
     return CLI::Validator(
@@ -26,19 +26,19 @@ CLI::Validator read_by(Result<T> (*parse)(std::string_view)) {
         "");
 }
 
-// For callbacks of CLI11: options that make no sense together. Never returns.
+// For callbacks of CLI11: reports options that contradict each other. Never returns.
 template <class... Args>
 [[noreturn]] void usage_error(fmt::format_string<Args...> format, Args&&... args) {
     throw CLI::ValidationError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The command that the words chose so far: `app` itself, a subcommand, or a subcommand's subcommand.
+// Returns the chosen command: `app` itself, a subcommand, or a subcommand of that.
 const CLI::App& chosen_command(const CLI::App& app);
-// "nibble bench quantize"
+// Returns "nibble bench quantize".
 std::string full_name(const CLI::App& command);
 
-// One line for a command line that cannot be read, without the prefix "nibble: ". A word that no command and no flag
-// bears comes first, with the nearest name: it is often why something else is missing.
+// Returns a one-line message for a command line that cannot be parsed, without the prefix "nibble: ". An unknown
+// command or flag is reported first, with the nearest name, because it often causes other errors.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace nibble

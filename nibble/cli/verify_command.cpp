@@ -1,4 +1,4 @@
-// `nibble verify OUT [--against SRC]`: is a checkpoint complete and sound, and what did it lose?
+// `nibble verify OUT [--against SRC]`: checks that a checkpoint is complete and valid, and measures its errors.
 #include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/options.h"

@@ -1,11 +1,11 @@
-// What `nibble --version` says: version and commit of the build, CPU kernels, CUDA. The lines are for bug reports.
+// The output of `nibble --version`, for bug reports: version and commit of the build, CPU kernels, CUDA.
 #pragma once
 
 #include <string>
 
 namespace nibble {
 
-// "nibble 0.1.0 (2af5a7a0c1d2)" and two lines more, without a line end behind the last.
+// Returns "nibble 0.1.0 (2af5a7a0c1d2)" and two more lines, without a line end after the last.
 std::string version_text();
 
 }  // namespace nibble
