@@ -10,6 +10,7 @@
 
 namespace nibble {
 
+// Scales of activations found by one calibration.
 struct CalibrationReport {
     std::string origin;  // where the scales come from: the text and its number of tokens
     // Scales by tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale". Each is the number that a

@@ -6,6 +6,7 @@
 
 namespace nibble {
 
+// Options of a job that reads text. Token counts refer to the checkpoint's own tokenizer.
 struct CalibrationText {
     std::string file;  // plain text, JSONL or token ids (.safetensors with input_ids, I64 [sequences, tokens]); empty:
                        // no text

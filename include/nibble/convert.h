@@ -11,6 +11,7 @@
 
 namespace nibble {
 
+// Paths are those of local files. Only `source` and `out` are required.
 struct ConvertCheckpointOptions {
     std::string source;  // folder or .gguf file
     std::string out;     // folder or .gguf file to write; must not exist
@@ -27,6 +28,7 @@ struct ConvertCheckpointOptions {
     CommandText command;
 };
 
+// Counts refer to the tensors of the output.
 struct ConversionReport {
     int64_t tensors = 0;
     int64_t quantized = 0;           // tensors copied with codes and scales
@@ -40,6 +42,7 @@ struct ConversionReport {
 // `drop` does not name; cancelled.
 Result<ConversionReport> convert_checkpoint(const ConvertCheckpointOptions& options, const JobHooks& hooks);
 
+// Only `file` and `out` are required.
 struct ImportCheckpointOptions {
     std::string file;  // a .gguf file
     std::string out;   // the folder to write; must not exist
@@ -49,6 +52,7 @@ struct ImportCheckpointOptions {
     CommandText command;
 };
 
+// Counts refer to the folder that was written.
 struct ImportReport {
     int64_t tensors = 0, weight_bytes = 0;
     bool tokenizer = false;  // whether the file has a tokenizer

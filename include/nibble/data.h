@@ -12,6 +12,7 @@
 
 namespace nibble {
 
+// `files`, `tokenizer` and `out` are required.
 struct TokenDataOptions {
     std::vector<std::string> files;  // *.txt, *.md, *.jsonl with {"text"} or {"messages"}, also compressed as *.gz; or
                                      // folders of such files
@@ -30,6 +31,7 @@ struct TokenDataOptions {
     int threads = 0;                    // 0: one per core; the output does not depend on it
 };
 
+// Numbers of tokens and documents in the two parts of the data.
 struct TokenDataReport : JobReport {
     int64_t train_tokens = 0, validation_tokens = 0;
     int64_t train_documents = 0, validation_documents = 0;
@@ -43,6 +45,7 @@ Status check_token_count(std::string_view word);
 // content of a file); cancelled.
 Result<TokenDataReport> build_token_data(const TokenDataOptions& options, const JobHooks& hooks);
 
+// Only `folder` is required.
 struct ShowTokenDataOptions {
     std::string folder;       // a folder made by build_token_data()
     std::string tokenizer;    // tokenizer for showing text instead of ids; must be the one that made the folder

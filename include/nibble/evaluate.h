@@ -12,6 +12,7 @@
 
 namespace nibble {
 
+// At least one model and one task are required. A task runs if its file is given.
 struct EvaluateOptions {
     std::vector<std::string> models;  // checkpoints: folders or .gguf files
     std::string against;              // the reference checkpoint; empty: none
@@ -38,6 +39,7 @@ struct Measured {
     double value = 0, standard_error = 0;
 };
 
+// The numbers of all tasks; text() shows them as tables.
 struct EvaluationReport : JobReport {
     std::vector<Measured> measured;
 };

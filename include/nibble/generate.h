@@ -14,6 +14,7 @@
 
 namespace nibble {
 
+// Exactly one of `text` and `messages` is used; see the members.
 struct GeneratePrompt {
     std::string text;              // plain text, or a user's message if `chat` is set
     bool chat = false;             // apply the chat template
@@ -31,6 +32,7 @@ struct AnswerForm {
     std::string grammar;               // file with a grammar in GBNF or Lark
 };
 
+// Options that apply to all prompts. Defaults of sampling come from the model (nibble/sampling.h).
 struct GenerateOptions {
     std::string model;  // folder or .gguf file
     std::vector<GeneratePrompt> prompts;
@@ -42,6 +44,7 @@ struct GenerateOptions {
     ModelSettings engine;
 };
 
+// Text without the end token and stop strings; ids and logprobs [generated tokens] include the end token.
 struct GeneratedAnswer {
     std::string text;
     std::vector<int32_t> ids;
@@ -50,12 +53,14 @@ struct GeneratedAnswer {
     int64_t prompt_tokens = 0;
 };
 
+// Every callback may be empty.
 struct GenerateHooks : JobHooks {
     std::function<void(size_t prompt, std::string_view piece)> on_text;    // pieces of text, as they are generated
     std::function<void(size_t prompt, const GeneratedAnswer&)> on_answer;  // complete answers, in the order of the
                                                                            // prompts
 };
 
+// Times are in seconds and sum over all prompts.
 struct GenerationReport {
     std::vector<GeneratedAnswer> answers;  // in the order of the prompts
     double prompt_seconds = 0;             // time of steps that read prompts

@@ -10,6 +10,7 @@
 
 namespace nibble {
 
+// All paths are required.
 struct LogitsOptions {
     std::string model;  // folder or .gguf file
     std::string ids;    // a .safetensors file with input_ids, I64 [rows, tokens]
@@ -17,6 +18,7 @@ struct LogitsOptions {
     ModelSettings engine;
 };
 
+// The sizes of the logits that were written: F32 [rows, tokens, vocabulary].
 struct LogitsReport {
     int64_t rows = 0, tokens = 0, vocabulary = 0;
 };

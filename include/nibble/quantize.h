@@ -15,6 +15,7 @@
 
 namespace nibble {
 
+// `source`, `out` and `recipe` are required.
 struct QuantizeOptions {
     std::string source;                     // Hugging Face folder or .gguf file
     std::string out;                        // folder (or .gguf file) to write; must not exist
@@ -42,7 +43,9 @@ struct QuantizeOptions {
     CommandText command;         // with `resume`, a finished output of the same command is not made again
 };
 
+// The result of a job. text() and json() are the error report, or the plan.
 struct QuantizeReport : JobReport {
+    // What the job did.
     enum class Outcome : uint8_t {
         written,      // `out` is complete and verified
         planned,      // dry_run: text() and json() contain the plan

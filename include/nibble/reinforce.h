@@ -14,6 +14,7 @@
 
 namespace nibble {
 
+// Either `config` or `text` is required. Command-line values take precedence over the config's.
 struct RlOptions {
     std::string config;            // a YAML file; docs/rl.md lists its keys
     std::string text;              // replaces `config`: the YAML text
@@ -37,11 +38,13 @@ struct ReinforcedStep {
     JobReport report;                         // text(): a line for people; json(): the line of the run's log
 };
 
+// Every callback may be empty.
 struct RlHooks {
     JobHooks job;  // `note` also receives a description of the run: model, formats, memory
     std::function<void(const ReinforcedStep&)> on_step;  // called from the job's thread
 };
 
+// The state of the run at its end.
 struct RlReport {
     int64_t steps = 0;                 // all steps of the run, including earlier ones
     bool made_earlier = false;         // the run was already complete; nothing was done

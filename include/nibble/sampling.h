@@ -19,6 +19,7 @@ struct SamplingSettings {
     std::vector<std::string> stop;
 };
 
+// Memory and drafts of the engine. None of these settings changes a bit of an answer.
 struct CacheSettings {
     std::string kv_memory;      // bytes for keys, values and states: "512M", "4GB", "1024"; empty: a share of the free
                                 // memory

@@ -13,6 +13,7 @@
 
 namespace nibble {
 
+// `source`, `out`, and either a text (`calib`) or `scores` are required.
 struct SearchOptions {
     std::string source;  // folder or .gguf file
     std::string out;     // the recipe to write, ending in .yaml; .json (scores) and .html (report) get the same name
@@ -32,6 +33,7 @@ struct SearchOptions {
     std::string command;            // the command as typed, for the report
 };
 
+// The chosen recipe; text() and json() are the report.
 struct SearchedRecipe : JobReport {
     double bits = 0;           // effective bits per weight of the recipe
     double score = 0;          // sum of the scores of the chosen formats over the groups

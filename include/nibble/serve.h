@@ -20,6 +20,7 @@
 
 namespace nibble {
 
+// Only `model` is required.
 struct ServeOptions {
     std::string model;               // folder or .gguf file
     std::vector<std::string> names;  // names of the model for clients; answers contain the first; empty: the last part

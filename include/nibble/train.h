@@ -16,6 +16,7 @@
 
 namespace nibble {
 
+// Either `config` or `text` is required. Values in `set` take precedence over the config's.
 struct TrainOptions {
     std::string config;            // a YAML file; docs/training.md lists its keys
     std::string text;              // replaces `config`: the YAML text
@@ -37,11 +38,13 @@ struct TrainedStep {
     JobReport report;                  // text(): a line for people; json(): the line of the run's log
 };
 
+// Every callback may be empty.
 struct TrainHooks {
     JobHooks job;  // `note` also receives a description of the run: model, recipes, memory
     std::function<void(const TrainedStep&)> on_step;  // called from the job's thread
 };
 
+// The state of the run at its end.
 struct TrainReport {
     int64_t steps = 0;                 // all steps of the run, including earlier ones
     int64_t skipped = 0;               // skipped updates of this call

@@ -12,12 +12,14 @@
 
 namespace nibble {
 
+// Checkpoints to verify: folders or .gguf files.
 struct VerifyCheckpointsOptions {
     std::vector<std::string> paths;
     std::string against;  // the source checkpoint; empty: errors are not measured
     int threads = 0;      // 0: one per core
 };
 
+// The result for one path.
 struct VerifiedCheckpoint {
     std::string path;
     std::string error;                  // why it could not be opened or read; the other members are then empty
@@ -25,12 +27,14 @@ struct VerifiedCheckpoint {
     int64_t stored_bytes = 0;
     double bits_per_weight = 0;  // average over all tensors
     double sqnr_db = 0;          // of quantized weights against their source; infinity if there is no error
+    // Whether the checkpoint was read and has no defects.
     bool passed() const { return findings.empty() && error.empty(); }
 };
 
 // text() lists findings, then sizes and errors: for one checkpoint by format, for several with one line each.
 struct VerificationReport : JobReport {
     std::vector<VerifiedCheckpoint> checkpoints;  // in the order of the paths
+    // Whether all checkpoints passed.
     bool passed() const {
         for (const VerifiedCheckpoint& c : checkpoints)
             if (!c.passed()) return false;

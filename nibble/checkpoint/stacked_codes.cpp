@@ -1,7 +1,8 @@
-// Quantized experts that are stacked in one tensor per projection and layer. They are decoded to BF16 as they are read.
+// Quantized experts that are stacked in one tensor per projection and layer. They are decoded to BF16 when they are
+// read.
 //
 //   GPT-OSS            P.gate_up_proj_blocks [E, out, in/32, 16], P.gate_up_proj_scales [E, out, in/32]
-//                      -> P.gate_up_proj [E, in, out], as transformers has it
+//                      -> P.gate_up_proj [E, in, out], the layout of transformers
 //   Model Optimizer    P.gate_up_proj U8 [E, in/2, out], P.gate_up_proj_weight_scale E4M3 [E, in/16, out],
 //                      P.gate_up_proj_weight_scale_2 [] or [E]; FP8: P.gate_up_proj [E, in, out] under a single scale
 //   transformers       P.gate_up_proj E4M3 [E, out, in], P.gate_up_proj_scale_inv [E, out/128, in/128]

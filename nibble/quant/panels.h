@@ -17,7 +17,7 @@ struct Panels {
     int64_t rows = 0;        // rows of the matrix
     int64_t panel_rows = 1;  // rows of every panel except the last
 
-    // Panels of fp8_block128 consist of whole tiles. Other panels have multiples of 128 rows if so many fit; very wide
+    // Panels of fp8_block128 consist of whole tiles. Other panels have multiples of 128 rows if 128 rows fit; very wide
     // matrices have fewer rows.
     Panels(Format format, int64_t matrix_rows, int64_t cols) : rows(matrix_rows) {
         panel_rows = std::max<int64_t>(panel_elements / std::max<int64_t>(cols, 1), 1);
