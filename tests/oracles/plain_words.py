@@ -11,9 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
 FOLDERS = [
-    "nibble/base", "nibble/bench", "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http",
-    "nibble/kernels", "nibble/measure", "nibble/page", "nibble/parallel", "nibble/rl", "nibble/run",
-    "nibble/tensor", "nibble/text", "nibble/train",
+    "include/nibble",
+    "nibble/architecture", "nibble/base", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
+    "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/io", "nibble/jobs",
+    "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/parallel", "nibble/quant", "nibble/rl",
+    "nibble/run", "nibble/serve", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
     "tests/base", "tests/cuda", "tests/eval", "tests/formats", "tests/fuzz", "tests/grammar", "tests/http",
     "tests/install", "tests/kernels", "tests/page", "tests/parallel", "tests/rl", "tests/support", "tests/tensor",
     "tests/text", "tests/train",
