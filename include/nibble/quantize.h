@@ -45,7 +45,7 @@ struct QuantizeOptions {
 
 // The result of a job. text() and json() are the error report, or the plan.
 struct QuantizeReport : JobReport {
-    // What the job did.
+    // How the job ended.
     enum class Outcome : uint8_t {
         written,      // `out` is complete and verified
         planned,      // dry_run: text() and json() contain the plan
