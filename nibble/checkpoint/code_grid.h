@@ -1,5 +1,6 @@
 // Quantized tensors for which nibble has no Format (integers, stacks of experts). They are decoded to BF16 while they
-// are read. A CodeGrid is a stack of matrices [rows, cols] of codes in the orientation of the file, with a grid of scales:
+// are read. A CodeGrid is a stack of matrices [rows, cols] of codes in the orientation of the file, with a grid of
+// scales:
 //
 //   value(e, r, c) = values[code(e, r, c)] * (scale[e][r / block_rows][c / block_cols] * factor[e])   rounded once
 #pragma once

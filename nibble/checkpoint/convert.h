@@ -1,7 +1,7 @@
 // Converts a checkpoint to another dialect with the same codes and scales, bit for bit, or decodes it to BF16. GGUF
 // stores NVFP4 and MXFP4 unchanged; other formats are decoded to BF16 there. Decoded matrices cannot have input scales,
-// and BF16 folders and GGUF files cannot have a KV cache format; these are left out and reported. Anything else that the
-// target cannot store is an error; the message contains the value of `drop` that would permit to leave it out.
+// and BF16 folders and GGUF files cannot have a KV cache format; these are left out and reported. Anything else that
+// the target cannot store is an error; the message contains the value of `drop` that would permit to leave it out.
 //
 //   NIBBLE_TRY(auto in, Checkpoint::open("Qwen3-8B-NVFP4"));
 //   NIBBLE_TRY(auto report, convert(*in, {.to = Dialect::compressed_tensors, .out = "Qwen3-8B-CT"}, pool, {}));

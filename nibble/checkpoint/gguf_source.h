@@ -1,5 +1,5 @@
-// Presents a GGUF file as the Hugging Face model from which it was made: canonical names and shapes, rows in Hugging Face
-// order, one matrix per expert, decoded weights.
+// Presents a GGUF file as the Hugging Face model from which it was made: canonical names and shapes, rows in Hugging
+// Face order, one matrix per expert, decoded weights.
 //
 //   NIBBLE_TRY(auto source, GgufSource::open("model.gguf"));
 //   for (const GgufSourceTensor& t : source.tensors()) source.read_rows_bf16(t, 0, t.rows(), out);

@@ -2,10 +2,11 @@
 //
 // Whether a scale s = 1.xxx * 2^e has an exact divisor (measured over all 2^23 mantissas, tests/checkpoint):
 //   1.xxx up to sqrt(2)   a G with 1/G == s always exists
-//   above                 it may not exist, because reciprocals of adjacent G differ by up to two steps of s: 17 % of all
-//                         mantissas have none. The nearest G gives a scale that differs by one step (2^-23, relative).
-// Of several G with the same reciprocal, the one with the most trailing zero bits is used. Compressors compute G in BF16,
-// so a divisor that was read is written back bit for bit.
+//   above                 it may not exist, because reciprocals of adjacent G differ by up to two steps of s: 17 % of
+//                         all mantissas have none. The nearest G gives a scale that differs by one step (2^-23,
+//                         relative).
+// Of several G with the same reciprocal, the one with the most trailing zero bits is used. Compressors compute G in
+// BF16, so a divisor that was read is written back bit for bit.
 #pragma once
 
 #include "formats/minifloat.h"

@@ -3,10 +3,10 @@
 //   P.experts.gate_up_proj  [E, 2I, H]  ->  P.experts.{e}.gate_proj.weight [I, H], P.experts.{e}.up_proj.weight [I, H]
 //   P.experts.down_proj     [E, H, I]   ->  P.experts.{e}.down_proj.weight [H, I]
 //
-// This is the layout of transformers >= 5 and Qwen3.5-MoE files. Transposed stacks [E, H, 2I] and [E, I, H] are split as
-// well (Llama 4, Qwen3-VL-MoE files), and stacks with separate gate_proj and up_proj or without gate_proj. Every name may
-// end in ".weight". The gate comes first. The shapes of a layer's tensors together determine whether they are transposed;
-// if they do not (no gate_up_proj), hidden_size of the configuration decides.
+// This is the layout of transformers >= 5 and Qwen3.5-MoE files. Transposed stacks [E, H, 2I] and [E, I, H] are split
+// as well (Llama 4, Qwen3-VL-MoE files), and stacks with separate gate_proj and up_proj or without gate_proj. Every
+// name may end in ".weight". The gate comes first. The shapes of a layer's tensors together determine whether they are
+// transposed; if they do not (no gate_up_proj), hidden_size of the configuration decides.
 #pragma once
 
 #include "base/json.h"
