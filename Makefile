@@ -1,7 +1,7 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
 
-.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format check-format tidy fuzz hostile asan tsan serve-asan serve-tsan clean
+.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format check-format tidy site fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -82,6 +82,12 @@ tidy:
 	cmake --preset tidy >/dev/null
 	cmake --build build/tidy --target embedded >/dev/null
 	run-clang-tidy -p build/tidy -quiet '/nibble/|/Unity/' >build/tidy/log 2>&1 || { grep -E "(warning|error):" build/tidy/log; exit 1; }
+
+# The pages of docs/ as a web site, in build/site.
+site:
+	python3 -m venv .cache/site
+	.cache/site/bin/pip install --quiet --disable-pip-version-check mkdocs==1.6.1
+	.cache/site/bin/mkdocs build --strict
 
 clean:
 	rm -rf build

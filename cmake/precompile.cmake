@@ -1,5 +1,5 @@
 # nibble_precompile(TARGET [OF]): the target's files begin with a header that is read once. Reading <nlohmann/json.hpp>, <filesystem>
-# and <ranges> again for every file is what a build pays twice for (docs/lab/quantize-cpu.md, Build). OF is the target that makes it (itself: cmake/precompiled.h; tests add
+# and <ranges> again for every file is what a build pays twice for. OF is the target that makes it (itself: cmake/precompiled.h; tests add
 # GoogleTest). Not for folders whose files are compiled for instruction sets of their own; and only with GCC: preset fuzz builds
 # with clang, and clang-tidy (preset tidy) cannot read what GCC made.
 function(nibble_precompile target)

@@ -16,7 +16,7 @@ namespace nibble {
 
 // Either `config` or `text` is required. Command-line values take precedence over the config's.
 struct RlOptions {
-    std::string config;            // a YAML file; docs/rl.md lists its keys
+    std::string config;            // a YAML file; docs/topics/rl.md lists its keys
     std::string text;              // replaces `config`: the YAML text
     std::vector<std::string> set;  // "key=value": overrides of the config's keys
     bool resume = false;           // continue from the newest checkpoint in the output folder

@@ -18,7 +18,7 @@ namespace nibble {
 
 // Either `config` or `text` is required. Values in `set` take precedence over the config's.
 struct TrainOptions {
-    std::string config;            // a YAML file; docs/training.md lists its keys
+    std::string config;            // a YAML file; docs/topics/training.md lists its keys
     std::string text;              // replaces `config`: the YAML text
     std::vector<std::string> set;  // "key=value": overrides of the config's keys
     std::string device = "cpu";    // cpu, cuda, cuda:N

@@ -1,6 +1,6 @@
 // A family of models is one table: its model_type, the spellings and defaults of its configuration class, and a
 // function that builds the list of blocks from a canonical configuration (architecture/canonical_config.h).
-// docs/add-a-model.md describes how to add one.
+// docs/developing/add-a-model.md describes how to add one.
 #pragma once
 
 #include "architecture/config_fields.h"

@@ -13,7 +13,7 @@ struct AttentionBackwardShape {
     int documents = 1, tokens = 0;  // tokens: per document
     int q_heads = 32, kv_heads = 8, head_dim = 128;
 };
-// Shapes of the training steps in docs/results-training.md: llama-8b, 1b, 124m.
+// Shapes of the training steps in docs/results/README.md: llama-8b, 1b, 124m.
 std::vector<AttentionBackwardShape> target_attention_backward();
 
 // `noise`: from attention_noise().

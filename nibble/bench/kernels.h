@@ -1,5 +1,5 @@
 // Checks a GPU's kernels on samples against double precision, then times them and compares them with the copy and
-// multiply rates of the GPU in the same run. Default shapes are those of docs/results-h200.md. `nibble bench matmul
+// multiply rates of the GPU in the same run. Default shapes are those of docs/results/README.md. `nibble bench matmul
 // --device cuda` and the program bench_kernels (bench/kernels/) use it.
 #pragma once
 

@@ -13,7 +13,7 @@ struct ProductShape {
     int64_t n = 0, k = 0;
     std::vector<int64_t> tokens;
 };
-// Shapes of docs/results-h200.md.
+// Shapes of docs/results/README.md.
 std::vector<ProductShape> target_products();
 
 // `format`: a name of product_formats(), or empty for all. Baseline: cuBLASLt's BF16 product, if available.

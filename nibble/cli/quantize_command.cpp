@@ -66,7 +66,9 @@ void add_quantize(CLI::App& app, RunCommand& run) {
         ->add_option("--arithmetic", config->arithmetic, "reciprocal: as Model Optimizer on a GPU; true: as on a CPU")
         ->check(one_of({"reciprocal", "true"}))
         ->capture_default_str();
-    command->add_option("--compat", config->compat, "share scales as Model Optimizer 0.47's bytes do (docs/recipes.md)")
+    command
+        ->add_option("--compat", config->compat,
+                     "share scales as Model Optimizer 0.47's bytes do (docs/topics/recipe-files.md)")
         ->check(one_of({"modelopt-0.47", "none"}))
         ->capture_default_str();
     add_shard_size_flag(*command, config->max_shard_size);

@@ -70,7 +70,7 @@ Result<Outcome> run_rl(RlFlags flags) {
 void add_rl(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<RlFlags>();
     CLI::App* command = app.add_subcommand("rl", "reinforcement learning: rollouts and updates in one process");
-    CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/rl.md)");
+    CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/topics/rl.md)");
     CLI::Option* lab = command->add_flag(
         "--mismatch", flags->mismatch,
         "no learning: count the tokens whose log-probability differs in any bit between rollouts and training; instead "

@@ -1,7 +1,7 @@
 // How training rounds the operands of its products, one number at a time. The formulas are those of TransformerEngine
 // 2.20 in its FP32 order, and those of MS-EDEN. A matrix is quantized along the reduction dimension of its product.
-// `outer` is an index along the other dimension, `group` an index of blocks of 16 along the reduction. docs/training.md
-// has the table of recipes.
+// `outer` is an index along the other dimension, `group` an index of blocks of 16 along the reduction.
+// docs/topics/training.md has the table of recipes.
 #pragma once
 
 #include "base/philox.h"

@@ -6,7 +6,7 @@ namespace nibble {
 namespace {
 
 // Every second row that only goes through the forward pass is used, because adjacent rows are similar
-// (docs/lab/weight-algorithms.md).
+//.
 constexpr int64_t uniform_step = 2;
 
 float sum_of_squares(const float* x, int64_t n) {

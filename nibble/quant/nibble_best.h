@@ -13,7 +13,7 @@
 //     Blocks stay whole, so the stored layout does not change.
 //   * With G, later rows also compensate the error of a row.
 //   * On request, coordinate descent first improves the codes of 16 rows at a time with fixed scales (panel_descent.h).
-// Measurements against static scales and plain GPTQ: docs/results-cpu.md.
+// Measurements against static scales and plain GPTQ: docs/results/quality-at-4-bits.md.
 //
 // Arithmetic, the same for all kernels and any number of threads (columns and rows numbered in processing order):
 //   w[r, j] starts as the weight (rounded to `weights`); s[r, j] = 0. For each row r, for each of its blocks:

@@ -39,7 +39,7 @@ public:
 };
 
 // Programs in any language that read JSON lines on standard input and write JSON lines on standard output: one line per
-// request, one per reply (docs/rl.md; tests/oracles/environment_example.py). Their standard error is nibble's.
+// request, one per reply (docs/topics/rl.md; tests/oracles/environment_example.py). Their standard error is nibble's.
 //     {"id": 3, "prompt": "...", "expected": "...", "text": "...", "turn": 0, "state": null}
 //     {"id": 3, "reward": 1.0, "done": true, "observation": "", "state": null}
 // A program that ends, replies late, or sends any other line is killed and started again.

@@ -122,7 +122,7 @@ constexpr NemoKey known[] = {
 
     {"data", "",
      "only files of JSON lines (.jsonl) are read, with the same keys for both; without one data.task: sum is "
-     "a stand-in (docs/rl.md)"},
+     "a stand-in (docs/topics/rl.md)"},
     {"data.validation", "null"},
     {"data.shuffle", "true", "every epoch has an order of its own"},
     {"data.use_multiple_dataloader", "false", not_built},

@@ -94,7 +94,7 @@ struct RlConfig {
     Format export_format = Format::none;  // format of a second export in codes (rl/policy_export.h)
 };
 
-// Returns the keys of the file with their defaults and help texts. docs/rl.md has the table.
+// Returns the keys of the file with their defaults and help texts. docs/reference/rl-keys.md has the table.
 std::vector<KeyText> rl_keys();
 // Errors name file, line and key.
 Result<RlConfig> read_rl_config(const std::filesystem::path& file, const std::vector<KeyOverride>& overrides = {});

@@ -1,5 +1,5 @@
 // An OpenAI-compatible server with one engine: routes, request bodies, answers as JSON and server-sent events, API
-// keys, metrics, a log. docs/serving.md lists routes and parameters.
+// keys, metrics, a log. docs/server-api.md lists routes and parameters.
 //
 //   NIBBLE_TRY(auto server, ModelServer::listen(options));   // answers health probes from now on
 //   NIBBLE_TRY(auto engine, Engine::create(...));

@@ -1,4 +1,4 @@
-// POST /v1/responses of OpenAI's API: texts, functions and custom tools. docs/serving.md has a table of its fields.
+// POST /v1/responses of OpenAI's API: texts, functions and custom tools. docs/server-api.md has a table of its fields.
 #include "server/answer_json.h"
 #include "server/input_reader.h"
 #include "server/parameters.h"

@@ -110,7 +110,7 @@ struct TrainConfig {
     bool skip_nonfinite = false;  // skips a step whose loss or gradient is not finite; false: such a step ends the run
 };
 
-// Returns the keys of the file with their defaults and help texts. docs/training.md has the table.
+// Returns the keys of the file with their defaults and help texts. docs/reference/train-keys.md has the table.
 const Schema<TrainConfig>& train_schema();
 // Errors name file, line and key. Combinations of keys are validated by check().
 Result<TrainConfig> read_train_config(const std::filesystem::path& file,

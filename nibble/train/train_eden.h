@@ -1,5 +1,5 @@
 // MS-EDEN (Quartet II): quantizes both operands of a gradient's product to NVFP4, unbiased over random rotations.
-// Operands are matrices [outer, reduction]. Definition: docs/training.md, "MS-EDEN".
+// Operands are matrices [outer, reduction]. Definition: docs/topics/training.md, "MS-EDEN".
 #pragma once
 
 #include "train/train_cast.h"

@@ -1,4 +1,4 @@
-// The precision of a model's linears in training: a named recipe and switches for its parts. docs/training.md has a
+// The precision of a model's linears in training: a named recipe and switches for its parts. docs/topics/training.md has a
 // table of the three products of a linear under each recipe.
 #pragma once
 

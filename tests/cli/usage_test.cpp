@@ -5,9 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 namespace nibble {
@@ -88,28 +85,6 @@ TEST(Usage, EveryCommandHasHelpAndQuietAndAnExample) {
     EXPECT_EQ(complaint("help bench model"), "");
     EXPECT_EQ(complaint("quantize --help"), "help");
     EXPECT_EQ(complaint("help quantise"), "no command 'quantise'; did you mean 'quantize'? (see nibble help help)");
-}
-
-// Of a flag with two names one will do: "-o" is "--output".
-TEST(Usage, ThePageOfCommandsNamesEveryFlag) {
-    std::ifstream in(std::string(NIBBLE_SOURCE_DIR) + "/docs/commands.md", std::ios::binary);
-    const std::string page(std::istreambuf_iterator<char>(in), {});
-    ASSERT_FALSE(page.empty());
-    const auto named = [&](const std::string& name) {
-        for (size_t at = 0; (at = page.find(name, at)) != page.npos; at += name.size()) {
-            const size_t end = at + name.size();
-            const auto goes_on = [](char c) { return c == '-' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
-            if (!goes_on(page[at - 1]) && (end == page.size() || !goes_on(page[end]))) return true;
-        }
-        return false;
-    };
-    EXPECT_TRUE(named("--recipe") && !named("--recip"));
-    CLI::App app{std::string(program_description), "nibble"};
-    RunCommand run;
-    add_commands(app, run);
-    for (const CommandEntry& command : command_tree(app))
-        for (const FlagEntry& flag : command.flags)
-            EXPECT_TRUE(std::ranges::any_of(flag.names, named)) << command.name << " " << flag.names.back();
 }
 
 }  // namespace

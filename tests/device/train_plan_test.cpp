@@ -426,7 +426,7 @@ TEST(FlatLayout, NamesWhatHasNoPlace) {
     EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.rotary_emb.inv_freq' is not trained"));
 }
 
-// What a GPU trains, family by family: the table of docs/training.md.
+// What a GPU trains, family by family: the table of docs/topics/training.md.
 TEST(DeviceFamilies, AreTrainedOrRefusedByName) {
     struct Row {
         const char* family;

@@ -66,7 +66,7 @@ with gzip.open(lines, "wt") as out:
     for text in texts:
         out.write(json.dumps({"text": text}) + "\n")
 page = work / "page.md"
-page.write_text((root / "docs/recipes.md").read_text()[:3000])
+page.write_text((root / "docs/formats.md").read_text()[:3000])
 build([lines, page], work / "texts", "--tokenizer", str(folder), "--shard-tokens", "5000")
 check("texts", work / "texts", [as_text(tokenizer, t, end_id) for t in [*texts, page.read_text()]])
 

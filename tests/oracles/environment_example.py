@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An example environment for `nibble rl` (docs/rl.md): judges whole numbers, in one turn or several.
+"""An example environment for `nibble rl` (docs/topics/rl.md): judges whole numbers, in one turn or several.
 
 A request is a line of JSON on standard input, the reply a line on standard output. The last whole number in the text is
 the answer; the correct one gets a reward of 1. With --turns N there are up to N turns:

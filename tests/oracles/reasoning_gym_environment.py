@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Provides tasks of reasoning-gym (PyPI) for `nibble rl` (docs/rl.md): writes rows, and judges answers as an
+"""Provides tasks of reasoning-gym (PyPI) for `nibble rl` (docs/topics/rl.md): writes rows, and judges answers as an
 environment.
 
     pip install reasoning-gym

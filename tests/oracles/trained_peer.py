@@ -25,13 +25,13 @@ def main(nibble, steps=60):
             'max_position_embeddings': 512, 'rope_theta': 10000.0, 'tie_word_embeddings': True, 'bos_token_id': 269, 'eos_token_id': 271}))
         (folder / 'train.yaml').write_text(
             f'model: {start}\nrandom_start: true\noutput: {folder}/run\nsteps: {steps}\nbatch: {BATCH}\nsequence: {SEQUENCE}\n'
-            f'data: {{text: {ROOT}/docs/training.md, validation: {ROOT}/docs/tutorial.md}}\n'
+            f'data: {{text: {ROOT}/docs/architecture.md, validation: {ROOT}/docs/formats.md}}\n'
             f'optimizer: {{kind: muon, learning_rate: 3e-3}}\nvalidation: {{batches: {BATCHES}}}\n')
         subprocess.run([nibble, 'train', folder / 'train.yaml', '--quiet'], check=True)
         lines = [json.loads(line) for line in (folder / 'run/train.jsonl').read_text().splitlines()]
         first, own = next(l['loss'] for l in lines if 'loss' in l), lines[-1]['validation']
         model = AutoModelForCausalLM.from_pretrained(folder / 'run/model', dtype=torch.bfloat16).eval()
-        told = subprocess.run([nibble, 'tokenize', folder / 'run/model', '--json'], input=(ROOT / 'docs/tutorial.md').read_bytes(), capture_output=True, check=True)
+        told = subprocess.run([nibble, 'tokenize', folder / 'run/model', '--json'], input=(ROOT / 'docs/formats.md').read_bytes(), capture_output=True, check=True)
         ids = json.loads(told.stdout)['ids']
         rows = torch.tensor([ids[r * SEQUENCE:r * SEQUENCE + SEQUENCE + 1] for r in range(BATCH * BATCHES)])
         with torch.no_grad(): logits = model(rows[:, :-1]).logits

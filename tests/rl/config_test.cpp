@@ -1,7 +1,6 @@
 #include "rl/rl_config.h"
 
 #include "support/files.h"
-#include "support/generated_section.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -251,8 +250,6 @@ TEST(RlConfig, IdentityIsOfValues) {
                               "data: {task: sum, chat: false}\n"})
         EXPECT_NE(identity(other), base) << other;
 }
-
-TEST(RlConfig, ReferencePage) { test::expect_generated_section("rl.md", "keys", keys_as_markdown(rl_keys())); }
 
 TEST(RlConfig, RowsOfFilesInsteadOfATask) {
     const auto c = parse_rl_config(R"(

@@ -1,5 +1,5 @@
 // Every route of the server's own table (server/routes.h), over HTTP: a route without an example here fails, and so
-// does one that docs/serving.md does not name.
+// does one that docs/server-api.md does not name.
 #include "server/routes.h"
 
 #include "server_fixture.h"
@@ -244,7 +244,7 @@ TEST_F(Routes, OtherPathsAreUnknown) {
 }
 
 TEST_F(Routes, AreThoseOfTheDocumentation) {
-    std::ifstream in(std::string(NIBBLE_SOURCE_DIR) + "/docs/serving.md");
+    std::ifstream in(std::string(NIBBLE_SOURCE_DIR) + "/docs/server-api.md");
     std::set<std::string> named, known;
     bool inside = false;
     for (std::string line; std::getline(in, line);) {

@@ -2,7 +2,6 @@
 #include "train/train_config.h"
 
 #include "support/files.h"
-#include "support/generated_section.h"
 #include "train/small_trainer.h"
 #include "train/train_products.h"
 #include "train/train_self_test.h"
@@ -157,10 +156,6 @@ TEST(TrainConfigFile, IdentityIsOfValues) {
         EXPECT_EQ(identity(same), base) << same;
     EXPECT_EQ(identity("model: m\ndata: {text: t}\nprecision: te_nvfp4\n"),
               identity("model: m\ndata: {text: t}\nprecision: {recipe: nvfp4, rotate: yes}\n"));
-}
-
-TEST(TrainConfigFile, ReferencePage) {
-    expect_generated_section("training.md", "keys", keys_as_markdown(train_schema().reference()));
 }
 
 TEST(TrainConfigFile, SaysWhatIsWrong) {

@@ -73,7 +73,7 @@ __device__ inline void bulk_copy_once(uint32_t to, const void* from, uint32_t by
 // flight (tools/early-release shows it in the machine code). These loads wait in the load unit for all earlier requests
 // of any thread block of the multiprocessor: a burst of misses, including the next kernel's early ones, takes longer
 // than a copy from device memory, which bypasses that unit (inferred). Sums then contained parts of the next record:
-// NVFP4 mixtures had wrong bits in most runs, and only this fence fixed it (docs/lab/races.md). A slot refilled by
+// NVFP4 mixtures had wrong bits in most runs, and only this fence fixed it. A slot refilled by
 // cp.async, through the same unit, is safe.
 __device__ inline void loads_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
