@@ -16,8 +16,8 @@ struct ResolveOptions {
     bool strict = false;        // treat warnings as errors
     Arithmetic arithmetic = Arithmetic::reciprocal;
     // Follow behavior of Model Optimizer 0.47 that no engine requires but that its published bytes depend on
-    // (docs/topics/recipe-files.md): all routed experts of a layer share input_scale; gate and up of an expert share the FP8 scale
-    // and the search; FP8 matrices of one tile share it with their partners.
+    // (docs/topics/recipe-files.md): all routed experts of a layer share input_scale; gate and up of an expert share
+    // the FP8 scale and the search; FP8 matrices of one tile share it with their partners.
     bool compat = true;
     std::string kv;  // KV cache preset whose rules are applied after the recipe's ("fp8_cast", "none" ...); empty: none
     Format embeddings = Format::none;  // format for input embeddings, applied after all rules; a head that is tied to

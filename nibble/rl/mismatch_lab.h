@@ -1,6 +1,7 @@
 // Measures whether rollout and training agree. The engine generates answers under several schedules (batch sizes,
 // chunked prefill, preemption, prefix cache). The log-probability of each token is compared, bit for bit, with that of
-// the training forward pass. If the recipe's scales depend on one token at a time, no token may differ (docs/topics/rl.md).
+// the training forward pass. If the recipe's scales depend on one token at a time, no token may differ
+// (docs/topics/rl.md).
 #pragma once
 
 #include "kernels/sampling.h"

@@ -1,5 +1,5 @@
-// The precision of a model's linears in training: a named recipe and switches for its parts. docs/topics/training.md has a
-// table of the three products of a linear under each recipe.
+// The precision of a model's linears in training: a named recipe and switches for its parts. docs/topics/training.md
+// has a table of the three products of a linear under each recipe.
 #pragma once
 
 #include "base/error.h"
