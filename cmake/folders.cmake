@@ -37,6 +37,15 @@ function(nibble_folder name)
     target_link_libraries(nibble_${name} INTERFACE ${ARGN})
   endif()
   set_target_properties(nibble_${name} PROPERTIES ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+  nibble_position_independent(nibble_${name})
+endfunction()
+
+# nibble_position_independent(TARGET): with NIBBLE_POSITION_INDEPENDENT, the objects of the target can be linked into a program and into
+# a shared library. Hidden symbols let GCC optimize them as it does those of a program: functions of a file are inlined into each other.
+function(nibble_position_independent target)
+  if(NIBBLE_POSITION_INDEPENDENT)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  endif()
 endfunction()
 
 # nibble_target(TARGET): its files begin with the precompiled header and are compiled several at a time.
