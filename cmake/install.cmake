@@ -22,7 +22,7 @@ target_include_directories(nibble_library INTERFACE $<INSTALL_INTERFACE:${CMAKE_
 target_compile_definitions(nibble_library INTERFACE $<INSTALL_INTERFACE:NIBBLE_VERSION="${PROJECT_VERSION}">)
 target_link_libraries(nibble_library INTERFACE
   $<INSTALL_INTERFACE:fmt::fmt> $<INSTALL_INTERFACE:nlohmann_json::nlohmann_json> $<INSTALL_INTERFACE:Threads::Threads>
-  $<INSTALL_INTERFACE:yaml-cpp> $<INSTALL_INTERFACE:PkgConfig::CBC> $<INSTALL_INTERFACE:Boost::headers>
+  $<INSTALL_INTERFACE:yaml-cpp> $<INSTALL_INTERFACE:${CMAKE_DL_LIBS}> $<INSTALL_INTERFACE:Boost::headers>
   $<INSTALL_INTERFACE:xxhash> $<INSTALL_INTERFACE:pcre2-8> $<INSTALL_INTERFACE:utf8proc> $<INSTALL_INTERFACE:z> $<INSTALL_INTERFACE:md>)
 if(NIBBLE_CUDA)
   target_link_libraries(nibble_library INTERFACE $<INSTALL_INTERFACE:CUDA::cudart_static> $<INSTALL_INTERFACE:dl>)
@@ -78,10 +78,12 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # dpkg-shlibdeps reads the libraries' packages off the program
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME nibble)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "coinor-libcbc3")  # nibble search
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "bubblewrap, python3")  # nibble rl with data.reward: code
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME nibble-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libfmt-dev, nlohmann-json3-dev, libyaml-cpp-dev, libxxhash-dev, libpcre2-dev, libutf8proc-dev, zlib1g-dev, libmd-dev, libboost-dev, coinor-libcbc-dev, pkg-config")
+  "libfmt-dev, nlohmann-json3-dev, libyaml-cpp-dev, libxxhash-dev, libpcre2-dev, libutf8proc-dev, zlib1g-dev, libmd-dev, libboost-dev")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_RECOMMENDS "coinor-libcbc3")
 include(CPack)

@@ -1,6 +1,6 @@
 #include "quant/knapsack.h"
 
-#include <Cbc_C_Interface.h>
+#include "quant/cbc.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,8 @@ namespace nibble {
 namespace {
 
 struct DeleteModel {
-    void operator()(void* model) const { Cbc_deleteModel(static_cast<Cbc_Model*>(model)); }
+    const CbcFunctions* cbc;
+    void operator()(void* model) const { cbc->delete_model(static_cast<Cbc_Model*>(model)); }
 };
 
 // Returns the choices without those that no optimal solution needs: another one is not more expensive and scores no
@@ -43,6 +44,7 @@ struct Programme {
 };
 
 Result<std::vector<size_t>> run_cbc(const Programme& programme) {
+    NIBBLE_TRY(const CbcFunctions* const cbc, cbc_functions());
     const auto columns = static_cast<int>(programme.columns.size());
     const auto rows = static_cast<int>(programme.groups) + 1;
     std::vector<CoinBigIndex> starts;
@@ -68,16 +70,17 @@ Result<std::vector<size_t>> run_cbc(const Programme& programme) {
     row_low.back() = 0.0;
     row_high.back() = static_cast<double>(programme.budget);
 
-    const std::unique_ptr<void, DeleteModel> owner(Cbc_newModel());
+    const std::unique_ptr<void, DeleteModel> owner(cbc->new_model(), DeleteModel{cbc});
     auto* model = static_cast<Cbc_Model*>(owner.get());
-    Cbc_loadProblem(model, columns, rows, starts.data(), indices.data(), values.data(), low.data(), high.data(),
-                    objective.data(), row_low.data(), row_high.data());
-    for (int i = 0; i < columns; ++i) Cbc_setInteger(model, i);
-    Cbc_setLogLevel(model, 0);
-    for (const char* gap : {"ratioGap", "allowableGap"}) Cbc_setParameter(model, gap, "0");
-    Cbc_solve(model);
-    if (!Cbc_isProvenOptimal(model)) return fail("CBC stopped without a proven optimum (status {})", Cbc_status(model));
-    const double* solution = Cbc_getColSolution(model);
+    cbc->load_problem(model, columns, rows, starts.data(), indices.data(), values.data(), low.data(), high.data(),
+                      objective.data(), row_low.data(), row_high.data());
+    for (int i = 0; i < columns; ++i) cbc->set_integer(model, i);
+    cbc->set_log_level(model, 0);
+    for (const char* gap : {"ratioGap", "allowableGap"}) cbc->set_parameter(model, gap, "0");
+    cbc->solve(model);
+    if (!cbc->is_proven_optimal(model))
+        return fail("CBC stopped without a proven optimum (status {})", cbc->status(model));
+    const double* solution = cbc->col_solution(model);
     std::vector<size_t> chosen(programme.groups, SIZE_MAX);
     int64_t cost = 0;
     for (size_t i = 0; i < programme.columns.size(); ++i) {
@@ -93,6 +96,11 @@ Result<std::vector<size_t>> run_cbc(const Programme& programme) {
 }
 
 }  // namespace
+
+Status check_knapsack_solver() {
+    NIBBLE_CHECK(cbc_functions());
+    return Ok{};
+}
 
 Result<std::vector<size_t>> solve_knapsack(std::span<const std::vector<KnapsackChoice>> groups, int64_t budget) {
     // The row of the budget gets small integers, so that no tolerance of the solver reaches half a unit.
