@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include "base/float_control.h"
+
 #include <pthread.h>
 #include <sched.h>
 
@@ -98,6 +100,7 @@ struct ThreadPool::State {
     }
 
     void serve() {
+        set_float_control();
         inside = this;
         uint32_t now = ticket.load(std::memory_order_acquire), done = generation_of(closed);
         while (!stop.load(std::memory_order_relaxed)) {
