@@ -27,8 +27,6 @@ Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hi
         return fail("{}: {} heads do not divide into {} groups", prefix, c.heads, c.groups);
     if (c.head_dim < 1 || c.head_dim > ssm_most_head_dim)
         return fail("{}: head_dim {} is not in [1, {}]", prefix, c.head_dim, ssm_most_head_dim);
-    if (c.conv < 1 || c.conv > most_conv)
-        return fail("{}: conv_kernel {} is not in [1, {}]", prefix, c.conv, most_conv);
     auto m = std::make_unique<Mamba>();
     m->prefix_ = prefix;
     m->hidden_ = hidden;
@@ -40,14 +38,7 @@ Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hi
     const int64_t inner = m->inner(), channels = m->channels();
     NIBBLE_TRY(m->in_proj_, weights.linear(prefix + ".in_proj", inner + channels + c.heads, hidden, c.projection_bias));
     NIBBLE_TRY(m->out_proj_, weights.linear(prefix + ".out_proj", hidden, inner, c.projection_bias));
-    NIBBLE_TRY(const std::vector<float> taps, weights.vector(prefix + ".conv1d.weight", channels * c.conv));
-    m->conv_weight_.resize(taps.size());
-    for (int64_t i = 0; i < channels; ++i)
-        for (int64_t j = 0; j < c.conv; ++j) m->conv_weight_[j * channels + i] = taps[i * c.conv + j];
-    m->conv_bias_.resize(channels);
-    if (c.conv_bias) {
-        NIBBLE_TRY(m->conv_bias_, weights.vector(prefix + ".conv1d.bias", channels));
-    }
+    NIBBLE_TRY(m->conv_, Convolution::load(prefix + ".conv1d", channels, c.conv, c.conv_bias, weights));
     NIBBLE_TRY(m->a_, weights.vector(prefix + ".A_log", c.heads));
     for (float& a : m->a_) a = static_cast<float>(-std::exp(double{a}));
     NIBBLE_TRY(m->d_, weights.vector(prefix + ".D", c.heads));
@@ -58,33 +49,7 @@ Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hi
 
 StateLayout Mamba::state() const {
     const int64_t state = ssm_state_elements(config_.heads, config_.head_dim, config_.state);
-    return {.floats = (config_.conv - 1) * channels() + state * ssm_state_bytes(state_format_) / 4};
-}
-
-void Mamba::convolve(const Batch& batch, const float* projected, float* raw, Workspace& work) const {
-    const int64_t width = channels(), stride = in_proj_.rows, before = config_.conv - 1;
-    const std::vector<float> nothing(static_cast<size_t>(width));
-    for (size_t i = 0; i < batch.segments().size(); ++i) {
-        const Segment& segment = batch.segments()[i];
-        const auto rows = static_cast<int64_t>(segment.tokens.size());
-        const float* first = projected + batch.row(i) * stride + inner();
-        float* history = segment.sequence ? segment.sequence->state(index_) : nullptr;
-        const auto input = [&](int64_t t) -> const float* {
-            if (t >= 0) return first + t * stride;
-            return history ? history + (before + t) * width : nothing.data();
-        };
-        work.parallel_rows(rows, (config_.conv + 2) * width, [&](int64_t begin, int64_t end) {
-            const float* taps[most_conv];
-            for (int64_t t = begin; t < end; ++t) {
-                for (int64_t j = 0; j <= before; ++j) taps[j] = input(t - before + j);
-                work.ssm->convolve(taps, config_.conv, conv_weight_.data(), conv_bias_.data(), width,
-                                   raw + (batch.row(i) + t) * width);
-            }
-        });
-        if (!history) continue;
-        for (int64_t j = 0; j < before; ++j)  // in ascending order, so that each row is read before it is overwritten
-            std::copy_n(input(rows - before + j), width, history + j * width);
-    }
+    return {.floats = conv_.state_floats() + state * ssm_state_bytes(state_format_) / 4};
 }
 
 Result<Mamba::Inputs> Mamba::inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const {
@@ -95,7 +60,7 @@ Result<Mamba::Inputs> Mamba::inputs(const Batch& batch, const float* x, Workspac
               .dt = work.arena.floats(rows * heads),
               .decay = work.arena.floats(rows * heads)};
     NIBBLE_CHECK(in_proj_.forward(x, rows, in.projected, work, observer));
-    convolve(batch, in.projected, in.raw, work);
+    conv_.forward(batch, in.projected + inner(), stride, index_, in.raw, work);
     work.parallel_rows(rows, 8 * width, [&](int64_t first, int64_t last) {
         work.elementwise->activate(Activation::silu, in.raw + first * width, nullptr, (last - first) * width,
                                    work.bf16(), in.xbc + first * width);
@@ -149,7 +114,7 @@ void Mamba::run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& 
         const Segment& segment = batch.segments()[i];
         float* state = nullptr;
         if (segment.sequence) {
-            state = segment.sequence->state(index_) + (config_.conv - 1) * channels();
+            state = segment.sequence->state(index_) + conv_.state_floats();
         } else {
             fresh.assign(static_cast<size_t>(this->state().floats), 0.0f);
             state = fresh.data();

@@ -8,6 +8,7 @@
 
 #include "kernels/ssm.h"
 #include "model/cpu/block.h"
+#include "model/cpu/convolution.h"
 #include "model/weight_source.h"
 
 namespace nibble {
@@ -27,8 +28,8 @@ public:
     uint64_t state_seed() const { return state_seed_; }
     const Linear& in_proj() const { return in_proj_; }
     const Linear& out_proj() const { return out_proj_; }
-    std::span<const float> conv_weight() const { return conv_weight_; }
-    std::span<const float> conv_bias() const { return conv_bias_; }
+    std::span<const float> conv_weight() const { return conv_.weight(); }
+    std::span<const float> conv_bias() const { return conv_.bias(); }
     std::span<const float> a() const { return a_; }
     std::span<const float> d() const { return d_; }
     std::span<const float> dt_bias() const { return dt_bias_; }
@@ -38,7 +39,6 @@ public:
     StateLayout state() const override;
 
 private:
-    static constexpr int most_conv = 16;
     int64_t inner() const { return config_.inner(); }
     int64_t channels() const { return config_.channels(); }
     // The inputs of the scan, computed from the outputs of in_proj, in the arena.
@@ -49,7 +49,6 @@ private:
         float *dt, *decay;  // [rows, heads]
     };
     Result<Inputs> inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;
-    void convolve(const Batch& batch, const float* projected, float* raw, Workspace& work) const;
     SsmScan scan(const Inputs& in, int64_t row, int64_t tokens, float* y) const;
     void run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const;
     // Writes gated [rows, inner] = y * silu(z), and normed [rows, inner], the norm of gated.
@@ -59,8 +58,6 @@ private:
                          Workspace& work, GradientSink* sink) const;
     Status step_backward(const Inputs& in, int64_t rows, float* d_dt, float* d_decay, float* d_projected,
                          Workspace& work, GradientSink* sink) const;
-    Status convolve_backward(const Batch& batch, const float* projected, const float* d_raw, float* d_projected,
-                             Workspace& work, GradientSink* sink) const;
 
     std::string prefix_;
     int64_t hidden_ = 0;
@@ -70,8 +67,8 @@ private:
     SsmStateFormat state_format_ = SsmStateFormat::f32;
     uint64_t state_seed_ = 0;
     Linear in_proj_, out_proj_;
-    std::vector<float> conv_weight_, conv_bias_;  // [conv][channels], [channels] (zero without a bias)
-    std::vector<float> a_, d_, dt_bias_, norm_;   // a = -exp(A_log)
+    Convolution conv_;
+    std::vector<float> a_, d_, dt_bias_, norm_;  // a = -exp(A_log)
 };
 
 }  // namespace nibble

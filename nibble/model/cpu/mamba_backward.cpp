@@ -31,48 +31,6 @@ Status Mamba::step_backward(const Inputs& in, int64_t rows, float* d_dt, float* 
     return sink->add(prefix_ + ".A_log", sums.data(), heads, 1);
 }
 
-// Writes the gradients of the xBC columns to d_projected from d_raw [rows, channels].
-Status Mamba::convolve_backward(const Batch& batch, const float* projected, const float* d_raw, float* d_projected,
-                                Workspace& work, GradientSink* sink) const {
-    const int64_t width = channels(), stride = in_proj_.rows, taps = config_.conv, rows = batch.rows();
-    std::vector<float> d_weight(sink ? static_cast<size_t>(width * taps) : 0);
-    constexpr int64_t tile = 64;
-    work.pool->parallel_for((width + tile - 1) / tile, [&](int64_t part) {
-        const int64_t first = part * tile, n = std::min(tile, width - first);
-        std::vector<double> dw(static_cast<size_t>(taps * tile));
-        for (size_t s = 0; s < batch.segments().size(); ++s) {
-            const auto tokens = static_cast<int64_t>(batch.segments()[s].tokens.size());
-            const float* in = projected + batch.row(s) * stride + inner() + first;
-            const float* d = d_raw + batch.row(s) * width + first;
-            float* out = d_projected + batch.row(s) * stride + inner() + first;
-            for (int64_t t = 0; t < tokens; ++t) {
-                float* o = out + t * stride;
-                std::fill_n(o, n, 0.0f);
-                // Tap j of token t + taps - 1 - j has read token t.
-                for (int64_t j = 0; j < taps; ++j) {
-                    const int64_t reader = t + taps - 1 - j;
-                    if (reader >= tokens) continue;
-                    const float* g = d + reader * width;
-                    const float* w = conv_weight_.data() + j * width + first;
-                    for (int64_t c = 0; c < n; ++c) o[c] += w[c] * g[c];
-                    if (sink)
-                        for (int64_t c = 0; c < n; ++c) dw[j * tile + c] += double{in[t * stride + c]} * g[c];
-                }
-            }
-        }
-        if (sink)
-            for (int64_t c = 0; c < n; ++c)
-                for (int64_t j = 0; j < taps; ++j)
-                    d_weight[(first + c) * taps + j] = static_cast<float>(dw[j * tile + c]);
-    });
-    if (!sink) return Ok{};
-    NIBBLE_CHECK(sink->add(prefix_ + ".conv1d.weight", d_weight.data(), width, taps));
-    if (!config_.conv_bias) return Ok{};
-    std::vector<float> sums(static_cast<size_t>(width));
-    column_sums(d_raw, rows, width, width, sums.data(), work);
-    return sink->add(prefix_ + ".conv1d.bias", sums.data(), width, 1);
-}
-
 Status Mamba::scan_backward(const Batch& batch, const Inputs& in, const float* dy, float* d_xbc, float* d_projected,
                             Workspace& work, GradientSink* sink) const {
     const int64_t rows = batch.rows(), heads = config_.heads, bc = int64_t{config_.groups} * config_.state;
@@ -128,7 +86,7 @@ Status Mamba::backward(const Batch& batch, const float* x, const float* dy, floa
         work.gradient->activate(Activation::silu, in.raw + first * width, nullptr, d_xbc + first * width,
                                 (last - first) * width, d_xbc + first * width, nullptr);
     });
-    NIBBLE_CHECK(convolve_backward(batch, in.projected, d_xbc, d_projected, work, sink));
+    NIBBLE_CHECK(conv_.backward(batch, in.projected + n, stride, d_xbc, d_projected + n, work, sink));
     return linear_backward(in_proj_, x, d_projected, rows, dx, work, observer, sink);
 }
 

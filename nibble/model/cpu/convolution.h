@@ -1,0 +1,37 @@
+// A causal convolution along the sequence, one filter per channel, as mixers with recurrent states have it:
+//   out[t][c] = bias[c] + sum over j of weight[c][j] * x[t - (taps - 1) + j][c]        (kernels/ssm.h has the order)
+// A sequence's state begins with the last taps - 1 rows of x, oldest first.
+#pragma once
+
+#include "model/cpu/block.h"
+#include "model/weight_source.h"
+
+namespace nibble {
+
+class Convolution {
+public:
+    static constexpr int most_taps = 16;
+    // MODULE.weight [channels, 1, taps], MODULE.bias [channels] when `bias`.
+    static Result<Convolution> load(const std::string& module, int64_t channels, int taps, bool bias,
+                                    WeightSource& weights);
+
+    int64_t state_floats() const { return (taps_ - 1) * channels_; }
+    // out [rows, channels] from x, whose rows are `stride` floats apart. `index`: of the block. Reads and replaces the
+    // history of the batch's sequences.
+    void forward(const Batch& batch, const float* x, int64_t stride, int index, float* out, Workspace& work) const;
+    // d_x from d_out [rows, channels]; rows of x and d_x are `stride` floats apart. Whole texts.
+    Status backward(const Batch& batch, const float* x, int64_t stride, const float* d_out, float* d_x, Workspace& work,
+                    GradientSink* sink) const;
+
+    std::span<const float> weight() const { return weight_; }  // [taps][channels]
+    std::span<const float> bias() const { return bias_; }      // [channels], zero where there is none
+
+private:
+    std::string module_;
+    int64_t channels_ = 0;
+    int taps_ = 0;
+    bool has_bias_ = false;
+    std::vector<float> weight_, bias_;
+};
+
+}  // namespace nibble
