@@ -27,6 +27,7 @@ constexpr ElementwiseKernels entry(std::string_view name, bool (*supported)()) {
             [](Activation activation, const float* x, const float* up, int64_t n, bool bf16, float* y) {
                 k.activate[static_cast<size_t>(activation)](x, up, n, bf16, y);
             },
+            [](const float* g, const float* x, int64_t n, bool bf16, float* y) { k.gate(g, x, n, bf16, y); },
             [](float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims,
                bool interleaved, bool bf16) { k.rope(x, heads, stride, cos, sin, dims, interleaved, bf16); },
             [](float* x, int64_t n) { k.round_bf16(x, n); },
@@ -46,8 +47,8 @@ constexpr ElementwiseKernels entries[] = {
     entry<cpu::elementwise_avx512>("avx512", cpu::has_avx512),
     entry<cpu::elementwise_avx2>("avx2", cpu::has_avx2),
 #endif
-    {"ref", cpu::always, ref::rms_norm, ref::add, ref::activate, ref::rope, ref::round_bf16, ref::first_nonfinite,
-     ref::log_softmax},
+    {"ref", cpu::always, ref::rms_norm, ref::add, ref::activate, ref::gate, ref::rope, ref::round_bf16,
+     ref::first_nonfinite, ref::log_softmax},
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ struct ElementwiseKernels {
     //   silu: x / (1 + exp(-x));  gelu_tanh: x / (1 + exp(-z)), z = x * fma(c1, x * x, c0), c0 = 2 sqrt(2/pi),
     //   c1 = 0.044715 c0;  relu2: max(x, 0)^2
     void (*activate)(Activation activation, const float* x, const float* up, int64_t n, bool bf16, float* y);
+    // y = x / (1 + exp(-g)), a product with the logistic sigmoid of a gate. y may be x or g.
+    void (*gate)(const float* g, const float* x, int64_t n, bool bf16, float* y);
     // Rotates `heads` heads, `stride` floats apart, in place: pairs (i, i + dims/2), or (2i, 2i + 1) if interleaved,
     // become
     //   (fma(a, cos[i], -(b * sin[i])), fma(b, cos[i], a * sin[i])).

@@ -119,6 +119,9 @@ TEST(Elementwise, EveryEntryGivesTheBitsOfTheReference) {
                             compare("activate", [&](const ElementwiseKernels& e, std::vector<float>& y) {
                                 e.activate(act, x.data(), gated ? w.data() : nullptr, length, bf16, y.data());
                             });
+                    compare("gate", [&](const ElementwiseKernels& e, std::vector<float>& y) {
+                        e.gate(x.data(), w.data(), length, bf16, y.data());
+                    });
                     compare("round", [&](const ElementwiseKernels& e, std::vector<float>& y) {
                         y = x;
                         e.round_bf16(y.data(), length);

@@ -10,6 +10,7 @@ struct ElementwiseRows {
     void (*scale_rows)(const float* x, const float* w, float r, int64_t n, bool bf16, float* y);
     void (*add)(const float* x, int64_t n, bool bf16, float* y);
     void (*activate[3])(const float* x, const float* up, int64_t n, bool bf16, float* y);  // by Activation
+    void (*gate)(const float* g, const float* x, int64_t n, bool bf16, float* y);
     void (*rope)(float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims,
                  bool interleaved, bool bf16);
     void (*round_bf16)(float* x, int64_t n);

@@ -46,6 +46,10 @@ void activate(Activation activation, const float* x, const float* up, int64_t n,
     }
 }
 
+void gate(const float* g, const float* x, int64_t n, bool bf16, float* y) {
+    for (int64_t j = 0; j < n; ++j) y[j] = rounded(x[j] / (1.0f + exp_f32(-g[j])), bf16);
+}
+
 void rope(float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims, bool interleaved,
           bool bf16) {
     const int64_t half = dims / 2;

@@ -8,6 +8,7 @@ namespace nibble::ref {
 void rms_norm(const float* x, const float* w, int64_t n, float eps, bool bf16, float* y);
 void add(const float* x, int64_t n, bool bf16, float* y);
 void activate(Activation activation, const float* x, const float* up, int64_t n, bool bf16, float* y);
+void gate(const float* g, const float* x, int64_t n, bool bf16, float* y);
 void rope(float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims, bool interleaved,
           bool bf16);
 void round_bf16(float* x, int64_t n);
