@@ -12,19 +12,27 @@ namespace family {
 
 extern const Family llama, mistral, mixtral, ministral3, qwen2, qwen3, qwen3_moe, qwen3_vl_moe, gemma3, deepseek_v3,
     kimi_k2, glm4_moe_lite, glm4_moe, dots1, nemotron_h, seed_oss, smollm3, granite, olmo2, olmo3, exaone4,
-    hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe;
+    hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, qwen3_next, qwen3_5, qwen3_5_moe;
 
 }  // namespace family
 
 namespace {
 
-constexpr std::array all_families{
-    &family::llama,       &family::mistral,          &family::mixtral,        &family::ministral3, &family::qwen2,
-    &family::qwen3,       &family::qwen3_moe,        &family::qwen3_vl_moe,   &family::gemma3,     &family::deepseek_v3,
-    &family::kimi_k2,     &family::glm4_moe_lite,    &family::glm4_moe,       &family::dots1,      &family::nemotron_h,
-    &family::seed_oss,    &family::smollm3,          &family::granite,        &family::olmo2,      &family::olmo3,
-    &family::exaone4,     &family::hunyuan_v1_dense, &family::hunyuan_v1_moe, &family::phi3,       &family::minimax_m2,
-    &family::ernie4_5_moe};
+constexpr std::array all_families{&family::llama,          &family::mistral,
+                                  &family::mixtral,        &family::ministral3,
+                                  &family::qwen2,          &family::qwen3,
+                                  &family::qwen3_moe,      &family::qwen3_vl_moe,
+                                  &family::gemma3,         &family::deepseek_v3,
+                                  &family::kimi_k2,        &family::glm4_moe_lite,
+                                  &family::glm4_moe,       &family::dots1,
+                                  &family::nemotron_h,     &family::seed_oss,
+                                  &family::smollm3,        &family::granite,
+                                  &family::olmo2,          &family::olmo3,
+                                  &family::exaone4,        &family::hunyuan_v1_dense,
+                                  &family::hunyuan_v1_moe, &family::phi3,
+                                  &family::minimax_m2,     &family::ernie4_5_moe,
+                                  &family::qwen3_next,     &family::qwen3_5,
+                                  &family::qwen3_5_moe};
 
 struct MissingFeature {
     std::string_view feature;
@@ -33,8 +41,6 @@ struct MissingFeature {
 
 // Features that the engine lacks, with the families that need them.
 constexpr std::array missing_features{
-    MissingFeature{"gated delta nets (linear attention) and gated attention",
-                   " qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text "},
     MissingFeature{"soft caps of logits", " gemma2 "},
     MissingFeature{"per-layer head sizes and layer scalars", " gemma4 gemma4_text "},
     MissingFeature{"LayerNorm", " stablelm starcoder2 phimoe nemotron "},

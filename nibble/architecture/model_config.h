@@ -51,11 +51,15 @@ struct AttentionConfig {
     // query_period)). query_period 0: no factor.
     float query_beta = 0.0f;
     int64_t query_period = 0;
+    // The rows of q_proj are, head after head, those of the query and those of a gate. The output of a head is
+    // multiplied by the logistic sigmoid of its gate.
+    bool output_gate = false;
     std::string qkv_proj;  // one matrix with the rows of q, k and v; empty: three matrices
     std::string q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
     std::string q_norm = "q_norm", k_norm = "k_norm";
 
     int64_t q_cols() const { return int64_t{heads} * head_dim; }
+    int64_t q_rows() const { return output_gate ? 2 * q_cols() : q_cols(); }  // of q_proj
     int64_t kv_cols() const { return int64_t{kv_heads} * head_dim; }
 };
 
@@ -87,10 +91,11 @@ struct MoeConfig {
     bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
-    int latent = 0;  // width of fc1_latent_proj; 0: experts use the full width
+    int latent = 0;            // width of fc1_latent_proj; 0: experts use the full width
+    bool shared_gate = false;  // a linear of one row, whose logistic sigmoid multiplies the shared expert's output
     // Expert e is PREFIX.EXPERTS.e. `selection_bias_name` is a tensor, not a module.
     std::string gate = "gate", selection_bias_name = "gate.e_score_correction_bias";
-    std::string experts_name = "experts", shared_name = "shared_experts";
+    std::string experts_name = "experts", shared_name = "shared_experts", shared_gate_name = "shared_expert_gate";
 };
 
 struct MambaConfig {
@@ -102,7 +107,22 @@ struct MambaConfig {
     int64_t channels() const { return inner() + 2LL * groups * state; }  // channels of the convolution
 };
 
-using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig>;
+// Gated delta net (Yang et al. 2024, arXiv 2412.06464; Qwen3-Next): kernels/delta_rule.h has the recurrence. Value
+// heads h * values_per_key() ... read key head h.
+struct GatedDeltaConfig {
+    int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv = 0;
+    // in_proj_qkvz and in_proj_ba, whose rows are, key head after key head, those of q, k, v, z and of b, a. Otherwise
+    // in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, with all heads of q, then of k, then of v.
+    bool by_key_head = false;
+
+    int values_per_key() const { return value_heads / key_heads; }
+    int64_t keys() const { return int64_t{key_heads} * key_dim; }  // columns of q, and of k
+    int64_t inner() const { return int64_t{value_heads} * value_dim; }
+    int64_t channels() const { return 2 * keys() + inner(); }  // of the convolution
+};
+
+using MixerConfig =
+    std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig, GatedDeltaConfig>;
 
 struct BlockConfig {
     int index = 0;          // index in ModelConfig::blocks

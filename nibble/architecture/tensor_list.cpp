@@ -35,8 +35,8 @@ private:
 
     void mixer(const BlockConfig& b, const AttentionConfig& a) {
         std::vector<std::pair<std::string, int64_t>> in{
-            {b.name(a.q_proj), a.q_cols()}, {b.name(a.k_proj), a.kv_cols()}, {b.name(a.v_proj), a.kv_cols()}};
-        if (!a.qkv_proj.empty()) in = {{b.name(a.qkv_proj), a.q_cols() + 2 * a.kv_cols()}};
+            {b.name(a.q_proj), a.q_rows()}, {b.name(a.k_proj), a.kv_cols()}, {b.name(a.v_proj), a.kv_cols()}};
+        if (!a.qkv_proj.empty()) in = {{b.name(a.qkv_proj), a.q_rows() + 2 * a.kv_cols()}};
         for (const auto& [module, rows] : in) linear(module, rows, hidden_);
         linear(b.name(a.o_proj), hidden_, a.q_cols());
         if (a.qkv_bias)
@@ -92,6 +92,7 @@ private:
         }
         if (m.selection_bias) add(b.name(m.selection_bias_name), {m.experts}, TensorRole::choice);
         if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, hidden_);
+        if (m.shared_gate) add(b.name(m.shared_gate_name) + ".weight", {1, hidden_}, TensorRole::router);
     }
     void mixer(const BlockConfig& b, const MambaConfig& m) {
         linear(b.name("in_proj"), m.inner() + m.channels() + m.heads, hidden_);
@@ -103,6 +104,21 @@ private:
         if (!m.projection_bias) return;
         bias(b.name("in_proj"), m.inner() + m.channels() + m.heads);
         bias(b.name("out_proj"), hidden_);
+    }
+    void mixer(const BlockConfig& b, const GatedDeltaConfig& g) {
+        if (g.by_key_head) {
+            linear(b.name("in_proj_qkvz"), g.channels() + g.inner(), hidden_);
+            add(b.name("in_proj_ba.weight"), {2 * g.value_heads, hidden_}, TensorRole::router);
+        } else {
+            linear(b.name("in_proj_qkv"), g.channels(), hidden_);
+            linear(b.name("in_proj_z"), g.inner(), hidden_);
+            for (const char* name : {"in_proj_b.weight", "in_proj_a.weight"})
+                add(b.name(name), {g.value_heads, hidden_}, TensorRole::router);
+        }
+        linear(b.name("out_proj"), hidden_, g.inner());
+        add(b.name("conv1d.weight"), {g.channels(), 1, g.conv}, TensorRole::convolution);
+        for (const char* name : {"A_log", "dt_bias"}) add(b.name(name), {g.value_heads}, TensorRole::state);
+        add(b.name("norm.weight"), {g.value_dim}, TensorRole::plain_norm);
     }
 
     int64_t hidden_;

@@ -131,6 +131,8 @@ private:
         linear(b.name("out_proj"), "ssm_out", m.projection_bias);
     }
 
+    void mixer(const BlockConfig&, const GatedDeltaConfig&) {}  // no architecture of the list has it
+
     const ModelConfig& model_;
     const GgufArchitecture& architecture_;
     int layer_ = -1;

@@ -136,6 +136,7 @@ private:
             const Names in = inputs(b.name(c.shared_name), c.shared);
             all.insert(all.end(), in.begin(), in.end());
             down(b.name(c.shared_name), c.shared);
+            if (c.shared_gate) all.push_back(b.name(c.shared_gate_name));
         }
         if (c.latent > 0) {
             all.push_back(b.prefix + ".fc1_latent_proj");
@@ -149,6 +150,13 @@ private:
     void find(const BlockConfig& b, const MambaConfig&) {
         add({b.prefix + ".in_proj"}, b.norm, true, {b.prefix + ".in_proj"});
         add({b.prefix + ".out_proj"}, b.prefix + ".norm.weight", true, {b.prefix + ".out_proj"});
+    }
+
+    void find(const BlockConfig& b, const GatedDeltaConfig& c) {
+        Names in = {b.name("in_proj_qkv"), b.name("in_proj_z"), b.name("in_proj_b"), b.name("in_proj_a")};
+        if (c.by_key_head) in = {b.name("in_proj_qkvz"), b.name("in_proj_ba")};
+        add(in, b.norm, true, {in[0]});
+        refuse({b.name("out_proj")}, "all heads of a gated delta net share the weights of the norm before it");
     }
 
     const Plan& plan_;

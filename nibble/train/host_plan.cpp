@@ -86,7 +86,8 @@ int64_t block_bytes(const Block& block, int64_t n, int64_t hidden) {
         width += 2 * (s.rows + s.cols);
     }
     const MixerConfig& mixer = block.config().mixer;
-    if (std::holds_alternative<MambaConfig>(mixer)) width *= 2;  // states, decays and their gradients
+    if (std::holds_alternative<MambaConfig>(mixer) || std::holds_alternative<GatedDeltaConfig>(mixer))
+        width *= 2;  // states, decays and their gradients
     if (std::holds_alternative<MoeConfig>(mixer)) width += 5 * hidden;
     return 4 * n * width;
 }

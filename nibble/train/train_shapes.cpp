@@ -1,6 +1,7 @@
 #include "train/train_shapes.h"
 
 #include "architecture/model_config.h"
+#include "architecture/tensor_list.h"
 #include "base/philox.h"
 #include "checkpoint/random_checkpoint.h"
 
@@ -8,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 namespace nibble {
 namespace {
@@ -99,9 +101,12 @@ Result<std::shared_ptr<Parameters>> random_start(Json config, DType published, u
     NIBBLE_TRY(auto parameters, Parameters::copy(*checkpoint, published, pool));
     NIBBLE_TRY(const ModelConfig model, model_config(checkpoint->config()));
     const double layers = model.blocks.back().layer + 1;
+    std::set<std::string> plain_norms;
+    for (TensorEntry& entry : tensor_list(model))
+        if (entry.role == TensorRole::plain_norm) plain_norms.insert(std::move(entry.name));
     for (size_t id = 0; id < parameters->count(); ++id) {
         const CheckpointTensor& t = parameters->tensors()[id];
-        const Start start = start_of(t, model.norm_plus_one);
+        const Start start = start_of(t, model.norm_plus_one && !plain_norms.contains(t.name));
         const std::span<float> w = parameters->master(id);
         const PhiloxStream stream{seed, start_role | id};
         const double taps = t.shape.empty() ? 1.0 : static_cast<double>(t.shape.back());

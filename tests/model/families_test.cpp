@@ -212,7 +212,8 @@ TEST(MultimodalFamilies, TheTextPartSaysWhichFamilyItIs) {
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          testing::Values("dots1", "ernie4_5_moe", "exaone4", "glm4_moe", "glm4_moe_lite", "granite",
                                          "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "ministral3", "olmo2",
-                                         "olmo3", "phi3", "qwen3_vl_moe", "seed_oss", "smollm3"),
+                                         "olmo3", "phi3", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_next",
+                                         "qwen3_vl_moe", "seed_oss", "smollm3"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -32,10 +32,12 @@ private:
         std::visit([&](const auto& mixer) { this->mixer(block.prefix, mixer); }, block.mixer);
     }
     void mixer(const std::string& p, const AttentionConfig& a) {
-        add_(p + ".q_proj.weight", {a.heads * a.head_dim, hidden_});
+        add_(p + ".q_proj.weight", {a.q_rows(), hidden_});
         add_(p + ".k_proj.weight", {a.kv_heads * a.head_dim, hidden_});
         add_(p + ".v_proj.weight", {a.kv_heads * a.head_dim, hidden_});
         add_(p + ".o_proj.weight", {hidden_, a.heads * a.head_dim});
+        if (a.qk_norm == QkNorm::none) return;
+        for (const char* norm : {".q_norm.weight", ".k_norm.weight"}) add_(p + norm, {a.head_dim});
     }
     void mixer(const std::string& p, const LatentAttentionConfig& a) {
         const int64_t k_dim = a.nope_dim + a.rope.dims;
@@ -62,7 +64,8 @@ private:
             add_(p + ".fc2_latent_proj.weight", {hidden_, m.latent});
         }
         for (int e = 0; e < m.experts; ++e) mlp(fmt::format("{}.experts.{}", p, e), m.expert, width);
-        if (m.shared.intermediate > 0) mlp(p + ".shared_experts", m.shared, hidden_);
+        if (m.shared.intermediate > 0) mlp(p + "." + m.shared_name, m.shared, hidden_);
+        if (m.shared_gate) add_(p + "." + m.shared_gate_name + ".weight", {1, hidden_});
     }
     void mixer(const std::string& p, const MambaConfig& m) {
         const int64_t inner = int64_t{m.heads} * m.head_dim, channels = inner + 2 * int64_t{m.groups} * m.state;
@@ -72,6 +75,15 @@ private:
         for (const char* name : {".A_log", ".D", ".dt_bias"}) add_(p + name, {m.heads});
         add_(p + ".norm.weight", {inner});
         add_(p + ".out_proj.weight", {hidden_, inner});
+    }
+    void mixer(const std::string& p, const GatedDeltaConfig& g) {
+        add_(p + ".in_proj_qkv.weight", {g.channels(), hidden_});
+        add_(p + ".in_proj_z.weight", {g.inner(), hidden_});
+        for (const char* name : {".in_proj_b.weight", ".in_proj_a.weight"}) add_(p + name, {g.value_heads, hidden_});
+        add_(p + ".conv1d.weight", {g.channels(), 1, g.conv});
+        for (const char* name : {".A_log", ".dt_bias"}) add_(p + name, {g.value_heads});
+        add_(p + ".norm.weight", {g.value_dim});
+        add_(p + ".out_proj.weight", {hidden_, g.inner()});
     }
 
     int64_t hidden_;
@@ -174,6 +186,33 @@ inline Json predicting_nemotron() {
             {"layer_norm_epsilon", 1e-5},
             {"max_position_embeddings", 512},
             {"tie_word_embeddings", false}};
+}
+
+inline Json predicting_qwen3_5() {
+    return {{"model_type", "qwen3_5_moe_text"},
+            {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
+            {"num_hidden_layers", 3},
+            {"mtp_num_hidden_layers", 1},
+            {"vocab_size", 256},
+            {"hidden_size", 128},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"head_dim", 32},
+            {"linear_num_key_heads", 2},
+            {"linear_num_value_heads", 4},
+            {"linear_key_head_dim", 16},
+            {"linear_value_head_dim", 32},
+            {"num_experts", 8},
+            {"num_experts_per_tok", 2},
+            {"moe_intermediate_size", 64},
+            {"shared_expert_intermediate_size", 64},
+            {"max_position_embeddings", 512}};
+}
+
+// By the first letters of the family's name.
+inline Json predicting(std::string_view family) {
+    if (family.starts_with("nemotron")) return predicting_nemotron();
+    return family.starts_with("qwen3_5") ? predicting_qwen3_5() : predicting_deepseek();
 }
 
 }  // namespace nibble::test

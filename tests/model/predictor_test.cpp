@@ -101,7 +101,7 @@ TEST(Predictor, LogitsEqualNumpys) {
 // predict() is the predictor over the states of the last batch, and a token of each wanted row.
 TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
     ThreadPool threads(2);
-    for (const Json& config : {predicting_deepseek(), predicting_nemotron()}) {
+    for (const Json& config : {predicting_deepseek(), predicting_nemotron(), predicting_qwen3_5()}) {
         const auto checkpoint = made_up_model(config);
         const auto model = load_predicting(checkpoint, threads);
         ASSERT_TRUE(model.ok()) << model.error().message();
@@ -177,6 +177,12 @@ TEST(Predictor, IsInConfigJson) {
     EXPECT_EQ(m.blocks[1].index, 5);
     EXPECT_EQ(m.blocks[1].prefix, "mtp.layers.1.mixer");
 
+    const auto qwen = model_config(predicting_qwen3_5());
+    ASSERT_TRUE(qwen.ok() && qwen->prediction);
+    EXPECT_EQ(qwen->prediction->projection, "mtp.fc");
+    EXPECT_EQ(qwen->prediction->blocks[1].prefix, "mtp.layers.0.mlp");
+    EXPECT_TRUE(qwen->prediction->hands_on_normed);
+
     Json named = predicting_nemotron();
     named.erase("mtp_hybrid_override_pattern");
     named["mtp_layers_block_type"] = {"attention", "moe"};
@@ -201,7 +207,7 @@ TEST(Predictor, IsInConfigJson) {
 
 TEST(Predictor, IsLoadedWhereItIsAskedForAlone) {
     ThreadPool threads(2);
-    for (const Json& config : {predicting_deepseek(), predicting_nemotron()}) {
+    for (const Json& config : {predicting_deepseek(), predicting_nemotron(), predicting_qwen3_5()}) {
         auto checkpoint = made_up_model(config);
         const auto without = Model::load(checkpoint, {}, threads), with = load_predicting(checkpoint, threads);
         ASSERT_TRUE(without.ok() && with.ok());

@@ -17,7 +17,7 @@ except ImportError:
     sys.exit(77)
 
 FAMILIES = """llama mistral mixtral ministral3 qwen2 qwen3 qwen3_moe qwen3_vl_moe_text gemma3_text deepseek_v3 glm4_moe_lite glm4_moe dots1 nemotron_h
-    seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe""".split()
+    seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe qwen3_next qwen3_5_text qwen3_5_moe_text""".split()
 # Fields that the forward pass does not use, or that nibble derives from other fields.
 NOT_COMPARED = set(
     """architectures model_type transformers_version output_hidden_states return_dict dtype chunk_size_feed_forward is_encoder_decoder id2label

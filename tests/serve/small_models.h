@@ -30,7 +30,8 @@ inline std::vector<SmallModel> small_models() {
             {"nemotron_h", true},
             {"mixtral", true},
             {.name = "deepseek_predicting", .prediction = true},
-            {.name = "nemotron_predicting", .prediction = true}};
+            {.name = "nemotron_predicting", .prediction = true},
+            {.name = "qwen3_5_predicting", .prediction = true}};
 }
 
 // Mamba-2, attention and an MLP, twice.
@@ -101,8 +102,7 @@ inline std::shared_ptr<MemoryCheckpoint> hybrid_checkpoint() {
 inline std::shared_ptr<const Checkpoint> small_model_checkpoint(const SmallModel& m) {
     if (m.golden) return open_checkpoint(test_data("golden/models") / m.name);
     if (m.name.starts_with("hybrid")) return hybrid_checkpoint();
-    if (m.prediction)
-        return agreeing_model(m.name.starts_with("nemotron") ? predicting_nemotron() : predicting_deepseek(), 0.15f);
+    if (m.prediction) return agreeing_model(predicting(m.name), 0.15f);
     Json config = small_llama();
     config["max_position_embeddings"] = 512;
     if (m.name == "window") {

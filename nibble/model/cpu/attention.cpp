@@ -17,8 +17,8 @@ Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const B
     a->eps_ = model.norm_eps;
     NIBBLE_TRY(a->kv_, weights.kv_shape(block.prefix, c.kv_heads, c.head_dim, c.head_dim));
     std::vector<WeightSource::Part> parts{
-        {block.name(c.q_proj), c.q_cols()}, {block.name(c.k_proj), c.kv_cols()}, {block.name(c.v_proj), c.kv_cols()}};
-    if (!c.qkv_proj.empty()) parts = {{block.name(c.qkv_proj), c.q_cols() + 2 * c.kv_cols()}};
+        {block.name(c.q_proj), c.q_rows()}, {block.name(c.k_proj), c.kv_cols()}, {block.name(c.v_proj), c.kv_cols()}};
+    if (!c.qkv_proj.empty()) parts = {{block.name(c.qkv_proj), c.q_rows() + 2 * c.kv_cols()}};
     NIBBLE_TRY(a->qkv_, weights.stack(parts, model.hidden, c.qkv_bias));
     NIBBLE_TRY(a->out_, weights.linear(block.name(c.o_proj), model.hidden, a->q_cols(), c.out_bias));
     if (c.qk_norm != QkNorm::none) {
@@ -40,6 +40,31 @@ void Attention::norm_row(float* row, const Workspace& work) const {
     norm(row + q_cols(), kv_cols(), k_norm_);
 }
 
+Attention::Gated Attention::split(float* projected, int64_t rows, Workspace& work) const {
+    if (!config_.output_gate) return {projected, nullptr};
+    const int64_t dim = config_.head_dim, width = cols();
+    const Gated to{work.arena.floats(rows * width), work.arena.floats(rows * q_cols())};
+    work.parallel_rows(rows, 2 * qkv_.rows(), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const float* row = projected + i * qkv_.rows();
+            for (int64_t h = 0; h < config_.heads; ++h) {
+                std::copy_n(row + 2 * h * dim, dim, to.qkv + i * width + h * dim);
+                std::copy_n(row + (2 * h + 1) * dim, dim, to.gate + i * q_cols() + h * dim);
+            }
+            std::copy_n(row + 2 * q_cols(), 2 * kv_cols(), to.qkv + i * width + q_cols());
+        }
+    });
+    return to;
+}
+
+void Attention::apply_gate(const float* gate, int64_t rows, float* x, Workspace& work) const {
+    const int64_t n = q_cols();
+    work.parallel_rows(rows, 4 * n, [&](int64_t first, int64_t last) {
+        const int64_t at = first * n;
+        work.elementwise->gate(gate + at, x + at, (last - first) * n, work.bf16(), x + at);
+    });
+}
+
 // q and k are adjacent, so one call rotates the heads of both.
 void Attention::rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const {
     work.elementwise->rope(row, config_.heads + config_.kv_heads, config_.head_dim, cos, sin, config_.rope.dims,
@@ -57,7 +82,7 @@ void Attention::scale_query(float* q, int64_t position, bool bf16, const Workspa
 
 // Applies norm, rotary embedding and scale to q and k, in place.
 void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) const {
-    const int64_t stride = qkv_.rows(), half = config_.rope.dims / 2;
+    const int64_t stride = cols(), half = config_.rope.dims / 2;
     const bool late = config_.qk_norm == QkNorm::late, early = !late && config_.qk_norm != QkNorm::none;
     const RotaryRows rotary = half ? work.rotary(config_.rope, batch.positions()) : RotaryRows{};
     work.parallel_rows(batch.rows(), q_cols() + kv_cols(), [&](int64_t first, int64_t last) {
@@ -82,10 +107,11 @@ std::vector<std::span<const Linear>> Attention::units() const { return {qkv_.par
 
 Status Attention::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
-    const int64_t rows = batch.rows(), stride = qkv_.rows();
-    float* qkv = work.arena.floats(rows * stride);
+    const int64_t rows = batch.rows(), stride = cols();
+    float* projected = work.arena.floats(rows * qkv_.rows());
     float* mixed = work.arena.floats(rows * q_cols());
-    NIBBLE_CHECK(qkv_.forward(x, rows, qkv, work, observer));
+    NIBBLE_CHECK(qkv_.forward(x, rows, projected, work, observer));
+    const auto [qkv, gate] = split(projected, rows, work);
     prepare_rows(batch, qkv, work);
     if (observer) {
         const Arena::Scope copies(work.arena);
@@ -103,6 +129,7 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
     }
     attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride, mixed,
            work);
+    if (gate) apply_gate(gate, rows, mixed, work);
     return out_.forward(mixed, rows, y, work, observer);
 }
 

@@ -28,6 +28,24 @@ public:
 private:
     int64_t q_cols() const { return config_.q_cols(); }
     int64_t kv_cols() const { return config_.kv_cols(); }
+    int64_t cols() const { return q_cols() + 2 * kv_cols(); }  // of q, k and v
+    // Outputs of qkv_ as q, k and v [rows, cols()] and gates [rows, q_cols()]. Without gates: the outputs themselves.
+    struct Gated {
+        float* qkv;
+        float* gate;  // null: none
+    };
+    Gated split(float* projected, int64_t rows, Workspace& work) const;
+    // x [rows, q_cols()] becomes x * sigmoid(gate).
+    void apply_gate(const float* gate, int64_t rows, float* x, Workspace& work) const;
+    // Writes the gradient of the gate. d_x, the gradient of x * sigmoid(gate), becomes that of x.
+    struct GateGradient {
+        const float* gate;
+        const float* x;
+        float* d_x;
+    };
+    void gate_backward(const GateGradient& g, int64_t rows, float* d_gate, Workspace& work) const;
+    // The inverse of split().
+    void merge(const float* d_qkv, const float* d_gate, int64_t rows, float* d_projected, Workspace& work) const;
     // Returns the number of values that one norm of q or k covers.
     int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }
     // Apply the norms or the rotary embedding to q and k of one row of qkv_'s outputs.

@@ -1,3 +1,4 @@
+#include "kernels/exp.h"
 #include "model/cpu/attend.h"
 #include "model/cpu/attend_backward.h"
 #include "model/cpu/attention.h"
@@ -9,7 +10,7 @@ namespace nibble {
 
 Status Attention::norms_backward(const float* raw, int64_t rows, float* d_qkv, Workspace& work,
                                  GradientSink* sink) const {
-    const int64_t stride = qkv_.rows();
+    const int64_t stride = cols();
     // Values normalized together form one row: a head, or all heads of a row.
     const auto norm = [&](int64_t from, int64_t cols, const std::vector<float>& w, const std::string& name) -> Status {
         const Arena::Scope inner(work.arena);
@@ -30,7 +31,7 @@ Status Attention::norms_backward(const float* raw, int64_t rows, float* d_qkv, W
 }
 
 void Attention::rotate_back(const Batch& batch, float* d_qkv, Workspace& work) const {
-    const int64_t rows = batch.rows(), stride = qkv_.rows(), half = config_.rope.dims / 2;
+    const int64_t rows = batch.rows(), stride = cols(), half = config_.rope.dims / 2;
     if (half == 0) return;
     const Arena::Scope scope(work.arena);
     const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
@@ -42,12 +43,39 @@ void Attention::rotate_back(const Batch& batch, float* d_qkv, Workspace& work) c
     });
 }
 
+void Attention::gate_backward(const GateGradient& g, int64_t rows, float* d_gate, Workspace& work) const {
+    const int64_t n = q_cols();
+    work.parallel_rows(rows, 20 * n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first * n; i < last * n; ++i) {
+            const float s = 1.0f / (1.0f + exp_f32(-g.gate[i])), d = g.d_x[i] * s;
+            d_gate[i] = d * g.x[i] * (1.0f - s);
+            g.d_x[i] = d;
+        }
+    });
+}
+
+void Attention::merge(const float* d_qkv, const float* d_gate, int64_t rows, float* d_projected,
+                      Workspace& work) const {
+    const int64_t dim = config_.head_dim, width = cols();
+    work.parallel_rows(rows, 2 * qkv_.rows(), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            float* row = d_projected + i * qkv_.rows();
+            for (int64_t h = 0; h < config_.heads; ++h) {
+                std::copy_n(d_qkv + i * width + h * dim, dim, row + 2 * h * dim);
+                std::copy_n(d_gate + i * q_cols() + h * dim, dim, row + (2 * h + 1) * dim);
+            }
+            std::copy_n(d_qkv + i * width + q_cols(), 2 * kv_cols(), row + 2 * q_cols());
+        }
+    });
+}
+
 Status Attention::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
                            Observer* observer, GradientSink* sink) const {
     const Arena::Scope scope(work.arena);
-    const int64_t rows = batch.rows(), stride = qkv_.rows(), k_at = q_cols(), v_at = q_cols() + kv_cols();
-    float* qkv = work.arena.floats(rows * stride);
-    NIBBLE_CHECK(qkv_.forward(x, rows, qkv, work, nullptr));
+    const int64_t rows = batch.rows(), stride = cols(), k_at = q_cols(), v_at = q_cols() + kv_cols();
+    float* projected = work.arena.floats(rows * qkv_.rows());
+    NIBBLE_CHECK(qkv_.forward(x, rows, projected, work, nullptr));
+    const auto [qkv, gate] = split(projected, rows, work);
     const bool late = config_.qk_norm == QkNorm::late;
     float* raw = nullptr;  // q and k before their norms
     if (!q_norm_.empty()) {
@@ -62,9 +90,17 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     prepare_rows(batch, qkv, work);
     float* mixed = work.arena.floats(rows * q_cols());
     float* d_mixed = work.arena.floats(rows * q_cols());
-    if (observer || sink)
+    if (observer || sink || gate)
         attend(batch, index_, shape(work), qkv, stride, qkv + k_at, stride, qkv + v_at, stride, mixed, work);
-    NIBBLE_CHECK(linear_backward(out_, mixed, dy, rows, d_mixed, work, observer, sink));
+    float* gated = mixed;
+    if (gate) {
+        gated = work.arena.floats(rows * q_cols());
+        std::copy_n(mixed, rows * q_cols(), gated);
+        apply_gate(gate, rows, gated, work);
+    }
+    NIBBLE_CHECK(linear_backward(out_, gated, dy, rows, d_mixed, work, observer, sink));
+    float* d_gate = gate ? work.arena.floats(rows * q_cols()) : nullptr;
+    if (gate) gate_backward({.gate = gate, .x = mixed, .d_x = d_mixed}, rows, d_gate, work);
     float* d_qkv = work.arena.floats(rows * stride);
     attend_backward(batch, shape(work),
                     {.q = qkv,
@@ -83,7 +119,10 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     if (late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
     rotate_back(batch, d_qkv, work);
     if (raw && !late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
-    return linear_backward(qkv_, x, d_qkv, rows, dx, work, observer, sink);
+    if (!gate) return linear_backward(qkv_, x, d_qkv, rows, dx, work, observer, sink);
+    float* d_projected = work.arena.floats(rows * qkv_.rows());
+    merge(d_qkv, d_gate, rows, d_projected, work);
+    return linear_backward(qkv_, x, d_projected, rows, dx, work, observer, sink);
 }
 
 }  // namespace nibble

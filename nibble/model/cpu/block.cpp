@@ -9,7 +9,8 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 5> mixer_names{"attention", "latent attention", "MLP", "experts", "Mamba-2"};
+constexpr std::array<std::string_view, 6> mixer_names{"attention", "latent attention", "MLP",
+                                                      "experts",   "Mamba-2",          "gated delta net"};
 
 }  // namespace
 

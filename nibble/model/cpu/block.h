@@ -114,5 +114,7 @@ Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockC
                                           WeightSource& weights);
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MambaConfig& config,
                                           WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const GatedDeltaConfig& config, WeightSource& weights);
 
 }  // namespace nibble

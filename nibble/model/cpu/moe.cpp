@@ -1,5 +1,6 @@
 #include "model/cpu/moe.h"
 
+#include "kernels/exp.h"
 #include "model/cpu/router.h"
 
 #include <algorithm>
@@ -34,6 +35,9 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
     if (config.shared.intermediate > 0) {
         NIBBLE_TRY(moe->shared_, Mlp::load(prefix + "." + config.shared_name, hidden, config.shared, weights));
     }
+    if (config.shared_gate) {
+        NIBBLE_TRY(moe->shared_gate_, weights.linear(prefix + "." + config.shared_gate_name, 1, hidden, false));
+    }
     return std::unique_ptr<Mixer>(std::move(moe));
 }
 
@@ -47,6 +51,7 @@ std::vector<const Linear*> Moe::linears() const {
     for (const auto& expert : experts_) append(*expert);
     if (from_latent_) all.push_back(&*from_latent_);
     if (shared_) append(*shared_);
+    if (shared_gate_) all.push_back(&*shared_gate_);
     return all;
 }
 
@@ -134,6 +139,12 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
     return Ok{};
 }
 
+Status Moe::shared_weights(const float* x, int64_t rows, float* weights, Workspace& work, Observer* observer) const {
+    NIBBLE_CHECK(shared_gate_->forward(x, rows, weights, work, observer));
+    for (int64_t i = 0; i < rows; ++i) weights[i] = 1.0f / (1.0f + exp_f32(-weights[i]));
+    return Ok{};
+}
+
 Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     const int64_t rows = batch.rows();
     NIBBLE_TRY(const Routing routing, choose(x, rows, work, observer));
@@ -150,6 +161,15 @@ Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& wor
     if (shared_) {
         float* shared = work.arena.floats(rows * hidden_);
         NIBBLE_CHECK(shared_->forward_rows(x, rows, shared, work, observer, {}));
+        if (shared_gate_) {
+            float* weights = work.arena.floats(rows);
+            NIBBLE_CHECK(shared_weights(x, rows, weights, work, observer));
+            work.parallel_rows(rows, 2 * hidden_, [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i)
+                    for (int64_t j = 0; j < hidden_; ++j) shared[i * hidden_ + j] *= weights[i];
+                if (work.bf16()) work.elementwise->round_bf16(shared + first * hidden_, (last - first) * hidden_);
+            });
+        }
         work.parallel_rows(rows, 2 * hidden_, [&](int64_t first, int64_t last) {
             work.elementwise->add(shared + first * hidden_, (last - first) * hidden_, work.bf16(), y + first * hidden_);
         });

@@ -25,6 +25,7 @@ public:
     std::span<const float> selection_bias() const { return selection_bias_; }
     std::span<const std::unique_ptr<Mlp>> experts() const { return experts_; }
     const Mlp* shared() const { return shared_.get(); }
+    const std::optional<Linear>& shared_gate() const { return shared_gate_; }
     const std::optional<Linear>& to_latent() const { return to_latent_; }
     const std::optional<Linear>& from_latent() const { return from_latent_; }
 
@@ -42,6 +43,8 @@ private:
     // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
                        Observer* observer) const;
+    // weights [rows] of the shared expert's output.
+    Status shared_weights(const float* x, int64_t rows, float* weights, Workspace& work, Observer* observer) const;
     // columns of the experts' inputs and outputs
     int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }
 
@@ -52,6 +55,7 @@ private:
     std::vector<std::unique_ptr<Mlp>> experts_;
     std::unique_ptr<Mlp> shared_;                    // may be null
     std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj
+    std::optional<Linear> shared_gate_;
 };
 
 }  // namespace nibble

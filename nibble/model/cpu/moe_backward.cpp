@@ -55,8 +55,20 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
         NIBBLE_CHECK(linear_backward(*to_latent_, x, d_in, rows, dx, work, observer, sink));
     }
     if (shared_) {
-        NIBBLE_CHECK(shared_->backward_rows(x, dy, rows, part, work, observer, sink, {}, {}));
+        float* share = nullptr;
+        float* d_share = nullptr;
+        if (shared_gate_) {
+            share = work.arena.floats(rows);
+            d_share = work.arena.floats(rows);
+            NIBBLE_CHECK(shared_weights(x, rows, share, work, nullptr));
+        }
+        NIBBLE_CHECK(shared_->backward_rows(x, dy, rows, part, work, observer, sink, {}, {share, d_share}));
         work.elementwise->add(part, rows * hidden_, false, dx);
+        if (shared_gate_) {
+            for (int64_t i = 0; i < rows; ++i) d_share[i] *= share[i] * (1.0f - share[i]);
+            NIBBLE_CHECK(linear_backward(*shared_gate_, x, d_share, rows, part, work, observer, sink));
+            work.elementwise->add(part, rows * hidden_, false, dx);
+        }
     }
     float* d_logits = work.arena.floats(rows * experts);
     for (int64_t i = 0; i < rows; ++i)

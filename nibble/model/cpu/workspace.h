@@ -5,6 +5,7 @@
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/byte_product.h"
+#include "kernels/delta_rule.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_backward.h"
 #include "kernels/matmul.h"
@@ -99,6 +100,7 @@ struct Workspace {
     const ElementwiseKernels* elementwise = nullptr;
     const AttentionKernels* attention = nullptr;
     const SsmKernels* ssm = nullptr;
+    const DeltaKernels* delta = nullptr;
     const GradientKernels* gradient = nullptr;
     // If set, all linears multiply in 8-bit integers in the forward and backward pass, whatever their weights' format
     // (the faster mode of calibration; kernels/byte_product.h).

@@ -35,6 +35,9 @@ struct Maker {
     Result<std::unique_ptr<DeviceMixer>> operator()(const MambaConfig&) const {
         return DeviceMamba::make(block.config(), model.norm_eps, outline<Mamba>(), weights);
     }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig&) const {
+        return fail("{}: gated delta nets have no GPU kernel; use --device cpu", block.config().prefix);
+    }
 };
 
 }  // namespace
@@ -56,9 +59,13 @@ Status check_device_block(const ModelConfig& model, const BlockConfig& block) {
     if (model.logit_scale != 1.0f) return lacks("multipliers of logits are");
     if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
         if (a->query_period > 0) return lacks("a scale of queries by their position is");
+        if (a->output_gate) return lacks("gates on the output of attention are");
         if (a->qk_norm == QkNorm::joined) return lacks("norms over all heads of queries and keys are");
         if (a->qk_norm == QkNorm::late) return lacks("norms of queries and keys after the rotary embedding are");
     }
+    if (std::holds_alternative<GatedDeltaConfig>(block.mixer)) return lacks("gated delta nets are");
+    if (const auto* moe = std::get_if<MoeConfig>(&block.mixer); moe && moe->shared_gate)
+        return lacks("gates on the output of shared experts are");
     if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer); mlp && !mlp->gate_up_proj.empty())
         return lacks("gate_proj and up_proj in one matrix are");
     return Ok{};

@@ -11,4 +11,8 @@ Result<std::unique_ptr<TrainMixer>> make_train_mixer(const ModelConfig& model, D
     return std::visit([&](const auto& config) { return make_train_mixer(parts, config); }, layer.config.mixer);
 }
 
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const GatedDeltaConfig&) {
+    return fail("{}: gated delta nets have no GPU kernels for training; use --device cpu", parts.layer.config.prefix);
+}
+
 }  // namespace nibble

@@ -73,6 +73,7 @@ struct TrainMixerParts {
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const AttentionConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const LatentAttentionConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MambaConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const GatedDeltaConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig& config);
 

@@ -1,0 +1,74 @@
+// Gated delta net (Qwen3-Next, Qwen3.5):
+//   q | k | v, z, b, a = projections of x;  [q | k | v] = silu(conv([q | k | v]))
+//   q = q / sqrt(sum(q^2) + 1e-6) / sqrt(key_dim),  k = k / sqrt(sum(k^2) + 1e-6), per head
+//   y = rule(q, k, v, decay = exp(-exp(A_log) softplus(a + dt_bias)), beta = sigmoid(b))    (kernels/delta_rule.h)
+//   out = out_proj(silu(z) * w * rms(y))         RMS over a head first, then the gate; w is never 1 + w
+// softplus and decay are computed in FP64 and rounded to FP32. With Compute::bf16, outputs of the projections, of the
+// convolution and of the rule are rounded to BF16; q and k of unit length and the state stay FP32.
+#pragma once
+
+#include "model/cpu/block.h"
+#include "model/cpu/convolution.h"
+#include "model/weight_source.h"
+
+#include <array>
+
+namespace nibble {
+
+class GatedDelta : public Mixer {
+public:
+    static Result<std::unique_ptr<Mixer>> load(const ModelConfig& model, const BlockConfig& block,
+                                               const GatedDeltaConfig& config, WeightSource& weights);
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    std::vector<const Linear*> linears() const override;
+    std::vector<std::span<const Linear>> units() const override { return {in_.parts, gates_.parts, {&out_, 1}}; }
+    // Holds conv - 1 rows of convolution inputs, oldest first, then the states of the value heads.
+    StateLayout state() const override;
+
+private:
+    // Holds the inputs of the rule, in the arena. A row of `projected` is [q | k | v | z], each with all heads.
+    struct Inputs {
+        float* projected;     // [rows, channels + inner]
+        float* raw;           // [rows, channels]: the convolution's sums, before silu
+        float* qkv;           // [rows, channels]
+        float *q, *k;         // [rows, keys]: of unit length; q is scaled
+        float* ba;            // [rows, 2 * value_heads]: b of all heads, then a
+        float *beta, *decay;  // [rows, value_heads]
+    };
+    int64_t width() const { return config_.channels() + config_.inner(); }  // columns of `projected`
+    Result<Inputs> inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;
+    // Copies rows that list the parts key head after key head to rows that list the heads part after part. `parts`:
+    // numbers of each part per key head. back: the inverse.
+    void regroup(const float* from, std::span<const int64_t> parts, int64_t rows, bool back, float* to,
+                 Workspace& work) const;
+    std::array<int64_t, 4> wide_parts() const;  // q, k, v, z
+    std::array<int64_t, 2> gate_parts() const;  // b, a
+    // Returns one value head over the tokens of a segment that begins at `row`.
+    DeltaHead head(const Inputs& in, int64_t row, int64_t tokens, int64_t head, float* state, float* y) const;
+    void run_rule(const Batch& batch, const Inputs& in, float* y, Workspace& work) const;
+    // Writes normed [rows, inner], the norm of y, and gated = silu(z) * normed.
+    void gate(const float* projected, const float* y, int64_t rows, float* normed, float* gated, Workspace& work) const;
+
+    struct RuleGradients;
+    void rule_backward(const Batch& batch, const Inputs& in, const RuleGradients& d, Workspace& work) const;
+    Status gates_backward(const Inputs& in, int64_t rows, const RuleGradients& d, float* d_ba, Workspace& work,
+                          GradientSink* sink) const;
+    Status projections_backward(const float* x, const float* d_projected, const float* d_ba, int64_t rows, float* dx,
+                                Workspace& work, Observer* observer, GradientSink* sink) const;
+
+    std::string prefix_;
+    float eps_ = 0;
+    int index_ = 0;
+    GatedDeltaConfig config_;
+    LinearStack in_, gates_;  // q, k, v, z; b, a
+    Linear out_;
+    Convolution conv_;
+    std::vector<float> a_, dt_bias_, norm_;  // a = -exp(A_log)
+    std::vector<float> q_scale_, k_scale_;   // [keys]: weights of RMS norms that give vectors of unit length
+    float unit_eps_ = 0;                     // of these norms
+};
+
+}  // namespace nibble
