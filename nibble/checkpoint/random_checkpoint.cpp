@@ -14,8 +14,31 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 5> shapes{"smollm2-135m", "llama-8b", "qwen3-8b", "qwen3-30b-a3b",
-                                                 "nemotron-3-nano"};
+constexpr std::array<std::string_view, 7> shapes{"smollm2-135m",    "llama-8b",    "qwen3-8b",       "qwen3-30b-a3b",
+                                                 "qwen3.5-35b-a3b", "qwen3.6-27b", "nemotron-3-nano"};
+
+// Returns the sizes of Qwen3.5 and Qwen3.6 that do not belong to the feed-forward network.
+Json gated_delta_config(std::string_view type, int64_t hidden, int layers, int heads, int kv_heads, int value_heads) {
+    return {{"model_type", type},
+            {"hidden_size", hidden},
+            {"num_hidden_layers", layers},
+            {"num_attention_heads", heads},
+            {"num_key_value_heads", kv_heads},
+            {"head_dim", 256},
+            {"full_attention_interval", 4},
+            {"linear_num_key_heads", 16},
+            {"linear_num_value_heads", value_heads},
+            {"linear_key_head_dim", 128},
+            {"linear_value_head_dim", 128},
+            {"linear_conv_kernel_dim", 4},
+            {"vocab_size", 248320},
+            {"rms_norm_eps", 1e-6},
+            {"rope_theta", 10000000.0},
+            {"partial_rotary_factor", 0.25},
+            {"tie_word_embeddings", false},
+            {"max_position_embeddings", 262144},
+            {"hidden_act", "silu"}};
+}
 
 Json config_of(std::string_view shape) {
     if (shape == "smollm2-135m")
@@ -56,6 +79,19 @@ Json config_of(std::string_view shape) {
                 {"norm_topk_prob", true},
                 {"decoder_sparse_step", 1},
                 {"mlp_only_layers", Json::array()}};
+    if (shape == "qwen3.5-35b-a3b") {
+        Json config = gated_delta_config("qwen3_5_moe_text", 2048, 40, 16, 2, 32);
+        config.update({{"num_experts", 256},
+                       {"num_experts_per_tok", 8},
+                       {"moe_intermediate_size", 512},
+                       {"shared_expert_intermediate_size", 512}});
+        return config;
+    }
+    if (shape == "qwen3.6-27b") {
+        Json config = gated_delta_config("qwen3_5_text", 5120, 64, 24, 4, 48);
+        config["intermediate_size"] = 17408;
+        return config;
+    }
     return {{"model_type", "nemotron_h"},
             {"hidden_size", 2688},
             {"num_hidden_layers", 52},

@@ -10,7 +10,7 @@
 namespace nibble {
 
 struct RandomModel {
-    std::string shape;            // smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b or nemotron-3-nano
+    std::string shape;            // one of the shapes that its error message lists: "llama-8b"
     std::string format = "bf16";  // format of its linears: bf16, fp8, fp8_block128, nvfp4, mxfp4 ...
     bool inputs = true;           // inputs are quantized as in Model Optimizer for this weight format
     bool head = false;            // the output head has this format too, if it is not tied

@@ -10,7 +10,8 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
         command
             .add_option(
                 "--shape", subject.random.shape,
-                "random weights in the shape of smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b or nemotron-3-nano")
+                "random weights in the shape of smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b, qwen3.5-35b-a3b, "
+                "qwen3.6-27b or nemotron-3-nano")
             ->excludes(path);
     command.add_option("--format", subject.random.format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
         ->capture_default_str()

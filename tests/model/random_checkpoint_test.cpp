@@ -13,7 +13,8 @@ namespace {
 
 TEST(RandomCheckpoint, EveryShapeIsAModel) {
     ThreadPool pool(1);
-    for (const char* shape : {"smollm2-135m", "llama-8b", "qwen3-8b", "qwen3-30b-a3b", "nemotron-3-nano"})
+    for (const char* shape :
+         {"smollm2-135m", "llama-8b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.5-35b-a3b", "qwen3.6-27b", "nemotron-3-nano"})
         for (const char* format : {"bf16", "nvfp4"}) {
             const auto checkpoint = random_checkpoint({.shape = shape, .format = format, .head = true});
             ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
