@@ -1,4 +1,4 @@
-// Answers of every format, at once and in all cuts.
+// Answers in every format, at once and divided at every position.
 #include "chat/answer_parser.h"
 
 #include "chat/answer_scanner.h"
@@ -34,7 +34,7 @@ ParsedAnswer parsed(const AnswerFormat& format, const std::vector<std::string_vi
     };
     for (const std::string_view piece : pieces) keep(parser.push(piece));
     keep(parser.finish());
-    // The parts say the same as answer(), and calls are whole: begin, arguments, end.
+    // Checks that the parts equal answer(), and that calls are complete: begin, arguments, end.
     ParsedAnswer joined;
     for (const AnswerPart& part : parts) {
         if (part.kind == AnswerPart::Kind::reasoning) joined.reasoning += part.text;
@@ -51,7 +51,7 @@ ParsedAnswer parsed(const AnswerFormat& format, const std::vector<std::string_vi
     return joined;
 }
 
-// At once, byte by byte, and in every two cuts.
+// Parses at once, byte by byte, and divided at every position.
 void expect_answer(const AnswerFormat& format, std::string_view text, const std::string& expected) {
     ASSERT_EQ(shown(parsed(format, {text})), expected) << text;
     std::vector<std::string_view> bytes;
@@ -86,7 +86,7 @@ TEST(AnswerParser, HermesCalls) {
     expect_answer(format, "<tool_call>{\"name\": \"f\"}</tool_call> and then", "R[] C[and then] f({})");
     expect_answer(format, "<tool_call>not json</tool_call> x", "R[] C[<tool_call>not json</tool_call> x]");
     expect_answer(format, "a <tool_ b", "R[] C[a <tool_ b]");
-    // An answer that broke off keeps what it has.
+    // An incomplete answer keeps its text so far.
     expect_answer(format, "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Ber",
                   "R[] C[] get({\"city\": \"Ber)");
     expect_answer(format, "<tool_call>\n{\"na", "R[] C[<tool_call>\n{\"na]");
@@ -108,13 +108,13 @@ TEST(AnswerParser, TaggedCalls) {
     expect_answer(format, "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>\n3",
                   "R[] C[] f({\"s\":\"a\")");
     expect_answer(format, "<tool_call><function=g></function></tool_call> so", "R[] C[so] g({})");
-    // Of parameters of one name the first counts.
+    // The first of several parameters with one name counts.
     expect_answer(
         format,
         "<tool_call><function=f><parameter=s>a</parameter><parameter=s>b</parameter><parameter=n>1</parameter>"
         "<parameter=n>2</parameter></function></tool_call>",
         "R[] C[] f({\"s\":\"a\",\"n\":1})");
-    // A tag in a JSON string closes nothing; what is no JSON ends at its first tag.
+    // A tag inside a JSON string closes nothing; text that is not JSON ends at its first tag.
     expect_answer(format,
                   "<tool_call>\n<function=f>\n<parameter=o>\n[\"</parameter>\", \"</function>\"]\n</parameter>\n"
                   "<parameter=n>\n5\" long\n</parameter>\n</function>\n</tool_call>",
@@ -150,7 +150,7 @@ TEST(AnswerParser, MistralCalls) {
     ASSERT_EQ(answer.tool_calls.size(), 2u);
     EXPECT_EQ(answer.tool_calls[0].id.size(), 9u);
     EXPECT_EQ(answer.tool_calls[1].id.size(), 9u);
-    EXPECT_NE(answer.tool_calls[1].id, "123456789");  // a model may write one id twice
+    EXPECT_NE(answer.tool_calls[1].id, "123456789");  // a model may write the same id twice
 }
 
 TEST(AnswerParser, NemotronCalls) {
@@ -174,7 +174,7 @@ TEST(AnswerParser, DeepSeekCalls) {
         "R[] C[] f({\"a\": 1})");
 }
 
-// Every piece of the arguments is given when its text comes, in all formats that write them as they are.
+// Every piece of the arguments is returned when its text arrives, in all formats that write them unchanged.
 TEST(AnswerParser, ArgumentsComeInPieces) {
     const std::vector<std::pair<std::string_view, std::string_view>> beginnings{
         {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": "},
@@ -204,7 +204,7 @@ TEST(AnswerParser, ArgumentsComeInPieces) {
     }
 }
 
-// Broken, cut, repeated and mixed calls: whatever an answer is, its parts joined do not depend on the cuts.
+// Damaged, truncated, repeated and mixed calls: the concatenated parts never depend on the division.
 TEST(AnswerParser, CutsOfRandomAnswers) {
     const std::vector<std::string_view> pieces{"<tool_call>",
                                                "</tool_call>",
@@ -268,8 +268,8 @@ TEST(AnswerParser, CutsOfRandomAnswers) {
     }
 }
 
-// The token limit may end an answer at every byte of a call: before the name is complete, nothing is content; behind
-// it, the call has the arguments that there are. What an answer that ended by itself holds stays content.
+// The token limit may end an answer at every byte of a call. Before the name is complete, nothing becomes content;
+// after it, the call keeps its arguments so far. The same text in an answer that ended by itself stays content.
 TEST(AnswerParser, ACallThatIsCutOffIsNoContent) {
     const std::pair<const char*, const char*> calls[] = {
         {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"},

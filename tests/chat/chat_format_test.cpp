@@ -1,5 +1,5 @@
-// Conversations through a template: what is refused and where, detection, prompts without role injection, constraints
-// of tool_choice.
+// Conversations through a template: errors with their place, detection of formats, prompts without injected roles,
+// constraints of tool_choice.
 #include "chat/chat_format.h"
 
 #include "support/files.h"
@@ -95,7 +95,7 @@ TEST(ChatFormat, TheLastMessageMayGoOn) {
     EXPECT_NE(prompt_error(request).find("messages[2] is not the assistant's"), std::string::npos);
 }
 
-// The prompt ends with the last message, whatever it says and however the template writes it.
+// The prompt ends with the last message, whatever it contains and however the template writes it.
 TEST(ChatFormat, TheLastMessageEndsWhereItsTextEnds) {
     const std::string_view templates[] = {
         qwen_like, "{% for m in messages %}[{{ m.role }}]: {{ m.content | trim }}[/END]\n{% endfor %}bye",
@@ -138,7 +138,7 @@ TEST(ChatFormat, TheLastMessageEndsWhereItsTextEnds) {
                 const auto prompt = format.prompt(request);
                 ASSERT_TRUE(prompt.ok()) << text << prompt.error().message();
                 std::string kept = text;
-                if (source == templates[1]) {  // trims
+                if (source == templates[1]) {  // this template strips spaces
                     kept.erase(0, std::min(kept.find_first_not_of("\t\n"), kept.size()));
                     kept.resize(kept.find_last_not_of("\t\n") + 1);
                 }
@@ -148,7 +148,7 @@ TEST(ChatFormat, TheLastMessageEndsWhereItsTextEnds) {
                 for (const TextRange& range : prompt->data) EXPECT_LE(range.end, prompt->text.size());
             }
     }
-    // A template that trims trims the last message, too.
+    // A template that strips spaces does so in the last message, too.
     ChatRequest request = request_of(R"([{"role":"assistant","content":"hello  "}])");
     request.generation_prompt = false;
     request.continue_final_message = true;
@@ -298,7 +298,7 @@ TEST(ChatFormat, DataNeverBecomesControlTokens) {
     EXPECT_GT(specials(attack), plain);
 }
 
-// Half of the tokens are left for an answer that is held to a grammar, whatever the request's own budget is.
+// Half of the tokens are left for an answer with a grammar, whatever the request's own budget is.
 TEST(ChatFormat, ReasoningLeavesRoomForAnAnswerThatIsHeld) {
     const ChatFormat format = format_with(qwen_like);
     ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
@@ -354,7 +354,7 @@ TEST(ChatFormat, ReasoningFollowsThePrompt) {
     EXPECT_EQ(answer("b <think>"), "|b <think>");
 }
 
-// What tool_choice demands is what the parser reads, for every format.
+// The parser reads the calls that tool_choice requires, in every format.
 TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
     const std::pair<const char*, const char*> templates[]{
         {"hermes", "<tool_call>"},           {"hermes", "<tool_call><function="},        {"llama3", ""},
@@ -407,7 +407,7 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
                     EXPECT_TRUE(call.name == "weather" || (choice == ToolChoice::required && call.name == "time"))
                         << text;
                     const auto read = parse_json(call.arguments);
-                    // An object of JSON may repeat a member that its schema does not list; the reader of tags drops it.
+                    // A JSON object may repeat a member that its schema does not list; the parser of tags drops it.
                     const bool repeats = !read.ok() && read.error().message().find("duplicate") != std::string::npos;
                     const bool tagged = std::string_view(source).find("<function=") != std::string_view::npos;
                     EXPECT_TRUE(read.ok() || (repeats && !tagged)) << text;
@@ -422,8 +422,8 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
     }
 }
 
-// A call that the model makes by itself: after its opening tag it has the format of calls, and its arguments the schema
-// where the tool is strict.
+// A voluntary call: after its opening tag it has the format of calls, and for strict tools its arguments match the
+// schema.
 TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
     const std::string separator(deepseek_separator), call_begin(deepseek_call_begin), call_end(deepseek_call_end);
     const std::string json = R"({"code": "CODE"})", named = R"({"name": "NAME", "arguments": )" + json + "}";
@@ -456,7 +456,7 @@ TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
         ASSERT_TRUE(prompt.ok()) << prompt.error().message();
         const auto held = format.constraint(request, *prompt, *vocabulary);
         ASSERT_TRUE(held.ok() && *held) << name;
-        // How much of an answer is accepted; all of it: whether it may end there.
+        // Returns how much of an answer is accepted; if all is, also checks whether it may end there.
         const auto taken = [&](std::string answer, const char* tool, const char* code) {
             for (const auto& [word, value] : {std::pair{"NAME", tool}, {"CODE", code}})
                 if (const size_t at = answer.find(word); at != answer.npos)
@@ -490,7 +490,7 @@ TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
     EXPECT_TRUE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
     request.tools[0]["function"]["strict"] = false;
     EXPECT_FALSE(*hermes.constraint(request, *hermes.prompt(request), *vocabulary));
-    // A schema that a grammar cannot enforce is an error even if the model need not call the tool.
+    // A schema that cannot be expressed as a grammar is an error even if the model need not call the tool.
     request.input_grammars["held"] = "start: missing";
     EXPECT_FALSE(hermes.constraint(request, *hermes.prompt(request), *vocabulary).ok());
 }

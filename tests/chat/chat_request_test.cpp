@@ -1,5 +1,5 @@
-// Conversations that clients send back: calls whose arguments are no object, deprecated functions; and functions that
-// take no arguments.
+// Conversations that clients send back: calls whose arguments are not an object, deprecated functions, and functions
+// without arguments.
 #include "chat/chat_request.h"
 
 #include "chat/chat_format.h"
@@ -25,7 +25,7 @@ Result<std::string> written(const std::string& source, const Json& messages) {
     return prompt.text;
 }
 
-// How templates write the arguments of a call.
+// Ways in which templates write the arguments of a call.
 struct Writer {
     const char* name;
     std::string source;
@@ -46,7 +46,7 @@ const Writer filter_writer{
 struct ArgumentsCase {
     const char* what;
     std::string arguments;
-    std::string json, either, items;  // as each kind of template writes it
+    std::string json, either, items;  // expected texts for each kind of template
 };
 
 class HistoryArguments : public testing::TestWithParam<ArgumentsCase> {};
@@ -122,7 +122,7 @@ TEST(CustomTools, CallsGoBackAsCallsOfFunctions) {
 
 struct SchemaCase {
     const char* what;
-    const char* parameters;  // null: left out
+    const char* parameters;  // null: absent
     bool takes_none;
 };
 class EmptyParameters : public testing::TestWithParam<SchemaCase> {};
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
                    false}),
     [](const auto& info) { return std::string(info.param.what); });
 
-// Of a tool that takes a text of a grammar: what is called is a text of the grammar, quoted as the format writes it.
+// A tool with a text input and a grammar: the input is a text of the grammar, quoted as the format requires.
 TEST(InputGrammars, HoldTheTextOfACall) {
     const auto tokenizer = Tokenizer::from_folder(test_data("chat"));
     ASSERT_TRUE(tokenizer.ok());

@@ -1,4 +1,4 @@
-// Reasoning in front of a grammar.
+// Reasoning before a grammar.
 #include "chat/constraint.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ struct Thinker {
             if (mask[t / 32] >> (t % 32) & 1) out += (out.empty() ? "" : "|") + texts[t];
         return out;
     }
-    // Accepts the texts; the mask has to allow each, and the constraint refuses every token that the mask does not.
+    // Accepts the texts. The mask must allow each, and the constraint must reject every token that the mask does not
+    // allow.
     bool say(AnswerConstraint& constraint, std::initializer_list<std::string_view> said) const {
         for (const std::string_view text : said) {
             std::vector<uint32_t> mask(vocabulary->words());
@@ -60,7 +61,7 @@ TEST(ReasoningGate, TheGrammarBeginsBehindTheReasoning) {
         EXPECT_TRUE(constraint.may_end());
         EXPECT_TRUE(constraint.finished());
     }
-    // A token that ends the reasoning and says more has to fit the grammar.
+    // A token that ends the reasoning and has more text must match the grammar.
     AnswerConstraint constraint(think_gate(true), t.tokens, t.vocabulary);
     EXPECT_FALSE(t.say(constraint, {"</think>a"}));
     EXPECT_TRUE(t.say(constraint, {"</think>yes"}));
@@ -98,12 +99,12 @@ TEST(Opening, TheAnswerIsFreeUntilItsOpening) {
         EXPECT_TRUE(t.say(constraint, {"no"}));
         EXPECT_TRUE(constraint.finished());
     }
-    // A token that completes the opening and goes on has to fit the grammar.
+    // A token that completes the opening and has more text must match the grammar.
     AnswerConstraint wrong = start;
     EXPECT_FALSE(t.say(wrong, {"</think>yes"}));
     EXPECT_TRUE(t.say(wrong, {"</think>", "\n", "yes"}));
     EXPECT_TRUE(wrong.finished());
-    // Reasoning opens nothing.
+    // Inside reasoning, the opening has no effect.
     AnswerConstraint thinks({ReasoningGate{.open = true, .begin = "<think>", .end = "no"}}, t.tokens, t.vocabulary,
                             "/think>");
     EXPECT_TRUE(t.say(thinks, {"/think>\n", "a", "no", "b", "/think>\n", "yes"}));
@@ -130,7 +131,7 @@ TEST(ReasoningGate, TheBudgetEndsTheReasoning) {
     EXPECT_TRUE(constraint.finished());
 
     gate.budget = 0;
-    AnswerConstraint none(gate, nullptr, t.vocabulary);  // no grammar: only the budget
+    AnswerConstraint none(gate, nullptr, t.vocabulary);  // without a grammar, only the budget applies
     EXPECT_EQ(t.allowed(none), "<");
     EXPECT_FALSE(none.may_end());
     EXPECT_TRUE(t.say(none, {"<", "/think>\n", "a", "no"}));

@@ -1,4 +1,4 @@
-// What a user writes never becomes a control token, unless --parse-special says so.
+// Text of a user never becomes a control token, unless --parse-special is given.
 #include "chat/prompt_tokens.h"
 #include "support/files.h"
 
@@ -29,7 +29,7 @@ TEST(RoleInjection, ControlTokensOfMessagesStayText) {
     EXPECT_EQ(special(ids_of(attack, true)), special(plain) + 4);
 }
 
-// What is put behind an answer is what the template writes there, whether the answer has its end already or not.
+// The text after an answer equals the template's, whether or not the answer already contains its end.
 TEST(RoleInjection, AReplyGoesOnAsTheTemplateDoes) {
     const auto text = open_model_text(test_data("chat"));
     ASSERT_TRUE(text.ok()) << text.error().message();

@@ -1,4 +1,4 @@
-// Demanded calls in tags: what their grammar takes is what the parser reads as arguments of the tool's schema.
+// Required calls with tags: the parser reads every text of their grammar as arguments of the tool's schema.
 #include "chat/answer_parser.h"
 #include "chat/answer_scanner.h"
 #include "chat/tool_format.h"
@@ -45,7 +45,7 @@ std::string tagged_arguments(const Json& parameters, std::string_view text) {
     return parser.answer().tool_calls.size() == 1 ? parser.answer().tool_calls[0].arguments : "no call";
 }
 
-// The arguments that a call has; "": the grammar does not take it.
+// Returns the arguments of a call; "": the grammar does not accept it.
 std::string tagged_taken(const Json& parameters, const TaggedPairs& pairs) {
     const auto made = tagged_grammar(parameters);
     EXPECT_TRUE(made.ok()) << made.error().message();
@@ -95,7 +95,7 @@ TEST(TaggedCalls, TextsHoldAllButClosingTags) {
     EXPECT_EQ(tagged_taken(narrow, {{"s", "<ab>"}}), R"({"s":"<ab>"})");
     EXPECT_EQ(tagged_taken(narrow, {{"s", "<abc>"}}), "");
     EXPECT_EQ(tagged_taken(narrow, {{"s", "\"<ab\""}}), "");
-    // A bounded text takes states for every character; what is too long is an error, as every limit.
+    // A text with a length limit needs states for every character; a limit that is too large is an error.
     EXPECT_TRUE(tagged_grammar(tagged_schema(R"({"s": {"type": "string", "maxLength": 1000}})")).ok());
     const auto long_text = tagged_grammar(tagged_schema(R"({"s": {"type": "string", "maxLength": 9000}})"));
     ASSERT_FALSE(long_text.ok());
@@ -154,7 +154,7 @@ TEST(TaggedCalls, WhatIsNotSupportedIsAnError) {
 }
 
 // Random answers from the masks, for every schema of tests/data/grammar as that of a parameter: the parser reads
-// arguments that the grammar of JSON takes. With NIBBLE_WALKS the parameter is written there for
+// arguments that the JSON grammar accepts. With NIBBLE_WALKS the parameters are written there for
 // tests/oracles/schema_walks.py.
 TEST(TaggedCalls, WalksEndInArgumentsOfTheSchema) {
     std::vector<std::string> texts;

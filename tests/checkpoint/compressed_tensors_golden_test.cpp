@@ -1,4 +1,4 @@
-// Checkpoints that compressed-tensors wrote: decoded values, and the way to Model Optimizer's dialect and back.
+// Checkpoints written by compressed-tensors: decoded values, and conversion to Model Optimizer's dialect and back.
 #include "checkpoint/convert.h"
 #include "checkpoint/reciprocal.h"
 #include "folders.h"
@@ -23,7 +23,7 @@ std::map<std::string, std::vector<float>> expected_values(const fs::path& file) 
     return out;
 }
 
-// As the library decodes NVFP4: the block scale is divided by the stored divisor.
+// Decodes NVFP4 as the library does: the block scale is divided by the stored divisor.
 std::vector<float> decode_by_division(const Checkpoint& in, size_t index) {
     QuantMatrix scratch;
     const QuantView q = value_of(in.read_quant(index, 0, in.tensors()[index].rows(), scratch));
@@ -56,7 +56,7 @@ void expect_decodes(const fs::path& folder, const fs::path& expected_file) {
             EXPECT_EQ(want, have);
             continue;
         }
-        // A reciprocal that multiplies rounds once more than a divisor: up to two FP32 steps, nothing in BF16.
+        // Multiplying by a reciprocal rounds once more than dividing: up to two FP32 steps, none in BF16.
         EXPECT_EQ(want, decode_by_division(*in, i));
         for (size_t k = 0; k < want.size(); ++k) {
             ASSERT_LE(std::abs(int64_t{float_bits(want[k])} - int64_t{float_bits(have[k])}), 2);
@@ -78,7 +78,7 @@ TEST(CompressedTensorsGolden, whole_checkpoints_decode_to_the_librarys_values) {
     const std::filesystem::path root = test_data("golden/compressed-tensors");
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
-        // dequantized.safetensors lies in the same folder; only one file may be the model.
+        // The folder also contains dequantized.safetensors, but only one file may be the model.
         TempDir dir;
         fs::copy(root / name / "config.json", dir / "config.json");
         fs::copy(root / name / "model.safetensors", dir / "model.safetensors");
@@ -86,7 +86,7 @@ TEST(CompressedTensorsGolden, whole_checkpoints_decode_to_the_librarys_values) {
     }
 }
 
-// Same names, shapes and bytes; FP8 scales may have been widened from BF16.
+// Checks that names, shapes and bytes are equal; FP8 scales may be widened from BF16.
 void expect_same_values(const fs::path& a, const fs::path& b) {
     const auto before = read_folder(a), after = read_folder(b);
     ASSERT_EQ(before.size(), after.size());
@@ -122,7 +122,7 @@ TEST(CompressedTensorsGolden, the_way_to_model_optimizer_and_back_keeps_every_bi
         const bool block = std::string_view(name) == "fp8_block";
 
         const ConvertOptions there{.to = Dialect::modelopt, .out = dir / "mo"};
-        if (block) {  // weights only, in Model Optimizer
+        if (block) {  // in Model Optimizer this has unquantized inputs
             EXPECT_NE(message_of(convert(*in, there, pool, {})).find("fp8_group128"), std::string::npos);
             EXPECT_FALSE(fs::exists(dir / "mo.partial"));
             continue;
@@ -150,7 +150,7 @@ TEST(CompressedTensorsGolden, the_section_is_the_librarys_and_weights_have_the_n
         Json golden = value_of(read_json_file(test_data("checkpoint") / name / "config.json"))["quantization_config"];
         Json& weights = golden["config_groups"]["group_0"]["weights"];
         if (weights.value("scale_dtype", "") == "torch.uint8")
-            weights["zp_dtype"] = "torch.uint8";  // as in the library's presets; its writer leaves it out
+            weights["zp_dtype"] = "torch.uint8";  // present in the library's presets, but not written by it
         else
             weights.erase("scale_dtype");
         EXPECT_EQ(written.dump(1), golden.dump(1));

@@ -1,4 +1,5 @@
-// Every scheme through every dialect that has it: the same codes and scales, or an error that names what is lost.
+// Converts every scheme through every dialect that supports it: codes and scales stay the same, or an error names what
+// would be lost.
 #include "checkpoint/convert.h"
 
 #include "checkpoint/decode.h"
@@ -30,7 +31,7 @@ QuantMatrix made_matrix(Format format, int64_t rows, int64_t cols) {
     const bool packed = format_layout(format).code_bits == 4;
     for (size_t i = 0; i < m.codes.size(); ++i) {
         m.codes[i] = static_cast<uint8_t>(i * 37 + 11);
-        if (!packed && (m.codes[i] & 0x7F) == 0x7F) m.codes[i] = 0x55;  // no NaN: they would not compare equal
+        if (!packed && (m.codes[i] & 0x7F) == 0x7F) m.codes[i] = 0x55;  // no NaN, because NaNs do not compare equal
     }
     for (size_t i = 0; i < m.block_scales.size(); ++i)
         m.block_scales[i] = format_layout(format).e8m0_scales ? uint8_t(110 + i % 30) : uint8_t(1 + i % 0x7E);
@@ -39,8 +40,8 @@ QuantMatrix made_matrix(Format format, int64_t rows, int64_t cols) {
     return m;
 }
 
-// A checkpoint in `dialect` with these matrices, an unquantized linear, a norm and a router; with KV scales if asked
-// for.
+// Writes a checkpoint in `dialect` with these matrices, an unquantized linear, a norm and a router, and optionally KV
+// scales.
 std::unique_ptr<Checkpoint> make_checkpoint(const fs::path& folder, Dialect dialect,
                                             const std::vector<Matrix1>& matrices, KvFormat kv = KvFormat::none) {
     ExportSpec spec{.dialect = dialect,
@@ -148,7 +149,7 @@ TEST(Convert, mixed_precision_with_kv_scales_goes_through_both_dialects) {
     EXPECT_EQ(files.at("model.layers.0.self_attn.k_scale").shape, std::vector<int64_t>{1});
     value_of(convert(*ct, {.to = Dialect::modelopt, .out = dir / "c"}, pool, {}));
     expect_same_tensors(dir / "a", dir / "c");
-    // Files are ordered by dtype, so groups and layers may come in another order.
+    // Files are ordered by dtype, so groups and layers may have another order.
     const auto layers = [&](const char* folder) {
         return nlohmann::json(
             value_of(read_json_file(dir / folder / "config.json"))["quantization_config"]["quantized_layers"]);
@@ -194,16 +195,16 @@ TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
                                     {{"model.layers.0.self_attn.k_proj", {F::nvfp4, A::nvfp4}},
                                      {"model.layers.0.self_attn.v_proj", {F::nvfp4, A::nvfp4}}},
                                     KvFormat::fp8);
-    // A BF16 folder has no place for any of them: there is nothing to decide.
+    // A BF16 folder cannot store any of them, so no `drop` is necessary.
     const auto report = value_of(convert(*in, {.to = Dialect::plain, .out = dir / "b"}, pool, {}));
-    EXPECT_EQ(report.lines.size(), 3u);  // input scales, KV scales, the KV format
+    EXPECT_EQ(report.lines.size(), 3u);  // about input scales, KV scales, and the KV format
     EXPECT_EQ(report.tensors, 4);
-    // The flags that were needed once are accepted.
+    // Values of `drop` that are not necessary are accepted.
     const auto same = value_of(
         convert(*in, {.to = Dialect::plain, .out = dir / "b2", .drop = {"input_scale", "kv_scale"}}, pool, {}));
     EXPECT_EQ(same.lines, report.lines);
 
-    // Without its input scales NVFP4 is W4A16; without KV scales nothing is said about the cache.
+    // Without input scales NVFP4 becomes W4A16; without KV scales the cache format is not mentioned.
     value_of(convert(*in, {.to = Dialect::modelopt, .out = dir / "c", .drop = {"input_scale", "kv_scale"}}, pool, {}));
     const Json quant = value_of(read_json_file(dir / "c/hf_quant_config.json"))["quantization"];
     EXPECT_EQ(quant["quant_algo"], "W4A16_NVFP4");
@@ -215,7 +216,7 @@ TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
     EXPECT_FALSE(fs::exists(dir / "d.partial"));
 }
 
-// Model Optimizer writes "mxfp4" whatever inputs are: what compressed-tensors says of them would be gone.
+// Model Optimizer writes "mxfp4" for any inputs, so the input format from compressed-tensors would be lost.
 TEST(Convert, inputs_that_model_optimizer_does_not_name_are_dropped_only_on_demand) {
     ThreadPool pool(2);
     TempDir dir;
@@ -246,7 +247,7 @@ TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manif
     value_of(convert(*in, {.to = Dialect::modelopt, .out = dir / "direct"}, pool, {}));
     EXPECT_TRUE(read_file(dir / "c/model.safetensors") == read_file(dir / "direct/model.safetensors"));
 
-    // A manifest of other weights is refused; without one the reader sees what an engine sees.
+    // A manifest of other weights is rejected; without one the reader gets the values that an engine gets.
     Json manifest = value_of(read_json_file(dir / "b/nibble.json"));
     ASSERT_FALSE(manifest["exact_scales"].empty());
     manifest["exact_scales"].begin().value()["tensor_scale"] = "3f800000";
@@ -254,7 +255,7 @@ TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manif
     EXPECT_NE(message_of(Checkpoint::open(dir / "b")).find("is not the"), std::string::npos);
     fs::remove(dir / "b/nibble.json");
 
-    // Codes and block scales are untouched, and every scalar that has a divisor is exact.
+    // Codes and block scales are unchanged, and every scalar with an exact divisor is exact.
     const auto out = value_of(Checkpoint::open(dir / "b"));
     QuantMatrix a, b;
     for (size_t i = 0; i < in->tensors().size(); ++i) {
@@ -278,7 +279,7 @@ TEST(Convert, a_source_that_changes_meanwhile_is_named_and_nothing_is_published)
     JobHooks hooks;
     hooks.progress = [&, once = true](const Progress&) mutable {
         if (!std::exchange(once, false)) return;
-        // In place, of the same size, and with the same time.
+        // Overwritten in place, with the same size and time.
         const int fd = ::open(weights.c_str(), O_WRONLY | O_CLOEXEC);
         const char changed[]{static_cast<char>(bytes.back() ^ 1)};
         EXPECT_EQ(::pwrite(fd, changed, 1, std::ssize(bytes) - 1), 1);
@@ -296,7 +297,7 @@ TEST(Convert, a_source_that_shrinks_meanwhile_is_named_and_does_not_end_the_proc
     TempDir dir;
     fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
     const fs::path weights = dir / "source/model.safetensors";
-    const auto run = [&] {  // in a process of its own: what its maps found is remembered until it ends
+    const auto run = [&] {  // in a separate process, because map faults are recorded until the process ends
         ThreadPool pool(2);
         auto in = Checkpoint::open(dir / "source");
         if (!in.ok() || ::truncate(weights.c_str(), 5000) != 0) ::_exit(1);
@@ -364,7 +365,7 @@ TEST(Convert, panels_may_begin_at_any_tile_and_scales_may_lie_unaligned) {
     EXPECT_FALSE(in->read_quant(i, 64, 32, scratch).ok());
 
     const auto aligned = decode(*in, i);  // before its file changes
-    // A header of odd length shifts all data: the same bytes, copied instead of mapped.
+    // A header of odd length shifts all data: the bytes are equal, but must be copied instead of mapped.
     std::string file = read_file(dir / "a/model.safetensors");
     uint64_t length;
     std::memcpy(&length, file.data(), 8);

@@ -21,13 +21,13 @@ TEST(ExcludeModules, the_shortest_prefix_that_covers_nothing_quantized) {
         {{"model.layers.1.mlp.up"}, {"model.layers.10.mlp.up"}, {"model.layers.1.*"}},
         // characters, not components: "mlp*" would cover "mlp2"
         {{"m.mlp.up"}, {"m.mlp2.up"}, {"m.mlp.*"}},
-        // the router beside quantized experts
+        // the router next to quantized experts
         {{"m.mlp.gate"}, {"m.mlp.experts.0.up"}, {"m.mlp.gate"}},
-        // a quantized module of that very name
+        // a quantized module with the same name
         {{"a.b.c"}, {"a.b"}, {"a.b.c"}},
-        // several names, one entry; sorted
+        // several names share one entry; sorted
         {{"z.a", "y.b", "y.c"}, {"model.q"}, {"y*", "z*"}},
-        // Nemotron-H sorts as "model."
+        // Nemotron-H is sorted as "model."
         {{"lm_head", "backbone.embeddings", "backbone.layers.0.gate"},
          {"backbone.layers.0.up", "backbone.embeddingsx"},
          {"lm_head", "backbone.embeddings", "backbone.layers.0.gate"}},

@@ -1,5 +1,5 @@
-// Lists of excluded modules as published checkpoints spell them, read under the rules of loaders: which unquantized
-// modules do they name?
+// Lists of excluded modules as in published checkpoints, read by the rules of loaders: which unquantized modules do
+// they name?
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/exclude_modules.h"
 #include "checkpoint/export.h"
@@ -18,7 +18,7 @@ using Strings = std::vector<std::string>;
 const std::string attention = "model.layers.0.self_attn.", second = "model.layers.1.mlp.",
                   deltas = "model.layers.2.linear_attn.";
 
-// Unquantized modules, and one layer of NVFP4.
+// Unquantized modules, and one NVFP4 layer.
 const Strings plain_modules{attention + "q_proj",
                             attention + "k_proj",
                             attention + "v_proj",
@@ -70,7 +70,7 @@ struct ListCase {
     std::string name;
     Dialect dialect;
     Strings entries;
-    Strings named;  // suffixes of the modules that it names
+    Strings named;  // suffixes of the modules that the list names
 };
 
 void PrintTo(const ListCase& c, std::ostream* out) { *out << c.name; }

@@ -1,4 +1,4 @@
-// The life of an output folder: created, interrupted, resumed, refused, published.
+// The states of an output folder: created, interrupted, resumed, rejected, published.
 #include "folders.h"
 #include "io/journal.h"
 
@@ -47,7 +47,7 @@ void fill(Export& out) {
     check(out.write_scalars(0, m.tensor_scale, 0.5f));
 }
 
-// As the job does when a part of it is finished.
+// Records a finished unit as a job does.
 void note_a_unit(const fs::path& work) {
     auto journal = value_of(Journal::open(work, {{"job", "test"}}));
     check(journal->append(0, Json::object()));
@@ -141,7 +141,7 @@ TEST(ExportLifecycle, a_second_writer_is_refused_and_told_who_holds_the_folder) 
     EXPECT_TRUE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
 }
 
-// What a kill leaves: files in the middle of being made, and the lock's file, which only a process removes.
+// The state after a kill: partly written files, and the lock file, which only a running process removes.
 struct Killed {
     TempDir dir;
     fs::path partial = dir / "out.partial";
@@ -181,7 +181,7 @@ TEST(ExportLifecycle, a_folder_of_somebody_else_is_not_emptied) {
 }
 
 TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_output_without_files_of_the_job) {
-    {  // before the folder got its name: the journal lies beside it already
+    {  // killed before the folder was renamed: the journal is already next to it
         Killed killed;
         fs::remove_all(killed.partial);
         {
@@ -199,7 +199,7 @@ TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_o
         for (const auto& entry : fs::recursive_directory_iterator(killed.dir / "out"))
             EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
     }
-    {  // after it: what is left belongs to no output any more
+    {  // killed after the folder was renamed: the remaining files belong to no output
         Killed killed;
         fs::remove_all(killed.partial);
         write_file(killed.dir / "out.partial.journal", "old\nold\n");
@@ -211,7 +211,8 @@ TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_o
 }
 
 TEST(ExportLifecycle, of_simultaneous_starts_exactly_one_wins_and_finishes) {
-    // Processes, for a lock belongs to one. Whoever loses says that another one works, or that the output is there.
+    // Uses processes, because a lock belongs to a process. The one that fails must report that another one works, or
+    // that the output exists.
     for (int round = 0; round < 20; ++round) {
         TempDir dir;
         if (round % 2) {
@@ -282,7 +283,7 @@ TEST(ExportLifecycle, a_parent_that_cannot_be_written_is_named) {
     write_file(dir / "file", "");
     EXPECT_NE(message_of(open_export(small_spec(dir / "file/out"), ExportMode::create)).find("file"),
               std::string::npos);
-    if (::geteuid() == 0) return;  // root writes everywhere
+    if (::geteuid() == 0) return;  // root can write everywhere
     fs::create_directory(dir / "locked");
     ::chmod((dir / "locked").c_str(), 0555);
     EXPECT_NE(message_of(open_export(small_spec(dir / "locked/out"), ExportMode::create)).find("locked"),

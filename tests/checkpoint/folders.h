@@ -1,4 +1,4 @@
-// Checkpoint folders for tests, and whole tensors out of a Checkpoint.
+// Writes checkpoint folders for tests, and reads whole tensors of a Checkpoint.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -27,15 +27,15 @@ RawTensor raw(std::string name, DType dtype, std::vector<int64_t> shape, const s
     return {std::move(name), dtype, std::move(shape), {bytes.begin(), bytes.end()}};
 }
 
-// Bytes 0, 1, 2 ... of the right number.
+// Returns a tensor with the bytes 0, 1, 2 ...
 RawTensor filled(std::string name, DType dtype, std::vector<int64_t> shape);
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<RawTensor>& tensors);
 std::vector<RawTensor> read_safetensors(const std::filesystem::path& path);
-// Every tensor of every *.safetensors in the folder, by name.
+// Returns every tensor of every *.safetensors in the folder, by name.
 std::map<std::string, RawTensor> read_folder(const std::filesystem::path& folder);
 
-// The message of a failed result; a test failure when it is fine.
+// Returns the message of a failed result; fails the test if the result is a success.
 template <class T>
 std::string message_of(const Result<T>& result) {
     if (!result.ok()) return result.error().message();
@@ -43,7 +43,7 @@ std::string message_of(const Result<T>& result) {
     return {};
 }
 
-// The value, or a test failure with the message and an abort of the test by exception.
+// Returns the value, or throws the error message, which fails the test.
 template <class T>
 T value_of(Result<T> result) {
     if (!result.ok()) throw std::runtime_error(result.error().message());
@@ -53,13 +53,13 @@ inline void check(const Status& status) {
     if (!status.ok()) throw std::runtime_error(status.error().message());
 }
 
-// What an export of everything in `in` would be declared as.
+// Returns the declaration of an export of everything in `in`.
 ExportSpec spec_of(const Checkpoint& in, Dialect dialect, std::filesystem::path out);
 
-// Writes all tensors of `in`, in panels of 128 rows, and finishes.
+// Writes all tensors of `in` in panels of 128 rows, and finishes the export.
 void write_all(const Checkpoint& in, Export& out);
 
-// One matrix decoded to FP32: code times scale, the scales multiplied first.
+// Returns one matrix decoded to FP32: code times scale, with the scales multiplied first.
 std::vector<float> decode(const Checkpoint& in, size_t index);
 size_t index_of(const Checkpoint& in, std::string_view name);
 

@@ -1,4 +1,4 @@
-// Writing GGUF: against a second converter, back through the reader, and the life of the output.
+// Writing GGUF: compared with a second converter, read back, and the states of the output.
 #include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_from_hf.h"
 #include "checkpoint/gguf_names.h"
@@ -34,12 +34,12 @@ Json llama_config() {
             {"tie_word_embeddings", false}};
 }
 
-// Published models hold some vectors in FP32.
+// Published models store some vectors in FP32.
 bool needs_f32(const HfTensor& t) {
     return std::ranges::any_of(t.values, [](float x) { return round_to_bf16(x) != x; });
 }
 
-// What a modelopt or GGUF export of the model is declared as; `format` for every linear but lm_head.
+// Returns the declaration of a modelopt or GGUF export of the model; `format` applies to every linear except lm_head.
 ExportSpec spec_for(const HfModel& model, Format format, bool input_scales, const fs::path& out, Dialect dialect) {
     ExportSpec spec{.dialect = dialect, .out = out, .config = model.config};
     for (const HfTensor& t : model.tensors) {
@@ -72,7 +72,7 @@ Matrix plain_of(const HfTensor& t) {
     return m;
 }
 
-// All tensors, in panels of `step` rows, the last rows and the last tensors first.
+// Writes all tensors in panels of `step` rows, last rows and last tensors first.
 void fill(Export& out, const ExportSpec& spec, const HfModel& model, int64_t step, uint32_t seed) {
     std::vector<QuantMatrix> quant;
     for (const ExportTensor& t : spec.tensors)
@@ -171,7 +171,7 @@ void write_model(const HfModel& model, const ExportSpec& spec, int64_t step = 16
     check(out->finish());
 }
 
-// ---- Against the converter of the tests ----------------------------------------------------------------------------
+// ---- Compared with the converter of the tests ----------------------------------------------------------------------
 
 void expect_same_metadata(const GgufMetadata& want, const GgufMetadata& have) {
     for (const GgufKv& kv : want.entries()) {
@@ -212,7 +212,7 @@ void expect_as_the_other_converter(const HfModel& model) {
         std::vector<float> a(static_cast<size_t>(n)), b(static_cast<size_t>(n));
         check(ggml_dequantize(want.specs[i].type, want.data[i], a.data(), n));
         check(ggml_dequantize(have->type, have->data, b.data(), n));
-        // exp and pow in FP32 there, in FP64 here
+        // the other converter computes exp and pow in FP32, this one in FP64
         const bool computed = have->name.ends_with("ssm_a") || have->name == "rope_freqs.weight";
         for (int64_t k = 0; k < n; ++k) ASSERT_NEAR(a[k], b[k], computed ? 1e-6 * std::abs(a[k]) : 0) << k;
     }
@@ -275,7 +275,7 @@ TEST(GgufExport, rope_divisors_are_those_the_importer_takes_apart) {
         }
 }
 
-// ---- There and back ------------------------------------------------------------------------------------------------
+// ---- Written and read back -----------------------------------------------------------------------------------------
 
 TEST(GgufExport, quantized_matrices_come_back_bit_for_bit_and_so_does_the_model_optimizer_folder) {
     TempDir dir;
@@ -347,7 +347,7 @@ TEST(GgufExport, nvfp4_files_say_so_and_hold_scales_where_llama_cpp_looks_for_th
     EXPECT_EQ(file.find_tensor("output.weight"), nullptr);
 }
 
-// ---- Life of the output --------------------------------------------------------------------------------------------
+// ---- States of the output ------------------------------------------------------------------------------------------
 
 TEST(GgufExport, an_interrupted_export_goes_on_and_reports_end_beside_the_file) {
     TempDir dir;
@@ -390,7 +390,7 @@ TEST(GgufExport, an_interrupted_export_goes_on_and_reports_end_beside_the_file) 
     EXPECT_NE(message_of(open_export(spec, ExportMode::create)).find("exists already"), std::string::npos);
 }
 
-// ---- Refusals ------------------------------------------------------------------------------------------------------
+// ---- Errors --------------------------------------------------------------------------------------------------------
 
 struct Refusal {
     const char* what;

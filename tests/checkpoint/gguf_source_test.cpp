@@ -25,7 +25,7 @@ TEST(GgufGolden, every_block_type_decodes_as_gguf_py_does) {
     }
 }
 
-// q and k rows put back by the formula of the reference, not by the code under test.
+// Reorders the rows of q and k by the formula of the reference, independently of the tested code.
 TEST(GgufGolden, the_source_gives_unpermuted_scaled_rows_under_hugging_face_names) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto source = GgufSource::open(root / "llama-mixed.gguf");
@@ -48,7 +48,7 @@ TEST(GgufGolden, the_source_gives_unpermuted_scaled_rows_under_hugging_face_name
             for (int64_t c = 0; c < cols; ++c)
                 ASSERT_EQ(y[h * cols + c], want[from * cols + c] * scale) << h << " " << c;
         }
-        // Any row range gives the same rows, and BF16 is the rounded FP32.
+        // Any range gives the same rows, and BF16 values are the rounded FP32 values.
         std::vector<float> part(cols);
         std::vector<uint16_t> bf16(cols);
         for (const int64_t r : {int64_t{0}, rows / 2, rows - 1}) {

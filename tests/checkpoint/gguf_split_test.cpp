@@ -1,4 +1,4 @@
-// GGUF files in parts, as llama-gguf-split makes them.
+// Split GGUF files, as llama-gguf-split makes them.
 #include "checkpoint/convert.h"
 #include "checkpoint/folders.h"
 #include "io/gguf_writer.h"
@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 std::string part_name(int64_t i, int64_t count) { return fmt::format("model-{:05}-of-{:05}.gguf", i + 1, count); }
 
-// Writes the tensors [first, last) of `whole`, with all its metadata or none, and the keys of a split.
+// Writes the tensors [first, last) of `whole`, with or without its metadata, and the keys of a split.
 void write_part(const GgufFile& whole, const fs::path& path, size_t first, size_t last, bool metadata, uint16_t number,
                 uint16_t count) {
     GgufMetadata keys;
@@ -61,7 +61,7 @@ TEST_F(GgufSplit, HoldsTheTensorsOfAllParts) {
         EXPECT_EQ(std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes())), 0) << a.name;
         parts->done_with(i, 0, b.rows());
     }
-    EXPECT_EQ(files.size(), 3u);  // each tensor says which file holds it
+    EXPECT_EQ(files.size(), 3u);  // each tensor names the file that contains it
     EXPECT_TRUE(files.contains(part_name(2, 3)));
 }
 
@@ -74,7 +74,7 @@ TEST_F(GgufSplit, OtherPartsNameTheFirst) {
 TEST_F(GgufSplit, FaultsNameThePart) {
     fs::rename(dir_ / part_name(2, 3), dir_ / "elsewhere");
     EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("model-00003-of-00003.gguf"), std::string::npos);
-    // A part of another split under this name, a tensor that is there twice, one that is missing, another name.
+    // Errors: a part of another split, a duplicate tensor, a missing tensor, another name.
     write_part(*whole_, dir_ / part_name(2, 3), 0, 1, false, 1, 3);
     EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("says it is part 2 of 3"), std::string::npos);
     write_part(*whole_, dir_ / part_name(2, 3), 0, 1, false, 2, 3);

@@ -19,7 +19,7 @@ struct Vocabulary {
     std::vector<int32_t> types;
     std::vector<float> scores;
 
-    // A view: the vocabulary must outlive it.
+    // Returns a view, so the vocabulary must outlive the result.
     GgufMetadata metadata(std::string_view model, std::string_view pre) && = delete;
     GgufMetadata metadata(std::string_view model, std::string_view pre) const& {
         GgufMetadata m;
@@ -33,7 +33,7 @@ struct Vocabulary {
     }
 };
 
-// "<s>" control, "<think>" user-defined, the last one padding.
+// "<s>" is a control token, "<think>" user-defined, the last one padding.
 const Vocabulary& bpe() {
     static const Vocabulary vocabulary = {.tokens = {"a", "b", "ab", "\xC4\xA0",
                                                      "\xC4\xA0"
@@ -78,7 +78,7 @@ TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_carried_an
 }
 
 TEST(GgufTokenizer, bos_is_added_when_the_file_or_the_pre_tokenizer_says_so) {
-    GgufMetadata m = bpe().metadata("gpt2", "llama-bpe");  // adds it by default
+    GgufMetadata m = bpe().metadata("gpt2", "llama-bpe");  // BOS is added by default
     EXPECT_METADATA_REFUSED(m, "adds a bos token, but names none");
     m.add("tokenizer.ggml.bos_token_id", uint32_t{5});
     m.add("tokenizer.ggml.eos_token_id", uint32_t{6});
@@ -132,7 +132,8 @@ TEST(GgufTokenizer, a_file_without_a_tokenizer_has_none) {
     EXPECT_FALSE(made->has_value());
 }
 
-// "abc" comes from "ab"+"c" and "a"+"bc": the longer left part first. "bc" and "ab" have equal scores: file order.
+// "abc" can be "ab"+"c" or "a"+"bc": the longer left part comes first. "bc" and "ab" have equal scores, so the order of
+// the file decides.
 TEST(GgufTokenizer, sentence_piece_merges_follow_scores_then_lengths_then_ids) {
     const Vocabulary v{.tokens = {"<unk>", "a", "b", "c", "bc", "ab", "abc", "\xC3\xA9",
                                   "\xC3\xA9"
@@ -165,7 +166,7 @@ TEST(GgufTokenizer, chat_templates_travel_in_the_tokenizer_config) {
                   R"([{"name":"default","template":"{{ messages }}"},{"name":"tool_use","template":"{{ tools }}"}])"));
 }
 
-// ---- Against Hugging Face's tokenizers library --------------------------------------------------------------------
+// ---- Compared with Hugging Face's tokenizers library ---------------------------------------------------------------
 
 std::string python() {
     if (const char* set = std::getenv("NIBBLE_PYTHON")) return set;
@@ -173,8 +174,8 @@ std::string python() {
     return fs::exists(local) ? local.string() : "";
 }
 
-// The oracle writes GGUF files with the golden vocabularies (gguf-py), we convert, it encodes and decodes every golden
-// text with the result.
+// The oracle writes GGUF files with the golden vocabularies (gguf-py), nibble converts them, and the oracle encodes and
+// decodes every golden text with the result.
 TEST(GgufTokenizerOracle, converted_tokenizers_encode_every_golden_text_equally) {
     const std::filesystem::path root = test::test_data("golden/tokenizers");
     const std::string interpreter = python();

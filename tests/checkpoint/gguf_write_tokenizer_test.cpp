@@ -1,4 +1,4 @@
-// Tokenizers into GGUF: through the importer's tokenizer.json and back.
+// Writes tokenizers to GGUF; the importer's tokenizer.json must equal the original.
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/gguf_known_tokenizers.h"
 #include "checkpoint/gguf_pretokenizers.h"
@@ -77,7 +77,7 @@ TEST(GgufWriteTokenizer, every_known_pre_tokenizer_is_found_again) {
                            "deepseek-coder", "deepseek-v3"}) {
         const auto p = value_of(gguf_pre_tokenizer(id));
         const std::string found = value_of(gguf_pre_tokenizer_id(p.normalizer, p.pre_tokenizer, p.ignore_merges));
-        // command-r cuts as smollm does, and llama.cpp runs the same expressions for both
+        // command-r splits text as smollm does, and llama.cpp uses the same expressions for both
         EXPECT_EQ(found, std::string_view(id) == "command-r" ? "smollm" : id);
     }
 }
@@ -125,7 +125,7 @@ TEST(GgufWriteTokenizer, scores_of_sentence_piece_lead_to_the_same_merges) {
     EXPECT_EQ(value_of(gguf_tokenizer(after.metadata))->tokenizer_json, made->tokenizer_json);
 }
 
-// A sentencepiece ModelProto, by hand: pieces (text, score, type), model type, byte fallback.
+// Returns the bytes of a sentencepiece ModelProto: pieces (text, score, type), model type, byte fallback.
 std::string sentencepiece_model(const Vocabulary& v, int algorithm, bool byte_fallback) {
     const auto field = [](int number, const std::string& body) {
         return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(body.size())} + body;
@@ -205,7 +205,7 @@ TEST(GgufWriteTokenizer, other_and_broken_tokenizers_are_refused) {
     for (int i = 0; i < 5000; ++i) wide += fmt::format("\"{}\":0,", i);
     EXPECT_NE(refused(wide + "\"x\":0}").find("over 4096 keys"), std::string::npos);
     EXPECT_NE(refused(R"({"added_tokens":[{"id":0}],"model":{}})").find("lacks 'content'"), std::string::npos);
-    // "bc" before "ab" before "bc" again: no scores give this order
+    // "bc" before "ab" before "bc" again: no scores produce this order
     EXPECT_NE(
         refused(
             R"({"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"▁"},"model":{"type":"BPE","byte_fallback":true,)"
@@ -228,7 +228,7 @@ TEST(GgufWriteTokenizer, a_chat_template_may_lie_in_its_own_file_or_have_names) 
     EXPECT_EQ(strings(named.metadata, "tokenizer.chat_templates"), std::vector<std::string_view>{"rag"});
 }
 
-// llama.cpp's converter writes "smollm" for SmolLM2's tokenizer, whose pre-tokenizer is GPT-2's, and "qwen2" for
+// llama.cpp's converter writes "smollm" for SmolLM2's tokenizer, which has GPT-2's pre-tokenizer, and "qwen2" for
 // Qwen3's.
 TEST(GgufWriteTokenizer, a_published_tokenizer_has_the_name_that_llama_cpp_gives_it) {
     for (const auto& [folder, name] : {std::pair{"smollm2", "smollm"}, {"qwen3", "qwen2"}}) {

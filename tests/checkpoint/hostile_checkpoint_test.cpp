@@ -1,4 +1,4 @@
-// Checkpoints that are wrong in one place each: opening names file, tensor and value, and never guesses.
+// Checkpoints with one defect each: the error names file, tensor and value.
 #include "folders.h"
 
 #include <functional>
@@ -14,7 +14,7 @@ constexpr const char* scale = "model.layers.0.mlp.up_proj.weight_scale";
 constexpr const char* scale_2 = "model.layers.0.mlp.up_proj.weight_scale_2";
 constexpr const char* input = "model.layers.0.mlp.up_proj.input_scale";
 
-// A sound NVFP4 checkpoint of one linear, to be spoiled.
+// A valid NVFP4 checkpoint with one linear, which tests damage.
 struct Folder {
     Json config = Json::object();
     std::optional<Json> hf_quant_config;
@@ -69,7 +69,7 @@ Folder compressed_folder() {
 struct Case {
     const char* what;
     std::function<void(Folder&)> spoil;
-    std::vector<const char*> named;  // all in the message
+    std::vector<const char*> named;  // texts that the message must contain
 };
 
 void expect_refused(const std::function<Folder()>& sound, const std::vector<Case>& cases) {

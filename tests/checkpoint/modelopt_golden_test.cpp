@@ -1,4 +1,4 @@
-// Model Optimizer's own exports: read, written again, and their documents rebuilt from the list of tensors.
+// Exports written by Model Optimizer: read, written again, and their documents made from the list of tensors.
 #include "architecture/config_json.h"
 #include "base/mapped_file.h"
 #include "checkpoint/hf_layout.h"
@@ -12,9 +12,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-nlohmann::json values(const Json& json) { return nlohmann::json::parse(json.dump()); }  // order of keys does not count
+// ignores the order of keys
+nlohmann::json values(const Json& json) { return nlohmann::json::parse(json.dump()); }
 
-// A folder as export_hf_checkpoint leaves it: golden tensors, unchanged tensors of the source model, both documents.
+// Makes a folder as export_hf_checkpoint does: golden tensors, unchanged tensors of the source model, both documents.
 void make_folder(const fs::path& folder, const fs::path& golden, const std::string& model, const std::string& config) {
     const Json document = value_of(read_json_file(golden / "modelopt" / (model + "--" + config + ".json")));
     fs::create_directories(folder);
@@ -31,7 +32,7 @@ void make_folder(const fs::path& folder, const fs::path& golden, const std::stri
     write_safetensors(folder / "model.safetensors", tensors);
 }
 
-// The tensors of an export, as nibble declares them before it writes them.
+// Returns the tensors of an export as nibble declares them.
 std::vector<ExportTensor> declared(const Json& tensors, const Json& quant) {
     std::map<std::string, Json> by_name;
     for (const Json& t : tensors) by_name[t["name"]] = t;
@@ -62,8 +63,8 @@ std::vector<ExportTensor> declared(const Json& tensors, const Json& quant) {
                            .input_scale = by_name.contains(module + ".input_scale")});
         } else if (!looks_quantized(name, *dtype_from_name(t["dtype"].get<std::string>()))) {
             const auto shape = t["shape"].get<std::vector<int64_t>>();
-            // What the recipe resolver lists: every unquantized weight with dimensions (linears, embeddings, conv1d,
-            // routers).
+            // Lists what the recipe resolver lists: every unquantized weight with dimensions (linears, embeddings,
+            // conv1d, routers).
             out.push_back({.name = name,
                            .shape = shape,
                            .dtype = *dtype_from_name(t["dtype"].get<std::string>()),
@@ -87,7 +88,7 @@ void expect_documents(const Json& golden) {
     const auto documents = value_of(modelopt_documents(spec));
     EXPECT_EQ(values(documents.hf_quant_config), values(golden["hf_quant_config"]));
     EXPECT_EQ(values(documents.section), values(golden["quantization_config"]));
-    if (quant["quant_algo"] != "MIXED_PRECISION") {  // and with keys in the same order
+    if (quant["quant_algo"] != "MIXED_PRECISION") {  // with keys in the same order
         EXPECT_EQ(documents.hf_quant_config.dump(4), golden["hf_quant_config"].dump(4));
         EXPECT_EQ(documents.section.dump(), golden["quantization_config"].dump());
     }

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Whether any float near 1/s has the reciprocal s, found by trying more neighbours than the function does.
+// Whether any float near 1/s has the reciprocal s; tries more floats than the function does.
 bool has_divisor(float s) {
     const uint32_t near = float_bits(1.0f / s);
     for (uint32_t g = near - 8; g <= near + 8; ++g)
@@ -18,7 +18,7 @@ bool has_divisor(float s) {
 TEST(Reciprocal, exact_wherever_a_divisor_exists_and_one_step_off_elsewhere) {
     int64_t inexact = 0;
     for (uint32_t mantissa = 0; mantissa < 1u << 23; ++mantissa) {
-        const float s = float_from_bits(0x3A000000u | mantissa);  // 2^-11 .. 2^-10, where NVFP4's scales lie
+        const float s = float_from_bits(0x3A000000u | mantissa);  // 2^-11 to 2^-10, the range of NVFP4's scales
         const Divisor d = divisor_of(s);
         if (d.exact) {
             ASSERT_EQ(1.0f / d.value, s);

@@ -1,5 +1,5 @@
-// Quantized checkpoints as other programs write them: methods, granularities, dtypes and names of scales, inputs. Each
-// row of a table is made here, opened, and decoded to code times scale.
+// Quantized checkpoints as other programs write them: methods, granularities, dtypes and names of scales, inputs. The
+// checkpoint of each table row is created, opened, and decoded to code times scale.
 #include "checkpoint/convert.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/folders.h"
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using A = ActivationFormat;
 using F = Format;
 
-constexpr int64_t rows = 160, cols = 192;  // no whole tiles of 128
+constexpr int64_t rows = 160, cols = 192;  // not multiples of 128
 const std::string module = "model.layers.0.mlp.up_proj", weight = module + ".weight";
 
 // ---- FP8 ----------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ std::vector<std::byte> fp8_codes(int64_t n) {
     return codes;
 }
 
-// Scales of the dtype and their values.
+// Returns scales of the dtype, and their values.
 RawTensor scales_of(std::string name, DType dtype, const std::vector<int64_t>& shape, std::vector<float>& values) {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
@@ -94,7 +94,7 @@ void write_folder(const fs::path& folder, const Json& section, std::vector<RawTe
     write_safetensors(folder / "model.safetensors", tensors);
 }
 
-// The BF16 bits of one tensor.
+// Returns the BF16 bits of one tensor.
 std::vector<uint16_t> bf16_bits(const Checkpoint& in, std::string_view name) {
     const size_t i = index_of(in, name);
     Matrix scratch;
@@ -105,7 +105,7 @@ std::vector<uint16_t> bf16_bits(const Checkpoint& in, std::string_view name) {
     return bits;
 }
 
-// The same of a folder, converted to BF16, as it is stored there.
+// Returns the same bits from a folder that was converted to BF16.
 std::vector<uint16_t> as_plain(const fs::path& folder, const fs::path& out, const std::string& name) {
     ThreadPool pool(2);
     value_of(convert(*value_of(Checkpoint::open(folder)), {.to = Dialect::plain, .out = out}, pool, {}));
@@ -259,7 +259,7 @@ TEST(SourceSpellings, ValuesThatNibbleDoesNotKnowAreRefusedByKey) {
     }
 }
 
-// The section may stand in the part of the language model.
+// The section may be inside the part of the language model.
 TEST(SourceSpellings, ANestedSectionCounts) {
     TempDir dir;
     std::vector<float> scales;
@@ -379,7 +379,7 @@ TEST(SourceSpellings, AQuantizedModuleThatIsListedAsExcludedIsReportedAndRead) {
     EXPECT_NE(in->notes()[0].find(module), std::string::npos);
 }
 
-// ---- Formats that are decoded as they are read --------------------------------------------------------------------
+// ---- Formats that are decoded when they are read -------------------------------------------------------------------
 
 TEST(SourceSpellings, PackedIntegersDecodeToCodeTimesScale) {
     struct Case {
@@ -465,7 +465,7 @@ TEST(SourceSpellings, GptOssExpertsBecomeTransformersStacks) {
             }
 }
 
-// Model Optimizer's stacks of Llama 4: pairs of codes and blocks of scales lie along the inputs, the first dimension.
+// Model Optimizer's stacks of Llama 4: code pairs and scale blocks are along the inputs, the first dimension.
 TEST(SourceSpellings, StackedNvfp4KeepsTheOrientationOfTransformers) {
     TempDir dir;
     constexpr int64_t experts = 2, inner = 16, hidden = 32;
@@ -503,7 +503,7 @@ TEST(SourceSpellings, StackedNvfp4KeepsTheOrientationOfTransformers) {
             }
 }
 
-// Stacks of [out, in] are seen as one matrix per expert and projection, as plain ones are.
+// Stacks of [out, in] are split into one matrix per expert and projection, as plain ones are.
 TEST(SourceSpellings, StackedFp8IsSplitIntoTheMatricesOfItsExperts) {
     TempDir dir;
     constexpr int64_t experts = 2, inner = 128, hidden = 256;
@@ -523,7 +523,7 @@ TEST(SourceSpellings, StackedFp8IsSplitIntoTheMatricesOfItsExperts) {
         const auto code = static_cast<uint8_t>(codes[size_t((2 + 1) * inner * hidden + i)]);
         ASSERT_EQ(up[size_t(i)], bf16_from_float(e4m3_to_float(code) * scale)) << i;
     }
-    // A part of the rows is the same part of the numbers.
+    // Reading some of the rows gives the same values as reading all.
     Matrix scratch;
     const MatrixView part = value_of(in->read_plain(index_of(*in, mlp + "1.up_proj.weight"), 5, 3, scratch));
     EXPECT_EQ(std::memcmp(part.data, up.data() + 5 * hidden, size_t(part.bytes())), 0);

@@ -1,4 +1,4 @@
-// Experts stacked in 3-D tensors, read as one matrix each. The folders are made here.
+// Experts stacked in 3-D tensors are read as one matrix each.
 #include "checkpoint/folders.h"
 #include "checkpoint/text_config.h"
 
@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 
 constexpr int64_t experts = 3, inner = 4, hidden = 6;
 
-// A number that no other element of the layer has: projection (0 gate, 1 up, 2 down), expert, output, input.
+// Returns a number that is unique in the layer, from projection (0 gate, 1 up, 2 down), expert, output and input.
 uint16_t element(int64_t projection, int64_t expert, int64_t out, int64_t in) {
     return static_cast<uint16_t>(projection * 4096 + expert * 1024 + out * 32 + in);
 }
 
-// [E, out, in] of the given projections one after the other along the outputs, or its transpose.
+// Returns [E, out, in] with the given projections one after the other along the outputs, or its transpose.
 RawTensor stack(std::string name, const std::vector<int64_t>& projections, int64_t rows, int64_t cols,
                 bool transposed) {
     const int64_t outputs = rows * static_cast<int64_t>(projections.size());
@@ -48,7 +48,7 @@ protected:
         write_safetensors(folder / "model.safetensors", tensors);
         return Checkpoint::open(folder);
     }
-    // Why the first 3-D tensor stays whole.
+    // Returns why the first 3-D tensor is not split.
     std::string whole(const std::vector<RawTensor>& tensors, const Json& config) {
         const auto opened = open(tensors, config);
         if (!opened.ok()) return opened.error().message();
@@ -62,7 +62,7 @@ protected:
     int folders_ = 0;
 };
 
-// Every element of every matrix, read in panels of every height.
+// Checks every element of every matrix, read in panels of every height.
 void expect_elements(const Checkpoint& in, const std::string& mlp, int64_t width) {
     const std::array<std::string, 3> names{"gate_proj", "up_proj", "down_proj"};
     for (int64_t e = 0; e < experts; ++e)
@@ -93,7 +93,7 @@ TEST_F(StackedExperts, are_one_matrix_each_in_either_layout_under_either_name) {
     for (const bool transposed : {false, true})
         for (const char* suffix : {"", ".weight"})
             for (const int64_t width :
-                 {hidden, 2 * inner, inner}) {  // 2 * inner: gate_up_proj is square; inner: down_proj
+                 {hidden, 2 * inner, inner}) {  // with 2 * inner, gate_up_proj is square; with inner, down_proj is
                 SCOPED_TRACE(fmt::format("{} '{}' {}", transposed, suffix, width));
                 const auto in =
                     value_of(open(gated_layer("m.layers.0.mlp", transposed, suffix, width), Json::object()));

@@ -1,4 +1,4 @@
-// `nibble chat` on a terminal of its own: Ctrl-C stops an answer and not the session, lines are edited and remembered.
+// `nibble chat` on a pseudo terminal: Ctrl-C stops an answer but not the session, and lines can be edited and recalled.
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-// The model of tests/data/chat with a context that no machine gets to the end of while the test runs (the last tokens
-// look back at half a million others each), and with no token that ends an answer. An answer ends by Ctrl-C alone.
+// Writes the model of tests/data/chat with a context that no machine fills during the test (each of the last tokens
+// attends to half a million others) and without end tokens, so that only Ctrl-C ends an answer.
 void write_endless_model(const fs::path& folder) {
     fs::copy(test_data("chat"), folder);
     fs::permissions(folder, fs::perms::owner_all);
@@ -55,8 +55,8 @@ public:
     void type(std::string_view keys) const {
         ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
     }
-    // Reads until `taken` finds what it looks for in the output that no earlier call took; it says how many bytes to
-    // take.
+    // Reads until `taken` finds its text in the output that no earlier call consumed; it returns the number of bytes to
+    // consume.
     template <class Taken>
     testing::AssertionResult wait(Taken taken) {
         for (const auto end = Clock::now() + std::chrono::seconds(60); Clock::now() < end;) {
@@ -74,13 +74,13 @@ public:
         }
         return testing::AssertionFailure() << "the terminal shows: " << seen_;
     }
-    // At the beginning of a line: an answer's text may hold "> " too.
+    // Only at the beginning of a line, because an answer may contain "> ".
     testing::AssertionResult wait_for_prompt() {
         return wait([](const std::string& text) {
             return text == "> " || text.ends_with("\n> ") || text.ends_with("\r> ") ? text.size() : 0;
         });
     }
-    // What is typed is echoed as a line, and then there is more.
+    // Waits for the echo of the typed line, followed by more output.
     testing::AssertionResult wait_for_answer() {
         return wait([&](const std::string& text) {
             const size_t echo = text.find('\n');
@@ -93,9 +93,9 @@ public:
             return at == text.npos ? 0 : at + words.size();
         });
     }
-    // Within a minute; a session that goes on is ended by a signal.
+    // Waits up to a minute; a session that still runs is killed.
     int exit_status() {
-        wait([](const std::string&) { return size_t{0}; });  // to the end of what it says
+        wait([](const std::string&) { return size_t{0}; });  // reads the rest of the output
         int status = -1;
         pid_t ended = 0;
         for (int i = 0; i < 100 && (ended = ::waitpid(process_, &status, WNOHANG)) == 0; ++i) ::usleep(10'000);
@@ -129,7 +129,7 @@ TEST_F(ChatTerminalTest, CtrlCStopsTheAnswerNotTheSession) {
         ASSERT_TRUE(chat.wait_for_prompt());
     }
     EXPECT_EQ(chat.seen().find("[the answer was cut"), std::string::npos) << "it ran to its end: " << chat.seen();
-    for (int i = 0; i < 3; ++i) {  // at the prompt: drops the line, however often
+    for (int i = 0; i < 3; ++i) {  // at the prompt, it drops the line, any number of times
         chat.type("half a line\x03");
         ASSERT_TRUE(chat.wait_for_prompt());
     }
@@ -141,7 +141,7 @@ TEST_F(ChatTerminalTest, LinesAreEditedAndRemembered) {
     {
         ChatTerminal chat(folder.path());
         ASSERT_TRUE(chat.wait_for_prompt());
-        chat.type("help\x01/\n");  // Ctrl-A: to the beginning of the line
+        chat.type("help\x01/\n");  // Ctrl-A: moves to the beginning of the line
         ASSERT_TRUE(chat.wait_for("/reset    starts a new conversation"));
         ASSERT_TRUE(chat.wait_for_prompt());
         chat.type("/rest\n");
@@ -151,7 +151,7 @@ TEST_F(ChatTerminalTest, LinesAreEditedAndRemembered) {
         ASSERT_TRUE(chat.wait_for_answer());
         chat.type("\x03");
         ASSERT_TRUE(chat.wait_for_prompt());
-        chat.type("\x04");  // Ctrl-D ends
+        chat.type("\x04");  // Ctrl-D: ends the session
         EXPECT_EQ(chat.exit_status(), 0) << chat.seen();
     }
     const fs::path history = folder / "state/nibble/chat_history";
@@ -159,9 +159,9 @@ TEST_F(ChatTerminalTest, LinesAreEditedAndRemembered) {
     EXPECT_EQ(fs::status(history).permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none);
     ChatTerminal chat(folder.path());
     ASSERT_TRUE(chat.wait_for_prompt());
-    chat.type("\x10");  // Ctrl-P: the line before
+    chat.type("\x10");  // Ctrl-P: recalls the previous line
     EXPECT_TRUE(chat.wait_for("a \xC3\xA4 to remember"));
-    chat.type("\x15/exit\n");  // Ctrl-U: away with it
+    chat.type("\x15/exit\n");  // Ctrl-U: deletes the line
     EXPECT_EQ(chat.exit_status(), 0) << chat.seen();
 }
 

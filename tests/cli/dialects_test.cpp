@@ -1,6 +1,6 @@
-// Every family of recipes in every dialect, straight and by way of `nibble convert`: the same weights, sound for
-// `verify`, and text from `generate`. The model's tensor scales have no exact reciprocal, which is what
-// compressed-tensors keeps.
+// Every family of recipes in every dialect, directly and through `nibble convert`: equal weights, no findings of
+// `verify`, and text from `generate`. The model's tensor scales have no exact reciprocal, although compressed-tensors
+// stores reciprocals.
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/reciprocal.h"
 #include "cli/cli.h"
@@ -38,7 +38,7 @@ Said nibble(std::vector<std::string> arguments) {
     return {status, ::testing::internal::GetCapturedStderr()};
 }
 
-// Columns are whole blocks of 64, which NVFP4 in GGUF needs.
+// Columns are multiples of 64, which NVFP4 in GGUF requires.
 constexpr int hidden = 192, inner = 256, vocab = 272, heads = 6, dim = 32;
 
 std::vector<TensorSpec> model_tensors(DType dtype) {
@@ -59,7 +59,7 @@ std::vector<TensorSpec> model_tensors(DType dtype) {
             norm("model.norm.weight")};
 }
 
-// Every matrix has a maximum whose tensor scale loses its last bit as a reciprocal, under 448 and under 256.
+// Returns a maximum whose tensor scale loses its last bit as a reciprocal, with normalization 448 and 256.
 float awkward_maximum() {
     for (uint32_t bits = float_bits(0.40625f);; bits += 0x10000) {
         const float x = float_from_bits(bits);
@@ -72,13 +72,13 @@ float awkward_maximum() {
     }
 }
 
-// In BF16; of other dtypes the numbers have all of their bits.
+// Writes a model in BF16; in other dtypes, numbers use all bits.
 void write_awkward_model(const fs::path& folder, DType dtype = DType::bf16) {
     fs::create_directories(folder);
     fs::copy_file(test_data("chat") / "tokenizer_config.json", folder / "tokenizer_config.json");
     auto tokenizer = parse_json(read_file(test_data("chat") / "tokenizer.json"));
     ASSERT_TRUE(tokenizer.ok());
-    // GPT-2's, which llama.cpp has a name for.
+    // GPT-2's pre-tokenizer, for which llama.cpp has a name.
     (*tokenizer)["pre_tokenizer"] = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
     write_file(folder / "tokenizer.json", tokenizer->dump());
@@ -103,7 +103,7 @@ void write_awkward_model(const fs::path& folder, DType dtype = DType::bf16) {
         for (const int64_t d : tensors[i].shape) n *= d;
         std::vector<float> values;
         for (int64_t k = 0; k < n; ++k) {
-            float sum = 0;  // of four uniform numbers: nearly Gaussian
+            float sum = 0;  // sum of four uniform numbers: nearly Gaussian
             for (int u = 0; u < 4; ++u) sum += static_cast<float>(random() >> 8) * 0x1p-24f - 0.5f;
             values.push_back(norm ? 1.0f + sum / 16 : sum / 8);
         }
@@ -116,7 +116,7 @@ void write_awkward_model(const fs::path& folder, DType dtype = DType::bf16) {
     ASSERT_TRUE(writer->finish().ok());
 }
 
-// Every tensor's values in FP32.
+// Values of every tensor in FP32.
 using Weights = std::map<std::string, std::vector<float>>;
 
 Weights decoded(const fs::path& path) {
@@ -167,7 +167,7 @@ protected:
     Said quantize(const std::string& out, const std::string& dialect) {
         std::vector<std::string> a{"quantize", dir_ / "source", "-o",      dir_ / out,  "--recipe", GetParam(),
                                    "--format", dialect,         "--quiet", "--threads", "2"};
-        // Text where the recipe asks for it; GGUF has no place for the inputs' format of MX.
+        // Text if the recipe requires it; GGUF cannot store the input format of MX recipes.
         const std::vector<std::pair<std::string, std::vector<std::string>>> answers{
             {"--calib", {"--calib", dir_ / "text.txt", "--calib-tokens", "96", "--calib-seq", "48"}},
             {"--weights-only", {"--weights-only"}}};
@@ -185,10 +185,10 @@ protected:
         if (dialect == "gguf") a.insert(a.end(), {"--drop", "activation"});
         return nibble(a);
     }
-    // Sound in itself and against the source, and a model that runs.
+    // Checks that the output has no findings, alone and with the source, and that the model runs.
     void expect_sound(const std::string& name) {
         std::vector<std::string> verify{"verify", dir_ / name, "--quiet", "--threads", "2"};
-        // awq_lite folds its scales into the weights and norms around: the source's are others.
+        // awq_lite folds its scales into weights and norms, so they differ from the source's.
         if (!std::string_view(GetParam()).ends_with("awq_lite"))
             verify.insert(verify.end(), {"--against", dir_ / "source"});
         const Said checked = nibble(verify);
@@ -218,13 +218,13 @@ TEST_P(Dialects, HoldTheSameWeights) {
         SCOPED_TRACE(dialect);
         const std::string by_convert = std::string("converted-") + out;
         const Said straight = quantize(out, dialect), converted = convert("modelopt", by_convert, dialect);
-        // llama.cpp has no eight bits of ours; neither dialect has NVFP4 in blocks of 32.
+        // llama.cpp has none of nibble's 8-bit formats; neither dialect has NVFP4 with blocks of 32.
         const std::string recipe = GetParam();
         const bool gguf = dialect == std::string("gguf");
         const bool has = recipe != "nvfp4_mlp_weight_only" && (!gguf || recipe.find("fp4") != std::string::npos);
         EXPECT_EQ(straight.status == 0, has) << straight.errors;
         EXPECT_EQ(converted.status == 0, has || gguf) << converted.errors;
-        if (straight.status != 0) {  // the dialect has no such format, and says so
+        if (straight.status != 0) {  // the dialect does not support the format, and the error states this
             EXPECT_FALSE(straight.errors.empty());
             EXPECT_EQ(straight.errors.find("verification"), std::string::npos) << straight.errors;
             EXPECT_FALSE(fs::exists(dir_ / out));
@@ -232,7 +232,7 @@ TEST_P(Dialects, HoldTheSameWeights) {
                 EXPECT_FALSE(converted.errors.empty());
                 continue;
             }
-            // A conversion to GGUF decodes such matrices to BF16.
+            // Converting such matrices to GGUF decodes them to BF16.
             Weights rounded = want;
             for (auto& [tensor, values] : rounded)
                 for (float& x : values) x = round_to_bf16(x);
@@ -246,7 +246,7 @@ TEST_P(Dialects, HoldTheSameWeights) {
     }
 }
 
-// What stays unquantized goes into a GGUF file in the source's dtype, and is read from there in BF16.
+// Unquantized tensors are stored in a GGUF file in the source's dtype, and read from it in BF16.
 TEST(DialectsOfEveryDtype, BecomeGguf) {
     for (const auto& [dtype, stored] :
          {std::pair{DType::bf16, GgmlType::bf16}, {DType::f16, GgmlType::f16}, {DType::f32, GgmlType::f32}}) {
@@ -265,10 +265,10 @@ TEST(DialectsOfEveryDtype, BecomeGguf) {
                 nibble({"verify", dir / name, "--against", dir / "source", "--quiet", "--threads", "2"});
             EXPECT_EQ(checked.status, 0) << name << ": " << checked.errors;
         }
-        // A file of other values is found: the source with a norm that is not the file's.
+        // A file with other values is detected: the source with a norm that differs from the file's.
         fs::copy(dir / "source", dir / "other");
         std::string weights = read_file(dir / "other/model.safetensors");
-        weights[weights.size() - 1] ^= 1;  // sign and exponent of the last value
+        weights[weights.size() - 1] ^= 1;  // changes sign and exponent of the last value
         write_file(dir / "other/model.safetensors", weights);
         EXPECT_EQ(
             nibble({"verify", dir / "plain.gguf", "--against", dir / "other", "--quiet", "--threads", "2"}).status, 1);

@@ -1,4 +1,4 @@
-// Every job looks at its outputs before it works: one line that names the place, and nothing changed.
+// Every job checks its outputs before it works: one line names the place, and nothing is changed.
 #include "support/files.h"
 
 #include <fmt/format.h>
@@ -55,7 +55,7 @@ TEST_F(OutputChecks, APlaceThatCannotBeWrittenIsNamedInOneLine) {
     }
 }
 
-// A folder with something in it, or a file of that name, is not overwritten.
+// A folder with contents, or a file of that name, is not overwritten.
 TEST_F(OutputChecks, WhatIsThereStays) {
     for (const char* command :
          {"quantize {0} -o {1} --recipe w4a16_nvfp4", "convert {0} -o {1} --format bf16",
@@ -69,7 +69,7 @@ TEST_F(OutputChecks, WhatIsThereStays) {
     EXPECT_TRUE(fs::exists(dir / "folder/inside"));
 }
 
-// The next step is in the line.
+// The message contains the next step.
 TEST_F(OutputChecks, ModelsThatAreNotThereNameTheNextStep) {
     fs::create_directories(dir / "pickles");
     write_file(dir / "pickles/config.json", read_file(fs::path(model) / "config.json"));

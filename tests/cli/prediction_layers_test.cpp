@@ -1,5 +1,5 @@
-// Layers for multi-token prediction on their way through the commands: every dialect keeps them as they were, answers
-// with their guesses are those without, and GGUF says that it has no place for them.
+// Layers for multi-token prediction in all commands: every dialect keeps them unchanged, answers with their drafts
+// equal those without, and GGUF reports that it cannot store them.
 #include "cli/cli.h"
 #include "io/safetensors_writer.h"
 #include "model/made_up_model.h"
@@ -55,7 +55,7 @@ void write_model(const fs::path& folder, const Json& config) {
     ASSERT_TRUE(writer->finish().ok());
 }
 
-// Both families at sizes that every format and dialect takes, with the vocabulary of the test's tokenizer.
+// Returns both families with sizes that every format and dialect supports, and the vocabulary of the test's tokenizer.
 Json exported_config(bool nemotron) {
     Json config = nemotron ? predicting_nemotron() : predicting_deepseek();
     if (nemotron) config["hybrid_override_pattern"] = "M*EM";
@@ -70,7 +70,7 @@ class PredictionLayersInFiles : public ::testing::TestWithParam<bool> {
 protected:
     void SetUp() override { write_model(dir_ / "source", exported_config(GetParam())); }
 
-    // Tensors of the prediction layers, which `out` holds as the source does.
+    // Checks that `out` has the source's tensors of the prediction layers; returns their number.
     int64_t expect_kept(const fs::path& out) {
         const auto from = Checkpoint::open(dir_ / "source"), to = Checkpoint::open(out);
         EXPECT_TRUE(from.ok() && to.ok());
@@ -136,13 +136,13 @@ TEST_P(PredictionLayersInFiles, AreLeftOutWhereTheUserSaysSo) {
     const Ran none = run_command({"generate", dir_ / "plain", "four", "--speculate", "mtp"});
     EXPECT_NE(none.status, 0);
     EXPECT_NE(none.errors.find("announces no layers for multi-token prediction"), std::string::npos) << none.errors;
-    if (!GetParam()) return;  // GGUF has no writer for deepseek_v3
+    if (!GetParam()) return;  // there is no GGUF writer for deepseek_v3
     const Ran refused = run_command({"convert", dir_ / "source", "-o", dir_ / "x.gguf", "--threads", "2"});
     EXPECT_NE(refused.status, 0);
     EXPECT_NE(refused.errors.find("`nibble convert --drop mtp` leaves them out"), std::string::npos) << refused.errors;
     const Ran made =
         run_command({"convert", dir_ / "source", "-o", dir_ / "x.gguf", "--drop", "mtp", "--threads", "2"});
-    // The layers are no obstacle any more; the tokenizer of these tests is, llama.cpp has no name for it.
+    // The layers are no obstacle any more, but the tokenizer of these tests has no name in llama.cpp.
     EXPECT_NE(made.errors.find("pre-tokenizer"), std::string::npos) << made.errors;
 }
 

@@ -1,4 +1,4 @@
-// Which GPU a rank takes, by launcher and by the GPUs that it is shown.
+// Which GPU a rank uses, by launcher and by the visible GPUs.
 #include "run/rank_device.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ TEST(RankDevice, IsTheRanksOwnWhateverTheLauncherShows) {
         int wanted;
         RankPlace place;
         int first, visible;
-        std::optional<int> index;  // none: refused
+        std::optional<int> index;  // no value: an error
     };
     const Case cases[] = {
         {"one process", 0, {}, 0, 1, 0},

@@ -1,17 +1,17 @@
-// Runs tests/cli/transcripts/*.txt: what a user types, and what nibble answers.
+// Runs tests/cli/transcripts/*.txt, which contain commands that a user types and nibble's output.
 //
-// Two spaces in front make a line part of the session, all others are prose:
+// Lines that begin with two spaces are part of the session; all others are prose:
 //       $ nibble inspect nowhere          a command for the shell; `  > ` continues it on the next line
-//       nibble: nowhere: no such *        its output (stdout and stderr together); `*` stands for any characters
-//       [1]                               its exit status, when that is not 0
-// Spaces at the end of a line and blank lines at the end of an output do not count.
-// One shell runs a whole transcript, so variables, functions and the current folder (a fresh $TMP) stay. $DATA is
-// tests/data; lib.sh beside the transcripts is read first. In the output $TMP and $DATA are written for the folders
-// they stand for. A line `needs: mount` runs the shell where it may mount file systems, `needs: user` where root's
-// rights do not apply; a machine that allows neither skips.
+//       nibble: nowhere: no such *        its output (stdout and stderr together); `*` matches any characters
+//       [1]                               its exit status, unless it is 0
+// Spaces at the end of a line and blank lines at the end of an output are ignored.
+// One shell runs a whole transcript, so variables, functions and the current folder (a new $TMP) are kept. $DATA is
+// tests/data. The shell first reads lib.sh, which is in the folder of the transcripts. In the expected output, $TMP and
+// $DATA stand for the two folders. A line `needs: mount` runs the shell with the right to mount file systems, `needs:
+// user` without root's rights. The test is skipped on machines that do not permit this.
 //
-// NIBBLE_UPDATE_TRANSCRIPTS=1 writes what happened into the transcripts (lines with `*` that still match stay); read
-// the diff.
+// NIBBLE_UPDATE_TRANSCRIPTS=1 writes the actual output into the transcripts (lines with `*` that still match are kept);
+// read the diff.
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -34,14 +34,14 @@ const fs::path folder = fs::path(NIBBLE_SOURCE_DIR) / "tests/cli/transcripts";
 constexpr std::string_view marker = "==end of command==";
 
 struct Step {
-    std::vector<std::string> prose;    // lines before it
+    std::vector<std::string> prose;    // text before it
     std::vector<std::string> command;  // without the prompts
     std::vector<std::string> output;   // without the two spaces; the exit status as its last line "[N]"
 };
 
 struct Transcript {
     std::vector<Step> steps;
-    std::vector<std::string> end;  // prose after the last step
+    std::vector<std::string> end;  // text after the last step
     std::string needs;
 };
 
@@ -96,7 +96,7 @@ std::string to_text(const Transcript& t) {
     return text;
 }
 
-// `*` in the pattern stands for any characters, none included.
+// `*` in the pattern matches any characters, including none.
 bool matches(std::string_view pattern, std::string_view text) {
     const size_t star = pattern.find('*');
     if (star == pattern.npos) return pattern == text;
@@ -117,7 +117,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
 }
 
-// Shells with the rights that a transcript asks for; the first argument is the script.
+// Returns a command that runs a shell with the rights that a transcript needs; the first argument is the script.
 std::string shell_for(std::string_view needs) {
     if (needs.empty()) return "sh";
     if (needs == "mount") return "unshare --mount --map-root-user sh";
@@ -132,7 +132,7 @@ int run(const std::string& command) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-// What each step printed; fewer entries than steps when the shell itself ended.
+// Returns the output of each step; fewer entries than steps if the shell ended early.
 std::vector<std::vector<std::string>> run(const Transcript& t, const std::string& shell, const fs::path& dir) {
     std::string script = ". \"$LIB\"\n";
     for (const Step& step : t.steps) {
@@ -142,7 +142,7 @@ std::vector<std::vector<std::string>> run(const Transcript& t, const std::string
     write_file(dir / "script", script);
     const fs::path tmp = fs::canonical(dir) / "tmp", data = test_data("");
     fs::create_directory(tmp);
-    // LC_ALL: messages of the system in English. No variable of the caller may change what nibble does.
+    // LC_ALL: system messages in English. Variables of the caller must not affect nibble.
     const std::string environment = "TMP='" + tmp.string() + "' DATA='" + (data.parent_path()).string() + "' LIB='" +
                                     (folder / "lib.sh").string() + "' PATH='" +
                                     fs::path(NIBBLE_PROGRAM).parent_path().string() + "':\"$PATH\" LC_ALL=C";

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// What is said about a command line; empty when it can be read.
+// Returns the message about a command line; empty: it can be parsed.
 std::string complaint(const std::string& words) {
     CLI::App app{std::string(program_description), "nibble"};
     RunCommand run;

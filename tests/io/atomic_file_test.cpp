@@ -70,7 +70,7 @@ TEST(AtomicFile, WhatKilledWritersLeftIsRemovedAndNothingElse) {
     for (const char* name : kept) test::write_file(dir / name, "x");
     remove_abandoned_files(dir.path());
     for (const char* name : kept) EXPECT_TRUE(fs::exists(dir / name)) << name;
-    EXPECT_EQ(files_in(dir.path()), kept.size() + 1);  // and the empty folder
+    EXPECT_EQ(files_in(dir.path()), kept.size() + 1);  // plus the empty folder
     EXPECT_TRUE(fs::is_empty(dir / "sub"));
     remove_abandoned_files(dir / "absent");
 }

@@ -1,4 +1,4 @@
-// Safetensors files made by hand, right and wrong, for the tests of io/.
+// Hand-made safetensors files, valid and invalid, for the tests of io/.
 #pragma once
 
 #include "base/mapped_file.h"
@@ -10,7 +10,7 @@
 
 namespace nibble::test {
 
-// Length field, header, data.
+// Returns length field, header and data.
 inline std::string craft(std::string_view header, std::string_view data = {}) {
     const uint64_t length = header.size();
     std::string file(sizeof length, '\0');

@@ -19,8 +19,8 @@ std::vector<std::byte> pattern(int64_t n) {
     return bytes;
 }
 
-// Pieces of all sizes on both sides of what goes through a map, at odd offsets, from several threads; neighbours share
-// pages.
+// Writes pieces of many sizes, below and above the limit for maps, at odd offsets, from several threads; adjacent
+// pieces share pages.
 void write_in_pieces(const FileDescriptor& file, const std::vector<std::byte>& bytes) {
     std::vector<int64_t> ends{0};
     for (int64_t k = 0; ends.back() < static_cast<int64_t>(bytes.size()); ++k)
@@ -73,7 +73,7 @@ TEST(FileDescriptor, WritesBeyondAReservedFileGrowItAndAMovedOneStillWrites) {
     EXPECT_TRUE(back == bytes);
 }
 
-// What is written through a map must not make the process larger.
+// Writing through a map must not increase the memory of the process.
 TEST(FileDescriptor, WritingDoesNotHoldWhatWasWritten) {
     const auto resident = [] {
         std::ifstream in("/proc/self/status");

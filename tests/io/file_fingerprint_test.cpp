@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// Writes, and gives the file the time it had.
+// Overwrites a file and restores its time.
 void overwrite(const std::filesystem::path& path, const std::string& text) {
     struct stat info {};
     ASSERT_EQ(::stat(path.c_str(), &info), 0);

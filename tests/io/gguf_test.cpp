@@ -12,7 +12,7 @@ namespace {
 
 using test::TempDir;
 
-// Builds files byte by byte, so that tests can break any field.
+// Builds files byte by byte, so that tests can damage any field.
 struct RawGguf {
     std::string text;
 
@@ -42,7 +42,7 @@ struct RawGguf {
     Bytes bytes() const { return std::as_bytes(std::span(text)); }
 };
 
-// The reference file: one NVFP4 matrix [2, 64] and its F32 scale {1}.
+// Returns the reference file: one NVFP4 matrix [2, 64] and its F32 scale {1}.
 RawGguf two_tensors(uint32_t version = 3, uint64_t second_offset = 96) {
     RawGguf raw;
     raw.preamble(2, 0, version).tensor("w", {64, 2}, 40, 0).tensor("w.scale", {1}, 0, second_offset).pad();

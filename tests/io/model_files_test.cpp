@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 constexpr const char* index_file = "model.safetensors.index.json";
 
-// One-byte tensors; the byte is the first of the name.
+// Returns a shard of one-byte tensors; the byte is the first of the name.
 std::string shard(const std::vector<std::string>& names) {
     std::string header = "{", data;
     for (const std::string& name : names) {

@@ -1,4 +1,5 @@
-// Files of the reference library are read, and ours are its files byte for byte: tests/oracles/safetensors_oracle.py.
+// Files of the reference library can be read, and nibble's files equal them byte for byte:
+// tests/oracles/safetensors_oracle.py.
 #include "base/json.h"
 #include "io/craft.h"
 #include "io/safetensors.h"
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// $NIBBLE_PYTHON, or the local virtual environment; empty when there is none.
+// Returns $NIBBLE_PYTHON, or the local virtual environment; empty: there is none.
 std::string python() {
     if (const char* set = std::getenv("NIBBLE_PYTHON")) return set;
     const fs::path local = fs::path(NIBBLE_SOURCE_DIR) / ".venv/bin/python";

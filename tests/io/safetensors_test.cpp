@@ -16,7 +16,7 @@ using test::as_text;
 using test::craft;
 using testing::HasSubstr;
 
-// The error of a file with this header and data; fails the test when the file is accepted.
+// Returns the error of a file with this header and data; fails the test if the file is accepted.
 std::string refusal(std::string_view header, std::string_view data = {}) {
     const std::string file = craft(header, data);
     const auto result = SafetensorsFile::parse(as_bytes(file));
@@ -288,7 +288,7 @@ TEST(Safetensors, OpensAHundredThousandTensorsInUnderASecond) {
     header += '}';
     test::TempDir dir;
     test::write_file(dir / "m.safetensors", craft(header, std::string(2 * count, 'x')));
-    const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
+    const std::clock_t start = std::clock();  // time of this process, independent of other work on the machine
     const auto file = SafetensorsFile::open(dir / "m.safetensors");
     const double took = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     ASSERT_TRUE(file.ok()) << file.error().message();

@@ -34,14 +34,14 @@ std::string layout_error(std::vector<TensorSpec> tensors, SafetensorsLayout::Met
     return layout.ok() ? "" : layout.error().message();
 }
 
-// Every tensor's bytes count up from its index, so that a byte in the wrong place shows.
+// Returns bytes that count up from the tensor's index, so that a misplaced byte is detected.
 std::string content(size_t tensor, int64_t bytes) {
     std::string text(static_cast<size_t>(bytes), '\0');
     for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(tensor * 31 + i);
     return text;
 }
 
-// Scalars, empty tensors, odd sizes, of every dtype.
+// Returns scalars, empty tensors and odd sizes, with every dtype.
 std::vector<TensorSpec> varied_tensors() {
     const std::vector<std::vector<int64_t>> shapes{{}, {0}, {1}, {3, 0, 2}, {7}, {3, 5}, {1, 1, 1, 1, 13}};
     std::vector<TensorSpec> tensors;
@@ -223,7 +223,7 @@ TEST(SafetensorsWriter, ResumesWhatItBeganAndReadsItBack) {
         ASSERT_TRUE(writer.ok());
         ASSERT_TRUE(writer->write(0, 0, as_bytes("1234")).ok());
         ASSERT_TRUE(writer->sync().ok());
-    }  // as after a kill: never finished
+    }  // never finished, as after a kill
     auto writer = SafetensorsFileWriter::reopen(path, layout);
     ASSERT_TRUE(writer.ok()) << writer.error().message();
     std::string back(3, '\0');
@@ -246,7 +246,8 @@ TEST(SafetensorsWriter, DoesNotResumeIntoAnotherFile) {
     EXPECT_THAT(SafetensorsFileWriter::reopen(path, layout).error().message(), HasSubstr("other tensors"));
     ASSERT_TRUE(SafetensorsFileWriter::create(path, layout_of({{"a", DType::u8, {5}}})).ok());
     EXPECT_THAT(SafetensorsFileWriter::reopen(path, layout).error().message(), HasSubstr("cannot resume: has"));
-    test::write_file(path, std::string(layout.file_bytes(), '\0'));  // killed between reserving and the header
+    test::write_file(path, std::string(layout.file_bytes(), '\0'));  // killed between allocating the space and writing
+                                                                     // the header
     EXPECT_THAT(SafetensorsFileWriter::reopen(path, layout).error().message(), HasSubstr("other tensors"));
 }
 
@@ -266,7 +267,7 @@ TEST(SafetensorsWriter, NamesThePathWhenTheFolderIsMissing) {
                 HasSubstr("no/w.safetensors: cannot create: No such file"));
 }
 
-// Lowers the process's file size limit for a scope: a full disk that needs no mount.
+// Lowers the process's file size limit in a scope, which simulates a full disk without a mount.
 class FileSizeLimit {
 public:
     explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -295,8 +296,8 @@ TEST(SafetensorsWriter, AFileSizeLimitIsAnErrorAtCreateAndAtWrite) {
     ASSERT_TRUE(limit.set());
     EXPECT_THAT(SafetensorsFileWriter::create(dir / "after.safetensors", layout).error().message(),
                 HasSubstr("after.safetensors: cannot reserve"));
-    // The kernel first writes short, up to the limit, then refuses: both must end in the error.
-    // Large writes go through a map into space that is the file's already; no limit stops them.
+    // The kernel first writes less, up to the limit, then returns an error; both must end in the error. Large writes
+    // use a map of space that is already allocated, so the limit does not stop them.
     EXPECT_THAT(writer->write(0, 0, as_bytes(std::string(1 << 15, 'x'))).error().message(),
                 HasSubstr("before.safetensors: cannot write"));
     EXPECT_TRUE(writer->write(0, 0, as_bytes(std::string(1 << 20, 'x'))).ok());

@@ -1,4 +1,4 @@
-// The table of a configuration's keys: parser, overrides, identity by value, reference.
+// The table of a configuration's keys: parser, overrides, identity by value, reference documentation.
 #include "io/schema.h"
 
 #include <gtest/gtest.h>
@@ -130,11 +130,11 @@ TEST(Schema, IdentityIsOfValues) {
     for (const char* other : {"folder: y", "folder: x\nseed: 2", "folder: x\nlook: {colour: blue, limit: 3}",
                               "folder: x\npart: {fast: on}", "folder: x\nlook: {names: [a]}", "folder: /x"})
         EXPECT_NE(identity(other), base) << other;
-    // The value of a key without effect does not count.
+    // The value of a key without effect is not part of the identity.
     EXPECT_FALSE(identity("part: 0")["part"].contains("fast"));
 }
 
-// Values of any version: texts of scalars as a file had them, nulls and empty texts where there was none.
+// Values that any version stored: scalars as texts, nulls and empty texts for absent ones.
 TEST(Schema, ReadsWhatARunStored) {
     const Schema<Outer> schema = outer_schema();
     for (const char* stored :

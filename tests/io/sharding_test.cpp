@@ -26,7 +26,7 @@ ShardPlan plan_of(const std::vector<int64_t>& sizes, int64_t limit) {
 }
 
 TEST(Sharding, FollowsTheWorkedExampleOfTheReference) {
-    // The docstring of split_state_dict_into_shards_factory: [6], [6+2], [6+2+2] under 10.
+    // The example of split_state_dict_into_shards_factory: [6], [6+2], [6+2+2] under 10.
     const ShardPlan plan = plan_of({6, 6, 2, 6, 2, 2}, 10);
     EXPECT_THAT(plan.file_of, ElementsAre(0, 1, 1, 2, 2, 2));
     EXPECT_THAT(plan.files, ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
@@ -77,7 +77,7 @@ TEST(Sharding, NeverFillsAFilePastTheLimitAndNeverLeavesRoomUnused) {
             EXPECT_GT(count[f], 0);
             EXPECT_TRUE(used[f] <= 10 || count[f] == 1);
         }
-        // A file starts only because the tensor that starts it did not fit into the one before.
+        // A file is only started because its first tensor did not fit into the one before.
         int open = -1;
         int64_t fill = 0;
         for (size_t i = 0; i < sizes.size(); ++i) {

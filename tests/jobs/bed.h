@@ -57,8 +57,8 @@ struct Bed {
     }
 };
 
-// Every file of a checkpoint but the reports, which hold times. README.md begins with the folder's name, which is left
-// out.
+// Returns every file of a checkpoint except the reports, which contain times. README.md begins with the folder's name,
+// which is left out.
 inline std::string content_of(const std::filesystem::path& folder) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder))

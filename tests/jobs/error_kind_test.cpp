@@ -1,4 +1,4 @@
-// The kind of the error for a table of bad inputs: what a language binding maps to exceptions.
+// The kind of the error for a table of bad inputs, which language bindings map to exceptions.
 #include "base/mapped_file.h"
 #include "jobs/bed.h"
 #include "jobs/job.h"
@@ -37,7 +37,7 @@ Error quantized(Bed& bed, const std::function<void(QuantizeOptions&)>& change) {
     return error_of(quantize(options, {}));
 }
 
-// A copy of the small model that a test may damage.
+// Returns a copy of the small model that a test may damage.
 std::string copied_model(Bed& bed) {
     fs::copy(bed.model, bed.at("model"), fs::copy_options::recursive);
     return bed.at("model");

@@ -58,7 +58,7 @@ TEST(FormatsText, FloatsSayTheirBiasAndFormula) {
     EXPECT_NE(overview_text().find("tf32"), std::string::npos);
 }
 
-// The values of FP6 by OCP MX 1.0: largest, smallest, ties to even, saturation; TF32 keeps ten bits.
+// Values of FP6 by OCP MX 1.0: largest, smallest, ties to even, saturation; TF32 keeps ten bits.
 TEST(FormatsText, Fp6AndTf32Round) {
     const auto line = [](std::string_view name, float x) {
         return *quantized_text(name, std::array{x}, Arithmetic::reciprocal);
@@ -87,14 +87,14 @@ TEST(FormatsText, ABlockIsPartOfATensor) {
 }
 
 TEST(FormatsText, FourOverSixChoosesWhatLosesLess) {
-    // With its largest number on the element 4 the first block is exact, with it on 6 the second.
+    // With its largest number mapped to the element 4, the first block is exact; with it mapped to 6, the second is.
     const float numbers[] = {4.0f, 3.0f, 2.0f, -4.0f};
     EXPECT_NE(quantized_text("nvfp4", numbers, Arithmetic::true_division)->find("chosen: four"), std::string::npos);
     const float six[] = {6.0f, 3.0f, 1.5f, -6.0f};
     EXPECT_NE(quantized_text("nvfp4", six, Arithmetic::true_division)->find("chosen: six"), std::string::npos);
 }
 
-// JSON says what the text says: every format of the overview, every value, every step.
+// JSON contains the same as the text: every format of the overview, every value, every step.
 TEST(FormatsJson, HoldsWhatTheTextHolds) {
     const Json overview = overview_json();
     EXPECT_EQ(overview["elements"].size() + overview["blocks"].size(), 17u);

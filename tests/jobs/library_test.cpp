@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::Contains;
 
-// Runs jobs and expects that nothing arrives at standard output or standard error. What the test itself prints of a
-// failure would be taken for a job's output: checks belong after it, or show up twice.
+// Expects that nothing is printed to standard output or standard error while jobs run. Checks belong after it, because
+// a failure message would count as a job's output.
 class Silence {
 public:
     Silence() {
@@ -107,7 +107,7 @@ TEST(Jobs, ARepeatedCommandIsRecognizedAndNoted) {
     EXPECT_THAT(heard.notes, Contains(options.out + ": nothing to resume, the job starts from the beginning"));
     EXPECT_EQ(value(quantize(options, hooks)).outcome, QuantizeReport::Outcome::made_before);
     EXPECT_THAT(heard.notes, Contains(options.out + ": this command has made it already"));
-    options.command.whole.clear();  // without a command, an output is never taken for this job's
+    options.command.whole.clear();  // without a command, an existing output is never reused
     EXPECT_EQ(quantize(options, hooks).error().kind(), ErrorKind::file);
 }
 
@@ -147,13 +147,13 @@ TEST(Jobs, SearchWritesARecipeThatQuantizeTakes) {
         EXPECT_TRUE(fs::exists(report.page));
         QuantizeOptions options = bed.weights("out");
         options.recipe = bed.at("mixed.yaml");
-        options.format = "compressed-tensors";  // the other format has no FP8 weights with unquantized inputs
+        options.format = "compressed-tensors";  // the other format does not support FP8 weights with unquantized inputs
         options.weights_only = true;
         EXPECT_GT(value(quantize(options, {})).quantized_tensors, 0);
     });
 }
 
-// Scales that calibrate() found lead to the weights of a job that calibrates by itself.
+// Scales returned by calibrate() give the same weights as a job that calibrates itself.
 TEST(Jobs, CalibrateReturnsTheScalesThatQuantizeStores) {
     Bed bed;
     silently([&] {
@@ -233,7 +233,8 @@ TEST(Jobs, ServeAnswersUntilItIsStopped) {
     });
 }
 
-// A stop in any phase: an error of kind cancelled, no output; with `resume`, the bytes of an uninterrupted job.
+// A stop in any phase gives an error of kind cancelled and no output; with `resume`, the bytes equal those of an
+// uninterrupted job.
 TEST(Jobs, AStoppedQuantizationIsContinuedToTheSameBytes) {
     Bed bed;
     value(quantize(bed.calibrated("whole"), {}));
@@ -285,7 +286,8 @@ TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
         EXPECT_FALSE(fs::exists(bed.at(out))) << out;
 }
 
-// Nothing of a job is left in the process: the same bytes alone, after an error, after a stop, and next to other jobs.
+// A job leaves no state in the process: the bytes are the same alone, after an error, after a stop, and next to other
+// jobs.
 TEST(Jobs, RunOneAfterTheOtherAndAtTheSameTime) {
     Bed bed;
     value(quantize(bed.calibrated("alone"), {}));
@@ -299,7 +301,7 @@ TEST(Jobs, RunOneAfterTheOtherAndAtTheSameTime) {
     silently([&] {
         constexpr int count = 3;
         std::vector<Heard> heards(count);
-        heards[1].stop_in = "quantize";  // a stop of one job is none of the others
+        heards[1].stop_in = "quantize";  // the stop of one job does not affect the others
         std::vector<std::string> errors(count);
         std::vector<std::thread> threads;
         for (int i = 0; i < count; ++i)

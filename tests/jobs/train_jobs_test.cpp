@@ -1,4 +1,4 @@
-// Training and RL called as a library: they report through hooks, print nothing, stop on request and continue to the
+// Training and RL called as a library: they report through hooks, print nothing, stop on request, and continue with the
 // same bits.
 #include "jobs/bed.h"
 #include "nibble/reinforce.h"
@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// A text for the config and what a run said.
+// The text of a config, and everything that a run reports.
 class TrainJobs : public ::testing::Test {
 protected:
     void SetUp() override {

@@ -1,5 +1,5 @@
 // config.json as transformers 4 and 5 write it (tests/data/configs, made by tests/peers/make_config_samples.py): every
-// reader of a field sees one value, whatever the spelling.
+// reader of a field gets the same value, whatever the spelling.
 #include "architecture/canonical_config.h"
 #include "architecture/config_json.h"
 #include "architecture/model_config.h"
@@ -19,7 +19,7 @@ Json sample(const std::string& family, int version) {
     return config.ok() ? *config : Json();
 }
 
-// "v4", "v5", and "mixed": all keys of both.
+// Returns "v4", "v5", and "mixed" with all keys of both.
 std::map<std::string, Json> spellings_of_family(const std::string& family) {
     const Json v4 = sample(family, 4), v5 = sample(family, 5);
     Json mixed = v5;
@@ -28,7 +28,7 @@ std::map<std::string, Json> spellings_of_family(const std::string& family) {
     return {{"v4", v4}, {"v5", v5}, {"mixed", mixed}};
 }
 
-// What the forward pass reads.
+// Returns the fields that the forward pass reads.
 Json fields_that_matter(const Json& config) {
     const auto canonical = canonical_config(config);
     EXPECT_TRUE(canonical.ok()) << canonical.error().message();
@@ -42,7 +42,7 @@ Json fields_that_matter(const Json& config) {
     return fields;
 }
 
-// The JSON text with keys in alphabetical order: files order the members of rope_parameters differently.
+// Returns the JSON text with sorted keys, because files order the members of rope_parameters differently.
 std::string sorted_text(const Json& json) { return nlohmann::json::parse(json.dump()).dump(); }
 
 std::vector<float> logits_of(const Json& config) {
@@ -57,7 +57,7 @@ std::vector<float> logits_of(const Json& config) {
     return model.ok() ? all_logits(*model, {text}) : std::vector<float>();
 }
 
-// The header of the GGUF file, or why there is none.
+// Returns the header of the GGUF file, or the error.
 std::string gguf_of(const Json& config) {
     const auto checkpoint = random_checkpoint(config);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message();
@@ -88,7 +88,7 @@ TEST_P(ConfigSpellings, BothSpellingsGiveOneValueInEveryReader) {
     }
 }
 
-// The file that nibble writes has the spelling of the file that it read.
+// nibble writes files in the spelling of the file that it read.
 TEST_P(ConfigSpellings, TheWrittenConfigIsTheOneThatWasRead) {
     for (const int version : {4, 5}) {
         const std::string text = read_file(test_data(fmt::format("configs/{}.v{}.json", GetParam(), version)));
@@ -98,7 +98,7 @@ TEST_P(ConfigSpellings, TheWrittenConfigIsTheOneThatWasRead) {
     }
 }
 
-// A field left out has the default of transformers' class: an empty configuration is the class's own.
+// An absent field has the default of transformers' class, so an empty configuration equals the class's own.
 TEST_P(ConfigSpellings, AMissingFieldHasTheDefaultOfTheClass) {
     const Json defaults = config_defaults(GetParam());
     ASSERT_TRUE(defaults.is_object());
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ConfigSpellings,
 
 struct Contradiction {
     const char* family;
-    const char* added;     // to the family's sample of version 5
+    const char* added;     // merged into the family's sample of version 5
     const char* names[2];  // both must be in the message
 };
 

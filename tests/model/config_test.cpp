@@ -1,4 +1,4 @@
-// config.json: every architecture's sample, both spellings, and that nothing that might matter is passed over.
+// config.json: the sample of every architecture, in both spellings; no field that may matter is ignored.
 #include "architecture/model_config.h"
 #include "model/cpu/rope.h"
 
@@ -37,7 +37,7 @@ TEST(ModelConfig, AnUnknownFieldIsAnErrorThatNamesIt) {
     Json config = small_llama();
     config["attn_temperature_tuning"] = true;
     EXPECT_NE(error_of(config).find("'attn_temperature_tuning' is true"), std::string::npos);
-    config["attn_temperature_tuning"] = nullptr;  // absent
+    config["attn_temperature_tuning"] = nullptr;  // counts as absent
     EXPECT_TRUE(model_config(config).ok());
     for (const char* harmless : {"torch_dtype", "dtype", "use_cache", "initializer_range", "pretraining_tp"}) {
         config[harmless] = "x";
@@ -67,7 +67,7 @@ TEST(ModelConfig, ValuesOfTheWrongKindAreErrors) {
     }
 }
 
-// Lists of tensor names grow with this number, which a file states.
+// Lists of tensor names grow with this number, which comes from a file.
 TEST(ModelConfig, TheNumberOfExpertsIsBounded) {
     int tried = 0;
     for (const auto& folder : std::filesystem::directory_iterator(test_data("golden/models"))) {
@@ -107,8 +107,8 @@ TEST(ModelConfig, RopeInBothSpellings) {
     EXPECT_TRUE(model_config(bad).ok());
 }
 
-// transformers 5.23, rope_parameters {yarn, theta 1e6, factor 4, original 32768}, head_dim 128: made by
-// tests/oracles/rope_frequencies.py.
+// Made by tests/oracles/rope_frequencies.py with transformers 5.23: rope_parameters {yarn, theta 1e6, factor 4,
+// original 32768}, head_dim 128.
 TEST(ModelConfig, YarnFrequenciesEqualTransformers) {
     Json config = small_llama();
     config["head_dim"] = 128;
@@ -121,7 +121,7 @@ TEST(ModelConfig, YarnFrequenciesEqualTransformers) {
     const auto f = rope_frequencies(rope);
     ASSERT_EQ(f.size(), 64u);
     EXPECT_EQ(f[0], 1.0f);
-    // Pairs below the ramp are untouched, above it divided by the factor.
+    // Pairs below the ramp are unchanged, those above it are divided by the factor.
     for (int i = 0; i < 64; ++i) {
         const double plain = std::pow(1e6, -i / 64.0);
         if (i <= 23) {
@@ -200,7 +200,7 @@ TEST(ModelConfig, EveryGoldenConfigIsKnown) {
     }
 }
 
-// Whatever stands in a field: a model or one line, and no loop or division that a file can steer.
+// Any value of any field gives a model or a one-line error; no field can cause an endless loop or a division by zero.
 TEST(ModelConfig, AnyValueOfAnyFieldIsAModelOrAnError) {
     const std::filesystem::path root = test_data("golden/models");
     const std::vector<Json> values{nullptr,

@@ -1,6 +1,6 @@
-// Every family that the engine runs beyond those of golden/models, on a tiny reference model: logits of transformers,
-// equal bits in any chunking, a description that lists the checkpoint's tensors, and gradients that are the slopes of
-// the loss.
+// Every family that the engine supports in addition to those of golden/models, on a tiny reference model: logits of
+// transformers, equal bits for any chunking, a description that lists the checkpoint's tensors, and gradients that
+// equal the slopes of the loss.
 #include "architecture/tensor_list.h"
 #include "model/cpu/backward.h"
 #include "model/models.h"
@@ -13,7 +13,7 @@
 namespace nibble::test {
 namespace {
 
-// Unpacks golden/families.tar.gz once for the program.
+// Unpacks golden/families.tar.gz once per process.
 const std::filesystem::path& family_root() {
     static const TempDir folder;
     static const bool unpacked = [] {
@@ -46,7 +46,7 @@ struct FamilyGradients : GradientSink {
     std::map<std::string, std::vector<float>> sums;
 };
 
-// Mean cross-entropy of the next tokens, in FP64.
+// Returns the mean cross-entropy of the next tokens in FP64.
 double loss_of(const Model& model, const std::vector<std::vector<int32_t>>& texts) {
     const std::vector<float> logits = all_logits(model, texts);
     const auto vocab = static_cast<size_t>(model.config().vocab);
@@ -140,7 +140,7 @@ TEST_P(Families, TheDescriptionListsTheTensors) {
     EXPECT_EQ(list, have);
 }
 
-// Every parameter in turn moves along its gradient, which changes the loss by the gradient's norm times the way.
+// Each parameter is moved along its gradient; the loss must change by the gradient's norm times the distance.
 TEST_P(Families, GradientsAreSlopesOfTheLoss) {
     ThreadPool pool(2);
     const auto checkpoint = open_checkpoint(folder());
@@ -163,7 +163,7 @@ TEST_P(Families, GradientsAreSlopesOfTheLoss) {
             sum.sums[config->embedding][i] += sum.sums["lm_head.weight"][i];
     size_t moved = 0;
     for (const TensorEntry& t : tensor_list(*config)) {
-        if (!sum.sums.contains(t.name)) continue;  // an expert without tokens, a bias of a router's choice
+        if (!sum.sums.contains(t.name)) continue;  // an expert without tokens, or the bias of a router's choice
         const std::vector<float>& g = sum.sums[t.name];
         const auto id = (*parameters)->id(t.name);
         ASSERT_TRUE(id.ok());
@@ -173,7 +173,7 @@ TEST_P(Families, GradientsAreSlopesOfTheLoss) {
         double g2 = 0, w2 = 0;
         for (size_t i = 0; i < g.size(); ++i) g2 += double{g[i]} * g[i], w2 += double{before[i]} * before[i];
         if (g2 == 0) continue;
-        // The loss jumps if a router chooses another expert; a smaller difference avoids that.
+        // The loss is discontinuous where a router changes its choice, so several distances are tried.
         double slope = 0, bound = 0;
         for (const double share : {1e-4, 2e-5}) {
             const double way = share * std::sqrt(w2 / g2);
@@ -195,7 +195,7 @@ TEST_P(Families, GradientsAreSlopesOfTheLoss) {
     EXPECT_GT(moved, config->blocks.size() * 3);
 }
 
-// Mistral 3 is the name of two text models inside a multimodal one; the inner model_type says which.
+// Mistral 3 is the name of two text models inside a multimodal one; the inner model_type distinguishes them.
 TEST(MultimodalFamilies, TheTextPartSaysWhichFamilyItIs) {
     const auto text = open_checkpoint(family_root() / "ministral3")->config();
     const Json config{{"model_type", "mistral3"}, {"text_config", text}, {"vision_config", Json::object()}};

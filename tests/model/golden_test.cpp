@@ -1,4 +1,5 @@
-// Logits against transformers' (FP32): tests/oracles made none of these numbers, see the golden set's README.
+// Compares logits with those of transformers (FP32). The numbers are not made by tests/oracles; see the golden set's
+// README.
 #include "model/models.h"
 
 namespace nibble::test {
@@ -23,7 +24,7 @@ Expected read_expected(const std::filesystem::path& path, std::string_view tenso
     return e;
 }
 
-// Largest difference as a share of the largest logit.
+// Returns the largest difference relative to the largest logit.
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
     if (a.size() != b.size()) return INFINITY;
     double difference = 0, largest = 0;
@@ -35,7 +36,7 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
     return difference / largest;
 }
 
-// The same per row of `vocab` logits, ascending: a router that chooses another expert changes whole rows.
+// Returns the same per row of `vocab` logits, ascending: a router that chooses another expert changes whole rows.
 std::vector<double> row_differences(const std::vector<float>& a, const std::vector<float>& b, int64_t vocab) {
     double largest = 0;
     for (const float x : b) largest = std::max(largest, std::fabs(double{x}));
@@ -86,7 +87,7 @@ TEST_P(Golden, LogitsEqualTransformers) {
 Case model(const std::string& name, const std::string& tensor = "logits") {
     return {"models/" + name, "models/" + name + "/expect.safetensors", tensor};
 }
-// BF16 moves routing scores by more than the margin between two experts now and then; transformers' own BF16 pass does
+// In BF16, routing scores sometimes change by more than the difference of two experts; transformers' own BF16 pass does
 // the same in other rows (golden/README.md).
 Case routed(const std::string& name, const std::string& tensor = "logits") {
     Case c = model(name, tensor);

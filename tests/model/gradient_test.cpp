@@ -1,4 +1,4 @@
-// The backward pass against PyTorch's autograd (golden/models/*/grad.json), and its own properties.
+// Compares the backward pass with PyTorch's autograd (golden/models/*/grad.json), and checks its properties.
 #include "base/json.h"
 #include "model/cpu/backward.h"
 #include "model/models.h"
@@ -23,7 +23,7 @@ public:
     std::map<std::string, std::vector<float>> sums;
 };
 
-// transformers' parameter as a list of ours: experts are fused there, gate rows before up rows.
+// Lists nibble's tensors for a parameter of transformers, which fuses experts, with gate rows before up rows.
 class Parameters {
 public:
     Parameters(const ModelConfig& config, const Sum& sum) : config_(config), sums_(sum.sums) {}
@@ -74,7 +74,7 @@ TEST_P(Backward, GradientsEqualAutograd) {
     ThreadPool pool(2);
     auto config = model_config(*checkpoint);
     ASSERT_TRUE(config.ok()) << config.error().message();
-    for (BlockConfig& block : config->blocks)  // transformers' PyTorch path clamps dt; so do these gradients
+    for (BlockConfig& block : config->blocks)  // transformers' PyTorch path clamps dt, and so do these gradients
         if (auto* mamba = std::get_if<MambaConfig>(&block.mixer)) mamba->dt_min = 0.001f;
     const WeightOptions weights{.compute = Compute::f32};
     WeightSource ends(*checkpoint, weights, pool, WeightSource::Mode::load);
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Backward,
                          testing::Values("llama", "llama-rope3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
                                          "deepseek_v3", "nemotron_h"));
 
-// What an observer saw of every linear, as one number per row and linear.
+// An observer that records one number per row and linear.
 class Rows : public Observer {
 public:
     Status input(const Linear& linear, const float* x, int64_t rows, int64_t cols,
@@ -139,7 +139,7 @@ private:
     const Linear* last_ = nullptr;
 };
 
-// Threads, batches and which blocks keep their inputs do not show in any gradient.
+// Gradients do not depend on threads, batches, or which blocks keep their inputs.
 TEST(Backward, PartitionsDoNotShow) {
     const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"qwen3_moe", "nemotron_h", "deepseek_v3"}) {
@@ -174,7 +174,7 @@ TEST(Backward, PartitionsDoNotShow) {
     }
 }
 
-// With Compute::bf16 the forward values are rounded and the gradients are not: they stay near those of FP32.
+// With Compute::bf16, forward values are rounded but gradients are not; they stay close to those of FP32.
 TEST(Backward, Bf16StaysNearF32) {
     const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"llama", "qwen3", "deepseek_v3"}) {
@@ -205,7 +205,7 @@ TEST(Backward, Bf16StaysNearF32) {
     }
 }
 
-// Labels drawn from the model have the model's own distribution: the mean of p - onehot over draws vanishes.
+// Labels drawn from the model follow its distribution: the mean of p - onehot over the draws tends to zero.
 TEST(Backward, SampledLabelsFollowTheModel) {
     const std::filesystem::path root = test_data("golden/models");
     ThreadPool pool(2);
@@ -225,7 +225,7 @@ TEST(Backward, SampledLabelsFollowTheModel) {
     for (int64_t v = 0; v < vocab; ++v) {
         double mean = 0, p = 0;
         for (int64_t i = 0; i < draws; ++i) mean += g[i * vocab + v] / double(draws);
-        for (int64_t i = 0; i < draws && p <= 0; ++i) p = g[i * vocab + v];  // a row in which v was not drawn
+        for (int64_t i = 0; i < draws && p <= 0; ++i) p = g[i * vocab + v];  // uses a row in which v was not drawn
         EXPECT_NEAR(mean, 0, 5 * std::sqrt(p * (1 - p) / double(draws))) << v;
     }
 }

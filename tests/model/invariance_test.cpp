@@ -1,4 +1,4 @@
-// The bits of a token's logits depend on the weights and the tokens before it, on nothing else.
+// The bits of a token's logits depend only on the weights and the tokens before it.
 #include "model/models.h"
 
 #include <random>
@@ -23,7 +23,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-// Logits of all rows of `text`, fed to a sequence in pieces whose sizes `chunks` repeats.
+// Returns the logits of all rows of `text`, processed in pieces whose sizes repeat `chunks`.
 std::vector<float> in_chunks(const Model& model, KvPool& pool, const std::vector<int32_t>& text,
                              const std::vector<int64_t>& chunks) {
     Sequence sequence = pool.sequence();
@@ -87,7 +87,7 @@ TEST_P(Invariance, CompanyDoesNotShow) {
     const int64_t vocab = model.config().vocab;
     const auto kv = make_pool(model, 64 * 128);
     for (const int64_t company : {2, 5, 16, 64}) {
-        // Prompts of different lengths, then a token each, decoded together; the same alone.
+        // Decodes prompts of different lengths, then one token each, together and alone.
         std::vector<std::vector<int32_t>> texts;
         std::vector<Sequence> sequences;
         for (int64_t i = 0; i < company; ++i) {
@@ -137,7 +137,7 @@ TEST_P(Invariance, AForkContinuesAsItsOriginal) {
         ASSERT_TRUE(model.forward(Batch({{&first, std::span(text).first(prefix), 1 << 20}}), {}).ok());
         auto fork = first.fork();
         ASSERT_TRUE(fork.ok());
-        // The original goes elsewhere first: the fork must not see it.
+        // The original sequence continues differently first; the fork must not be affected.
         const std::vector<int32_t> other = random_text(3, vocab, 5);
         std::vector<float> ignored(size_t(3 * vocab)), logits((130 - prefix) * size_t(vocab));
         ASSERT_TRUE(model.forward(Batch({{&first, other, 0}}), ignored).ok());

@@ -1,5 +1,5 @@
-// A checkpoint in memory of any config that the engine reads: every tensor that the config's blocks ask for, prediction
-// layers too, with random weights.
+// A checkpoint in memory with random weights for any config that the engine reads: every tensor of the config's blocks,
+// including prediction layers.
 #pragma once
 
 #include "architecture/model_config.h"
@@ -10,7 +10,7 @@
 
 namespace nibble::test {
 
-// add(name, shape): once for every tensor, in order.
+// Calls add(name, shape) once for every tensor, in order.
 class ModelTensors {
 public:
     using Add = std::function<void(const std::string& name, std::vector<int64_t> shape)>;
@@ -90,7 +90,7 @@ private:
     Add add_;
 };
 
-// Weights such that every part of the model has a say.
+// Returns weights with which every part of the model affects the output.
 inline std::shared_ptr<MemoryCheckpoint> made_up_model(const Json& config) {
     const auto model = model_config(config);
     if (!model.ok()) throw std::runtime_error(model.error().message());
@@ -107,8 +107,9 @@ inline std::shared_ptr<MemoryCheckpoint> made_up_model(const Json& config) {
     return checkpoint;
 }
 
-// The same, but blocks add `say` of what they would to the residual stream, and prediction layers take the embedding of
-// the token alone: what follows a token, and what they guess, is nearly a function of that token, for 0 the same one.
+// Like made_up_model(), but blocks add only `say` times their output to the residual stream, and prediction layers only
+// use the token's embedding. The next token, and the drafted one, is then nearly a function of the current token; for 0
+// it is the same function.
 inline std::shared_ptr<MemoryCheckpoint> agreeing_model(const Json& config, float say) {
     auto checkpoint = made_up_model(config);
     const auto model = model_config(config);
@@ -125,7 +126,7 @@ inline std::shared_ptr<MemoryCheckpoint> agreeing_model(const Json& config, floa
     return checkpoint;
 }
 
-// Small models of both families with one prediction module. Their widths suit the kernels of a GPU, too.
+// Small models of both families with one prediction module. Their widths are supported by GPU kernels, too.
 inline Json predicting_deepseek() {
     return {{"model_type", "deepseek_v3"},
             {"vocab_size", 256},

@@ -1,4 +1,4 @@
-// A checkpoint in memory: what a test says is in it.
+// A checkpoint in memory with tensors that a test adds.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -15,7 +15,7 @@ class MemoryCheckpoint : public Checkpoint {
 public:
     explicit MemoryCheckpoint(Json config) : config_(std::move(config)) {}
 
-    // BF16 numbers around `mean`.
+    // Adds a tensor of random BF16 numbers around `mean`.
     void add(const std::string& name, std::vector<int64_t> shape, float deviation = 0.05f, float mean = 0.0f) {
         CheckpointTensor t;
         t.name = name;
@@ -27,7 +27,7 @@ public:
         data_.emplace_back(codes);
         tensors_.push_back(std::move(t));
     }
-    // A llama-like model's tensors, read off the config.
+    // Adds the tensors of a llama-like model according to the config.
     void add_llama() {
         const auto get = [&](const char* key) { return config_.at(key).get<int64_t>(); };
         const int64_t hidden = get("hidden_size"), heads = get("num_attention_heads"), dim = get("head_dim");

@@ -1,4 +1,4 @@
-// Loading what does not fit, running what is not finite, sequences and their memory.
+// Errors of loading inconsistent checkpoints and running models with NaNs; sequences and their memory.
 #include "model/memory_checkpoint.h"
 #include "model/models.h"
 
@@ -172,7 +172,7 @@ TEST(Sequences, WindowsFreeTheirPages) {
     std::vector<int32_t> text;
     for (int i = 0; i < 400; ++i) text.push_back(i * 7 % 48);
     const auto whole = all_logits(*model, {text});
-    // Room for 192 tokens is enough for any length in small chunks.
+    // Memory for 192 tokens is sufficient for texts of any length in small chunks.
     const auto kv = make_pool(*model, 192);
     for (const size_t chunk : {1u, 50u, 64u}) {
         Sequence s = kv->sequence();
@@ -187,7 +187,7 @@ TEST(Sequences, WindowsFreeTheirPages) {
         EXPECT_EQ(logits, whole) << "chunks of " << chunk;
         EXPECT_GE(kv->free_pages(), 3) << "old pages were kept";
     }
-    // And the window matters: without it the last logits are others.
+    // The window has an effect: without it the last logits differ.
     const auto all = Model::load(small_checkpoint(), {}, pool);
     ASSERT_TRUE(all.ok());
     EXPECT_NE(all_logits(*all, {text}), whole);

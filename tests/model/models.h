@@ -19,7 +19,7 @@ inline std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::
     return checkpoint.ok() ? *std::move(checkpoint) : nullptr;
 }
 
-// The rows of `input_ids` in an expect.safetensors.
+// Returns the rows of `input_ids` in an expect.safetensors.
 inline std::vector<std::vector<int32_t>> golden_texts(const std::filesystem::path& path) {
     std::vector<std::vector<int32_t>> texts;
     const auto file = SafetensorsFile::open(path);
@@ -37,7 +37,7 @@ inline std::vector<std::vector<int32_t>> golden_texts(const std::filesystem::pat
     return texts;
 }
 
-// Logits of every row of whole texts, one segment each.
+// Returns the logits of every row of whole texts, one segment each.
 inline std::vector<float> all_logits(const LanguageModel& model, const std::vector<std::vector<int32_t>>& texts) {
     std::vector<Segment> segments;
     for (const auto& text : texts) segments.push_back({nullptr, text, 0});

@@ -1,5 +1,6 @@
-// Small models against transformers, for what the golden set lacks: gemma3, sliding windows, linear and yarn rotary
-// scaling, biases everywhere. tests/oracles/engine_peer.py wrote the numbers; weights follow from the tensors' names.
+// Compares small models with transformers for features that the golden set lacks: gemma3, sliding windows, linear and
+// yarn rotary scaling, biases everywhere. tests/oracles/engine_peer.py computed the numbers; weights are derived from
+// tensor names.
 #include "model/memory_checkpoint.h"
 #include "model/models.h"
 

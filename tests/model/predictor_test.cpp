@@ -1,5 +1,5 @@
-// Layers for multi-token prediction: found in config.json, their logits against numpy's (tests/oracles/mtp_peer.py),
-// and what a checkpoint must have for them.
+// Layers for multi-token prediction: their description in config.json, their logits compared with numpy
+// (tests/oracles/mtp_peer.py), and required tensors.
 #include "model/made_up_model.h"
 #include "model/models.h"
 
@@ -43,7 +43,7 @@ Result<Model> load_predicting(std::shared_ptr<const Checkpoint> checkpoint, Thre
     return Model::load(std::move(checkpoint), options, pool);
 }
 
-// A text in pieces of several lengths, then drafts: each row on what the one before made of its own.
+// Processes a text in pieces of several lengths, then drafts; each draft row uses the output of the one before.
 TEST(Predictor, LogitsEqualNumpys) {
     const auto json = read_json_file(test_data("mtp_peers.json"));
     ASSERT_TRUE(json.ok()) << json.error().message();
@@ -98,7 +98,7 @@ TEST(Predictor, LogitsEqualNumpys) {
         }
 }
 
-// predict() is the predictor over the states of the last batch, and a token of each wanted row.
+// predict() equals the predictor applied to the states of the last batch, and chooses a token for each wanted row.
 TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
     ThreadPool threads(2);
     for (const Json& config : {predicting_deepseek(), predicting_nemotron(), predicting_qwen3_5()}) {
@@ -127,7 +127,7 @@ TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
                                     .position = at}});
                 EXPECT_TRUE(model->predict(batch, places, false, requests, chosen).ok());
                 guesses.assign(1, chosen[0].id);
-                for (int draft = 0; draft < 3; ++draft) {  // on its own states
+                for (int draft = 0; draft < 3; ++draft) {  // applied to its own outputs
                     EXPECT_TRUE(s.reserve(draft + 1).ok());
                     const int32_t token = chosen[0].id, place = 0;
                     const Batch more({{.sequence = &s, .tokens = {&token, 1}, .position = at + piece + draft}});

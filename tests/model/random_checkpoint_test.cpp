@@ -1,4 +1,4 @@
-// Random checkpoints are whole models: every tensor that the config asks for, and no other.
+// Random checkpoints are complete models: they have exactly the tensors of the config.
 #include "checkpoint/random_checkpoint.h"
 
 #include "model/cpu/model.h"
@@ -25,7 +25,7 @@ TEST(RandomCheckpoint, EveryShapeIsAModel) {
         }
 }
 
-// A CPU reads whole matrices where a GPU's loader reads panels: both must see one model.
+// A CPU reads whole matrices and a GPU's loader reads panels; both must get the same values.
 TEST(RandomCheckpoint, RowsAreTheSameInAnyPiece) {
     for (const char* format : {"bf16", "nvfp4", "fp8_block128", "mxfp8"}) {
         const auto opened = random_checkpoint({.shape = "llama-8b", .format = format, .layers = 1});

@@ -1,5 +1,5 @@
-// The choice of experts against a plain reading of its definition, ties and groups included, and its gradient against
-// differences.
+// Compares the choice of experts with a direct implementation of its definition, including ties and groups, and its
+// gradient with differences.
 #include "model/cpu/router.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Choice {
     std::vector<double> weights;
 };
 
-// In FP64, by sorting.
+// Computes the choice in FP64 by sorting.
 Choice expected(const MoeConfig& c, const std::vector<float>& logits, const std::vector<float>& bias) {
     std::vector<double> p(logits.begin(), logits.end());
     double sum = 0;
@@ -93,7 +93,7 @@ TEST(Router, TiesGoToTheLowerIndex) {
     }
 }
 
-// Scores that are no numbers still give experts that exist; the block that follows reports them.
+// With NaN scores the chosen experts still exist; the next block reports the NaNs.
 TEST(Router, NanChoosesValidExperts) {
     for (const MoeConfig& c : configs()) {
         std::vector<float> logits(c.experts, std::numeric_limits<float>::quiet_NaN()), weights(c.top_k);
@@ -140,7 +140,7 @@ TEST(Router, GradientIsThatOfTheWeights) {
             std::vector<float> up = logits, down = logits;
             up[e] += h, down[e] -= h;
             const double difference = (loss(up) - loss(down)) / (double{up[e]} - double{down[e]});
-            if (std::isnan(difference)) continue;  // the choice itself changes here
+            if (std::isnan(difference)) continue;  // the choice itself changes at this point
             EXPECT_NEAR(d_logits[e], difference, 2e-5) << e;
         }
     }

@@ -1,4 +1,4 @@
-// Bookkeeping of pages and states over memory that is not the host's own: what is asked of it, and when.
+// Bookkeeping of pages and states with a fake memory that records all calls.
 #include "model/sequence.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ struct Calls {
     int64_t bytes = 0, zeroed = 0, copied = 0;
 };
 
-// Memory that counts.
+// Memory that counts calls.
 class CountingMemory : public StateMemory {
 public:
     CountingMemory(int64_t bytes, Calls& calls) : memory_(size_t(bytes + alignment)), calls_(calls) {}
@@ -47,7 +47,7 @@ std::unique_ptr<KvPool> counting_pool(std::vector<StateLayout> layouts, int64_t 
     return *std::move(pool);
 }
 
-// Two blocks with pages of 100 and 200 bytes, one with 10 numbers between tokens.
+// Two blocks with pages of 100 and 200 bytes, and one with 10 state values.
 const std::vector<StateLayout> layouts{{.page_bytes = 100}, {.floats = 10}, {.page_bytes = 200}};
 
 TEST(KvPool, PagesAreOfTheLargestBlockAndStatesFollowThem) {

@@ -1,4 +1,5 @@
-// AWQ over whole models: folding is the models' own algebra, and the search finds scales that were hidden in a model.
+// AWQ on whole models: folding does not change the computed function, and the search finds scales that were hidden in a
+// model.
 #include "quant/awq_search.h"
 
 #include "model/models.h"
@@ -56,7 +57,7 @@ std::filesystem::path model_path(const std::string& name) {
     return name == "chat" ? test_data(name) : test_data("golden/models") / name;
 }
 
-// Random powers of two for every group, equal within classes.
+// Returns random powers of two for every group, equal within classes.
 Folds random_folds(const Checkpoint& source, const Plan& plan, const ModelConfig& config) {
     auto groups = awq_groups(plan, config, source.tensors());
     EXPECT_TRUE(groups.ok()) << groups.error().message();
@@ -92,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Models, AwqFolds,
                          testing::Values("chat", "llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3",
                                          "nemotron_h"));
 
-// A model whose inputs are badly scaled, made of a good one: AWQ on it loses less than the maximum does.
+// A good model is changed so that its inputs are badly scaled; AWQ must lose less on it than scales of maxima.
 TEST(AwqSearch, UndoesLoudChannels) {
     ThreadPool pool(2);
     const auto source = open_checkpoint(test_data("chat"));

@@ -19,7 +19,7 @@ struct Case {
     Matrix weight{DType::bf16, n, k};
     std::vector<float> x = std::vector<float>(rows * k), mean = std::vector<float>(k);
 
-    // Channel 3 of the inputs is `loud` times the others.
+    // Channel 3 of the inputs is `loud` times as large as the others.
     explicit Case(float loud) {
         std::mt19937 random(3);
         std::normal_distribution<float> normal;
@@ -77,8 +77,7 @@ TEST(AwqLite, ScalesFollowTheFormula) {
     for (size_t j = 0; j < s.size(); ++j) EXPECT_NEAR(found->scale[j], s[j] / middle, 1e-5 * s[j] / middle);
 }
 
-// A weight in two parts that share the input, with half of the columns tied in pairs, and scales that are powers of
-// two.
+// A weight in two parts that share the input; half of the columns are tied in pairs, and scales are powers of two.
 TEST(AwqLite, TiesAndPowersOfTwoAndParts) {
     const Case c(8);
     std::vector<int32_t> classes;

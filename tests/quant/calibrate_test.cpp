@@ -1,4 +1,4 @@
-// Calibration with gradients on a small model: what decides its results and what does not.
+// Calibration with gradients on a small model: which settings affect its results, and which do not.
 #include "quant/calibrate.h"
 
 #include "quant/recipe.h"

@@ -1,4 +1,4 @@
-// The job between real files: memory, and a disk that fills up.
+// The job with real files: memory use, and a full disk.
 #include "quant/meter.h"
 
 #include "io/journal.h"
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A model folder whose weights are holes in a file: zeros that take no space.
+// Writes a model folder whose weights are holes in a file: zeros that occupy no space.
 void write_sparse_model(const fs::path& folder, const std::vector<std::pair<std::string, DType>>& tensors, int64_t rows,
                         int64_t cols) {
     fs::create_directories(folder);
@@ -56,7 +56,7 @@ struct Job {
 
 TEST(JobOnDisk, MemoryStaysFarBelowTheLargestTensor) {
     TempDir dir;
-    // 512 MiB each. F16 is widened, BF16 is used where it lies.
+    // 512 MiB each. F16 is widened; BF16 is used in place.
     write_sparse_model(
         dir / "model",
         {{"model.layers.0.mlp.up_proj.weight", DType::f16}, {"model.layers.0.mlp.gate_proj.weight", DType::bf16}},
@@ -75,7 +75,7 @@ TEST(JobOnDisk, MemoryStaysFarBelowTheLargestTensor) {
     ASSERT_TRUE((*out)->finish().ok());
 }
 
-// A small file system of its own.
+// A small file system for one test.
 class TinyDisk {
 public:
     explicit TinyDisk(const fs::path& at, const char* size) : at_(at) {
@@ -124,7 +124,7 @@ TEST(JobOnDisk, AFullDiskEndsTheJobAndAResumeFinishesIt) {
     {
         auto out = job.open(on_disk, ExportMode::create);
         ASSERT_TRUE(out.ok()) << out.error().message();
-        // The weights have their space reserved; the journal needs five pages and gets three.
+        // The space of the weights is allocated; the journal needs five pages and gets three.
         disk.fill(ballast);
         fs::resize_file(ballast, fs::file_size(ballast) / 4096 * 4096 - 3 * 4096);
         const auto report = run_quantize(*job.source, job.plan, job.options, **out, pool, {});

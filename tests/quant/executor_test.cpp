@@ -11,7 +11,7 @@
 namespace nibble::test {
 namespace {
 
-// Stages with the given numbers of tasks; checks the promises of the interface as it goes.
+// A unit with the given numbers of tasks per stage; checks the guarantees of the interface.
 class Work : public UnitWork {
 public:
     struct Shared {
@@ -101,7 +101,7 @@ TEST(Executor, ReturnsTheErrorOfTheLowestUnitAndFinishesThoseBeforeIt) {
         const auto end = run_units(
             pool, 100,
             [&](int64_t unit) {
-                // Unit 21 fails at once, 20 late: 20 must win.
+                // Unit 21 fails at once, unit 20 late; the error of 20 must be returned.
                 const int64_t fails_in = unit == 20 ? 3 : unit == 21 ? 0 : unit > 21 && unit % 2 ? 1 : -1;
                 return std::make_unique<Work>(shared, unit, std::vector<int64_t>{3, 4, 5, 6}, fails_in);
             },
@@ -152,7 +152,7 @@ TEST(Executor, NothingToDoIsDone) {
     EXPECT_EQ(*end, RunEnd::finished);
 }
 
-// Throws, as a vector without memory does.
+// Throws as a vector without memory does.
 class Thrower : public UnitWork {
 public:
     explicit Thrower(bool in_stage) : in_stage_(in_stage) {}

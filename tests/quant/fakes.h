@@ -1,4 +1,4 @@
-// A checkpoint and an export in memory, with faults on request, and small plans to run over them.
+// A checkpoint and an export in memory with optional faults, and small plans for them.
 #pragma once
 
 #include "checkpoint/export.h"
@@ -13,16 +13,16 @@ namespace nibble::test {
 
 class FakeCheckpoint : public Checkpoint {
 public:
-    FakeCheckpoint();  // a temporary folder with one file that every tensor says it is in
+    FakeCheckpoint();  // creates a temporary folder with one file that all tensors name
 
-    // Deterministic weights from the name; heavy-tailed, with zero blocks and one large value.
+    // Adds weights that depend only on the name: heavy-tailed, with zero blocks and one large value.
     void add(const std::string& name, std::vector<int64_t> shape, DType dtype = DType::bf16);
     void add_plain(const std::string& name, std::vector<int64_t> shape, DType dtype, std::span<const uint8_t> bytes);
-    CheckpointTensor& tensor(const std::string& name);  // to change what it says
+    CheckpointTensor& tensor(const std::string& name);  // for tests that change it
     QuantMatrix& matrix(const std::string& name);
     void remove(const std::string& name);
     void add_quantized(const std::string& name, QuantMatrix matrix, std::optional<float> input_scale = std::nullopt);
-    void set(const std::string& name, int64_t index, float value);  // one element of a plain float tensor
+    void set(const std::string& name, int64_t index, float value);  // sets one element of a plain float tensor
     std::filesystem::path file() const { return dir_ / "weights"; }
 
     const std::filesystem::path& path() const override { return dir_.path(); }
@@ -52,7 +52,7 @@ struct Stored {
     std::vector<float> float_scales;
     float tensor_scale = -1;
     std::optional<float> input_scale;
-    std::vector<int> row_writes;  // how often each row was written
+    std::vector<int> row_writes;  // number of writes of each row
     bool operator==(const Stored& o) const {
         return codes == o.codes && block_scales == o.block_scales && plain == o.plain &&
                float_scales == o.float_scales && tensor_scale == o.tensor_scale && input_scale == o.input_scale;
@@ -74,26 +74,26 @@ public:
 
     std::vector<ExportTensor> tensors;
     std::vector<Stored> stored;
-    std::atomic<int64_t> writes{0};         // calls so far
+    std::atomic<int64_t> writes{0};         // number of calls so far
     std::atomic<int64_t> fail_at{-1};       // this write and all later ones fail
-    std::function<void(int64_t)> on_write;  // with the number of the call
+    std::function<void(int64_t)> on_write;  // called with the number of the call
 
 private:
     Status begin_write();
     TempDir dir_;
 };
 
-// What was stored, read as a checkpoint again.
+// Reads what was stored as a checkpoint.
 void reopen(const FakeExport& out, FakeCheckpoint& checkpoint);
 
-// A plan over all tensors of `source`: two-dimensional ones whose name ends in "_proj.weight" get `spec`.
+// Returns a plan over all tensors of `source`: two-dimensional ones whose name ends in "_proj.weight" get `spec`.
 Plan plan_for(const FakeCheckpoint& source, const WeightSpec& spec,
               ActivationFormat activation = ActivationFormat::none);
 // Puts the named tensors into one group of the given kind.
 void group(Plan& plan, std::string PlanEntry::*key, const std::vector<std::string>& tensors);
 
-// A small model: an embedding (two panels), norms, q/k/v with a shared scale, gate/up, down, F16 and F32 weights, an
-// empty tensor, and on request a matrix of several panels.
+// Adds a small model: an embedding (two panels), norms, q/k/v with a shared scale, gate/up, down, F16 and F32 weights,
+// an empty tensor, and optionally a matrix of several panels.
 void add_small_model(FakeCheckpoint& source, int layers = 2, bool wide = true);
 Plan small_plan(const FakeCheckpoint& source, const WeightSpec& spec);
 

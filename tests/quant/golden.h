@@ -1,4 +1,4 @@
-// What a golden file's configuration is called here.
+// Maps the name of a golden file's configuration to a recipe of nibble.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ struct GoldenPreset {
     std::string recipe, kv;
 };
 
-// "NVFP4_DEFAULT_CFG+FP8_KV_CFG" -> {"nvfp4", "fp8"}; empty when the configuration needs activations for its weights.
+// Returns {"nvfp4", "fp8"} for "NVFP4_DEFAULT_CFG+FP8_KV_CFG"; no value: the weights depend on activations.
 inline std::optional<GoldenPreset> golden_preset(std::string config) {
     GoldenPreset preset;
     if (const size_t plus = config.find('+'); plus != std::string::npos) {

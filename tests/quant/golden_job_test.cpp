@@ -1,4 +1,4 @@
-// From BF16 folders to ModelOpt folders on disk, every stored byte against what Model Optimizer wrote.
+// Quantizes BF16 folders to ModelOpt folders and compares every stored byte with Model Optimizer's output.
 #include "io/model_files.h"
 #include "quant/golden.h"
 #include "quant/job.h"
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// input_scale, k_scale and v_scale of the golden export, as --input-scales would give them.
+// Returns input_scale, k_scale and v_scale of the golden export, in the form of --input-scales.
 ScaleTable golden_scales(const Json& golden) {
     ScaleTable table{.origin = "golden"};
     for (const Json& t : golden["tensors"]) {
@@ -26,7 +26,7 @@ ScaleTable golden_scales(const Json& golden) {
     return table;
 }
 
-// Tensors that differ from the golden export.
+// Returns the tensors that differ from the golden export.
 std::vector<std::string> differences(const fs::path& out, const Json& golden) {
     const auto files = ModelFiles::open(out);
     if (!files.ok()) return {files.error().message()};
@@ -81,8 +81,7 @@ TEST(GoldenJob, every_export_of_a_tiny_model_is_the_golden_one_byte_for_byte) {
         const auto report = quantize(model, golden, *preset, dir / "out");
         ASSERT_TRUE(report.ok()) << report.error().message();
         EXPECT_FALSE(fs::exists(dir / "out" / ".nibble-journal.jsonl"));
-        // Blocks whose two best losses are closer than FP32 rounding may go either way; each touches a weight and its
-        // scale.
+        // FP32 rounding may decide blocks whose two best losses are almost equal; each affects a weight and its scale.
         const int near = golden.contains("search") ? golden["search"].value("near_ties", 0) : 0;
         const auto differing = differences(dir / "out", golden);
         EXPECT_LE(differing.size(), 2 * static_cast<size_t>(near)) << fmt::format("{}", fmt::join(differing, "\n"));

@@ -1,5 +1,5 @@
-// Plans against what Model Optimizer wrote for the same model and configuration: all of the golden set when it is
-// there, three of them in tests/data/plans always.
+// Compares plans with Model Optimizer's output for the same model and configuration: the whole golden set if it is
+// available, three of them in tests/data/plans always.
 #include "quant/golden.h"
 #include "quant/models.h"
 #include "quant/resolve.h"
@@ -17,20 +17,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What was written for one module.
+// Model Optimizer's output for one module.
 struct Written {
     Format format = Format::none;
     bool input_scale = false;
-    std::string input, scale;  // values as hexadecimal; empty when not stored or not scalar
+    std::string input, scale;  // values in hexadecimal; empty: not stored, or not scalar
 };
 
 struct Case {
     std::string name, recipe, kv;
-    std::string quant_cfg;  // the configuration as Model Optimizer had it, as text; may be empty
+    std::string quant_cfg;  // Model Optimizer's configuration as text; may be empty
     test::TensorList model;
     std::map<std::string, Written> written;        // by module
-    std::set<std::string> kv_scales;               // names of tensors
-    std::optional<std::set<std::string>> exclude;  // absent for mixed precision
+    std::set<std::string> kv_scales;               // tensor names
+    std::optional<std::set<std::string>> exclude;  // no value: mixed precision
     bool fp8_kv = false;
 };
 
@@ -57,7 +57,7 @@ Case golden_case(const fs::path& file, const fs::path& model, const test::Golden
             w.format = scale.dtype == "F8_E4M3" ? Format::nvfp4 : Format::mxfp4;
         else if (scale.dtype == "U8")
             w.format = Format::mxfp8;
-        else if (preset.recipe.starts_with("fp8_2d"))  // a single tile has a scale without dimensions
+        else if (preset.recipe.starts_with("fp8_2d"))  // the scale of a single tile has no dimensions
             w.format = Format::fp8_block128;
         else
             w.format = scale.dimensions == 1 ? Format::fp8_row : Format::fp8;
@@ -132,7 +132,7 @@ std::vector<Case> small_cases() {
     return cases;
 }
 
-// The rule of ptq.md 5.7, from scratch.
+// Implements the rule of compress_exclude_modules() independently.
 std::set<std::string> compressed(const std::set<std::string>& excluded, const std::set<std::string>& quantized) {
     std::set<std::string> out;
     for (const std::string& name : excluded) {
@@ -165,15 +165,16 @@ void expect_formats(const Plan& plan, const Case& c) {
     EXPECT_EQ(quantized, c.written.size());
 }
 
-// Members of a group were written with one value, and siblings with one value are in a group.
+// Checks that members of a group have one value, and that siblings with one value are in a group.
 void expect_groups(const Plan& plan, const Case& c, std::string PlanEntry::*key, std::string Written::*value) {
-    std::map<std::string, std::set<std::string>> values;                            // of a group
-    std::map<std::pair<std::string, std::string>, std::set<std::string>> siblings;  // groups of one parent and value
+    std::map<std::string, std::set<std::string>> values;  // values of each group
+    // groups by (parent, value)
+    std::map<std::pair<std::string, std::string>, std::set<std::string>> siblings;
     for (const PlanEntry& e : plan.entries) {
         const auto found = c.written.find(e.module);
         if (found == c.written.end() || e.spec.format == Format::none || (found->second.*value).empty()) continue;
         if (!(e.*key).empty()) values[e.*key].insert(found->second.*value);
-        // BF16 maxima of FP8 weights are equal by chance now and then.
+        // BF16 maxima of FP8 weights are sometimes equal by chance.
         if (e.spec.format == Format::fp8 && value == &Written::scale) continue;
         siblings[{module_of(e.module), found->second.*value}].insert((e.*key).empty() ? e.module : e.*key);
     }
@@ -211,7 +212,7 @@ void expect_golden(const Case& c) {
     ASSERT_TRUE(plan.ok()) << plan.error().message();
     expect_formats(*plan, c);
     expect_groups(*plan, c, &PlanEntry::scale_group, &Written::scale);
-    // Models with experts have siblings that see the same data without being fused (a shared expert and a projection).
+    // Models with experts have siblings with the same inputs that are not fused (a shared expert and a projection).
     if (c.recipe.find("mamba") == std::string::npos && !c.name.starts_with("nemotron_h"))
         expect_groups(*plan, c, &PlanEntry::input_group, &Written::input);
     expect_kv(*plan, c);

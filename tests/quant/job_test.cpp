@@ -44,8 +44,8 @@ Json numbers(const QuantReport& report) {
 
 #define NIBBLE_EXPECT_OK(result) ASSERT_TRUE((result).ok()) << (result).error().message()
 
-// If the output stores scales as divisors, the scale of tiny weights is one that has a reciprocal, and the blocks'
-// scales make up for it. Weights that need no such scale keep their bytes.
+// If the output stores scales as divisors, tiny weights get a scale with a reciprocal, and block scales compensate.
+// Other weights keep their bytes.
 TEST(Job, ScalesOfTinyWeightsHaveAReciprocal) {
     for (const WeightSpec& spec : {WeightSpec{Format::nvfp4}, WeightSpec{Format::nvfp4, true, 256, four_over_six}})
         for (const float size : {0x1p-130f, 0x1p-125f, 0x1p-110f, 1.0f}) {
@@ -80,14 +80,16 @@ TEST(Job, EqualsQuantizingEachTensorWholeWithTheReferenceKernels) {
     source.add("a_proj.weight", {300, 6144});
     const auto ref = select_quantize_kernels("ref");
     for (const WeightSpec& spec : all_specs()) {
-        if (spec.search.kind != Search::Kind::max && !spec.static_scales) continue;  // tensor searches: below
+        // searches of whole tensors are tested below
+        if (spec.search.kind != Search::Kind::max && !spec.static_scales) continue;
         SCOPED_TRACE(to_string(spec));
         const Outcome r = run(source, plan_for(source, spec), 2);
         NIBBLE_EXPECT_OK(r.report);
         const MatrixView w{DType::bf16, 300, 6144, source.plain[0].data()};
         const float g = (*ref)->scan(w).amax;
         QuantMatrix q(spec.format, 300, 6144);
-        const TensorAmax amax{g, spec.format == Format::fp8_block128 ? 0 : g};  // tiles of a lone matrix have no floor
+        // tiles of a matrix without group have no lower limit
+        const TensorAmax amax{g, spec.format == Format::fp8_block128 ? 0 : g};
         q.tensor_scale = tensor_scale(spec, amax);
         QuantStats stats;
         (*ref)->quantize(w, spec, amax, q.span(), stats);
@@ -145,7 +147,7 @@ TEST(Job, WritesEveryRowOfEveryTensorOnceAndLetsGoOfItsPages) {
 TEST(Job, CarriedTensorsKeepEveryByte) {
     FakeCheckpoint source;
     add_small_model(source);
-    source.set("model.embed_tokens.weight", 17, std::nanf(""));  // not quantized: nobody's business
+    source.set("model.embed_tokens.weight", 17, std::nanf(""));  // not quantized, so it is not checked
     const Outcome r = run(source, small_plan(source, {Format::nvfp4}), 2);
     NIBBLE_EXPECT_OK(r.report);
     for (size_t i = 0; i < source.tensors().size(); ++i) {
@@ -194,11 +196,12 @@ TEST(Job, ASearchOverTheTensorTakesTheFirstMultiplierOfLeastLoss) {
     }
 }
 
-// All weights but one lie on the grid of a scale 7/8 of the maximum's; the one is clipped, not turned into NaN.
+// All weights except one are on the grid of a scale that is 7/8 of the maximum's; that one is clipped and does not
+// become NaN.
 TEST(Job, WhatASearchedFp8ScaleClipsSaturates) {
     for (const char* kernels : {"ref", "avx2", "avx512"}) {
         const auto found = select_quantize_kernels(kernels);
-        if (!found.ok()) continue;  // not of this CPU
+        if (!found.ok()) continue;  // not supported by this CPU
         FakeCheckpoint source;
         source.add("a_proj.weight", {16, 256});
         for (int64_t i = 0; i < 16 * 256; ++i) source.set("a_proj.weight", i, i == 77 ? -1.0f : 0.875f);
@@ -245,7 +248,7 @@ TEST(Job, F16AndF32SourcesGiveTheBytesOfTheSameWeightsInBf16) {
     f16.add("a_proj.weight", {128, 64}, DType::f16);
     f32.add("a_proj.weight", {128, 64}, DType::f32);
     for (int64_t i = 0; i < 128 * 64; ++i) {
-        const float v = static_cast<float>(i % 251 - 125) / 128;  // exact in all three
+        const float v = static_cast<float>(i % 251 - 125) / 128;  // exact in all three formats
         for (FakeCheckpoint* source : {&bf16, &f16, &f32}) source->set("a_proj.weight", i, v);
     }
     for (const WeightSpec& spec : all_specs()) {
@@ -307,7 +310,7 @@ TEST(Job, ReportReadsBackFromItsJson) {
 }
 
 TEST(Job, AHundredThousandTinyTensorsAreNothingSpecial) {
-    constexpr int count = 100'000;  // the experts of one large model; anything quadratic would run into the time limit
+    constexpr int count = 100'000;  // the experts of one large model; anything quadratic would exceed the time limit
     FakeCheckpoint source;
     for (int i = 0; i < count; ++i)
         source.add("experts." + std::to_string(i) + (i % 2 ? ".up_proj.weight" : ".bias"), {2, 16});
@@ -345,7 +348,7 @@ TEST(Job, ReportsProgressFromNothingToEverything) {
     EXPECT_EQ(total, bytes);
 }
 
-// 1.5 * 2^127 and above round to 2^128, which FP32 does not hold: the user's weight, not a defect of nibble.
+// 1.5 * 2^127 and above round to 2^128, which FP32 cannot represent. The error must name the weight.
 TEST(Job, WeightsThatRoundBeyondFp32AreNamed) {
     for (const Format format : {Format::mxfp4, Format::mxfp8}) {
         FakeCheckpoint source;

@@ -1,4 +1,4 @@
-// Calibration of a small model: what is kept on disk and taken over, and GPTQ on quantized inputs.
+// Calibration of a small model: results saved on disk and reused, and GPTQ with quantized inputs.
 #include "quant/calibrate.h"
 
 #include "model/models.h"
@@ -52,7 +52,7 @@ struct Bed {
     }
 };
 
-// Codes and scales of every solved linear, and the stored scales.
+// Returns codes and scales of every solved linear, and the stored scales.
 std::string content(const Plan& plan, const Calibration& seen) {
     std::string text;
     for (const PlanEntry& entry : plan.entries) {
@@ -78,7 +78,7 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
     ASSERT_TRUE(whole.ok()) << whole.error().message();
     const std::string expected = content(plan, *whole);
 
-    // Stopped ever later, on the same folder, until it is through.
+    // Stops later in every run, with the same folder, until the calibration is complete.
     const fs::path keep = bed.dir / "keep";
     int stops = 0;
     for (int ms = 0;; ms = ms + 1 + ms / 4) {
@@ -103,7 +103,7 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
     }
     EXPECT_GT(stops, 0);
 
-    // All is known: nothing runs.
+    // All results are saved, so nothing runs.
     int passes = 0;
     JobHooks hooks;
     hooks.progress = [&](const Progress&) { ++passes; };
@@ -112,7 +112,7 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
     EXPECT_EQ(content(plan, *again), expected);
     EXPECT_EQ(passes, 0);
 
-    // A damaged solution is found again.
+    // A damaged solution is computed again.
     const fs::path file = keep / "solutions.bin";
     std::string bytes = read_file(file);
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
@@ -130,11 +130,12 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
         << other.error().message();
 }
 
-// A binary continues what another one kept only if both find the same bits.
+// A program may continue another one's calibration only if both compute the same bits.
 TEST_P(KeptCalibration, BitsBelongToARevision) {
     const std::map<std::string, std::string> bits = {{"max", "77fa04ed81fac303"},
                                                      {"nibble_best", "c8ba7901b22ac8d8"},
-                                                     {"gptq", "e485dfdd6c596e9f"}};  // of revision 1
+                                                     // hash for revision 1
+                                                     {"gptq", "e485dfdd6c596e9f"}};
     Bed bed;
     const Plan plan = bed.plan(GetParam());
     const auto seen = bed.run(plan);
@@ -163,7 +164,7 @@ TEST_P(KeptCalibration, AnotherRevisionIsNotContinued) {
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, KeptCalibration, testing::Values("max", "nibble_best", "gptq"));
 
-// Model Optimizer's order: all inputs quantized, weights as they are, X after the input quantizer.
+// As in Model Optimizer: all inputs are quantized, weights are not, and X is the output of the input quantizer.
 TEST(GptqOnQuantizedInputs, SeesWhatTheProductSees) {
     Bed bed;
     const Plan plan = bed.plan("gptq");
@@ -228,7 +229,7 @@ TEST(GptqOnQuantizedInputs, SeesWhatTheProductSees) {
         for (size_t i = 0; i < found.codes.size(); ++i) differ += found.codes[i] != expected.codes[i];
         EXPECT_LE(differ, found.codes.size() / 100) << module << ": sums in FP32 and FP64 may part at a tie";
     }
-    // Inputs as they come lead elsewhere.
+    // With unquantized inputs the result differs.
     const Plan plain = bed.plan("gptq", false);
     const auto unquantized = bed.run(plain);
     ASSERT_TRUE(unquantized.ok());

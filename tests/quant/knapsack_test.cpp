@@ -24,7 +24,7 @@ Sum sum_of(const Groups& groups, const std::vector<size_t>& chosen) {
     return sum;
 }
 
-// Every combination.
+// Tries all combinations.
 double least_score(const Groups& groups, int64_t budget) {
     std::vector<size_t> at(groups.size(), 0);
     double least = INFINITY;
@@ -68,8 +68,8 @@ TEST(Knapsack, equals_brute_force) {
     }
 }
 
-// As large as a model of 64 layers: against the bound of the linear relaxation, which a greedy walk over the efficient
-// frontier gives.
+// A problem as large as a model of 64 layers, compared with the bound of the linear relaxation, computed by walking
+// along the efficient frontier.
 TEST(Knapsack, many_groups) {
     std::mt19937 random(2);
     std::uniform_real_distribution<double> uniform(0, 1);
@@ -87,7 +87,7 @@ TEST(Knapsack, many_groups) {
         ASSERT_TRUE(chosen.ok()) << chosen.error().message();
         const Sum sum = sum_of(groups, *chosen);
         EXPECT_LE(sum.cost, elements * bits);
-        // Lagrange: for any price, sum of min(score + price * cost) - price * budget is a lower bound.
+        // Lagrangian bound: for any price, the sum of min(score + price * cost) - price * budget is a lower bound.
         double bound = 0;
         for (double exponent = -12; exponent < 2; exponent += 0.02) {
             const double price = std::pow(10.0, exponent);

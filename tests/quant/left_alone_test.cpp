@@ -1,5 +1,5 @@
-// What a recipe that quantizes every weight does with tensors that are no linear layers, and with recipes that would
-// split a matrix which engines run as one.
+// Recipes that quantize every weight, applied to tensors that are not linears; recipes that would split a matrix that
+// engines fuse.
 #include "quant/models.h"
 #include "quant/resolve.h"
 
@@ -25,7 +25,7 @@ std::string without(std::string_view module) {
     return fmt::format("{}  - {{quantizer_name: '{}.*', enable: false}}\n", everything, module);
 }
 
-// ---- Tensors that are no linears ----------------------------------------------------------------------------------
+// ---- Tensors that are not linears ----------------------------------------------------------------------------------
 
 enum class Fate { quantized, convolution, matrix, stack, silent };
 
@@ -79,7 +79,7 @@ TEST_P(NoLinears, AreKeptOrRefusedByKind) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, NoLinears,
     testing::Values(
-        // Convolutions as architectures of 2024 to 2026 name them.
+        // Names of convolutions in architectures of 2024 to 2026.
         Stranger{"model.layers.#.conv.conv.weight", {64, 1, 3}, Fate::convolution},             // LFM2
         Stranger{"model.layers.#.mamba.conv1d.weight", {128, 1, 4}, Fate::convolution},         // Jamba, Granite 4 H
         Stranger{"model.layers.#.self_attn.k_conv1d.weight", {64, 1, 4}, Fate::convolution},    // Kimi-Linear
@@ -97,12 +97,13 @@ INSTANTIATE_TEST_SUITE_P(
         Stranger{"model.layers.#.ffn.w_stack.weight", {4, 96, 64}, Fate::stack},
         Stranger{"model.layers.#.mlp.experts.gate_up_proj", {4, 96, 64}, Fate::stack},
         Stranger{"model.layers.#.mlp.experts_w13", {4, 96, 64}, Fate::stack},
-        // Matrices with names of their own.
+        // Matrices with unusual names.
         Stranger{"model.layers.#.attn.W_q.weight", {64, 64}, Fate::matrix},
         Stranger{"model.layers.#.altup.coefs.weight", {4, 64}, Fate::matrix},
         Stranger{"model.layers.#.hc.mix.weight", {8, 60}, Fate::matrix},
-        // Tensors that need no line.
-        Stranger{"model.layers.#.attn.wo_a.weight", {64, 64}, Fate::silent},  // DeepSeek V4: a product in groups
+        // Tensors that need no message.
+        // DeepSeek V4: a product in groups
+        Stranger{"model.layers.#.attn.wo_a.weight", {64, 64}, Fate::silent},
         Stranger{"model.layers.#.mixer.A_log", {64}, Fate::silent},
         Stranger{"model.layers.#.input_layernorm.weight", {64}, Fate::silent},
         Stranger{"model.layers.#.attn.bias_table", {64, 64}, Fate::silent},
@@ -159,7 +160,7 @@ TEST(LeftAlone, StrangersAreCountedOnlyWhereTheRecipeWantsThem) {
 // ---- Matrices that engines fuse ------------------------------------------------------------------------------------
 
 struct Fusion {
-    std::vector<std::string> members;  // of one engine matrix, or of two that are apart
+    std::vector<std::string> members;  // of one fused matrix, or of two separate ones
     bool together;
 };
 
@@ -186,7 +187,7 @@ TEST_P(Fusions, NeedOneFormatAlreadyInThePlan) {
     EXPECT_TRUE(plan_with(tensors(), everything).ok());
 }
 
-// A list for all architectures cannot take one member away from its partners.
+// A list for all architectures cannot exclude one member of a fused group.
 TEST_P(Fusions, AreNotSplitByAnImportedList) {
     for (const std::string& odd : GetParam().members) {
         auto recipe = *parse_recipe(std::string(everything), "r.yaml");
@@ -213,14 +214,14 @@ INSTANTIATE_TEST_SUITE_P(Groups, Fusions,
                                          Fusion{{"self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"}, true},
                                          Fusion{{"linear_attn.in_proj_qkv", "linear_attn.in_proj_z"}, true},
                                          Fusion{{"linear_attn.in_proj_b", "linear_attn.in_proj_a"}, true},
-                                         // Apart: an engine has a matrix for each.
+                                         // Not fused: engines have a matrix for each.
                                          Fusion{{"linear_attn.in_proj_z", "linear_attn.in_proj_b"}, false},
                                          Fusion{{"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"}, false},
                                          Fusion{{"self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"}, false},
                                          Fusion{{"self_attn.v_proj", "self_attn.o_proj"}, false},
                                          Fusion{{"mlp.up_proj", "mlp.down_proj"}, false}));
 
-// Both rules of the built-in list together match a whole group: it stays as it is.
+// Two rules of the built-in list together match a whole group, which stays unquantized.
 TEST(LeftAlone, GatesOfGatedDeltaNetsStayAsInModelOptimizer) {
     std::vector<CheckpointTensor> tensors;
     for (const char* p : {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"})

@@ -1,4 +1,4 @@
-// Tensor lists for tests: the golden tiny models' headers, and lists made up on the spot.
+// Tensor lists for tests: headers of the golden tiny models, and lists made by the test.
 #pragma once
 
 #include "base/json.h"
@@ -24,7 +24,7 @@ inline CheckpointTensor tensor(std::string name, std::vector<int64_t> shape, DTy
     return t;
 }
 
-// config.json and the header of model.safetensors.
+// Reads config.json and the header of model.safetensors.
 inline TensorList read_model(const std::filesystem::path& folder) {
     TensorList list;
     auto config = read_json_file(folder / "config.json", {.python_constants = true});

@@ -93,7 +93,7 @@ std::vector<double> errors(const Matrix& w, const QuantMatrix& q) {
     return e;
 }
 
-// tr(G E H E^T); a null G is the identity.
+// Returns tr(G E H E^T); a null G stands for the identity.
 double curvature(const Matrix& w, const QuantMatrix& q, const Gram& h, const Gram* g) {
     const auto e = errors(w, q);
     const auto n = static_cast<size_t>(w.rows), k = static_cast<size_t>(w.cols);
@@ -119,7 +119,7 @@ TEST(InverseFactor, TimesItsTransposeIsTheInverse) {
             if (!kernels.supported()) continue;
             const auto u = inverse_factor(h.sums(), n, kernels, pool);
             ASSERT_TRUE(u.ok());
-            // U H U^T = I
+            // Checks U H U^T = I.
             const auto at = [n](std::span<const double> m, int64_t i, int64_t j) {
                 return m[static_cast<size_t>(i * n + j)];
             };
@@ -165,14 +165,14 @@ TEST(InverseFactor, AMatrixThatIsNotPositiveDefiniteIsAnErrorNamingTheRow) {
     EXPECT_EQ(u.error().message(), "the matrix is not positive definite at row 0 of 2; more damping is needed");
 }
 
-// 1 and its neighbour in FP64: singular in FP32, not here.
+// 1 and the adjacent FP64 number: singular in FP32 but not in FP64.
 TEST(Feedback, AMatrixBeyondFp32IsFactoredInFp64) {
     ThreadPool pool(1);
     const double near = 1.0 - 1e-12;
     const Gram gram = Gram::of(std::vector<double>{1, near, near, 1}, 2, 2, 2);
     const Feedback f = make_feedback(gram, {}, solver_kernels().back(), pool);
     EXPECT_TRUE(f.answers);
-    EXPECT_NEAR(f.spread[1], -near, 1e-6);  // x_1 answers x_0's error with its opposite
+    EXPECT_NEAR(f.spread[1], -near, 1e-6);  // x_1 compensates the error of x_0 with its opposite
     EXPECT_NEAR(f.weight[0] / std::sqrt(1 - near * near), 1.0, 1e-3);
 }
 
@@ -261,7 +261,7 @@ TEST(Gram, NamesWhatIsNotFinite) {
 
 TEST(Gram, InBytesNamesWhatIsNotFinite) {
     ThreadPool pool(1);
-    for (const int64_t rows : {3, 200}) {  // fewer and more than share a scale
+    for (const int64_t rows : {3, 200}) {  // fewer and more rows than share a scale
         std::vector<float> x(static_cast<size_t>(rows * 16), 1.0f);
         x[37] = NAN;
         Gram gram(16, test::best_solver(), *select_byte_kernels());
@@ -272,7 +272,7 @@ TEST(Gram, InBytesNamesWhatIsNotFinite) {
 }
 
 TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
-    const int64_t rows = 5100, n = 70;  // more than a chunk
+    const int64_t rows = 5100, n = 70;  // more than one chunk
     const std::vector<float> x = correlated_rows(rows, n, 8);
     std::vector<float> w(static_cast<size_t>(rows));
     for (size_t t = 0; t < w.size(); ++t) w[t] = static_cast<float>(t % 7);
@@ -347,7 +347,8 @@ TEST_F(NibbleBestTest, EveryEntryAndThreadCountGivesTheSameBytes) {
     }
 }
 
-// Without correlations there is nothing to answer: each block takes the scale of least squared error in its window.
+// Without correlations there is nothing to compensate: each block uses the scale with the least squared error among its
+// candidates.
 TEST_F(NibbleBestTest, WithADiagonalHessianItRoundsEachWeightToTheNearest) {
     std::vector<double> eye(static_cast<size_t>(k_ * k_));
     for (int64_t i = 0; i < k_; ++i) eye[static_cast<size_t>(i * k_ + i)] = 1;
@@ -363,7 +364,8 @@ TEST_F(NibbleBestTest, WithADiagonalHessianItRoundsEachWeightToTheNearest) {
     }
 }
 
-// Codes are made from the export's dtype: FP32 weights near a tie of BF16's grid lose less than after rounding to BF16.
+// Codes are computed from the export's dtype: FP32 weights near a tie of BF16's grid lose less than after rounding to
+// BF16.
 TEST_F(NibbleBestTest, KeepsTheValuesOfF32Weights) {
     std::mt19937 random(9);
     std::normal_distribution<float> normal(0.0f, 0.05f);
@@ -425,7 +427,8 @@ TEST_F(NibbleBestTest, WrongShapesAreErrors) {
     EXPECT_EQ(run(h_, nullptr), "weights with a tensor scale of 0 are too small");
 }
 
-// tests/oracles/nibble_best.py, FP64: the same choices except where FP32 decides a tie, and from there on in that row.
+// Compares with tests/oracles/nibble_best.py (FP64): equal choices, except after a tie that FP32 decides, and then in
+// the rest of that row.
 TEST(NibbleBestOracle, NumpyMakesTheSameChoices) {
     const auto file = SafetensorsFile::open(test::test_data("nibble_best.safetensors"));
     ASSERT_TRUE(file.ok()) << file.error().message();

@@ -1,5 +1,5 @@
-// Model Optimizer's own recipe files, when they are at hand: NIBBLE_PUBLISHED_RECIPES is the folder modelopt_recipes of
-// its package, NIBBLE_FLAT_RECIPES what tests/oracles/flatten_recipes.py made of it.
+// Model Optimizer's own recipe files, if available: NIBBLE_PUBLISHED_RECIPES is the folder modelopt_recipes of its
+// package, NIBBLE_FLAT_RECIPES the output of tests/oracles/flatten_recipes.py.
 #include "quant/models.h"
 #include "quant/resolve.h"
 #include "support/files.h"

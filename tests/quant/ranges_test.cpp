@@ -77,7 +77,7 @@ TEST(Range, MseIsTheBestOfItsCandidates) {
     double most = 0;
     for (int step = 1; step <= 64; ++step) {
         const double error = fp8_error(x, largest * static_cast<float>(step) / 64);
-        EXPECT_LE(fp8_error(x, amax), error * 1.02) << step;  // buckets know a value to one part in 128
+        EXPECT_LE(fp8_error(x, amax), error * 1.02) << step;  // buckets have a relative precision of 1/128
         most = std::max(most, error);
     }
     EXPECT_LT(fp8_error(x, amax), most / 2);

@@ -10,13 +10,13 @@ namespace {
 
 constexpr std::string_view schema = "# modelopt-schema: modelopt.torch.quantization.config.QuantizerCfgListConfig\n";
 
-// The error of a recipe file "r.yaml" with this text.
+// Returns the error of a recipe file "r.yaml" with this text.
 std::string error_of(std::string_view text) {
     const auto recipe = parse_recipe(text, "r.yaml");
     return recipe.ok() ? "no error" : recipe.error().message();
 }
 
-// The error of a preset with one rule.
+// Returns the error of a preset with one rule.
 std::string error_of_rule(std::string_view rule) { return error_of("quant_cfg:\n  - " + std::string(rule)); }
 
 TEST(Recipe, every_preset_and_built_in_recipe_loads) {

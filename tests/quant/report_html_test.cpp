@@ -22,7 +22,7 @@ size_t count(std::string_view page, std::string_view text) {
     return n;
 }
 
-// Every string of a report set to something that would break a page that forgets to escape it once.
+// Returns a report whose strings would each break a page that does not escape them.
 QuantReport hostile_report() {
     const std::string bad = "\"'><script>alert(1)</script><svg onload=x>&amp;\x01\xFF\xC0\xAF</style></title>";
     QuantReport r = test::tiny_report();
@@ -97,7 +97,7 @@ TEST(ReportHtml, EqualReportsGiveEqualBytes) {
     EXPECT_NE(render_html(other), render_html(test::smollm2_report()));
 }
 
-// One NVFP4 matrix and one norm with round numbers.
+// Returns a report with one NVFP4 matrix and one norm with round numbers.
 QuantReport designed_report() {
     QuantReport r;
     r.source = "/models/Designed-1B/";

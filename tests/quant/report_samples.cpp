@@ -44,7 +44,7 @@ struct Block {
     float decode;
 };
 
-// One block with the given maximum: NVFP4 (E4M3 scale) or MX (E8M0 scale).
+// Returns a block with the given maximum: NVFP4 (E4M3 scale) or MX (E8M0 scale).
 Block choose_scale(Format format, float amax, float g, float m) {
     if (format == Format::mxfp4) return {mxfp4_scale(amax), 1 / mx_inverse_scale(mxfp4_scale(amax))};
     if (format == Format::mxfp8) return {mxfp8_scale(amax), 1 / mx_inverse_scale(mxfp8_scale(amax))};
@@ -67,7 +67,7 @@ void quantize_block(Format format, std::span<const float> w, Block block, QuantS
 struct Weights {
     double sigma = 0.03, tail = 0.2;
     uint64_t seed = 1;
-    int blocks = 96;  // really quantized
+    int blocks = 96;  // blocks that are really quantized
 };
 
 TensorReport quantized(std::string name, int64_t rows, int64_t cols, Format format, bool four_over_six,
@@ -146,7 +146,7 @@ void add_norms(QuantReport& r, int layer, int64_t hidden) {
             carried(fmt::format("model.layers.{}.{}.weight", layer, norm), {hidden}, "not a linear's weight"));
 }
 
-// A layer that starts and ends rougher than the middle, as real models do.
+// Returns a layer's weights; errors are larger at the first and last layers, as in real models.
 Weights layer_weights(int layer, int layers, int role, uint64_t extra = 0) {
     const double edge = std::exp(-3.0 * layer / layers) + 0.6 * std::exp(-4.0 * (layers - 1 - layer) / layers);
     return {0.02 + 0.01 * role, 0.15 + 0.05 * (role % 3) + 0.35 * edge * (role == 1 || role == 6),

@@ -1,5 +1,5 @@
-// Made-up reports whose codes, scales and errors are real: small random matrices are quantized with formats/ and their
-// counts multiplied up to the size the tensor claims.
+// Reports for tests whose codes, scales and errors are real: small random matrices are quantized with formats/, and
+// their counts are multiplied to the tensor's size.
 #pragma once
 
 #include "quant/quant_report.h"
@@ -7,7 +7,7 @@
 namespace nibble::test {
 
 QuantReport tiny_report();     // two layers, no search, one warning
-QuantReport smollm2_report();  // 30 layers of a 135M model: 210 NVFP4 matrices, embeddings and norms carried
+QuantReport smollm2_report();  // 30 layers of a 135M model: 210 NVFP4 matrices; embeddings and norms unchanged
 QuantReport moe_report();      // 48 layers of 128 experts: 18,432 expert matrices in NVFP4, attention in FP8
 QuantReport mixed_report();    // every format once per layer
 

@@ -126,7 +126,7 @@ TEST(SummarizeRaised, CountsOnlyMethodsThatCanRaise) {
         r.tensors.back().blocks = 10;
     }
     r.tensors[0].raised_blocks = 4;
-    r.tensors[2].method = "another";  // never raised a block: not in the share
+    r.tensors[2].method = "another";  // raised no block, so it is not counted
     const std::vector<RaisedSummary> raised = summarize_raised(r);
     ASSERT_EQ(raised.size(), 2u);
     EXPECT_EQ(raised[0].layer, 0);

@@ -10,7 +10,7 @@ namespace {
 
 using test::tensor;
 
-// A dense layer, a mixture of experts with a shared one, and what surrounds them.
+// A dense layer, a mixture of experts with a shared one, and the other tensors of a model.
 test::TensorList small_model() {
     test::TensorList m;
     m.config = {{"tie_word_embeddings", false}, {"num_hidden_layers", 2}};
@@ -37,7 +37,7 @@ constexpr std::string_view nvfp4 = "{num_bits: e2m1, block_sizes: {-1: 16, type:
 constexpr std::string_view nvfp4_static = "{num_bits: e2m1, block_sizes: {-1: 16, type: static, scale_bits: e4m3}}";
 constexpr std::string_view fp8 = "{num_bits: e4m3}";
 
-// A preset: everything off, then these rules (one line each).
+// Resolves a preset that disables everything, then applies these rules (one per line).
 Result<Plan> plan_of(const std::vector<std::string>& rules, const ResolveOptions& options = {},
                      std::string_view algorithm = "max", const test::TensorList& model = small_model()) {
     std::string text =
@@ -123,7 +123,7 @@ TEST(Resolve, rules_that_match_nothing_are_warnings_and_strict_errors) {
         << "the imported list of what to leave alone is for every architecture";
 }
 
-// Dense, mixtures, latent attention, hybrids.
+// Dense models, mixtures, latent attention, hybrids.
 class PresetsOnPlainModels : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PresetsOnPlainModels, GiveNoWarningsAndPassStrict) {
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, PresetsOnPlainModels,
                          ::testing::Values("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3",
                                            "nemotron_h"));
 
-// Rules of built-in files are exempt wherever they come from; other rules are not.
+// Rules of built-in files are exempt wherever they are imported; other rules are not.
 TEST(Resolve, a_users_rule_that_matches_nothing_warns_beside_imported_units) {
     test::TempDir dir;
     test::write_file(dir / "r.yaml",
@@ -260,7 +260,7 @@ TEST(Resolve, four_over_six_needs_its_search) {
               "start_multiplier 1.0, stop 1.5, step 0.5");
 }
 
-// precision: nibble_nvfp4 of `nibble train`, but for its term of rank r.
+// The format of precision: nibble_nvfp4 of `nibble train`, without its term of rank r.
 TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTraining) {
     auto model = small_model();
     for (const char* p : {"up", "down", "in", "out"})
@@ -419,8 +419,8 @@ TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_t
     EXPECT_EQ(attention->entries.back().reason, "bias");
 }
 
-// A multimodal model with prediction layers, tied embeddings and names of its own: under every preset each tensor is
-// quantized or says why it is not.
+// A multimodal model with prediction layers, tied embeddings and unusual names: under every preset, each tensor is
+// quantized or has a reason why not.
 TEST(Resolve, odd_tensors_stay_as_they_are_under_presets_and_say_why) {
     test::TensorList model;
     model.config = {{"tie_word_embeddings", true}, {"text_config", {{"num_hidden_layers", 1}}}};
@@ -544,7 +544,7 @@ TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
     EXPECT_FALSE(tiles.entries[0].scale_group.empty());
     EXPECT_TRUE(tiles_none.entries[0].scale_group.empty());
 
-    const Plan nvfp4 = plan("w4a16_nvfp4", false);  // engines need this one
+    const Plan nvfp4 = plan("w4a16_nvfp4", false);  // engines require this rule
     EXPECT_EQ(nvfp4.entries[0].scale_group, nvfp4.entries[1].scale_group);
     EXPECT_FALSE(nvfp4.entries[0].scale_group.empty());
 }

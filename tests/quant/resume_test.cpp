@@ -39,7 +39,7 @@ struct Fixture {
 std::string numbers(const QuantReport& report) {
     Json json = to_json(report);
     json.erase("timing");
-    json.erase("source");  // a temporary folder
+    json.erase("source");  // it is a temporary folder
     return json.dump();
 }
 
@@ -86,7 +86,7 @@ TEST(Resume, FinishedTensorsAreNotWrittenAgain) {
     int twice = 0;
     for (const Stored& s : f.out->stored)
         for (int n : s.row_writes) twice += n > 1;
-    EXPECT_LE(twice, 768);  // rows of gate and up, the one unit that was in hand
+    EXPECT_LE(twice, 768);  // rows of gate and up, the only unit in progress
     auto third = f.run(2);
     ASSERT_TRUE(third.ok());
     EXPECT_EQ(third->timing.resumed_tensors, static_cast<int64_t>(f.plan.entries.size()));

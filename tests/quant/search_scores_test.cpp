@@ -1,4 +1,4 @@
-// Scores of a mixed-precision search on a small checkpoint: against direct computations in double.
+// Scores of a mixed-precision search on a small checkpoint, compared with direct computations in double.
 #include "quant/search_scores.h"
 
 #include "model/cpu/backward.h"
@@ -39,7 +39,7 @@ struct Bed {
     }
 };
 
-// x and g of every linear, as the backward pass shows them.
+// Records x and g of every linear in the backward pass.
 class Recorder : public Observer {
 public:
     struct Rows {
@@ -168,7 +168,7 @@ TEST(SearchScores, kl_of_a_group_is_that_of_the_whole_model_with_it) {
     }
 }
 
-// What a search runs is what `quantize` writes.
+// A search runs the same bytes that `quantize` writes.
 TEST(TrialCheckpoint, holds_the_bytes_that_quantize_stores) {
     Bed bed({"w4a16_nvfp4", "mxfp8"});
     for (size_t f = 0; f < 2; ++f) {
@@ -201,7 +201,7 @@ TEST(TrialCheckpoint, holds_the_bytes_that_quantize_stores) {
     }
 }
 
-// A journal of which a kill left only the first lines: the rest is scored again, to the same bits.
+// A kill leaves only the first lines of the journal: the rest is scored again, with the same bits.
 TEST(SearchScores, ContinueWhereAJournalEnds) {
     for (const ScoreMethod method : {ScoreMethod::fisher, ScoreMethod::modelopt, ScoreMethod::kl}) {
         Bed bed({"nvfp4", "fp8"});
@@ -226,7 +226,7 @@ TEST(SearchScores, ContinueWhereAJournalEnds) {
         for (size_t kept = 1; kept < lines; kept += 3) {
             size_t end = 0;
             for (size_t i = 0; i < kept; ++i) end = all.find('\n', end) + 1;
-            write_file(file, std::string_view(all).substr(0, end + 5));  // and a torn line
+            write_file(file, std::string_view(all).substr(0, end + 5));  // followed by an incomplete line
             EXPECT_EQ(run(), expected->values) << method_name(method) << ", " << kept << " lines";
             EXPECT_EQ(static_cast<size_t>(std::ranges::count(read_file(file), '\n')), lines) << "scored what it knew";
         }

@@ -1,4 +1,4 @@
-// The mixed-precision search on made-up models: groups, costs, constraints, and that its recipes do what it chose.
+// The mixed-precision search on small models: groups, costs, constraints, and recipes that implement the choice.
 #include "quant/search.h"
 
 #include "quant/models.h"
@@ -12,7 +12,7 @@
 namespace nibble::test {
 namespace {
 
-// Two layers, one dense, one with four experts of which a token visits two, and shared experts.
+// Two layers: one dense, one with four experts of which a token uses two, and shared experts.
 TensorList hybrid() {
     TensorList list;
     list.config = {
@@ -68,7 +68,7 @@ SearchScores random_scores(const SearchSpace& space, uint32_t seed) {
     return scores;
 }
 
-// ptq.md 3.3: what a format costs in a search, and T/test_autoquant.py's compression of the presets.
+// Costs of formats as in Model Optimizer's auto_quantize, and the compression of presets in its test_autoquant.py.
 TEST(SearchSpace, formats_cost_what_model_optimizer_says) {
     for (const auto& [name, bits] : {std::pair{"nvfp4", 4.5},
                                      {"w4a16_nvfp4", 4.5},
@@ -145,7 +145,8 @@ TEST(SearchSpace, keep_fixes_groups_and_the_last_match_counts) {
     EXPECT_EQ(only("model.layers.0.self_attn.o_proj"), "fp8");
     EXPECT_EQ(only("model.layers.1.self_attn.{q,k,v}"), "fp8");
     EXPECT_EQ(only("model.layers.0.mlp.down_proj"), "a choice");
-    EXPECT_EQ(group(space, "model.layers.0.mlp.down_proj").candidates.size(), 3u);  // mxfp8 is for lm_head only
+    // mxfp8 is only for lm_head
+    EXPECT_EQ(group(space, "model.layers.0.mlp.down_proj").candidates.size(), 3u);
 
     const TensorList list = hybrid();
     EXPECT_EQ(search_space(list.tensors, list.config, {.keep = {{"*nothing*", "fp8"}}}).error().message(),
@@ -171,7 +172,7 @@ TEST(Search, targets_are_met_and_more_bits_never_score_worse) {
     const SearchScores scores = random_scores(space, 1);
     const auto points = sweep(space, scores, 4, 16, 0.25);
     ASSERT_TRUE(points.ok()) << points.error().message();
-    EXPECT_EQ(points->front().target, 4.75);  // 4.5 is a little out of reach: a gate stays as it is
+    EXPECT_EQ(points->front().target, 4.75);  // 4.5 is slightly out of reach, because a gate stays unquantized
     EXPECT_EQ(points->size(), 46u);
     for (size_t i = 0; i < points->size(); ++i) {
         EXPECT_LE((*points)[i].bits, (*points)[i].target + 1e-12);
@@ -192,7 +193,8 @@ TEST(Search, every_recipe_resolves_to_what_was_chosen) {
                 const SearchScores scores = random_scores(space, seed);
                 const auto point = choose(space, scores, 5 + seed);
                 ASSERT_TRUE(point.ok()) << point.error().message();
-                const auto plan = plan_of(space, point->choice, list.tensors, list.config);  // checks each tensor
+                // checks every tensor
+                const auto plan = plan_of(space, point->choice, list.tensors, list.config);
                 ASSERT_TRUE(plan.ok()) << plan.error().message();
                 EXPECT_TRUE(plan->warnings.empty()) << plan->warnings.front();
                 // The file with its comments is the same recipe.

@@ -1,4 +1,4 @@
-// Local Hessian and GPTQ against Model Optimizer's exports, given the Hessians that were stored with them.
+// Compares local Hessian and GPTQ with Model Optimizer's exports, using the Hessians stored with them.
 #include "formats/minifloat.h"
 #include "io/safetensors.h"
 #include "quant/gptq.h"
@@ -28,8 +28,8 @@ std::vector<float> floats(const TensorRecord& t) {
 // Modules that share a tensor scale; the Hessian is stored under the first.
 using Group = std::vector<std::string>;
 
-// Where FP32 rounding inside Model Optimizer's own run decides: differences are allowed in this row, from this column
-// on.
+// A place where FP32 rounding inside Model Optimizer's run decides: differences are allowed in this row from this
+// column on.
 struct NearTie {
     std::string module;
     int64_t row = -1, column = 0;
@@ -105,7 +105,7 @@ TEST(SolverGolden, GptqWritesModelOptimizersBytes) {
     const std::vector<Group> groups{
         {layer + "self_attn.q_proj", layer + "self_attn.k_proj", layer + "self_attn.v_proj"},
         {layer + "mlp.down_proj"}};
-    // There the value is 0.249997 of its scale: torch's FP32 factorizations round it to 0.5, exact ones to 0.
+    // There the value is 0.249997 of its scale: torch's FP32 factorization rounds it to 0.5, an exact one to 0.
     const NearTie tie{layer + "mlp.down_proj", 191, 127};
     ThreadPool pool(2);
     for (const SolverKernels& kernels : solver_kernels()) {

@@ -1,5 +1,5 @@
-// Solvers inside the streaming job: every tensor of a golden export, and the same bytes for any thread count and after
-// an interruption.
+// Solvers inside the streaming job: every tensor of a golden export; the bytes do not depend on threads or
+// interruptions.
 #include "io/model_files.h"
 #include "io/safetensors.h"
 #include "quant/fakes.h"
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The Hessians stored with a golden export; q stands for q/k/v, gate for gate/up.
+// Reads the Hessians stored with a golden export; q stands for q/k/v, gate for gate/up.
 class StoredHessians : public StatisticsSource {
 public:
     explicit StoredHessians(const fs::path& path) : file_(*SafetensorsFile::open(path)) {}
@@ -69,7 +69,7 @@ TEST(SolverJob, a_local_hessian_export_is_the_golden_one_byte_for_byte) {
     }
 }
 
-// Made up, from the linear's name and shape.
+// Makes statistics from the linear's name and shape.
 class MadeUpStatistics : public StatisticsSource {
 public:
     Result<std::shared_ptr<const LinearStatistics>> statistics(const PlanEntry& linear) override {

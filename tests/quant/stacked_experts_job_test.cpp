@@ -1,4 +1,4 @@
-// A model with its experts stacked in 3-D tensors becomes the same bytes as the model with one matrix per expert.
+// A model with its experts stacked in 3-D tensors gives the same bytes as the model with one matrix per expert.
 #include "io/model_files.h"
 #include "io/safetensors_writer.h"
 #include "quant/job.h"
@@ -45,7 +45,7 @@ Status write_model_folder(const fs::path& path, const Folder& folder, const fs::
     return writer.finish();
 }
 
-// [a, b] -> [b, a], two bytes each.
+// Transposes [a, b] to [b, a], two bytes per element.
 FolderTensor transposed(const FolderTensor& m) {
     FolderTensor out{m.dtype, {m.shape[1], m.shape[0]}, std::vector<std::byte>(m.bytes.size())};
     for (int64_t r = 0; r < m.shape[0]; ++r)
@@ -55,7 +55,7 @@ FolderTensor transposed(const FolderTensor& m) {
     return out;
 }
 
-// The BF16 model of `in` with the experts of each layer as transformers 5 holds them, or as Llama 4 does.
+// Returns the BF16 model of `in` with the experts of each layer stacked as in transformers 5, or as in Llama 4.
 Folder stacked(Folder in, bool transpose) {
     for (int layer = 0;; ++layer) {
         const std::string experts = fmt::format("model.layers.{}.mlp.experts", layer);
@@ -84,11 +84,11 @@ Folder stacked(Folder in, bool transpose) {
 }
 
 struct Case {
-    std::string name, recipe;  // a preset's name, or rules
+    std::string name, recipe;  // name of a preset, or rules
     bool weights_only = false;
 };
 
-// What a folder becomes: the tensors that are written, and config.json.
+// Quantizes a folder and returns the written tensors and config.json.
 Result<Folder> quantized(const fs::path& model, const Case& c, const fs::path& to) {
     NIBBLE_TRY(const auto source, Checkpoint::open(model));
     NIBBLE_TRY(const Recipe recipe,
@@ -153,7 +153,7 @@ TEST(StackedExpertsJob, writes_what_one_matrix_per_expert_becomes) {
             ASSERT_TRUE(found.ok()) << found.error().message();
             ASSERT_EQ(found->size(), expected->size());
             for (const auto& [name, t] : *expected) {
-                // Mixed precision lists its layers, in the order of the files, which differs.
+                // Mixed precision lists layers in the order of the files, which differs.
                 if (name == "config.json" && c.name == "mixed") continue;
                 EXPECT_TRUE(found->contains(name) && found->at(name) == t)
                     << name << (name == "config.json" ? read_file(dir / (c.name + layout) / name) : "");

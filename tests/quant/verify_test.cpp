@@ -14,7 +14,7 @@ namespace {
 
 const std::string layer = "model.layers.0.";
 
-// A source, its plan, and its export as it should be; tests break one thing and look for exactly that finding.
+// A source, its plan, and a correct export; tests break one thing and expect exactly that finding.
 struct Fixture {
     FakeCheckpoint source, out;
     Plan plan;
@@ -124,7 +124,7 @@ TEST(Verify, ComparesPartners) {
         EXPECT_EQ(found[0].text, "see the same input but have different input scales");
     }
     {
-        Fixture f({Format::fp8});  // each has its own scale: engines requantize
+        Fixture f({Format::fp8});  // each has its own scale; engines quantize them again
         EXPECT_EQ(f.findings(false), Findings{});
     }
 }
@@ -167,7 +167,7 @@ TEST(Verify, AWrongScaleShowsAsALossThatIsNoRounding) {
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].tensor, name);
     EXPECT_TRUE(found[0].text.starts_with("decodes to other weights than the source's: SQNR -")) << found[0].text;
-    EXPECT_EQ(f.findings(false), Findings{});  // cannot be seen without the source
+    EXPECT_EQ(f.findings(false), Findings{});  // cannot be detected without the source
 }
 
 TEST(Verify, CarriedTensorsMustBeTheSourcesBytes) {
@@ -180,7 +180,7 @@ TEST(Verify, CarriedTensorsMustBeTheSourcesBytes) {
             {name, "1 rows differ from the source, though the tensor is not quantized, the first in row 16999"}}));
     Fixture g;
     for (FakeCheckpoint* c : {&g.source, &g.out}) c->set(name, 5, NAN);
-    EXPECT_EQ(g.findings(), Findings{});  // the source's own
+    EXPECT_EQ(g.findings(), Findings{});  // the source has it too
     EXPECT_EQ(g.findings(false), (Findings{{name, "1 values are not finite, the first in row 0"}}));
 }
 
@@ -208,7 +208,7 @@ TEST(Verify, ExpectedFormatsSurviveTheManifest) {
 }
 
 TEST(Verify, WideSourcesInTilesAreReadInWholeTiles) {
-    QuantMatrix tiles(Format::fp8_block128, 256, 16384);  // panels of NVFP4 would be 64 rows
+    QuantMatrix tiles(Format::fp8_block128, 256, 16384);  // panels of NVFP4 would have 64 rows
     std::fill(tiles.codes.begin(), tiles.codes.end(), uint8_t{0x38});
     std::fill(tiles.float_scales.begin(), tiles.float_scales.end(), 1.0f);
     FakeCheckpoint source, out;
@@ -227,7 +227,8 @@ TEST(Verify, WideSourcesInTilesAreReadInWholeTiles) {
     EXPECT_EQ(verified->tensors[0].squared_weight, 256.0 * 16384);
 }
 
-// As `quantize` ends: against what was computed, a single bit that is not it is a finding.
+// The check at the end of `quantize`: the export is compared with the computed report, and a single different bit is a
+// finding.
 TEST(Verify, EveryChangedPartOfWhatWasComputedIsFound) {
     const std::string name = layer + "mlp.down_proj.weight";
     for (const Format format :
@@ -287,7 +288,7 @@ TEST(Verify, ContentHashDoesNotDependOnPanels) {
     }
 }
 
-// Values of NVFP4 with an odd tensor scale do not fit BF16: rounding the source would be measured as a loss.
+// Values of NVFP4 with an unusual tensor scale do not fit into BF16; rounding the source would be counted as an error.
 TEST(Verify, AQuantizedSourceIsComparedInFp32) {
     QuantMatrix m(Format::nvfp4, 32, 64);
     for (size_t i = 0; i < m.codes.size(); ++i) m.codes[i] = static_cast<uint8_t>(i * 37);

@@ -1,4 +1,4 @@
-// Answers of the engine that are held to a grammar, beside answers that are free.
+// Answers with a grammar together with answers without.
 #include "serve/answer_constraint.h"
 
 #include "serve/answer_all.h"

@@ -1,4 +1,4 @@
-// What goes wrong ends the request that it belongs to.
+// An error ends only the request that caused it.
 #include "serve/faulty_model.h"
 #include "serve/run_requests.h"
 #include "serve/small_models.h"
@@ -46,12 +46,12 @@ TEST(EngineFaults, AFaultEndsItsRequestAndNoOther) {
         }
 }
 
-// A step that fails, at its start or its end, while another is under way.
+// A step fails at its start or its end while another is in flight.
 TEST(EngineFaults, StepsThatOverlapFailForThoseThatAreToBlame) {
     ThreadPool pool(2);
     for (const char* name : {"llama", "hybrid"}) {
         const auto model = load_small({name}, pool);
-        const Faulty alone(*model, true, 3, 5);  // faults in prompts only
+        const Faulty alone(*model, true, 3, 5);  // faults only in prompts
         const Overlapping overlapping(*model, 17, 5);
         std::vector<Request> requests;
         for (int i = 0; i < 40; ++i) {
@@ -89,7 +89,7 @@ TEST(EngineFaults, StepsThatOverlapFailForThoseThatAreToBlame) {
     }
 }
 
-// The same answers where tokens are chosen on a device, edits and penalties included.
+// A model that chooses tokens on its device gives the same answers, including penalties and other changes of logits.
 TEST(EngineFaults, AModelThatChoosesTokensGivesTheSameAnswers) {
     ThreadPool pool(2);
     const auto model = load_small({"llama"}, pool);

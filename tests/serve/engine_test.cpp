@@ -109,7 +109,7 @@ TEST(Engine, ChoicesShareThePromptAndAreTheAnswersOfTheirSequences) {
         EXPECT_EQ(heard.choices, want) << sequences;
         EXPECT_EQ(heard.prompt.size(), r.prompt.size());
         EXPECT_EQ(heard.report.prompt_tokens, std::ssize(r.prompt));
-        if (sequences < 8) continue;  // else some wait, and read the prompt for themselves
+        if (sequences < 8) continue;  // otherwise some choices wait and read the prompt themselves
         int64_t rows = 0;
         for (const Answered& a : heard.choices) rows += std::ssize(a.ids);
         EXPECT_EQ(engine->stats().step_rows, std::ssize(r.prompt) - 1 + rows);
@@ -129,7 +129,7 @@ TEST(Engine, StopsAtAStopStringAnEndTokenTheLimitAndWhereTheContextEnds) {
     EXPECT_EQ(stopped.finish, FinishReason::stop);
     r.keep_stop = true;
     EXPECT_EQ(run_alone(*m.model, r, m.tokenizer).choices[0].text, stopped.text + r.stop[0]);
-    r.min_tokens = std::ssize(free.ids);  // the stop string comes too early
+    r.min_tokens = std::ssize(free.ids);  // the stop string appears before min_tokens
     EXPECT_EQ(run_alone(*m.model, r, m.tokenizer).choices[0].text, free.text);
 
     Request ends = request_of(m, 0, 0);
@@ -179,7 +179,7 @@ TEST(Engine, BiasBadWordsAndAllowedTokensSayWhatFollows) {
     EXPECT_GT(few.ids.size(), 1u);
 }
 
-// Says "7 8 7 8 ... end" and refuses everything else.
+// A constraint that permits only "7 8 7 8 ... end".
 class Alternating : public TokenConstraint {
 public:
     explicit Alternating(int pairs) : left_(2 * pairs) {}
@@ -218,11 +218,11 @@ TEST(Engine, AConstraintIsKeptAndEndsTheAnswer) {
         EXPECT_EQ(engine->stats().accepted_tokens > 0, drafts > 0);
     }
     r.choices = 1;
-    r.eos = {9};  // may end after every pair
+    r.eos = {9};  // the end token is allowed after every pair
     const Answered ended = run_alone(*m.model, r, m.tokenizer).choices[0];
     EXPECT_EQ(ended.finish, FinishReason::stop);
     for (size_t i = 0; i + 1 < ended.ids.size(); ++i) EXPECT_EQ(ended.ids[i], i % 2 == 0 ? 7 : 8);
-    r.constraint = std::make_shared<Alternating>(0);  // nothing to say
+    r.constraint = std::make_shared<Alternating>(0);  // permits no token
     EXPECT_TRUE(run_alone(*m.model, r, m.tokenizer).choices[0].ids.empty());
     r.constraint = std::make_shared<Alternating>(2);
     r.bad_words = {{8}};
@@ -245,8 +245,8 @@ TEST(Engine, WhatIsCancelledOrLateEndsAndTheOthersGoOn) {
     }
     while (heard[0].choices[0].ids.size() < 5) ASSERT_TRUE(engine->step());
     engine->cancel(handles[0]);
-    engine->cancel(handles[2]);  // waits
-    engine->cancel(12345);       // nobody's
+    engine->cancel(handles[2]);  // it is waiting
+    engine->cancel(12345);       // an unknown handle
     ASSERT_TRUE(engine->step());
     EXPECT_EQ(heard[0].choices[0].finish, FinishReason::cancelled);
     EXPECT_EQ(heard[2].choices[0].finish, FinishReason::cancelled);
@@ -325,7 +325,7 @@ TEST(Engine, AThreadOfItsOwnServesManyAndDrains) {
         for (size_t i = 0; i < 20; ++i) EXPECT_EQ(heard[i].choices[0], want[i]);
         EXPECT_EQ(engine->stats().running + engine->stats().waiting, 0);
     }
-    // One that would run for long is cancelled at the deadline, and by the destructor.
+    // A request that would run for long is cancelled at the deadline, and by the destructor.
     Request endless = request_of(m, 0, 1, 1 << 30);
     endless.eos = {};
     std::vector<Heard> cut(2);

@@ -1,5 +1,5 @@
-// Answers under load are, bit for bit, the answers of each request alone: over model families, with a cache that is too
-// small, common beginnings, guesses ahead, priorities, constraints (some of them broken) and cancellations.
+// Answers under load equal, bit for bit, the answers to each request alone: for several model families, with a cache
+// that is too small, shared prefixes, drafts, priorities, constraints (some faulty) and cancellations.
 #include "serve/faulty_model.h"
 #include "serve/random_load.h"
 #include "serve/small_models.h"
@@ -31,7 +31,7 @@ TEST_P(Exactness, PiecesOfPromptsThatFollowTheClockGiveThemToo) {
     expect_same_under_load(model.get(), &overlapping, GetParam().golden ? 40 : 60, true, 1.5);
 }
 
-// Guesses of prediction layers where a device chooses the tokens.
+// Drafts by prediction layers in a model that chooses tokens on its device.
 TEST(PredictedDrafts, OfAModelThatChoosesChangeNoAnswer) {
     ThreadPool pool(2);
     for (const SmallModel& m : small_models()) {
@@ -42,7 +42,7 @@ TEST(PredictedDrafts, OfAModelThatChoosesChangeNoAnswer) {
     }
 }
 
-// Recurrent states and pages of those that are pushed out are computed again.
+// Recurrent states and pages of preempted choices are computed again.
 TEST(HybridPreemption, GivesTheSameAnswers) {
     ThreadPool pool(2);
     for (const char* name : {"hybrid", "hybrid_bf16_states"})

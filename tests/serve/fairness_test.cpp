@@ -1,4 +1,5 @@
-// A stream of long prompts: those who run get a token in every step, each step is short, and short prompts come first.
+// A stream of long prompts: running answers get a token in every step, each step is short, and short prompts come
+// first.
 #include "serve/run_requests.h"
 #include "serve/small_models.h"
 
@@ -6,7 +7,7 @@ namespace nibble::test {
 namespace {
 
 struct Gaps {
-    int64_t submitted = 0, first = -1, last = -1, most = 0;  // steps
+    int64_t submitted = 0, first = -1, last = -1, most = 0;  // numbers of steps
     int64_t tokens = 0;
     bool done = false;
     void hear(const AnswerEvent& e, int64_t step) {
@@ -48,7 +49,7 @@ TEST(Fairness, LongPromptsStopNeitherThoseWhoRunNorShortOnes) {
             ++step;
         }
         rows.clear();
-        // A long prompt takes some 17 steps of its own share: they come as fast as they are read.
+        // A long prompt takes about 17 steps with its share, so prompts arrive as fast as they are read.
         for (size_t i = 0; i < longs.size(); ++i) {
             submit(longs[i], 400, 3);
             for (int k = 0; k < 17; ++k) {
@@ -64,7 +65,8 @@ TEST(Fairness, LongPromptsStopNeitherThoseWhoRunNorShortOnes) {
         }
         for (const Gaps& g : shorts) {
             ASSERT_GE(g.first, 0);
-            EXPECT_LE(g.first - g.submitted, 3) << name;  // one step to read it, beside the share of the oldest
+            EXPECT_LE(g.first - g.submitted, 3) << name;  // one step to read it, in addition to the share of the oldest
+                                                          // prompt
             EXPECT_EQ(g.most, 1);
         }
         int64_t read = 0;

@@ -1,4 +1,4 @@
-// Models that do what a device does, and that fail where they are told.
+// Models that imitate a device, and that fail at given tokens.
 #pragma once
 
 #include "model/language_model.h"
@@ -14,13 +14,13 @@
 
 namespace nibble::test {
 
-// A model that fails where it is told: token `poison` makes a whole step an error, token `rotten` its own row a NaN,
-// token `greedy` asks for more memory than there is.
+// A model with faults: the token `poison` fails a whole step, the token `rotten` makes its own row NaN, the token
+// `greedy` requests more memory than exists.
 class Faulty : public LanguageModel {
 public:
     static constexpr int32_t poison = 40, rotten = 41, greedy = 42;
-    // chooses: tokens, not logits. left: every so many rows are left to the host. before: faults lie at
-    // positions before this one only.
+    // chooses: returns tokens instead of logits. left: every left-th row is left to the host. before: faults occur only
+    // before this position.
     Faulty(const LanguageModel& inner, bool chooses, int left = 3, int64_t before = 1 << 30)
         : inner_(inner), chooses_(chooses), every_(left), before_(before) {}
     const ModelConfig& config() const override { return inner_.config(); }
@@ -72,7 +72,7 @@ public:
     std::string kernels() const override { return inner_.kernels(); }
 
 protected:
-    // What a device's sampler makes of a row of the last step.
+    // Returns the token that a device's sampler chooses from a row of the last step.
     ChosenToken choose_from(int64_t at, const TokenRequest& r) const {
         const auto vocab = size_t(config().vocab);
         std::vector<float> row(vocab), log_probs(vocab);
@@ -109,8 +109,8 @@ private:
     mutable int left_ = 0;
 };
 
-// Tokens come in two parts. A step is computed when it is launched, for the tokens before it are known here; nobody is
-// told before collect(). Token `late` makes a step fail there.
+// A model with launch() and collect(). A step is computed when it is launched, because the tokens before it are known
+// here, but its tokens are returned only by collect(). The token `late` makes a step fail in collect().
 class Overlapping : public Faulty {
 public:
     static constexpr int32_t late = 43;
@@ -125,7 +125,7 @@ public:
         for (size_t i = 0; i < segments.size(); ++i) {
             auto& list = tokens.emplace_back(segments[i].tokens.begin(), segments[i].tokens.end());
             if (!carried.empty() && carried[i] >= 0) {
-                // Something where the row gave nothing, as on a device.
+                // If the row gave no token, an arbitrary one is used, as on a device.
                 if (last_.size() <= size_t(carried[i])) return fail("no row {} to carry on", carried[i]);
                 list.back() = std::max(last_[size_t(carried[i])].id, 0);
                 ++carried_;

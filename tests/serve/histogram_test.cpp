@@ -27,7 +27,7 @@ TEST(MetricHistogram, BoundsRiseAndFit) {
     }
 }
 
-// Counters and histograms of an engine agree with what its sinks were told.
+// Counters and histograms of an engine agree with the events of its sinks.
 TEST(EngineHistograms, AddUp) {
     ThreadPool pool(2);
     const auto model = load_small({"llama"}, pool);
@@ -41,7 +41,7 @@ TEST(EngineHistograms, AddUp) {
         prompt += std::ssize(r.prompt);
     }
     requests[2].allowed = {1};
-    requests[2].bad_words = {{1}};  // no token may follow: an error
+    requests[2].bad_words = {{1}};  // no token is allowed, which is an error
     const auto engine = make_engine(*model, {.sequences = 3, .step_rows = 32});
     const auto heard = run_all(*engine, requests);
     int64_t tokens = 0, longest = 0, gaps = 0, choices = 0;

@@ -34,15 +34,15 @@ TEST(PromptLookup, ALoopGoesOnAndWrongGuessesGetShorter) {
     EXPECT_EQ(lookup.guess(text, 8), std::vector<int32_t>{1});
 }
 
-// As if the prompt's end had been followed by it: from the first token on, and before what an earlier turn said.
+// Expected text is used as if it had followed the prompt: from the first token on, and before text of an earlier turn.
 TEST(PromptLookup, LooksIntoWhatIsExpected) {
     const std::vector<int32_t> prompt{7, 8, 9, 1, 1, 7, 8, 9}, expected{20, 21, 22, 23, 24, 25};
     PromptLookup lookup(8, prompt, expected);
     std::vector<int32_t> text = prompt;
     EXPECT_EQ(lookup.guess(text, 3), (std::vector<int32_t>{20, 21, 22}));
-    text.insert(text.end(), {20, 21, 50});  // a word is another one
+    text.insert(text.end(), {20, 21, 50});  // one token differs
     EXPECT_TRUE(lookup.guess(text, 3).empty());
-    lookup.learn(3, 0);  // of somebody else's guess
+    lookup.learn(3, 0);  // about a draft of another source
     text.insert(text.end(), {22, 23});
     EXPECT_EQ(lookup.guess(text, 4), (std::vector<int32_t>{24, 25, 20, 21}));
     EXPECT_EQ(PromptLookup(8, prompt).guess(prompt, 2), (std::vector<int32_t>{1, 1}));

@@ -54,12 +54,12 @@ TEST(PrefixCache, TilesAreFoundByTheirTokensTheirParentsAndTheSalt) {
     }
     EXPECT_EQ(f.cache->idle_pages(), 6);
     EXPECT_EQ(f.pool->free_pages(), 16 - 6);
-    EXPECT_EQ(f.begin(counting(192)).found.tokens, 128);  // one token is computed
+    EXPECT_EQ(f.begin(counting(192)).found.tokens, 128);  // at least one token is computed
     EXPECT_EQ(f.begin(prompt, "other").found.tokens, 0);
     auto changed = prompt;
     changed[70] = 1000;
     EXPECT_EQ(f.begin(changed).found.tokens, 64);
-    EXPECT_EQ(f.begin(counting(200, 64)).found.tokens, 0);  // the second tile's tokens, but at the start
+    EXPECT_EQ(f.begin(counting(200, 64)).found.tokens, 0);  // the second tile's tokens, but at the start of the prompt
     EXPECT_EQ(f.cache->idle_pages(), 6);
 }
 
@@ -70,7 +70,7 @@ TEST(PrefixCache, OthersWaitForWhatOneComputesAndNotForOneThatWentAway) {
         auto first = f.begin(prompt);
         EXPECT_TRUE(f.begin(prompt).found.wait);
         EXPECT_FALSE(f.begin(prompt, "salt").found.wait);
-        EXPECT_FALSE(f.begin(counting(64)).found.wait);  // the tile's last token is computed anyway
+        EXPECT_FALSE(f.begin(counting(64)).found.wait);  // the tile's last token is computed in any case
     }
     auto second = f.begin(prompt);
     EXPECT_FALSE(second.found.wait);
@@ -98,7 +98,7 @@ TEST(PrefixCache, IdleTilesGoLeastRecentlyUsedFirstAndLeavesBeforeTheirParents) 
     EXPECT_EQ(f.cache->evictions(), 2);
 }
 
-// A prompt that ends with a tile computes that tile again: one token at least is computed.
+// A prompt that ends with a tile computes this tile again, because at least one token must be computed.
 TEST(PrefixCache, ATileThatIsComputedAgainReplacesItsIdleCopy) {
     Fixture f(std::vector<StateLayout>{{.page_bytes = 64}});
     const auto prompt = counting(64);
@@ -112,7 +112,7 @@ TEST(PrefixCache, ATileThatIsComputedAgainReplacesItsIdleCopy) {
     f.compute(again, prompt);
     EXPECT_EQ(f.pool->free_pages(), 7);
     EXPECT_EQ(f.cache->idle_pages(), 0);
-    // While another holds the copy, both stay.
+    // While another answer uses the copy, both are kept.
     auto third = f.begin(prompt);
     f.compute(third, prompt);
     EXPECT_EQ(f.pool->free_pages(), 6);
@@ -139,7 +139,7 @@ TEST(PrefixCache, StatesAreGoneOnFromWhereACopyWasKept) {
     EXPECT_EQ(second.found.tokens, 128);
     EXPECT_EQ(second.found.state_tile, 3);
     EXPECT_EQ(second.sequence.state(1)[2], 7.0f);
-    // The one copy moves to the place that was asked for last.
+    // The only copy moves to the position that was requested last.
     ASSERT_TRUE(second.sequence.reserve(64).ok());
     second.sequence.advance(64);
     f.cache->extend(second.found.path, prompt, second.sequence);
@@ -153,13 +153,13 @@ TEST(PrefixCache, PagesThatAWindowHadLeftAreNoObstacleWhereNobodyReadsThem) {
     const auto prompt = counting(260);
     {
         auto first = f.begin(prompt);
-        f.compute(first, prompt);  // at once: the window's first pages are gone
+        f.compute(first, prompt);  // all at once, so the window's first pages are freed
         EXPECT_EQ(first.sequence.pages(1)[0], nullptr);
     }
     auto second = f.begin(prompt);
     EXPECT_EQ(second.found.tokens, 256);
     EXPECT_NE(second.sequence.pages(1)[3], nullptr);
-    // From the second tile on, a page is needed that is not there.
+    // From the second tile on, a missing page would be needed.
     EXPECT_EQ(f.begin(counting(130)).found.tokens, 0);
 }
 

@@ -1,5 +1,5 @@
-// Hundreds of random requests at once, and each alone: the same tokens and log-probabilities, bit for bit, with a cache
-// that is too small, common beginnings, guesses ahead, priorities, constraints (some of them broken) and cancellations.
+// Hundreds of random requests at once, and each alone, must give the same tokens and log-probabilities bit for bit:
+// with a cache that is too small, shared prefixes, drafts, priorities, constraints (some faulty) and cancellations.
 #pragma once
 
 #include "serve/run_requests.h"
@@ -11,15 +11,15 @@ namespace nibble::test {
 
 struct RandomLoad {
     std::vector<Request> requests;
-    std::vector<int64_t> submit_at;  // step
-    std::vector<int64_t> cancel_at;  // step; -1: never
+    std::vector<int64_t> submit_at;  // number of the step
+    std::vector<int64_t> cancel_at;  // number of the step; -1: never
     std::vector<std::optional<ToyLanguage>> languages;
 };
 
 class LoadMaker {
 public:
-    // plain: nine of ten requests ask for nothing that keeps the next step waiting for their tokens; a third of these
-    // are held to a language, or have penalties.
+    // plain: nine of ten requests use no feature that delays the next step until their tokens are known; a third of
+    // these have a constraint or penalties.
     LoadMaker(int64_t vocab, uint32_t seed, bool plain) : vocab_(vocab), random_(seed), plain_(plain) {
         for (auto& start : starts_) start = text(40 + below(140));
     }
@@ -36,11 +36,11 @@ public:
     }
 
 private:
-    // Of none: 0.
+    // Returns 0 if n is 0.
     int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(random_() % static_cast<uint64_t>(n)) : 0; }
     float real(float low, float high) { return low + (high - low) * static_cast<float>(below(1000)) / 1000.0f; }
     int32_t id() { return static_cast<int32_t>(below(vocab_)); }
-    // Random, or a short piece again and again, which can be guessed.
+    // Returns random text, or a short piece repeated, which can be drafted.
     std::vector<int32_t> text(int64_t n) {
         std::vector<int32_t> out;
         const int64_t period = below(3) == 0 ? 2 + below(6) : n;
@@ -88,7 +88,7 @@ private:
                          .breaks = below(4) == 0 ? below(20) : -1,
                          .refuses = below(6) == 0 ? below(20) : -1};
             r.constraint = std::make_shared<ToyConstraint>(*language_);
-            r.bad_words.clear();  // would leave no token, now and then
+            r.bad_words.clear();  // otherwise sometimes no token would be allowed
         }
         return r;
     }
@@ -97,16 +97,16 @@ private:
     std::mt19937_64 random_;
     bool plain_;
     std::vector<int32_t> starts_[3];
-    std::optional<ToyLanguage> language_;  // of the last request
+    std::optional<ToyLanguage> language_;  // language of the last request
 };
 
-// overlaps: `runs` computes as `model` does, and a step starts before the tokens of the step before it are known.
-// stretch: not 0: pieces of prompts follow the clock, and whether a sequence is pushed out depends on it.
+// overlaps: `runs` computes as `model` does, and steps start before the tokens of the previous step are known. stretch:
+// if not 0, pieces of prompts depend on the clock, and so do preemptions.
 inline void expect_same_under_load(const LanguageModel* model, const LanguageModel* runs, int count, bool overlaps,
                                    double stretch = 0) {
     const RandomLoad load = LoadMaker(model->config().vocab, overlaps ? 11 : 7, overlaps).load(count);
-    // Memory for some 500 tokens, and for the states of as many sequences as run: twice that is asked for, for states
-    // take half of the memory at most.
+    // Memory for about 500 tokens, and for the states of the running sequences. Twice that is requested, because states
+    // use at most half of the memory.
     const auto layouts = model->states();
     const bool recurrent = pool_bytes(layouts, 0, 1) > 0;
     EngineOptions options{.sequences = recurrent ? 5 : 9, .step_rows = 96, .mixed_rows = 40};
@@ -142,7 +142,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
             generated += std::ssize(answer.ids);
             errors += answer.finish == FinishReason::error;
             if (const auto& language = load.languages[i]) {
-                // An end token is none of the language's, and what it refuses is the last thing said.
+                // End tokens are not part of the language. The token that it rejects is the last one.
                 std::span<const int32_t> said = answer.ids;
                 if (!said.empty() && std::ranges::count(load.requests[i].eos, said.back()) > 0)
                     said = said.first(said.size() - 1);
@@ -167,7 +167,7 @@ inline void expect_same_under_load(const LanguageModel* model, const LanguageMod
     const EngineStats stats = engine->stats();
     EXPECT_EQ(stats.failed_drafts, 0);
     EXPECT_GT(whole, count * 3 / 4);
-    EXPECT_TRUE(recurrent || stretch > 0 || stats.preemptions > 0);  // states leave more room than the load needs
+    EXPECT_TRUE(recurrent || stretch > 0 || stats.preemptions > 0);  // states leave more memory than the load needs
     EXPECT_GT(stats.prefix_hits, 0);
     EXPECT_TRUE(overlaps || stats.accepted_tokens > 0);
     EXPECT_TRUE(overlaps || stats.accepted_tokens < stats.draft_tokens);

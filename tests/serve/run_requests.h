@@ -1,4 +1,4 @@
-// Requests through an engine that the test steps, and what came back.
+// Runs requests through an engine that the test steps, and collects the answers.
 #pragma once
 
 #include "model/memory_checkpoint.h"
@@ -24,7 +24,7 @@ struct Answered {
     std::string text;
     FinishReason finish = FinishReason::none;
     bool operator==(const Answered&) const = default;
-    // Ends early: what a cancelled answer has said is a beginning of what it would have said.
+    // Whether this answer, which was cancelled, is a beginning of the whole answer.
     bool begins(const Answered& whole) const {
         return ids.size() <= whole.ids.size() && std::equal(ids.begin(), ids.end(), whole.ids.begin()) &&
                std::equal(log_prob_bits.begin(), log_prob_bits.end(), whole.log_prob_bits.begin()) &&
@@ -36,7 +36,7 @@ inline void PrintTo(const Answered& a, std::ostream* out) {
     for (const int32_t id : a.ids) *out << ' ' << id;
 }
 
-// Choices of one request, filled while the engine runs.
+// The answers to one request, collected while the engine runs.
 struct Heard {
     std::vector<Answered> choices;
     std::vector<GeneratedToken> prompt;
@@ -72,7 +72,7 @@ inline std::unique_ptr<Engine> make_engine(const LanguageModel& model, const Eng
     return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-// All of them at once, to their end.
+// Runs all requests at once until they end.
 inline std::vector<Heard> run_all(Engine& engine, const std::vector<Request>& requests) {
     std::vector<Heard> heard;
     for (const Request& r : requests) heard.emplace_back(r.choices);
@@ -86,7 +86,7 @@ inline std::vector<Heard> run_all(Engine& engine, const std::vector<Request>& re
     return heard;
 }
 
-// By itself, with nothing that could help or disturb it.
+// Runs a request alone, without cache and drafts.
 inline Heard run_alone(const LanguageModel& model, const Request& request, std::optional<Tokenizer> tokenizer = {}) {
     const auto engine = make_engine(model, {.sequences = 1, .prefix_cache = false}, std::move(tokenizer));
     Request r = request;

@@ -22,7 +22,7 @@ std::vector<float> random_logits(size_t n, uint32_t seed) {
     return logits;
 }
 
-// Which tokens a setting ever draws, by the definition: sorted, likeliest first, lower id first.
+// Returns the tokens that a setting can draw, by definition: sorted, most likely first, lower id first.
 std::vector<int32_t> kept_by_definition(const SamplingParams& p, const std::vector<float>& logits) {
     std::vector<std::pair<double, int32_t>> tokens;
     const float largest = *std::ranges::max_element(logits);
@@ -127,7 +127,7 @@ TEST(Sampler, ARequestCarriesWhatTheSamplerKnows) {
     EXPECT_TRUE(Sampler({}, 0, prompt).request(0).seen.empty());
 }
 
-// Sums of weights are exact, so they are the same in any order; the likeliest token's is 2^44.
+// Sums of weights are exact, so they do not depend on the order; the weight of the most likely token is 2^44.
 TEST(Sampler, WeightsAreIntegersInUnitsOfTheLikeliest) {
     EXPECT_EQ(sampling_weight(3.25f, 3.25f), uint64_t{1} << 44);
     EXPECT_NEAR(double(sampling_weight(0.0f, 1.0f)), std::exp(-1.0) * 0x1p44, 0x1p21);
@@ -138,7 +138,7 @@ TEST(Sampler, WeightsAreIntegersInUnitsOfTheLikeliest) {
 
 TEST(Sampler, PenaltiesChangeTheLogitsOfWhatWasSeen) {
     const std::vector<int32_t> prompt{0, 2};
-    // Repetition: prompt and answer; positive logits divided, negative ones multiplied.
+    // Repetition penalty: counts prompt and answer; positive logits are divided, negative ones multiplied.
     Sampler repetition({.temperature = 0, .repetition_penalty = 2}, 0, prompt);
     std::vector<float> logits{4, 3, -1, -1.5f};
     EXPECT_EQ(repetition.sample(logits, 0), 1);
@@ -147,7 +147,7 @@ TEST(Sampler, PenaltiesChangeTheLogitsOfWhatWasSeen) {
     logits = {4, 3, -1, -1.5f};
     EXPECT_EQ(repetition.sample(logits, 1), 0);
     EXPECT_EQ(logits, (std::vector<float>{2, 1.5f, -2, -1.5f}));
-    // Presence and frequency: the answer alone.
+    // Presence and frequency penalties count only the answer.
     Sampler counts({.temperature = 0, .presence_penalty = 1, .frequency_penalty = 0.5f}, 0, prompt);
     counts.accept(1);
     counts.accept(1);

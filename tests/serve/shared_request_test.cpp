@@ -1,4 +1,4 @@
-// Lists of tokens as masks: the same tokens may follow as by going through the lists.
+// Token lists as masks allow the same tokens as searching the lists.
 #include "serve/logit_rules.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Small models of several families with random weights: made here, or of tests/data/golden.
+// Small models of several families with random weights, made here or from tests/data/golden.
 #pragma once
 
 #include "model/made_up_model.h"
@@ -112,7 +112,7 @@ inline std::shared_ptr<const Checkpoint> small_model_checkpoint(const SmallModel
     return small_checkpoint(config);
 }
 
-// Null: golden data that is not there. The pool outlives the model.
+// Returns null if golden data are missing. The pool must outlive the model.
 inline std::shared_ptr<const LanguageModel> load_small(const SmallModel& m, ThreadPool& pool) {
     auto checkpoint = small_model_checkpoint(m);
     if (!checkpoint) return nullptr;

@@ -1,7 +1,6 @@
-// Mixed load from several threads on an engine that has a thread of its own: requests of all kinds, cancellations at
-// any time, an engine that is too small for them. Counters add up, memory and descriptors do not grow, and now and then
-// an answer is compared with its request alone. NIBBLE_SOAK_SECONDS: for so long (tools/soak); else some hundred
-// requests.
+// Mixed load from several threads on an engine with its own thread: all kinds of requests, cancellations at any time,
+// and too little memory. Counters add up, memory and descriptors do not grow, and some answers are compared with their
+// requests alone. NIBBLE_SOAK_SECONDS: duration (tools/soak); default: some hundred requests.
 #include "serve/random_load.h"
 #include "serve/small_models.h"
 
@@ -35,7 +34,7 @@ struct Tally {
     std::array<std::atomic<int64_t>, 6> finished{};  // by FinishReason
 };
 
-// Keeps eight requests going until `go` says no more; returns requests to compare.
+// Keeps eight requests running until `go` returns false; returns requests to compare.
 std::vector<std::pair<Request, Heard>> client(Engine& engine, LoadMaker maker, Tally& tally,
                                               const std::function<bool(int64_t)>& go) {
     struct Open {
@@ -94,7 +93,7 @@ std::vector<std::pair<Request, Heard>> client(Engine& engine, LoadMaker maker, T
                 sample.emplace_back(std::move(at->second->request), std::move(at->second->heard));
             open.erase(at);
         }
-        for (const auto& [n, o] : open)  // somewhere in the middle
+        for (const auto& [n, o] : open)  // at a random time
             if (o->cancel_in >= 0 && !o->heard.choices[0].ids.empty()) engine.cancel(o->handle);
     }
     return sample;
@@ -124,7 +123,7 @@ TEST(Soak, CountersAddUpAndMemoryStays) {
                 samples[c] = client(*engine, LoadMaker(model->config().vocab, uint32_t(100 + c), c == 0), tally,
                                     [&](int64_t n) { return text ? !over : n < 60; });
             });
-        // Memory after a tenth of the time is the memory at the end.
+        // Memory use after a tenth of the time equals that at the end.
         int64_t early = 0, late = 0;
         while (text && passed() < until) {
             std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -1,4 +1,4 @@
-// Drafts of prediction layers: how many are right is counted by position, and nothing but the time depends on them.
+// Drafts of prediction layers: accepted tokens are counted by position, and drafts affect only the time.
 #include "serve/faulty_model.h"
 #include "serve/run_requests.h"
 #include "serve/small_models.h"
@@ -30,7 +30,7 @@ protected:
     ThreadPool pool_{2};
 };
 
-// What follows a token is a function of it, and the layers know it: every guess is right.
+// The next token is a function of the current one, and the layers know this function, so every draft is accepted.
 TEST_P(Speculation, RightGuessesAreCountedByPosition) {
     const auto model = load(0.0f);
     for (const int64_t drafts : {1, 3, 7}) {
@@ -49,7 +49,7 @@ TEST_P(Speculation, RightGuessesAreCountedByPosition) {
     }
 }
 
-// A guess is drawn with the numbers that the token itself will be drawn with.
+// A draft is sampled with the same random numbers as the token itself.
 TEST_P(Speculation, SampledTokensAreGuessedToo) {
     const auto model = load(0.0f);
     Request r = request(30, 121);
@@ -78,7 +78,8 @@ TEST_P(Speculation, SomeAreRightAndTheAnswerIsTheSame) {
         EXPECT_EQ(heard[i].report.draft_tokens == 0, i == 5) << i;
     }
     const EngineStats s = engine->stats();
-    EXPECT_GT(s.accepted_tokens, s.draft_tokens / 20);  // about one in ten: the layer is like the model, not equal
+    EXPECT_GT(s.accepted_tokens, s.draft_tokens / 20);  // about one in ten, because the layer resembles the model but
+                                                        // is not equal
     EXPECT_LT(s.accepted_tokens, s.draft_tokens);
     EXPECT_EQ(std::accumulate(s.accepted_at.begin(), s.accepted_at.end(), int64_t{0}), s.accepted_tokens);
     for (size_t i = 1; i < s.accepted_at.size(); ++i) EXPECT_LE(s.accepted_at[i], s.accepted_at[i - 1]);
@@ -87,7 +88,7 @@ TEST_P(Speculation, SomeAreRightAndTheAnswerIsTheSame) {
     EXPECT_EQ(s.used_pages, 0);
 }
 
-// What a request expects is looked up, by every engine that can: the answer is the same, and takes fewer steps.
+// Expected text is used for drafts by every engine that supports this: the answer is the same and needs fewer steps.
 TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
     const auto model = load(0.1f), without = load(0.1f, false);
     Request r = request(40, 60);
@@ -102,7 +103,8 @@ TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
                 const Heard heard = run_all(*engine, {r})[0];
                 EXPECT_EQ(heard.choices, alone.choices);
                 if (!right) continue;
-                const bool recurrent = GetParam() != "deepseek_v3" && drafts == 0;  // has no copies of states to go back to
+                const bool recurrent =
+                    GetParam() != "deepseek_v3" && drafts == 0;  // has no copies of states for rewinding
                 EXPECT_EQ(heard.report.accepted_tokens > 40, !recurrent) << drafts;
                 EXPECT_EQ(engine->stats().steps < 25, !recurrent) << drafts;
             }
@@ -112,7 +114,7 @@ TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
     EXPECT_EQ(run_all(*make_engine(*model, options(4)), {r})[0].report.draft_tokens, 0);
 }
 
-// Pages of the prefix cache hold the layers' past, too.
+// Pages of the prefix cache include those of the prediction layers.
 TEST_P(Speculation, GoesOnBehindACachedPrefix) {
     const auto model = load(0.0f);
     const auto engine = make_engine(*model, options(3));

@@ -5,13 +5,13 @@
 namespace nibble {
 namespace {
 
-// A machine whose steps take a while for answers, and for prompts a while and more for each row.
+// A machine whose steps take a fixed time for answers and, with prompts, another fixed time plus a time per row.
 struct Machine {
     double answers = 0, begin = 0, row = 0;
     double step(int64_t prompts) const {
         return answers + (prompts > 0 ? begin + row * static_cast<double>(prompts) : 0);
     }
-    // The longest of `steps` steps with prompts that never end, behind as many.
+    // Returns the longest of `steps` steps with endless prompts, after as many steps.
     double longest(StepPace& pace, int steps) const {
         double most = 0;
         for (int i = 0; i < 2 * steps; ++i) {
@@ -27,7 +27,7 @@ struct Machine {
 TEST(StepPace, KnowsNothingAtFirst) {
     StepPace pace(3, 1024);
     EXPECT_EQ(pace.rows(), 1024);
-    pace.see(0.5, 0, 128);  // a first step
+    pace.see(0.5, 0, 128);  // the first step of the process
     pace.see(0.010, 8, 0);
     EXPECT_EQ(pace.rows(), 1024);
 }
@@ -41,7 +41,7 @@ TEST(StepPace, PromptsTakeWhatTheStretchLeaves) {
     EXPECT_NEAR(static_cast<double>(pace.rows()), 450, 15);
 }
 
-// From steps that were too short, too: few rows cost more each than many.
+// The estimate recovers from steps that were too short, where a row costs more than in long steps.
 TEST(StepPace, ComesBackFromFewRows) {
     StepPace pace(3, 1024);
     pace.see(0.005, 64, 0);
@@ -53,7 +53,7 @@ TEST(StepPace, ComesBackFromFewRows) {
     EXPECT_NEAR(static_cast<double>(pace.rows()), 800, 40);
 }
 
-// What answers take is known of a few; then many run, and prompts never end.
+// The time of answers is known for a few of them; then many run, with endless prompts.
 TEST(StepPace, SeesThatAnswersTakeLonger) {
     StepPace pace(3, 1024);
     for (int i = 0; i < 10; ++i) pace.see(0.001, 1, 0);
@@ -63,7 +63,7 @@ TEST(StepPace, SeesThatAnswersTakeLonger) {
     EXPECT_EQ(pace.rows(), 1024);
 }
 
-// A short last piece says nothing about how many would be too many.
+// A short last piece does not limit the number of rows.
 TEST(StepPace, ShortPromptsDoNotShrinkIt) {
     const Machine m{.answers = 0.005, .begin = 0.004, .row = 1e-5};
     StepPace pace(3, 512);

@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-// By the definition: characters one by one until the text ends with a stop string, the longest of them.
+// Implements the definition: adds characters one by one until the text ends with a stop string, and takes the longest.
 std::pair<std::string, bool> cut(const std::string& text, const std::vector<std::string>& stops) {
     for (size_t end = 1; end <= text.size(); ++end) {
         size_t longest = 0;

@@ -30,7 +30,7 @@ TEST(Throughput, CountsEveryTokenOfEveryAnswer) {
         ASSERT_TRUE(steady.ok()) << steady.error().message();
         EXPECT_GT(*steady, 0);
         EXPECT_EQ(t->deferred_rows + t->host_rows, 0);
-        // Every second request masked on the device, every fourth with a bias.
+        // Every second request has a mask on the device, every fourth a bias.
         const Overlapping device(*model, 1 << 30, 0);
         const auto overlapping = make_engine(device, {.sequences = 3, .step_rows = 40, .context = 32});
         const auto held =

@@ -1,4 +1,4 @@
-// A language that is easy to check: what may follow depends on everything said so far.
+// A language that is easy to check: the allowed tokens depend on all tokens so far.
 #pragma once
 
 #include "serve/request.h"
@@ -10,10 +10,10 @@ namespace nibble::test {
 struct ToyLanguage {
     int64_t vocab = 0;
     uint32_t seed = 0;
-    int64_t share = 3;     // one token of so many may follow
-    int64_t length = 0;    // of a whole text
-    int64_t breaks = -1;   // after so many tokens nothing may follow, though the text is not complete; -1: never
-    int64_t refuses = -1;  // after so many, a token that may follow is refused; -1: never
+    int64_t share = 3;     // one of this many tokens is allowed
+    int64_t length = 0;    // tokens of a whole text
+    int64_t breaks = -1;   // after this many tokens nothing is allowed although the text is incomplete; -1: never
+    int64_t refuses = -1;  // after this many tokens an allowed token is rejected; -1: never
 };
 
 class ToyConstraint : public TokenConstraint {
@@ -33,7 +33,7 @@ public:
     }
     bool may_end() const override { return state_ % 4 == 0; }
     bool finished() const override { return said_ == l_.length; }
-    // Whether `ids` could have been said.
+    // Whether `ids` is a text of the language.
     static bool holds(const ToyLanguage& language, std::span<const int32_t> ids) {
         ToyConstraint c(language);
         return std::ranges::all_of(ids, [&](int32_t id) { return c.accept(id); });
@@ -47,7 +47,7 @@ private:
     }
     bool follows(int32_t token) const {
         if (said_ == l_.breaks || said_ == l_.length || token < 0 || token >= l_.vocab) return false;
-        // Every state has a token that follows.
+        // Every state allows at least one token.
         const auto id = static_cast<uint32_t>(token);
         return id == state_ % static_cast<uint32_t>(l_.vocab) ||
                mixed(state_ + id) % static_cast<uint32_t>(l_.share) == 0;

@@ -1,5 +1,5 @@
-// What agents and their tracing send besides the common fields: deprecated functions, traceparent, names of the model;
-// and the metrics that dashboards made for vLLM read.
+// Requests of agents and tracing tools: deprecated functions, traceparent, model names; and the metrics that vLLM's
+// dashboards read.
 #include "server_fixture.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ const Json weather{{"name", "weather"},
                      {"required", {"unit"}},
                      {"additionalProperties", false}}}};
 
-// Custom tools of /v1/chat/completions: the format, and a regular expression of the inputs that a demanded call has.
+// Custom tools of /v1/chat/completions: the format, and a regular expression for the input of a required call.
 struct CustomCase {
     const char* what;
     Json format;
@@ -36,7 +36,8 @@ TEST_P(CustomTools, AreCalledWithTheirInput) {
     if (!GetParam().format.is_null()) custom["format"] = GetParam().format;
     const Json tools =
         Json::array({{{"type", "custom"}, {"custom", custom}}, {{"type", "function"}, {"function", weather}}});
-    const std::string quote = std::to_string(s.chat.encode("\"", false).at(0));  // likely, so that free texts end
+    // made likely, so that texts without a grammar end
+    const std::string quote = std::to_string(s.chat.encode("\"", false).at(0));
     Json body{
         {"messages", user},  {"tools", tools},   {"tool_choice", {{"type", "custom"}, {"custom", {{"name", "patch"}}}}},
         {"max_tokens", 300}, {"temperature", 1}, {"logit_bias", {{quote, 6}}},
@@ -50,7 +51,7 @@ TEST_P(CustomTools, AreCalledWithTheirInput) {
     EXPECT_EQ(call["custom"]["name"], "patch");
     const std::string input = call["custom"]["input"];
     EXPECT_THAT(input, testing::MatchesRegex(GetParam().input));
-    // The stream says the same.
+    // The stream contains the same.
     Json streamed = body;
     streamed["stream"] = true;
     Json joined, first;
@@ -64,7 +65,7 @@ TEST_P(CustomTools, AreCalledWithTheirInput) {
     EXPECT_TRUE(first.contains("id"));
     EXPECT_EQ(first["custom"]["name"], "patch");
     EXPECT_EQ(joined, input);
-    // The call and its result go back.
+    // The call and its result are sent back.
     Json more = user;
     more.push_back(choice["message"]);
     more.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "done"}});
@@ -155,7 +156,7 @@ TEST(DeprecatedFunctions, AreToolsInTheirOldWords) {
     }
     EXPECT_EQ(joined, call);
     EXPECT_EQ(finish, "function_call");
-    // The call and its result go back in the old words.
+    // The call and its result are sent back in the deprecated form.
     Json more = user;
     more.push_back({{"role", "assistant"}, {"content", nullptr}, {"function_call", call}});
     more.push_back({{"role", "function"}, {"name", "weather"}, {"content", "20"}});
@@ -184,7 +185,8 @@ TEST(DeprecatedFunctions, WrongOnesAreNamed) {
     }
 }
 
-// Every API takes a call back whose arguments are no object, for templates that write text and for those that walk.
+// Every API accepts a returned call whose arguments are not an object, for templates that write text and for those that
+// iterate over members.
 TEST(BrokenCalls, GoBackInEveryApi) {
     const std::string walking =
         "{% if tools %}<tool_call>{\"name\": f}</tool_call>{% endif %}{% for m in messages %}{{ m['content'] or '' }}"
@@ -271,7 +273,7 @@ TEST(Metrics, OfVllmsDashboardsAreThere) {
     const TestServer s;
     const std::vector<int32_t> prompt(200, 70);
     for (int i = 0; i < 2; ++i) s.ask("/v1/completions", {{"prompt", prompt}, {"max_tokens", 2}, {"temperature", 0}});
-    // The second answer may be there before the numbers of its request are.
+    // The second answer may arrive before its request is counted.
     EXPECT_TRUE(TestServer::wait_until([&] { return s.metric("vllm:request_num_preemptions_count") == 2; }));
     const std::string text = s.get("/metrics").body;
     const std::pair<const char*, const char*> types[]{
@@ -293,7 +295,7 @@ TEST(Metrics, OfVllmsDashboardsAreThere) {
     EXPECT_EQ(s.metric("vllm:num_requests_waiting_by_reason"), s.metric("vllm:num_requests_waiting"));
 }
 
-// Of a cache so small that later prompts evict the blocks of earlier ones.
+// Uses a cache so small that later prompts evict blocks of earlier ones.
 TEST(Metrics, EvictedBlocksHaveTimes) {
     const TestServer s({.engine = {.kv_memory = 4 * 64 * 256}});
     for (int32_t token = 70; token < 80; ++token)

@@ -1,5 +1,5 @@
-// Fields and answers that other programs rely on: offsets in characters, fields of other servers at their neutral
-// value, /tokenizer_info, default sampling parameters, how an answer ended in the log.
+// Fields that other programs rely on: offsets in characters, neutral values of other servers' fields, /tokenizer_info,
+// default sampling parameters, the finish reason in the log.
 #include "server/server_fixture.h"
 
 #include <set>
@@ -11,7 +11,7 @@ size_t characters(std::string_view text) {
     return size_t(std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
 }
 
-// Offsets of the tokens of a text: characters that are complete before each.
+// Returns the offsets of the tokens of a text: the complete characters before each.
 std::vector<int64_t> expected_offsets(const TestServer& s, const std::vector<int32_t>& ids, int64_t from = 0) {
     std::vector<int64_t> out;
     StreamDecoder decoder(*s.chat.tokenizer, true);
@@ -42,7 +42,7 @@ TEST(ServerApi, OffsetsCountCharacters) {
         EXPECT_EQ(offsets, expected) << text;
         EXPECT_TRUE(said.starts_with(prompt));
         EXPECT_LE(offsets.back(), int64_t(characters(said)));
-        // A stream's pieces go on counting, and no other choice does.
+        // Pieces of a stream continue the count, separately for each choice.
         body["stream"] = true;
         body["n"] = 2;
         std::vector<int64_t> streamed[2];
@@ -199,7 +199,7 @@ TEST(ServerApi, IdsOfToolCallsNeverRepeat) {
             for (const Json& call : choice["message"]["tool_calls"]) ids.insert(call["id"]);
     }
     EXPECT_EQ(ids.size(), 9u);
-    // Cut off at every length: the name is not there yet, and nothing is content.
+    // Cut off at every length: the call's name is incomplete, and nothing becomes content.
     body["n"] = 1;
     for (int most = 1; most <= 20; ++most) {
         body["max_tokens"] = most;

@@ -1,4 +1,5 @@
-// Answers that are held to a schema, an expression, a list or a grammar; and messages that cannot steer.
+// Answers constrained by a schema, a regular expression, a list or a grammar; and messages that cannot inject control
+// tokens.
 #include "server/server_fixture.h"
 
 #include <regex>
@@ -59,7 +60,7 @@ TEST(ServerGrammar, AnswersAreHeldToWhatTheBodyAsks) {
     fits(response["output"][0]["content"][0]["text"]);
 }
 
-// A constraint and lists of tokens that together leave no token are the client's error, whole or as a stream.
+// A constraint and token lists that together allow no token are the client's error, in whole answers and in streams.
 TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
     const TestServer s;
     const auto ids = [&](const char* text) { return Json(s.chat.encode(text, false)); };
@@ -74,7 +75,8 @@ TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
             Json body = asked(rules);
             body["stream"] = stream;
             const HttpResponse r = s.post(chat_route, body.dump());
-            EXPECT_EQ(r.status, stream ? 200 : 400) << what << r.body;  // a stream has the error in its last event
+            EXPECT_EQ(r.status, stream ? 200 : 400) << what << r.body;  // in a stream, the last event contains the
+                                                                        // error
             EXPECT_NE(r.body.find("no token may follow"), std::string::npos) << what << r.body;
             EXPECT_NE(r.body.find("\"code\":400"), std::string::npos) << r.body;
         }
@@ -95,7 +97,7 @@ TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
     wrong({{"guided_grammar", "root := "}}, "guided_grammar");
     wrong({{"structured_outputs", {{"yaml", true}}}}, "structured_outputs");
     wrong({{"guided_regex", "a"}, {"guided_choice", {"b"}}}, "guided_choice");
-    // Bombs: bounded work, then an error.
+    // Expensive constraints: bounded work, then an error.
     wrong({{"guided_regex", "((((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}){1,1000})"}}, "guided_regex");
     Json deep{{"type", "integer"}};
     for (int i = 0; i < 25; ++i) deep = Json{{"type", "array"}, {"items", deep}, {"minItems", 1000}};
@@ -140,7 +142,7 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
     EXPECT_EQ(name, "pick");
     EXPECT_EQ(text, call["function"]["arguments"].get<std::string>());
     EXPECT_EQ(finish, "tool_calls");
-    // Arguments are an object also where the schema does not say so.
+    // Arguments are an object even if the schema does not require it.
     for (const Json& loose : {Json::object(), Json{{"properties", parameters["properties"]}}})
         for (int seed = 0; seed < 8; ++seed) {
             Json called = body;
@@ -149,7 +151,7 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
             const Json answer = s.ask(chat_route, called)["choices"][0]["message"]["tool_calls"][0];
             EXPECT_TRUE(answer["function"]["arguments"].get<std::string>().starts_with("{")) << answer;
         }
-    // A name that no tool has, and a model that knows no tools.
+    // A name that no tool has, and a model without tool calls.
     const Json other{{"type", "function"}, {"function", {{"name", "other"}}}};
     EXPECT_EQ(s.ask(chat_route, asked({{"tools", tools}, {"tool_choice", other}}), 400)["error"]["param"],
               "tool_choice");
@@ -157,7 +159,7 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
     EXPECT_EQ(plain.ask(chat_route, asked({{"tools", tools}}), 400)["error"]["param"], "tools");
 }
 
-// Anthropic's "thinking" and prefill, OpenAI's "include": over a template that knows a switch for reasoning.
+// Anthropic's "thinking" and prefill, OpenAI's "include", with a template that has a variable for reasoning.
 TEST(ServerGrammar, MessagesThinkAndGoOn) {
     ServerSetup setup;
     setup.chat_template =
@@ -189,7 +191,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
     const Json many = s.ask(route, body({{"thinking", {{"type", "enabled"}, {"budget_tokens", 50}}}}));
     EXPECT_GT(thoughts(many).size(), thoughts(few).size()) << many;
     EXPECT_FALSE(thoughts(s.ask(route, body({{"thinking", {{"type", "adaptive"}}}}))).empty());
-    // Switched off, and not asked for.
+    // Disabled, and not requested.
     const Json off = s.ask(route, body({{"thinking", {{"type", "disabled"}}}}));
     EXPECT_EQ(thoughts(off), "");
     EXPECT_FALSE(off["content"][0]["text"].get<std::string>().empty()) << off;
@@ -199,7 +201,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
         EXPECT_NE(
             s.ask(route, body({{"thinking", wrong}}), 400)["error"]["message"].get<std::string>().find("thinking"),
             std::string::npos);
-    // The stream says the same, and what it cost in its last event.
+    // The stream contains the same, with the usage in its last event.
     std::string thought, text;
     Json last;
     for (const auto& [name, e] :
@@ -213,7 +215,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
     EXPECT_EQ(last["type"], "message_stop");
     EXPECT_GT(last["timings"]["predicted_n"].get<int>(), 0) << last;
 
-    // A last message of the assistant's is gone on from, as chat's continue_final_message does.
+    // A last message of the assistant is continued, as with chat's continue_final_message.
     Json messages = body(Json::object())["messages"];
     messages.push_back({{"role", "assistant"}, {"content", "I am"}});
     const Json on = s.ask(route, body({{"messages", messages}, {"max_tokens", 20}}));
@@ -246,7 +248,7 @@ TEST(ServerGrammar, ResponsesSayWhatTheyDoNotGive) {
 
 TEST(ServerGrammar, WhatAUserWritesDoesNotSteer) {
     const TestServer s;
-    // <mask> ends a turn of this model: in a message it stays text.
+    // <mask> ends a turn of this model; in a message it stays text.
     const auto tokens = [&](const char* content) {
         const Json messages = Json::array({{{"role", "user"}, {"content", content}}});
         return s.ask("/tokenize", {{"messages", messages}})["tokens"].get<std::vector<int32_t>>();

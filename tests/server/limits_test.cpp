@@ -1,4 +1,4 @@
-// What one client can ask for is bounded before it is accepted, whoever asks and on whatever route.
+// The resources of one request are limited before it is accepted, for every client and route.
 #include "server/access.h"
 #include "server/answer_size.h"
 #include "server_fixture.h"
@@ -31,7 +31,7 @@ std::vector<RouteCase> answering_routes() {
             {"/v1/responses", {{"input", "a"}, {"max_output_tokens", 1}}}};
 }
 
-// The longest run of `c`.
+// Returns the length of the longest run of `c`.
 size_t longest_run(std::string_view text, char c) {
     size_t best = 0, run = 0;
     for (const char x : text) best = std::max(best, run = x == c ? run + 1 : 0);
@@ -97,7 +97,7 @@ TEST(Limits, TheLargestPossibleAnswerOfARequestIsBounded) {
     size(chat, {{"messages", messages}, {"max_tokens", 900}, {"logprobs", true}, {"top_logprobs", 20}}, 400);
     size(chat, {{"messages", messages}, {"max_tokens", 900}, {"n", 128}}, 400);
     size(chat, {{"messages", messages}, {"max_tokens", 10}, {"logprobs", true}, {"top_logprobs", 20}}, 200);
-    // Of an answer without a given length, so much is made as the request's memory allows.
+    // An answer without a given length is as long as the request's memory permits.
     const Json cut =
         s.ask(chat, {{"messages", messages}, {"logprobs", true}, {"top_logprobs", 100}, {"ignore_eos", true}});
     EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");

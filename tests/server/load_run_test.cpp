@@ -1,4 +1,4 @@
-// The load generator against a server of ours, and its arithmetic on records made by hand.
+// The load generator with a server of nibble, and its computations on hand-made records.
 #include "server/load_run.h"
 
 #include "server/server_fixture.h"
@@ -69,7 +69,7 @@ TEST(LoadRun, DrivesAServerInClosedAndOpenLoops) {
     const auto texts = run_load(plan);
     ASSERT_TRUE(texts.ok()) << texts.error().message();
     EXPECT_EQ(texts->failed, 0) << texts->first_error;
-    // What fails is counted and says why.
+    // Failed requests are counted, with the reason.
     plan.model = "other";
     const auto failed = run_load(plan);
     ASSERT_TRUE(failed.ok()) << failed.error().message();
@@ -92,12 +92,12 @@ TEST(ServerPage, StandsAloneAndAsksNobodyElse) {
     EXPECT_EQ(page.body.find("<link", icon + 1), std::string::npos);
     for (const char* outside : {" src=", "@import", "url("})
         EXPECT_EQ(page.body.find(outside), std::string::npos) << outside;
-    // Every route that the page asks is there.
+    // Every route that the page requests exists.
     for (const char* path : {"/metrics", "/v1/manifest", "/v1/models"}) {
         EXPECT_NE(page.body.find(path), std::string::npos);
         EXPECT_EQ(s.get(path).status, 200);
     }
-    // Every counter that its charts show is in /metrics.
+    // Every counter in the page's charts is in /metrics.
     const std::string metrics = s.get("/metrics").body;
     for (size_t at = 0; (at = page.body.find("\"vllm:", at)) != std::string::npos; ++at) {
         const std::string name = page.body.substr(at + 1, page.body.find('"', at + 1) - at - 1);

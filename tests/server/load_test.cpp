@@ -1,4 +1,5 @@
-// Many clients at once, and clients that misbehave: answers stay what they are alone, and what is wrong stays alone.
+// Many clients at once, and clients that misbehave: answers are the same as alone, and errors affect only their
+// request.
 #include "server/server_fixture.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ Json load_body(int i) {
             {"stream", i % 2 == 1}};
 }
 
-// Texts and log-probabilities of all choices, however they came.
+// Returns texts and log-probabilities of all choices, from whole answers and streams.
 std::string said(const TestServer& s, Json body) {
     std::map<int, std::string> texts;
     const auto note = [&](const Json& json) {
@@ -35,7 +36,7 @@ std::string said(const TestServer& s, Json body) {
         for (const Json& json : s.stream(completions, body)) note(json);
     else
         note(s.ask(completions, body));
-    // Pieces of a stream put text and scores in another order; sorted, both say the same.
+    // Streams contain text and scores in another order; sorted, both are equal.
     std::string all;
     for (auto& [index, text] : texts) {
         std::ranges::sort(text);
@@ -51,7 +52,7 @@ TEST(ServerLoad, AnswersUnderLoadAreThoseOfAQuietServer) {
         const TestServer quiet({.engine = {.sequences = 1, .prefix_cache = false}});
         for (int i = 0; i < n; ++i) want[size_t(i)] = said(quiet, load_body(i));
     }
-    // A cache so small that answers are pushed out, and guesses ahead.
+    // A cache so small that answers are preempted, with drafts.
     ServerSetup setup;
     setup.engine = {.sequences = 16, .step_rows = 24, .kv_memory = 1 << 17, .drafts = 3};
     const TestServer s(std::move(setup));
@@ -61,7 +62,7 @@ TEST(ServerLoad, AnswersUnderLoadAreThoseOfAQuietServer) {
     for (int c = 0; c < 12; ++c)
         clients.emplace_back([&] {
             for (int i = next++; i < n; i = next++) {
-                if (i % 5 == 0) {  // a client that leaves
+                if (i % 5 == 0) {  // a client that disconnects
                     HttpClient gone = s.client();
                     Json body = load_body(i);
                     body["max_tokens"] = 900;
@@ -92,7 +93,7 @@ TEST(ServerLoad, AClientThatLeavesEndsItsRequest) {
                             std::to_string(text.size()) + "\r\n\r\n" + text)
                         .ok());
         c.close();
-        // Whether it was cut or had just finished: nothing of it is left, and all its choices were counted once.
+        // Whether it was cancelled or had just finished: nothing is left, and all its choices were counted once.
         ASSERT_TRUE(TestServer::wait_until([&] { return s.metric("vllm:request_success_total") == before + 64; }));
         EXPECT_EQ(s.metric("vllm:num_requests_running"), 0);
     }
@@ -103,13 +104,13 @@ TEST(ServerLoad, AFullQueueSaysWhenToComeBack) {
     ServerSetup setup;
     setup.engine = {.sequences = 1, .queue = 4};
     const TestServer s(std::move(setup));
-    // What the queue can never hold would not be taken later, either: no 429, and no part of it takes a place.
+    // A request that can never fit into the queue gets no 429, and no part of it is queued.
     EXPECT_EQ(s.post(completions, R"({"prompt": "a", "n": 5, "max_tokens": 2})").status, 400);
     const Json many{{"prompt", Json(std::vector<std::string>(64, "a"))}, {"n", 3}, {"max_tokens", 900}};
     EXPECT_EQ(s.post(completions, many.dump()).status, 400);
 
     const std::string text = R"({"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": true, "stream": true})";
-    const auto full = [&] {  // the four may all be answered before the next request is read
+    const auto full = [&] {  // the four answers may end before the next request is read
         HttpClient c = s.client();
         EXPECT_TRUE(c.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                             std::to_string(text.size()) + "\r\n\r\n" + text)
@@ -130,7 +131,7 @@ TEST(ServerLoad, ADeadlineEndsARequest) {
     const HttpResponse r =
         s.post(completions, R"({"prompt": "a", "n": 100, "max_tokens": 1000, "ignore_eos": true, "timeout": 0.001})");
     EXPECT_EQ(r.status, 504) << r.body;
-    // Of a stream the status is sent already: its last event says it.
+    // In a stream the status is already sent, so the last event contains the error.
     const std::vector<Json> events = s.stream(completions, {{"prompt", "a"},
                                                             {"n", 100},
                                                             {"max_tokens", 1000},
@@ -177,8 +178,8 @@ TEST(ServerLoad, ATemplateThatLoopsEndsItsRequestAlone) {
     EXPECT_EQ(status("fine"), 200);
 }
 
-// Six requests that are costly to read, all at once, and others beside them: those do not wait for the six, and none
-// of the six outlives its timeout by much.
+// Six requests that are costly to parse, all at once, together with others: the others do not wait for the six, and
+// none of the six takes much longer than its timeout.
 TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
     const TestServer s;
     const Json messages = Json::array({{{"role", "user"}, {"content", "x"}}});
@@ -205,7 +206,7 @@ TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
         EXPECT_EQ(s.ask("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}})["choices"].size(), 1u);
         ++asked;
     } while (left > 0);
-    EXPECT_GT(asked, 12);  // behind the six it would be six or fewer
+    EXPECT_GT(asked, 12);  // if they waited for the six, there would be six or fewer
 }
 
 TEST(ServerLoad, ADeadlineHoldsWhileATemplateRuns) {
@@ -220,13 +221,13 @@ TEST(ServerLoad, ADeadlineHoldsWhileATemplateRuns) {
     body["timeout"] = 0.002;
     EXPECT_EQ(s.post("/v1/chat/completions", body.dump()).status, 504);
     EXPECT_EQ(s.post("/tokenize", body.dump()).status, 504);
-    // The server's own limit holds there, too.
+    // The server's own limit applies, too.
     ServerSetup setup;
     setup.options.most_seconds = 0.002;
     const TestServer strict(std::move(setup));
     body.erase("timeout");
     EXPECT_EQ(strict.post("/v1/chat/completions", body.dump()).status, 504);
-    // What is wrong with a request's own template is told as that.
+    // An error in a request's own template is reported as such.
     const Json wrong = s.ask("/v1/chat/completions",
                              {{"messages", body["messages"]}, {"chat_template", "{% if %}"}, {"max_tokens", 1}}, 400);
     EXPECT_EQ(wrong["error"]["param"], "chat_template") << wrong;
@@ -250,7 +251,7 @@ TEST(ServerLoad, HostileBodiesAreErrors) {
     ASSERT_TRUE(r.ok()) << r.error().message();
     EXPECT_EQ(r->status, 413);
     EXPECT_EQ((*parse_json(r->body))["error"]["code"], 413);
-    // Bodies cut at every byte, and with one byte wrong.
+    // Bodies truncated at every byte, and with one wrong byte.
     const std::string body = R"({"prompt": "abc", "max_tokens": 2, "stop": ["x"], "logit_bias": {"5": 1.5}})";
     for (size_t i = 0; i < body.size(); ++i) {
         EXPECT_EQ(s.post(completions, body.substr(0, i)).status, 400) << i;

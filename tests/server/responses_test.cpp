@@ -43,7 +43,7 @@ struct ToolCase {
     const char* what;
     Json tools, choice;
     const char *type, *space, *name;
-    std::string text;  // a regular expression of arguments or input
+    std::string text;  // a regular expression for arguments or input
 };
 class ResponseTools : public testing::TestWithParam<ToolCase> {};
 
@@ -67,7 +67,7 @@ TEST_P(ResponseTools, AreCalledInTheWordsOfTheClient) {
     const bool custom = item["type"] == "custom_tool_call";
     const std::string text = item[custom ? "input" : "arguments"];
     EXPECT_THAT(text, testing::MatchesRegex(given.text));
-    // The stream says the same.
+    // The stream contains the same.
     body["stream"] = true;
     std::string joined, done;
     for (const auto& [name, event] : s.events("/v1/responses", body, false)) {
@@ -81,7 +81,7 @@ TEST_P(ResponseTools, AreCalledInTheWordsOfTheClient) {
     }
     EXPECT_EQ(joined, text);
     EXPECT_EQ(done, text);
-    // The call and its result go back.
+    // The call and its result are sent back.
     Json result{{"type", custom ? "custom_tool_call_output" : "function_call_output"},
                 {"call_id", item["call_id"]},
                 {"output", "done"}};
@@ -206,7 +206,7 @@ TEST(Responses, FieldsAreWorkingNeutralOrNamed) {
     }
 }
 
-// Instructions and the words of the developer in front are one system message.
+// Instructions and leading developer messages form one system message.
 TEST(Responses, LeadingSystemMessagesAreOne) {
     const TestServer s({.chat_template =
                             "{% for m in messages %}{% if not loop.first and m.role == 'system' %}"
@@ -229,7 +229,7 @@ TEST(StoredResponses, ConversationsGoOnFromThem) {
     EXPECT_EQ(second["store"], true);
     const Json third{
         {"input", "three"}, {"previous_response_id", second["id"]}, {"max_output_tokens", 3}, {"temperature", 0}};
-    // Instructions do not carry over.
+    // Instructions are not inherited by the next request.
     Json whole = Json::array({{{"role", "user"}, {"content", "one"}},
                               first["output"][0],
                               {{"role", "user"}, {"content", "two"}},
@@ -240,12 +240,12 @@ TEST(StoredResponses, ConversationsGoOnFromThem) {
     const Json gone_on = s.ask("/v1/responses", third);
     EXPECT_EQ(gone_on["usage"]["input_tokens"], expected["usage"]["input_tokens"]);
     EXPECT_EQ(gone_on["output"][0]["content"], expected["output"][0]["content"]);
-    // A stream is stored, too.
+    // Streamed answers are stored, too.
     Json streamed{{"input", "one"}, {"max_output_tokens", 3}, {"stream", true}};
     const auto events = s.events("/v1/responses", streamed, false);
     const std::string id = events.back().second["response"]["id"];
     EXPECT_EQ((*parse_json(s.get("/v1/responses/" + id).body))["output"], events.back().second["response"]["output"]);
-    // An item of the output may be referred to.
+    // A request may refer to an item of the output.
     const Json referred = s.ask("/v1/responses", {{"input",
                                                    {{{"role", "user"}, {"content", "one"}},
                                                     {{"type", "item_reference"}, {"id", first["output"][0]["id"]}},
@@ -313,7 +313,7 @@ TEST(StoredResponses, TheOldestMakeRoomForTheNewest) {
 TEST(ResponseStore, CountsWhatChainsHold) {
     ResponseStore store;
     StoredPtr last;
-    for (int i = 0; i < 100'000; ++i) {  // a chain that would overflow the stack if links released each other
+    for (int i = 0; i < 100'000; ++i) {  // a chain that would overflow the stack if links were released recursively
         store.keep(last, "[]", {{"id", std::to_string(i)}, {"output", Json::array()}}, int64_t{1} << 40);
         last = store.find(std::to_string(i));
     }
@@ -342,7 +342,7 @@ TEST(Responses, TruncationDropsTheOldestTurns) {
     const int64_t tokens = answer["usage"]["input_tokens"];
     EXPECT_LE(tokens, 236);
     EXPECT_GT(tokens, 150);
-    // What fits is not touched, and what can never fit is an error.
+    // A conversation that fits is unchanged, and one that can never fit is an error.
     const Json few{{"input", "a"}, {"max_output_tokens", 1}};
     Json automatic = few;
     automatic["truncation"] = "auto";
@@ -394,7 +394,7 @@ TEST(Responses, LogprobsAreThoseOfTheText) {
     EXPECT_EQ(s.ask("/v1/responses", body)["output"][0]["content"][0]["logprobs"], Json::array());
 }
 
-// Reasoning is an item of the output. Sent back, it belongs to the message or call that follows it.
+// Reasoning is an item of the output. Sent back, it belongs to the next message or call.
 TEST(Responses, ReasoningIsAnItem) {
     const TestServer s({.chat_template = "{% for m in messages %}<s>{{ m.role }}{% if m.reasoning_content is defined %}"
                                          "[{{ m.reasoning_content }}]{% endif %}:{{ m.content }}"

@@ -1,5 +1,5 @@
-// Every route of the server's own table (server/routes.h), over HTTP: a route without an example here fails, and so
-// does one that docs/server-api.md does not name.
+// Every route of the server's table (server/routes.h) over HTTP. A route without an example here, or without a
+// description in docs/server-api.md, fails the test.
 #include "server/routes.h"
 
 #include "server_fixture.h"
@@ -15,16 +15,17 @@
 namespace nibble::test {
 namespace {
 
-// What a route is asked and what has to come back.
+// A request to a route, and the expected response.
 struct Example {
-    Json body;               // of a POST
-    Json shape;              // of the answer, see has_shape(); null: it is no JSON
-    std::string type, text;  // where it is no JSON: its content type, and what it contains ("": the body is empty)
-    std::string path;        // where it is not the route's
+    Json body;               // body of a POST request
+    Json shape;              // shape of the response, see has_shape(); null: it is not JSON
+    std::string type, text;  // for responses that are not JSON: content type, and contained text ("": the body is
+                             // empty)
+    std::string path;        // if it differs from the route's
 };
 
-// Every member of `shape` is in `answer`: texts are equal ("": any text), numbers are numbers, null is anything, and
-// lists begin with what the shape's list begins with.
+// Checks that `answer` has every member of `shape`: texts are equal ("": any text), numbers match any number, null
+// matches anything, and lists begin with the elements of the shape's list.
 bool has_shape(const Json& answer, const Json& shape) {
     if (shape.is_null()) return true;
     if (shape.is_object()) {
@@ -151,7 +152,7 @@ protected:
     static HttpResponse ask(const std::string& method, const std::string& path, const std::string& body = {}) {
         return server_->send({.method = method, .path = path, .body = body});
     }
-    // The error's form is the one that clients of the path's API read.
+    // The error has the form of the path's API.
     static void expect_error(const HttpResponse& r, int status, const std::string& path) {
         static const Json openai{{"error", {{"message", ""}, {"type", ""}, {"param", nullptr}, {"code", nullptr}}}};
         static const Json anthropic{{"type", "error"}, {"error", {{"type", ""}, {"message", ""}}}};
@@ -236,8 +237,10 @@ TEST_F(Routes, OtherPathsAreUnknown) {
             for (const char* more : {"x", "/nowhere"})
                 for (const char* method : {"GET", "POST", "DELETE"}) {
                     const std::string other = std::string(route.path) + more;
-                    if (other == "/v1/models/nowhere" && method != std::string("GET")) continue;      // of /v1/models/*
-                    if (other == "/v1/responses/nowhere" && method == std::string("POST")) continue;  // the same
+                    // matches /v1/models/*
+                    if (other == "/v1/models/nowhere" && method != std::string("GET")) continue;
+                    // matches /v1/responses/*
+                    if (other == "/v1/responses/nowhere" && method == std::string("POST")) continue;
                     expect_error(ask(method, other, "{}"), 404, other);
                 }
     expect_error(ask("GET", "/v1/models/other"), 404, "/v1/models/other");

@@ -1,4 +1,4 @@
-// A server over the model of tests/data/chat, in this process, at a port that is free.
+// A server with the model of tests/data/chat, in this process, on a free port.
 #pragma once
 
 #include "base/json.h"
@@ -17,8 +17,8 @@ inline constexpr std::chrono::milliseconds server_patience{120'000};
 struct ServerSetup {
     ServerOptions options;
     EngineOptions engine;
-    std::optional<std::string> chat_template;  // instead of the model's
-    std::string license;                       // that came with the model
+    std::optional<std::string> chat_template;  // replaces the model's template
+    std::string license;                       // license of the model
     bool ready = true;
 };
 
@@ -79,7 +79,7 @@ public:
     HttpResponse post(const std::string& path, const std::string& body, HttpHeaders headers = {}) const {
         return send({.method = "POST", .path = path, .headers = std::move(headers), .body = body});
     }
-    // The answer's JSON; expects this status.
+    // Returns the response's JSON; expects this status.
     Json ask(const std::string& path, const Json& body, int status = 200) const {
         const HttpResponse r = post(path, body.dump());
         EXPECT_EQ(r.status, status) << r.body;
@@ -87,7 +87,7 @@ public:
         EXPECT_TRUE(json.ok()) << r.body;
         return json.ok() ? *std::move(json) : Json();
     }
-    // All events of a stream; with `done` the last has to be [DONE], which is left out.
+    // Returns all events of a stream; with `done`, the last must be [DONE], which is left out.
     std::vector<std::pair<std::string, Json>> events(const std::string& path, const Json& body, bool done) const {
         std::vector<std::pair<std::string, Json>> all;
         bool ended = false;
@@ -122,7 +122,7 @@ public:
         const std::lock_guard lock(mutex_);
         return log_;
     }
-    // The sum of all lines of this name.
+    // Returns the sum of all lines with this name.
     double metric(const std::string& name) const {
         const std::string text = get("/metrics").body;
         double sum = 0;
@@ -143,7 +143,7 @@ public:
         return testing::AssertionFailure() << "waited for " << server_patience.count() << " ms";
     }
 
-    ChatModel chat;  // outlives the server
+    ChatModel chat;  // must outlive the server
 
 private:
     EngineOptions engine_options_;

@@ -1,4 +1,4 @@
-// The routes over a small model: what they say equals what the engine says by itself, whole and streamed.
+// Answers of the routes equal those of the engine alone, whole and streamed.
 #include "serve/answer_all.h"
 #include "server/server_fixture.h"
 
@@ -8,7 +8,7 @@
 namespace nibble::test {
 namespace {
 
-// What the engine alone answers.
+// Returns the engine's answer to a request.
 WholeAnswer engine_answer(const TestServer& s, const Request& request) {
     auto engine = Engine::create(s.model_pointer(), *s.chat.tokenizer, {.sequences = 1, .kv_memory = 1 << 20});
     EXPECT_TRUE(engine.ok()) << engine.error().message();
@@ -91,7 +91,7 @@ TEST(Server, EchoGivesThePromptAndItsScores) {
     request.max_tokens = 1;
     request.prompt_logprobs = 1;
     const WholeAnswer want = engine_answer(s, request);
-    // As evaluation harnesses ask: the prompt alone.
+    // A request of evaluation harnesses: only the prompt is scored.
     const Json alone =
         s.ask("/v1/completions", {{"prompt", "once upon a time"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 1}});
     const Json& scores = alone["choices"][0]["logprobs"];
@@ -110,7 +110,7 @@ TEST(Server, EchoGivesThePromptAndItsScores) {
     for (size_t i = 1; i < ids.size(); ++i) {
         const Json& own = prompt[i][std::to_string(ids[i])];
         EXPECT_EQ(own["logprob"].get<float>(), want.prompt[i].logprob);
-        EXPECT_EQ(own["rank"], want.prompt[i].rank);  // beyond the three likeliest, too
+        EXPECT_EQ(own["rank"], want.prompt[i].rank);  // also for tokens that are not among the three most likely
         std::set<int> ranks;
         for (const auto& [id, one] : prompt[i].items()) ranks.insert(one["rank"].get<int>());
         for (int k = 1; k <= 3; ++k) EXPECT_TRUE(ranks.contains(k)) << prompt[i].dump();
@@ -248,7 +248,7 @@ TEST(Server, ParametersOfSamplingReachTheEngine) {
     EXPECT_EQ(stopped["token_ids"].size(), 1u);
     EXPECT_GE(ids({{"stop_token_ids", Json::array({first})}, {"min_tokens", 3}})["token_ids"].size(), 3u);
     EXPECT_EQ(ids({{"max_tokens", 3}, {"ignore_eos", true}})["token_ids"].size(), 3u);
-    // A text that comes is forbidden, or ends the answer.
+    // A text of the answer is forbidden, or ends the answer.
     const Json letters = ids({{"allowed_token_ids", s.chat.encode("xyz", false)}});
     const std::string said = letters["text"];
     ASSERT_FALSE(said.empty());
@@ -351,7 +351,7 @@ TEST(Server, WrongRequestsAreToldWhatIsWrong) {
     wrong("/detokenize", R"({"tokens": [-1]})", "tokens");
     EXPECT_EQ(s.get("/nowhere").status, 404);
     EXPECT_EQ(s.get(completions).status, 405);
-    // What says nothing is no error.
+    // Neutral values are no errors.
     const Json fine = s.ask(
         completions, {{"prompt", "a"}, {"user", "me"}, {"suffix", nullptr}, {"max_tokens", 1}, {"model", "alias"}});
     EXPECT_EQ(fine["model"], "tiny");
@@ -415,7 +415,7 @@ TEST(Server, ATurnThatSaidNothingComesBack) {
         return s.ask("/v1/messages/count_tokens", {{"messages", messages}})["input_tokens"];
     };
     const Json empty = tokens("");
-    EXPECT_EQ(tokens(Json::array()), empty);  // as /v1/messages answers where the first token is the last
+    EXPECT_EQ(tokens(Json::array()), empty);  // equals the answer of /v1/messages if the first token is the last
     EXPECT_EQ(tokens(Json::array({{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}})), empty);
 }
 
@@ -443,7 +443,8 @@ TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     };
     EXPECT_EQ(allowed(open), "https://ui.example");
     EXPECT_EQ(allowed(closed), "");
-    // Headers of the official clients pass; what is no list of names, too long, or of another page's does not.
+    // Headers of official clients are accepted; a text that is not a list of names, is too long, or comes from another
+    // page is not.
     const std::string asked =
         "anthropic-beta,anthropic-dangerous-direct-browser-access, openai-organization, x-stainless-retry-count";
     const auto headers = [&](const TestServer& s, std::string wanted, std::string origin = "https://ui.example") {
@@ -486,7 +487,7 @@ TEST(Server, TheLogSaysWhatWasWrongWithoutQuotingTheRequest) {
     s.post("/my-secret", "");
     s.post("/health", "");
     ASSERT_TRUE(TestServer::wait_until([&] { return s.log().size() == 5; }));
-    // In any order: a line is written behind its answer.
+    // In any order, because a line is written after its answer.
     std::multiset<std::pair<int, std::string>> said;
     for (const std::string& text : s.log()) {
         const Json line = *parse_json(text);
