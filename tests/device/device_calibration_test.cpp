@@ -1,4 +1,4 @@
-// Calibration and KL scores on a GPU made of host memory, beside the CPU's.
+// Calibration and KL scores on an emulated GPU, compared with the CPU's.
 #include "device/emulated_gpu.h"
 #include "model/device/model.h"
 #include "model/memory_checkpoint.h"
@@ -30,7 +30,7 @@ Texts random_texts(int vocab, unsigned seed = 1) {
     return texts;
 }
 
-// Two layers, four experts of which two are chosen.
+// Returns a model with two layers and four experts, of which two are chosen.
 std::shared_ptr<MemoryCheckpoint> small_mixture() {
     auto m = std::make_shared<MemoryCheckpoint>(Json{{"model_type", "qwen3_moe"},
                                                      {"vocab_size", 48},
@@ -117,7 +117,7 @@ protected:
             if (entry.solver) all.push_back((*seen.statistics->statistics(entry))->solution->matrix);
         return all;
     }
-    // Of codes that are equal.
+    // Returns the share of equal codes.
     static double agreement(const std::vector<QuantMatrix>& a, const std::vector<QuantMatrix>& b) {
         int64_t same = 0, all = 0;
         for (size_t i = 0; i < a.size(); ++i)
@@ -180,7 +180,7 @@ TEST_F(DeviceCalibrationTest, ExpertsCountTheirTokensAndFewAreNamedAsOnTheCpu) {
     EXPECT_LT(device->inputs.at("model.layers.0.mlp.experts.0.up_proj").rows(), device->tokens);
 }
 
-// A norm of zeros: the inputs of q, k and v, and with them all keys and values, are zero; inputs of o are, too.
+// With a norm of zeros, the inputs of q, k and v are zero, and therefore all keys and values, and the inputs of o.
 TEST_F(DeviceCalibrationTest, ZeroStatisticsStopNothingAndAreTheGapsOfTheCpu) {
     const auto source = small_mixture();
     source->scale("model.layers.0.input_layernorm.weight", 0.0f);
@@ -226,7 +226,7 @@ TEST_F(DeviceCalibrationTest, EveryExpertSeesEveryTokenWhereThatIsWanted) {
     for (const auto& [name, range] : device->inputs) EXPECT_EQ(range.rows(), device->tokens) << name;
 }
 
-// Feedback spreads every difference: codes are compared beside those that another text gives.
+// Error compensation amplifies every difference, so the codes are also compared with those of another text.
 TEST_F(DeviceCalibrationTest, SolversGetTheSameStatistics) {
     for (const auto& source : {small_checkpoint(), small_mixture()})
         for (const auto& [recipe, inputs] : {std::pair{"w4a16_nvfp4_gptq", ActivationFormat::none},
@@ -261,7 +261,7 @@ TEST_F(DeviceCalibrationTest, GradientsAreTheCpusAndSayingCudaChangesNothing) {
     EXPECT_EQ(device->statistics->identity(), cpu->statistics->identity());
 }
 
-// The host scans and solves what has a solver, beside panels of other tensors on the GPU.
+// The host scans and solves tensors with a solver, while panels of other tensors are on the GPU.
 TEST_F(DeviceCalibrationTest, SolvedTensorsAreWrittenBesideTheGpusPanels) {
     const auto source = std::move(*Checkpoint::open(test_data("chat")));
     Plan plan = plan_of(*source, "w4a16_nvfp4_gptq");
@@ -306,7 +306,7 @@ TEST_F(DeviceCalibrationTest, ErrorsNameWhatTheCpusName) {
     EXPECT_EQ(wide.error().message(), "calibration on a GPU rounds to BF16 between operators; FP32 runs on the CPU");
 }
 
-// Names and formats of every product come from the model; the emulated GPU's kernels have names of their own.
+// Names and formats of all products come from the model; the emulated GPU's kernels have their own names.
 TEST_F(DeviceCalibrationTest, TheTableOfKernelsNamesEveryProductInOrder) {
     ThreadPool pool(1);
     const auto rows = [&](const std::shared_ptr<const Checkpoint>& source, int64_t tokens) {

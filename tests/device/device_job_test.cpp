@@ -100,7 +100,7 @@ TEST_F(DeviceJob, PanelsThatFitTravelOnceAndOthersAreReadAgain) {
     const Outcome host = run(source, plan, 2, false);
     const Outcome roomy = run(source, plan, 2, true);
     const int64_t once = emulated_gpu().copied_to_device.exchange(0);
-    // The driver's sixteenth beside what the workers need, and nothing more.
+    // The driver's sixteenth plus the memory of the workers, and no more.
     emulated_gpu().free_bytes = (least_bytes(source, plan, 2) + 64) * 16 / 15 + 16;
     const Outcome tight = run(source, plan, 2, true);
     const int64_t twice = emulated_gpu().copied_to_device;
@@ -158,7 +158,7 @@ TEST_F(DeviceJob, NamesTheFirstWeightThatIsNotFinite) {
     }
 }
 
-// A device that goes away ends the job in one line, and what was finished stays; the CPU can go on from there.
+// A lost device ends the job with a one-line error, and finished work is kept; the CPU can resume it.
 TEST_F(DeviceJob, ALostDeviceLeavesAJobThatTheCpuCanFinish) {
     FakeCheckpoint source;
     add_small_model(source);

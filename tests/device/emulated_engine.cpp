@@ -30,7 +30,7 @@ const uint16_t* codes(const std::byte* p) { return reinterpret_cast<const uint16
 uint16_t* codes(std::byte* p) { return reinterpret_cast<uint16_t*>(on_host(p)); }
 const ElementwiseKernels& elementwise() { return **select_elementwise_kernels("ref"); }
 
-// Reads what lies on the device at once and hands it over as floats.
+// Returns values in device memory as floats.
 std::vector<float> floats(const float* device, int64_t n) {
     return device ? std::vector<float>(on_host(device), on_host(device) + n) : std::vector<float>();
 }
@@ -49,7 +49,7 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
 
 namespace {
 
-// A row as it goes out: BF16, or E4M3 codes under a stored scale.
+// Writes a row: BF16, or E4M3 codes with a stored scale.
 void put_row(const RowsOut& out, int64_t token, const std::vector<float>& row) {
     const auto width = std::ssize(row);
     for (int64_t j = 0; j < width; ++j) {
@@ -162,11 +162,11 @@ Status rope_append(const RopeAppend& r, const KvCache& cache, bool, const Stream
 Status latent_append(const LatentAppend&, const KvCache&, bool, const Stream&) { return missing("latent attention"); }
 Status argmax(const float*, int64_t, int64_t, int32_t*, bool, const Stream&) { return missing("argmax"); }
 
-// ---- attention_cuda.h: the cache as it lies there, attention in double ----------------------------------------------
+// ---- attention_cuda.h: the same layout of the cache, attention in double -------------------------------------------
 
 namespace {
 
-// Dimension d of K or V at a slot.
+// Returns dimension d of K or V at a slot.
 uint16_t* element(const KvCache& cache, int head, int64_t slot, int d, bool value) {
     const KvShape& s = cache.shape;
     const auto in_page = static_cast<int>(slot % s.page_tokens), t = in_page % kv_tile_tokens;

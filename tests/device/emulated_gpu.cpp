@@ -106,7 +106,7 @@ Status fill_device(std::byte* device, uint8_t value, int64_t bytes, const Stream
     return Ok{};
 }
 
-// Models capture graphs of decoding only, which no emulated job does.
+// Models capture graphs only for decoding, which is not emulated.
 Result<Graph> Graph::capture(const Stream&, const std::function<Status()>&) { return not_emulated(); }
 Status Graph::launch(const Stream&) const { return not_emulated(); }
 void Graph::Destroy::operator()(void*) const {}
@@ -142,7 +142,7 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
                 const QuantizeOutputs& outputs, const Stream&) {
     const TensorAmax values{*on_host(amax.search), *on_host(amax.store)};
     QuantSpan host = span_on_host(out);
-    host.tensor_scale = tensor_scale(spec, values);  // the caller's is not read
+    host.tensor_scale = tensor_scale(spec, values);  // the caller's value is not read
     QuantStats stats;
     kernels().quantize(view_on_host(panel), spec, values, host, stats);
     *on_host(outputs.raised_blocks) += static_cast<uint64_t>(stats.raised_blocks);

@@ -1,4 +1,4 @@
-// Addresses of the emulated GPU: those of host memory with a bit set that no address of a host program has.
+// Addresses of the emulated GPU: host addresses with an additional bit that no address of a host program has.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// W4A16 records (kernels/matmul_cuda.h) on the emulated GPU: models with NVFP4 weights under BF16 inputs are refused.
+// W4A16 records (kernels/matmul_cuda.h) on the emulated GPU: not supported, so models with NVFP4 weights and BF16
+// inputs are rejected.
 #include "kernels/matmul_cuda.h"
 
 namespace nibble::cuda {

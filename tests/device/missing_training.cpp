@@ -1,4 +1,4 @@
-// Kernels of training, which the emulated GPU does not have: a trainer can be planned on it, not run.
+// Kernels of training, which are not emulated: a trainer can be planned, but not run.
 #include "kernels/attention_backward_cuda.h"
 #include "kernels/cache_rows_cuda.h"
 #include "kernels/cast_cuda.h"

@@ -1,4 +1,4 @@
-// What a GPU trainer plans on the host: places of parameters, order of sums, memory.
+// The plans that a GPU trainer makes on the host: places of parameters, order of sums, memory.
 #include "train/accumulation.h"
 #include "train/device/adapter_unit.h"
 #include "train/device/device_optimizer.h"
@@ -25,7 +25,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Sums as text, so that their order shows: "((0+1)+(2+3))".
+// Returns a sum as text, which shows its order: "((0+1)+(2+3))".
 std::string sum_of(int64_t micro_batches, int64_t first = 0) {
     const AccumulationPlan plan = AccumulationPlan::make(micro_batches);
     std::vector<std::string> buffers(static_cast<size_t>(plan.buffers));
@@ -56,8 +56,8 @@ TEST(AccumulationPlan, HoldsFewBuffers) {
         EXPECT_EQ(AccumulationPlan::make(count).buffers, buffers) << count;
 }
 
-// Runs of ranks, each added as a plan of its own, and then those that are present as DeviceRanks::add() does: the sum
-// of one process, whatever the number of pieces.
+// Adds the runs of ranks as separate plans, then those that are present, as DeviceRanks::add() does: the result is the
+// sum of one process, whatever the number of pieces.
 TEST(PieceRun, SumsOfRanksAreThoseOfOne) {
     for (const int size : {1, 2, 4, 8, 3})
         for (int64_t pieces = 1; pieces < 40; ++pieces) {
@@ -75,14 +75,14 @@ TEST(PieceRun, SumsOfRanksAreThoseOfOne) {
                 for (size_t i = 0; i + apart < nodes.size(); i += 2 * apart)
                     nodes[i] = "(" + nodes[i] + "+" + nodes[i + apart] + ")";
             EXPECT_EQ(nodes[0], sum_of(pieces)) << pieces << " to " << size;
-            // A power of two of pieces is dealt evenly to a power of two of ranks.
+            // With powers of two, pieces are distributed evenly over the ranks.
             if (std::has_single_bit(static_cast<uint64_t>(pieces)) && size != 3) {
                 EXPECT_EQ(most, std::max<int64_t>(1, pieces / size));
             }
         }
 }
 
-// The same numbers as the tree that the CPU trainer adds with.
+// Gives the same numbers as the tree of the CPU trainer.
 TEST(AccumulationPlan, EqualsTheTreeOfRows) {
     ThreadPool pool(1);
     const auto parameters = small_parameters(pool, DType::bf16);
@@ -116,8 +116,8 @@ TEST(AccumulationPlan, EqualsTheTreeOfRows) {
     }
 }
 
-// Every rank adds what it computes, then ranks are added: by runs (Sharding::states), or what is computed side by side
-// first (Sharding::all). The sum as text is that of one rank.
+// Every rank adds its own values; then ranks are added: by runs (Sharding::states), or first the values computed at the
+// same time (Sharding::all). Returns the sum as text, which must equal that of one rank.
 std::string sum_of_ranks(int64_t pieces, int size, Sharding sharding) {
     const auto owner = deal_pieces(pieces, size, sharding);
     if (!owner.ok()) return owner.error().message();
@@ -169,7 +169,7 @@ TEST(DealtPieces, AreRefusedWhereSumsAreNoNodes) {
     struct Row {
         int64_t pieces;
         int size;
-        bool states, all;  // dealt
+        bool states, all;  // distributed over the ranks
     };
     for (const Row& row :
          {Row{4, 2, true, true}, Row{6, 2, false, true}, Row{3, 2, false, false}, Row{3, 3, true, true},
@@ -248,7 +248,8 @@ TEST(FlatLayout, StacksBiasesAndExperts) {
     adjacent(layout->units[0][0].bias,
              {attention + "q_proj.bias", attention + "k_proj.bias", attention + "v_proj.bias"});
     adjacent(layout->units[0][1].bias, {attention + "o_proj.bias"});
-    ASSERT_EQ(layout->units[1].size(), 5U);  // router; first and second products of the experts; the shared one's two
+    ASSERT_EQ(layout->units[1].size(), 5U);  // router; first and second products of the experts; the two of the shared
+                                             // expert
     adjacent(layout->units[1][0].at, {moe + "gate.weight"});
     std::vector<std::string> in, out;
     for (int e = 0; e < 4; ++e) {
@@ -260,9 +261,9 @@ TEST(FlatLayout, StacksBiasesAndExperts) {
     EXPECT_EQ(layout->units[1][1].rows, 4 * 32);
     adjacent(layout->units[1][3].at, {moe + "shared_experts.up_proj.weight"});
     adjacent(layout->units[2][0].bias, {"backbone.layers.2.mixer.up_proj.bias"});
-    // Norms, which some models read as 1 + w, lie together.
+    // Norms that some models read as 1 + w are stored together.
     const int64_t bias = layout->at[*parameters->id(moe + "gate.e_score_correction_bias")];
-    ASSERT_EQ(layout->norms.size(), 2U);  // of BF16, of FP32
+    ASSERT_EQ(layout->norms.size(), 2U);  // BF16 and FP32
     for (size_t id = 0; id < parameters->count(); ++id) {
         const std::string& name = parameters->tensors()[id].name;
         if (parameters->matrix(id)) continue;
@@ -273,8 +274,8 @@ TEST(FlatLayout, StacksBiasesAndExperts) {
     EXPECT_GE(bias, layout->matrix_elements + layout->rounded_vectors);  // stays FP32
 }
 
-// Every linear but routers: A of what reads the same rows one below the other, then their B; of experts one after the
-// other.
+// For every linear except routers: the A of linears that read the same rows are stored one after the other, then their
+// B; those of experts follow each other.
 TEST(FlatLayout, PlacesAdaptersByUnit) {
     ThreadPool pool(1);
     const TrainLora lora{.rank = 8, .alpha = 8};
@@ -325,8 +326,8 @@ TEST(FlatLayout, PlacesAdaptersByUnit) {
     }
 }
 
-// All matrices and all sections of their norm belong to one rank each, whole sections to a rank, and with Sharding::all
-// a rank has its share of every part.
+// Each matrix and each section of its norm belongs to one rank, in whole sections; with Sharding::all each rank has a
+// share of every part.
 TEST(FlatShards, ShareOutEveryMatrixOnce) {
     ThreadPool pool(1);
     for (const char* family : {"llama", "qwen3", "qwen3_moe", "nemotron_h"})
@@ -372,7 +373,7 @@ TEST(FlatShards, ShareOutEveryMatrixOnce) {
             }
 }
 
-// Beside its share a GPU has two blocks in hand, whatever the model has.
+// A GPU stores its share and two current blocks, whatever the size of the model.
 TEST(ShardedWeights, TakeAShareAndTwoBlocks) {
     ThreadPool pool(1);
     const auto planned = [&](int layers) {
@@ -402,7 +403,7 @@ TEST(FlatShards, NameTheGapsBetweenMatrices) {
     ThreadPool pool(1);
     std::shared_ptr<Parameters> parameters;
     Json config = small_llama();
-    config["vocab_size"] = 41;  // 41 x 32: no whole 64
+    config["vocab_size"] = 41;  // 41 x 32: not a multiple of 64
     const auto layout = layout_of(*small_checkpoint(config), parameters, pool);
     ASSERT_TRUE(layout.ok()) << layout.error().message();
     int64_t in_gaps = 0, in_matrices = 0;
@@ -426,12 +427,12 @@ TEST(FlatLayout, NamesWhatHasNoPlace) {
     EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.rotary_emb.inv_freq' is not trained"));
 }
 
-// What a GPU trains, family by family: the table of docs/topics/training.md.
+// The models that a GPU trains, by family: the table of docs/topics/training.md.
 TEST(DeviceFamilies, AreTrainedOrRefusedByName) {
     struct Row {
         const char* family;
-        const char* pattern;  // of nemotron_h
-        const char* refused;  // a part of the message; null: trained
+        const char* pattern;  // pattern of nemotron_h
+        const char* refused;  // a part of the error message; null: training is supported
     };
     for (const Row& row :
          {Row{"llama", "", nullptr}, Row{"mistral", "", nullptr}, Row{"mixtral", "", nullptr},
@@ -476,7 +477,8 @@ TEST(MicroBatch, HasNoMoreTokensThanKernelsTake) {
         EXPECT_THAT(rows.error().message(), HasSubstr(part));
     }
     EXPECT_EQ(TrainWeights::most_tokens(*model_config(tiny("llama"))), 65535);
-    EXPECT_EQ(TrainWeights::most_tokens(*model_config(tiny("qwen3_moe"))), 32767);  // two experts a token
+    // two experts per token
+    EXPECT_EQ(TrainWeights::most_tokens(*model_config(tiny("qwen3_moe"))), 32767);
 }
 
 TEST(MicroBatch, CutsRowsAndKeepsDocuments) {
@@ -542,7 +544,7 @@ TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
         EXPECT_THAT(message, HasSubstr(part));
 }
 
-// Every recipe by name, and with few tokens for each of two GPUs: nothing, or the words of the refusal.
+// Every recipe by name, and with few tokens for each of two GPUs: accepted, or the expected error.
 TEST(DevicePrecision, IsTakenOrRefusedByName) {
     const std::string few = "has 4095 tokens for each";
     struct Case {

@@ -17,9 +17,10 @@ FOLDERS = [
     "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/io", "nibble/jobs",
     "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/parallel", "nibble/quant", "nibble/rl",
     "nibble/run", "nibble/serve", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
-    "tests/base", "tests/cuda", "tests/eval", "tests/formats", "tests/fuzz", "tests/grammar", "tests/http",
-    "tests/install", "tests/kernels", "tests/page", "tests/parallel", "tests/rl", "tests/support", "tests/tensor",
-    "tests/text", "tests/train",
+    "tests/base", "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/eval",
+    "tests/formats", "tests/fuzz", "tests/grammar", "tests/http", "tests/install", "tests/io", "tests/jobs",
+    "tests/kernels", "tests/model", "tests/page", "tests/parallel", "tests/quant", "tests/rl", "tests/serve",
+    "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
