@@ -13,10 +13,12 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
                 "random weights in the shape of smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b, qwen3.5-35b-a3b, "
                 "qwen3.6-27b or nemotron-3-nano")
             ->excludes(path);
-    command.add_option("--format", subject.random.format, "of the linears of a --shape: bf16, fp8, nvfp4 ...")
+    command.add_option("--format", subject.random.format, "format of the linears with --shape: bf16, fp8, nvfp4 ...")
         ->capture_default_str()
         ->needs(shape);
-    command.add_flag("--quantize-head", subject.random.head, "a --shape's output head in --format too, not BF16")
+    command
+        .add_flag("--quantize-head", subject.random.head,
+                  "with --shape: the output head has --format too, instead of BF16")
         ->needs(shape);
     command.add_option("--layers", subject.random.layers, "of a --shape; default: all")
         ->check(CLI::Range(1, 1000))

@@ -10,16 +10,16 @@ void add_calibration_flags(CLI::App& command, CalibrationText& text) {
         "--calib", text.file,
         "calibration text: plain, or lines of {\"text\"} or {\"messages\"} (either may be compressed by gzip), or "
         ".safetensors with input_ids");
-    command.add_option("--calib-tokens", text.tokens, "tokens taken from the front of the file")
+    command.add_option("--calib-tokens", text.tokens, "number of tokens to use, from the beginning of the file")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     command.add_option("--calib-seq", text.sequence, "most tokens of one sequence")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    command.add_option("--calib-range", text.range, "max, percentile:P, or mse (of FP8 scales)")
+    command.add_option("--calib-range", text.range, "how ranges are chosen: max, percentile:P, or mse (FP8 scales)")
         ->check(read_by(parse_range_rule))
         ->capture_default_str();
-    command.add_flag("--calib-all-experts", text.all_experts, "every expert sees every token");
+    command.add_flag("--calib-all-experts", text.all_experts, "every expert observes every token");
 }
 
 void check_calibration_flags(const CLI::App& command, const CalibrationText& text) {
@@ -27,7 +27,7 @@ void check_calibration_flags(const CLI::App& command, const CalibrationText& tex
     for (const char* companion :
          {"--calib-tokens", "--calib-seq", "--calib-range", "--calib-all-experts", "--calib-gradients"})
         if (const CLI::Option* option = command.get_option_no_throw(companion); option && option->count() > 0)
-            usage_error("{} says how --calib is used, and there is no --calib FILE", companion);
+            usage_error("{} needs --calib FILE", companion);
 }
 
 }  // namespace nibble

@@ -12,11 +12,9 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view chat_help =
-    "/reset    starts a new conversation\n"
-    "/exit     ends, as Ctrl-D does\n"
-    "/help     this\n"
-    "Ctrl-C    stops an answer; at the prompt it drops the line\n"
-    "arrows    edit the line, and bring back earlier ones\n";
+    "/reset    starts a new conversation\n/exit     ends the session, as Ctrl-D does\n/help     shows this "
+    "text\nCtrl-C    stops an answer; at the prompt it drops the line\narrows    edit the line, and recall earlier "
+    "lines\n";
 
 struct ChatConfig {
     std::string path, system;
@@ -100,7 +98,7 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_CHECK(chat.check_template().within(config.path));
 
     LineEditor editor(config.no_history ? std::filesystem::path() : chat_history_file(), "> ");
-    if (editor.edits() && !config.engine.quiet) fmt::print("/help says what there is; Ctrl-C stops an answer\n");
+    if (editor.edits() && !config.engine.quiet) fmt::print("/help lists the commands; Ctrl-C stops an answer\n");
     Console console(true);
     for (std::string line;;) {
         const JobHooks hooks = console.hooks();  // before the prompt is shown, so that Ctrl-C drops the line
@@ -138,15 +136,15 @@ Result<Outcome> run_chat(const ChatConfig& config) {
 
 void add_chat(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<ChatConfig>();
-    CLI::App* command = app.add_subcommand("chat", "a conversation with a model, in the terminal");
+    CLI::App* command = app.add_subcommand("chat", "chat with a model in the terminal");
     command->add_option("model", config->path, "a checkpoint with a chat template: folder or .gguf file")->required();
-    command->add_option("--system", config->system, "a system message before the conversation");
-    command->add_option("--context", config->context, "tokens of a conversation, at most the model's")
+    command->add_option("--system", config->system, "system message at the beginning of the conversation");
+    command->add_option("--context", config->context, "most tokens of a conversation, at most the model's context")
         ->check(CLI::Range(int64_t{16}, int64_t{1} << 30))
         ->capture_default_str();
-    command->add_flag("--no-history", config->no_history, "forget what was typed at the end of the session");
+    command->add_flag("--no-history", config->no_history, "do not save the typed lines");
     command->add_flag("--parse-special", config->parse_special,
-                      "control tokens count as such in what is typed, too, not only in what the chat template wrote");
+                      "control tokens in typed text keep their function; default: they are plain text");
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);

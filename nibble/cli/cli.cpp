@@ -11,7 +11,7 @@ namespace {
 
 // Scripts pass --quiet to every command.
 void add_quiet_where_missing(CLI::App& command) {
-    static const std::string what = "no progress and no remarks, of which this command has none";
+    static const std::string what = "accepted by every command; this one prints no progress and no notes";
     const auto subcommands = command.get_subcommands([](CLI::App*) { return true; });
     for (CLI::App* sub : subcommands) add_quiet_where_missing(*sub);
     if (subcommands.empty() && !command.get_option_no_throw("--quiet")) command.add_flag("--quiet", what);

@@ -10,8 +10,8 @@ namespace nibble {
 
 void add_completion(CLI::App& app, RunCommand& run) {
     auto shell = std::make_shared<std::string>();
-    CLI::App* command = app.add_subcommand("completion", "a shell's completion script, or the manual page");
-    command->add_option("shell", *shell, "man: the page nibble.1")
+    CLI::App* command = app.add_subcommand("completion", "print a shell's completion script, or the manual page");
+    command->add_option("shell", *shell, "bash, zsh, fish; man: the page nibble.1")
         ->required()
         ->check(one_of({"bash", "zsh", "fish", "man"}));
     command->footer(

@@ -32,7 +32,7 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
         return Outcome{};
     }
     if (config.quiet) return Outcome{};
-    fmt::print("{}: {} tensors, {}; {} matrices carried bit for bit{}\n", config.out, report.tensors,
+    fmt::print("{}: {} tensors, {}; {} matrices copied bit for bit{}\n", config.out, report.tensors,
                human_bytes(report.bytes), report.quantized,
                report.decoded ? fmt::format(", {} decoded to BF16", report.decoded) : "");
     for (const std::string& line : report.lines) fmt::print("  {}\n", printable(line));
@@ -43,13 +43,15 @@ Result<Outcome> run_convert(const ConvertConfig& config) {
 
 void add_convert(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<ConvertConfig>();
-    CLI::App* command = app.add_subcommand("convert", "another dialect without loss, or everything decoded to BF16");
+    CLI::App* command =
+        app.add_subcommand("convert", "convert a checkpoint to another dialect without loss, or decode it to BF16");
     command->add_option("source", config->source, "checkpoint: folder or .gguf file")->required();
     command->add_option("-o,--output", config->out, "folder (or .gguf file) to write; must not exist")->required();
     CLI::Option* format =
-        command->add_option("--format", config->format, "bf16 decodes; may be left out for a .gguf output")
+        command
+            ->add_option("--format", config->format, "dialect of the output; bf16 decodes; optional for a .gguf output")
             ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
-    command->add_option("--drop", config->drop, "leave out what the target cannot carry")
+    command->add_option("--drop", config->drop, "leave out parts that the target cannot store")
         ->check(one_of({"input_scale", "activation", "kv_scale", "mtp"}));
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);

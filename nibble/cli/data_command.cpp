@@ -37,33 +37,34 @@ Result<Outcome> run_data_show(const DataShowConfig& config) {
 
 void add_data_build(CLI::App& data, RunCommand& run) {
     auto config = std::make_shared<DataBuildConfig>();
-    CLI::App* command = data.add_subcommand("build", "texts and chats to a folder of token shards");
+    CLI::App* command = data.add_subcommand("build", "convert texts and chats to a folder of token shards");
     command
         ->add_option("FILES", config->files,
-                     "texts; rows of texts or conversations as *.jsonl, *.json, *.csv, *.tsv or *.parquet; each also "
-                     "as *.gz; folders of them")
+                     "text files; rows of texts or conversations in *.jsonl, *.json, *.csv, *.tsv or *.parquet; all "
+                     "also as *.gz; or folders of such files")
         ->required();
     command->add_option("--tokenizer", config->tokenizer, "a model's folder, or a tokenizer.json, .model or .gguf file")
         ->required();
     command->add_option("-o,--output", config->out, "folder to write; must not exist")->required();
-    command->add_option("--val", config->validation, "fraction for validation")->check(CLI::Range(0.0, 0.99));
+    command->add_option("--val", config->validation, "fraction of validation data")->check(CLI::Range(0.0, 0.99));
     command
         ->add_option("--val-by", config->validation_by,
-                     "documents: whole ones, drawn by --seed; tails: the end of every document")
+                     "documents: whole documents, drawn with --seed; tails: the end of every document")
         ->check(one_of({"documents", "tails"}))
         ->capture_default_str();
-    command->add_option("--seed", config->seed, "of the documents for validation")->capture_default_str();
+    command->add_option("--seed", config->seed, "seed for drawing validation documents")->capture_default_str();
     command
         ->add_option("--separator", config->separator,
-                     "between the documents of plain texts, with \\n, \\t, \\r, \\\\; default: a file is one")
+                     "text between documents of a text file, with \\n, \\t, \\r, \\\\; default: a file is one document")
         ->check(read_by(check_separator));
     command->add_option("--end-token", config->end_token,
-                        "token behind every text, or none; default: eos_token of tokenizer_config.json");
-    command->add_option("--loss", config->loss, "of chats: the tokens that are learned")
+                        "token after every text, or none; default: eos_token of tokenizer_config.json");
+    command->add_option("--loss", config->loss, "tokens of chats that are learned")
         ->check(one_of({"assistant", "last", "all"}))
         ->capture_default_str();
-    command->add_option("--time", config->time, "seconds since 1970 (UTC), for chat templates that tell the date");
-    command->add_option("--shard-tokens", config->shard_tokens, "tokens of a shard, about")
+    command->add_option("--time", config->time,
+                        "time in seconds since 1970 (UTC), for chat templates that write the date");
+    command->add_option("--shard-tokens", config->shard_tokens, "approximate number of tokens per shard")
         ->check(read_by(check_token_count))
         ->capture_default_str();
     add_threads_flag(*command, config->threads);
@@ -79,16 +80,16 @@ void add_data_build(CLI::App& data, RunCommand& run) {
 
 void add_data_show(CLI::App& data, RunCommand& run) {
     auto config = std::make_shared<DataShowConfig>();
-    CLI::App* command = data.add_subcommand("show", "what a folder of token shards holds");
-    command->add_option("DIR", config->folder, "made by nibble data build")->required();
+    CLI::App* command = data.add_subcommand("show", "describe a folder of token shards");
+    command->add_option("DIR", config->folder, "folder made by `nibble data build`")->required();
     command->add_option("--tokenizer", config->tokenizer,
-                        "to show text, not ids; must be the one that made the folder");
-    command->add_option("--documents", config->documents, "of which the beginning is shown")
+                        "tokenizer for showing text instead of ids; must be the one that made the folder");
+    command->add_option("--documents", config->documents, "number of documents whose beginning is shown")
         ->check(CLI::Range(0, 1'000'000))
         ->capture_default_str();
     command->add_option("--tokens", config->tokens, "of each")->check(CLI::Range(1, 1'000'000))->capture_default_str();
-    command->add_flag("--val", config->validation, "documents of validation");
-    command->add_flag("--check", config->check, "read every token: ids in the vocabulary, hashes as written");
+    command->add_flag("--val", config->validation, "show validation documents");
+    command->add_flag("--check", config->check, "read and check every token: ids are in the vocabulary, hashes match");
     add_json_flag(*command, config->json);
     command->footer("Example:\n  nibble data show docs-tokens --tokenizer SmolLM2-135M --check");
     command->callback([config, &run] { run = [config] { return run_data_show(*config); }; });

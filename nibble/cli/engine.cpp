@@ -6,22 +6,22 @@
 namespace nibble {
 
 void add_engine_flags(CLI::App& command, ModelSettings& settings, bool& quiet) {
-    command.add_option("--compute", settings.compute, "round values between operators to bf16, or keep f32")
+    command.add_option("--compute", settings.compute, "precision of values between operators: bf16 (rounded) or f32")
         ->check(one_of({"bf16", "f32"}))
         ->capture_default_str();
-    command.add_option("--kv", settings.kv, "KV cache; default: as the checkpoint says")
+    command.add_option("--kv", settings.kv, "format of the KV cache; default: the checkpoint's")
         ->check(one_of({"bf16", "fp8", "fp8_cast", "fp8_page", "nvfp4", "nvfp4_cast"}));
     command
         .add_option("--ssm-state", settings.ssm_state,
-                    "Mamba-2 states between tokens: f32, bf16, fp16, fp16_stochastic (rounded by Philox)")
+                    "format of Mamba-2 states between tokens: f32, bf16, fp16, fp16_stochastic (random rounding)")
         ->check(one_of({"f32", "bf16", "fp16", "fp16_stochastic"}))
         ->capture_default_str();
     command.add_flag("--weights-only", settings.weights_only, "leave activations unquantized (W4A16, W8A16)");
     add_device_flag(command, settings.device);
     add_threads_flag(command, settings.threads);
-    add_kernels_flag(command, settings.kernels, "force one (sums in tiles: amx or ref); the bits are the same");
+    add_kernels_flag(command, settings.kernels, "CPU kernels (with --sums tiles: amx or ref); do not change any bit");
     add_sums_flag(command, settings.sums);
-    add_quiet_flag(command, quiet, "no progress and no remarks");
+    add_quiet_flag(command, quiet, "no progress and no notes");
 }
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) { add_engine_flags(command, flags, flags.quiet); }
@@ -37,11 +37,12 @@ CLI::Option* add_sums_flag(CLI::App& command, std::string& sums) {
 
 void add_sampling_flags(CLI::App& command, SamplingSettings& flags) {
     command.add_option("--temperature", flags.temperature,
-                       "0: always the likeliest token; default: generation_config.json's, else 0.7");
-    command.add_option("--top-k", flags.top_k, "of the likeliest tokens only; 0: off");
-    command.add_option("--top-p", flags.top_p,
-                       "of the likeliest tokens with this mass only; default: generation_config.json's, else 0.95");
-    command.add_option("--min-p", flags.min_p, "of tokens at least this likely relative to the likeliest");
+                       "0: always the most likely token; default: generation_config.json's, else 0.7");
+    command.add_option("--top-k", flags.top_k, "sample from this many most likely tokens; 0: off");
+    command.add_option(
+        "--top-p", flags.top_p,
+        "sample from the most likely tokens with this total probability; default: generation_config.json's, else 0.95");
+    command.add_option("--min-p", flags.min_p, "least probability of sampled tokens, relative to the most likely one");
     command.add_option("--repetition-penalty", flags.repetition_penalty, "1: off");
     command.add_option("--presence-penalty", flags.presence_penalty, "0: off");
     command.add_option("--frequency-penalty", flags.frequency_penalty, "0: off");
@@ -55,22 +56,24 @@ void add_sampling_flags(CLI::App& command, SamplingSettings& flags) {
 
 void add_cache_flags(CLI::App& command, CacheSettings& flags) {
     command
-        .add_option("--kv-memory", flags.kv_memory,
-                    "memory for keys, values and states: 512M, 4GB, or bytes; default: what is free")
+        .add_option(
+            "--kv-memory", flags.kv_memory,
+            "memory for keys, values and states: 512M, 4GB, or bytes; default: --memory-share of the free memory")
         ->check(read_by(parse_size));
     command
         .add_option("--gpu-memory-utilization", flags.memory_share,
-                    "share of the device's free memory that they take; of a host, where the model runs there, a third")
+                    "share of the device's free memory for keys, values and states; on a CPU, of a third of the host's "
+                    "free memory")
         ->check(CLI::Range(0.01, 1.0))
         ->capture_default_str();
     command
-        .add_option(
-            "--speculate", flags.speculate,
-            "tokens guessed ahead: none, lookup[:N] in the text so far, mtp[:N] by layers for multi-token prediction; "
-            "the answer is the same")
+        .add_option("--speculate", flags.speculate,
+                    "draft tokens: none, lookup[:N] (from the text so far), mtp[:N] (by layers for multi-token "
+                    "prediction); does not change the answer")
         ->check(read_by(parse_speculation))
         ->capture_default_str();
-    command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute equal beginnings of prompts anew");
+    command.add_flag("--no-prefix-cache", flags.no_prefix_cache,
+                     "do not reuse the computation of shared prompt prefixes");
 }
 
 }  // namespace nibble

@@ -29,28 +29,29 @@ Result<Outcome> run_eval(const EvalConfig& config) {
 
 void add_eval(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<EvalConfig>();
-    CLI::App* command = app.add_subcommand("eval", "what checkpoints can do, and what is left of a reference");
+    CLI::App* command =
+        app.add_subcommand("eval", "evaluate checkpoints: perplexity, KL divergence from a reference, tasks");
     command->add_option("models", config->models, "checkpoints: folders or .gguf files")->required();
-    command->add_option("--against", config->against, "the reference checkpoint, often the unquantized one");
+    command->add_option("--against", config->against, "the reference checkpoint, usually the unquantized one");
     command->add_option("--reference-cache", config->reference_cache,
-                        "a file for the reference's log-probabilities; made at first, read later");
-    command->add_option("--text", config->text, "a text: perplexity, and KL divergence from the reference");
-    command->add_option("--context", config->context, "tokens of a window of the text")->capture_default_str();
+                        "file for the reference's log-probabilities; written once, then read");
+    command->add_option("--text", config->text, "text for perplexity and KL divergence from the reference");
+    command->add_option("--context", config->context, "tokens per window of the text")->capture_default_str();
     command->add_option("--stride", config->stride,
-                        "move the window by so many tokens; default: llama-perplexity's windows, side by side");
-    command->add_option("--chunks", config->chunks, "at most so many windows; 0: all")->capture_default_str();
-    command->add_option("--lambada", config->lambada, "lines {\"text\"}: the last word");
+                        "tokens from one window to the next; default: adjacent windows, as in llama-perplexity");
+    command->add_option("--chunks", config->chunks, "most windows; 0: all")->capture_default_str();
+    command->add_option("--lambada", config->lambada, "lines {\"text\"}: predict the last word");
     command
         ->add_option("--choices", config->choices,
-                     "lines {\"context\", \"choices\", \"answer\"}: the likeliest; may be given several times")
+                     "lines {\"context\", \"choices\", \"answer\"}: choose the most likely; may be given several times")
         ->allow_extra_args(false);
-    command->add_option("--gsm8k", config->gsm8k, "lines {\"question\", \"answer\"}: generated answers");
-    command->add_option("--shots", config->shots, "worked examples before a question: the file's first lines")
+    command->add_option("--gsm8k", config->gsm8k, "lines {\"question\", \"answer\"}: generate answers");
+    command->add_option("--shots", config->shots, "examples before each question: the file's first lines")
         ->check(CLI::Range(0, 100))
         ->capture_default_str();
     command->add_option("--humaneval", config->humaneval,
-                        "lines {\"task_id\", \"prompt\"}: writes completions, runs none");
-    command->add_option("--limit", config->limit, "at most so many items of a task; 0: all")
+                        "lines {\"task_id\", \"prompt\"}: write completions, which are not run");
+    command->add_option("--limit", config->limit, "most items per task; 0: all")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
         ->capture_default_str();
     command->add_option("-o,--output", config->out,

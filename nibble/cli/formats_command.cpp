@@ -48,7 +48,7 @@ Result<std::string> answer_text(const FormatsConfig& config, bool named, std::sp
 Result<Outcome> run_formats(const FormatsConfig& config) {
     const bool named = !config.words.empty() && is_format_name(config.words[0]);
     if (config.amax && (!named || config.words.size() < 2))
-        return fail("--amax: give a format and the numbers of a block, as in nibble formats nvfp4 0.1 -3 --amax 8");
+        return fail("--amax needs a format and the numbers of a block: nibble formats nvfp4 0.1 -3 --amax 8");
     NIBBLE_TRY(const auto numbers, parse_numbers(std::span(config.words).subspan(named ? 1 : 0)));
     const Arithmetic arithmetic = config.true_division ? Arithmetic::true_division : Arithmetic::reciprocal;
     if (config.json) {
@@ -67,10 +67,11 @@ void add_formats(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<FormatsConfig>();
     CLI::App* command = app.add_subcommand("formats", "explain number formats: values, bits, rounding, blocks");
     command->add_option("words", config->words, "[FORMAT] [NUMBER ...]; nothing: an overview");
-    command->add_flag("--true-division", config->true_division,
-                      "scales as a CPU divides (default: as CUDA multiplies)");
+    command->add_flag(
+        "--true-division", config->true_division,
+        "compute scales by division as Model Optimizer on a CPU (default: by multiplication, as on a GPU)");
     command->add_option("--amax", config->amax,
-                        "largest magnitude of the tensor that the numbers are a block of (nvfp4, nvfp4_bs32, fp8)");
+                        "largest magnitude of the tensor that contains the block (nvfp4, nvfp4_bs32, fp8)");
     command->add_flag("--json", config->json, "machine-readable");
     command->positionals_at_end(false);
     command->allow_extras(false);

@@ -39,10 +39,11 @@ Result<GeneratePrompt> prompt_of_line(const GenerateConfig& config, const Json& 
         if (key != "prompt" && key != "messages") return fail("unknown key '{}'; known: prompt, messages", key);
     if (prompt != line.end() && messages != line.end()) return fail("give one of 'prompt' and 'messages'");
     if (messages != line.end()) {
-        if (!config.system.empty()) return fail("--system goes before a 'prompt'; 'messages' hold their own");
+        if (!config.system.empty())
+            return fail("--system is for 'prompt'; 'messages' contain their own system message");
         return GeneratePrompt{.messages = messages->dump()};
     }
-    if (prompt == line.end() || !prompt->is_string()) return fail("neither 'prompt', a string, nor 'messages'");
+    if (prompt == line.end() || !prompt->is_string()) return fail("needs 'prompt' (a string) or 'messages'");
     return GeneratePrompt{.text = prompt->get<std::string>(), .chat = config.chat, .system = config.system};
 }
 
@@ -123,7 +124,7 @@ Result<Outcome> run_generate(const GenerateConfig& config) {
 
 void add_generate(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<GenerateConfig>();
-    CLI::App* command = app.add_subcommand("generate", "what a model writes after a prompt");
+    CLI::App* command = app.add_subcommand("generate", "generate an answer to a prompt, or to each of many");
     command->add_option("model", config->model, "a checkpoint: folder or .gguf file")->required();
     CLI::Option* prompt = command->add_option("prompt", config->prompt, "the text; standard input if there is none");
     CLI::Option* file =
@@ -134,13 +135,13 @@ void add_generate(CLI::App& app, RunCommand& run) {
         ->excludes(prompt)
         ->excludes(file);
     command->add_flag("--chat", config->chat, "the prompt is a user's message: the chat template is applied");
-    command->add_option("--system", config->system, "a system message before it")->needs("--chat");
-    command->add_option("--batch", config->batch, "answers that run together; the bits do not depend on it")
+    command->add_option("--system", config->system, "system message before the prompt")->needs("--chat");
+    command->add_option("--batch", config->batch, "answers that run together; does not change any bit")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
-    command->add_flag("--json", config->json, "ids, text, log-probabilities, finish reason and timing");
+    command->add_flag("--json", config->json, "print JSON: ids, text, log-probabilities, finish reason and timing");
     command->add_flag("--parse-special", config->parse_special,
-                      "control tokens count as such in messages, too, not only in what the chat template wrote");
+                      "control tokens in messages keep their function; default: they are plain text");
     add_constraint_flags(*command, config->form);
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);

@@ -61,7 +61,7 @@ int guarded_main(int argc, char** argv) {
     if (!bad && !unflushed) return status;
     if (why == EPIPE) return status == 0 ? failed : status;
     return report(why ? (std::string("standard output cannot be written: ") + std::strerror(why)).c_str()
-                      : "standard output could not be written whole");
+                      : "standard output could not be written completely");
 }
 
 }  // namespace nibble

@@ -27,8 +27,8 @@ const CLI::App& named_command(const CLI::App& app, const std::vector<std::string
 
 void add_help(CLI::App& app, RunCommand& run) {
     auto words = std::make_shared<std::vector<std::string>>();
-    CLI::App* command = app.add_subcommand("help", "the flags of a command, with an example");
-    command->add_option("command", *words, "a command, as `quantize` or `bench model`; none: all commands");
+    CLI::App* command = app.add_subcommand("help", "show the flags of a command, with an example");
+    command->add_option("command", *words, "a command such as `quantize` or `bench model`; default: list all commands");
     command->footer("Example:\n  nibble help quantize");
     command->callback([words, &app, &run] {
         const CLI::App& named = named_command(app, *words);

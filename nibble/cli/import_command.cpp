@@ -33,13 +33,13 @@ Result<Outcome> run_import(const ImportConfig& config) {
 
 void add_import(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<ImportConfig>();
-    CLI::App* command =
-        app.add_subcommand("import", "GGUF to a Hugging Face folder in BF16, tokenizer and chat template included");
+    CLI::App* command = app.add_subcommand(
+        "import", "convert a GGUF file to a Hugging Face folder in BF16, with tokenizer and chat template");
     command->add_option("file", config->file, "a .gguf file")->required();
     command->add_option("-o,--output", config->out, "folder to write; must not exist")->required();
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);
-    command->add_option("--pre", config->pre, "pre-tokenizer id, where the file names none or an unknown one");
+    command->add_option("--pre", config->pre, "id of the pre-tokenizer, if the file has none or an unknown one");
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet, "no progress, no summary");
     command->footer("Example:\n  nibble import SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2-bf16");

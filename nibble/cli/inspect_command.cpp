@@ -51,31 +51,31 @@ Result<Outcome> run_inspect(const InspectConfig& config) {
 
 void add_inspect(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<InspectConfig>();
-    CLI::App* command =
-        app.add_subcommand("inspect", "what a checkpoint contains: architecture, tensors, formats, bits per element");
+    CLI::App* command = app.add_subcommand(
+        "inspect", "list the contents of a checkpoint: architecture, tensors, formats, bits per element");
     command->add_option("path", config->path, "a Hugging Face folder or a .gguf file")->required();
     command->add_flag("--json", config->json, "machine-readable");
     auto* summary = command->add_flag("--summary", config->summary, "totals only");
     auto* kernels = command->add_flag("--kernels", config->kernels,
-                                      "which kernel of a GPU runs each layer, and why; needs --device cuda");
+                                      "show which GPU kernel runs each layer, and why; needs --device cuda");
     kernels->excludes(summary);
-    add_device_flag(*command, config->engine.device, "the GPU of --kernels: cuda or cuda:N");
-    command->add_option("--tokens", config->tokens, "of the step that --kernels shows")
+    add_device_flag(*command, config->engine.device, "GPU for --kernels: cuda or cuda:N");
+    command->add_option("--tokens", config->tokens, "tokens of the step for --kernels")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str()
         ->needs(kernels);
-    command->add_option("--kv", config->engine.kv, "KV cache of that step; default: as the checkpoint says")
+    command->add_option("--kv", config->engine.kv, "KV cache format for --kernels; default: the checkpoint's")
         ->check(one_of({"bf16", "fp8", "fp8_cast"}))
         ->needs(kernels);
-    command->add_flag("--weights-only", config->engine.weights_only, "that step with activations unquantized")
+    command->add_flag("--weights-only", config->engine.weights_only, "for --kernels: inputs stay unquantized")
         ->needs(kernels);
     command->footer(
         "Example:\n  nibble inspect SmolLM2-135M-NVFP4 --summary\n"
         "  nibble inspect SmolLM2-135M-NVFP4 --device cuda --kernels --tokens 64");
     command->callback([config, &run] {
         const bool gpu = config->engine.device != "cpu";
-        if (config->kernels && !gpu) usage_error("--kernels are a GPU's: add --device cuda");
-        if (gpu && !config->kernels) usage_error("--device {} goes with --kernels", config->engine.device);
+        if (config->kernels && !gpu) usage_error("--kernels needs --device cuda");
+        if (gpu && !config->kernels) usage_error("--device {} needs --kernels", config->engine.device);
         run = [config] { return run_inspect(*config); };
     });
 }

@@ -30,7 +30,8 @@ Result<Outcome> run_logits(const LogitsConfig& config) {
 
 void add_logits(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<LogitsConfig>();
-    CLI::App* command = app.add_subcommand("logits", "logits of given token ids, to compare with other systems");
+    CLI::App* command =
+        app.add_subcommand("logits", "compute the logits of given token ids, for comparisons with other systems");
     command->add_option("model", config->model, "a checkpoint: folder or .gguf file")->required();
     command->add_option("--ids", config->ids, "a .safetensors file with input_ids, I64 [rows, tokens]")->required();
     command->add_option("-o,--output", config->out, "a .safetensors file: logits, F32 [rows, tokens, vocabulary]")

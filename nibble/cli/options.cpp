@@ -10,7 +10,7 @@ namespace nibble {
 std::string output_format(const std::string& out, const std::string& format) {
     const bool gguf = out.ends_with(".gguf");
     if (gguf && !format.empty() && format != "gguf")
-        usage_error("-o {}: is a GGUF file's name, and --format {} writes a folder", out, format);
+        usage_error("-o {}: the name is that of a GGUF file, but --format {} writes a folder", out, format);
     if (!format.empty()) return format;
     return gguf ? "gguf" : "modelopt";
 }
@@ -36,7 +36,7 @@ void add_quiet_flag(CLI::App& command, bool& quiet, const std::string& what) {
 void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", json, "machine-readable"); }
 
 void add_shard_size_flag(CLI::App& command, std::string& size) {
-    command.add_option("--max-shard-size", size, "of the safetensors files")
+    command.add_option("--max-shard-size", size, "largest size of a safetensors file")
         ->check(read_by(parse_size))
         ->capture_default_str();
 }

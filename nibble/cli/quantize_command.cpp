@@ -32,7 +32,7 @@ Result<Outcome> run_quantize_command(const QuantizeConfig& config) {
 void add_quantize(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<QuantizeConfig>();
     CLI::App* command =
-        app.add_subcommand("quantize", "the main job: a BF16 checkpoint in, a verified FP4/FP8 checkpoint out");
+        app.add_subcommand("quantize", "quantize a BF16 checkpoint to a verified FP4 or FP8 checkpoint");
     command->add_option("source", config->source, "Hugging Face folder or .gguf file")->required();
     command->add_option("-o,--output", config->out, "folder (or .gguf file) to write; must not exist")->required();
     command->add_option("-r,--recipe", config->recipe, "preset (`nibble recipes` lists them) or recipe file")
@@ -40,22 +40,23 @@ void add_quantize(CLI::App& app, RunCommand& run) {
         ->check(read_by(check_recipe_name));
     std::vector<std::string> kv = kv_preset_names();
     kv.emplace_back("none");
-    command->add_option("--kv", config->kv, "KV cache preset added after the recipe")->check(one_of(std::move(kv)));
-    command->add_option("--format", config->format, "default: gguf for an output named so, else modelopt")
+    command->add_option("--kv", config->kv, "KV cache preset, applied after the recipe")->check(one_of(std::move(kv)));
+    command
+        ->add_option("--format", config->format,
+                     "dialect of the output; default: gguf for a .gguf output, else modelopt")
         ->check(one_of({"modelopt", "compressed-tensors", "gguf"}));
     command
-        ->add_option(
-            "--ignore", config->ignore,
-            "a module that stays as it is, with all below it (fnmatch: '*.down_proj', 'model.layers.0'); may be "
-            "given several times")
+        ->add_option("--ignore", config->ignore,
+                     "module to leave unquantized, with all modules below it (fnmatch: '*.down_proj', "
+                     "'model.layers.0'); may be given several times")
         ->allow_extra_args(false);
-    command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers on purpose");
+    command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers");
     command->add_option("--input-scales", config->input_scales,
                         "input_scale, k_scale, v_scale from a JSON file or another export");
     add_calibration_flags(*command, config->calib);
     command
         ->add_option("--calib-gradients", config->calib.gradients,
-                     "of the tokens, those that also go back through the model (nibble_best)")
+                     "number of tokens that also go through the backward pass (nibble_best)")
         ->capture_default_str();
     command
         ->add_option("--embeddings", config->embeddings,
@@ -63,23 +64,24 @@ void add_quantize(CLI::App& app, RunCommand& run) {
         ->check(read_by(parse_format))
         ->capture_default_str();
     command
-        ->add_option("--arithmetic", config->arithmetic, "reciprocal: as Model Optimizer on a GPU; true: as on a CPU")
+        ->add_option("--arithmetic", config->arithmetic,
+                     "arithmetic of scales: reciprocal, as Model Optimizer on a GPU; true, as on a CPU")
         ->check(one_of({"reciprocal", "true"}))
         ->capture_default_str();
     command
         ->add_option("--compat", config->compat,
-                     "share scales as Model Optimizer 0.47's bytes do (docs/topics/recipe-files.md)")
+                     "share scales as Model Optimizer 0.47 does (docs/topics/recipe-files.md), or none")
         ->check(one_of({"modelopt-0.47", "none"}))
         ->capture_default_str();
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads, "0: all cores; two a core with --device cuda");
-    add_kernels_flag(*command, config->kernels, "force one (same bytes)");
+    add_kernels_flag(*command, config->kernels, "CPU kernels; do not change any byte");
     add_device_flag(*command, config->device,
-                    "cpu, cuda or cuda:N; the same bytes but for --calib, whose sums have another order");
-    command->add_flag("--requantize", config->requantize, "take a source that is quantized already");
+                    "cpu, cuda or cuda:N; changes bytes only with --calib, whose sums have another order");
+    command->add_flag("--requantize", config->requantize, "accept a source that is already quantized");
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
-    command->add_flag("--strict", config->strict, "warnings of the plan are errors");
-    command->add_flag("--resume", config->resume, "continue an interrupted run to the same bytes");
+    command->add_flag("--strict", config->strict, "treat warnings of the plan as errors");
+    command->add_flag("--resume", config->resume, "continue an interrupted run; the bytes are the same");
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet, "no progress, no summary");
     command->footer(

@@ -7,8 +7,9 @@ namespace nibble {
 
 std::vector<CLI::Option*> RankFlags::add(CLI::App& command, const std::string& text) {
     CLI::Option* ranks = command.add_option("--ranks", ranks_, text)->check(CLI::Range(1, 4096));
-    CLI::Option* gpus =
-        command.add_option("--gpus", gpus_, "the same on so many GPUs")->check(CLI::Range(1, 4096))->excludes(ranks);
+    CLI::Option* gpus = command.add_option("--gpus", gpus_, "number of processes, one per GPU")
+                            ->check(CLI::Range(1, 4096))
+                            ->excludes(ranks);
     return {ranks, gpus};
 }
 

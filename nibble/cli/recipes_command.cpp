@@ -26,8 +26,9 @@ Result<Outcome> run_recipes(const RecipesConfig& config) {
 
 void add_recipes(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<RecipesConfig>();
-    CLI::App* command = app.add_subcommand("recipes", "the presets of --recipe: purpose, bits, needs, machines");
-    command->add_flag("--names", config->names, "only the names, one a line");
+    CLI::App* command =
+        app.add_subcommand("recipes", "list the presets for --recipe: purpose, bits, requirements, machines");
+    command->add_flag("--names", config->names, "print only the names, one per line");
     add_json_flag(*command, config->json);
     command->footer("Example:\n  nibble recipes");
     command->callback([config, &run] { run = [config] { return run_recipes(*config); }; });

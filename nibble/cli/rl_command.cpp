@@ -69,45 +69,50 @@ Result<Outcome> run_rl(RlFlags flags) {
 
 void add_rl(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<RlFlags>();
-    CLI::App* command = app.add_subcommand("rl", "reinforcement learning: rollouts and updates in one process");
+    CLI::App* command = app.add_subcommand("rl", "reinforcement learning with rollouts and updates of one model");
     CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/topics/rl.md)");
-    CLI::Option* lab = command->add_flag(
-        "--mismatch", flags->mismatch,
-        "no learning: count the tokens whose log-probability differs in any bit between rollouts and training; instead "
-        "of a config a MODEL or --shape");
-    CLI::Option* shape = command->add_option("--shape", flags->lab.shape, "of random weights: 60m, 124m, 350m, 1b ...")
+    CLI::Option* lab =
+        command->add_flag("--mismatch", flags->mismatch,
+                          "instead of training, count the tokens whose log-probability differs in any bit between "
+                          "rollouts and training; takes a MODEL or --shape instead of a config");
+    CLI::Option* shape = command
+                             ->add_option("--shape", flags->lab.shape,
+                                          "with --mismatch: a model with random weights: 60m, 124m, 350m, 1b ...")
                              ->needs(lab)
                              ->excludes(config);
-    command->add_option("--layers", flags->lab.layers, "fewer layers than the shape has")
+    command->add_option("--layers", flags->lab.layers, "number of layers, fewer than the shape's")
         ->needs(shape)
         ->check(CLI::Range(1, 1000));
     command
         ->add_option("--recipe", flags->lab.recipes,
-                     "of --mismatch: bf16, fp32, fp8_block, mxfp8, nvfp4_row_scaled, nvfp4_w4a16, nvfp4_w4a4 (together "
-                     "the default; on a GPU bf16), fp8, nvfp4; may be given several times")
+                     "with --mismatch: bf16, fp32, fp8_block, mxfp8, nvfp4_row_scaled, nvfp4_w4a16, nvfp4_w4a4 "
+                     "(default: all of these; on a GPU bf16), fp8, nvfp4; may be given several times")
         ->needs(lab)
         ->allow_extra_args(false);
     command
-        ->add_option(
-            "--kv", flags->lab.kv,
-            "of --mismatch: the KV cache, bf16, fp8 (under scales of the prompts) or fp8_q (queries in FP8, too); "
-            "default: bf16, then fp8")
+        ->add_option("--kv", flags->lab.kv,
+                     "with --mismatch: format of the KV cache: bf16, fp8 (scales from the prompts) or fp8_q (queries "
+                     "in FP8, too); default: bf16, then fp8")
         ->needs(lab)
         ->check(CLI::IsMember({"bf16", "fp8", "fp8_q"}));
-    command->add_option("--temperature", flags->lab.temperature, "of --mismatch: what is drawn from, and learned")
+    command
+        ->add_option("--temperature", flags->lab.temperature,
+                     "with --mismatch: temperature of the distribution that is sampled and learned")
         ->needs(lab)
         ->check(CLI::Range(0.01, 100.0));
     command->add_option("--top-p", flags->lab.top_p, "the same")->needs(lab)->check(CLI::Range(0.0001, 1.0));
-    command->add_option("--top-k", flags->lab.top_k, "the same; 0: off")->needs(lab)->check(CLI::Range(0, 1 << 20));
+    command->add_option("--top-k", flags->lab.top_k, "with --mismatch: sampling filter; 0: off")
+        ->needs(lab)
+        ->check(CLI::Range(0, 1 << 20));
     command->add_option("--prompts", flags->lab.prompts, "of --mismatch")->needs(lab)->check(CLI::Range(1, 4096));
     CLI::Option* nemo = command
                             ->add_option("--from-nemo", flags->nemo,
-                                         "no learning: translates a NeMo RL recipe (YAML) into a config, to -o FILE or "
-                                         "the screen; what has no counterpart is told on stderr")
+                                         "convert a NeMo RL recipe (YAML) to a config, written to -o FILE or standard "
+                                         "output; keys without a counterpart are listed on stderr")
                             ->excludes(config)
                             ->excludes(lab);
     CLI::Option* keys =
-        command->add_flag("--keys", flags->keys, "prints every key of a config: values, default, meaning")
+        command->add_flag("--keys", flags->keys, "print every key of a config: values, default, meaning")
             ->excludes(config)
             ->excludes(lab)
             ->excludes(nemo);
@@ -120,23 +125,23 @@ void add_rl(CLI::App& app, RunCommand& run) {
         ->excludes(lab)
         ->excludes(nemo);
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config")->excludes(lab);
-    command->add_flag("--resume", flags->options.resume, "go on from the newest checkpoint in the output")
+    command->add_flag("--resume", flags->options.resume, "resume from the newest checkpoint in the output folder")
         ->excludes(lab)
         ->excludes(nemo);
-    for (CLI::Option* option : flags->ranks.add(
-             *command,
-             "so many processes deal prompts and rows, on GPUs one each; default: what mpirun or srun started; with "
-             "--mismatch they are compared with one"))
+    for (CLI::Option* option :
+         flags->ranks.add(*command,
+                          "number of processes that share prompts and rows, with one GPU each; default: as started by "
+                          "mpirun or srun; with --mismatch they are compared with one process"))
         option->excludes(nemo);
     add_device_flag(*command, flags->options.device);
     command
         ->add_option("--gpu-memory", flags->options.gpu_memory,
-                     "the share of a GPU's memory that a process takes at most, where several runs share the GPU")
+                     "largest share of a GPU's memory for one process, if several runs share the GPU")
         ->check(CLI::Range(0.01, 1.0))
         ->excludes(nemo)
         ->excludes(lab)
         ->capture_default_str();
-    add_kernels_flag(*command, flags->options.kernels, "forces the CPU kernels: avx512, avx2, ref");
+    add_kernels_flag(*command, flags->options.kernels, "CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->options.threads);
     add_json_flag(*command, flags->json);
     add_quiet_flag(*command, flags->quiet);

@@ -112,7 +112,7 @@ void print_head() {
 void print_lines(const std::string& recipe, const std::string& kv, const MismatchReport& report) {
     for (const MismatchLine& l : report.lines)
         fmt::print("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}{}\n", recipe, kv, l.batch, l.way, l.rows, l.tokens,
-                   l.mismatches, l.mismatches ? fmt::format("  at most {:.3g} apart", l.apart) : "");
+                   l.mismatches, l.mismatches ? fmt::format("  largest difference {:.3g}", l.apart) : "");
     std::fflush(stdout);
 }
 
@@ -228,7 +228,7 @@ struct LabRun {
                                    {"tokens", lines[0].tokens},
                                    {"mismatches", lines[0].mismatches}};
                 if (!flags.json && !flags.quiet)
-                    fmt::print("{:<18} {:<6} control: one code of the last rank is another: {} of {} tokens differ\n",
+                    fmt::print("{:<18} {:<6} control: one code of the last rank was changed: {} of {} tokens differ\n",
                                recipe.name, kv, lines[0].mismatches, lines[0].tokens);
             } else {
                 json["size"] = group->size();
@@ -264,7 +264,7 @@ struct LabRun {
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
         unseen += report.mismatches() == 0;
         if (!flags.json && !flags.quiet)
-            fmt::print("{:<18} {:<6} control: {} is another where it generates: {} of {} tokens differ\n", recipe.name,
+            fmt::print("{:<18} {:<6} control: {} was changed in the generator: {} of {} tokens differ\n", recipe.name,
                        kv, name, report.mismatches(), report.tokens());
         return Ok{};
     }

@@ -36,44 +36,46 @@ Result<Outcome> run_search(const SearchConfig& config) {
 
 void add_search(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<SearchConfig>();
-    CLI::App* command = app.add_subcommand("search", "which layers deserve more bits: a mixed-precision recipe");
+    CLI::App* command =
+        app.add_subcommand("search", "find a mixed-precision recipe that gives sensitive layers more bits");
     command->add_option("source", config->source, "Hugging Face folder or .gguf file")->required();
     command
         ->add_option("-o,--output", config->out,
-                     "the recipe to write, ending in .yaml; .json (scores) and .html go beside it")
+                     "recipe to write, ending in .yaml; .json (scores) and .html are written next to it")
         ->required()
         ->check([](const std::string& name) {
             return name.ends_with(".yaml") ? std::string() : "the recipe's name must end in .yaml";
         });
-    command->add_option("--bits", config->bits, "most effective bits per weight of the linears")->capture_default_str();
-    command->add_option("--formats", config->formats, "candidates beside none, with commas between them")
+    command->add_option("--bits", config->bits, "upper limit of the effective bits per weight of the linears")
+        ->capture_default_str();
+    command->add_option("--formats", config->formats, "candidate formats in addition to none, separated by commas")
         ->delimiter(',')
         ->check(one_of({"nvfp4", "w4a16_nvfp4", "mxfp4", "w4a16_mxfp4", "fp8", "w8a16_fp8", "mxfp8"}))
         ->capture_default_str();
     command
-        ->add_option("--keep", config->keep,
-                     "PATTERN=FORMAT: linears that are not searched; may be given several times")
+        ->add_option("--keep", config->keep, "PATTERN=FORMAT: linears with a fixed format; may be given several times")
         ->allow_extra_args(false);
-    command->add_option("--cost-model", config->cost_model, "active_moe: experts cost by how often they run")
+    command->add_option("--cost-model", config->cost_model, "active_moe: experts are weighted by how often they run")
         ->check(one_of({"weights", "active_moe"}))
         ->capture_default_str();
     command
         ->add_option("--score", config->score,
-                     "fisher, modelopt: gradients, one backward pass; kl: a forward pass per group and format")
+                     "method of the scores: fisher, modelopt (gradients, one backward pass) or kl (a forward pass per "
+                     "group and format)")
         ->check(one_of({"fisher", "modelopt", "kl"}))
         ->capture_default_str();
-    command->add_option("--scores", config->scores, "take the scores of an earlier search's .json");
+    command->add_option("--scores", config->scores, "use the scores in an earlier search's .json");
     add_calibration_flags(*command, config->calib);
     command->add_option("--sweep-from", config->sweep_low, "first target of the table")->capture_default_str();
     command->add_option("--sweep-to", config->sweep_high, "last target of the table")->capture_default_str();
     command->add_option("--sweep-step", config->sweep_step, "between them")->capture_default_str();
-    command->add_option("--measure", config->measure, "a text on which the KL divergence of every target is measured");
-    command->add_option("--measure-tokens", config->measure_tokens, "tokens taken from it")->capture_default_str();
-    command->add_option("--algorithm", config->algorithm, "of the recipe")
+    command->add_option("--measure", config->measure, "text on which the KL divergence of every target is measured");
+    command->add_option("--measure-tokens", config->measure_tokens, "tokens of this text")->capture_default_str();
+    command->add_option("--algorithm", config->algorithm, "algorithm of the recipe")
         ->check(one_of({"max", "nibble_best"}))
         ->capture_default_str();
     add_device_flag(*command, config->device,
-                    "cpu, cuda or cuda:N: where text goes forward (--score kl, --measure, ranges of inputs)");
+                    "device of forward passes (--score kl, --measure, ranges of inputs): cpu, cuda or cuda:N");
     add_threads_flag(*command, config->threads);
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet, "no progress, no summary");

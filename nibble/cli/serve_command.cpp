@@ -36,7 +36,8 @@ Result<Outcome> run_serve(const ServeConfig& config) {
                         config.api_keys.empty() && config.api_key_file.empty() ? "" : " (with a key)"));
     }
     while (!hooks.should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (!config.quiet) say(fmt::format("nibble: finishes what runs; ends in {} s at most", config.drain_seconds));
+    if (!config.quiet)
+        say(fmt::format("nibble: shutting down after running requests, within {} s", config.drain_seconds));
     server->stop(std::chrono::duration<double>(config.drain_seconds));
     return Outcome{};
 }
@@ -45,35 +46,39 @@ Result<Outcome> run_serve(const ServeConfig& config) {
 
 void add_serve(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<ServeConfig>();
-    CLI::App* command = app.add_subcommand("serve", "an OpenAI-compatible server for a model");
+    CLI::App* command = app.add_subcommand("serve", "serve a model with an OpenAI-compatible API");
     command->add_option("model", config->model, "a checkpoint: folder or .gguf file")->required();
-    CLI::Option* host = command->add_option("--host", config->host, "address to listen at; 0.0.0.0: all of the machine")
-                            ->capture_default_str();
+    CLI::Option* host =
+        command->add_option("--host", config->host, "address to listen on; 0.0.0.0: all addresses of the machine")
+            ->capture_default_str();
     CLI::Option* port =
-        command->add_option("--port", config->port, "0: one that is free, told on stderr")->capture_default_str();
-    command->add_option("--unix", config->unix_path, "a unix socket in place of host and port")
+        command->add_option("--port", config->port, "0: any free port, printed on stderr")->capture_default_str();
+    command->add_option("--unix", config->unix_path, "unix socket, replaces host and port")
         ->excludes(host)
         ->excludes(port);
-    command->add_option("--served-model-name", config->names,
-                        "names of the model for clients, one or more; answers have the first; default: the path's last "
-                        "part");
-    command->add_option("--api-key", config->api_keys, "a key that clients must give; may be given several times")
+    command->add_option(
+        "--served-model-name", config->names,
+        "names of the model for clients; answers contain the first; default: the last part of the path");
+    command->add_option("--api-key", config->api_keys, "API key that clients must send; may be given several times")
         ->allow_extra_args(false);
-    command->add_option("--api-key-file", config->api_key_file, "a file with a key a line");
-    command->add_option("--cors-origin", config->cors_origin, "of browsers' pages that may ask, or *; default: none");
+    command->add_option("--api-key-file", config->api_key_file, "file with one API key per line");
+    command->add_option("--cors-origin", config->cors_origin,
+                        "origin of browser pages that may send requests, or *; default: none");
     command
         ->add_option("--allowed-host", config->allowed_hosts,
-                     "a name that clients may call the server without a key, or *; default: localhost and addresses; "
-                     "may be given several times")
+                     "host name that clients without a key may use, or *; default: localhost and addresses; may be "
+                     "given several times")
         ->allow_extra_args(false);
-    command->add_option("--max-model-len", config->context, "tokens of a prompt and its answer; 0: the model's")
+    command
+        ->add_option("--max-model-len", config->context,
+                     "most tokens of a prompt and its answer; 0: the model's context")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-    command->add_option("--max-num-seqs", config->sequences, "answers that run together; 0: 64, on a GPU 1,024")
+    command->add_option("--max-num-seqs", config->sequences, "most answers that run together; 0: 64, on a GPU 1,024")
         ->check(CLI::Range(0, 4096));
     command
         ->add_option("--prompt-stretch", config->prompt_stretch,
-                     "a step that reads prompts beside running answers takes at most so many times as long as one "
-                     "without; default: 3 on a GPU; 0: 64 rows of prompts, on a GPU 1,024")
+                     "limit of how much prefill may slow a decoding step (factor); default: 3 on a GPU; 0: limit "
+                     "prefill to 64 rows per step, on a GPU 1,024")
         ->check(CLI::Range(0.0, 1e6));
     command->add_option("--queue", config->queue, "queued requests; further ones get HTTP 429")
         ->check(CLI::Range(1, 1 << 20))
@@ -86,48 +91,51 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command
         ->add_option("--stored-responses", config->stored_responses,
-                     "memory for answers of /v1/responses that later requests go on from; 0: none is stored")
+                     "memory for answers of /v1/responses that later requests may continue; 0: none are stored")
         ->check(read_by(parse_size_or_zero))
         ->capture_default_str();
     command
         ->add_option("--max-request-memory", config->max_request_memory,
-                     "memory of the largest possible answer of a request; more gets 400")
+                     "largest memory for one request's possible answer; larger requests get HTTP 400")
         ->check(read_by(parse_size))
         ->capture_default_str();
     command
-        ->add_option("--max-total-memory", config->max_total_memory,
-                     "the same of all requests together; more gets 503; default: an eighth of the memory, at least "
-                     "1GB")
+        ->add_option(
+            "--max-total-memory", config->max_total_memory,
+            "the same for all requests together (else HTTP 503); default: an eighth of the memory, at least 1GB")
         ->check(read_by(parse_size));
-    command->add_option("--request-timeout", config->request_timeout, "seconds of a request at most; 0: no limit")
+    command
+        ->add_option("--request-timeout", config->request_timeout, "longest time of a request in seconds; 0: no limit")
         ->check(CLI::Range(0.0, 1e9));
-    command->add_option("--drain-timeout", config->drain_seconds, "seconds that SIGTERM leaves to what runs")
+    command
+        ->add_option("--drain-timeout", config->drain_seconds,
+                     "seconds that running requests may continue after SIGTERM")
         ->check(CLI::Range(0.0, 1e6))
         ->capture_default_str();
     command->add_flag("--ignore-unknown", config->ignore_unknown,
-                      "ignore parameters that no route knows, as vLLM does, instead of refusing them");
+                      "ignore unknown request parameters, as vLLM does, instead of rejecting the request");
     const auto choices = [](std::vector<std::string> names) {
         names.insert(names.begin(), {"auto", "none"});
         return names;
     };
     command
         ->add_option("--tool-call-parser", config->tool_call_parser,
-                     "format of tool calls; auto: what the chat template shows")
+                     "format of tool calls; auto: detected from the chat template")
         ->check(one_of(choices(tool_format_names())))
         ->capture_default_str();
     command
         ->add_option("--reasoning-parser", config->reasoning_parser,
-                     "format of reasoning; auto: what the chat template shows")
+                     "format of reasoning; auto: detected from the chat template")
         ->check(one_of(choices(reasoning_format_names())))
         ->capture_default_str();
     command->add_flag("--parse-special", config->parse_special,
-                      "control tokens count as such in messages, too, not only in what the chat template wrote");
-    command->add_flag("--log-prompts", config->log_prompts, "put the bodies of requests into the log");
+                      "control tokens in messages keep their function; default: they are plain text");
+    command->add_flag("--log-prompts", config->log_prompts, "write request bodies to the log");
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine, config->quiet);
     command->footer(
-        "A line of JSON a request goes to stderr (--quiet: none). SIGTERM and Ctrl-C end the server when what runs is "
-        "done.\nExample:\n  nibble serve SmolLM2-135M --port 8000");
+        "One line of JSON per request is written to stderr (--quiet: none). SIGTERM and Ctrl-C end the server after "
+        "running\nrequests have finished.\nExample:\n  nibble serve SmolLM2-135M --port 8000");
     command->callback([config, &run] { run = [config] { return run_serve(*config); }; });
 }
 

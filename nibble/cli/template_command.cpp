@@ -37,7 +37,7 @@ Result<Outcome> run_template(const TemplateConfig& config) {
     const std::time_t seconds = config.time ? std::time_t(*config.time) : std::time(nullptr);
     std::tm now{};
     if (!(config.time ? gmtime_r(&seconds, &now) : localtime_r(&seconds, &now)))
-        return fail("--time {}: is no date", *config.time);
+        return fail("--time {}: is not a valid time", *config.time);
     Outcome outcome;
     NIBBLE_CHECK(for_each_line(config.jsonl, [&](std::string_view text) -> Status {
         if (text.find_first_not_of(" \t\r") == text.npos) return Ok{};
@@ -60,13 +60,14 @@ Result<Outcome> run_template(const TemplateConfig& config) {
 void add_template(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<TemplateConfig>();
     CLI::App* command = app.add_subcommand(
-        "template", "conversations through a model's chat template; exit status 1 if one is an error");
+        "template", "render conversations with a model's chat template; exit status 1 if one has an error");
     command->add_option("path", config->path, "a model's folder, or a file with a Jinja template")->required();
     command
         ->add_option("--jsonl", config->jsonl,
                      "a conversation per line: messages, tools, add_generation_prompt, kwargs")
         ->required();
-    command->add_option("--time", config->time, "seconds since 1970 (UTC) for strftime_now; now and local if left out");
+    command->add_option("--time", config->time,
+                        "time in seconds since 1970 (UTC) for strftime_now; default: the current local time");
     command->footer(
         "One line of {\"rendered\"} or {\"error\"} per conversation.\nExample:\n  nibble template SmolLM2-135M --jsonl "
         "chats.jsonl");

@@ -59,7 +59,8 @@ Result<Outcome> run_tokenize(TokenizeConfig config) {
 
 void add_tokenize(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<TokenizeConfig>();
-    CLI::App* command = app.add_subcommand("tokenize", "token ids of a text, and the text that they decode to");
+    CLI::App* command =
+        app.add_subcommand("tokenize", "print the token ids of a text, and the text to which they decode");
     command
         ->add_option("path", config->path, "a folder with a tokenizer, a tokenizer.json, tokenizer.model or .gguf file")
         ->required();
@@ -68,8 +69,8 @@ void add_tokenize(CLI::App& app, RunCommand& run) {
         ->add_option("--jsonl", config->jsonl,
                      "a file of lines {\"text\": ...}; prints a line {\"ids\", \"decoded\"} for each")
         ->excludes(text);
-    command->add_flag("--add-special", config->add_special, "add the tokens that begin and end a text");
-    command->add_flag("--plain", config->plain, "control tokens in the text are text");
+    command->add_flag("--add-special", config->add_special, "add the tokens for the beginning and end of a text");
+    command->add_flag("--plain", config->plain, "treat control tokens in the text as plain text");
     command->add_flag("--json", config->json, "machine-readable");
     command->footer("Example:\n  nibble tokenize Qwen3-8B 'Hello world'");
     command->callback([config, text, &run] {

@@ -58,7 +58,7 @@ Result<Outcome> report_forward(const TrainFlags& flags, const TrainJob& job, con
             {{"way", way.name}, {"labels", way.labels}, {"mismatches", way.mismatches}, {"apart", way.apart}});
         if (flags.speaks())
             fmt::print("{}: {} log-probabilities, {} with other bits{}\n", way.name, way.labels, way.mismatches,
-                       way.mismatches ? fmt::format(", at most {:.3g} apart", way.apart) : "");
+                       way.mismatches ? fmt::format(", largest difference {:.3g}", way.apart) : "");
     }
     const std::string& kv = flags.question.kv;
     if (flags.json)
@@ -71,7 +71,7 @@ Result<Outcome> report_forward(const TrainFlags& flags, const TrainJob& job, con
         fmt::print("K and V{} through E4M3 on both sides{}\n", kv == "fp8_q" ? ", and Q," : "",
                    kv == "fp8_page" ? "" : ", scales of the first batch");
     if (!check.promised && flags.speaks())
-        fmt::print("{} does not promise equal bits: scales of its inputs are those of a whole tensor\n",
+        fmt::print("{} does not guarantee equal bits, because its input scales depend on the whole tensor\n",
                    train_precision_name(job.config.precision));
     return Outcome{.findings = check.promised && check.mismatches() > 0};
 }
@@ -99,7 +99,7 @@ Result<Outcome> run_train(TrainFlags flags) {
         std::fflush(stdout);
     };
     if (flags.check_forward) {
-        if (flags.ranks.several()) return fail("--check-forward: one process compares; leave out --ranks");
+        if (flags.ranks.several()) return fail("--check-forward runs in one process; remove --ranks");
         NIBBLE_TRY(const ForwardCheck check, check_train_forward(job, flags.question, hooks.job));
         return report_forward(flags, job, check);
     }
@@ -125,53 +125,56 @@ void refuse_all_but(const CLI::App& command, const CLI::Option& one, const std::
 
 void add_train(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<TrainFlags>();
-    CLI::App* command = app.add_subcommand("train", "pretraining and fine-tuning on the engine's own forward");
+    CLI::App* command = app.add_subcommand("train", "pretraining and fine-tuning");
     CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/topics/training.md)");
     CLI::Option* shape =
         command->add_option("--shape", flags->shape, "measure a model of this shape instead: 60m, 124m, 350m, 1b ...");
     shape->excludes(config);
-    CLI::Option* compare =
-        command->add_option("--compare", flags->compare, "instead: runs side by side; -o PAGE.html draws them")
-            ->excludes(config)
-            ->excludes(shape);
-    command->add_flag("--synthetic", flags->synthetic, "tokens by chance instead of data")->needs(shape);
-    command->add_option("--layers", flags->layers, "fewer layers than the shape has")
+    CLI::Option* compare = command
+                               ->add_option("--compare", flags->compare,
+                                            "instead of training, compare finished runs; -o PAGE.html writes charts")
+                               ->excludes(config)
+                               ->excludes(shape);
+    command->add_flag("--synthetic", flags->synthetic, "use random tokens instead of data")->needs(shape);
+    command->add_option("--layers", flags->layers, "number of layers, fewer than the shape's")
         ->needs(shape)
         ->check(CLI::Range(1, 1000));
-    command->add_option("--precision", flags->precision, "the recipe of the products; overrides the config");
+    command->add_option("--precision", flags->precision, "precision recipe of the products; overrides the config");
     command->add_option("--steps", flags->steps, "overrides the config")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-    command->add_option("--batch", flags->batch, "rows of a step; overrides the config")->check(CLI::Range(1, 1 << 20));
-    command->add_option("--seq", flags->seq, "tokens of a row; overrides the config")->check(CLI::Range(1, 1 << 24));
+    command->add_option("--batch", flags->batch, "rows per step; overrides the config")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--seq", flags->seq, "tokens per row; overrides the config")->check(CLI::Range(1, 1 << 24));
     command->add_option("--set", flags->options.set, "KEY=VALUE sets one key of the config; may be given several times")
         ->allow_extra_args(false);
     CLI::Option* keys =
-        command->add_flag("--keys", flags->keys, "prints every key of a config: values, default, meaning");
+        command->add_flag("--keys", flags->keys, "print every key of a config: values, default, meaning");
     CLI::Option* check_forward = command->add_flag(
         "--check-forward", flags->check_forward,
-        "no training: compare the bits of log-probabilities with the engine's, exit status 1 if they differ");
-    command->add_option("--kv", flags->question.kv, "of --check-forward: how both sides cache K and V")
+        "instead of training, compare the bits of log-probabilities with the engine's; exit status 1 if they differ");
+    command->add_option("--kv", flags->question.kv, "with --check-forward: format of the KV cache")
         ->needs(check_forward)
         ->check(one_of({"bf16", "fp8", "fp8_q", "fp8_page"}))
         ->capture_default_str();
-    command->add_flag("--late", flags->question.late, "of --check-forward: the products of late_forward")
+    command->add_flag("--late", flags->question.late, "with --check-forward: use the products of late_forward")
         ->needs(check_forward);
     command->add_option("-o,--output", flags->output, "folder of the run; overrides the config");
-    command->add_flag("--resume", flags->resume, "go on from the newest checkpoint in the output");
+    command->add_flag("--resume", flags->resume, "resume from the newest checkpoint in the output folder");
     flags->ranks.add(
-        *command, "so many processes deal the rows of a step, on GPUs one each; default: what mpirun or srun started");
+        *command,
+        "number of processes that share the rows of a step, with one GPU each; default: as started by mpirun or srun");
     command
         ->add_option("--shard", flags->shard,
-                     "what several GPUs share out: states, or all (weights and gradients, too); overrides the config")
+                     "what is distributed over several GPUs: states (of the optimizer), or all (weights and gradients, "
+                     "too); overrides the config")
         ->check(CLI::IsMember({"states", "all"}));
     command
         ->add_option("--order", flags->order,
-                     "how several GPUs add gradients: tree (the bits of one), or free (NCCL's); overrides the config")
+                     "how several GPUs add gradients: tree (the same bits as one GPU), or free (NCCL's order); "
+                     "overrides the config")
         ->check(CLI::IsMember({"tree", "free"}));
-    command->add_option("--profile", flags->options.profile,
-                        "what the third to fifth step spend their time on, a Chrome trace");
+    command->add_option("--profile", flags->options.profile, "write a Chrome trace of the third to fifth step");
     add_device_flag(*command, flags->options.device);
-    add_kernels_flag(*command, flags->options.kernels, "forces the CPU kernels: avx512, avx2, ref");
+    add_kernels_flag(*command, flags->options.kernels, "CPU kernels: avx512, avx2, ref");
     add_threads_flag(*command, flags->options.threads);
     add_json_flag(*command, flags->json);
     add_quiet_flag(*command, flags->quiet);

@@ -42,8 +42,9 @@ void print_comparison(const std::vector<RunHistory>& runs) {
                    run.steps.back().step + 1, mean_loss(run, compared_steps),
                    validation ? fmt::format("{:.4f}", *validation) : "-", gap);
     }
-    fmt::print("loss: mean of the last {} steps; gap: of validation where both have it, against {}\n", compared_steps,
-               printable(runs[0].name));
+    fmt::print(
+        "loss: mean of the last {} steps; gap: difference from {}, of the validation loss if both runs have it\n",
+        compared_steps, printable(runs[0].name));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ CLI::Validator one_of(std::vector<std::string> choices) {
     return CLI::Validator(
         [choices = std::move(choices)](std::string& word) {
             if (std::ranges::find(choices, word) != choices.end()) return std::string();
-            return fmt::format("'{}' is none of {}{}", word, fmt::join(choices, ", "), did_you_mean(word, choices));
+            return fmt::format("'{}' is not one of {}{}", word, fmt::join(choices, ", "), did_you_mean(word, choices));
         },
         description);
 }

@@ -29,15 +29,15 @@ Result<Outcome> run_verify(const VerifyConfig& config) {
 
 void add_verify(CLI::App& app, RunCommand& run) {
     auto config = std::make_shared<VerifyConfig>();
-    CLI::App* command =
-        app.add_subcommand("verify", "is a checkpoint complete and sound; with --against, what did every tensor lose");
+    CLI::App* command = app.add_subcommand(
+        "verify", "check that a checkpoint is complete and valid; with --against, measure the error of every tensor");
     command->add_option("path", config->paths, "one checkpoint, or several to compare")->required();
     command->add_option("--against", config->against, "the checkpoint it was made from");
     add_threads_flag(*command, config->threads);
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet);
     command->footer(
-        "Exit status 1 when something is found.\nExample:\n  nibble verify SmolLM2-NVFP4 --against SmolLM2-BF16");
+        "Exit status 1 if something is wrong.\nExample:\n  nibble verify SmolLM2-NVFP4 --against SmolLM2-BF16");
     command->callback([config, &run] { run = [config] { return run_verify(*config); }; });
 }
 
