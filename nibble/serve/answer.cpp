@@ -47,7 +47,7 @@ Answer::Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uin
 
 void Answer::choose(std::span<float> logits, std::span<float> log_probs, const ElementwiseKernels& kernels) {
     if (kernels.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
-        return end(fail("the logits of token {} hold a NaN or an infinity", generated()));
+        return end(fail("the logits of token {} contain a NaN or an infinity", generated()));
     if (request_->sampled_logprobs) {
         std::ranges::copy(logits, log_probs.begin());
         filter_.restrict(log_probs, request_->sampling);
@@ -57,8 +57,8 @@ void Answer::choose(std::span<float> logits, std::span<float> log_probs, const E
     }
     if ((masks() || rules_.biases()) && !rules_.apply(logits, said(), constraint_.get()))
         return end(fail(ErrorKind::usage,
-                        "no token may follow token {} of the answer: the request's constraint, allowed_token_ids, "
-                        "bad_words and logit_bias exclude all",
+                        "no token is allowed after token {} of the answer: the request's constraint, "
+                        "allowed_token_ids, bad_words and logit_bias exclude all tokens",
                         generated()));
     const int32_t id = sampler_.sample(logits, std::ssize(tokens_));
     accept(scored(id, log_probs, request_->top_logprobs));
@@ -84,7 +84,7 @@ void Answer::accept(GeneratedToken token) {
         return;
     }
     if (constraint_) {
-        if (!constraint_->accept(id)) return end(fail("the constraint refuses token {}, which it allowed", id));
+        if (!constraint_->accept(id)) return end(fail("the constraint rejected token {}, which it had allowed", id));
         if (constraint_->finished()) return end(FinishReason::stop);
     }
     if (generated() >= most_tokens_) end(FinishReason::length);

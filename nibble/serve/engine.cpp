@@ -27,11 +27,11 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
     Settled s;
     const bool device = model.chooses();
     if (o.drafts < 0 || o.drafts > most_drafts)
-        return fail("{} drafted tokens are not in [0, {}]", o.drafts, most_drafts);
+        return fail("{} draft tokens are not in [0, {}]", o.drafts, most_drafts);
     if (o.drafter == DraftSource::prediction && !model.predicts())
         return fail("the model was loaded without layers for multi-token prediction");
     if (!(o.stretch == 0 || o.stretch > 1))
-        return fail("a step with prompts that takes {} times as long as one without them: above 1, or 0", o.stretch);
+        return fail("the limit of how much prompts lengthen a step, {}, must be above 1, or 0", o.stretch);
     if (!(o.memory_share > 0 && o.memory_share <= 1))
         return fail("a memory share of {} is not in (0, 1]", o.memory_share);
     if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
@@ -60,7 +60,7 @@ Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
     s.tokens = o.sequences * whole;
     if (tile > 0) s.tokens = std::min(s.tokens, bytes / tile * kv_page_tokens);
     if (bytes < 0 || s.tokens < kv_page_tokens)
-        return fail("{} bytes of memory for the cache are too few: {} tokens of one sequence need {}",
+        return fail("{} bytes of KV cache memory are too few: {} tokens of one sequence need {}; increase --kv-memory",
                     std::max<int64_t>(bytes, 0) + s.states * state, kv_page_tokens, tile + s.states * state);
     o.context = context;
     o.kv_memory = pool_bytes(layouts, s.tokens, s.states);
@@ -222,11 +222,11 @@ Admission Engine::submit(SharedRequestPtr shared, std::vector<int32_t> prompt, u
     job->submitted = EngineClock::now();
     job->report.prompt_tokens = std::ssize(job->prompt);
     const std::lock_guard lock(s.mutex);
-    if (s.draining) return {.refusal = Admission::Refusal::draining, .message = "the engine takes no more requests"};
+    if (s.draining) return {.refusal = Admission::Refusal::draining, .message = "the engine is shutting down"};
     if (s.waiting + job->open > s.options.queue) {
         const double ahead = static_cast<double>(s.waiting) / static_cast<double>(s.options.sequences);
         return {.refusal = Admission::Refusal::full,
-                .message = fmt::format("{} requests wait; the queue holds {}", s.waiting, s.options.queue),
+                .message = fmt::format("{} requests are waiting; the queue can hold {}", s.waiting, s.options.queue),
                 .retry_seconds = std::clamp(s.published_service * (ahead + 0.5), 1.0, 120.0)};
     }
     job->handle = s.next_handle++;

@@ -54,7 +54,7 @@ Status check(const Request& r, int64_t vocab, int64_t context) {
 
 Status check_resumed(const Request& r, int64_t prompt) {
     if (r.resumed < 0 || r.resumed >= prompt)
-        return fail("resumed {} is not in [0, {}): the tokens of the prompt", r.resumed, prompt);
+        return fail("resumed {} is not in [0, {}), the number of prompt tokens", r.resumed, prompt);
     return Ok{};
 }
 
@@ -69,13 +69,13 @@ Status check_parameters(const Request& r, int64_t vocab) {
     if (r.prompt_logprobs < -1 || r.prompt_logprobs > vocab)
         return fail("prompt_logprobs {} is not in [0, {}]", r.prompt_logprobs, vocab);
     if (r.drafts && (*r.drafts < 0 || *r.drafts > most_drafts))
-        return fail("{} drafted tokens are not in [0, {}]", *r.drafts, most_drafts);
+        return fail("{} draft tokens are not in [0, {}]", *r.drafts, most_drafts);
     const SamplingParams& s = r.sampling;
     if (r.resumed > 0 && (s.penalizes() || r.min_tokens > 0 || r.constraint))
-        return fail("resumed: not together with penalties, min_tokens or a constraint");
+        return fail("resumed cannot be used with penalties, min_tokens or a constraint");
     if (r.sampled_logprobs &&
         (s.penalizes() || r.constraint || !r.allowed.empty() || !r.bad_words.empty() || !r.bias.empty()))
-        return fail("sampled_logprobs: nothing but temperature and filters may change the distribution");
+        return fail("sampled_logprobs requires that only temperature and filters change the distribution");
     NIBBLE_CHECK(check_ids(r.eos, vocab, "an end token"));
     NIBBLE_CHECK(check_ids(r.allowed, vocab, "allowed_token_ids"));
     for (const auto& word : r.bad_words) {

@@ -7,7 +7,7 @@ Status check(const SamplingParams& p) {
     const auto in = [](float v, float low, float high) { return v >= low && v <= high; };
     if (!in(p.temperature, 0, 1000)) return fail("temperature {} is not in [0, 1000]", p.temperature);
     if (p.temperature > 0 && p.temperature < 1e-4f)
-        return fail("temperature {} is too small; 0 chooses the likeliest token", p.temperature);
+        return fail("temperature {} is too small; 0 chooses the most likely token", p.temperature);
     if (p.top_k < 0) return fail("top-k {} is negative", p.top_k);
     if (!(p.top_p > 0 && p.top_p <= 1)) return fail("top-p {} is not in (0, 1]", p.top_p);
     if (!in(p.min_p, 0, 1)) return fail("min-p {} is not in [0, 1]", p.min_p);

@@ -35,7 +35,7 @@ void score_prompt(Choice& c, int64_t start, const Row& row, std::span<float> log
     for (int64_t i = 0; i < c.base && start + i + 1 < std::ssize(prompt); ++i) {
         const std::span<float> logits = row(i);
         if (k.first_nonfinite(logits.data(), std::ssize(logits)) >= 0)
-            return c.answer.end(fail("the logits of the prompt's token {} hold a NaN or an infinity", start + i));
+            return c.answer.end(fail("the logits of the prompt's token {} contain a NaN or an infinity", start + i));
         k.log_softmax(logits.data(), std::ssize(logits), log_probs.data());
         const int32_t id = prompt[static_cast<size_t>(start + i + 1)];
         c.prompt_scores.push_back(scored(id, log_probs, c.job->request.prompt_logprobs));
@@ -55,7 +55,7 @@ void follow_draft(Choice& c, const Choose& choose) {
 }
 
 Error nonfinite(const Choice& c) {
-    return fail("the logits of token {} hold a NaN or an infinity", c.answer.generated());
+    return fail("the logits of token {} contain a NaN or an infinity", c.answer.generated());
 }
 
 }  // namespace

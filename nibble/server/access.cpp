@@ -67,16 +67,18 @@ std::optional<ApiError> access_error(const HttpRequest& request, const ServerOpt
     const std::string name = host_name(request.host);
     if (options.address.unix_path.empty() && !name.empty() && !is_known_host(name, options))
         return ApiError{.status = 403,
-                        .message = fmt::format("the server does not know the host '{}'; --allowed-host or --api-key "
-                                               "opens it to this name",
-                                               printable(name, 100)),
+                        .message = fmt::format(
+                            "the host name '{}' is not allowed; start the server with --allowed-host or --api-key",
+                            printable(name, 100)),
                         .code = "unknown_host"};
     for (const auto& [header, origin] : request.headers)
         if (header == "origin" && !is_known_origin(origin, request, options))
-            return ApiError{.status = 403,
-                            .message = fmt::format("pages of '{}' may not ask; --cors-origin or --api-key allows it",
-                                                   printable(origin, 100)),
-                            .code = "foreign_origin"};
+            return ApiError{
+                .status = 403,
+                .message = fmt::format(
+                    "requests from pages of '{}' are not allowed; start the server with --cors-origin or --api-key",
+                    printable(origin, 100)),
+                .code = "foreign_origin"};
     return std::nullopt;
 }
 

@@ -24,7 +24,7 @@ bool changes_nothing(std::string_view option, const Json& value) {
 
 Status hold(BodyFields& fields, std::string_view name, GrammarCache* grammars, GrammarTokensPtr& grammar,
             const std::string& key, const GrammarMaker& make) {
-    if (grammar) return fields.bad(name, "is the second constraint of the answer; give one");
+    if (grammar) return fields.bad(name, "is a second constraint for the answer; only one is allowed");
     if (!grammars) return fields.bad(name, "is not supported for this model's tokenizer");
     auto tokens = grammars->get(key, make);
     if (!tokens.ok()) return fields.bad(name, tokens.error().message());

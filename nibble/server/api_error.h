@@ -25,7 +25,7 @@ struct ApiError {
 inline constexpr size_t most_quoted = 256;
 
 // Returns the error for a request whose deadline has passed.
-inline ApiError late_error() { return {.status = 504, .message = "the request took longer than its time"}; }
+inline ApiError late_error() { return {.status = 504, .message = "the request exceeded its time limit"}; }
 
 // Returns {"error": {"message", "type", "param", "code"}} as in vLLM; for Anthropic {"type": "error", "error": {...}}.
 Json error_json(const ApiError& error, ApiStyle style);

@@ -28,7 +28,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(fields.read("logprobs", wish.logprobs));
     int32_t top = 0;
     NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 100));
-    if (top > 0 && !wish.logprobs) return fields.bad("top_logprobs", "is only for logprobs = true");
+    if (top > 0 && !wish.logprobs) return fields.bad("top_logprobs", "requires logprobs = true");
     if (wish.logprobs) request.top_logprobs = top;
     NIBBLE_CHECK(fields.only("echo", false));
     NIBBLE_CHECK(read_prediction(fields, model, request));
@@ -39,7 +39,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     wish.any_length = !fields.has("max_tokens") && !fields.has("max_completion_tokens");
     NIBBLE_CHECK(fields.read_in("max_completion_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
-    if (request.min_tokens > request.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
+    if (request.min_tokens > request.max_tokens) return fields.bad("min_tokens", "is greater than max_tokens");
     if (const Status held = hold_answer(wish.turn, model, std::move(grammar), request); !held.ok()) {
         fields.blame(wish.turn.asked.tools.is_null() ? "response_format" : "tools");
         return held.error();

@@ -26,10 +26,9 @@ Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, cons
 Status check_tool_format(BodyFields& fields, const ServedModel& model, const ChatRequest& asked) {
     const bool wants = asked.tools.is_array() && !asked.tools.empty() && asked.tool_choice != ToolChoice::none;
     if (wants && model.format->tool_format() == "none")
-        return fields.bad(
-            "tools",
-            "is not supported: the model's chat template has no known format of tool calls; `nibble serve "
-            "--tool-call-parser NAME` names the one that the model was trained with");
+        return fields.bad("tools",
+                          "is not supported: the model's chat template has no known format of tool calls; set it with "
+                          "`nibble serve --tool-call-parser NAME`");
     return Ok{};
 }
 
@@ -51,11 +50,11 @@ Result<bool> read_functions(BodyFields& fields, ChatRequest& asked) {
     if (functions && !functions->is_array()) return fields.bad("functions", "is not a list");
     if (!functions || functions->empty()) {
         if (choice && *choice != "none" && *choice != "auto")
-            return fields.bad("function_call", "names a function, but 'functions' has none");
+            return fields.bad("function_call", "requires a function, but 'functions' is empty");
         return false;
     }
     if (const Json* tools = fields.find("tools"); tools && *tools != Json::array())
-        return fields.bad("functions", "and 'tools' exclude one another");
+        return fields.bad("functions", "and 'tools' cannot be used together");
     asked.tools = Json::array();
     for (const Json& function : *functions) asked.tools.push_back({{"type", "function"}, {"function", function}});
     if (const Status valid = check_tools(asked.tools); !valid.ok())
@@ -63,7 +62,7 @@ Result<bool> read_functions(BodyFields& fields, ChatRequest& asked) {
     Json word = choice ? *choice : Json(nullptr);
     if (word.is_object()) word = {{"type", "function"}, {"function", word}};
     if (const Status read = read_tool_choice(word, asked); !read.ok())
-        return fields.bad("function_call", "is none of 'none', 'auto' and {\"name\"} with the name of a function");
+        return fields.bad("function_call", "is not 'none', 'auto' or {\"name\"} with the name of a function");
     asked.parallel_tool_calls = false;
     return true;
 }
@@ -109,7 +108,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
         int64_t budget = 0;
         NIBBLE_CHECK(fields.read_in("thinking_token_budget", budget, int64_t{0}, int64_t{1} << 40));
         if (model.format->reasoning_format() == "none")
-            return fields.bad("thinking_token_budget", "is not supported: the model's chat template does not reason");
+            return fields.bad("thinking_token_budget", "is not supported: the model's chat template has no reasoning");
         asked.reasoning_budget = budget;
     }
     NIBBLE_TRY(ChatTurn turn, make_chat_turn(fields, "messages", model, std::move(asked)));
@@ -125,7 +124,7 @@ Status hold_answer(const ChatTurn& turn, const ServedModel& model, std::shared_p
     const bool demanded = turn.asked.tool_choice == ToolChoice::required || turn.asked.tool_choice == ToolChoice::named;
     const bool held = demanded || ChatFormat::holds_calls(turn.asked);
     if (!grammar && !held && !turn.asked.reasoning_budget) return Ok{};
-    if (!model.grammars) return fail("the model's tokens cannot be held to a grammar");
+    if (!model.grammars) return fail("the model's tokenizer does not support grammars");
     NIBBLE_TRY(const auto constraint, turn.format->constraint(turn.asked, turn.prompt, model.grammars->vocabulary(),
                                                               std::move(grammar), room));
     if (constraint) request.constraint = token_constraint(*constraint);

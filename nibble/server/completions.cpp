@@ -44,7 +44,7 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const
         NIBBLE_CHECK(add(*prompt));
     } else {
         if (prompt->size() > most_prompts)
-            return fields.bad("prompt", fmt::format("has over {} prompts", most_prompts));
+            return fields.bad("prompt", fmt::format("has more than {} prompts", most_prompts));
         for (const Json& one : *prompt) NIBBLE_CHECK(add(one));
     }
     return out;
@@ -65,9 +65,9 @@ Result<CompletionWish> read_completion(BodyFields& fields, const ServedModel& mo
     like.max_tokens = 16;
     NIBBLE_CHECK(fields.read_in("max_tokens", like.max_tokens, int64_t{0}, int64_t{1} << 40));
     wish.no_answer = like.max_tokens == 0;
-    if (wish.no_answer && !wish.echo) return fields.bad("max_tokens", "0 is only for echo = true");
+    if (wish.no_answer && !wish.echo) return fields.bad("max_tokens", "0 requires echo = true");
     like.max_tokens = std::max<int64_t>(like.max_tokens, 1);
-    if (like.min_tokens > like.max_tokens) return fields.bad("min_tokens", "is more than max_tokens");
+    if (like.min_tokens > like.max_tokens) return fields.bad("min_tokens", "is greater than max_tokens");
     like.top_logprobs = wish.logprobs;
     if (wish.echo && wish.logprobs >= 0) like.prompt_logprobs = std::max(like.prompt_logprobs, wish.logprobs);
     for (auto& prompt : wish.prompts) {

@@ -192,7 +192,7 @@ void set_deadline(HttpExchange& exchange) {
 bool read_body(HttpExchange& exchange, const ServedModel& model) {
     exchange.body_bytes = exchange.request.body.size();
     if (has_many_values(exchange.request.body)) {
-        exchange.fail({.message = fmt::format("the body has over {} values", most_body_values)});
+        exchange.fail({.message = fmt::format("the body has more than {} values", most_body_values)});
         return false;
     }
     auto parsed = parse_json(exchange.request.body);

@@ -159,7 +159,7 @@ void answer_license(ExchangePtr exchange, ModelPtr model) {
     if (!model)
         answer_not_ready(*exchange, model);
     else if (model->license.empty())
-        exchange->fail({.status = 404, .message = "no licence came with the model"});
+        exchange->fail({.status = 404, .message = "the model has no license file"});
     else
         exchange->send(
             HttpResponse{.headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = model->license});

@@ -28,7 +28,7 @@ bool count_answer(HttpExchange& exchange, const ServedModel& model, const Reques
     constexpr int64_t mega = 1 << 20, usual = 16 << 20;
     exchange.heavy = like.top_logprobs >= 0 || like.prompt_logprobs >= 0 || bytes > usual;
     if (bytes > most) {
-        exchange.fail({.message = fmt::format("the answer may take {} MB; a request may take {} MB: ask for fewer "
+        exchange.fail({.message = fmt::format("the answer may need {} MB of memory; the limit is {} MB: request fewer "
                                               "prompts, choices, tokens or log-probabilities",
                                               bytes / mega, most / mega),
                        .code = "request_too_large"});
@@ -41,7 +41,7 @@ bool count_answer(HttpExchange& exchange, const ServedModel& model, const Reques
     exchange.memory = exchange.core.memory.take(bytes);
     if (exchange.memory) return true;
     exchange.fail({.status = 503,
-                   .message = "the answers that are being made take all memory that is set apart for them",
+                   .message = "other answers use all memory reserved for answers; try again later",
                    .code = "memory_full",
                    .retry_seconds = 5});
     return false;
@@ -68,7 +68,7 @@ void LiveRequest::submit(Request like, std::vector<std::vector<int32_t>> prompts
     const int64_t choices_in_all = like.choices * std::ssize(prompts);
     if (const int64_t queue = model_->engine->limits().queue; choices_in_all > queue) {
         exchange_->fail(
-            {.message = fmt::format("{} answers in one request; the queue holds {}", choices_in_all, queue)});
+            {.message = fmt::format("the request has {} answers; the queue can hold {}", choices_in_all, queue)});
         return;
     }
     like.id = exchange_->id;
@@ -199,7 +199,7 @@ void LiveRequest::run_out() {
     }
     cancel();
     try {
-        writer_->fail({.status = 503, .message = "no memory is left for the answer", .retry_seconds = 5});
+        writer_->fail({.status = 503, .message = "the server is out of memory for the answer", .retry_seconds = 5});
     } catch (const std::bad_alloc&) {
         exchange_->answer->abort();
     }

@@ -22,7 +22,7 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     NIBBLE_CHECK(read_sampling(fields, model, request));
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
     NIBBLE_CHECK(read_stop(fields, "stop_sequences", request));
-    if (request.choices != 1) return fields.bad("n", "is not of this API");
+    if (request.choices != 1) return fields.bad("n", "is not a parameter of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
     const ChatTurn& chat = wish.turn.chat;
     if (const Status held = hold_answer(chat, model, nullptr, request); !held.ok())

@@ -26,7 +26,7 @@ Result<Json> call_of(const Json& block, const std::string& place) {
     const Json input = block.value("input", Json());
     if (!block.value("id", Json()).is_string() || !block.value("name", Json()).is_string() ||
         !(input.is_object() || input.is_string()))
-        return fail("{}: a tool_use has id, name and an object 'input'", place);
+        return fail("{}: a tool_use needs id, name and an object 'input'", place);
     return Json{
         {"id", block["id"]}, {"type", "function"}, {"function", {{"name", block["name"]}, {"arguments", input}}}};
 }
@@ -105,7 +105,7 @@ Status read_choice(const Json& given, ChatRequest& asked) {
     else if (type == "tool")
         choice = {{"type", "function"}, {"function", {{"name", given.value("name", Json())}}}};
     else
-        return fail("type is none of auto, any, tool, none");
+        return fail("type is not auto, any, tool or none");
     if (const Json one = given.value("disable_parallel_tool_use", Json(false)); one.is_boolean())
         asked.parallel_tool_calls = !one.get<bool>();
     else
@@ -125,10 +125,10 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
     const auto read = [&]() -> Status {
         NIBBLE_CHECK(inner.read("type", type));
         if (type != "enabled" && type != "disabled" && type != "adaptive")
-            return fail("type is none of enabled, disabled, adaptive");
+            return fail("type is not enabled, disabled or adaptive");
         NIBBLE_CHECK(inner.read_in("budget_tokens", budget, int64_t{1}, int64_t{1} << 40));
         if (type == "enabled" && budget == 0) return fail("budget_tokens is missing");
-        if (type != "enabled" && budget > 0) return fail("budget_tokens is only for type enabled");
+        if (type != "enabled" && budget > 0) return fail("budget_tokens requires type enabled");
         inner.ignore({"display"});
         return inner.all_read();
     };
@@ -163,7 +163,7 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
         const Json& last = asked.messages.back();
         if (last["role"] != "assistant" || last.contains("tool_calls"))
             return fields.bad("messages",
-                              "the last message is the assistant's and has no text that an answer goes on from");
+                              "the last message is the assistant's and has no text for the answer to continue");
         asked.continue_final_message = true;
         asked.generation_prompt = false;
     }

@@ -123,12 +123,13 @@ struct ModelServer::State {
             try {
                 work();
             } catch (const std::bad_alloc&) {
-                exchange->fail({.status = 503, .message = "no memory is left for the request", .retry_seconds = 5});
+                exchange->fail(
+                    {.status = 503, .message = "the server is out of memory for the request", .retry_seconds = 5});
             }
         });
         if (!taken)
             exchange->fail(
-                {.status = 429, .message = "too many requests wait", .code = "queue_full", .retry_seconds = 1});
+                {.status = 429, .message = "too many requests are waiting", .code = "queue_full", .retry_seconds = 1});
     }
 };
 

@@ -40,9 +40,9 @@ Status read_bias(BodyFields& fields, int64_t vocab, Request& request) {
             return fields.bad("logit_bias", fmt::format("{} of token {} is not in [-100, 100]", number, id));
         NIBBLE_CHECK(known_ids(fields, "logit_bias", {&id, 1}, vocab));
         for (const auto& [other, has] : request.bias)
-            if (other == id) return fields.bad("logit_bias", fmt::format("token {} comes twice", id));
+            if (other == id) return fields.bad("logit_bias", fmt::format("token {} occurs twice", id));
         request.bias.emplace_back(id, number);
-        if (request.bias.size() > 1024) return fields.bad("logit_bias", "has over 1024 tokens");
+        if (request.bias.size() > 1024) return fields.bad("logit_bias", "has more than 1024 tokens");
     }
     return Ok{};
 }
@@ -51,7 +51,7 @@ Status read_bias(BodyFields& fields, int64_t vocab, Request& request) {
 Status read_token_list(BodyFields& fields, std::string_view name, int64_t vocab, std::vector<int32_t>& ids) {
     const Json* list = fields.find(name);
     if (list && list->is_array() && std::ssize(*list) > vocab)
-        return fields.bad(name, fmt::format("has over {} tokens, more than the vocabulary", vocab));
+        return fields.bad(name, fmt::format("has more than {} tokens, the size of the vocabulary", vocab));
     NIBBLE_CHECK(fields.read(name, ids));
     return known_ids(fields, name, ids, vocab);
 }
@@ -60,7 +60,7 @@ Status read_bad_words(BodyFields& fields, const ServedModel& model, Request& req
     const Json* list = fields.find("bad_words");
     if (!list) return Ok{};
     if (list->is_array() && list->size() > most_bad_words)
-        return fields.bad("bad_words", fmt::format("has over {} words", most_bad_words));
+        return fields.bad("bad_words", fmt::format("has more than {} words", most_bad_words));
     std::vector<std::string> words;
     NIBBLE_CHECK(fields.read("bad_words", words));
     for (const std::string& word : words)
@@ -103,7 +103,7 @@ Status read_stop(BodyFields& fields, std::string_view name, Request& request) {
     if (!stop) return Ok{};
     std::vector<std::string> texts;
     if (stop->is_array() && stop->size() > most_stops)
-        return fields.bad(name, fmt::format("has over {} texts", most_stops));
+        return fields.bad(name, fmt::format("has more than {} texts", most_stops));
     if (stop->is_string())
         texts.push_back(stop->get<std::string>());
     else if (!json_value(*stop, texts))
@@ -131,7 +131,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     if (const Json* seed = fields.find("seed")) {
         int64_t number = 0;
         if (!json_value(*seed, s.seed)) {
-            if (!json_value(*seed, number)) return fields.bad("seed", "is not an integer of 64 bits");
+            if (!json_value(*seed, number)) return fields.bad("seed", "is not a 64-bit integer");
             s.seed = static_cast<uint64_t>(number);
         }
     } else {
@@ -140,7 +140,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read_in("n", request.choices, 1, most_choices));
     int32_t best_of = request.choices;
     NIBBLE_CHECK(fields.read("best_of", best_of));
-    if (best_of != request.choices) return fields.bad("best_of", "is not supported but for the value of n");
+    if (best_of != request.choices) return fields.bad("best_of", "is supported only with the value of n");
     NIBBLE_CHECK(fields.only("use_beam_search", false));
     NIBBLE_CHECK(read_bias(fields, model.vocab(), request));
     NIBBLE_CHECK(read_stop(fields, "stop", request));
@@ -199,7 +199,7 @@ Status read_stream(BodyFields& fields, StreamOptions& stream) {
     const Json* options = fields.find("stream_options");
     if (!options) return Ok{};
     if (!options->is_object()) return fields.bad("stream_options", "is not an object");
-    if (!stream.stream) return fields.bad("stream_options", "is only for stream = true");
+    if (!stream.stream) return fields.bad("stream_options", "requires stream = true");
     BodyFields inner(*options);
     const auto read = [&]() -> Status {
         NIBBLE_CHECK(inner.read("include_usage", stream.include_usage));

@@ -38,7 +38,7 @@ Result<Json> StoredResponse::conversation(size_t most_bytes) const {
     size_t bytes = 0;
     for (const StoredResponse* at = this; at; at = at->previous_.get()) {
         bytes += at->input_.size() + at->response_.size();
-        if (bytes > most_bytes) return fail("the conversation before has more than {} bytes", most_bytes);
+        if (bytes > most_bytes) return fail("the stored conversation has more than {} bytes", most_bytes);
         chain.push_back(at);
     }
     Json items = Json::array();

@@ -77,7 +77,7 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     if (const Json* text = fields.find("text"); text && text->contains("format") && !(*text)["format"].is_null())
         NIBBLE_CHECK(read_response_format(fields, "text", (*text)["format"], model.grammars.get(), grammar));
     NIBBLE_CHECK(read_sampling(fields, model, request));
-    if (request.choices != 1) return fields.bad("n", "is not of this API");
+    if (request.choices != 1) return fields.bad("n", "is not a parameter of this API");
     NIBBLE_CHECK(fields.read("stream", wish.stream));
     NIBBLE_CHECK(fields.read("store", wish.store));
     wish.store = wish.store && core.options.stored_bytes > 0;
@@ -414,7 +414,7 @@ void answer_stored_response(ExchangePtr exchange, ModelPtr) {
     }
     if (lists) return list_input(*exchange, *stored);
     if (exchange->request.query_value("stream") == "true")
-        return exchange->fail({.message = "'stream': a stored response is sent whole", .param = "stream"});
+        return exchange->fail({.message = "'stream': a stored response cannot be streamed", .param = "stream"});
     exchange->send(HttpResponse{.headers = {{"Content-Type", "application/json"}}, .body = stored->response()});
 }
 

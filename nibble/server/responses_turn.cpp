@@ -35,7 +35,7 @@ struct Conversation {
 // Adds a call. Successive calls, and the text before them, form one message.
 Status add_call(const Json& item, const char* content, Conversation& to) {
     if (!has_text(item, "call_id") || !has_text(item, "name") || !has_text(item, content))
-        return fail("a {} has call_id, name and {}", item["type"].get<std::string>(), content);
+        return fail("a {} needs call_id, name and {}", item["type"].get<std::string>(), content);
     const bool begins =
         to.messages.empty() || to.messages.back().value("role", Json()) != "assistant" || !to.reasoning.empty();
     if (begins) to.add({{"role", "assistant"}, {"content", nullptr}});
@@ -53,19 +53,20 @@ Status add_call(const Json& item, const char* content, Conversation& to) {
 
 Status add_output(const Json& item, Conversation& to) {
     const std::string type = item["type"];
-    if (!has_text(item, "call_id")) return fail("a {} has a call_id", type);
+    if (!has_text(item, "call_id")) return fail("a {} needs a call_id", type);
     const Json output = item.value("output", Json());
     std::string text;
     if (output.is_string()) {
         text = output.get<std::string>();
     } else if (output.is_array()) {
         for (const Json& part : output) {
-            if (!part.is_object() || !has_text(part, "text")) return fail("an output is a text or a list of texts");
+            if (!part.is_object() || !has_text(part, "text"))
+                return fail("an output must be a text or a list of texts");
             if (!text.empty()) text += '\n';
             text += part["text"].get<std::string>();
         }
     } else {
-        return fail("an output is a text or a list of texts");
+        return fail("an output must be a text or a list of texts");
     }
     to.add({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", std::move(text)}});
     return Ok{};
@@ -74,9 +75,9 @@ Status add_output(const Json& item, Conversation& to) {
 // Adds reasoning. Summaries and encrypted reasoning are ignored, because they are not the model's text.
 Status add_reasoning(const Json& item, Conversation& to) {
     const Json content = item.value("content", Json());
-    if (!content.is_null() && !content.is_array()) return fail("the content of reasoning is a list of parts");
+    if (!content.is_null() && !content.is_array()) return fail("the content of reasoning must be a list of parts");
     for (const Json& part : content) {
-        if (!part.is_object() || !has_text(part, "text")) return fail("a part of reasoning has a text");
+        if (!part.is_object() || !has_text(part, "text")) return fail("a part of reasoning needs a text");
         if (!to.reasoning.empty()) to.reasoning += '\n';
         to.reasoning += part["text"].get<std::string>();
     }
@@ -289,8 +290,10 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         turn.previous = store.find(id);
         if (!turn.previous) {
             fields.blame("previous_response_id", "previous_response_not_found");
-            return fail("Previous response with id '{}' not found: it was not stored, or was forgotten for newer ones.",
-                        id.substr(0, 100));
+            return fail(
+                "Previous response with id '{}' not found: it was not stored, or was removed to make room for newer "
+                "ones.",
+                id.substr(0, 100));
         }
         auto items = turn.previous->conversation(most_bytes);
         if (!items.ok()) return fields.bad("previous_response_id", items.error().message());
@@ -309,7 +312,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
             std::string kind = "auto";
             NIBBLE_CHECK(more.read(summary, kind));
             if (kind != "auto" && kind != "concise" && kind != "detailed" && kind != "none")
-                return more.bad(summary, "is none of auto, concise, detailed");
+                return more.bad(summary, "is not auto, concise or detailed");
         }
         more.ignore({"context"});
         return more.only("mode", "standard");

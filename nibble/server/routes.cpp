@@ -50,7 +50,7 @@ const Route* find_route(HttpExchange& exchange) {
         exchange.fail({.status = 404, .message = fmt::format("no route {}", printable(asked.path, 200))});
     else if (!found->takes(asked.method))
         exchange.fail({.status = 405,
-                       .message = fmt::format("{} takes {}", printable(asked.path, 200), found->allow()),
+                       .message = fmt::format("{} accepts {}", printable(asked.path, 200), found->allow()),
                        .allow = std::string(found->allow())});
     else
         return &*found;

@@ -10,7 +10,7 @@ Result<Json> tokenized(BodyFields& fields, const ServedModel& model) {
     NIBBLE_CHECK(fields.read("return_token_strs", strings));
     std::vector<int32_t> tokens;
     if (fields.has("messages")) {
-        if (fields.has("prompt")) return fields.bad("prompt", "and 'messages' exclude one another");
+        if (fields.has("prompt")) return fields.bad("prompt", "and 'messages' cannot be used together");
         NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, model));
         tokens = std::move(turn.prompt.tokens);
     } else {

@@ -94,7 +94,7 @@ TEST(Temperature, LogProbabilitiesAreThoseOfTheScaledDistribution) {
     EXPECT_EQ(sum, 0);  // the token is one of the five
     request.sampling.presence_penalty = 1;
     const auto refused = (*engine)->submit(request, [](const AnswerEvent&) {});
-    EXPECT_EQ(refused.message, "sampled_logprobs: nothing but temperature and filters may change the distribution");
+    EXPECT_EQ(refused.message, "sampled_logprobs requires that only temperature and filters change the distribution");
 }
 
 // Temperature 2 equals a head with half the weights: equal bits, except for the head's own gradient.

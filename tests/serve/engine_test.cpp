@@ -228,7 +228,7 @@ TEST(Engine, AConstraintIsKeptAndEndsTheAnswer) {
     r.bad_words = {{8}};
     const Heard stuck = run_alone(*m.model, r, m.tokenizer);
     EXPECT_EQ(stuck.choices[0].finish, FinishReason::error);
-    EXPECT_NE(stuck.error.find("no token may follow"), std::string::npos) << stuck.error;
+    EXPECT_NE(stuck.error.find("no token is allowed after"), std::string::npos) << stuck.error;
     EXPECT_EQ(stuck.error_kind, ErrorKind::usage);
 }
 

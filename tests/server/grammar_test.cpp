@@ -77,7 +77,7 @@ TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
             const HttpResponse r = s.post(chat_route, body.dump());
             EXPECT_EQ(r.status, stream ? 200 : 400) << what << r.body;  // in a stream, the last event contains the
                                                                         // error
-            EXPECT_NE(r.body.find("no token may follow"), std::string::npos) << what << r.body;
+            EXPECT_NE(r.body.find("no token is allowed after"), std::string::npos) << what << r.body;
             EXPECT_NE(r.body.find("\"code\":400"), std::string::npos) << r.body;
         }
 }
