@@ -40,7 +40,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
     } else {
         NIBBLE_CHECK(f.must_be("partial_rotary_factor", 1.0));
     }
-    if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: they come in pairs", dims);
+    if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: the number must be even", dims);
     Rope rope;
     rope.dims = static_cast<int>(dims);
     NIBBLE_TRY(rope.theta, f.number("rope_theta"));
@@ -58,7 +58,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
         NIBBLE_TRY(rope.original_context, f.integer_or("original_max_position_embeddings", context));
         if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
         if (!(rope.high_freq_factor > rope.low_freq_factor))
-            return f.bad("high_freq_factor", "expected more than low_freq_factor");
+            return f.bad("high_freq_factor", "must be greater than low_freq_factor");
     } else if (type == "yarn") {
         NIBBLE_CHECK(read_yarn(f, context, rope, reading.scale));
     } else if (type == "dynamic" && f.has("alpha")) {  // Hunyuan's variant: theta changes, at any length

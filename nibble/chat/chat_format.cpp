@@ -125,12 +125,12 @@ Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const
                      : has("<|python_tag|>") || (has("ipython") && has("\"parameters\"")) ? "llama3"
                                                                                           : "none";
     else if (options.tools != "none" && !find_tool_format(options.tools))
-        return fail("there is no format of tool calls '{}'", options.tools);
+        return fail("unknown format of tool calls '{}'", options.tools);
     out.reasoning_ = options.reasoning;
     if (options.reasoning == "auto")
         out.reasoning_ = has("</think>") || has("<think>") ? "think" : has("[THINK]") ? "mistral" : "none";
     else if (options.reasoning != "none" && !find_reasoning(options.reasoning))
-        return fail("there is no format of reasoning '{}'", options.reasoning);
+        return fail("unknown format of reasoning '{}'", options.reasoning);
     return out;
 }
 
@@ -142,7 +142,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
         NIBBLE_TRY(auto parsed, ChatTemplate::parse(request.chat_template, limits).within("chat_template"));
         chat = std::make_shared<const ChatTemplate>(std::move(parsed));
     }
-    if (!chat) return fail("the model has no chat template, and the request brings none (chat_template)");
+    if (!chat) return fail("the model has no chat template, and the request has none (chat_template)");
     NIBBLE_TRY(Json messages,
                checked_messages(request.messages, chat->source().find("developer") != std::string::npos));
     NIBBLE_CHECK(check_tools(request.tools));
@@ -154,7 +154,8 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     if (uses_tools(request)) data["tools"] = request.tools;
     std::string mark;
     if (request.continue_final_message) {
-        if (request.generation_prompt) return fail("continue_final_message: does not go with add_generation_prompt");
+        if (request.generation_prompt)
+            return fail("continue_final_message: cannot be combined with add_generation_prompt");
         if (messages.back()["role"] != "assistant")
             return fail("continue_final_message: messages[{}] is not the assistant's", messages.size() - 1);
         mark = final_mark({data, messages, variables_}, chat->source());
@@ -196,11 +197,11 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
     std::string opening;
     const bool demanded = request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named;
     if (demanded || (holds_calls(request) && !grammar)) {
-        if (grammar) return fail("tool_choice: does not go with another constraint of the answer");
+        if (grammar) return fail("tool_choice: cannot be combined with another constraint of the answer");
         const ToolFormat* format = find_tool_format(tools_);
         if (!format) return fail("tool_choice: the model's chat template has no known format of tool calls");
         const Json tools = callable_tools(request);
-        if (tools.empty()) return fail("tool_choice: there are no tools");
+        if (tools.empty()) return fail("tool_choice: the request has no tools");
         const bool parallel = request.parallel_tool_calls && request.tool_choice != ToolChoice::named;
         const size_t most = std::min<size_t>(parallel ? 16 : 1, std::max<size_t>(request.most_calls, 1));
         const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();

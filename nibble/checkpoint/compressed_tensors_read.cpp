@@ -132,7 +132,7 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
             best = kind;
             group = &g;
         }
-        if (!group) return fail("{}: no group's targets mean {}, which is quantized", where, show_name(module));
+        if (!group) return fail("{}: no group's targets match {}, which is quantized", where, show_name(module));
         const std::string says = fmt::format("{} (format {})", show_name(group->name), group->scheme.format);
         if (group->scheme.integers) {
             NIBBLE_CHECK(take_integers(module, *group->scheme.integers, says, catalog));

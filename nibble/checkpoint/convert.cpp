@@ -113,7 +113,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
             e.activation = ActivationFormat::none;
         }
         if (options.to == Dialect::modelopt && !modelopt_says_inputs({e.format, e.activation}))
-            return fail("{}: Model Optimizer's name for {} does not say that inputs are {}; drop activation",
+            return fail("{}: Model Optimizer's name for {} cannot declare inputs in {}; use --drop activation",
                         show_name(t.name), format_name(e.format), activation_name(e.activation));
         if (decode) {
             e.format = Format::none;

@@ -49,7 +49,8 @@ void add_inexact(ExactScales& scales, std::string_view name, Format format, floa
 
 std::string exact_scales_note(const ExactScales& scales) {
     return fmt::format(
-        "{} {} a scale without an exact reciprocal: engines see it one FP32 step (6e-8) away, nibble.json keeps it",
+        "{} {} a scale without an exact reciprocal: engines compute one that differs by one FP32 step (6e-8); "
+        "nibble.json stores the exact one",
         scales.size(), scales.size() == 1 ? "matrix has" : "matrices have");
 }
 
@@ -83,7 +84,7 @@ Status apply_exact_scales(const std::filesystem::path& folder, HfContents& conte
     for (const auto& [name, entry] : scales->items()) {
         const auto at = entries.find(name);
         if (at == entries.end() || !entry.is_object())
-            return fail("{}: {} names '{}', which is no quantized tensor here", path.string(), key,
+            return fail("{}: {} names '{}', which is not a quantized tensor of this checkpoint", path.string(), key,
                         name.substr(0, 200));
         const std::string where = fmt::format("{}: {}", path.string(), name);
         NIBBLE_CHECK(put(entry, "tensor_scale", at->second->tensor_scale).within(where));

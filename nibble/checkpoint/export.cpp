@@ -18,8 +18,8 @@ std::string export_note(const ExportSpec& spec) {
         return std::ranges::any_of(spec.side_files, [&](const auto& file) { return file.name == name; });
     };
     if (spec.dialect != Dialect::gguf || is("tokenizer.json") || is("tokenizer.model")) return {};
-    return "no tokenizer.json or tokenizer.model is beside the weights: the GGUF file says \"no_vocab\", and llama.cpp "
-           "takes token ids only";
+    return "the source has no tokenizer.json or tokenizer.model: the GGUF file says \"no_vocab\", and llama.cpp "
+           "accepts token ids only";
 }
 
 }  // namespace nibble

@@ -259,7 +259,8 @@ private:
         }
         const bool attention_bias = any_layer_has("attn_q.bias"), mlp_bias = any_layer_has("ffn_up.bias");
         if (experts > 0 || slides) {
-            if (attention_bias || mlp_bias) return fail("biases have no place in {}", c_["model_type"].dump());
+            if (attention_bias || mlp_bias)
+                return fail("the Hugging Face {} model has no biases", c_["model_type"].dump());
         } else {
             c_["attention_bias"] = attention_bias;
             c_["mlp_bias"] = mlp_bias;

@@ -63,14 +63,13 @@ Result<GgmlType> quantized_type(const ExportTensor& t, const std::string& name, 
     const std::string_view kind = kind_of(name);
     if (type == GgmlType::nvfp4 &&
         (!std::ranges::count(scalable, kind) || std::ranges::count(architecture.unscaled, kind)))
-        return fail("{}: llama.cpp takes no tensor scale for {} of {}, so it cannot be NVFP4; {}", show_name(t.name),
+        return fail("{}: llama.cpp reads no tensor scale for {} of {}, so it cannot be NVFP4; {}", show_name(t.name),
                     kind, architecture.name, leave_out(t));
     if (t.input_scale && type != GgmlType::nvfp4)
-        return fail("{}: an input_scale beside {} weights has no place in GGUF", show_name(t.name),
-                    format_name(t.format));
+        return fail("{}: GGUF cannot store an input_scale for {} weights", show_name(t.name), format_name(t.format));
     if (t.activation != ActivationFormat::none && !t.input_scale)
         return fail(
-            "{}: GGUF cannot say that inputs are {}: quantize with --weights-only, convert with --drop activation",
+            "{}: GGUF cannot declare inputs in {}: quantize with --weights-only or convert with --drop activation",
             show_name(t.name), activation_name(t.activation));
     return type;
 }
@@ -90,7 +89,7 @@ public:
         for (const ExportTensor& t : spec_.tensors) NIBBLE_CHECK(add(t));
         for (const auto& [name, stack] : stacks_)
             if (stack.have != stack.experts)
-                return fail("{}: {} of {} experts are there", name, stack.have, stack.experts);
+                return fail("{}: {} of {} experts are present", name, stack.have, stack.experts);
         return std::move(out_);
     }
 
@@ -104,8 +103,8 @@ private:
     Status add(const ExportTensor& t) {
         if (prediction_.contains(t.name))
             return fail(
-                "{}: layers for multi-token prediction have no place in nibble's GGUF files; `nibble convert --drop "
-                "mtp` leaves them out",
+                "{}: nibble's GGUF files hold no layers for multi-token prediction; remove them with `nibble convert "
+                "--drop mtp`",
                 show_name(t.name));
         const auto found = parts_.find(t.name);
         if (found == parts_.end())
@@ -157,7 +156,7 @@ private:
             place.input_scale = out_.places[first].input_scale;
         }
         Stack& stack = found->second;
-        if (stack.seen[size_t(expert)]) return fail("{}: came twice", show_name(t.name));
+        if (stack.seen[size_t(expert)]) return fail("{}: appears twice", show_name(t.name));
         stack.seen[size_t(expert)] = true;
         ++stack.have;
         place.offset = expert * t.shape[0] * place.row_bytes;
@@ -217,7 +216,8 @@ Status check_biases(const GgufExportLayout& layout) {
         if (t.type != GgmlType::nvfp4 || !kind_of(t.name).starts_with("ffn_")) continue;
         const std::string bias = t.name.substr(0, t.name.size() - weight_ending.size()) + ".bias";
         if (types.contains(bias))
-            return fail("{}: llama.cpp takes no bias beside NVFP4 here; leave it out of the recipe", t.name);
+            return fail("{}: llama.cpp does not add a bias to this NVFP4 product; exclude the tensor in the recipe",
+                        t.name);
     }
     return Ok{};
 }

@@ -118,7 +118,8 @@ Result<GgufPreTokenizer> gguf_pre_tokenizer(std::string_view id) {
         return out;
     }
     return fail(
-        "tokenizer.ggml.pre is {}, which is not known (known: {}): name one of these if it cuts text the same way",
+        "tokenizer.ggml.pre is {}, which is not known (known: {}): set it to one of these if that one splits text the "
+        "same way",
         gguf_shown(id), known);
 }
 
@@ -129,7 +130,7 @@ Result<std::string> gguf_pre_tokenizer_id(const Json& normalizer, const Json& pr
         for (const Row& row : rows)
             if (row.ignore_merges == ignore_merges && stage_texts(pre_tokenizer_of(row)) == wanted)
                 return std::string(row.ids.substr(0, row.ids.find(' ')));
-    return fail("tokenizer.json: its pre-tokenizer is none that is known to llama.cpp by name");
+    return fail("tokenizer.json: llama.cpp has no name for its pre-tokenizer");
 }
 
 }  // namespace nibble

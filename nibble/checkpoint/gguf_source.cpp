@@ -119,7 +119,7 @@ Status GgufSource::add(const GgufParts& parts, const GgufTensor& tensor, std::st
         return fail("tensor {} has no counterpart in a Hugging Face {} model", gguf_shown(name), architecture);
     }
     if (!ggml_can_dequantize(tensor.type))
-        return fail("tensor {} is {}, which has no decoder here: requantize the file to a K type, Q8_0 or BF16",
+        return fail("tensor {} is {}, which nibble cannot decode: requantize the file to a K type, Q8_0 or BF16",
                     gguf_shown(name), ggml_type_name(tensor.type));
 
     const GgufPart& part = *found->second[0];
@@ -177,7 +177,7 @@ Bytes GgufSource::row_blocks(const GgufSourceTensor& tensor, int64_t row) const 
 
 Status GgufSource::check_scale(const GgufTensor& scale, std::string_view base) const {
     const GgufTensor* weight = file_->find_tensor(fmt::format("{}{}", base, weight_suffix));
-    if (!weight) return fail("tensor {} has no weight beside it", gguf_shown(scale.name));
+    if (!weight) return fail("tensor {} belongs to no weight", gguf_shown(scale.name));
     if (weight->type != GgmlType::nvfp4)
         return fail("tensor {} scales {}, which is {}: only NVFP4 has scales", gguf_shown(scale.name),
                     gguf_shown(weight->name), ggml_type_name(weight->type));

@@ -72,14 +72,15 @@ private:
         if (!m_.has(key)) return std::optional<std::string_view>();
         NIBBLE_TRY(const int64_t id, m_.integer(key));
         if (id < 0 || static_cast<size_t>(id) >= tokens_->size() || is_padding(id))
-            return fail("metadata key '{}' is {}, which is none of the {} tokens", key, id, tokens_->size());
+            return fail("metadata key '{}' is {}, but there are {} tokens", key, id, tokens_->size());
         return std::optional((*tokens_)[id]);
     }
 
     Status byte_level(std::string_view pre) {
         if (pre.empty()) {
             if (!m_.has("tokenizer.ggml.pre"))
-                return fail("metadata has no key 'tokenizer.ggml.pre': say which pre-tokenizer the model uses");
+                return fail(
+                    "metadata has no key 'tokenizer.ggml.pre': add it with the name of the model's pre-tokenizer");
             NIBBLE_TRY(pre, m_.string("tokenizer.ggml.pre"));
         }
         NIBBLE_TRY(auto rules, gguf_pre_tokenizer(pre));

@@ -152,7 +152,7 @@ private:
             if (piece == v_.ids.end()) return fail("merge {} does not make a token", m);
             size_t& rank = first[piece->second];
             rank = std::min(rank, m);
-            if (rank < last) return fail("merge {} is out of the order that scores can express", m);
+            if (rank < last) return fail("merge {}: its order cannot be expressed by scores", m);
             last = rank;
             v_.scores[piece->second] = -static_cast<float>(rank);
         }
@@ -250,8 +250,7 @@ Status no_vocabulary(const ExportSpec& spec, GgufHeader& out) {
         NIBBLE_TRY(const auto found, side_file(spec, name));
         if (found)
             return fail(
-                "{}: GGUF needs tokenizer.json beside it (AutoTokenizer.from_pretrained(...).save_pretrained makes "
-                "one)",
+                "{}: GGUF needs tokenizer.json too (AutoTokenizer.from_pretrained(...).save_pretrained writes it)",
                 name);
     }
     out.metadata.add("tokenizer.ggml.model", std::string("no_vocab"));

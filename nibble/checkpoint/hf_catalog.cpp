@@ -222,7 +222,7 @@ Status Catalog::take_zero_points() {
         if (last != "weight_zero_point" && last != "input_zero_point" && last != "output_zero_point") continue;
         if (taken_.contains(&t)) continue;
         if (!std::ranges::all_of(t.record->data, [](std::byte b) { return b == std::byte{0}; }))
-            return fail("{}: {}: a zero point that is not zero, in a symmetric scheme", file_of(t),
+            return fail("{}: {}: has a zero point other than 0, but the scheme is symmetric", file_of(t),
                         show_name(t.record->name));
         taken_.insert(&t);
     }
@@ -398,15 +398,14 @@ Status Catalog::check_inputs() {
                                  inputs.missing, says));
     }
     if (unused_input_scales_)
-        add_note(fmt::format("{} stored input scales are left out: the configuration does not use them",
+        add_note(fmt::format("{} stored input scales are ignored: the configuration does not use them",
                              unused_input_scales_));
     if (stack_input_scales_)
         add_note(
-            fmt::format("{} stacks of quantized experts are decoded to BF16 as they are read: their input scales are "
-                        "left out",
+            fmt::format("{} stacks of quantized experts are decoded to BF16 when read: their input scales are ignored",
                         stack_input_scales_));
     if (excluded_)
-        add_note(fmt::format("{}{} quantized, and the list of modules that are not names {}: the tensors count",
+        add_note(fmt::format("{}{} quantized, but the list of unquantized modules names {}: the stored tensors decide",
                              show_name(first_excluded_),
                              excluded_ == 1 ? " is" : fmt::format(" and {} other modules are", excluded_ - 1),
                              excluded_ == 1 ? "it" : "them"));

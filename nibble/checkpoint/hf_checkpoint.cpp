@@ -198,7 +198,7 @@ private:
         uint8_t top = 0;
         for (int64_t i = 0; i < n; ++i) top = std::max(top, view.block_scales[i]);
         if (top <= limit) return Ok{};
-        return fail("{}: holds the block scale 0x{:02x}, which is no positive number",
+        return fail("{}: contains the block scale 0x{:02x}, which is not a positive number",
                     show_name(e.block_scales->record->name), top);
     }
 
@@ -220,8 +220,8 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, S
     std::error_code ignored;
     if (!fs::exists(config_path, ignored) && fs::exists(folder / "params.json", ignored))
         return fail(
-            "{}: has params.json of Mistral's own layout and no config.json; take the same model's files in Hugging "
-            "Face's layout (config.json, model*.safetensors, tokenizer.json), or make them with transformers' "
+            "{}: has params.json of Mistral's own layout and no config.json; use the same model's files in Hugging "
+            "Face's layout (config.json, model*.safetensors, tokenizer.json), or convert them with transformers' "
             "convert_mistral_weights_to_hf.py",
             folder.string());
     NIBBLE_TRY(Json config, read_config(config_path));

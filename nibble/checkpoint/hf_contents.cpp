@@ -36,7 +36,7 @@ Result<std::optional<Json>> take_section(Json& config) {
         NIBBLE_TRY(auto inner, take_section_of(value).within(key));
         if (!inner) continue;
         if (section && *section != *inner)
-            return fail("{}: quantization_config: is another one than that of the top level", show_name(key));
+            return fail("{}: quantization_config: differs from the one of the top level", show_name(key));
         section = std::move(inner);
     }
     return section;
@@ -84,7 +84,7 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
     if (section) {
         NIBBLE_TRY(dialect, dialect_of(*section).within(config_name));
         if (hf_quant_config && dialect != Dialect::modelopt)
-            return fail("{}: quant_method is {}, but {} is there too: remove the one that is stale", config_name,
+            return fail("{}: quant_method is {}, but {} exists too: remove the outdated one", config_name,
                         dialect_name(dialect), hf_name);
     }
     Catalog catalog(files, dialect, declared_dtype(config).value_or(DType::bf16), scales);

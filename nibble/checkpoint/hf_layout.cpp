@@ -36,17 +36,17 @@ Status check_kv(const ExportSpec& spec) {
     if (any && !calibrated)
         return fail("{}: a KV cache scale, but the KV cache format is {}", show_name(scale->name), kv_name(spec.kv));
     if (!any && calibrated)
-        return fail("the KV cache format {} needs k_scale and v_scale tensors; {}_cast does not", kv_name(spec.kv),
+        return fail("the KV cache format {} needs k_scale and v_scale tensors; {}_cast needs none", kv_name(spec.kv),
                     kv_name(spec.kv));
     if (spec.dialect == Dialect::plain && spec.kv != KvFormat::none)
-        return fail("a plain checkpoint names no KV cache format, this one is to have {}", kv_name(spec.kv));
+        return fail("a plain checkpoint has no KV cache format, but {} was requested", kv_name(spec.kv));
     return Ok{};
 }
 
 Status check_side_files(const ExportSpec& spec) {
     std::set<std::string_view> names{"config.json", "hf_quant_config.json", "nibble.json"};
     for (const Checkpoint::SideFile& file : spec.side_files) {
-        if (!is_inside_name(file.name)) return fail("side file {}: leads out of the folder", show_name(file.name));
+        if (!is_inside_name(file.name)) return fail("side file {}: its path leaves the folder", show_name(file.name));
         if (!names.insert(file.name).second || file.name.ends_with(".safetensors") ||
             file.name.ends_with(".safetensors.index.json"))
             return fail("side file {}: has the name of a file that the export writes", show_name(file.name));
@@ -137,8 +137,9 @@ Status check_tied_head(const ExportSpec& spec) {
         if (!embeddings && t.format != Format::none && last_name(module).starts_with("embed")) embeddings = &t;
     }
     if (!embeddings) return Ok{};
-    return fail("'{}' is the output head as well: only a GGUF file holds it in {} (--format gguf, or no --embeddings)",
-                embeddings->name, format_name(embeddings->format));
+    return fail(
+        "'{}' is also the output head: only a GGUF file can store it in {} (use --format gguf, or omit --embeddings)",
+        embeddings->name, format_name(embeddings->format));
 }
 
 }  // namespace

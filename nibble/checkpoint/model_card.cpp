@@ -227,7 +227,7 @@ std::string model_card_text(const ModelCard& card, std::string_view text) {
     for (const auto& [name, value] : card.facts) page += fmt::format("| {} | {} |\n", name, table_cell(value));
     if (!card.command.empty()) page += fmt::format("\nCommand:\n\n{}", code_block(card.command));
     if (!card.text.empty()) page += "\n" + card.text;
-    if (!source.body.empty()) page += fmt::format("\n---\n\nThe card of the source:\n\n{}", source.body);
+    if (!source.body.empty()) page += fmt::format("\n---\n\nThe model card of the source:\n\n{}", source.body);
     return page;
 }
 

@@ -156,7 +156,7 @@ private:
             m.parent_class = "nn.Embedding";
             m.listed = !own_embedding_;
         } else if (leaf == "wo_a") {
-            m.why = "product in groups: no linear layer";  // DeepSeek V4
+            m.why = "grouped product: not a linear layer";  // DeepSeek V4
         } else if (transposed_ && leaf.starts_with("c_")) {
             m.why = "stored as [in, out]: this architecture is not supported";
         } else if (is_linear_leaf(leaf)) {

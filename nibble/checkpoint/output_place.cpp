@@ -36,7 +36,7 @@ Status check_writable(const fs::path& folder, const fs::path& out) {
 Status check_room(const fs::path& folder, const fs::path& out, int64_t bytes_needed) {
     struct statvfs info {};
     if (::statvfs(folder.c_str(), &info) != 0)
-        return fail(ErrorKind::file, "{}: cannot look at its file system: {}", folder.string(), std::strerror(errno));
+        return fail(ErrorKind::file, "{}: cannot examine its file system: {}", folder.string(), std::strerror(errno));
     const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
     if (static_cast<double>(bytes_needed) <= available) return Ok{};
     return fail(ErrorKind::file,
@@ -55,7 +55,7 @@ Status check_from(const fs::path& start, const fs::path& out, int64_t bytes_need
     const fs::path folder = existing_part(start);
     std::error_code ignored;
     if (!fs::is_directory(folder, ignored))
-        return fail(ErrorKind::file, "{}: cannot be written: {} is no folder; choose another output", out.string(),
+        return fail(ErrorKind::file, "{}: cannot be written: {} is not a folder; choose another output", out.string(),
                     folder.string());
     NIBBLE_CHECK(check_writable(folder, out));
     return check_room(folder, out, bytes_needed);
@@ -89,9 +89,10 @@ Status refuse_output_in_source(const std::filesystem::path& out, const std::file
     if (error) return Ok{};  // opening the paths will report the problem
     const fs::path relative = place.lexically_relative(folder);
     if (relative.empty() || *relative.begin() == "..") return Ok{};
-    return fail(ErrorKind::usage,
-                "{}: lies in the source {}, and the next run would take it for a part of it; choose another output",
-                out.string(), source.string());
+    return fail(
+        ErrorKind::usage,
+        "{}: is inside the source {}, and the next run would read it as part of the source; choose another output",
+        out.string(), source.string());
 }
 
 }  // namespace nibble

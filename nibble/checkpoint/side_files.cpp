@@ -46,7 +46,7 @@ Status collect(const fs::path& root, const fs::path& folder, int depth, std::vec
         const fs::path target = fs::canonical(it->path(), failed);
         if (failed) return fail("{}: {}: {}", root.string(), show_name(shown), failed.message());
         if (!fs::is_regular_file(target, failed))
-            return fail("{}: {}: is not a plain file; remove it", root.string(), show_name(shown));
+            return fail("{}: {}: is not a regular file; remove it", root.string(), show_name(shown));
         out.push_back({shown, target, {}});
     }
     if (error) return fail("{}: cannot list: {}", folder.string(), error.message());

@@ -52,7 +52,7 @@ Status check_source_unchanged(const Checkpoint& source, const JobIdentity& befor
     for (const auto& fact : now)
         if (std::ranges::find(before, fact) == before.end())
             return fail(ErrorKind::file,
-                        "{}: {} changed while it was read; what was made of it is worthless: remove it and start over",
+                        "{}: {} changed while it was read, so the output is invalid: remove the output and start over",
                         source.path().string(), fact.first);
     return Ok{};
 }

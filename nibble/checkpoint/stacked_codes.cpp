@@ -128,7 +128,7 @@ Status Catalog::take_stack(const ModelTensor& codes, std::string_view stem, cons
                               : is_scale_dtype(s.dtype);
     const bool sized = !c.data.empty() && c.shape[1] < INT64_MAX / 2 && c.shape[2] < INT64_MAX / 2;
     if (!dtype || !sized || (packed && !set_pairs(c.shape, s, grid)) || !set_scales(s, grid))
-        return fail("{}: {}: {} {} are no scales of {} {} as nibble knows them", file_of(scales), show_name(s.name),
+        return fail("{}: {}: {} {} are not scales that nibble supports for {} {}", file_of(scales), show_name(s.name),
                     dtype_name(s.dtype), shape_text(s.shape), dtype_name(c.dtype), shape_text(c.shape));
     int64_t bytes = static_cast<int64_t>(c.data.size() + s.data.size());
     if (const ModelTensor* factor = find_any(files_, stem, stack_factors)) {

@@ -94,13 +94,13 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
     const bool straight = fits(layer, false) && !any(&StackTensor::turned);
     transposed = fits(layer, true);
     if (!straight && !transposed)
-        return fmt::format("{}the shapes of the layer's experts do not belong together", architecture);
+        return fmt::format("{}the shapes of the layer's expert tensors do not match", architecture);
     if (straight && transposed) {  // without gate_up_proj both orientations fit
         const auto down_shape = shape_of(*layer.tensors[down]);
         const int64_t hidden = text_integer(config, "hidden_size");
         transposed = down_shape[2] == hidden;
         if ((down_shape[1] == hidden) == transposed)
-            return fmt::format("{}hidden_size {} does not tell inputs from outputs", architecture, hidden);
+            return fmt::format("{}hidden_size {} does not show which dimension is the inputs", architecture, hidden);
     }
     // Engines read such a stack as one parameter of the module.
     if (transposed && any(&StackTensor::quantized))

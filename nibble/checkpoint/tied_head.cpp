@@ -72,13 +72,13 @@ Result<StoredHead> find_stored_head(const Checkpoint& checkpoint) {
     NIBBLE_TRY(const bool same,
                equal_matrices(checkpoint, found.index, static_cast<size_t>(embedding - tensors.begin())));
     found.kind = same ? StoredHead::Kind::copy : StoredHead::Kind::different;
-    found.note = same
-                     ? fmt::format("{} is a copy of {}, which config.json ties to it: it is used once and written once",
-                                   show_name(head->name), show_name(embedding->name))
-                     : fmt::format(
-                           "{} differs from {}, though config.json ties them (tie_word_embeddings): the file's head is "
-                           "used, and a written config.json says tie_word_embeddings: false",
-                           show_name(head->name), show_name(embedding->name));
+    found.note =
+        same ? fmt::format("{} is a copy of {}, and config.json ties the two: it is loaded once and written once",
+                           show_name(head->name), show_name(embedding->name))
+             : fmt::format(
+                   "{} differs from {}, though config.json ties them (tie_word_embeddings): the file's head is "
+                   "used, and a written config.json says tie_word_embeddings: false",
+                   show_name(head->name), show_name(embedding->name));
     return found;
 }
 

@@ -102,7 +102,8 @@ Result<WorkFolder::Lock> WorkFolder::Lock::take(const fs::path& file, const fs::
             return fail(ErrorKind::file, "{}: cannot write: {}", file.string(), std::strerror(errno));
         return lock;
     }
-    return fail(ErrorKind::file, "{}: other processes take and remove it all the time", file.string());
+    return fail(ErrorKind::file, "{}: cannot lock it, because other processes keep creating and removing it",
+                file.string());
 }
 
 void WorkFolder::Lock::release() {
@@ -196,7 +197,7 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     if (!fs::exists(work.beside(lock_ending), error)) NIBBLE_CHECK(work.look(mode, bytes_needed));
     error.clear();
     if (work.path_.has_parent_path()) fs::create_directories(work.path_.parent_path(), error);
-    if (error) return fail(ErrorKind::file, "{}: cannot make its folder: {}", work.path_.string(), error.message());
+    if (error) return fail(ErrorKind::file, "{}: cannot create its folder: {}", work.path_.string(), error.message());
     NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
     NIBBLE_CHECK(work.tidy());
     // There is nothing to resume: schedulers repeat the command of a job that was killed before it created a file.
@@ -208,7 +209,7 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     }
     if (fs::is_directory(work.path_, error) && !work.is_ours())
         return fail(ErrorKind::file,
-                    "{}: exists and is no unfinished work of nibble; remove it or choose another output",
+                    "{}: exists and is not unfinished work of nibble; remove it or choose another output",
                     work.path_.string());
     NIBBLE_CHECK(work.make_empty(bytes_needed));
     return work;

@@ -246,7 +246,7 @@ Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
 Status GgufFile::add_parts(const std::filesystem::path& first) {
     NIBBLE_TRY(const int64_t count, metadata_.integer("split.count"));
     if (count <= 1) return Ok{};
-    if (count > most_gguf_parts) return fail("names {} parts, the limit is {}", count, most_gguf_parts);
+    if (count > most_gguf_parts) return fail("declares {} parts, the limit is {}", count, most_gguf_parts);
     NIBBLE_TRY(const int64_t number, metadata_.integer("split.no"));
     const std::string name = first.filename().string();
     const std::string suffix = fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
@@ -259,13 +259,13 @@ Status GgufFile::add_parts(const std::filesystem::path& first) {
         NIBBLE_TRY(const int64_t its_number, part.metadata_.integer("split.no").within(part_name(i)));
         NIBBLE_TRY(const int64_t its_count, part.metadata_.integer("split.count").within(part_name(i)));
         if (its_number != i || its_count != count)
-            return fail("{}: says it is part {} of {}", part_name(i), its_number + 1, its_count);
+            return fail("{}: declares itself part {} of {}", part_name(i), its_number + 1, its_count);
         for (GgufTensor& tensor : part.tensors_) tensors_.push_back(std::move(tensor));
         files_.push_back(std::move(part.files_[0]));
     }
     if (metadata_.has("split.tensors.count")) {
         NIBBLE_TRY(const int64_t all, metadata_.integer("split.tensors.count"));
-        if (all != std::ssize(tensors_)) return fail("names {} tensors, its parts have {}", all, tensors_.size());
+        if (all != std::ssize(tensors_)) return fail("declares {} tensors, its parts have {}", all, tensors_.size());
     }
     by_name_.clear();  // its keys refer to names that have moved
     for (size_t i = 0; i < tensors_.size(); ++i)

@@ -122,7 +122,7 @@ Status Journal::load(const JobIdentity& identity) {
         text.erase(0, begin);
     }
     if (::ftruncate(fd_, size_) != 0)
-        return fail(ErrorKind::file, "cannot cut off a torn line: {}", std::strerror(errno));
+        return fail(ErrorKind::file, "cannot remove an incomplete last line: {}", std::strerror(errno));
     return size_ == 0 ? write_line(identity_line(identity)) : Ok{};
 }
 
@@ -149,7 +149,8 @@ Status Journal::write_line(const Json& line) {
         if (n <= 0) {
             const int why = n < 0 ? errno : ENOSPC;
             if (::ftruncate(fd_, size_) != 0)
-                return fail(ErrorKind::file, "cannot write, nor cut off what was written: {}", std::strerror(why));
+                return fail(ErrorKind::file, "cannot write, and cannot remove what was written: {}",
+                            std::strerror(why));
             return fail(ErrorKind::file, "cannot write: {}", std::strerror(why));
         }
         done += static_cast<size_t>(n);

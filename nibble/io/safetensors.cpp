@@ -41,7 +41,7 @@ Status check_tiling(const std::vector<SafetensorsEntry>& entries, uint64_t data_
 Result<SafetensorsFile> SafetensorsFile::parse(Bytes bytes) {
     if (std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
             .starts_with("version https://git-lfs"))
-        return fail("is a pointer of Git LFS, not the file itself; fetch the file: git lfs pull");
+        return fail("is a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`");
     uint64_t header_bytes = 0;
     if (bytes.size() < sizeof header_bytes)
         return fail("not a safetensors file: {} bytes, the header length alone needs 8", bytes.size());

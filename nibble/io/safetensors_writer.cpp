@@ -108,7 +108,7 @@ Result<SafetensorsLayout> SafetensorsLayout::make(std::vector<TensorSpec> tensor
     for (const size_t i : order) {
         const TensorSpec& spec = tensors[i];
         if (spec.name == safetensors_metadata_key)
-            return fail("a tensor cannot be named {}: the format keeps that name", show_name(spec.name));
+            return fail("a tensor cannot be named {}: the format reserves that name", show_name(spec.name));
         NIBBLE_TRY(const auto name, json_string(spec.name).within("tensor name"));
         NIBBLE_TRY(const int64_t bytes, tensor_bytes(spec));
         const auto next = checked_add(end, bytes);

@@ -224,7 +224,7 @@ Result<std::vector<YamlNode>> parse_yaml(std::string_view text, const std::strin
 
 Result<YamlNode> parse_config_map(std::string_view text, const std::string& file) {
     NIBBLE_TRY(auto documents, parse_yaml(text, file));
-    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config is one map of keys", file);
+    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a config must be one mapping", file);
     return std::move(documents[0]);
 }
 

@@ -16,7 +16,8 @@ namespace {
 Status check_plan(const Plan& plan) {
     const bool solves = std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
     if (plan.awq || solves)
-        return fail(ErrorKind::recipe, "recipe {} changes weights by the text: quantize with it", plan.recipe);
+        return fail(ErrorKind::recipe, "recipe {} also uses the text to compute weights: run nibble quantize --calib",
+                    plan.recipe);
     if (!needs_calibration(plan))
         return fail(ErrorKind::recipe, "--calib: this recipe stores nothing that depends on activations");
     return Ok{};

@@ -26,7 +26,7 @@ Result<Sequences> ready_ids(const std::string& path) {
         for (int64_t t = 0; t < ids->shape[1]; ++t, at += sizeof(int64_t)) {
             int64_t id;
             std::memcpy(&id, at, sizeof id);
-            if (id < 0 || id > INT32_MAX) return fail("{}: 'input_ids' holds {}, which is no token id", path, id);
+            if (id < 0 || id > INT32_MAX) return fail("{}: 'input_ids' contains {}, which is not a token id", path, id);
             sequence.push_back(static_cast<int32_t>(id));
         }
     return sequences;
@@ -63,7 +63,7 @@ Result<Sequences> calibration_sequences(const CalibrationText& calib, const Chec
     if (corpus.tokens < calib.tokens)
         hooks.emit_warning(fmt::format("{}: has {} tokens, {} were asked for; all of them are used{}", calib.file,
                                        corpus.tokens, calib.tokens,
-                                       corpus.cut ? " (of a packed text only the beginning is read)" : ""));
+                                       corpus.cut ? " (only the beginning of a packed text is read)" : ""));
     Sequences sequences;
     for (const auto& sequence : corpus.sequences) sequences.emplace_back(sequence.begin(), sequence.end());
     return sequences;

@@ -36,7 +36,7 @@ Result<int64_t> parse_token_count(std::string_view word) {
     const int64_t factor = unit == 'k' ? 1000 : unit == 'M' ? 1'000'000 : unit == 'G' ? 1'000'000'000 : 1;
     const std::string digits(word.substr(0, word.size() - (factor > 1)));
     if (digits.empty() || digits.size() > 10 || digits.find_first_not_of("0123456789") != digits.npos)
-        return fail(ErrorKind::usage, "'{}' is no number of tokens: 500000, 500k, 100M", word);
+        return fail(ErrorKind::usage, "'{}' is not a number of tokens; examples: 500000, 500k, 100M", word);
     return std::stoll(digits) * factor;
 }
 
@@ -50,7 +50,7 @@ Result<std::string> parse_separator(std::string_view word) {
         }
         const char c = ++i < word.size() ? word[i] : ' ';
         if (c != 'n' && c != 't' && c != 'r' && c != '\\')
-            return fail(ErrorKind::usage, "a backslash begins \\n, \\t, \\r or \\\\, and not '{}'",
+            return fail(ErrorKind::usage, "the escapes are \\n, \\t, \\r and \\\\; '{}' is not one",
                         word.substr(i - 1, 2));
         out += c == 'n' ? '\n' : c == 't' ? '\t' : c == 'r' ? '\r' : '\\';
     }
@@ -127,7 +127,7 @@ Result<TokenDataReport> build_token_data_job(const TokenDataOptions& options, co
     if (options.time) {
         const std::time_t seconds(*options.time);
         if (!gmtime_r(&seconds, &how.now.emplace()))
-            return fail(ErrorKind::usage, "--time {}: is no date", *options.time);
+            return fail(ErrorKind::usage, "--time {}: is not a date", *options.time);
     }
     DataBuildOptions build{.inputs = {options.files.begin(), options.files.end()},
                            .out = options.out,
@@ -172,7 +172,7 @@ Result<std::string> token_data_text(const ShowTokenDataOptions& options, const D
     std::string text =
         fmt::format("{}: vocabulary of {}, {} bytes a token, documents end with {}{}\n", options.folder,
                     human_count(manifest.vocab), token_width(manifest.vocab),
-                    manifest.end_token ? fmt::format("token {}", *manifest.end_token) : "no token of their own",
+                    manifest.end_token ? fmt::format("token {}", *manifest.end_token) : "no token of its own",
                     options.check ? "; all tokens and hashes checked" : "");
     text += split_line("train", manifest.train) + split_line("validation", manifest.validation);
     for (int64_t i = 0; i < std::min(options.documents, set.documents()); ++i) {

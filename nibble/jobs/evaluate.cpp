@@ -250,7 +250,7 @@ Result<EvaluationReport> evaluate_job(const EvaluateOptions& options, const JobH
 
 Status check_options(const EvaluateOptions& o) {
     if (!o.reference_cache.empty() && (o.against.empty() || o.text.empty()))
-        return fail(ErrorKind::usage, "--reference-cache holds what --against says about --text; give both");
+        return fail(ErrorKind::usage, "--reference-cache stores the predictions of --against for --text; give both");
     if (!o.humaneval.empty() && o.out.empty())
         return fail(ErrorKind::usage, "--humaneval writes a file; give -o a folder");
     if (o.text.empty() && o.lambada.empty() && o.choices.empty() && o.gsm8k.empty() && o.humaneval.empty())

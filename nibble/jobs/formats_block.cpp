@@ -19,7 +19,7 @@ float max_magnitude(std::span<const float> numbers) {
 }
 
 std::string tensor_line(float own, float amax) {
-    return own == amax ? "(as if this block were the whole tensor; --amax says otherwise)"
+    return own == amax ? "(as if this block were the whole tensor; --amax changes it)"
                        : fmt::format("(amax {:.9g} of the tensor)", amax);
 }
 

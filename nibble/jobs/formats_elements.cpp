@@ -64,7 +64,7 @@ constexpr std::array all_elements{
                   [](uint32_t c) { return bf16_to_float(uint16_t(c)); }, "the upper half of FP32",
                   "beyond 3.39e38 infinity; NaN stays NaN"},
     ElementFormat{"tf32", 8, 10, 1, tf32_encode, [](uint32_t c) { return float_from_bits(c << 13); },
-                  "what tensor cores read of FP32: 19 bits in a word of 32", "as FP32"},
+                  "the 19 bits of an FP32 value that tensor cores use", "as FP32"},
     ElementFormat{"fp32", 8, 23, 1, [](float x) -> uint32_t { return float_bits(x); },
                   [](uint32_t c) { return float_from_bits(c); }, "IEEE single", "IEEE infinity and NaN"},
 };

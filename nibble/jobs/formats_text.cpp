@@ -89,11 +89,9 @@ std::string overview_text() {
         text += fmt::format("  {:<13} {:>6.3f}   {}\n", format_name(b.format), bits_per_element(b.format, 4096, 4096),
                             b.rule);
     text +=
-        "\nQuantizing never meets overflow or NaN by itself: weights that are not finite are refused, and scales are "
-        "made of "
-        "maxima, so that quotients end at the largest element but for rounding, where they saturate. A scale that a "
-        "search "
-        "chose below the maximum saturates on purpose.\n";
+        "\nQuantization produces no overflow and no NaN: weights that are not finite are refused, and scales come from "
+        "maxima, so that quotients exceed the largest element only by rounding and then saturate. If a search chose a "
+        "smaller scale, the largest weights saturate on purpose.\n";
     return text + "\nTry: nibble formats e4m3 | nibble formats 0.1 -3 | nibble formats nvfp4 0.1 -3 0.02 --amax 8\n";
 }
 

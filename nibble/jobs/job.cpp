@@ -18,7 +18,7 @@ Error error_of_exception() {
     } catch (const std::exception& e) {
         return Error(e.what());
     } catch (...) {
-        return Error("an unknown exception");
+        return Error("unknown exception");
     }
 }
 

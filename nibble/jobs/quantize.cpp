@@ -43,11 +43,10 @@ bool made_by_this_command(const QuantizeOptions& options) {
 Status refuse_quantized_source(const QuantizeOptions& options, const Checkpoint& source) {
     const std::string already = quantized_text(source);
     if (options.requantize || already.empty()) return Ok{};
-    return fail(
-        ErrorKind::usage,
-        "{}: {}: take the checkpoint that it was made from, or decode and round again with --requantize; the report "
-        "will not show what the first time lost",
-        options.source, already);
+    return fail(ErrorKind::usage,
+                "{}: {}: quantize the checkpoint that it was made from, or decode and quantize it again with "
+                "--requantize; the report then omits the errors of the first quantization",
+                options.source, already);
 }
 
 // Error: the plan quantizes nothing. Presets for other architectures (for example, only experts) may match nothing.
@@ -125,8 +124,9 @@ Result<std::string> verify_written(const QuantizeOptions& options, const Quantiz
                     "{}: verification found {} problems, the first: {}: {}; the unfinished checkpoint stays in {}",
                     options.out, checked.findings.size(), checked.findings.front().tensor,
                     checked.findings.front().text, out.work_dir().string());
-    return fmt::format("{} tensors read back: codes and scales are those computed, the rest is the source's",
-                       checked.tensors.size());
+    return fmt::format(
+        "{} tensors read back: codes and scales equal the computed ones, all other tensors equal the source's",
+        checked.tensors.size());
 }
 
 Status write_reports(const QuantizeOptions& options, const QuantizeSettings& settings, const QuantReport& report,
@@ -177,7 +177,7 @@ QuantizeReport written_report(const Plan& plan, QuantReport made) {
 Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHooks& hooks) {
     const auto begin = JobClock::now();
     if (made_by_this_command(options)) {
-        hooks.emit_note(fmt::format("{}: this command has made it already", options.out));
+        hooks.emit_note(fmt::format("{}: already written by this command", options.out));
         return made_before_report();
     }
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));

@@ -56,11 +56,10 @@ std::string guide_text(const std::vector<RecipeGuide>& guides) {
         if (r > 0) text += fmt::format("    {}: {}\n", guides[r - 1].covers, guides[r - 1].purpose);
     }
     text +=
-        "\nbits: of a weight that is quantized, its scales included; inputs: `-` stay as they are. text: --calib FILE, "
-        "or "
-        "--input-scales\nfrom an earlier export; --weights-only leaves inputs alone (of `fp8`: only with --format "
-        "compressed-tensors). "
-        "Model\nOptimizer's names work too (NVFP4_DEFAULT_CFG), and so do its files.\n";
+        "\nbits: per quantized weight, scales included. inputs: `-` means unquantized. text: needs --calib FILE, or "
+        "--input-scales\nfrom an earlier export, or --weights-only, which keeps inputs unquantized (`fp8`: only with "
+        "--format compressed-tensors).\nModel Optimizer's preset names (NVFP4_DEFAULT_CFG) and recipe files work "
+        "too.\n";
     return text;
 }
 

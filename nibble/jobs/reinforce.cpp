@@ -154,7 +154,7 @@ Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
 Result<Json> todays_facts(const Json& stored) {
     Json config = stored, facts = Json::object();
     const bool by_text = stored.contains("policy") && stored["policy"].is_object();
-    if (!by_text && !stored.contains("config")) return fail("is no state of nibble rl");
+    if (!by_text && !stored.contains("config")) return fail("is not a state of nibble rl");
     if (by_text) {
         facts["weights"] = config["policy"]["weights"];
         config["policy"].erase("weights");
@@ -230,7 +230,7 @@ Status write_exports(const RlJob& job, RlParts& parts, RlReport& report) {
         NIBBLE_TRY(const auto codes, policy_codes(*parts.trainer, parts.generator.get(), c.steps, parts.pool));
         NIBBLE_CHECK(write_run_export(run, *codes, out, parts.pool));
         wrote(out,
-              fmt::format("the policy in the codes of its rollouts{}",
+              fmt::format("the policy in the quantized format of its rollouts{}",
                           serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4"));
     }
     NIBBLE_TRY(const auto policy, parts.trainer->trained());
@@ -247,7 +247,8 @@ void note_beginning(const RlJob& job, const RlParts& parts, int64_t first_step, 
     for (const std::string& line : train_table_lines(*parts.trainer)) hooks.emit_note(line);
     for (const std::string& line : rollout_lines(c)) hooks.emit_note(line);
     if (!parts.memory.empty()) hooks.emit_note("  memory: " + parts.memory);
-    if (job.ranks) hooks.emit_note(fmt::format("  {} ranks, prompts and rows dealt to them", job.ranks->size()));
+    if (job.ranks)
+        hooks.emit_note(fmt::format("  {} ranks; each computes a share of the prompts and rows", job.ranks->size()));
     if (const std::string line = begin_text(c.output, c.resume, first_step); !line.empty()) hooks.emit_note(line);
 }
 
@@ -296,10 +297,10 @@ public:
         const auto with = [&](std::string_view what) {
             return fail(error.kind(), "{}; the state after {} steps {}", error.message(), done_, what);
         };
-        if (!parts_.policy->can_be_saved()) return with("was not whole and is not saved: the newest checkpoint stays");
+        if (!parts_.policy->can_be_saved()) return with("was incomplete and is not saved: the newest checkpoint stays");
         if (const Status saved = save(); !saved.ok())
             return with(fmt::format("could not be saved: {}", saved.error().message()));
-        return folder_ && !folder_->saves() ? error : with("is saved, --resume goes on from it");
+        return folder_ && !folder_->saves() ? error : with("is saved, --resume continues from it");
     }
 
 private:
@@ -412,7 +413,7 @@ Status check_rl_job(const RlJob& job, const JobHooks& hooks) {
     NIBBLE_TRY(const auto model, Checkpoint::open(c.model));
     for (const std::string& note : model->notes()) hooks.emit_note(fmt::format("{}: {}", c.model.string(), note));
     return RunFolder::check_result(c.output, c.output / "model", c.resume, planned_run_bytes(*model, c.saving.keep),
-                                   "go on to more steps with --resume, or choose another output");
+                                   "run more steps with --resume, or choose another output");
 }
 
 // Returns settings that processes must share in addition to the identity of a resumed run: when they act together.

@@ -69,8 +69,7 @@ Status check_export(const TrainConfig& c, TrainEngine& trainer) {
 Status check_profile(const std::string& file, int64_t steps) {
     if (file.empty()) return Ok{};
     NIBBLE_CHECK(check_output_file(file).within("--profile"));
-    if (steps < 5)
-        return fail(ErrorKind::usage, "--profile looks at the third to fifth step; this run makes {}", steps);
+    if (steps < 5) return fail(ErrorKind::usage, "--profile records the third to fifth step; this run has {}", steps);
     return Ok{};
 }
 
@@ -79,7 +78,7 @@ Status check_output(const TrainJob& job, const JobHooks& hooks) {
     if (!c.output.empty()) {
         const std::string next =
             fmt::format("{}begin a new run from it with 'fork: {}', or choose another output",
-                        depends_on_length(c) ? "" : "go on to more steps with --resume, ", c.output.string());
+                        depends_on_length(c) ? "" : "run more steps with --resume, ", c.output.string());
         NIBBLE_TRY(const auto model, open_train_model(c));
         for (const std::string& note : model->notes()) hooks.emit_note(fmt::format("{}: {}", c.model.string(), note));
         return RunFolder::check_result(c.output, result_of(c), c.resume,
@@ -107,7 +106,7 @@ std::string group_of(const TrainConfig& c, const std::string& data) {
 RunIdentity identity_of(Json facts) {
     std::string text = facts.dump();
     return {.text = std::move(text), .restate = [facts = std::move(facts)](const Json& stored) -> Result<Json> {
-                if (!stored.contains("config")) return fail("is no state of nibble train");
+                if (!stored.contains("config")) return fail("is not a state of nibble train");
                 Json today = stored;
                 NIBBLE_TRY(today["config"], stored_train_identity(stored["config"]));
                 // Until commit 8d459c62 frozen weights had no hash.
@@ -150,7 +149,8 @@ Result<RunFolderOptions> folder_options(const TrainJob& job, const DataSources& 
 void note_beginning(const TrainJob& job, TrainEngine& trainer, const std::string& memory, int64_t first_step,
                     const JobHooks& hooks) {
     note_all(hooks, train_start_lines(job.config, trainer, memory));
-    if (job.ranks) hooks.emit_note(fmt::format("  {} ranks, the rows of a step dealt to them", job.ranks->size()));
+    if (job.ranks)
+        hooks.emit_note(fmt::format("  {} ranks; each computes a share of a step's rows", job.ranks->size()));
     if (const std::string line = begin_text(job.config.output, job.config.resume, first_step); !line.empty())
         hooks.emit_note(line);
 }
@@ -173,7 +173,7 @@ Status write_exports(const TrainJob& job, TrainEngine& trainer, ThreadPool& pool
         const fs::path out = codes_folder(c.output, c.export_format);
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(write_run_export(run, *codes, out, pool));
-        wrote(out, "the trained model in the codes of its last step");
+        wrote(out, "the trained model, quantized as in its last step");
     }
     NIBBLE_TRY(const auto model, trainer.trained());  // from here on parameters() has the latest values
     if (c.lora.rank > 0) {
@@ -271,11 +271,11 @@ Result<TrainReport> run_job(const TrainJob& job, const TrainHooks& hooks) {
 
     const bool complete = report.steps == c.steps;
     if (first && report.skipped > 0)
-        say.emit_note(fmt::format("{} step{} left out: not finite, outliers, or without a token that is learned",
+        say.emit_note(fmt::format("{} step{} skipped: not finite, outliers, or without a token that the loss counts",
                                   report.skipped, report.skipped == 1 ? " was" : "s were"));
     if (run.folder) NIBBLE_CHECK(run.folder->finish(report.steps, *trainer, *data.train));
     if (first && complete && report.steps > run.first_step && learned == 0)
-        return fail(ErrorKind::recipe, "no token was learned in {} steps: no row had a label that the loss counts",
+        return fail(ErrorKind::recipe, "no row in {} steps had a label that the loss counts: nothing was learned",
                     report.steps - run.first_step);
     if (first && complete && !c.output.empty()) NIBBLE_CHECK(write_exports(job, *trainer, pool, report));
     NIBBLE_CHECK(trainer->sync());

@@ -46,9 +46,10 @@ std::vector<std::string> train_start_lines(const TrainConfig& c, const TrainEngi
                     "at one half)",
                     trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_precision_name(c.precision))};
     if (const int64_t most = trainer.config().context; most > 0 && c.sequence > most)
-        lines.push_back(fmt::format(
-            "  warning: rows of {} tokens, the model says {} (max_position_embeddings), which goes into the export",
-            c.sequence, most));
+        lines.push_back(
+            fmt::format("  warning: rows of {} tokens; the model's config.json allows {} (max_position_embeddings), "
+                        "and the export keeps that number",
+                        c.sequence, most));
     for (std::string& line : train_table_lines(trainer)) lines.push_back(std::move(line));
     if (!memory.empty()) lines.push_back("  memory: " + memory);
     const double flops = trainer.flops(c.sequence);
@@ -67,13 +68,13 @@ std::vector<std::string> rollout_lines(const RlConfig& c) {
                         g.precision->first_bf16 ? fmt::format(", first_bf16 {}", g.precision->first_bf16) : "",
                         g.precision->last_bf16 ? fmt::format(", last_bf16 {}", g.precision->last_bf16) : ""));
     const char* cache = g.cache.format == KvFormat::none  ? "BF16"
-                        : g.cache.format == KvFormat::fp8 ? "FP8 E4M3, a scale of K and one of V in each layer"
-                                                          : "FP8 E4M3, a power of two for each position and head";
+                        : g.cache.format == KvFormat::fp8 ? "FP8 E4M3, one scale for K and one for V in each layer"
+                                                          : "FP8 E4M3, a power-of-two scale for each position and head";
     const char* sides = g.cache.format == KvFormat::none ? ""
                         : g.cache.mirrored               ? ", in updates too"
                                                          : ", in rollouts alone";
     lines.push_back(fmt::format("  KV cache: {}{}; queries: {}", cache, sides,
-                                g.cache.queries ? "FP8 E4M3, a scale in each layer" : "BF16"));
+                                g.cache.queries ? "FP8 E4M3, one scale in each layer" : "BF16"));
     return lines;
 }
 
@@ -104,7 +105,7 @@ std::string step_text(const StepReport& r, double memory_gib) {
         r.validation ? fmt::format(", validation: {:.3f}", *r.validation) : "",
         r.result.outlier       ? ", skipped: outlier"
         : !r.result.skipped    ? ""
-        : r.result.weight == 0 ? ", skipped: no token is learned"
+        : r.result.weight == 0 ? ", skipped: no label that the loss counts"
                                : ", skipped: not finite",
         r.seconds_left > 0 ? ", left: " + human_seconds(r.seconds_left) : "");
 }

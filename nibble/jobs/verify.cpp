@@ -44,10 +44,10 @@ Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* sourc
     NIBBLE_TRY(const auto expected, expected_of(path));
     NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, hooks, ScaleReading::raw));
     if (source && folds_scales(path)) {
-        hooks.emit_warning(fmt::format(
-            "{}: awq_lite folded scales of inputs into norms and weights, so that tensors cannot be compared "
-            "with the source; `nibble eval --against` compares the models",
-            path));
+        hooks.emit_warning(
+            fmt::format("{}: awq_lite moved scales of inputs into norms and weights, so tensors cannot be compared "
+                        "with the source; compare the models with `nibble eval --against`",
+                        path));
         source = nullptr;
     }
     return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);

@@ -22,7 +22,7 @@ bool Batch::whole() const {
 
 Status check(const Batch& batch, int64_t logits, int64_t vocab) {
     if (logits != batch.wanted() * vocab)
-        return fail("room for {} logits, {} rows of {} are wanted", logits, batch.wanted(), vocab);
+        return fail("the buffer has {} logits; the batch asks for {} rows of {}", logits, batch.wanted(), vocab);
     const auto segments = batch.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
         if (segments[s].tokens.empty()) return fail("segment {} of the batch has no tokens", s);

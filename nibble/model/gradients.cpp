@@ -82,7 +82,8 @@ Status linear_backward(const Linear& linear, const float* x, const float* dy, in
 Status linear_backward(const LinearStack& stack, const float* x, const float* dy, int64_t n, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink, std::span<const int32_t> batch_rows) {
     if (work.products) {
-        if (observer) return fail("'{}': a model that is trained shows no observer its linears", stack.parts[0].name);
+        if (observer)
+            return fail("'{}': observers are not supported in a model that is being trained", stack.parts[0].name);
         if (sink) NIBBLE_CHECK(work.products->weight_gradient(stack.parts, x, dy, n, stack.rows(), work, *sink));
         if (dx) work.products->input_gradient(stack.parts, x, dy, n, stack.rows(), dx, work);
         return Ok{};

@@ -19,7 +19,7 @@ struct KernelUse {
 };
 // Notes that the first product of a mixer, uses[at], computes the norm.
 inline void note_norm_inside(std::vector<KernelUse>& uses, size_t at) {
-    uses[at].choice.why += "; makes the norm before it";
+    uses[at].choice.why += "; computes the preceding norm too";
 }
 
 struct LayerKernels {

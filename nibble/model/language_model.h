@@ -48,10 +48,10 @@ public:
     // infinity. No request may be deferred or have a mask.
     virtual bool chooses() const { return false; }
     virtual Status choose(const Batch&, std::span<const TokenRequest>, std::span<ChosenToken>) const {
-        return fail("the model hands over logits, not tokens");
+        return fail("this model returns logits, not tokens");
     }
     virtual Status logits_of(int64_t wanted_row, std::span<float>) const {
-        return fail("no logits of row {} are kept", wanted_row);
+        return fail("this model keeps no logits of row {}", wanted_row);
     }
 
     // Whether choose() can be split into launch() and collect(), so that a step starts before the tokens of the
@@ -64,7 +64,7 @@ public:
     // depend on it. `batch` and `requests` are not read after the call. After an error the batch's sequences are
     // unusable.
     virtual Status launch(const Batch&, std::span<const TokenRequest>, std::span<const int64_t> /*carried*/) const {
-        return fail("the model hands over logits, not tokens");
+        return fail("this model returns logits, not tokens");
     }
     // Chooses tokens for rows that the only launch in flight has deferred (TokenRequest::deferred): wanted row rows[i]
     // by requests[i], restricted to its mask. The host can thus compute masks while the device computes logits. A row

@@ -45,7 +45,7 @@ Result<Sequence> Sequence::fork() const {
     copy.position_ = position_;
     if (states_) {
         copy.states_ = pool_->take_states();
-        if (!copy.states_) return fail("the pool has no states left for another sequence");
+        if (!copy.states_) return fail("the pool has no recurrent state left for another sequence");
         NIBBLE_CHECK(pool_->memory_->copy(copy.states_, states_, pool_->state_bytes_));
     }
     for (size_t i = 0; i < pages_.size(); ++i) {
@@ -99,7 +99,7 @@ Result<StateCopy> Sequence::copy_states() const {
     copy.position_ = position_;
     if (!states_) return copy;
     copy.states_ = pool_->take_states();
-    if (!copy.states_) return fail("the pool has no states left for a copy");
+    if (!copy.states_) return fail("the pool has no recurrent state left for a copy");
     copy.pool_ = pool_;
     NIBBLE_CHECK(pool_->memory_->copy(copy.states_, states_, pool_->state_bytes_));
     return copy;
@@ -108,7 +108,8 @@ Result<StateCopy> Sequence::copy_states() const {
 Status Sequence::restore(const StateCopy& copy) {
     position_ = copy.position_;
     if (!copy.states_) return Ok{};
-    if (!states_ && !(states_ = pool_->take_states())) return fail("the pool has no states left for another sequence");
+    if (!states_ && !(states_ = pool_->take_states()))
+        return fail("the pool has no recurrent state left for another sequence");
     return pool_->memory_->copy(states_, copy.states_, pool_->state_bytes_);
 }
 
@@ -142,7 +143,7 @@ Status Sequence::reserve(int64_t tokens) {
                     pool_->free_pages(), pool_->pages());
     if (!states_ && pool_->state_bytes_ > 0) {
         std::byte* states = pool_->take_states();
-        if (!states) return fail("the pool has no states left for another sequence");
+        if (!states) return fail("the pool has no recurrent state left for another sequence");
         states_ = states;
         NIBBLE_CHECK(pool_->memory_->zero(states_, pool_->state_bytes_));
     }

@@ -39,7 +39,7 @@ private:
 
 Result<std::unique_ptr<StateMemory>> host_state_memory(int64_t bytes) {
     auto memory = std::make_unique<HostStateMemory>(std::max<int64_t>(bytes, 0));
-    if (bytes < 0 || memory->refused()) return fail("the system refuses {} bytes", bytes);
+    if (bytes < 0 || memory->refused()) return fail("cannot allocate {} bytes", bytes);
     return std::unique_ptr<StateMemory>(std::move(memory));
 }
 

@@ -118,7 +118,7 @@ Result<Linear> WeightSource::describe(const std::string& module, int64_t rows, i
     linear.activation = t.activation;
     if (stores_input_scale(t.activation)) {
         if (!t.input_scale)
-            return fail("'{}' has {} inputs but no input_scale (run with activations left alone, or calibrate)", module,
+            return fail("'{}' has {} inputs but no input_scale (calibrate, or pass --weights-only)", module,
                         activation_name(t.activation));
         if (!(*t.input_scale > 0) || !is_finite(*t.input_scale))
             return fail("'{}.input_scale' is {}", module, *t.input_scale);
@@ -224,7 +224,7 @@ Status WeightSource::all_used() const {
     const auto tensors = checkpoint_->tensors();
     for (size_t i = 0; i < tensors.size(); ++i)
         if (!used_[i] && !is_harmless(tensors[i].name) && !prediction.announces(tensors[i].name))
-            return fail("tensor '{}' has no place in the model that config.json describes: its effect would be lost",
+            return fail("tensor '{}' belongs to no module that config.json describes: its effect would be lost",
                         tensors[i].name);
     return Ok{};
 }

@@ -152,9 +152,9 @@ Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, c
         return fail("{} classes for {} columns", inputs.classes.size(), cols);
     if (!(step > 0.0f && step <= 1.0f)) return fail("a step of alpha of {} is not in (0, 1]", step);
     std::vector<float> a(inputs.mean_magnitude.begin(), inputs.mean_magnitude.end());
-    if (inputs.count < 1) return fail("no token reached this linear: awq_lite has nothing to go by");
+    if (inputs.count < 1) return fail("no token reached this linear: awq_lite has no data for its search");
     if (std::ranges::none_of(a, [](float x) { return x > 0; }))
-        return fail("the inputs are zero: awq_lite has nothing to go by");
+        return fail("all inputs are zero: awq_lite has no data for its search");
     std::vector<double> sum(a.size());
     int64_t rows = 0;
     for (size_t i = 0; i < weights.count; ++i) {

@@ -23,9 +23,10 @@ public:
         for (size_t i = 0; i < plan_.entries.size(); ++i) {
             if (!searched(i)) continue;
             any = true;
-            if (!covered_.contains(i) && !refused_.contains(i)) refuse(i, "nothing before it takes the inverse scale");
+            if (!covered_.contains(i) && !refused_.contains(i))
+                refuse(i, "no norm or linear before it can absorb the inverse scale");
         }
-        if (!any) return fail("awq_lite scales inputs of linears in nvfp4; the recipe makes none");
+        if (!any) return fail("awq_lite scales inputs of linears in nvfp4; the recipe quantizes no linear to it");
         for (const auto& [why, list] : reasons_)
             out_.unscaled.push_back(fmt::format("awq_lite: {} linears stay unscaled (first: {}): {}", list.size(),
                                                 plan_.entries[list.front()].module, why));
@@ -61,7 +62,7 @@ private:
         }
         if (g.members.empty()) return;
         const auto made_by = entry(producer);
-        if (!made_by) return refuse(readers, "no tensor takes the inverse scale");
+        if (!made_by) return refuse(readers, "no tensor can absorb the inverse scale");
         g.producer = *made_by;
         if (!norm) {
             g.exact |= plan_.entries[g.producer].spec.format == Format::none;
@@ -87,7 +88,7 @@ private:
         const bool one = !c.qkv_proj.empty();
         if (one) qkv = {b.name(c.qkv_proj)};
         add(qkv, b.norm, true, {qkv[0]});
-        if (one) return refuse({b.name(c.o_proj)}, "values come out of one product together with queries and keys");
+        if (one) return refuse({b.name(c.o_proj)}, "one matrix computes values, queries and keys");
         const int group = c.heads / c.kv_heads;
         std::vector<int32_t> classes;
         for (int h = 0; h < c.heads; ++h)
@@ -100,7 +101,7 @@ private:
         add({q, b.prefix + ".kv_a_proj_with_mqa"}, b.norm, true, {q});
         if (c.q_rank > 0) add({q_b}, b.prefix + ".q_a_layernorm.weight", true, {q_b});
         add({b.prefix + ".kv_b_proj"}, b.prefix + ".kv_a_layernorm.weight", true, {b.prefix + ".kv_b_proj"});
-        refuse({b.prefix + ".o_proj"}, "values of latent attention come out of kv_b_proj together with keys");
+        refuse({b.prefix + ".o_proj"}, "kv_b_proj of latent attention computes keys together with values");
     }
 
     static Names inputs(const std::string& prefix, const MlpConfig& c) {
@@ -112,7 +113,7 @@ private:
     }
     void down(const std::string& prefix, const MlpConfig& c) {
         const std::string module = prefix + "." + c.down_proj;
-        if (!c.gated) return refuse({module}, "its input is no linear function of up_proj's output");
+        if (!c.gated) return refuse({module}, "its input is not a linear function of up_proj's output");
         if (!c.gate_up_proj.empty()) return refuse({module}, "up_proj and gate_proj are one matrix");
         add({module}, prefix + "." + c.up_proj + ".weight", false, {module});
     }

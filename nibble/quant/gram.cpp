@@ -147,7 +147,7 @@ Status Gram::add_bytes(const float* x, int64_t rows, int64_t stride, std::span<c
     }
     if (finite) return Ok{};
     NIBBLE_CHECK(check_finite(x, rows, stride, size(), pool));
-    return fail("a row times the root of its weight is not finite");
+    return fail("a row times the square root of its weight is not finite");
 }
 
 void Gram::flush(ThreadPool& pool) {

@@ -91,7 +91,7 @@ public:
                 first = name;
                 break;
             }
-        return fmt::format("{}: {} of {} scales have no place in this plan, the first is '{}'", table_->origin,
+        return fmt::format("{}: {} of {} scales belong to no tensor of this plan, the first is '{}'", table_->origin,
                            table_->values.size() - used_.size(), table_->values.size(), first);
     }
 
@@ -118,7 +118,7 @@ void unify(const Plan& plan, ActivationScales& scales) {
         if (!scales.input[i] || entry.input_group.empty()) continue;
         const float max = largest.find(entry.input_group)->second;
         if (*scales.input[i] == max) continue;
-        scales.warnings.push_back(fmt::format("{}: input_scale {} raised to {}, its partners' in group '{}'",
+        scales.warnings.push_back(fmt::format("{}: input_scale {} raised to {}, the largest of group '{}'",
                                               entry.module, *scales.input[i], max, entry.input_group));
         scales.input[i] = max;
     }

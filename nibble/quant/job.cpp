@@ -70,9 +70,8 @@ std::string kept(const JobContext& job) {
     size_t finished = 0;
     for (size_t unit = 0; unit < job.units.size(); ++unit)
         if (job.journal.holds(static_cast<int64_t>(unit))) finished += job.units[unit].size();
-    return fmt::format(
-        "{} of {} tensors are finished and kept in {}; the same command with --resume goes on from there", finished,
-        job.plan.entries.size(), job.out.work_dir().string());
+    return fmt::format("{} of {} tensors are finished and kept in {}; the same command with --resume continues",
+                       finished, job.plan.entries.size(), job.out.work_dir().string());
 }
 
 }  // namespace

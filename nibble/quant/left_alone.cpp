@@ -37,7 +37,7 @@ std::vector<std::string> LeftAlone::notes() const {
         names += fmt::format("{}'{}' ({})", names.empty() ? "" : ", ", kind, count);
     }
     if (matrices_.size() > most_kinds) names += fmt::format(" and {} more", matrices_.size() - most_kinds);
-    const std::string as = dtypes_.size() == 1 ? std::string(dtype_name(*dtypes_.begin())) : "as they are";
+    const std::string as = dtypes_.size() == 1 ? std::string(dtype_name(*dtypes_.begin())) : "unquantized";
     const auto kinds = matrices_.size();
     lines.push_back(
         kinds == 1
@@ -56,8 +56,8 @@ Status LeftAlone::refused() const {
         flags += fmt::format(" --ignore '{}'", kind);
     }
     if (refused_.size() > most_kinds) what += fmt::format("; and {} more kinds", refused_.size() - most_kinds);
-    return fail("{} quantizes what cannot be quantized: {}. To leave it as it is, add{}", refused_.begin()->second.rule,
-                what, flags);
+    return fail("{} quantizes what cannot be quantized: {}. To keep it unquantized, add{}",
+                refused_.begin()->second.rule, what, flags);
 }
 
 }  // namespace nibble

@@ -54,7 +54,7 @@ std::string to_text(const Plan& plan) {
     for (const Row& row : rows)
         for (size_t c = 0; c < columns; ++c) width[c] = std::max(width[c], row[c].size());
     std::string text = fmt::format("recipe {}\n", printable(plan.recipe));
-    if (plan.weights_only) text += "weights only: inputs stay as they are, on request\n";
+    if (plan.weights_only) text += "weights only: inputs stay unquantized (--weights-only)\n";
     if (plan.awq) text += fmt::format("input scales: awq_lite, alpha in steps of {:.2g}\n", plan.awq->alpha_step);
     text += fmt::format("KV cache: {}\n\n", plan.kv == KvFormat::none ? "as it is" : kv_name(plan.kv));
     for (const Row& row : rows) {
@@ -62,8 +62,7 @@ std::string to_text(const Plan& plan) {
         text += row.back() + '\n';
     }
     for (const std::string& head : plan.tied_heads)
-        text +=
-            fmt::format("{}: no tensor of its own, shares the embeddings' and stays as they are\n", printable(head));
+        text += fmt::format("{}: shares the tensor of the embeddings and stays unquantized\n", printable(head));
     for (const std::string& warning : plan.warnings) text += fmt::format("warning: {}\n", printable(warning));
     for (const std::string& need : plan.needs_activations)
         text += fmt::format("needs activations: {}\n", printable(need));

@@ -87,7 +87,8 @@ private:
             case Stage::recheck:
                 stage_ = mismatch_ ? Stage::scan : Stage::done;
                 if (mismatch_)
-                    job_.meter.warn(fmt::format("{}: the stored bytes are not the journal's, doing it again", name()));
+                    job_.meter.warn(fmt::format(
+                        "{}: the stored bytes differ from the journal's hash; the tensor is quantized again", name()));
                 else
                     resume();
                 break;
@@ -324,8 +325,8 @@ private:
         constexpr float rounds_up = 0x1.Cp127f;  // the middle between 1.5 and 2 times 2^127
         if (std::isfinite(amax) && amax >= rounds_up)
             return fail(
-                "{}: a weight of magnitude {:.6g} rounds to 2^128 in {}, which FP32 does not hold; leave the tensor "
-                "as it is (--ignore) or take another format",
+                "{}: a weight of magnitude {:.6g} rounds to 2^128 in {}, which FP32 cannot represent; exclude the "
+                "tensor (--ignore) or choose another format",
                 entry.tensor, amax, format_name(entry.spec.format));
         return fail("{}: quantized values are not finite; this is a defect of nibble", entry.tensor);
     }

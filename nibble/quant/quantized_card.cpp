@@ -20,13 +20,12 @@ std::string format_table(const QuantReport& report) {
 
 std::string loss_text(const QuantReport& report) {
     std::string text =
-        "SQNR is the energy of the weights over the energy of what rounding changed in them; every tensor was read "
-        "back "
-        "and compared with what was computed.\n";
+        "SQNR is the energy of the weights divided by the energy of their rounding errors. Every tensor was read back "
+        "and compared with the computed one.\n";
     if (const OutputSummary o = summarize_outputs(report); o.linears > 0)
         text += fmt::format("\nOutputs of {} layers on the calibration text: {} with nearest codes, {} as solved.\n",
                             o.linears, decibels_or_lossless(o.before_db), decibels_or_lossless(o.after_db));
-    if (!report.gaps.empty()) text += "\nWhere calibration had nothing to go by:\n\n";
+    if (!report.gaps.empty()) text += "\nTensors without usable calibration data:\n\n";
     for (const CalibrationGap& g : report.gaps) text += fmt::format("- {}\n", g.text);
     return text;
 }

@@ -162,7 +162,7 @@ Result<std::string> check_recipe_name(std::string_view name) {
     for (const std::string_view suffix : {"", ".yaml", ".yml"})
         if (fs::exists(fs::path(std::string(name) + std::string(suffix)), ignored)) return std::string(name);
     if (name.find('/') != name.npos || name.ends_with(".yaml") || name.ends_with(".yml"))
-        return fail("no recipe '{}': no such file, and not built in", name);
+        return fail("no recipe '{}': neither a file nor a built-in recipe", name);
     return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, did_you_mean(name, presets));
 }
 

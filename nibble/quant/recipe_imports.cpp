@@ -78,8 +78,8 @@ private:
     Result<const YamlNode*> import_path(const std::string& path, const RecipeFile& from, const YamlNode& at) {
         if (!stays_below(path))
             return fail(
-                "{}: import '{}': is no relative path without '..'; imports lie below the recipe's folder or one "
-                "above it",
+                "{}: import '{}': is not a relative path without '..'; imports must be in the recipe's folder or a "
+                "folder above it",
                 at.where(), path);
         std::optional<RecipeFile> found = find_builtin(path);
         for (fs::path folder = from.folder; !found && !folder.empty(); folder = folder.parent_path()) {
@@ -112,7 +112,7 @@ private:
             NIBBLE_TRY(const auto contents, imported(*import, scope));
             for (const YamlNode* content : contents) {
                 if (!content->is_map())
-                    return fail("{}: '$import' inside a mapping needs a mapping; {} is none", import->where(),
+                    return fail("{}: '$import' inside a mapping needs a mapping; {} is not one", import->where(),
                                 content->where());
                 for (const YamlEntry& entry : content->entries) NIBBLE_CHECK(put(result, entry.key, entry.value));
             }

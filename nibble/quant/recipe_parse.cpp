@@ -17,7 +17,7 @@ Result<NumBits> parse_num_bits(const YamlNode& node, std::string_view what) {
         NIBBLE_TRY(const int exponent, as_int(node.items[0], what));
         NIBBLE_TRY(const int mantissa, as_int(node.items[1], what));
         if (exponent < 1 || exponent > 8 || mantissa < 0 || mantissa > 10)
-            return fail("{}: {} e{}m{} is no number format", node.where(), what, exponent, mantissa);
+            return fail("{}: {} e{}m{} is not a known number format", node.where(), what, exponent, mantissa);
         return NumBits{0, exponent, mantissa};
     }
     if (auto bits = as_int(node, what); bits.ok()) {
@@ -115,7 +115,7 @@ Result<Rule> parse_rule(const YamlNode& node, std::string_view root) {
         const bool empty = item.is_null() || (item.is_map() && item.entries.empty());
         const bool only_enable = item.is_map() && item.entries.size() == 1 && item.entries[0].key == "enable";
         if ((empty || only_enable) && rule.enable)
-            return fail("{}: rule '{}' enables with a cfg that says nothing", item.where(), rule.pattern);
+            return fail("{}: rule '{}' is enabled, but its cfg is empty", item.where(), rule.pattern);
         NIBBLE_TRY(QuantizerConfig config, parse_quantizer_config(item));
         rule.cfg.push_back(std::move(config));
     }

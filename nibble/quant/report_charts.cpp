@@ -168,9 +168,9 @@ std::string raised_section(const QuantReport& report) {
         "<section><h2>{}</h2>\n<p class=\"note\">{} of {} blocks ({}) {}</p>\n",
         four_over_six ? "Four instead of six" : "Raised block scales", human_count(raised), human_count(blocks),
         human_share(raised, blocks),
-        four_over_six
-            ? "lost less with their largest weight at 4 than at 6: the search gave them a scale 1.5 times as large."
-            : "lost less with a scale above the one that their largest weight asks for.");
+        four_over_six ? "had a smaller error with their largest weight at 4 than at 6: the search made their scale 1.5 "
+                        "times as large."
+                      : "had a smaller error with a scale above the one computed from their largest weight.");
     if (!chart.bars.empty()) {
         chart.x_low = first - 0.6;
         chart.x_high = last + 0.6;

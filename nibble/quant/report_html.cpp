@@ -62,7 +62,7 @@ std::string cards(const QuantReport& r) {
         out += card("Lowest SQNR of a tensor", with_units(fmt::format("{} dB", human_db(range.low))), where);
     } else {
         out += card("SQNR of all weights", t.quantized_tensors ? "∞" : "–",
-                    t.quantized_tensors ? "nothing was lost" : "nothing was quantized");
+                    t.quantized_tensors ? "no weight changed" : "nothing was quantized");
     }
     if (timing.seconds > 0) {
         const bool whole = timing.whole_seconds > 0;

@@ -86,9 +86,9 @@ std::string worst_section(const QuantReport& report) {
             number_cell(human_count(t.sign_flips), double(t.sign_flips)) + "</tr>\n";
     }
     return fmt::format(
-        "<section class=\"long\"><h2>Tensors that lost most</h2>\n<p class=\"note\">The {} of lowest SQNR. Became "
-        "zero: weights "
-        "that were not zero and now are. Saturated: beyond what their scale can express.</p>\n{}</section>\n",
+        "<section class=\"long\"><h2>Tensors with the largest errors</h2>\n<p class=\"note\">The {} of lowest SQNR. "
+        "Became zero: weights that were not zero and now are. Saturated: weights above the largest value that their "
+        "scale can represent.</p>\n{}</section>\n",
         worst.size(),
         table("sortable",
               {"<tensor", "<format", "SQNR, dB", "largest error", "largest weight", "became zero", "saturated",
@@ -110,7 +110,7 @@ std::string carried_section(const QuantReport& report) {
                     cell(human_large(p.elements)) + cell(human_bytes(p.bytes)) + "</tr>\n";
     }
     return fmt::format(
-        "<section class=\"long\"><h2>What stayed as it was, and why</h2>\n{}</section>\n",
+        "<section class=\"long\"><h2>What stayed unquantized, and why</h2>\n{}</section>\n",
         table({}, {"<reason, and the tensors it decided (* is any number)", "<type", "tensors", "weights", "size"},
               rows));
 }
@@ -178,8 +178,8 @@ std::string gaps_section(const QuantReport& report) {
     std::string items;
     for (const CalibrationGap& g : report.gaps) items += fmt::format("<li>{}</li>\n", escape_html(g.text));
     return fmt::format(
-        "<section id=\"gaps\"><h2>Where calibration had nothing to go by</h2>\n<ul class=\"warnings\">{}</ul></section>"
-        "\n",
+        "<section id=\"gaps\"><h2>Tensors without usable calibration data</h2>\n<ul "
+        "class=\"warnings\">{}</ul></section>\n",
         items);
 }
 
@@ -195,8 +195,8 @@ std::string run_section(const QuantReport& r) {
                   fmt::format("{} on {} threads, kernels {}", human_seconds(t.seconds), t.threads, t.kernels));
     list += entry("read, written", fmt::format("{}, {}", human_bytes(t.bytes_read), human_bytes(t.bytes_written)));
     if (t.resumed_tensors > 0)
-        list +=
-            entry("resumed", fmt::format("{} tensors were found finished and intact", human_count(t.resumed_tensors)));
+        list += entry("resumed",
+                      fmt::format("{} tensors were already finished and intact", human_count(t.resumed_tensors)));
     list += entry("finished", t.finished_at);
     return fmt::format("<section><h2>This run</h2>\n<dl>{}</dl>{}</section>\n", list, kv_table(r));
 }

@@ -150,10 +150,10 @@ private:
             if (tensors++ == 0) first = &tensor;
         }
         if (tensors > 0)
-            plan_.warnings.push_back(fmt::format(
-                "{} tensors (first: {}) belong to layers beyond num_hidden_layers, which config.json does not announce "
-                "(num_nextn_predict_layers): they stay as they are",
-                tensors, first->name));
+            plan_.warnings.push_back(
+                fmt::format("{} tensors (first: {}) belong to layers beyond num_hidden_layers, and config.json does "
+                            "not declare them (num_nextn_predict_layers): they stay unquantized",
+                            tensors, first->name));
     }
 
     template <class Matches>
@@ -198,10 +198,8 @@ private:
             if (std::ranges::none_of(members, [&](size_t i) { return weight(i).enabled; })) continue;
             for (const size_t i : members) {
                 if (!left(i)) continue;
-                note(
-                    fmt::format("{} does not apply to '{}': its partners are quantized, and engines run them "
-                                "as one matrix",
-                                rule_name(*weight(i).decided), module_kind_name(model_.modules[i].name)));
+                note(fmt::format("{} does not apply to '{}': engines run it and other, quantized matrices as one",
+                                 rule_name(*weight(i).decided), module_kind_name(model_.modules[i].name)));
                 for (size_t k = 0; k < per_module; ++k) {
                     Quantizer& q = quantizers_[first_[i] + k];
                     static_cast<QuantizerState&>(q) = q.own;
@@ -219,7 +217,7 @@ private:
     Result<const std::vector<QuantizerConfig>*> attributes(const Quantizer& q) const {
         if (!q.decided)
             return fail(
-                "no rule speaks about '{}', which Model Optimizer would make INT8: begin the recipe with "
+                "no rule matches '{}', which Model Optimizer would quantize to INT8: begin the recipe with "
                 "{{quantizer_name: '*', enable: false}}",
                 q.name);
         if (!q.configured)
@@ -262,7 +260,7 @@ private:
             // Model Optimizer lists a convolution as excluded only if its quantizer is disabled.
             if (m.kind == ModuleKind::conv) e.listed_module = !wanted;
             if (m.kind == ModuleKind::conv)
-                e.reason = weight.decided && !wanted ? rule_name(*weight.decided) : "convolution: stays as it is";
+                e.reason = weight.decided && !wanted ? rule_name(*weight.decided) : "convolution: stays unquantized";
             return Ok{};
         }
         if (output.enabled)
@@ -308,11 +306,11 @@ private:
 
     void note_casts() {
         for (const auto& [dtypes, count] : cast_)
-            note(fmt::format(
-                "{} quantized {} stored in {}, config.json declares {}: their codes are those of {} values, "
-                "which is what loaders make of them",
-                count, count == 1 ? "matrix is" : "matrices are", dtype_name(dtypes.first),
-                dtype_torch_name(dtypes.second), dtype_name(dtypes.second)));
+            note(
+                fmt::format("{} quantized {} stored in {}, config.json declares {}: their codes are computed from {} "
+                            "values, because loaders convert to that type",
+                            count, count == 1 ? "matrix is" : "matrices are", dtype_name(dtypes.first),
+                            dtype_torch_name(dtypes.second), dtype_name(dtypes.second)));
     }
 
     // Error: linears that engines fuse have different formats. Model Optimizer rejects such exports as well.
@@ -354,7 +352,7 @@ private:
                         format_name(e.spec.format), activation_name(e.activation), rule_name(*input.configured));
         if (const auto& cfg = input.configured->cfg[0]; cfg.constant_amax) {
             if (!stores_input_scale(e.activation))
-                return fail("{}: constant_amax means nothing for inputs in {}", rule_name(*input.configured),
+                return fail("{}: constant_amax has no effect on inputs in {}", rule_name(*input.configured),
                             activation_name(e.activation));
             e.constant_input_amax = cfg.constant_amax;
         }
@@ -385,7 +383,7 @@ private:
         e.listed_module = false;
         if (!format_fits(e.spec.format, e.cols())) {
             left_.refuse(m,
-                         fmt::format("{} inputs are no whole blocks of {} ({})", e.cols(),
+                         fmt::format("{} inputs do not divide into blocks of {} ({})", e.cols(),
                                      format_layout(e.spec.format).block, format_name(e.spec.format)),
                          e.reason);
             return Ok{};
@@ -410,10 +408,10 @@ private:
         }
         if (e.spec.format == Format::fp8_block128 && one_matrix && e.rows() % 128 != 0 && !one_tile && !warned_tiles_) {
             warned_tiles_ = true;
-            note(fmt::format(
-                "'{}': {} rows are no whole tiles of 128; Model Optimizer tiles gate and up of an expert as one "
-                "matrix there, nibble each alone",
-                e.tensor, e.rows()));
+            note(
+                fmt::format("'{}': {} rows do not divide into tiles of 128; Model Optimizer then tiles an expert's "
+                            "gate and up as one matrix, nibble tiles each alone",
+                            e.tensor, e.rows()));
         }
         if (stores_input_scale(e.activation)) e.input_group = options_.compat ? groups.input : groups.scale;
         return Ok{};
@@ -474,8 +472,10 @@ private:
         if (first && stores_scales(plan_.kv) && !options_.weights_only)
             for (const std::string& layer : model_.attention)
                 if (std::ranges::find(plan_.kv_layers, layer) == plan_.kv_layers.end())
-                    return fail("the KV cache of '{}' is {} ({}), that of '{}' stays as it is: all layers have one",
-                                plan_.kv_layers.front(), kv_name(plan_.kv), rule_name(*first->decided), layer);
+                    return fail(
+                        "the KV cache of '{}' is {} ({}), that of '{}' is not quantized: all layers need the same "
+                        "format",
+                        plan_.kv_layers.front(), kv_name(plan_.kv), rule_name(*first->decided), layer);
         if (options_.weights_only && stores_scales(plan_.kv)) {
             note(fmt::format("weights only: the KV cache stays BF16 instead of {} (--kv fp8_cast needs no calibration)",
                              kv_name(plan_.kv)));

@@ -191,7 +191,8 @@ std::string report_page(const SearchReport& r) {
         "class=\"meta\"><span>{}</span><span>target {:.3f}</span><span>{}</span></div></header>\n",
         r.chosen.bits, escape_html(r.source), r.chosen.target, escape_html(shares(r.space, r.chosen)));
     main += fmt::format(
-        "<section><h2>What a bit buys</h2>\n<p class=\"note\">Score: {}; over {} tokens of {}.{}</p>\n{}{}</section>\n",
+        "<section><h2>Loss against bits per weight</h2>\n<p class=\"note\">Score: {}; over {} tokens of "
+        "{}.{}</p>\n{}{}</section>\n",
         escape_html(what_scores_are(r.scores)), human_count(r.scores.tokens), escape_html(r.scores.origin),
         r.measured_on.empty() ? ""
                               : fmt::format(" KL: measured on {} tokens of {}.", human_count(r.measured_tokens),

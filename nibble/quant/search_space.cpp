@@ -128,7 +128,8 @@ private:
             all = number({"num_experts", "num_local_experts", "n_routed_experts"});
             if (visited < 1 || all < visited)
                 return fail(
-                    "--cost-model active_moe: config.json does not say how many of how many experts a token visits");
+                    "--cost-model active_moe: config.json does not give the number of experts and of experts per "
+                    "token");
             const int64_t common = std::gcd(visited, all);
             visited /= common, all /= common;
         }
@@ -174,8 +175,8 @@ private:
                     continue;
                 matched = true;
                 if (const CheckpointTensor* tensor = unfit(group, *format))
-                    return fail("--keep {}={}: '{}' has {} inputs, no whole blocks", keep.pattern, keep.format,
-                                tensor->name, tensor->cols());
+                    return fail("--keep {}={}: '{}' has {} inputs, which do not divide into blocks", keep.pattern,
+                                keep.format, tensor->name, tensor->cols());
                 group.candidates = {static_cast<size_t>(format - space_.formats.begin())};
                 group.fixed = fmt::format("--keep {}={}", keep.pattern, keep.format);
             }

@@ -47,10 +47,12 @@ void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFind
         const std::string who = short_names(names);
         const bool nvfp4 = first.format == Format::nvfp4 || first.format == Format::nvfp4_bs32;
         if (formats)
-            findings.push_back({who, "run as one matrix but have different formats"});
+            findings.push_back({who, "must have one format, because engines run them as one matrix"});
         else if (scales && nvfp4)
-            findings.push_back({who, "run as one matrix but have different tensor scales (weight_scale_2)"});
-        if (!formats && inputs) findings.push_back({who, "see the same input but have different input scales"});
+            findings.push_back(
+                {who, "must have one tensor scale (weight_scale_2), because engines run them as one matrix"});
+        if (!formats && inputs)
+            findings.push_back({who, "must have one input scale, because they have the same input"});
     }
 }
 
@@ -91,13 +93,12 @@ void check_lists(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
         const std::string more = kind.count > 1 ? fmt::format(" ({} of its kind)", kind.count) : "";
         findings.push_back(
             {kind.first + more,
-             kind.quantized
-                 ? fmt::format("is quantized, but a list of excluded modules names it ({}): loaders that follow the "
-                               "list take its codes for weights",
-                               lists)
-                 : fmt::format("is not quantized, and a list of excluded modules does not name it ({}): loaders look "
-                               "for quantized weights there; `nibble convert` writes a complete list",
-                               lists)});
+             kind.quantized ? fmt::format("is quantized, but a list of excluded modules names it ({}): loaders that "
+                                          "follow the list read its codes as weights",
+                                          lists)
+                            : fmt::format("is not quantized, but a list of excluded modules does not name it ({}): "
+                                          "loaders expect quantized weights; `nibble convert` writes a complete list",
+                                          lists)});
     }
 }
 

@@ -507,7 +507,7 @@ TEST(ChatFormat, ConstraintsOfFreeAnswers) {
     request.tool_choice = ToolChoice::required;
     const auto tokens = std::make_shared<const GrammarTokens>(*Grammar::from_regex("a+"), *vocabulary);
     EXPECT_EQ(format.constraint(request, *prompt, *vocabulary, tokens).error().message(),
-              "tool_choice: does not go with another constraint of the answer");
+              "tool_choice: cannot be combined with another constraint of the answer");
     const ChatFormat none = format_with("{{ messages[0].content }}");
     EXPECT_FALSE(none.constraint(request, *none.prompt(request), *vocabulary).ok());
 }

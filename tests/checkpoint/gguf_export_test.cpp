@@ -481,7 +481,7 @@ TEST(GgufExport, stacks_of_experts_are_whole_and_alike) {
     EXPECT_NE(refused([](ExportSpec& s) { s.tensors.pop_back(); }).find("2 of 3 experts"), std::string::npos);
     EXPECT_NE(refused([](ExportSpec& s) { s.tensors.back().format = Format::none; }).find("differs in shape or format"),
               std::string::npos);
-    EXPECT_NE(refused([](ExportSpec& s) { s.tensors.push_back(s.tensors.back()); }).find("came twice"),
+    EXPECT_NE(refused([](ExportSpec& s) { s.tensors.push_back(s.tensors.back()); }).find("appears twice"),
               std::string::npos);
     EXPECT_NE(refused([](ExportSpec& s) { s.config["num_experts"] = 2; }).find("has no name"), std::string::npos);
     EXPECT_NE(refused([](ExportSpec& s) { s.config["norm_topk_prob"] = false; }).find("always normalizes"),

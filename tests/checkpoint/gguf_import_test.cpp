@@ -223,7 +223,7 @@ TEST_F(GgufRefusal, rows_that_do_not_divide_into_heads_are_refused) {
 TEST_F(GgufRefusal, scales_belong_to_nvfp4_weights) {
     GgufFromHf alone = gguf;
     alone.add("blk.0.attn_qkv.scale", {1}, {0.5f});
-    EXPECT_REFUSED(alone, "has no weight beside it");
+    EXPECT_REFUSED(alone, "belongs to no weight");
     GgufFromHf wrong = gguf;
     wrong.add("blk.0.attn_v.scale", {1}, {0.5f});
     EXPECT_REFUSED(wrong, "only NVFP4 has scales");

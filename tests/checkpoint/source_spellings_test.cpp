@@ -486,7 +486,7 @@ TEST(SourceSpellings, StackedNvfp4KeepsTheOrientationOfTransformers) {
     write_folder(dir / "in", Json{{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}},
                  tensors);
     const auto in = value_of(Checkpoint::open(dir / "in"));
-    EXPECT_EQ(in->notes().size(), 1u) << "input scales are left out";
+    EXPECT_EQ(in->notes().size(), 1u) << "input scales are ignored";
     const CheckpointTensor& t = in->tensors()[index_of(*in, mlp + "gate_up_proj")];
     EXPECT_EQ(t.shape, (std::vector<int64_t>{experts, hidden, 2 * inner}));
     EXPECT_EQ(t.stored_type, "NVFP4");

@@ -118,8 +118,8 @@ TEST_F(StackedExperts, with_gate_and_up_apart_are_read_by_hidden_size) {
                                            stack("mlp.experts.down_proj", {2}, hidden, inner, transposed)};
         const auto in = value_of(open(layer, {{"text_config", {{"hidden_size", hidden}}}}));
         expect_elements(*in, "mlp", hidden);
-        EXPECT_EQ(whole(layer, {{"hidden_size", 99}}), "hidden_size 99 does not tell inputs from outputs");
-        EXPECT_EQ(whole(layer, Json::object()), "hidden_size 0 does not tell inputs from outputs");
+        EXPECT_EQ(whole(layer, {{"hidden_size", 99}}), "hidden_size 99 does not show which dimension is the inputs");
+        EXPECT_EQ(whole(layer, Json::object()), "hidden_size 0 does not show which dimension is the inputs");
     }
 }
 
@@ -145,8 +145,7 @@ TEST_F(StackedExperts, that_cannot_be_split_stay_whole_and_say_why) {
     EXPECT_EQ(whole(pair({65537, 2, 1}, {65537, 1, 1}), Json::object()), "65537 experts, at most 65536 are supported");
     for (const auto& [gate_up, down] : std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{
              {{3, 7, 6}, {3, 6, 3}}, {{3, 8, 6}, {3, 4, 6}}, {{3, 8, 6}, {3, 6, 5}}, {{3, 6, 7}, {3, 3, 6}}})
-        EXPECT_EQ(whole(pair(gate_up, down), Json::object()),
-                  "the shapes of the layer's experts do not belong together");
+        EXPECT_EQ(whole(pair(gate_up, down), Json::object()), "the shapes of the layer's expert tensors do not match");
 }
 
 TEST_F(StackedExperts, beside_single_ones_of_the_same_name_are_an_error) {

@@ -169,7 +169,7 @@ TEST_F(DeviceJob, ALostDeviceLeavesAJobThatTheCpuCanFinish) {
     ASSERT_FALSE(broken.report.ok());
     const std::string message = broken.report.error().message();
     EXPECT_NE(message.find("fallen off the bus"), std::string::npos) << message;
-    EXPECT_NE(message.find("--resume goes on from there"), std::string::npos) << message;
+    EXPECT_NE(message.find("--resume continues"), std::string::npos) << message;
     const Outcome rest = run(source, plan, 2, false, std::move(broken.out));
     ASSERT_TRUE(rest.report.ok()) << rest.report.error().message();
     EXPECT_GT(rest.report->timing.resumed_tensors, 0);

@@ -89,7 +89,7 @@ TEST(Schema, SaysFileLineAndKey) {
     EXPECT_EQ(error_of("look: {names: []}\n"), "c.yaml:1: look.names must be a list of names");
     EXPECT_EQ(error_of("part: 2\n"), "c.yaml:1: part.rate must be from 0 to 1, not 2");
     EXPECT_EQ(error_of("part: {fast: true, rate: 0}\n"), "c.yaml:1: part.fast has no effect at rate 0");
-    EXPECT_EQ(error_of("- a\n"), "c.yaml: a config is one map of keys");
+    EXPECT_EQ(error_of("- a\n"), "c.yaml: a config must be one mapping");
 }
 
 TEST(Schema, OverridesTakeThePlaceOfTheFile) {
@@ -104,7 +104,7 @@ TEST(Schema, OverridesTakeThePlaceOfTheFile) {
     EXPECT_EQ(c->folder, "a: b");
     EXPECT_EQ(c->limit, 2);
     EXPECT_EQ(read("part: {fast: true}", {{"part", "0.75", "--set"}})->inner.rate, 0.75);
-    EXPECT_EQ(error_of("", {}), "c.yaml: a config is one map of keys");
+    EXPECT_EQ(error_of("", {}), "c.yaml: a config must be one mapping");
     EXPECT_EQ(error_of("steps: 3", {{"steps", "0", "--steps"}}), "--steps: steps must be at least 1, not 0");
     EXPECT_EQ(error_of("steps: 3", {{"stepz", "1", "--set"}}),
               "--set: the config has no key 'stepz'; it has: folder, steps, seed, look, part; did you mean 'steps'?");

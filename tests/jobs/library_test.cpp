@@ -106,7 +106,7 @@ TEST(Jobs, ARepeatedCommandIsRecognizedAndNoted) {
     EXPECT_EQ(value(quantize(options, hooks)).outcome, QuantizeReport::Outcome::written);
     EXPECT_THAT(heard.notes, Contains(options.out + ": nothing to resume, the job starts from the beginning"));
     EXPECT_EQ(value(quantize(options, hooks)).outcome, QuantizeReport::Outcome::made_before);
-    EXPECT_THAT(heard.notes, Contains(options.out + ": this command has made it already"));
+    EXPECT_THAT(heard.notes, Contains(options.out + ": already written by this command"));
     options.command.whole.clear();  // without a command, an existing output is never reused
     EXPECT_EQ(quantize(options, hooks).error().kind(), ErrorKind::file);
 }

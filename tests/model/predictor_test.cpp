@@ -226,7 +226,7 @@ TEST(Predictor, IsLoadedWhereItIsAskedForAlone) {
     }
     const auto llama = load_predicting(small_checkpoint(), threads);
     ASSERT_FALSE(llama.ok());
-    EXPECT_EQ(llama.error().message(), "config.json announces no layers for multi-token prediction");
+    EXPECT_EQ(llama.error().message(), "config.json declares no layers for multi-token prediction");
     Json hybrid = predicting_nemotron();
     hybrid["mtp_hybrid_override_pattern"] = "*M";
     const auto recurrent = load_predicting(made_up_model(hybrid), threads);

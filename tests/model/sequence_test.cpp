@@ -89,7 +89,7 @@ TEST(KvPool, TooManySequencesWithStatesAreAnError) {
     a.advance(10);
     const Status refused = b.reserve(1);
     ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().message(), "the pool has no states left for another sequence");
+    EXPECT_EQ(refused.error().message(), "the pool has no recurrent state left for another sequence");
     EXPECT_FALSE(a.fork().ok());
     a = pool->sequence();
     EXPECT_TRUE(b.reserve(1).ok());

@@ -167,7 +167,7 @@ def check_modelopt(export, source, problems, notes):
             problems.append(f"{module}: unknown algorithm '{algo}': loaders would leave it unquantized")
             continue
         if algo in ("NVFP4", "W4A16_NVFP4") and cols % 16:
-            problems.append(f"{module}: {cols} inputs are no whole blocks of 16")
+            problems.append(f"{module}: {cols} inputs do not divide into blocks of 16")
         if algo == "FP8_PB_WO" and (rows % 128 or cols % 128):
             notes.append(f"{module}: [{rows}, {cols}] is no whole number of 128 x 128 tiles, which vLLM asks for")
         of[module] = algo

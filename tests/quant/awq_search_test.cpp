@@ -142,8 +142,8 @@ TEST(AwqGroups, WhatCannotBeScaledIsListed) {
     const auto groups = awq_groups(plan_for(*source, awq_recipe), *model_config(*source), source->tensors());
     ASSERT_TRUE(groups.ok());
     ASSERT_EQ(groups->unscaled.size(), 2u);
-    EXPECT_NE(groups->unscaled[0].find("its input is no linear function of up_proj's output"), std::string::npos);
-    EXPECT_NE(groups->unscaled[1].find("nothing before it takes the inverse scale"), std::string::npos);
+    EXPECT_NE(groups->unscaled[0].find("its input is not a linear function of up_proj's output"), std::string::npos);
+    EXPECT_NE(groups->unscaled[1].find("no norm or linear before it can absorb the inverse scale"), std::string::npos);
     for (const AwqGroup& g : groups->groups)
         EXPECT_TRUE(g.exact || !g.watched[0].ends_with(".gate")) << "the router stays BF16";
 }

@@ -108,7 +108,7 @@ TEST(AwqLite, InputsThatAreZeroAreAnErrorThatSaysSo) {
     std::fill(c.mean.begin(), c.mean.end(), 0.0f);
     const auto found = c.run();
     ASSERT_FALSE(found.ok());
-    EXPECT_EQ(found.error().message(), "the inputs are zero: awq_lite has nothing to go by");
+    EXPECT_EQ(found.error().message(), "all inputs are zero: awq_lite has no data for its search");
 }
 
 }  // namespace

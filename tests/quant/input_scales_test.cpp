@@ -99,7 +99,7 @@ TEST(InputScales, UnusedOnesAreAWarning) {
     ASSERT_TRUE(scales.ok());
     EXPECT_EQ(scales->warnings,
               std::vector<std::string>{
-                  "table: 2 of 2 scales have no place in this plan, the first is 'elsewhere.input_scale'"});
+                  "table: 2 of 2 scales belong to no tensor of this plan, the first is 'elsewhere.input_scale'"});
 }
 
 TEST(InputScales, ACalibratedKvCacheNeedsKAndVScalesOfEveryLayer) {

@@ -55,7 +55,7 @@ TEST_P(NoLinears, AreKeptOrRefusedByKind) {
         ASSERT_FALSE(plan.ok());
         EXPECT_EQ(plan.error().message(),
                   fmt::format("rule 2 '*weight_quantizer' (r.yaml:3) quantizes what cannot be quantized: '{}' (3): "
-                              "experts in one tensor. To leave it as it is, add --ignore '{}'",
+                              "experts in one tensor. To keep it unquantized, add --ignore '{}'",
                               kind, kind));
         const auto left = plan_with(tensors, without(kind));
         ASSERT_TRUE(left.ok()) << left.error().message();
@@ -250,7 +250,7 @@ TEST(LeftAlone, AKvCacheOfSomeLayersIsRefusedInThePlan) {
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
               "the KV cache of 'model.layers.0.self_attn' is fp8 (rule 3 '*layers.0.*[kv]_bmm_quantizer' (r.yaml:4)), "
-              "that of 'model.layers.1.self_attn' stays as it is: all layers have one");
+              "that of 'model.layers.1.self_attn' is not quantized: all layers need the same format");
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(RecipeNames, ThatAreMisspelledAreToldWithTheNearest) {
     const auto message = [](std::string_view name) { return check_recipe_name(name).error().message(); };
     EXPECT_EQ(message("nvfp5"), "no recipe 'nvfp5'; did you mean 'nvfp4'? (`nibble recipes` lists them)");
     EXPECT_EQ(message("frobnicate"), "no recipe 'frobnicate' (`nibble recipes` lists them)");
-    EXPECT_EQ(message("./nowhere.yaml"), "no recipe './nowhere.yaml': no such file, and not built in");
+    EXPECT_EQ(message("./nowhere.yaml"), "no recipe './nowhere.yaml': neither a file nor a built-in recipe");
     EXPECT_TRUE(check_recipe_name("general/ptq/nvfp4_default-kv_fp8").ok());
     EXPECT_TRUE(check_recipe_name("w4a16_NVFP4").ok());
 }

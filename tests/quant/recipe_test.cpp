@@ -143,8 +143,8 @@ TEST(Recipe, mistakes_in_rules_are_one_line_with_file_and_line) {
         {"5", "r.yaml:2: a rule must be a mapping, not '5'"},
         {"{enable: false}", "r.yaml:2: a rule needs 'quantizer_name'"},
         {"{quantizer_name: a}", "r.yaml:2: rule 'a' needs 'cfg' or 'enable'"},
-        {"{quantizer_name: a, cfg: {}}", "r.yaml:2: rule 'a' enables with a cfg that says nothing"},
-        {"{quantizer_name: a, cfg: {enable: true}}", "r.yaml:2: rule 'a' enables with a cfg that says nothing"},
+        {"{quantizer_name: a, cfg: {}}", "r.yaml:2: rule 'a' is enabled, but its cfg is empty"},
+        {"{quantizer_name: a, cfg: {enable: true}}", "r.yaml:2: rule 'a' is enabled, but its cfg is empty"},
         {"{quantizer_name: a, cfg: []}", "r.yaml:2: rule 'a' has an empty list as cfg"},
         {"{quantizer_name: a, enabled: false}",
          "r.yaml:2: a rule has no key 'enabled'; it has: quantizer_name, parent_class, cfg, enable; did you mean "

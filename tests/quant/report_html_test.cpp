@@ -262,10 +262,10 @@ TEST(ReportHtml, LosslessTensorsAreInfiniteAndHaveNoPoint) {
     QuantReport r = designed_report();
     r.tensors[0].squared_error = 0;
     const std::string page = render_html(r);
-    EXPECT_TRUE(has(page, "nothing was lost"));
+    EXPECT_TRUE(has(page, "no weight changed"));
     EXPECT_TRUE(has(page, "∞"));
     EXPECT_FALSE(has(page, "class=\"line\""));
-    EXPECT_FALSE(has(page, "Tensors that lost most"));
+    EXPECT_FALSE(has(page, "Tensors with the largest errors"));
     EXPECT_EQ(check_markup(page).error, "");
 }
 

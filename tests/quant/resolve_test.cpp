@@ -94,9 +94,8 @@ TEST(Resolve, a_recipe_that_does_not_begin_with_everything_off_is_refused) {
     const auto plan = resolve(*recipe, model.tensors, model.config);
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
-              "no rule speaks about 'model.embed_tokens.weight_quantizer', which Model Optimizer would make INT8: "
-              "begin the recipe "
-              "with {quantizer_name: '*', enable: false}");
+              "no rule matches 'model.embed_tokens.weight_quantizer', which Model Optimizer would quantize to INT8: "
+              "begin the recipe with {quantizer_name: '*', enable: false}");
 }
 
 TEST(Resolve, parent_class_restricts_a_rule) {
@@ -360,8 +359,8 @@ TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
               "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
-              "'model.layers.*.self_attn.o_proj' (1): 100 inputs are no whole blocks of 16 (nvfp4). To leave it as it "
-              "is, add --ignore 'model.layers.*.self_attn.o_proj'");
+              "'model.layers.*.self_attn.o_proj' (1): 100 inputs do not divide into blocks of 16 (nvfp4). To keep it "
+              "unquantized, add --ignore 'model.layers.*.self_attn.o_proj'");
     EXPECT_TRUE(
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.1.self_attn.o_proj.*")}, {}, "max", model).ok());
 }
@@ -394,7 +393,7 @@ TEST(Resolve, experts_in_one_tensor_are_refused_with_the_flag_to_add) {
     ASSERT_FALSE(plan.ok());
     EXPECT_EQ(plan.error().message(),
               "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
-              "'model.layers.*.mlp.experts.gate_up_proj' (1): experts in one tensor. To leave it as it is, add "
+              "'model.layers.*.mlp.experts.gate_up_proj' (1): experts in one tensor. To keep it unquantized, add "
               "--ignore 'model.layers.*.mlp.experts.gate_up_proj'");
     EXPECT_TRUE(
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.0.mlp.experts.gate_up_proj*")}, {}, "max", model)
@@ -411,7 +410,7 @@ TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_t
     EXPECT_EQ(plan.error().message(),
               "rule 2 '*weight_quantizer' (r.yaml:4) quantizes what cannot be quantized: "
               "'model.layers.*.mlp.experts.down_proj' (1): experts in one tensor (gpt_oss: experts with biases are not "
-              "supported). To leave it as it is, add --ignore 'model.layers.*.mlp.experts.down_proj'");
+              "supported). To keep it unquantized, add --ignore 'model.layers.*.mlp.experts.down_proj'");
     const auto attention = plan_of({on("*self_attn*weight_quantizer", nvfp4)}, {}, "max", model);
     ASSERT_TRUE(attention.ok()) << attention.error().message();
     EXPECT_EQ(attention->entries[attention->entries.size() - 2].reason, "rule 1 '*' (r.yaml:3)");
@@ -561,8 +560,8 @@ TEST(Resolve, layers_beyond_num_hidden_layers_stay_and_are_told) {
     ASSERT_FALSE(few->warnings.empty());
     EXPECT_EQ(
         few->warnings[0],
-        "11 tensors (first: model.layers.1.mlp.experts.0.gate_proj.weight) belong to layers beyond "
-        "num_hidden_layers, which config.json does not announce (num_nextn_predict_layers): they stay as they are");
+        "11 tensors (first: model.layers.1.mlp.experts.0.gate_proj.weight) belong to layers beyond num_hidden_layers, "
+        "and config.json does not declare them (num_nextn_predict_layers): they stay unquantized");
     EXPECT_EQ(entry(*few, "model.layers.1.mlp.shared_experts.up_proj").spec.format, Format::none);
     EXPECT_EQ(entry(*few, "model.layers.0.mlp.up_proj").spec.format, Format::nvfp4);
     EXPECT_EQ(plan_of(all, {.strict = true}, "max", model).error().message(), few->warnings[0] + " (--strict)");

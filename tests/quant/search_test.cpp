@@ -164,7 +164,8 @@ TEST(SearchSpace, a_format_is_no_candidate_where_its_blocks_do_not_fit) {
     const SearchSpace space = space_of(list);
     EXPECT_EQ(group(space, "model.layers.0.mlp.down_proj").candidates.size(), 2u);
     EXPECT_EQ(search_space(list.tensors, list.config, {.keep = {{"*down_proj", "nvfp4"}}}).error().message(),
-              "--keep *down_proj=nvfp4: 'model.layers.0.mlp.down_proj.weight' has 90 inputs, no whole blocks");
+              "--keep *down_proj=nvfp4: 'model.layers.0.mlp.down_proj.weight' has 90 inputs, which do not divide into "
+              "blocks");
 }
 
 TEST(Search, targets_are_met_and_more_bits_never_score_worse) {

@@ -114,14 +114,14 @@ TEST(Verify, ComparesPartners) {
         const auto found = f.findings(false);
         ASSERT_EQ(found.size(), 1u);
         EXPECT_NE(found[0].tensor.find("q_proj"), std::string::npos);
-        EXPECT_EQ(found[0].text, "run as one matrix but have different tensor scales (weight_scale_2)");
+        EXPECT_EQ(found[0].text, "must have one tensor scale (weight_scale_2), because engines run them as one matrix");
     }
     {
         Fixture f;
         f.out.tensor(up).input_scale = 0.5f;
         const auto found = f.findings(false);
         ASSERT_EQ(found.size(), 1u);
-        EXPECT_EQ(found[0].text, "see the same input but have different input scales");
+        EXPECT_EQ(found[0].text, "must have one input scale, because they have the same input");
     }
     {
         Fixture f({Format::fp8});  // each has its own scale; engines quantize them again

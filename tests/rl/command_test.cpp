@@ -92,7 +92,7 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
                           test_data("chat").string()));
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
     EXPECT_NE(read_file(dir / "out.txt")
-                  .find("whole: holds a finished run; go on to more steps with --resume, or choose another output"),
+                  .find("whole: holds a finished run; run more steps with --resume, or choose another output"),
               std::string::npos);
     EXPECT_NE(rl(dir, "rl.yaml"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
@@ -300,7 +300,7 @@ data: {{task: sum, chat: false}}
     config("export: {format: nvfp4}");
     ASSERT_EQ(rl(dir, "rl.yaml -o whole"), 0) << read_file(dir / "out.txt");
     EXPECT_THAT(read_file(dir / "out.txt"),
-                testing::HasSubstr("model-nvfp4: the policy in the codes of its rollouts\n"));
+                testing::HasSubstr("model-nvfp4: the policy in the quantized format of its rollouts\n"));
     // After every step the time limit forbids another one.
     config("checkpointing: {checkpoint_must_save_by: 0.001}\nexport: {format: nvfp4}");
     for (int done = 1; done < 3; ++done) {
@@ -417,8 +417,8 @@ data: {{task: sum, chat: false}}
         start("{recipe: nvfp4, row_scaled: true, first_bf16: 1}", ", kv_cache_dtype: fp8, query_dtype: fp8");
     EXPECT_THAT(nvfp4, testing::HasSubstr("\n  layer 0 q_proj: forward BF16"));
     EXPECT_THAT(nvfp4, testing::ContainsRegex("\n  layers? 1[-0-9]* q_proj: forward NVFP4"));
-    EXPECT_THAT(nvfp4, testing::HasSubstr("\n  KV cache: FP8 E4M3, a scale of K and one of V in each layer, in updates "
-                                          "too; queries: FP8 E4M3, a scale in each layer\n"));
+    EXPECT_THAT(nvfp4, testing::HasSubstr("\n  KV cache: FP8 E4M3, one scale for K and one for V in each layer, in "
+                                          "updates too; queries: FP8 E4M3, one scale in each layer\n"));
     EXPECT_THAT(nvfp4, testing::Not(testing::HasSubstr("rollouts: ")));
     const std::string apart = start("bf16", ", precision: mxfp8, num_first_layers_in_bf16: 1, kv_cache_dtype: fp8");
     EXPECT_THAT(apart, testing::HasSubstr("\n  rollouts: mxfp8, first_bf16 1, weights of their own\n"));

@@ -253,7 +253,7 @@ TEST_F(RlError, AStepThatCannotBeJudgedLeavesTheStepsBefore) {
     config("seed: 1", 12);
     EXPECT_NE(rl("rl.yaml -o run --quiet"), 0);
     EXPECT_THAT(out(), testing::StartsWith("nibble: step 2: none of 6 answers could be judged: "));
-    EXPECT_THAT(out(), testing::EndsWith("; the state after 2 steps is saved, --resume goes on from it\n"));
+    EXPECT_THAT(out(), testing::EndsWith("; the state after 2 steps is saved, --resume continues from it\n"));
     EXPECT_EQ(std::ranges::count(out(), '\n'), 1);
     EXPECT_EQ(log("run").size(), 3u);
     EXPECT_TRUE(std::filesystem::exists(dir_ / "run/checkpoints/step_00000002.safetensors"));
@@ -269,7 +269,7 @@ TEST_F(RlError, AStepThatCannotBeJudgedLeavesTheStepsBefore) {
 TEST_F(RlError, SeveralRanksLeaveThem) {
     config("seed: 1", 12);
     EXPECT_NE(rl("rl.yaml -o run --quiet --ranks 2"), 0);
-    EXPECT_THAT(out(), testing::HasSubstr("; the state after 2 steps is saved, --resume goes on from it\n"));
+    EXPECT_THAT(out(), testing::HasSubstr("; the state after 2 steps is saved, --resume continues from it\n"));
     EXPECT_EQ(log("run").size(), 3u);
     goes_on(" --ranks 2");
 }
@@ -278,7 +278,7 @@ TEST_F(RlError, AValidationThatCannotBeJudgedLeavesItsStep) {
     config("val_period: 2, max_val_samples: 1", 1000);
     EXPECT_NE(rl("rl.yaml -o run --quiet"), 0);
     EXPECT_THAT(out(), testing::StartsWith("nibble: after step 1: validation: no answer could be judged: "));
-    EXPECT_THAT(out(), testing::EndsWith("; the state after 2 steps is saved, --resume goes on from it\n"));
+    EXPECT_THAT(out(), testing::EndsWith("; the state after 2 steps is saved, --resume continues from it\n"));
     const auto lines = log("run");
     ASSERT_EQ(lines.size(), 3u);
     EXPECT_FALSE(lines[2].contains("validation_reward"));

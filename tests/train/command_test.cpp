@@ -129,7 +129,7 @@ TEST(TrainCommand, AProfileThatCannotBeIsRefusedBeforeTheFirstStep) {
     for (const auto& [options, said] :
          {std::pair{"--profile no/such/folder.json", "--profile: no/such/folder.json: there is no folder "},
           {"--profile start", "--profile: start: is a folder"},
-          {"--profile p.json --steps 4", "--profile looks at the third to fifth step; this run makes 4"},
+          {"--profile p.json --steps 4", "--profile records the third to fifth step; this run has 4"},
           {"--profile p.json --check-forward", "--check-forward excludes --profile"}}) {
         ASSERT_NE(train_command(dir, fmt::format("train.yaml {}", options)), 0);
         EXPECT_NE(read_file(dir / "out.txt").find(said), std::string::npos) << read_file(dir / "out.txt");

@@ -161,7 +161,7 @@ TEST(TrainConfigFile, IdentityIsOfValues) {
 TEST(TrainConfigFile, SaysWhatIsWrong) {
     const std::string ok = "model: m\ndata: {text: t}\n";
     EXPECT_EQ(config_error(ok), "");
-    EXPECT_EQ(config_error(""), "c.yaml: a config is one map of keys");
+    EXPECT_EQ(config_error(""), "c.yaml: a config must be one mapping");
     EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
     EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
     EXPECT_EQ(config_error("teacher: {folder: t, cross_entropy: 2}\n" + ok),

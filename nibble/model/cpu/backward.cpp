@@ -223,7 +223,7 @@ Result<BackwardLoss> backward(const ModelConfig& config, const Embedding& embedd
                               const BlockSource& blocks, std::span<const std::vector<int32_t>> texts,
                               const BackwardOptions& options, Workspace& work, Observer* observer, GradientSink* sink) {
     for (const std::vector<int32_t>& text : texts)
-        if (text.empty()) return fail("a text of the backward pass has no tokens");
+        if (text.empty()) return fail("the backward pass got a text without tokens");
     const auto going_back = options.gradient_texts < 0 ? texts.size() : static_cast<size_t>(options.gradient_texts);
     const auto back = texts.first(std::min(going_back, texts.size())), others = texts.subspan(back.size());
     Lane lane(back, options), other(others, options);

@@ -120,7 +120,7 @@ Result<int64_t> Model::free_bytes(int64_t, int64_t) const {
     std::ifstream file("/proc/meminfo");
     for (std::string name, rest; file >> name && std::getline(file, rest);)
         if (name == "MemAvailable:") return std::strtoll(rest.c_str(), nullptr, 10) * 1024 / 3;
-    return fail("/proc/meminfo does not say how much memory is free; give --kv-memory");
+    return fail("/proc/meminfo does not give the free memory; pass --kv-memory");
 }
 
 Status Model::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
@@ -173,10 +173,10 @@ Status Model::predict(const Batch& batch, std::span<const int32_t> rows, bool ag
     const int64_t n = config_->hidden, vocab = config_->vocab, wanted = batch.wanted();
     std::vector<float>& from = again ? predicted_ : hidden_;
     if (std::ssize(rows) != batch.rows() || std::ssize(requests) != wanted || std::ssize(chosen) != wanted)
-        return fail("{} rows of hidden states for {}, {} tokens to choose for {}", rows.size(), batch.rows(),
-                    requests.size(), wanted);
+        return fail("{} rows of hidden states for {} rows of the batch; {} tokens for {} requests", rows.size(),
+                    batch.rows(), requests.size(), wanted);
     for (const int32_t row : rows)
-        if (row < 0 || row >= std::ssize(from) / n) return fail("no hidden state {} is kept", row);
+        if (row < 0 || row >= std::ssize(from) / n) return fail("the last step has no hidden state {}", row);
     const Arena::Scope scope(work.arena);
     float* hidden = work.arena.floats(batch.rows() * n);
     for (size_t i = 0; i < rows.size(); ++i)

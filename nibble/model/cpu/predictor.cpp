@@ -7,7 +7,7 @@
 namespace nibble {
 
 Result<Predictor> Predictor::load(const ModelConfig& config, WeightSource& weights) {
-    if (!config.prediction) return fail("config.json announces no layers for multi-token prediction");
+    if (!config.prediction) return fail("config.json declares no layers for multi-token prediction");
     const PredictionConfig& from = *config.prediction;
     const int64_t n = config.hidden;
     Predictor p;

@@ -86,7 +86,7 @@ void ByteProducts::forget() {
 
 Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, ThreadPool& pool, SumOrder sums) {
     if (sums == SumOrder::tiles && compute != Compute::bf16)
-        return fail("sums in tiles round their inputs to BF16: values between operators must be BF16 too");
+        return fail("--sums tiles rounds inputs to BF16: values between operators must be BF16 too");
     Workspace work;
     work.compute = compute;
     work.pool = &pool;

@@ -58,7 +58,7 @@ Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float*
                  DeviceStep& step) {
     NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
-        return fail("a workspace of {} bytes was planned for products, {} are needed", step.matmul_workspace_bytes,
+        return fail("a workspace of {} bytes was planned for products, but they need {}", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
     const cuda::MatmulOptions options{.overlap = step.overlap, .norm = in.norm, .side = in.side};
     const std::byte* x = in.x;
@@ -126,7 +126,7 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
         f.y_stride = y_stride;
         return run_w4a16(*this, from, n, y, f, step).within(name);
     }
-    if (from.norm.h || from.side.w) return fail("{}: this product makes no norm and no other product", name);
+    if (from.norm.h || from.side.w) return fail("{}: this product cannot compute a norm or a second product", name);
     if (other) return other->forward(from, n, y, y_stride, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput in, read_input(*this, from, n, step).within(name));
     return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
@@ -295,10 +295,10 @@ Status DeviceExperts::kernels(const DeviceExpertRows& in, bool activation, std::
             NIBBLE_TRY(
                 use.choice,
                 cuda::describe_grouped_matmul(experts_input(in), packed_experts(part, in), out).within(part.name));
-            if (activation) use.choice.why += "; ends with the activation";
+            if (activation) use.choice.why += "; computes the activation too";
         } else if (!part.others.empty()) {
             NIBBLE_TRY(use.choice, part.others[0]->describe(in.n).within(part.name));
-            use.choice.why += "; experts one after the other";
+            use.choice.why += "; one launch per expert";
         } else {
             NIBBLE_TRY(use.choice, cuda::describe_grouped_product(part.weights, in.n).within(part.name));
         }

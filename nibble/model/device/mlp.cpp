@@ -59,7 +59,7 @@ Status DeviceMlp::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
     const size_t first = uses.size();
     NIBBLE_CHECK(in_.kernels(step.rows, step, uses));
     NIBBLE_TRY(const bool whole, fused(step));
-    if (whole) uses[first].choice.why += "; ends with the activation";
+    if (whole) uses[first].choice.why += "; computes the activation too";
     if (inside) note_norm_inside(uses, first);
     return out_.kernels(step.rows, step, uses);
 }

@@ -22,7 +22,7 @@ Status check_options(const ModelOptions& options) {
     if (options.compute == Compute::f32)
         return fail("--device cuda rounds to BF16 between operators: --compute f32 has no kernels there");
     if (!options.kernels.empty()) return fail("--kernels {} names kernels of the CPU, not of a GPU", options.kernels);
-    if (options.sums != SumOrder::lanes) return fail("sums in tiles are an order of the CPU, not of a GPU");
+    if (options.sums != SumOrder::lanes) return fail("--sums tiles exists on the CPU only");
     return Ok{};
 }
 
@@ -171,9 +171,9 @@ Result<std::vector<Sequence*>> DeviceModel::sequences_of(const Batch& batch, std
         if (s.sequence) sequences.push_back(s.sequence);
     const auto segments = batch.segments();
     if (!sequences.empty() && sequences.size() < segments.size())
-        return fail("a batch on a GPU is whole texts or sequences, not both");
+        return fail("a batch on a GPU cannot mix whole texts and sequences");
     for (const Sequence* s : sequences)
-        if (&s->pool() != &sequences[0]->pool()) return fail("the sequences of a batch are of several pools");
+        if (&s->pool() != &sequences[0]->pool()) return fail("the sequences of a batch belong to several pools");
     if (sequences.empty()) {
         int64_t tokens = 0;
         for (const Segment& s : segments) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
@@ -212,7 +212,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, std::spa
 }
 
 Status DeviceModel::forward(const Batch& batch, std::span<float> logits, Observer* observer) const {
-    if (observer) return fail("observers see a model on the CPU only");
+    if (observer) return fail("observers require a model on the CPU");
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_.vocab));
     if (under_way() > 0) return fail("a step is under way");
     if (batch.segments().empty()) return Ok{};
@@ -251,7 +251,7 @@ Status DeviceModel::launch(const Batch& batch, std::span<const TokenRequest> req
     }
     const int64_t before = launched_ > 0 ? landings_[static_cast<size_t>((launched_ - 1) % 2)].wanted : 0;
     for (const int64_t row : carried)
-        if (row >= before) return fail("the step before has no row {}", row);
+        if (row >= before) return fail("the previous step has no row {}", row);
     if (!carried.empty() && std::ssize(carried) != std::ssize(batch.segments()))
         return fail("{} carried tokens for {} segments", carried.size(), batch.segments().size());
     Landing& landing = landings_[static_cast<size_t>(launched_ % 2)];
@@ -281,7 +281,8 @@ Status DeviceModel::collect(std::span<ChosenToken> chosen) const {
 
 Status DeviceModel::logits_of(int64_t wanted_row, std::span<float> logits) const {
     if (!chosen_from_ || wanted_row < 0 || wanted_row >= chosen_rows_ || std::ssize(logits) != config_.vocab)
-        return fail("no logits of row {} are kept, or {} are wanted", wanted_row, logits.size());
+        return fail("the last step kept no logits of row {}, or the buffer of {} has the wrong size", wanted_row,
+                    logits.size());
     const int64_t bytes = 4 * config_.vocab;
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(copy_to_host(pinned_->data(),

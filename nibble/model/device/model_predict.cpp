@@ -38,13 +38,13 @@ Status DeviceModel::check_guess(const Batch& batch, std::span<const int32_t> row
     if (!predictor_) return fail("no prediction layers were loaded");
     if (under_way() > 0) return fail("a step is under way");
     if (std::ssize(rows) != batch.rows() || static_cast<int64_t>(requests) != batch.wanted() || chosen != requests)
-        return fail("{} rows of hidden states for {}, {} tokens to choose for {}", rows.size(), batch.rows(), requests,
-                    chosen);
+        return fail("{} rows of hidden states for {} rows of the batch; {} requests for {} tokens", rows.size(),
+                    batch.rows(), requests, chosen);
     const int64_t kept = again ? guesses_->of_guess.rows : guesses_->of_model.rows;
     for (const int32_t row : rows)
-        if (row < 0 || row >= kept) return fail("no hidden state {} is kept", row);
+        if (row < 0 || row >= kept) return fail("the last step has no hidden state {}", row);
     for (const Segment& s : batch.segments()) {
-        if (!s.sequence) return fail("a guess without a sequence");
+        if (!s.sequence) return fail("a segment of a prediction has no sequence");
         for (const int32_t token : s.tokens)
             if (token < 0 || token >= config_.vocab)
                 return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);

@@ -13,7 +13,7 @@ int64_t DeviceModel::rows_bytes(int64_t rows, int64_t page_tokens, int64_t texts
 Status DeviceModel::last_rows(const Batch& batch, std::byte* out) const {
     if (under_way() > 0) return fail("a step is under way");
     for (const Segment& s : batch.segments()) {
-        if (s.sequence) return fail("rows of whole texts are wanted, not of sequences");
+        if (s.sequence) return fail("this function takes whole texts, not sequences");
         for (const int32_t token : s.tokens)
             if (token < 0 || token >= config_.vocab)
                 return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);

@@ -222,7 +222,8 @@ Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
         shared.y = floats;
         const size_t at = uses.size();
         NIBBLE_CHECK(shared_->kernels(inside && beside, step, uses));
-        if (inside && beside) uses[router_at].choice = {uses[at].choice.kernel, "beside the shared expert's product"};
+        if (inside && beside)
+            uses[router_at].choice = {uses[at].choice.kernel, "in the launch of the shared expert's product"};
         if (one && in_.takes_beside(router(), shared_->out())) shared.mid = somewhere;
     }
     cuda::ExpertChoice choice{.config = router(), .logits = one && config_.groups == 1 ? floats : nullptr};
@@ -232,7 +233,7 @@ Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
     NIBBLE_CHECK(in_.kernels(first_rows(choice, somewhere, shared, step), in_.activates(config_.expert.gated), uses));
     if (shared.mid)
         uses[experts_at - 1 - (to_latent_ ? 1 : 0)].choice = {uses[experts_at].choice.kernel,
-                                                              "beside the experts' first product"};
+                                                              "in the launch of the experts' first product"};
     float* const sum = !to_latent_ && combines(step) ? floats : nullptr;
     NIBBLE_CHECK(out_.kernels(second_rows(choice, somewhere, shared, sum, step), false, uses));
     return from_latent_ ? from_latent_->kernels(step.rows, step, uses) : Status(Ok{});

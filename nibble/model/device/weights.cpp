@@ -181,7 +181,7 @@ Status DeviceWeights::narrow(std::span<const float> wide, std::span<uint16_t> ou
         const float now = bf16_to_float(out[i]);
         if (!is_finite(now))
             return fail(
-                "'{}' is {} and holds {}: --device cuda multiplies BF16 weights, which have no such number; use "
+                "'{}' is {} and holds {}: --device cuda multiplies BF16 weights, which cannot represent it; use "
                 "--device cpu",
                 t.name, t.stored_type, wide[i]);
         changed += now != wide[i];

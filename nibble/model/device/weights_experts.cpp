@@ -56,12 +56,14 @@ Result<DeviceExperts::Part> DeviceWeights::expert_part(std::span<const std::span
                     format_name(first.format));
     NIBBLE_CHECK(check_inputs(first));
     if (replace_ && replace_(first.name)) {
-        if (biased) return fail("'{}' has a bias, which products of training's recipes do not add", first.name);
+        if (biased) return fail("'{}' has a bias, which the products of training recipes do not add", first.name);
         for (const std::span<const Linear> expert : experts) {
             out.names.emplace_back();
             for (const Linear& part : expert) out.names.back().push_back(part.name);
             out.others.push_back(replace_(expert[0].name));
-            if (!out.others.back()) return fail("'{}' has no product of its own, others have", expert[0].name);
+            if (!out.others.back())
+                return fail("the training recipe replaces the product of other experts but not of '{}'",
+                            expert[0].name);
         }
         out.weights.count = static_cast<int>(count);
         out.weights.first = {.rows = rows, .cols = first.cols};
