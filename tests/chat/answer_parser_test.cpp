@@ -205,7 +205,7 @@ TEST(AnswerParser, ArgumentsComeInPieces) {
 }
 
 // Damaged, truncated, repeated and mixed calls: the concatenated parts never depend on the division.
-TEST(AnswerParser, CutsOfRandomAnswers) {
+TEST(AnswerParser, RandomAnswersInAnyPiecesGiveTheSameResult) {
     const std::vector<std::string_view> pieces{"<tool_call>",
                                                "</tool_call>",
                                                "{\"name\": \"f\", \"arguments\": ",
@@ -270,7 +270,7 @@ TEST(AnswerParser, CutsOfRandomAnswers) {
 
 // The token limit may end an answer at every byte of a call. Before the name is complete, nothing becomes content;
 // after it, the call keeps its arguments so far. The same text in an answer that ended by itself stays content.
-TEST(AnswerParser, ACallThatIsCutOffIsNoContent) {
+TEST(AnswerParser, AnIncompleteCallIsNotContent) {
     const std::pair<const char*, const char*> calls[] = {
         {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"},
         {"hermes", "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>"},

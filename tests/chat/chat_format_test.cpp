@@ -71,7 +71,7 @@ TEST(ChatFormat, MessagesBecomeAPrompt) {
     EXPECT_EQ(format_with(qwen_like).prompt(request)->text, "a\nb|3");
 }
 
-TEST(ChatFormat, WhatAnAssistantDidNotSayIsEmpty) {
+TEST(ChatFormat, MissingContentOfAnAssistantIsEmpty) {
     for (const char* said : {R"("content":null)", R"("content":null,"tool_calls":null)", R"("tool_calls":[])",
                              R"("content":"","tool_calls":[])", R"("content":[])", R"("refusal":null)"}) {
         const auto prompt = format_with(qwen_like).prompt(request_of(fmt::format(
@@ -81,7 +81,7 @@ TEST(ChatFormat, WhatAnAssistantDidNotSayIsEmpty) {
     }
 }
 
-TEST(ChatFormat, TheLastMessageMayGoOn) {
+TEST(ChatFormat, TheLastMessageCanBeContinued) {
     ChatRequest request = request_of(R"([{"role":"user","content":"q"},{"role":"assistant","content":"I thi"}])");
     request.continue_final_message = true;
     EXPECT_NE(prompt_error(request), "");
@@ -173,7 +173,7 @@ TEST(ChatFormat, IdsOfCallsNeverRepeat) {
     EXPECT_EQ(ids.size(), 600u);
 }
 
-TEST(ChatFormat, ErrorsNameThePlace) {
+TEST(ChatFormat, ErrorsNameTheField) {
     const std::pair<const char*, const char*> cases[]{
         {"[]", "messages: is not a list with at least one message"},
         {"{}", "messages: is not a list with at least one message"},
@@ -232,7 +232,7 @@ TEST(ChatFormat, ToolChoice) {
               "tool_choice.function.name: there is no tool 'x'");
 }
 
-TEST(ChatFormat, AllowedToolsAreAllThatThereIs) {
+TEST(ChatFormat, TheModelSeesOnlyAllowedTools) {
     ChatRequest request;
     request.tools = json_of(weather);
     const Json all = request.tools;
@@ -260,7 +260,7 @@ TEST(ChatFormat, AllowedToolsAreAllThatThereIs) {
     EXPECT_EQ(request.tools.size(), 1u);
 }
 
-TEST(ChatFormat, FormatsAreSeenInTheTemplate) {
+TEST(ChatFormat, FormatsAreDetectedFromTheTemplate) {
     const auto names = [](const std::string& source) {
         const ChatFormat format = format_with(source);
         return format.tool_format() + " " + format.reasoning_format();
@@ -299,7 +299,7 @@ TEST(ChatFormat, DataNeverBecomesControlTokens) {
 }
 
 // Half of the tokens are left for an answer with a grammar, whatever the request's own budget is.
-TEST(ChatFormat, ReasoningLeavesRoomForAnAnswerThatIsHeld) {
+TEST(ChatFormat, ReasoningLeavesRoomForAConstrainedAnswer) {
     const ChatFormat format = format_with(qwen_like);
     ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
     request.template_variables = {{"enable_thinking", true}};
@@ -355,7 +355,7 @@ TEST(ChatFormat, ReasoningFollowsThePrompt) {
 }
 
 // The parser reads the calls that tool_choice requires, in every format.
-TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
+TEST(ChatFormat, RequiredCallsHaveTheFormatOfTheParser) {
     const std::pair<const char*, const char*> templates[]{
         {"hermes", "<tool_call>"},           {"hermes", "<tool_call><function="},        {"llama3", ""},
         {"mistral", "[TOOL_CALLS]"},         {"mistral", "[TOOL_CALLS][ARGS]"},          {"nemotron", "<TOOLCALL>"},
@@ -424,7 +424,7 @@ TEST(ChatFormat, RequiredCallsAreOfTheFormatThatTheParserReads) {
 
 // A voluntary call: after its opening tag it has the format of calls, and for strict tools its arguments match the
 // schema.
-TEST(ChatFormat, CallsOfStrictToolsAreHeldWhereTheModelIsFree) {
+TEST(ChatFormat, StrictToolsConstrainCallsOfFreeAnswers) {
     const std::string separator(deepseek_separator), call_begin(deepseek_call_begin), call_end(deepseek_call_end);
     const std::string json = R"({"code": "CODE"})", named = R"({"name": "NAME", "arguments": )" + json + "}";
     struct FreeCall {

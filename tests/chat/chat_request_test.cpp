@@ -51,7 +51,7 @@ struct ArgumentsCase {
 
 class HistoryArguments : public testing::TestWithParam<ArgumentsCase> {};
 
-TEST_P(HistoryArguments, NeverMakeAConversationUnusable) {
+TEST_P(HistoryArguments, AreRenderedByEveryKindOfTemplate) {
     const ArgumentsCase& given = GetParam();
     const Json messages =
         Json::array({{{"role", "user"}, {"content", "q"}},
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ArgumentsCase{"two_objects", "{}{}", R"("{}{}")", "{}{}", "[arguments={}{}]"}),
     [](const auto& info) { return std::string(info.param.what); });
 
-TEST(HistoryArguments, ErrorsOfTheTemplateStayErrors) {
+TEST(HistoryArguments, ErrorsOfTheTemplateAreReported) {
     const auto text =
         written("{{ messages[0].tool_calls[0].function.arguments.items() }}{{ raise_exception('no') }}",
                 *parse_json(R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}])"));
@@ -91,7 +91,7 @@ TEST(HistoryArguments, ErrorsOfTheTemplateStayErrors) {
     EXPECT_NE(text.error().message().find("no"), std::string::npos) << text.error().message();
 }
 
-TEST(DeprecatedFunctions, CallsAndResultsAreThoseOfTools) {
+TEST(DeprecatedFunctions, CallsAndResultsBecomeThoseOfTools) {
     const auto old = checked_messages(
         *parse_json(R"([{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{\"a\": 1}"}},)"
                     R"({"role":"function","name":"f","content":"2"}])"),
@@ -104,7 +104,7 @@ TEST(DeprecatedFunctions, CallsAndResultsAreThoseOfTools) {
     EXPECT_FALSE((*old)[0].contains("function_call"));
 }
 
-TEST(CustomTools, CallsGoBackAsCallsOfFunctions) {
+TEST(CustomTools, CallsBecomeFunctionCallsInThePrompt) {
     const auto history = checked_messages(
         *parse_json(
             R"([{"role":"assistant","tool_calls":[{"id":"1","type":"custom","custom":{"name":"p","input":"a\n"}}]},)"
@@ -127,7 +127,7 @@ struct SchemaCase {
 };
 class EmptyParameters : public testing::TestWithParam<SchemaCase> {};
 
-TEST_P(EmptyParameters, TakeNoArguments) {
+TEST_P(EmptyParameters, AllowOnlyEmptyArguments) {
     const auto tokenizer = Tokenizer::from_folder(test_data("chat"));
     ASSERT_TRUE(tokenizer.ok());
     Json function{{"name", "f"}};
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.what); });
 
 // A tool with a text input and a grammar: the input is a text of the grammar, quoted as the format requires.
-TEST(InputGrammars, HoldTheTextOfACall) {
+TEST(InputGrammars, ConstrainTheInputOfACall) {
     const auto tokenizer = Tokenizer::from_folder(test_data("chat"));
     ASSERT_TRUE(tokenizer.ok());
     const Json tools = *parse_json(R"([{"type":"function","function":{"name":"p","parameters":{"type":"object",)"

@@ -49,7 +49,7 @@ ReasoningGate think_gate(bool open) { return {.open = open, .begin = "<think>", 
 
 }  // namespace
 
-TEST(ReasoningGate, TheGrammarBeginsBehindTheReasoning) {
+TEST(ReasoningGate, TheGrammarBeginsAfterTheReasoning) {
     const Thinker t;
     for (const auto& end : std::vector<std::vector<std::string>>{{"</think>"}, {"<", "/think>\n"}, {"a", "</think>"}}) {
         AnswerConstraint constraint(think_gate(true), t.tokens, t.vocabulary);
@@ -68,7 +68,7 @@ TEST(ReasoningGate, TheGrammarBeginsBehindTheReasoning) {
     EXPECT_TRUE(constraint.finished());
 }
 
-TEST(ReasoningGate, ReasoningThatMayBegin) {
+TEST(ReasoningGate, ReasoningIsOptional) {
     const Thinker t;
     AnswerConstraint answer(think_gate(false), t.tokens, t.vocabulary);
     EXPECT_EQ(t.allowed(answer), "<think>|<|yes|no|<thi");

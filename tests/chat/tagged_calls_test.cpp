@@ -84,7 +84,7 @@ TEST(TaggedCalls, ParametersAreThoseOfTheSchema) {
         EXPECT_EQ(tagged_taken(schema, pairs), "") << tagged_text(pairs);
 }
 
-TEST(TaggedCalls, TextsHoldAllButClosingTags) {
+TEST(TaggedCalls, TextsContainAnythingExceptClosingTags) {
     const Json schema = tagged_schema(R"({"s": {"type": "string"}})");
     for (const char* text : {"a < b && c", "\n two\nlines \n", "<parameter=s>", "</parameter", "</div>\n</tool_call>",
                              "{\"a\": [", "null", "é😀", "\t\"\\", "</</function"})
@@ -102,7 +102,7 @@ TEST(TaggedCalls, TextsHoldAllButClosingTags) {
     EXPECT_NE(long_text.error().message().find("needs more than 150000 states"), std::string::npos);
 }
 
-TEST(TaggedCalls, OtherValuesAreJsonOrTextsThatAreNone) {
+TEST(TaggedCalls, OtherValuesAreJsonOrPlainTexts) {
     const Json maybe = tagged_schema(R"({"v": {"anyOf": [{"type": "string"}, {"type": "null"}]}})");
     EXPECT_EQ(tagged_taken(maybe, {{"v", "null"}}), R"({"v":null})");
     EXPECT_EQ(tagged_taken(maybe, {{"v", "nullable"}}), R"({"v":"nullable"})");
@@ -122,7 +122,7 @@ TEST(TaggedCalls, OtherValuesAreJsonOrTextsThatAreNone) {
     EXPECT_EQ(tagged_taken(reference, {{"v", R"({"next": {}})"}}), R"({"v":{"next": {}}})");
 }
 
-TEST(TaggedCalls, ParametersThatAreNotListed) {
+TEST(TaggedCalls, UnlistedParametersFollowAdditionalProperties) {
     const Json open = tagged_schema(R"({"a": {"type": "null"}})", "{}");
     EXPECT_EQ(tagged_taken(open, {{"a", "null"}, {"b", "1"}}), R"({"a":null,"b":"1"})");
     EXPECT_EQ(tagged_taken(open, {{"b", "1"}, {"b", "2"}, {"c", ""}}), R"({"b":"1","c":""})");
@@ -139,7 +139,7 @@ TEST(TaggedCalls, ParametersThatAreNotListed) {
     EXPECT_EQ(tagged_taken(whole, {{"k", "2"}}), "");
 }
 
-TEST(TaggedCalls, WhatIsNotSupportedIsAnError) {
+TEST(TaggedCalls, UnsupportedSchemasAreErrors) {
     const auto error = [](const Json& schema) {
         const auto made = tagged_grammar(schema);
         return made.ok() ? "" : made.error().message();
@@ -156,7 +156,7 @@ TEST(TaggedCalls, WhatIsNotSupportedIsAnError) {
 // Random answers from the masks, for every schema of tests/data/grammar as that of a parameter: the parser reads
 // arguments that the JSON grammar accepts. With NIBBLE_WALKS the parameters are written there for
 // tests/oracles/schema_walks.py.
-TEST(TaggedCalls, WalksEndInArgumentsOfTheSchema) {
+TEST(TaggedCalls, RandomTextsOfTheGrammarMatchTheSchema) {
     std::vector<std::string> texts;
     for (int b = 0; b < 256; ++b) texts.emplace_back(1, char(b));
     for (const char* text : {"\n</parameter>\n",

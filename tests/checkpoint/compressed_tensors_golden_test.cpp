@@ -109,7 +109,7 @@ void expect_same_values(const fs::path& a, const fs::path& b) {
     }
 }
 
-TEST(CompressedTensorsGolden, the_way_to_model_optimizer_and_back_keeps_every_bit) {
+TEST(CompressedTensorsGolden, conversion_to_model_optimizer_and_back_keeps_every_bit) {
     ThreadPool pool(2);
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
@@ -137,7 +137,7 @@ TEST(CompressedTensorsGolden, the_way_to_model_optimizer_and_back_keeps_every_bi
     }
 }
 
-TEST(CompressedTensorsGolden, the_section_is_the_librarys_and_weights_have_the_newer_dtype_keys_in_mx_formats_alone) {
+TEST(CompressedTensorsGolden, the_configuration_equals_the_librarys_and_only_mx_formats_have_the_newer_dtype_keys) {
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
         TempDir dir;

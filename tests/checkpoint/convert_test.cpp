@@ -188,7 +188,7 @@ TEST(Convert, to_plain_decodes_to_bf16) {
     }
 }
 
-TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
+TEST(Convert, lossy_parts_are_named_and_can_be_dropped) {
     ThreadPool pool(2);
     TempDir dir;
     const auto in = make_checkpoint(dir / "a", Dialect::modelopt,
@@ -217,7 +217,7 @@ TEST(Convert, what_is_lost_is_named_and_can_be_dropped) {
 }
 
 // Model Optimizer writes "mxfp4" for any inputs, so the input format from compressed-tensors would be lost.
-TEST(Convert, inputs_that_model_optimizer_does_not_name_are_dropped_only_on_demand) {
+TEST(Convert, input_formats_unknown_to_model_optimizer_are_dropped_only_on_request) {
     ThreadPool pool(2);
     TempDir dir;
     const auto in =
@@ -229,7 +229,7 @@ TEST(Convert, inputs_that_model_optimizer_does_not_name_are_dropped_only_on_dema
     EXPECT_EQ(value_of(convert(*in, to, pool, {})).lines.size(), 1u);
 }
 
-TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manifest) {
+TEST(Convert, a_scale_without_a_divisor_is_restored_bit_for_bit_from_the_manifest) {
     const std::filesystem::path root = test_data("golden");
     ThreadPool pool(2);
     TempDir dir;
@@ -267,7 +267,7 @@ TEST(Convert, a_scale_without_a_divisor_comes_back_bit_for_bit_through_the_manif
     }
 }
 
-TEST(Convert, a_source_that_changes_meanwhile_is_named_and_nothing_is_published) {
+TEST(Convert, a_source_that_changes_during_the_job_is_named_and_nothing_is_published) {
     TempDir dir;
     fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
     const fs::path weights = dir / "source/model.safetensors";
@@ -293,7 +293,7 @@ TEST(Convert, a_source_that_changes_meanwhile_is_named_and_nothing_is_published)
     EXPECT_FALSE(fs::exists(dir / "out.partial"));
 }
 
-TEST(Convert, a_source_that_shrinks_meanwhile_is_named_and_does_not_end_the_process) {
+TEST(Convert, a_source_that_shrinks_during_the_job_is_an_error_and_not_a_crash) {
     TempDir dir;
     fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
     const fs::path weights = dir / "source/model.safetensors";
@@ -310,7 +310,7 @@ TEST(Convert, a_source_that_shrinks_meanwhile_is_named_and_does_not_end_the_proc
     EXPECT_FALSE(fs::exists(dir / "out"));
 }
 
-TEST(Convert, stopping_leaves_nothing_behind) {
+TEST(Convert, a_stopped_conversion_removes_its_files) {
     ThreadPool pool(1);
     TempDir dir;
     const auto in = make_checkpoint(dir / "a", Dialect::modelopt, {{"m.up_proj", {F::mxfp4, A::none}}});
@@ -352,7 +352,7 @@ TEST(Convert, deepseek_blocks_become_compressed_tensors_blocks) {
     EXPECT_EQ(read_folder(dir / "c").at(m + ".weight_scale").shape, (std::vector<int64_t>{2, 1, 2, 1}));
 }
 
-TEST(Convert, panels_may_begin_at_any_tile_and_scales_may_lie_unaligned) {
+TEST(Convert, panels_may_begin_at_any_tile_and_scales_may_be_unaligned) {
     TempDir dir;
     const auto in =
         make_checkpoint(dir / "a", Dialect::compressed_tensors, {{"m.up_proj", {F::fp8_block128, A::fp8_group128}}});

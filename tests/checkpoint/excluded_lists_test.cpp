@@ -77,7 +77,7 @@ void PrintTo(const ListCase& c, std::ostream* out) { *out << c.name; }
 
 class ExcludedLists : public testing::TestWithParam<ListCase> {};
 
-TEST_P(ExcludedLists, NameWhatLoadersRead) {
+TEST_P(ExcludedLists, AreReadWithTheRulesOfLoaders) {
     const ListCase& c = GetParam();
     TempDir dir;
     write_model(dir / "m", c.dialect);
@@ -139,7 +139,7 @@ TEST(ExcludedLists, AGroupOfOtherTargetsNeedsNoList) {
     EXPECT_TRUE(names.contains("lm_head"));
 }
 
-TEST(ExcludedLists, PatternsThatPythonRefusesAreErrors) {
+TEST(ExcludedLists, PatternsThatPythonRejectsAreErrors) {
     for (const char* bad : {"re:((", "re:\\q", "re:a(?i)", "re:(?<=a*)b", "re:(?P<x>a)(?P<x>b)", "re:\\N{DASH}"}) {
         TempDir dir;
         write_model(dir / "m", ct);

@@ -53,7 +53,7 @@ void note_a_unit(const fs::path& work) {
     check(journal->append(0, Json::object()));
 }
 
-TEST(ExportLifecycle, nothing_has_the_final_name_before_finish_and_nothing_of_the_job_after) {
+TEST(ExportLifecycle, the_final_name_appears_at_finish_and_job_files_disappear) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     EXPECT_EQ(out->work_dir(), dir / "out.partial");
@@ -98,7 +98,7 @@ TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
     check(out->finish());
 }
 
-TEST(ExportLifecycle, resume_without_a_folder_starts_from_the_beginning) {
+TEST(ExportLifecycle, resume_without_a_folder_starts_a_new_job) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::resume));
     EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors"));
@@ -118,7 +118,7 @@ TEST(ExportLifecycle, resume_refuses_another_list_of_tensors) {
     EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors")) << "a refusal must not throw work away";
 }
 
-TEST(ExportLifecycle, resume_with_other_shards_says_that_it_is_another_job) {
+TEST(ExportLifecycle, resume_with_another_shard_size_is_refused_as_another_job) {
     TempDir dir;
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     note_a_unit(dir / "out.partial");
@@ -130,7 +130,7 @@ TEST(ExportLifecycle, resume_with_other_shards_says_that_it_is_another_job) {
     EXPECT_TRUE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
 }
 
-TEST(ExportLifecycle, a_second_writer_is_refused_and_told_who_holds_the_folder) {
+TEST(ExportLifecycle, a_second_writer_is_refused_and_the_first_one_named) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     for (ExportMode mode : {ExportMode::create, ExportMode::resume}) {
@@ -157,7 +157,7 @@ struct Killed {
     }
 };
 
-TEST(ExportLifecycle, files_that_a_killed_process_had_only_begun_are_made_anew_with_and_without_resume) {
+TEST(ExportLifecycle, incomplete_files_of_a_killed_process_are_written_again_with_and_without_resume) {
     for (const ExportMode mode : {ExportMode::create, ExportMode::resume})
         for (const std::string torn : {"", "cut short", "no file", "nothing"}) {
             Killed killed;
@@ -170,7 +170,7 @@ TEST(ExportLifecycle, files_that_a_killed_process_had_only_begun_are_made_anew_w
         }
 }
 
-TEST(ExportLifecycle, a_folder_of_somebody_else_is_not_emptied) {
+TEST(ExportLifecycle, a_folder_of_another_program_is_not_emptied) {
     TempDir dir;
     fs::create_directory(dir / "out.partial");
     write_file(dir / "out.partial/mine.txt", "precious");
@@ -180,7 +180,7 @@ TEST(ExportLifecycle, a_folder_of_somebody_else_is_not_emptied) {
     EXPECT_EQ(read_file(dir / "out.partial/mine.txt"), "precious");
 }
 
-TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_output_without_files_of_the_job) {
+TEST(ExportLifecycle, a_kill_during_publication_leaves_resumable_work_or_a_complete_output) {
     {  // killed before the folder was renamed: the journal is already next to it
         Killed killed;
         fs::remove_all(killed.partial);
@@ -210,7 +210,7 @@ TEST(ExportLifecycle, a_kill_while_it_is_published_leaves_work_to_resume_or_an_o
     }
 }
 
-TEST(ExportLifecycle, of_simultaneous_starts_exactly_one_wins_and_finishes) {
+TEST(ExportLifecycle, exactly_one_of_several_simultaneous_jobs_finishes) {
     // Uses processes, because a lock belongs to a process. The one that fails must report that another one works, or
     // that the output exists.
     for (int round = 0; round < 20; ++round) {
@@ -259,7 +259,7 @@ TEST(ExportLifecycle, an_existing_output_is_kept) {
     EXPECT_TRUE(open_export(small_spec(dir / "out/"), ExportMode::create).ok()) << "an empty folder is fine";
 }
 
-TEST(ExportLifecycle, an_output_that_appears_meanwhile_is_not_overwritten) {
+TEST(ExportLifecycle, an_output_that_appears_during_the_job_is_not_overwritten) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     fill(*out);
@@ -268,7 +268,7 @@ TEST(ExportLifecycle, an_output_that_appears_meanwhile_is_not_overwritten) {
     EXPECT_EQ(read_file(dir / "out"), "somebody else's");
 }
 
-TEST(ExportLifecycle, a_disk_too_small_is_an_error_before_anything_is_made) {
+TEST(ExportLifecycle, a_full_disk_is_an_error_before_anything_is_written) {
     TempDir dir;
     auto spec = small_spec(dir / "out");
     spec.tensors[1].shape = {int64_t{1} << 55};
@@ -291,7 +291,7 @@ TEST(ExportLifecycle, a_parent_that_cannot_be_written_is_named) {
     ::chmod((dir / "locked").c_str(), 0755);
 }
 
-TEST(ExportLifecycle, rows_or_scalars_that_were_never_written_stop_finish) {
+TEST(ExportLifecycle, finish_fails_if_rows_or_scalars_are_missing) {
     TempDir dir;
     const QuantMatrix m = small_matrix();
     const Matrix norm(DType::bf16, 16, 1);
@@ -322,7 +322,7 @@ TEST(ExportLifecycle, views_that_do_not_fit_their_tensor_are_refused) {
     EXPECT_FALSE(out->checksum(2).ok());
 }
 
-TEST(ExportLifecycle, what_a_dialect_cannot_hold_is_an_error_before_anything_is_made) {
+TEST(ExportLifecycle, formats_that_a_dialect_cannot_store_are_errors_before_anything_is_written) {
     struct Case {
         const char* what;
         std::function<void(ExportSpec&)> change;

@@ -31,7 +31,7 @@ TEST(Fnmatch, counts_characters_not_bytes) {
     EXPECT_TRUE(NamePattern("?").matches("\xff")) << "a byte that is no UTF-8 is one character";
 }
 
-TEST(Fnmatch, many_stars_take_no_exponential_time) {
+TEST(Fnmatch, many_stars_do_not_take_exponential_time) {
     std::string pattern, name(5000, 'a');
     for (int i = 0; i < 40; ++i) pattern += "*a";
     EXPECT_FALSE(NamePattern(pattern + "b").matches(name));

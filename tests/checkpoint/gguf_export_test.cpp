@@ -226,7 +226,7 @@ TEST(GgufExport, plain_models_have_the_tensors_and_metadata_of_another_converter
     }
 }
 
-TEST(GgufExport, norms_of_gemma_are_shifted_and_its_rows_and_those_of_qwen_stay) {
+TEST(GgufExport, gemma_norms_are_shifted_and_rows_of_gemma_and_qwen_keep_their_order) {
     Json config = llama_config();
     config["model_type"] = "gemma3_text";
     config.erase("attention_bias");
@@ -235,7 +235,7 @@ TEST(GgufExport, norms_of_gemma_are_shifted_and_its_rows_and_those_of_qwen_stay)
     expect_as_the_other_converter(random_model(config, 3));
 }
 
-TEST(GgufExport, llama_rows_and_biases_are_permuted_whatever_the_panels) {
+TEST(GgufExport, llama_rows_and_biases_are_permuted_for_any_panel_size) {
     expect_as_the_other_converter(random_model(llama_config(), 4));
     Json config = llama_config();
     config["model_type"] = "mistral";
@@ -265,7 +265,7 @@ TEST(GgufExport, seed_oss_has_the_names_of_llama_cpp) {
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
 
-TEST(GgufExport, rope_divisors_are_those_the_importer_takes_apart) {
+TEST(GgufExport, rope_divisors_are_readable_by_the_importer) {
     for (const double factor : {2.0, 8.0, 32.0})
         for (const double length : {64.0, 8192.0}) {
             const auto divisors = llama3_rope_divisors({.factor = factor, .original_length = length}, 500000, 64);
@@ -328,7 +328,7 @@ TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
 
-TEST(GgufExport, nvfp4_files_say_so_and_hold_scales_where_llama_cpp_looks_for_them) {
+TEST(GgufExport, nvfp4_files_declare_their_type_and_store_scales_as_llama_cpp_expects) {
     TempDir dir;
     const HfModel model = mixture();
     write_model(model, spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf));
@@ -349,7 +349,7 @@ TEST(GgufExport, nvfp4_files_say_so_and_hold_scales_where_llama_cpp_looks_for_th
 
 // ---- States of the output ------------------------------------------------------------------------------------------
 
-TEST(GgufExport, an_interrupted_export_goes_on_and_reports_end_beside_the_file) {
+TEST(GgufExport, an_interrupted_export_continues_and_reports_are_next_to_the_file) {
     TempDir dir;
     const HfModel model = random_model(llama_config(), 1);
     ExportSpec spec = spec_for(model, Format::nvfp4, false, dir / "x.gguf", Dialect::gguf);
@@ -457,7 +457,7 @@ const Refusal refusals[] = {
      "needs tokenizer.json"},
 };
 
-TEST(GgufExport, what_gguf_cannot_say_is_refused_by_name_before_anything_is_written) {
+TEST(GgufExport, models_that_gguf_cannot_express_are_refused_before_anything_is_written) {
     TempDir dir;
     const HfModel model = random_model(llama_config(), 1);
     for (const Refusal& r : refusals) {
@@ -470,7 +470,7 @@ TEST(GgufExport, what_gguf_cannot_say_is_refused_by_name_before_anything_is_writ
     }
 }
 
-TEST(GgufExport, stacks_of_experts_are_whole_and_alike) {
+TEST(GgufExport, stacked_experts_must_be_complete_and_equal_in_format) {
     TempDir dir;
     const HfModel model = mixture();
     const auto refused = [&](void (*change)(ExportSpec&)) {

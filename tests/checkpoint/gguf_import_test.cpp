@@ -73,7 +73,7 @@ Json read_json(const fs::path& file) {
 }
 
 // A head that equals the embedding byte for byte is treated as tied and is not written.
-TEST(GgufImport, a_copy_of_the_embedding_is_no_head_of_its_own) {
+TEST(GgufImport, a_copy_of_the_embedding_is_not_a_separate_head) {
     enum class Head { none, copy, other, copy_in_f32 };
     for (const Head head : {Head::none, Head::copy, Head::other, Head::copy_in_f32}) {
         TempDir dir;
@@ -115,7 +115,7 @@ TEST(GgufImport, a_copy_of_the_embedding_is_no_head_of_its_own) {
     }
 }
 
-TEST(GgufImport, a_llama_model_comes_back_bit_for_bit_with_its_config) {
+TEST(GgufImport, a_llama_model_is_restored_bit_for_bit_with_its_config) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_llama(), 1);
     test::convert_to_gguf(model).write(dir / "m.gguf");
@@ -132,7 +132,7 @@ TEST(GgufImport, a_llama_model_comes_back_bit_for_bit_with_its_config) {
     EXPECT_FALSE(fs::exists(dir / "out.partial"));
 }
 
-TEST(GgufImport, gemma3_norms_lose_their_one_and_layer_kinds_are_rebuilt) {
+TEST(GgufImport, gemma3_norms_are_reduced_by_one_and_layer_kinds_are_restored) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_gemma3(), 2);
     test::convert_to_gguf(model).write(dir / "m.gguf");
@@ -157,7 +157,7 @@ TEST(GgufImport, shards_and_threads_do_not_change_a_tensor) {
         EXPECT_EQ(test::read_file(file.path()), test::read_file(dir / "out3" / file.path().filename())) << file.path();
 }
 
-TEST(GgufImport, nothing_is_left_after_a_stop_or_when_the_output_exists) {
+TEST(GgufImport, a_stopped_or_refused_import_leaves_no_files) {
     TempDir dir;
     test::convert_to_gguf(test::random_model(tiny_llama(), 4)).write(dir / "m.gguf");
     const std::atomic<bool> stop = true;
@@ -185,7 +185,7 @@ protected:
     GgufFromHf gguf = test::convert_to_gguf(test::random_model(tiny_llama(), 5));
 };
 
-TEST_F(GgufRefusal, the_unchanged_file_is_fine) { EXPECT_EQ(error_of(gguf), ""); }
+TEST_F(GgufRefusal, the_unchanged_file_is_accepted) { EXPECT_EQ(error_of(gguf), ""); }
 
 TEST_F(GgufRefusal, unknown_architectures_keys_and_tensors_are_named) {
     GgufFromHf other{"mamba", {}, {}, {}};
@@ -229,7 +229,7 @@ TEST_F(GgufRefusal, scales_belong_to_nvfp4_weights) {
     EXPECT_REFUSED(wrong, "only NVFP4 has scales");
 }
 
-TEST_F(GgufRefusal, rope_tables_that_are_no_llama3_scaling_are_refused) {
+TEST_F(GgufRefusal, rope_tables_other_than_llama3_scaling_are_refused) {
     gguf.add("rope_freqs.weight", {4}, {1.0f, 1.5f, 2.0f, 2.5f});
     EXPECT_REFUSED(gguf, "not a Llama-3 frequency scaling");
 }
@@ -320,7 +320,7 @@ const std::set<std::string> ignored_fields{
     "use_mamba_kernels",
 };
 
-TEST_P(GgufGoldenModel, comes_back_bit_for_bit_with_every_field_that_matters) {
+TEST_P(GgufGoldenModel, is_restored_bit_for_bit_with_its_config) {
     const std::filesystem::path root = test::test_data("golden/models");
     const HfModel model = test::read_hf_model(root / GetParam());
     TempDir dir;

@@ -60,7 +60,7 @@ std::string error_of(const GgufMetadata& metadata) {
 #define EXPECT_METADATA_REFUSED(metadata, part) \
     EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
 
-TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_carried_and_padding_is_not) {
+TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_copied_without_padding) {
     const Json json = tokenizer_json(bpe().metadata("gpt2", "gpt-2"));
     EXPECT_EQ(json["model"]["vocab"].size(), 8u);
     EXPECT_EQ(json["model"]["vocab"]["\xC4\xA0"
@@ -153,7 +153,7 @@ TEST(GgufTokenizer, sentence_piece_merges_follow_scores_then_lengths_then_ids) {
     EXPECT_EQ(json["normalizer"]["normalizers"][0]["prepend"], "\xE2\x96\x81");
 }
 
-TEST(GgufTokenizer, chat_templates_travel_in_the_tokenizer_config) {
+TEST(GgufTokenizer, chat_templates_are_copied_to_the_tokenizer_config) {
     GgufMetadata m = bpe().metadata("gpt2", "gpt-2");
     m.add("tokenizer.chat_template", std::string("{{ messages }}"));
     EXPECT_EQ(Json::parse((*gguf_tokenizer(m))->tokenizer_config_json)["chat_template"], "{{ messages }}");

@@ -89,7 +89,7 @@ void expect_refused(const std::function<Folder()>& sound, const std::vector<Case
     }
 }
 
-TEST(HostileCheckpoint, model_optimizer_tensors) {
+TEST(HostileCheckpoint, invalid_model_optimizer_tensors_are_refused) {
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
     expect_refused(
         modelopt_folder,
@@ -140,7 +140,7 @@ TEST(HostileCheckpoint, model_optimizer_tensors) {
         });
 }
 
-TEST(HostileCheckpoint, model_optimizer_documents) {
+TEST(HostileCheckpoint, invalid_model_optimizer_documents_are_refused) {
     expect_refused(
         modelopt_folder,
         {
@@ -195,7 +195,7 @@ TEST(HostileCheckpoint, model_optimizer_documents) {
         });
 }
 
-TEST(HostileCheckpoint, compressed_tensors) {
+TEST(HostileCheckpoint, invalid_compressed_tensors_are_refused) {
     const auto weights = [](Folder& f) -> Json& { return f.section()["config_groups"]["group_0"]["weights"]; };
     expect_refused(
         compressed_folder,
@@ -251,7 +251,7 @@ TEST(HostileCheckpoint, compressed_tensors) {
         });
 }
 
-TEST(HostileCheckpoint, values_that_are_no_numbers_are_found_when_they_are_read) {
+TEST(HostileCheckpoint, nan_values_are_found_when_they_are_read) {
     TempDir dir;
     Folder f = modelopt_folder();
     f.tensors[scale].bytes[5] = std::byte{0x7F};  // NaN in E4M3
@@ -277,7 +277,7 @@ TEST(HostileCheckpoint, rows_outside_a_tensor_are_refused) {
     EXPECT_FALSE(in->read_plain(99, 0, 1, plain).ok());
 }
 
-TEST(HostileCheckpoint, links_to_files_are_followed_wherever_they_lead) {
+TEST(HostileCheckpoint, links_to_files_are_followed_to_any_folder) {
     TempDir dir;
     fs::create_directory(dir / "model");
     write_file(dir / "words", "some");

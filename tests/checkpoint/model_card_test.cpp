@@ -17,7 +17,7 @@ ModelCard small_card() {
             .command = "nibble quantize Qwen3-8B -o out"};
 }
 
-TEST(ModelCard, AFolderWithoutOneGetsMetadataFactsAndCommand) {
+TEST(ModelCard, AFolderWithoutACardGetsMetadataFactsAndCommand) {
     EXPECT_EQ(model_card_text(small_card(), ""),
               "---\nbase_model: Qwen/Qwen3-8B\nbase_model_relation: quantized\nlibrary_name: Model Optimizer\n"
               "tags:\n- nibble\n- nvfp4\n---\n\n# Qwen3-8B-NVFP4\n\n| | |\n|---|---|\n| recipe | nvfp4: weights \\| "
@@ -33,7 +33,7 @@ struct SourceCase {
 
 class SourceCards : public ::testing::TestWithParam<SourceCase> {};
 
-TEST_P(SourceCards, KeepTheirLicenseAndTextAndLoseWhatIsNoLongerTrue) {
+TEST_P(SourceCards, KeepLicenseAndTextAndLoseOutdatedFacts) {
     const std::string card = model_card_text(small_card(), GetParam().source);
     const std::string head = card.substr(0, card.find("\n---\n", 4));
     EXPECT_TRUE(card.starts_with("---\nbase_model: Qwen/Qwen3-8B\n")) << card;
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
         SourceCase{"comment", "---\n# a comment\nlicense: mit\n---\n", {"license: mit\n"}, {}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(ModelCard, AQuantizedSourceKeepsItsBase) {
+TEST(ModelCard, AQuantizedSourceKeepsItsBaseModel) {
     ModelCard card = small_card();
     card.keeps_base = true;
     EXPECT_TRUE(model_card_text(card, "---\nbase_model: deep/base\nlicense: mit\n---\n")
@@ -78,7 +78,7 @@ TEST(ModelCard, AQuantizedSourceKeepsItsBase) {
     EXPECT_TRUE(model_card_text(card, "---\nlicense: mit\n---\n").starts_with("---\nbase_model: Qwen/Qwen3-8B\n"));
 }
 
-TEST(ModelCard, TextCannotEndItsTableBlockOrHead) {
+TEST(ModelCard, TextCannotBreakTheTableCodeBlockOrMetadata) {
     ModelCard card = small_card();
     card.title = "a\n---\nb<script>";
     card.base_model = "x\ny: \"z\"";
@@ -97,7 +97,7 @@ TEST(ModelCard, HubNamesComeFromTheCacheOrTheFolder) {
     EXPECT_EQ(hub_name("Qwen3-8B.gguf"), "Qwen3-8B.gguf");
 }
 
-TEST(ModelCard, IsTakenOutOfTheFilesThatTravelAlong) {
+TEST(ModelCard, IsRemovedFromTheCopiedFiles) {
     TempDir dir;
     write_file(dir / "README.md", "text");
     std::vector<Checkpoint::SideFile> files{{"LICENSE", {}, "x"}, {"README.md", dir / "README.md", {}}};

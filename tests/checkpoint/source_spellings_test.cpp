@@ -260,7 +260,7 @@ TEST(SourceSpellings, ValuesThatNibbleDoesNotKnowAreRefusedByKey) {
 }
 
 // The section may be inside the part of the language model.
-TEST(SourceSpellings, ANestedSectionCounts) {
+TEST(SourceSpellings, ANestedSectionIsRead) {
     TempDir dir;
     std::vector<float> scales;
     write_folder(dir / "in", nullptr,
@@ -325,7 +325,7 @@ struct InputCase {
     size_t notes;
 };
 
-TEST(SourceSpellings, TheTensorsAndTheConfigurationSayWhatInputsOfNvfp4Are) {
+TEST(SourceSpellings, TensorsAndConfigurationDetermineTheInputsOfNvfp4) {
     const auto groups = [](const Json& inputs) {
         Json section;
         section["config_groups"]["group_0"] =
@@ -357,7 +357,7 @@ TEST(SourceSpellings, TheTensorsAndTheConfigurationSayWhatInputsOfNvfp4Are) {
         }
 }
 
-TEST(SourceSpellings, InputScalesOfAPartOfTheMatricesAreRefused) {
+TEST(SourceSpellings, InputScalesForSomeMatricesOnlyAreRefused) {
     TempDir dir;
     auto tensors = nvfp4_linear(module, true);
     for (RawTensor& t : nvfp4_linear("model.layers.1.mlp.up_proj", false)) tensors.push_back(std::move(t));
@@ -529,7 +529,7 @@ TEST(SourceSpellings, StackedFp8IsSplitIntoTheMatricesOfItsExperts) {
     EXPECT_EQ(std::memcmp(part.data, up.data() + 5 * hidden, size_t(part.bytes())), 0);
 }
 
-TEST(SourceSpellings, StackedFp8BelongsToTilesRowsOrOneScale) {
+TEST(SourceSpellings, StackedFp8WithTilesRowsOrOneScaleIsDecoded) {
     struct Case {
         const char* ending;
         std::vector<int64_t> shape;

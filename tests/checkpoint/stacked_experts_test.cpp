@@ -89,7 +89,7 @@ void expect_elements(const Checkpoint& in, const std::string& mlp, int64_t width
         }
 }
 
-TEST_F(StackedExperts, are_one_matrix_each_in_either_layout_under_either_name) {
+TEST_F(StackedExperts, are_split_into_matrices_in_both_layouts_and_under_both_names) {
     for (const bool transposed : {false, true})
         for (const char* suffix : {"", ".weight"})
             for (const int64_t width :
@@ -102,7 +102,7 @@ TEST_F(StackedExperts, are_one_matrix_each_in_either_layout_under_either_name) {
             }
 }
 
-TEST_F(StackedExperts, that_lie_row_by_row_are_not_copied) {
+TEST_F(StackedExperts, stored_row_by_row_are_not_copied) {
     const auto in = value_of(open(gated_layer("mlp", false), Json::object()));
     Matrix scratch;
     const auto gate = value_of(in->read_plain(index_of(*in, "mlp.experts.1.gate_proj.weight"), 0, inner, scratch));
@@ -123,7 +123,7 @@ TEST_F(StackedExperts, with_gate_and_up_apart_are_read_by_hidden_size) {
     }
 }
 
-TEST_F(StackedExperts, that_cannot_be_split_stay_whole_and_say_why) {
+TEST_F(StackedExperts, that_cannot_be_split_stay_whole_with_a_reason) {
     const std::vector<RawTensor> layer = gated_layer("mlp", true);
     EXPECT_EQ(whole(layer, {{"model_type", "gpt_oss"}}),
               "gpt_oss: experts with interleaved gate and up and with biases are not supported");
@@ -148,7 +148,7 @@ TEST_F(StackedExperts, that_cannot_be_split_stay_whole_and_say_why) {
         EXPECT_EQ(whole(pair(gate_up, down), Json::object()), "the shapes of the layer's expert tensors do not match");
 }
 
-TEST_F(StackedExperts, beside_single_ones_of_the_same_name_are_an_error) {
+TEST_F(StackedExperts, together_with_single_ones_of_the_same_name_are_an_error) {
     auto tensors = gated_layer("mlp", false);
     tensors.push_back(filled("mlp.experts.2.up_proj.weight", DType::bf16, {inner, hidden}));
     EXPECT_NE(message_of(open(tensors, Json::object())).find("mlp.experts.2.up_proj.weight' is stored twice"),

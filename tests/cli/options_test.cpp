@@ -29,14 +29,14 @@ TEST(ParseNames, ErrorsListTheChoices) {
     EXPECT_FALSE(parse_arithmetic("fast").ok());
 }
 
-TEST(NameOf, IsTheLastPartOfThePathAlsoOfTheFolderAround) {
+TEST(NameOf, IsTheLastPartOfThePathOrOfTheEnclosingFolder) {
     for (const char* path : {"a/model", "a/model/", "/a/b/../model", "model"})
         EXPECT_EQ(name_of(path), "model") << path;
     EXPECT_EQ(name_of("."), std::filesystem::current_path().filename());
     EXPECT_EQ(name_of("a/.."), std::filesystem::current_path().filename());
 }
 
-TEST(CommandLine, IsRebuiltFromWhatWasParsed) {
+TEST(CommandLine, IsRebuiltFromTheParsedFlags) {
     CLI::App app;
     std::string source, out;
     bool flag = false, other = false;

@@ -36,7 +36,7 @@ protected:
     std::string model;
 };
 
-TEST_F(OutputChecks, APlaceThatCannotBeWrittenIsNamedInOneLine) {
+TEST_F(OutputChecks, AnUnwritablePathIsNamedInOneLine) {
     // {0}: the model, {1}: the output.
     for (const char* command :
          {"quantize {0} -o {1} --recipe w4a16_nvfp4", "quantize {0} -o {1} --recipe nvfp4 --calib text.txt",
@@ -56,7 +56,7 @@ TEST_F(OutputChecks, APlaceThatCannotBeWrittenIsNamedInOneLine) {
 }
 
 // A folder with contents, or a file of that name, is not overwritten.
-TEST_F(OutputChecks, WhatIsThereStays) {
+TEST_F(OutputChecks, ExistingOutputsAreKept) {
     for (const char* command :
          {"quantize {0} -o {1} --recipe w4a16_nvfp4", "convert {0} -o {1} --format bf16",
           "data build text.txt --tokenizer {0} -o {1}", "logits {0} --ids none.safetensors -o {1}"})
@@ -70,7 +70,7 @@ TEST_F(OutputChecks, WhatIsThereStays) {
 }
 
 // The message contains the next step.
-TEST_F(OutputChecks, ModelsThatAreNotThereNameTheNextStep) {
+TEST_F(OutputChecks, MissingModelsNameTheNextStep) {
     fs::create_directories(dir / "pickles");
     write_file(dir / "pickles/config.json", read_file(fs::path(model) / "config.json"));
     write_file(dir / "pickles/pytorch_model.bin", "PK");

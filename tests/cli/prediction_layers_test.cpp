@@ -127,7 +127,7 @@ TEST_P(PredictionLayersInFiles, StayAsTheyWereInEveryDialect) {
     }
 }
 
-TEST_P(PredictionLayersInFiles, AreLeftOutWhereTheUserSaysSo) {
+TEST_P(PredictionLayersInFiles, AreOmittedOnRequest) {
     const Ran plain = run_command(
         {"convert", dir_ / "source", "-o", dir_ / "plain", "--format", "bf16", "--drop", "mtp", "--threads", "2"});
     ASSERT_EQ(plain.status, 0) << plain.errors;

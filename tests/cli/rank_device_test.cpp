@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-TEST(RankDevice, IsTheRanksOwnWhateverTheLauncherShows) {
+TEST(RankDevice, IsTheRanksOwnForEveryLauncher) {
     struct Case {
         const char* what;
         int wanted;
@@ -34,7 +34,7 @@ TEST(RankDevice, IsTheRanksOwnWhateverTheLauncherShows) {
     }
 }
 
-TEST(RankDevice, TwoRanksOnOneCardAreNamed) {
+TEST(RankDevice, TwoRanksOnOneGpuAreAnErrorThatNamesThem) {
     const std::string cards[] = {"aa", "bb", "cc", "bb"}, own[] = {"aa", "bb"}, unknown[] = {"", ""};
     const Status shared = check_distinct_devices(cards);
     ASSERT_FALSE(shared.ok());

@@ -4,7 +4,7 @@
 
 using namespace nibble;
 
-TEST(ProgressLine, ShowsRateAndTimeLeftAndKeepsToTheWidth) {
+TEST(ProgressLine, ShowsRateAndTimeLeftWithinTheWidth) {
     const Progress p{"quantize", "model.layers.0.mlp.up_proj.weight", 500'000'000, 2'000'000'000};
     EXPECT_EQ(progress_line(p, 1.0, 200),
               "quantize   25 %  500 MB of 2.00 GB  500 MB/s  3.0 s left  model.layers.0.mlp.up_proj.weight");

@@ -185,7 +185,7 @@ std::vector<std::string> names() {
 
 class Transcripts : public testing::TestWithParam<std::string> {};
 
-TEST_P(Transcripts, AreWhatHappens) {
+TEST_P(Transcripts, MatchTheOutputOfTheProgram) {
     const fs::path file = folder / (GetParam() + ".txt");
     Transcript t = parse(read_file(file));
     ASSERT_FALSE(t.steps.empty());
@@ -225,7 +225,7 @@ TEST(TranscriptRunner, ComparesLinesWithPatterns) {
     EXPECT_FALSE(matches(std::vector<std::string>{"a", "[1]"}, {"a"}));
 }
 
-TEST(TranscriptRunner, SeesOutputStatusAndAnEarlyEnd) {
+TEST(TranscriptRunner, DetectsWrongOutputStatusAndAnEarlyEnd) {
     const std::string text =
         "prose\n\n  $ echo one; false\n  one\n  [1]\n\n  $ printf '%s' \\\n  > two\n  two (no newline)\n\n  $ exit "
         "3\nend\n";

@@ -36,12 +36,12 @@ TEST(Usage, SuggestsTheNearestCommandAndFlag) {
               "nibble inspect: 'another' is one argument too many (see nibble help inspect)");
 }
 
-TEST(Usage, TellsTheMisspelledFlagRatherThanWhatIsMissingForIt) {
+TEST(Usage, ReportsAMisspelledFlagInsteadOfTheMissingOne) {
     EXPECT_EQ(complaint("quantize a -o b --recipee nvfp4"),
               "nibble quantize: no flag '--recipee'; did you mean '--recipe'? (see nibble help quantize)");
 }
 
-TEST(Usage, KnowsWhatIsWrongBeforeTheJobBegins) {
+TEST(Usage, InvalidFlagsAreErrorsBeforeTheJobBegins) {
     const std::string quantize = "quantize a -o b --recipe fp8 ";
     EXPECT_EQ(complaint(quantize), "");
     for (const char* wrong :

@@ -126,7 +126,7 @@ protected:
     }
 };
 
-TEST_F(DeviceCalibrationTest, RangesAreTheCpusWithinTwoPercentByEveryRule) {
+TEST_F(DeviceCalibrationTest, RangesAreWithinTwoPercentOfTheCpusForEveryRule) {
     const auto source = small_checkpoint();
     const Plan plan = plan_of(*source, "nvfp4", "fp8");
     for (const RangeRule& rule :
@@ -155,7 +155,7 @@ TEST_F(DeviceCalibrationTest, RangesDoNotDependOnBatchesOrThreads) {
     expect_same(one->values, other->values);
 }
 
-TEST_F(DeviceCalibrationTest, TheHeadIsSeenWhereItIsQuantized) {
+TEST_F(DeviceCalibrationTest, AQuantizedHeadIsCalibrated) {
     const auto source = small_checkpoint();
     Plan plan = plan_of(*source, "fp8");
     for (PlanEntry& entry : plan.entries)
@@ -181,7 +181,7 @@ TEST_F(DeviceCalibrationTest, ExpertsCountTheirTokensAndFewAreNamedAsOnTheCpu) {
 }
 
 // With a norm of zeros, the inputs of q, k and v are zero, and therefore all keys and values, and the inputs of o.
-TEST_F(DeviceCalibrationTest, ZeroStatisticsStopNothingAndAreTheGapsOfTheCpu) {
+TEST_F(DeviceCalibrationTest, ZeroStatisticsAreReportedAsOnTheCpu) {
     const auto source = small_mixture();
     source->scale("model.layers.0.input_layernorm.weight", 0.0f);
     for (const std::string_view recipe : {"nvfp4", "fp8", "nvfp4_gptq", "w4a16_nvfp4_local_hessian"}) {
@@ -216,7 +216,7 @@ TEST_F(DeviceCalibrationTest, ZeroStatisticsStopNothingAndAreTheGapsOfTheCpu) {
     }
 }
 
-TEST_F(DeviceCalibrationTest, EveryExpertSeesEveryTokenWhereThatIsWanted) {
+TEST_F(DeviceCalibrationTest, EveryExpertSeesEveryTokenOnRequest) {
     const auto source = small_mixture();
     const Plan plan = plan_of(*source, "nvfp4");
     const auto cpu = run(*source, plan, false, {.all_experts = true});
@@ -250,7 +250,7 @@ TEST_F(DeviceCalibrationTest, SolversGetTheSameStatistics) {
         }
 }
 
-TEST_F(DeviceCalibrationTest, GradientsAreTheCpusAndSayingCudaChangesNothing) {
+TEST_F(DeviceCalibrationTest, GradientsAreComputedOnTheCpuAlsoWithCuda) {
     const auto source = small_checkpoint();
     const Plan plan = plan_of(*source, "w4a16_nvfp4_nibble_best");
     EXPECT_FALSE(calibrates_on_device(plan));
@@ -262,7 +262,7 @@ TEST_F(DeviceCalibrationTest, GradientsAreTheCpusAndSayingCudaChangesNothing) {
 }
 
 // The host scans and solves tensors with a solver, while panels of other tensors are on the GPU.
-TEST_F(DeviceCalibrationTest, SolvedTensorsAreWrittenBesideTheGpusPanels) {
+TEST_F(DeviceCalibrationTest, SolvedTensorsAreWrittenTogetherWithPanelsOfTheGpu) {
     const auto source = std::move(*Checkpoint::open(test_data("chat")));
     Plan plan = plan_of(*source, "w4a16_nvfp4_gptq");
     for (PlanEntry& entry : plan.entries)
@@ -289,7 +289,7 @@ TEST_F(DeviceCalibrationTest, SolvedTensorsAreWrittenBesideTheGpusPanels) {
     EXPECT_TRUE(stored[0] == stored[1]);
 }
 
-TEST_F(DeviceCalibrationTest, ErrorsNameWhatTheCpusName) {
+TEST_F(DeviceCalibrationTest, ErrorsEqualThoseOfTheCpu) {
     const auto source = small_checkpoint();
     const Plan plan = plan_of(*source, "nvfp4");
     source->set("model.layers.1.mlp.down_proj.weight", 5, INFINITY);
@@ -336,7 +336,7 @@ TEST_F(DeviceCalibrationTest, TheTableOfKernelsNamesEveryProductInOrder) {
     EXPECT_EQ(rows(small_checkpoint(), 1).size(), 3u * 5 + 1);  // q/k/v, o_proj, attention, gate/up, down_proj
 }
 
-TEST_F(DeviceCalibrationTest, TooLittleMemoryIsSaidWithItsBytes) {
+TEST_F(DeviceCalibrationTest, TooLittleMemoryIsAnErrorWithItsSizes) {
     emulated_gpu().free_bytes = int64_t{100} << 20;
     const auto source = small_checkpoint();
     const auto seen = run(*source, plan_of(*source, "nvfp4"), true);
@@ -348,7 +348,7 @@ TEST_F(DeviceCalibrationTest, TooLittleMemoryIsSaidWithItsBytes) {
         << seen.error().message();
 }
 
-TEST_F(DeviceCalibrationTest, KlScoresAreTheCpusWithinAFewPercent) {
+TEST_F(DeviceCalibrationTest, KlScoresAreWithinAFewPercentOfTheCpus) {
     const auto source = small_checkpoint();
     const Texts texts = random_texts(48);
     ThreadPool pool(2);

@@ -75,7 +75,7 @@ protected:
     }
 };
 
-TEST_F(DeviceJob, BytesAndReportAreTheHosts) {
+TEST_F(DeviceJob, BytesAndReportEqualTheHosts) {
     FakeCheckpoint source;
     add_small_model(source);
     for (const WeightSpec& spec : all_specs()) {
@@ -93,7 +93,7 @@ TEST_F(DeviceJob, BytesAndReportAreTheHosts) {
     }
 }
 
-TEST_F(DeviceJob, PanelsThatFitTravelOnceAndOthersAreReadAgain) {
+TEST_F(DeviceJob, PanelsThatFitAreCopiedOnceAndOthersReadAgain) {
     FakeCheckpoint source;
     add_small_model(source);
     const Plan plan = small_plan(source, {Format::nvfp4, true, 256, four_over_six});
@@ -116,7 +116,7 @@ TEST_F(DeviceJob, PanelsThatFitTravelOnceAndOthersAreReadAgain) {
     EXPECT_EQ(twice - once, weights);
 }
 
-TEST_F(DeviceJob, TooLittleMemoryIsSaidBeforeAnythingIsWritten) {
+TEST_F(DeviceJob, TooLittleMemoryIsAnErrorBeforeAnythingIsWritten) {
     FakeCheckpoint source;
     add_small_model(source);
     const Plan plan = small_plan(source, {Format::nvfp4});
@@ -177,7 +177,7 @@ TEST_F(DeviceJob, ALostDeviceLeavesAJobThatTheCpuCanFinish) {
     EXPECT_EQ(numbers(*rest.report), numbers(*host.report));
 }
 
-TEST_F(DeviceJob, MoreMultipliersThanALaunchTakesAreRefusedByName) {
+TEST_F(DeviceJob, TooManyMultipliersAreRefusedByName) {
     FakeCheckpoint source;
     source.add("a_proj.weight", {128, 128});
     const Search fine{Search::Kind::multipliers, 0.5f, 1.0f, 0.001f};

@@ -29,7 +29,7 @@ std::string text_of(const KernelRow& r) {
     return test::read_file(path);
 }
 
-TEST(KernelTable, FractionsAreOfThisMachinesRatesAndTheRatioIsBaselineOverTime) {
+TEST(KernelTable, FractionsUseThisMachinesRatesAndTheRatioIsBaselineOverTime) {
     KernelTable table(nullptr, device, rates, none, "nothing");
     table.add(row(false, 25));
     table.add(row(true, 0));
@@ -43,7 +43,7 @@ TEST(KernelTable, FractionsAreOfThisMachinesRatesAndTheRatioIsBaselineOverTime) 
     EXPECT_EQ(table.json()["cublaslt"], "cuBLASLt cannot be opened");
 }
 
-TEST(KernelTable, AWrongKernelHasNoTimeAndATableWithoutRowsIsNotGood) {
+TEST(KernelTable, AWrongKernelHasNoTimeAndAnEmptyTableFails) {
     KernelRow wrong = row(false, 25), unchecked = row(false, 25);
     wrong.check.note("token 0 row 1: 2 instead of 3");
     unchecked.check.compared = 0;

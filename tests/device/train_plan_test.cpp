@@ -42,7 +42,7 @@ std::string sum_of(int64_t micro_batches, int64_t first = 0) {
     return buffers[static_cast<size_t>(plan.result)];
 }
 
-TEST(AccumulationPlan, AddsAsABinaryCounter) {
+TEST(AccumulationPlan, AddsLikeABinaryCounter) {
     EXPECT_EQ(sum_of(1), "0");
     EXPECT_EQ(sum_of(2), "(0+1)");
     EXPECT_EQ(sum_of(3), "((0+1)+2)");
@@ -58,7 +58,7 @@ TEST(AccumulationPlan, HoldsFewBuffers) {
 
 // Adds the runs of ranks as separate plans, then those that are present, as DeviceRanks::add() does: the result is the
 // sum of one process, whatever the number of pieces.
-TEST(PieceRun, SumsOfRanksAreThoseOfOne) {
+TEST(PieceRun, SumsOfRanksEqualThoseOfOneRank) {
     for (const int size : {1, 2, 4, 8, 3})
         for (int64_t pieces = 1; pieces < 40; ++pieces) {
             std::vector<std::string> nodes;
@@ -156,7 +156,7 @@ std::string sum_of_ranks(int64_t pieces, int size, Sharding sharding) {
     return tree(level);
 }
 
-TEST(DealtPieces, AreAddedAsOneRankAddsThem) {
+TEST(DealtPieces, AreAddedInTheOrderOfOneRank) {
     for (const Sharding sharding : {Sharding::states, Sharding::all})
         for (int size = 1; size <= 8; ++size)
             for (int64_t pieces = 1; pieces <= 40; ++pieces) {
@@ -165,7 +165,7 @@ TEST(DealtPieces, AreAddedAsOneRankAddsThem) {
             }
 }
 
-TEST(DealtPieces, AreRefusedWhereSumsAreNoNodes) {
+TEST(DealtPieces, AreRefusedIfTheirSumsAreNotNodesOfTheTree) {
     struct Row {
         int64_t pieces;
         int size;
@@ -211,7 +211,7 @@ TEST(FlatLayout, GivesEveryParameterAPlaceOfItsOwn) {
     }
 }
 
-TEST(FlatLayout, StacksWhatMultipliesAsOne) {
+TEST(FlatLayout, StacksMatricesOfOneProduct) {
     ThreadPool pool(1);
     std::shared_ptr<Parameters> parameters;
     const auto layout = layout_of(*small_checkpoint(), parameters, pool);
@@ -328,7 +328,7 @@ TEST(FlatLayout, PlacesAdaptersByUnit) {
 
 // Each matrix and each section of its norm belongs to one rank, in whole sections; with Sharding::all each rank has a
 // share of every part.
-TEST(FlatShards, ShareOutEveryMatrixOnce) {
+TEST(FlatShards, CoverEveryMatrixOnce) {
     ThreadPool pool(1);
     for (const char* family : {"llama", "qwen3", "qwen3_moe", "nemotron_h"})
         for (const Sharding sharding : {Sharding::states, Sharding::all})
@@ -374,7 +374,7 @@ TEST(FlatShards, ShareOutEveryMatrixOnce) {
 }
 
 // A GPU stores its share and two current blocks, whatever the size of the model.
-TEST(ShardedWeights, TakeAShareAndTwoBlocks) {
+TEST(ShardedWeights, NeedTheMemoryOfAShareAndTwoBlocks) {
     ThreadPool pool(1);
     const auto planned = [&](int layers) {
         Json config = small_llama();
@@ -415,7 +415,7 @@ TEST(FlatShards, NameTheGapsBetweenMatrices) {
     EXPECT_EQ(in_gaps + in_matrices, layout->matrix_elements);
 }
 
-TEST(FlatLayout, NamesWhatHasNoPlace) {
+TEST(FlatLayout, NamesParametersThatAreNotTrained) {
     ThreadPool pool(1);
     Json config = small_llama();
     config["num_hidden_layers"] = 1;
@@ -450,7 +450,7 @@ TEST(DeviceFamilies, AreTrainedOrRefusedByName) {
     }
 }
 
-TEST(DeviceFamilies, VocabulariesAreAsLargeAsTheLossTakes) {
+TEST(DeviceFamilies, VocabulariesAreLimitedByTheLossKernel) {
     for (const int64_t vocab : {425984, 425992}) {
         Json config = tiny("llama");
         config["vocab_size"] = vocab;
@@ -463,7 +463,7 @@ TEST(DeviceFamilies, VocabulariesAreAsLargeAsTheLossTakes) {
     }
 }
 
-TEST(MicroBatch, HasNoMoreTokensThanKernelsTake) {
+TEST(MicroBatch, HasAtMostTheTokensThatKernelsSupport) {
     EXPECT_EQ(*most_rows(32, 0, 1024, 65535), 32);
     EXPECT_EQ(*most_rows(100, 0, 1024, 65535), 50);
     EXPECT_EQ(*most_rows(129, 0, 2048, 65535), 17);
@@ -521,7 +521,7 @@ TrainMemoryPlan plan_of(int64_t rows, Recompute level) {
         .items = {{"parameters", int64_t{10} << 30}, {"activations", rows * (level == Recompute::none ? 8 : 2) << 30}}};
 }
 
-TEST(TrainMemoryPlan, KeepsMostThenTakesMostRows) {
+TEST(TrainMemoryPlan, KeepsTheMostActivationsThenTheMostRows) {
     const auto choose = [](int64_t micro_batch, Recompute level, int64_t gib) {
         return choose_memory_plan(12, micro_batch, level, gib << 30, plan_of);
     };
@@ -535,7 +535,7 @@ TEST(TrainMemoryPlan, KeepsMostThenTakesMostRows) {
     EXPECT_EQ(choose(8, Recompute::automatic, 60)->recompute, Recompute::block);
 }
 
-TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
+TEST(TrainMemoryPlan, ErrorsContainTheSizes) {
     const auto plan = choose_memory_plan(12, 8, Recompute::none, int64_t{40} << 30, plan_of);
     ASSERT_FALSE(plan.ok());
     const std::string message = plan.error().message();
@@ -545,7 +545,7 @@ TEST(TrainMemoryPlan, RefusesWithTheNumbers) {
 }
 
 // Every recipe by name, and with few tokens for each of two GPUs: accepted, or the expected error.
-TEST(DevicePrecision, IsTakenOrRefusedByName) {
+TEST(DevicePrecision, IsAcceptedOrRefusedByName) {
     const std::string few = "has 4095 tokens for each";
     struct Case {
         const char* name;
@@ -569,7 +569,7 @@ TEST(DevicePrecision, IsTakenOrRefusedByName) {
     }
 }
 
-TEST(DeviceOptimizer, TakesWhatSeveralGpusCanDivide) {
+TEST(DeviceOptimizer, RefusesStatesThatSeveralGpusCannotDivide) {
     EXPECT_TRUE(DeviceOptimizer::check({.kind = OptimizerKind::muon, .bf16_states = true}, 1).ok());
     EXPECT_TRUE(DeviceOptimizer::check({.bf16_states = true}, 2).ok());
     EXPECT_EQ(DeviceOptimizer::check({.kind = OptimizerKind::muon}, 2).error().message(),

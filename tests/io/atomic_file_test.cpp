@@ -21,7 +21,7 @@ size_t files_in(const fs::path& folder) {
     return static_cast<size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-TEST(AtomicFile, WritesAndReplacesAndLeavesNothingElse) {
+TEST(AtomicFile, WritesAndReplacesWithoutOtherFiles) {
     test::TempDir dir;
     for (const std::string& text :
          {std::string("first, long"), std::string("2nd"), std::string(), std::string(1 << 20, 'x')}) {
@@ -47,7 +47,7 @@ TEST(AtomicFile, AnErrorNamesThePathAndLeavesNoTemporaryFile) {
     EXPECT_EQ(files_in(dir.path()), 1u);
 }
 
-TEST(AtomicFile, WritersAtOnceLeaveOneWholeFile) {
+TEST(AtomicFile, ConcurrentWritersLeaveOneCompleteFile) {
     test::TempDir dir;
     std::vector<std::thread> threads;
     for (char c : {'a', 'b', 'c', 'd'})
@@ -60,7 +60,7 @@ TEST(AtomicFile, WritersAtOnceLeaveOneWholeFile) {
     EXPECT_EQ(files_in(dir.path()), 1u);
 }
 
-TEST(AtomicFile, WhatKilledWritersLeftIsRemovedAndNothingElse) {
+TEST(AtomicFile, OnlyFilesOfKilledWritersAreRemoved) {
     test::TempDir dir;
     fs::create_directories(dir / "sub");
     for (const char* left : {".a.json.0123456789abcdef.tmp", "sub/.b.ffffffffffffffff.tmp"})
@@ -75,7 +75,7 @@ TEST(AtomicFile, WhatKilledWritersLeftIsRemovedAndNothingElse) {
     remove_abandoned_files(dir / "absent");
 }
 
-TEST(AtomicFile, AWriterRemovesWhatAKilledOneOfTheSameFileLeftButNotWhatALivingOneHas) {
+TEST(AtomicFile, AWriterRemovesFilesOfKilledWritersButNotOfRunningOnes) {
     test::TempDir dir;
     const fs::path left = dir / ".f.0123456789abcdef.tmp", living = dir / ".f.fedcba9876543210.tmp",
                    other = dir / ".g.0123456789abcdef.tmp";

@@ -34,7 +34,7 @@ void write_in_pieces(const FileDescriptor& file, const std::vector<std::byte>& b
     });
 }
 
-TEST(FileDescriptor, EveryByteArrivesReservedOrNot) {
+TEST(FileDescriptor, WritesEveryByteWithAndWithoutReservedSpace) {
     const TempDir dir;
     const auto bytes = pattern(20'000'003);
     for (const bool reserved : {false, true}) {
@@ -59,7 +59,7 @@ TEST(FileDescriptor, EveryByteArrivesReservedOrNot) {
     }
 }
 
-TEST(FileDescriptor, WritesBeyondAReservedFileGrowItAndAMovedOneStillWrites) {
+TEST(FileDescriptor, WritesBeyondReservedSpaceGrowTheFileAlsoAfterAMove) {
     const TempDir dir;
     auto opened = FileDescriptor::open(dir / "f", O_RDWR | O_CREAT | O_TRUNC);
     ASSERT_TRUE(opened.ok());
@@ -74,7 +74,7 @@ TEST(FileDescriptor, WritesBeyondAReservedFileGrowItAndAMovedOneStillWrites) {
 }
 
 // Writing through a map must not increase the memory of the process.
-TEST(FileDescriptor, WritingDoesNotHoldWhatWasWritten) {
+TEST(FileDescriptor, WrittenPagesAreReleased) {
     const auto resident = [] {
         std::ifstream in("/proc/self/status");
         for (std::string line; std::getline(in, line);)

@@ -178,7 +178,7 @@ GgufMetadata sample_metadata(std::vector<std::string_view>& tokens, std::vector<
     return metadata;
 }
 
-TEST(GgufWriter, what_is_written_in_any_order_by_many_threads_reads_back_equal) {
+TEST(GgufWriter, writes_in_any_order_by_many_threads_read_back_equal) {
     TempDir dir;
     std::vector<std::string_view> tokens;
     std::vector<float> scores;
@@ -258,7 +258,7 @@ TEST(GgufMetadata, getters_name_the_key_and_both_types) {
     EXPECT_EQ(*m.string_or("y", "z"), "z");
 }
 
-TEST(GgufWriter, layouts_that_no_reader_would_take_are_refused) {
+TEST(GgufWriter, unreadable_layouts_are_refused) {
     const auto refuse = [](GgufTensorSpec spec) { return !GgufLayout::make({}, {std::move(spec)}).ok(); };
     EXPECT_TRUE(refuse({"", GgmlType::f32, {1}}));
     EXPECT_TRUE(refuse({std::string(64, 'n'), GgmlType::f32, {1}}));
@@ -288,7 +288,7 @@ TEST(GgufWriter, an_alignment_key_moves_the_data) {
     EXPECT_EQ(file->alignment(), 256u);
 }
 
-TEST(GgufWriter, reopen_takes_only_the_same_layout_and_writes_stay_inside_their_tensor) {
+TEST(GgufWriter, reopen_accepts_only_the_same_layout_and_writes_stay_inside_their_tensor) {
     TempDir dir;
     const auto layout = GgufLayout::make({}, {{"a", GgmlType::f32, {4}}, {"b", GgmlType::f32, {4}}});
     const auto other = GgufLayout::make({}, {{"a", GgmlType::f32, {4}}, {"c", GgmlType::f32, {4}}});
@@ -322,7 +322,7 @@ TEST(Gguf, errors_of_a_file_start_with_its_path) {
     EXPECT_TRUE(file.error().message().starts_with((dir / "bad.gguf").string()));
 }
 
-TEST(Gguf, the_golden_file_has_every_tensor_in_place) {
+TEST(Gguf, the_golden_file_has_every_tensor_at_its_offset) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto file = GgufFile::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(file.ok()) << file.error().message();

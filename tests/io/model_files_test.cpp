@@ -51,7 +51,7 @@ std::string names(const ModelFiles& model) {
     return all;
 }
 
-TEST(ModelFiles, ReadsOneFileAndIgnoresOthersBesideIt) {
+TEST(ModelFiles, ReadsOneFileAndIgnoresOthersInTheFolder) {
     TempDir dir;
     write_file(dir / "model.safetensors", shard({"b", "a"}));
     write_file(dir / "consolidated.safetensors", shard({"a"}));
@@ -80,7 +80,7 @@ TEST(ModelFiles, ReadsShardsByIndexInTheOrderOfTheirNames) {
     EXPECT_EQ(&model->shard(1).tensors()[0], model->find("c")->record);
 }
 
-TEST(ModelFiles, TakesEverySafetensorsFileWhereThereIsNeither) {
+TEST(ModelFiles, ReadsEverySafetensorsFileWithoutModelFileAndIndex) {
     TempDir dir;
     write_file(dir / "y.safetensors", shard({"a"}));
     write_file(dir / "x.safetensors", shard({"b"}));
@@ -90,7 +90,7 @@ TEST(ModelFiles, TakesEverySafetensorsFileWhereThereIsNeither) {
     EXPECT_EQ(names(*model), "0:b 1:a ");
 }
 
-TEST(ModelFiles, FollowsLinksAsADownloadCacheLaysThemOut) {
+TEST(ModelFiles, FollowsLinksOfADownloadCache) {
     TempDir dir;
     fs::create_directories(dir / "blobs");
     fs::create_directories(dir / "snapshot");
@@ -160,7 +160,7 @@ TEST(ModelFiles, RefusesAnIndexThatPointsOutOfTheFolder) {
     EXPECT_THAT(file_refusal(dir / "model"), HasSubstr("'../out.safetensors' is not a plain path inside the folder"));
 }
 
-TEST(ModelFiles, RefusesBothASingleFileAndAnIndexOfOthers) {
+TEST(ModelFiles, RefusesASingleFileTogetherWithAnIndexOfOtherFiles) {
     TempDir dir;
     write_file(dir / "model.safetensors", shard({"a"}));
     write_file(dir / "model-1.safetensors", shard({"a"}));

@@ -124,7 +124,7 @@ TEST(Safetensors, SurvivesEverySingleByteChange) {
     }
 }
 
-TEST(Safetensors, RefusesHeaderLengthsThatLie) {
+TEST(Safetensors, RefusesWrongHeaderLengths) {
     for (const uint64_t length : {uint64_t{0}, uint64_t{1}, uint64_t{3}, uint64_t{100'000'000}, uint64_t{100'000'001},
                                   uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - 7}) {
         std::string file = craft("{}");
@@ -257,7 +257,7 @@ TEST(Safetensors, RefusesNamesThatAreNotUtf8) {
                     HasSubstr("invalid JSON"));
 }
 
-TEST(Safetensors, ErrorMessagesStayOneShortLineWhateverTheName) {
+TEST(Safetensors, ErrorMessagesStayOneShortLineForEveryName) {
     const std::string name = "x\\n\\u001b[2J\\u0000" + std::string(5000, 'y');
     const std::string message =
         refusal(fmt::format(R"({{"{}":{{"dtype":"F4","shape":[0],"data_offsets":[0,0]}}}})", name));

@@ -51,7 +51,7 @@ std::vector<TensorSpec> varied_tensors() {
     return tensors;
 }
 
-TEST(SafetensorsLayout, HeaderIsWhatTheReferenceLibraryWrites) {
+TEST(SafetensorsLayout, HeaderEqualsThatOfTheReferenceLibrary) {
     // Recorded from safetensors 0.8.0 (tests/oracles compares whole files with it).
     const auto json = [](const SafetensorsLayout& layout) { return layout.header().substr(8); };
     EXPECT_EQ(json(layout_of({}, {})), "{}      ");
@@ -124,7 +124,7 @@ TEST(SafetensorsLayout, ReaderAgreesWithAnyLayout) {
     }
 }
 
-TEST(SafetensorsLayout, RefusesWhatCannotBeAFile) {
+TEST(SafetensorsLayout, RefusesInvalidLayouts) {
     EXPECT_THAT(layout_error({{"a", DType::u8, {1}}, {"b", DType::u8, {1}}, {"a", DType::f32, {2}}}),
                 HasSubstr("duplicate tensor name 'a'"));
     EXPECT_THAT(layout_error({{"__metadata__", DType::u8, {1}}}), HasSubstr("__metadata__"));
@@ -214,7 +214,7 @@ TEST(SafetensorsWriter, RefusesWritesOutsideATensor) {
     EXPECT_TRUE(writer->write(0, 4, {}).ok()) << "nothing, at the very end";
 }
 
-TEST(SafetensorsWriter, ResumesWhatItBeganAndReadsItBack) {
+TEST(SafetensorsWriter, ResumesItsOwnFileAndReadsItBack) {
     test::TempDir dir;
     const auto path = dir / "w.safetensors";
     const SafetensorsLayout layout = layout_of({{"a", DType::u8, {4}}, {"b", DType::u8, {4}}});
@@ -251,7 +251,7 @@ TEST(SafetensorsWriter, DoesNotResumeIntoAnotherFile) {
     EXPECT_THAT(SafetensorsFileWriter::reopen(path, layout).error().message(), HasSubstr("other tensors"));
 }
 
-TEST(SafetensorsWriter, ReplacesALongerOldFileWhole) {
+TEST(SafetensorsWriter, ReplacesALongerOldFileCompletely) {
     test::TempDir dir;
     const auto path = dir / "w.safetensors";
     test::write_file(path, std::string(10'000, 'x'));

@@ -72,7 +72,7 @@ TEST(Schema, ReadsEveryKey) {
     EXPECT_FALSE(read("look: {limit: null}")->limit.has_value());
 }
 
-TEST(Schema, SaysFileLineAndKey) {
+TEST(Schema, ErrorsNameFileLineAndKey) {
     EXPECT_EQ(error_of("seed: 1\nstep: 2\n"),
               "c.yaml:2: the config has no key 'step'; it has: folder, steps, seed, look, part; did you mean 'steps'?");
     EXPECT_EQ(error_of("colour: red\n"),
@@ -92,7 +92,7 @@ TEST(Schema, SaysFileLineAndKey) {
     EXPECT_EQ(error_of("- a\n"), "c.yaml: a config must be one mapping");
 }
 
-TEST(Schema, OverridesTakeThePlaceOfTheFile) {
+TEST(Schema, OverridesReplaceValuesOfTheFile) {
     const auto c = read("part: 0.25\nsteps: 3\n", {{"steps", "4", "--steps"},
                                                    {"part.fast", "true", "--set"},
                                                    {"folder", "\"a: b\"", "--output"},
@@ -115,7 +115,7 @@ TEST(Schema, OverridesTakeThePlaceOfTheFile) {
     EXPECT_EQ(key_override("steps", "--set").error().message(), "--set: 'steps' is not KEY=VALUE");
 }
 
-TEST(Schema, IdentityIsOfValues) {
+TEST(Schema, IdentityDependsOnValuesOnly) {
     const Schema<Outer> schema = outer_schema();
     const auto identity = [&](std::string_view yaml) {
         const auto c = read(yaml);
@@ -135,7 +135,7 @@ TEST(Schema, IdentityIsOfValues) {
 }
 
 // Values that any version stored: scalars as texts, nulls and empty texts for absent ones.
-TEST(Schema, ReadsWhatARunStored) {
+TEST(Schema, ReadsTheStoredConfigOfARun) {
     const Schema<Outer> schema = outer_schema();
     for (const char* stored :
          {R"({"folder": "x", "seed": "7", "part": {"rate": "2.5e-1", "fast": "no"}, "look": {"limit": null}})",

@@ -39,7 +39,7 @@ TEST(Sharding, AShardMayBeExactlyFull) {
     EXPECT_THAT(plan_of({10, 10}, 10).file_of, ElementsAre(0, 1));
 }
 
-TEST(Sharding, ATensorOverTheLimitGetsItsOwnFileAndLeavesTheOpenOneOpen) {
+TEST(Sharding, ATensorOverTheLimitGetsItsOwnFileWithoutClosingTheCurrentOne) {
     EXPECT_THAT(plan_of({3, 11, 3}, 10).file_of, ElementsAre(1, 0, 1));
     EXPECT_THAT(plan_of({11, 12}, 10).file_of, ElementsAre(0, 1));
 }
@@ -53,7 +53,7 @@ TEST(Sharding, OneFileHasThePlainNameAndNeedsNoIndex) {
     EXPECT_TRUE(plan_of({}, 10).files.empty());
 }
 
-TEST(Sharding, RefusesNonsenseSizes) {
+TEST(Sharding, RefusesInvalidSizes) {
     EXPECT_FALSE(plan_shards(items_of({1}), 0).ok());
     EXPECT_FALSE(plan_shards(items_of({1}), -1).ok());
     EXPECT_THAT(plan_shards(items_of({-1}), 5).error().message(), HasSubstr("'t000'"));
@@ -61,7 +61,7 @@ TEST(Sharding, RefusesNonsenseSizes) {
     EXPECT_TRUE(plan_shards(items_of({INT64_MAX}), INT64_MAX).ok());
 }
 
-TEST(Sharding, NeverFillsAFilePastTheLimitAndNeverLeavesRoomUnused) {
+TEST(Sharding, FillsFilesUpToTheLimit) {
     std::mt19937 random(1);
     for (int round = 0; round < 200; ++round) {
         std::vector<int64_t> sizes(random() % 40);
@@ -94,7 +94,7 @@ TEST(Sharding, NeverFillsAFilePastTheLimitAndNeverLeavesRoomUnused) {
     }
 }
 
-TEST(ShardIndex, IsWrittenAsTransformersWritesIt) {
+TEST(ShardIndex, EqualsThatOfTransformers) {
     const std::vector<ShardItem> items{{"z", 6}, {"A", 6}, {"a\xc3\xa9", 2}};
     const auto plan = plan_shards(items, 10);
     ASSERT_TRUE(plan.ok());
@@ -144,7 +144,7 @@ TEST(ShardIndex, RefusesPathsThatLeaveTheFolderOrAreNotPlain) {
     }
 }
 
-TEST(ShardIndex, RefusesWhatIsNotAnIndex) {
+TEST(ShardIndex, RefusesOtherDocuments) {
     for (const char* text :
          {"", "{}", "[]", "1", "null", "{", R"({"weight_map":[]})", R"({"weight_map":null})", R"({"weight_map":"m"})",
           R"({"weight_map":{"t":1}})", R"({"weight_map":{"t":{"weight_map":{}}}})", R"({"weight_map":{"t":["m"]}})",

@@ -199,7 +199,7 @@ const Case cases[] = {
 
 class ErrorKinds : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ErrorKinds, OfABadInput) {
+TEST_P(ErrorKinds, BadInputHasItsKinds) {
     Bed bed;
     const Error error = GetParam().run(bed);
     EXPECT_EQ(error_kind_name(error.kind()), error_kind_name(GetParam().kind)) << error.message();
@@ -210,7 +210,7 @@ TEST_P(ErrorKinds, OfABadInput) {
 INSTANTIATE_TEST_SUITE_P(Table, ErrorKinds, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(AsJob, AFileThatShrinksFailsItsJobAndNoLaterOne) {
+TEST(AsJob, AFileThatShrinksFailsOnlyTheJobThatReadsIt) {
     Bed bed;
     write_file(bed.dir / "shrinks", std::string(100'000, 'x'));
     const auto shrinks = [&]() -> Status {

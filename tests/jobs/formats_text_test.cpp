@@ -34,7 +34,7 @@ TEST(FormatsText, ShowsTheBitsOfANumber) {
         << numbers_text(numbers);
 }
 
-TEST(FormatsText, WalksThroughABlock) {
+TEST(FormatsText, ShowsEveryStepOfABlock) {
     const float numbers[] = {0.1f, -3.0f, 1.5f};
     const auto text = quantized_text("nvfp4", numbers, Arithmetic::reciprocal);
     ASSERT_TRUE(text.ok());
@@ -42,7 +42,7 @@ TEST(FormatsText, WalksThroughABlock) {
     EXPECT_NE(text->find("-6    0xF             -3            +0"), std::string::npos) << *text;
 }
 
-TEST(FormatsText, RefusesWhatHasNoScale) {
+TEST(FormatsText, RefusesValuesWithoutAScale) {
     const float infinite[] = {INFINITY};
     EXPECT_FALSE(quantized_text("nvfp4", infinite, Arithmetic::reciprocal).ok());
     const std::vector<float> many(17, 1.0f);
@@ -51,7 +51,7 @@ TEST(FormatsText, RefusesWhatHasNoScale) {
     EXPECT_FALSE(format_text("fp3").ok());
 }
 
-TEST(FormatsText, FloatsSayTheirBiasAndFormula) {
+TEST(FormatsText, FloatsShowTheirBiasAndFormula) {
     EXPECT_NE(format_text("e4m3")->find("bias 7"), std::string::npos);
     EXPECT_NE(format_text("e4m3")->find("2^(e - 7) * (1 + m/8)"), std::string::npos) << *format_text("e4m3");
     EXPECT_NE(format_text("e4m3")->find("0.001953"), std::string::npos);
@@ -86,7 +86,7 @@ TEST(FormatsText, ABlockIsPartOfATensor) {
     EXPECT_FALSE(quantized_text("e4m3", numbers, Arithmetic::reciprocal, 8.0f).ok());
 }
 
-TEST(FormatsText, FourOverSixChoosesWhatLosesLess) {
+TEST(FormatsText, FourOverSixChoosesTheSmallerLoss) {
     // With its largest number mapped to the element 4, the first block is exact; with it mapped to 6, the second is.
     const float numbers[] = {4.0f, 3.0f, 2.0f, -4.0f};
     EXPECT_NE(quantized_text("nvfp4", numbers, Arithmetic::true_division)->find("chosen: four"), std::string::npos);
@@ -95,7 +95,7 @@ TEST(FormatsText, FourOverSixChoosesWhatLosesLess) {
 }
 
 // JSON contains the same as the text: every format of the overview, every value, every step.
-TEST(FormatsJson, HoldsWhatTheTextHolds) {
+TEST(FormatsJson, ContainsTheValuesOfTheText) {
     const Json overview = overview_json();
     EXPECT_EQ(overview["elements"].size() + overview["blocks"].size(), 17u);
     for (const char* kind : {"elements", "blocks"})

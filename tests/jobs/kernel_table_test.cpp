@@ -19,7 +19,7 @@ LayerKernels mlp(int layer, const std::string& kernel) {
 
 }  // namespace
 
-TEST(InspectKernels, RunsOfEqualLayersAreOneSectionInWhateverOrderTheyCome) {
+TEST(InspectKernels, EqualLayersAreOneSectionInAnyOrder) {
     KernelTable table{.device = "GPU", .tokens = 1};
     for (const int layer : {0, 3, 2, 1, 5}) table.layers.push_back(mlp(layer, layer == 2 ? "other" : "w4a16_token"));
     table.layers.push_back({.prefix = "lm_head",

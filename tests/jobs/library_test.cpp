@@ -288,7 +288,7 @@ TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
 
 // A job leaves no state in the process: the bytes are the same alone, after an error, after a stop, and next to other
 // jobs.
-TEST(Jobs, RunOneAfterTheOtherAndAtTheSameTime) {
+TEST(Jobs, RunInSequenceAndConcurrently) {
     Bed bed;
     value(quantize(bed.calibrated("alone"), {}));
     const std::string alone = content_of(bed.at("alone"));

@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{"nemotron_h", R"({"mamba_dt_limit": [0.1, Infinity]})", {"time_step_limit", "mamba_dt_limit"}}));
 
 // transformers 5 writes kinds of layers under new names and infinity as an object.
-TEST(ConfigSpelling, OlderKindsOfLayersAndTaggedNumbersAreTheNewOnes) {
+TEST(ConfigSpelling, OlderLayerKindsAndTaggedNumbersEqualTheNewOnes) {
     Json config = sample("nemotron_h", 5);
     config["layers_block_type"] = {"mamba", "moe", "attention", "mlp"};
     const auto canonical = canonical_config(config);
@@ -176,7 +176,7 @@ TEST(ConfigSpelling, OlderKindsOfLayersAndTaggedNumbersAreTheNewOnes) {
     EXPECT_FALSE(canonical_config(config).ok());
 }
 
-TEST(ConfigSpelling, RopeParametersCountMoreThanStaleNumbersOfTheTopLevel) {
+TEST(ConfigSpelling, RopeParametersOverrideStaleTopLevelNumbers) {
     for (const char* family : {"llama", "gemma3_text"}) {
         Json config = sample(family, 5);
         const auto before = canonical_config(config);
@@ -188,7 +188,7 @@ TEST(ConfigSpelling, RopeParametersCountMoreThanStaleNumbersOfTheTopLevel) {
     }
 }
 
-TEST(ConfigSpelling, AFamilyWithoutAnEngineSaysWhatWorksAndWhatIsMissing) {
+TEST(ConfigSpelling, AnUnsupportedFamilyNamesWorkingCommandsAndMissingParts) {
     const auto model = model_config({{"model_type", "deepseek_v4"}});
     ASSERT_FALSE(model.ok());
     for (const char* part : {"'deepseek_v4' is not supported", "hyper-connections", "quantize with --weights-only",

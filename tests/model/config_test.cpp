@@ -84,7 +84,7 @@ TEST(ModelConfig, TheNumberOfExpertsIsBounded) {
     EXPECT_GE(tried, 3);
 }
 
-TEST(ModelConfig, RopeInBothSpellings) {
+TEST(ModelConfig, RopeIsReadInBothSpellings) {
     const Json llama3{{"rope_type", "llama3"},
                       {"factor", 8.0},
                       {"low_freq_factor", 1.0},
@@ -135,7 +135,7 @@ TEST(ModelConfig, YarnFrequenciesEqualTransformers) {
     }
 }
 
-TEST(ModelConfig, SlidingWindows) {
+TEST(ModelConfig, SlidingWindowsFollowTheLayerTypes) {
     Json mistral = small_llama();
     mistral["model_type"] = "mistral";
     mistral["sliding_window"] = 128;
@@ -160,7 +160,7 @@ TEST(ModelConfig, SlidingWindows) {
     EXPECT_EQ(attention(*model, 1).window, 64);
 }
 
-TEST(ModelConfig, Gemma3AloneAndInsideAMultimodalModel) {
+TEST(ModelConfig, Gemma3IsReadAloneAndInsideAMultimodalModel) {
     Json text{{"model_type", "gemma3_text"},
               {"hidden_size", 2560},
               {"intermediate_size", 10240},
@@ -240,7 +240,7 @@ TEST(ModelConfig, AnyValueOfAnyFieldIsAModelOrAnError) {
     EXPECT_GT(errors, 1000);
 }
 
-TEST(ModelConfig, NemotronLayersInBothSpellings) {
+TEST(ModelConfig, NemotronLayersAreReadInBothSpellings) {
     const std::filesystem::path root = test_data("golden/models/nemotron_h");
     auto config = read_config(root / "config.json");
     ASSERT_TRUE(config.ok());

@@ -141,7 +141,7 @@ TEST_P(Families, TheDescriptionListsTheTensors) {
 }
 
 // Each parameter is moved along its gradient; the loss must change by the gradient's norm times the distance.
-TEST_P(Families, GradientsAreSlopesOfTheLoss) {
+TEST_P(Families, GradientsEqualDifferencesOfTheLoss) {
     ThreadPool pool(2);
     const auto checkpoint = open_checkpoint(folder());
     const auto config = model_config(*checkpoint);
@@ -196,7 +196,7 @@ TEST_P(Families, GradientsAreSlopesOfTheLoss) {
 }
 
 // Mistral 3 is the name of two text models inside a multimodal one; the inner model_type distinguishes them.
-TEST(MultimodalFamilies, TheTextPartSaysWhichFamilyItIs) {
+TEST(MultimodalFamilies, TheTextConfigDeterminesTheFamily) {
     const auto text = open_checkpoint(family_root() / "ministral3")->config();
     const Json config{{"model_type", "mistral3"}, {"text_config", text}, {"vision_config", Json::object()}};
     const auto inner = model_config(config), alone = model_config(text);

@@ -140,7 +140,7 @@ private:
 };
 
 // Gradients do not depend on threads, batches, or which blocks keep their inputs.
-TEST(Backward, PartitionsDoNotShow) {
+TEST(Backward, PartitionsDoNotChangeBits) {
     const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"qwen3_moe", "nemotron_h", "deepseek_v3"}) {
         const auto texts = golden_texts(root / name / "expect.safetensors");

@@ -81,7 +81,7 @@ TEST_P(Invariance, ChunksAndDecodeGiveTheBitsOfTheWholeText) {
     EXPECT_EQ(kv->free_pages(), kv->pages()) << "a sequence did not give its pages back";
 }
 
-TEST_P(Invariance, CompanyDoesNotShow) {
+TEST_P(Invariance, OtherSequencesOfTheBatchDoNotChangeBits) {
     ThreadPool pool(2);
     const Model model = load(path(), options(), pool);
     const int64_t vocab = model.config().vocab;
@@ -110,7 +110,7 @@ TEST_P(Invariance, CompanyDoesNotShow) {
     }
 }
 
-TEST_P(Invariance, ThreadsAndInstructionSetsDoNotShow) {
+TEST_P(Invariance, ThreadsAndInstructionSetsDoNotChangeBits) {
     std::vector<float> expected;
     for (const int threads : {1, 2, 3}) {
         ThreadPool pool(threads);
@@ -126,7 +126,7 @@ TEST_P(Invariance, ThreadsAndInstructionSetsDoNotShow) {
     }
 }
 
-TEST_P(Invariance, AForkContinuesAsItsOriginal) {
+TEST_P(Invariance, AForkContinuesLikeItsOriginal) {
     ThreadPool pool(2);
     const Model model = load(path(), options(), pool);
     const int64_t vocab = model.config().vocab;

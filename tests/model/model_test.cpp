@@ -12,7 +12,7 @@ std::string load_error(const std::shared_ptr<MemoryCheckpoint>& checkpoint, cons
     return model.ok() ? "" : model.error().message();
 }
 
-TEST(LoadModel, DisagreementOfConfigAndTensorsIsAnErrorThatNamesTheTensor) {
+TEST(LoadModel, AMismatchOfConfigAndTensorsIsAnErrorThatNamesTheTensor) {
     auto c = small_checkpoint();
     c->remove("model.layers.1.mlp.up_proj.weight");
     EXPECT_EQ(load_error(c),
@@ -42,7 +42,7 @@ TEST(LoadModel, DisagreementOfConfigAndTensorsIsAnErrorThatNamesTheTensor) {
     EXPECT_NE(load_error(c, options).find("'mmx'"), std::string::npos);
 }
 
-TEST(LoadModel, BlocksOneByOneComputeWhatTheModelComputes) {
+TEST(LoadModel, BlocksOneByOneGiveTheBitsOfTheModel) {
     const auto c = small_checkpoint();
     ThreadPool pool(2);
     const auto model = Model::load(c, {}, pool);
@@ -96,7 +96,7 @@ TEST(Observers, SeeEveryLinearByName) {
     EXPECT_EQ(names.seen.back(), "lm_head 1x32");
 }
 
-TEST(Forward, NotANumberIsNamedByLayerOperatorAndToken) {
+TEST(Forward, NanIsReportedWithLayerOperatorAndToken) {
     auto c = small_checkpoint();
     c->set("model.embed_tokens.weight", 9 * 32 + 1, NAN);
     ThreadPool pool(1);

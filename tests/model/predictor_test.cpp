@@ -154,7 +154,7 @@ TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
     }
 }
 
-TEST(Predictor, IsInConfigJson) {
+TEST(Predictor, IsDeclaredInConfigJson) {
     const auto deepseek = model_config(predicting_deepseek());
     ASSERT_TRUE(deepseek.ok() && deepseek->prediction);
     EXPECT_EQ(deepseek->blocks.size(), 4u);
@@ -205,7 +205,7 @@ TEST(Predictor, IsInConfigJson) {
     EXPECT_NE(wrong.error().message().find("mtp_layers_block_type"), std::string::npos);
 }
 
-TEST(Predictor, IsLoadedWhereItIsAskedForAlone) {
+TEST(Predictor, IsLoadedOnlyOnRequest) {
     ThreadPool threads(2);
     for (const Json& config : {predicting_deepseek(), predicting_nemotron(), predicting_qwen3_5()}) {
         auto checkpoint = made_up_model(config);

@@ -102,7 +102,7 @@ TEST(RandomCheckpoint, AHybridNeedsTheKeysOfItsOwnLayers) {
     }
 }
 
-TEST(RandomCheckpoint, WhatIsUnknownIsAnError) {
+TEST(RandomCheckpoint, UnknownShapesAndFormatsAreErrors) {
     const auto shape = random_checkpoint(RandomModel{.shape = "gpt-5"});
     ASSERT_FALSE(shape.ok());
     const auto format = random_checkpoint({.shape = "llama-8b", .format = "int3"});

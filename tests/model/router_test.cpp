@@ -66,7 +66,7 @@ std::vector<MoeConfig> configs() {
     return all;
 }
 
-TEST(Router, ChoosesAsDefined) {
+TEST(Router, ChoosesByTheDefinition) {
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
     for (const MoeConfig& c : configs()) {
@@ -94,7 +94,7 @@ TEST(Router, TiesGoToTheLowerIndex) {
 }
 
 // With NaN scores the chosen experts still exist; the next block reports the NaNs.
-TEST(Router, NanChoosesValidExperts) {
+TEST(Router, NanLogitsChooseValidExperts) {
     for (const MoeConfig& c : configs()) {
         std::vector<float> logits(c.experts, std::numeric_limits<float>::quiet_NaN()), weights(c.top_k);
         std::vector<int32_t> experts(c.top_k);
@@ -106,7 +106,7 @@ TEST(Router, NanChoosesValidExperts) {
     }
 }
 
-TEST(Router, CountsThatDoNotFitAreErrors) {
+TEST(Router, InvalidCountsAreErrors) {
     MoeConfig c = config(MoeConfig::Router::sigmoid, 6, true);
     c.top_k = 13;  // 3 groups of 4 are kept
     EXPECT_FALSE(check(c).ok());
@@ -118,7 +118,7 @@ TEST(Router, CountsThatDoNotFitAreErrors) {
     EXPECT_FALSE(check(c).ok());
 }
 
-TEST(Router, GradientIsThatOfTheWeights) {
+TEST(Router, GradientEqualsThatOfTheRoutingWeights) {
     std::mt19937 rng(2);
     std::normal_distribution<float> normal;
     for (const MoeConfig& c : configs()) {

@@ -50,7 +50,7 @@ std::unique_ptr<KvPool> counting_pool(std::vector<StateLayout> layouts, int64_t 
 // Two blocks with pages of 100 and 200 bytes, and one with 10 state values.
 const std::vector<StateLayout> layouts{{.page_bytes = 100}, {.floats = 10}, {.page_bytes = 200}};
 
-TEST(KvPool, PagesAreOfTheLargestBlockAndStatesFollowThem) {
+TEST(KvPool, PagesHaveTheSizeOfTheLargestBlockAndStatesFollow) {
     Calls calls;
     const auto pool = counting_pool(layouts, 65, 3, calls);
     EXPECT_EQ(pool->page_bytes(), 256);
@@ -66,7 +66,7 @@ TEST(KvPool, PagesAreOfTheLargestBlockAndStatesFollowThem) {
     EXPECT_EQ(reinterpret_cast<std::byte*>(s.state(1)) - pool->base(), 4 * 256);
 }
 
-TEST(KvPool, StatesBeginAsZerosAlsoWhenTheyAreUsedAgain) {
+TEST(KvPool, StatesBeginAsZerosAlsoAfterReuse) {
     Calls calls;
     const auto pool = counting_pool(layouts, 64, 1, calls);
     for (int round = 0; round < 2; ++round) {
@@ -112,7 +112,7 @@ TEST(KvPool, AForkCopiesStatesAndTheLastPageOfEachBlock) {
     EXPECT_NE(moved.state(1), a.state(1));
 }
 
-TEST(KvPool, MemoryThatIsRefusedIsAnError) {
+TEST(KvPool, AFailedAllocationIsAnError) {
     const auto pool = KvPool::create(layouts, 64, 1, [](int64_t bytes) -> Result<std::unique_ptr<StateMemory>> {
         return fail("no {} bytes", bytes);
     });

@@ -77,7 +77,7 @@ Folds random_folds(const Checkpoint& source, const Plan& plan, const ModelConfig
 
 class AwqFolds : public testing::TestWithParam<std::string> {};
 
-TEST_P(AwqFolds, PowersOfTwoDoNotMoveABit) {
+TEST_P(AwqFolds, PowersOfTwoDoNotChangeABit) {
     const auto path = model_path(GetParam());
     ThreadPool pool(2);
     const auto source = open_checkpoint(path);
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Models, AwqFolds,
                                          "nemotron_h"));
 
 // A good model is changed so that its inputs are badly scaled; AWQ must lose less on it than scales of maxima.
-TEST(AwqSearch, UndoesLoudChannels) {
+TEST(AwqSearch, ScalesDownLargeChannels) {
     ThreadPool pool(2);
     const auto source = open_checkpoint(test_data("chat"));
     const ModelConfig config = *model_config(*source);
@@ -136,7 +136,7 @@ TEST(AwqSearch, UndoesLoudChannels) {
     EXPECT_LT(error_of(*awq), 0.5 * error_of(*bad));
 }
 
-TEST(AwqGroups, WhatCannotBeScaledIsListed) {
+TEST(AwqGroups, UnscalableLinearsAreListed) {
     const auto path = model_path("nemotron_h");
     const auto source = open_checkpoint(path);
     const auto groups = awq_groups(plan_for(*source, awq_recipe), *model_config(*source), source->tensors());

@@ -38,7 +38,7 @@ struct Case {
     }
 };
 
-TEST(AwqLite, AProtectedLoudChannelLowersTheErrorOfTheOutput) {
+TEST(AwqLite, ScalingALargeChannelLowersTheErrorOfTheOutput) {
     for (bool quantized : {false, true}) {
         const auto found = Case(30).run(quantized);
         ASSERT_TRUE(found.ok()) << found.error().message();
@@ -78,7 +78,7 @@ TEST(AwqLite, ScalesFollowTheFormula) {
 }
 
 // A weight in two parts that share the input; half of the columns are tied in pairs, and scales are powers of two.
-TEST(AwqLite, TiesAndPowersOfTwoAndParts) {
+TEST(AwqLite, TiesPowersOfTwoAndSeveralPartsFollowTheDefinition) {
     const Case c(8);
     std::vector<int32_t> classes;
     for (int32_t i = 0; i < k; ++i) classes.push_back(i < k / 2 ? i / 2 : i);
@@ -96,14 +96,14 @@ TEST(AwqLite, TiesAndPowersOfTwoAndParts) {
     }
 }
 
-TEST(AwqLite, ThreadsDoNotShow) {
+TEST(AwqLite, ThreadsDoNotChangeBits) {
     const Case c(8);
     const auto one = c.run(true, 1), three = c.run(true, 3);
     EXPECT_EQ(one->loss, three->loss);
     EXPECT_EQ(one->scale, three->scale);
 }
 
-TEST(AwqLite, InputsThatAreZeroAreAnErrorThatSaysSo) {
+TEST(AwqLite, ZeroInputsAreAnError) {
     Case c(1);
     std::fill(c.mean.begin(), c.mean.end(), 0.0f);
     const auto found = c.run();

@@ -56,7 +56,7 @@ protected:
     std::vector<std::vector<int32_t>> texts_;
 };
 
-TEST_F(CalibrateTest, SolutionsDependOnTheTextAndNotOnThreadsOrBatchesOrMemory) {
+TEST_F(CalibrateTest, SolutionsDependOnTheTextOnly) {
     const Plan best = plan("w4a16_nvfp4_nibble_best");
     Calibration one = run(best, 1, {.gradient_tokens = 150});
     const std::vector<QuantMatrix> want = solutions(best, one);
@@ -70,7 +70,7 @@ TEST_F(CalibrateTest, SolutionsDependOnTheTextAndNotOnThreadsOrBatchesOrMemory) 
     EXPECT_NE(one.statistics->identity(), fewer.statistics->identity());
 }
 
-TEST_F(CalibrateTest, RangesOfTheGradientsPassAreThoseOfAForwardPassButForItsCodes) {
+TEST_F(CalibrateTest, RangesOfTheGradientPassEqualThoseOfAForwardPass) {
     Calibration exact = run(plan("nvfp4"), 1, {}), bytes = run(plan("nvfp4_nibble_best"), 1, {.gradient_tokens = 150});
     ASSERT_EQ(exact.inputs.size(), 14u);
     for (const auto& [module, range] : exact.inputs) {

@@ -104,7 +104,7 @@ private:
     std::string why_;
 };
 
-TEST(JobOnDisk, AFullDiskEndsTheJobAndAResumeFinishesIt) {
+TEST(JobOnDisk, AFullDiskStopsTheJobAndResumeFinishesIt) {
     TempDir dir;
     const TinyDisk disk(dir / "disk", "16m");
     if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small file system: " << disk.why();

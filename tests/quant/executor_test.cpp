@@ -94,7 +94,7 @@ TEST(Executor, RunsEveryTaskOfEveryStageWithAtMostOneUnitPerThreadInFlight) {
     }
 }
 
-TEST(Executor, ReturnsTheErrorOfTheLowestUnitAndFinishesThoseBeforeIt) {
+TEST(Executor, ReturnsTheErrorOfTheFirstUnitAndFinishesEarlierUnits) {
     for (int repeat = 0; repeat < 50; ++repeat) {
         ThreadPool pool(1 + repeat % 7);
         Work::Shared shared;
@@ -144,7 +144,7 @@ TEST(Executor, StopsBetweenTasks) {
     }
 }
 
-TEST(Executor, NothingToDoIsDone) {
+TEST(Executor, AnEmptyJobSucceeds) {
     ThreadPool pool(3);
     const auto end = run_units(
         pool, 0, [](int64_t) { return std::unique_ptr<UnitWork>(); }, never);
@@ -169,7 +169,7 @@ private:
     bool in_stage_;
 };
 
-TEST(Executor, WhatAUnitThrowsIsItsErrorAndNobodyWaitsForEver) {
+TEST(Executor, AnExceptionOfAUnitIsItsErrorWithoutADeadlock) {
     for (int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
         const auto run = [&](auto start) { return run_units(pool, 20, start, [] { return false; }); };

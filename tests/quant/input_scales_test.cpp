@@ -28,7 +28,7 @@ Plan attention_plan(ActivationFormat activation, KvFormat kv = KvFormat::none) {
 
 ScaleTable table(std::map<std::string, float, std::less<>> values) { return {"table", std::move(values)}; }
 
-TEST(InputScales, AreTakenToTheBit) {
+TEST(InputScales, AreReadExactly) {
     const float odd = std::bit_cast<float>(0x3b1ddb5fu);
     TempDir dir;
     Json json = Json::object();
@@ -44,7 +44,7 @@ TEST(InputScales, AreTakenToTheBit) {
     EXPECT_TRUE(scales->warnings.empty());
 }
 
-TEST(InputScales, MissingOnesAreNamedWithWhatToDo) {
+TEST(InputScales, MissingOnesAreNamedWithTheNextStep) {
     const auto none = resolve_activation_scales(attention_plan(ActivationFormat::fp8), nullptr);
     ASSERT_FALSE(none.ok());
     EXPECT_EQ(none.error().message(),
@@ -61,7 +61,7 @@ TEST(InputScales, MissingOnesAreNamedWithWhatToDo) {
         one.error().message().starts_with("table lacks 1 activation scale (l.0.self_attn.o_proj.input_scale);"));
 }
 
-TEST(InputScales, NothingIsNeededWhereNothingIsStored) {
+TEST(InputScales, FormatsWithoutStoredScalesNeedNone) {
     for (const auto activation : {ActivationFormat::none, ActivationFormat::fp8_token, ActivationFormat::mxfp8})
         EXPECT_TRUE(resolve_activation_scales(attention_plan(activation, KvFormat::fp8_cast), nullptr).ok());
 }
@@ -81,7 +81,7 @@ TEST(InputScales, ARecipesConstantAmaxNeedsNoTable) {
     EXPECT_EQ(*scales->input[0], 1.0f);
 }
 
-TEST(InputScales, PartnersGetTheLargestAndAWarning) {
+TEST(InputScales, FusedLinearsGetTheLargestAndAWarning) {
     const auto values = table({{"l.0.self_attn.q_proj.input_scale", 1.0f},
                                {"l.0.self_attn.k_proj.input_scale", 3.0f},
                                {"l.0.self_attn.v_proj.input_scale", 2.0f},
@@ -93,7 +93,7 @@ TEST(InputScales, PartnersGetTheLargestAndAWarning) {
     EXPECT_EQ(scales->warnings.size(), 2u);
 }
 
-TEST(InputScales, UnusedOnesAreAWarning) {
+TEST(InputScales, UnusedOnesGiveAWarning) {
     const auto values = table({{"elsewhere.input_scale", 1.0f}, {"nowhere.input_scale", 1.0f}});
     const auto scales = resolve_activation_scales(attention_plan(ActivationFormat::none), &values);
     ASSERT_TRUE(scales.ok());
@@ -114,7 +114,7 @@ TEST(InputScales, ACalibratedKvCacheNeedsKAndVScalesOfEveryLayer) {
                                                                       {"l.0.self_attn.v_proj.v_scale", 0.25f}}));
 }
 
-TEST(InputScales, ValuesThatAreNoScalesAreRefused) {
+TEST(InputScales, InvalidValuesAreRefused) {
     TempDir dir;
     for (const char* text :
          {R"({"a": 0})", R"({"a": -1})", R"({"a": 1e99})", R"({"a": "1"})", R"([1])", R"({"a": NaN})", "{"}) {

@@ -129,7 +129,7 @@ TEST(Job, BytesAndReportDoNotDependOnTheNumberOfThreads) {
     }
 }
 
-TEST(Job, WritesEveryRowOfEveryTensorOnceAndLetsGoOfItsPages) {
+TEST(Job, WritesEveryRowOfEveryTensorOnceAndReleasesItsPages) {
     FakeCheckpoint source;
     add_small_model(source);
     const Plan plan = small_plan(source, {Format::nvfp4});
@@ -158,7 +158,7 @@ TEST(Job, CarriedTensorsKeepEveryByte) {
     }
 }
 
-TEST(Job, PartnersShareTheTensorScaleOfTheLargest) {
+TEST(Job, FusedLinearsShareTheLargestTensorScale) {
     FakeCheckpoint source;
     for (const char* name : {"q_proj.weight", "k_proj.weight", "o_proj.weight"}) source.add(name, {16, 32});
     source.set("q_proj.weight", 3, 5.0f);
@@ -176,7 +176,7 @@ TEST(Job, PartnersShareTheTensorScaleOfTheLargest) {
     }
 }
 
-TEST(Job, ASearchOverTheTensorTakesTheFirstMultiplierOfLeastLoss) {
+TEST(Job, ASearchOverATensorChoosesTheFirstMultiplierOfLeastLoss) {
     FakeCheckpoint source;
     source.add("a_proj.weight", {300, 6144});
     const auto kernels = select_quantize_kernels();
@@ -198,7 +198,7 @@ TEST(Job, ASearchOverTheTensorTakesTheFirstMultiplierOfLeastLoss) {
 
 // All weights except one are on the grid of a scale that is 7/8 of the maximum's; that one is clipped and does not
 // become NaN.
-TEST(Job, WhatASearchedFp8ScaleClipsSaturates) {
+TEST(Job, WeightsBeyondASearchedFp8ScaleSaturate) {
     for (const char* kernels : {"ref", "avx2", "avx512"}) {
         const auto found = select_quantize_kernels(kernels);
         if (!found.ok()) continue;  // not supported by this CPU
@@ -309,7 +309,7 @@ TEST(Job, ReportReadsBackFromItsJson) {
     EXPECT_LT(totals.quantized_bits_per_element, 4.6);
 }
 
-TEST(Job, AHundredThousandTinyTensorsAreNothingSpecial) {
+TEST(Job, AHundredThousandTinyTensorsWork) {
     constexpr int count = 100'000;  // the experts of one large model; anything quadratic would exceed the time limit
     FakeCheckpoint source;
     for (int i = 0; i < count; ++i)
@@ -331,7 +331,7 @@ TEST(Job, RefusesAPlanOfAnotherCheckpointAndShapesThatDoNotFit) {
     EXPECT_NE(r.report.error().message().find("a_proj.weight: shape [16, 24]"), std::string::npos);
 }
 
-TEST(Job, ReportsProgressFromNothingToEverything) {
+TEST(Job, ReportsProgressFromZeroToTheTotal) {
     FakeCheckpoint source;
     add_small_model(source);
     int64_t last = 0, total = 0;

@@ -71,7 +71,7 @@ std::string content(const Plan& plan, const Calibration& seen) {
 
 class KeptCalibration : public testing::TestWithParam<std::string> {};
 
-TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
+TEST_P(KeptCalibration, AStoppedCalibrationContinuesToTheSameBits) {
     Bed bed;
     const Plan plan = bed.plan(GetParam());
     const auto whole = bed.run(plan);
@@ -131,7 +131,7 @@ TEST_P(KeptCalibration, AStoppedOneEndsWithTheSameBits) {
 }
 
 // A program may continue another one's calibration only if both compute the same bits.
-TEST_P(KeptCalibration, BitsBelongToARevision) {
+TEST_P(KeptCalibration, BitsChangeOnlyWithTheRevision) {
     const std::map<std::string, std::string> bits = {{"max", "77fa04ed81fac303"},
                                                      {"nibble_best", "c8ba7901b22ac8d8"},
                                                      // hash for revision 1
@@ -165,7 +165,7 @@ TEST_P(KeptCalibration, AnotherRevisionIsNotContinued) {
 INSTANTIATE_TEST_SUITE_P(Algorithms, KeptCalibration, testing::Values("max", "nibble_best", "gptq"));
 
 // As in Model Optimizer: all inputs are quantized, weights are not, and X is the output of the input quantizer.
-TEST(GptqOnQuantizedInputs, SeesWhatTheProductSees) {
+TEST(GptqOnQuantizedInputs, UsesTheInputsOfTheProduct) {
     Bed bed;
     const Plan plan = bed.plan("gptq");
     auto seen = bed.run(plan);

@@ -112,7 +112,7 @@ TEST(Knapsack, takes_the_best_of_all_when_the_budget_allows) {
     EXPECT_EQ(*solve_knapsack(groups, 17), (std::vector<size_t>{0, 0}));
 }
 
-TEST(Knapsack, names_what_cannot_be) {
+TEST(Knapsack, errors_name_the_cause) {
     EXPECT_EQ(solve_knapsack(Groups{{{10, 5}, {20, 1}}, {{7, 0}}}, 16).error().message(),
               "the cheapest choices cost 17, the budget is 16");
     EXPECT_EQ(solve_knapsack(Groups{{{10, NAN}}}, 16).error().message(), "group 0 has a score of nan");

@@ -39,7 +39,7 @@ void PrintTo(const Stranger& s, std::ostream* out) { *out << s.name; }
 
 class NoLinears : public testing::TestWithParam<Stranger> {};
 
-TEST_P(NoLinears, AreKeptOrRefusedByKind) {
+TEST_P(NoLinears, OtherMatricesAreKeptOrRefusedByKind) {
     const Stranger& s = GetParam();
     std::vector<CheckpointTensor> tensors;
     for (const char* layer : {"0", "1", "12"}) {
@@ -135,7 +135,7 @@ TEST(LeftAlone, EverythingThatCannotBeQuantizedIsInOneMessage) {
         EXPECT_EQ(e.spec.format == Format::nvfp4, e.tensor.ends_with("o_proj.weight")) << e.tensor;
 }
 
-TEST(LeftAlone, StrangersOfManyKindsTakeOneLine) {
+TEST(LeftAlone, UnknownMatricesOfManyKindsTakeOneLine) {
     std::vector<CheckpointTensor> tensors;
     for (const char* name : {"W_q", "W_k", "ff.0"})
         for (int layer = 0; layer < 2; ++layer)
@@ -147,7 +147,7 @@ TEST(LeftAlone, StrangersOfManyKindsTakeOneLine) {
                                   "'model.layers.*.W_k' (2), 'model.layers.*.W_q' (2), 'model.layers.*.ff.*' (2)"});
 }
 
-TEST(LeftAlone, StrangersAreCountedOnlyWhereTheRecipeWantsThem) {
+TEST(LeftAlone, UnknownMatricesAreCountedOnlyIfTheRecipeMatchesThem) {
     const std::vector<CheckpointTensor> tensors = {test::tensor("model.layers.0.attn.W_q.weight", {64, 64}),
                                                    test::tensor("model.layers.0.conv.conv.weight", {64, 1, 3}),
                                                    test::tensor("model.layers.0.mlp.down_proj.weight", {64, 64})};
@@ -176,7 +176,7 @@ protected:
     }
 };
 
-TEST_P(Fusions, NeedOneFormatAlreadyInThePlan) {
+TEST_P(Fusions, NeedOneFormatInThePlan) {
     for (const std::string& odd : GetParam().members) {
         const auto plan = plan_with(tensors(), without("*." + odd));
         EXPECT_EQ(plan.ok(), !GetParam().together) << odd;
@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, Fusions,
                                          Fusion{{"mlp.up_proj", "mlp.down_proj"}, false}));
 
 // Two rules of the built-in list together match a whole group, which stays unquantized.
-TEST(LeftAlone, GatesOfGatedDeltaNetsStayAsInModelOptimizer) {
+TEST(LeftAlone, GatesOfGatedDeltaNetsStayUnquantizedAsInModelOptimizer) {
     std::vector<CheckpointTensor> tensors;
     for (const char* p : {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"})
         tensors.push_back(test::tensor(fmt::format("model.layers.0.linear_attn.{}.weight", p), {64, 64}));

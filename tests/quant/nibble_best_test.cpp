@@ -176,7 +176,7 @@ TEST(Feedback, AMatrixBeyondFp32IsFactoredInFp64) {
     EXPECT_NEAR(f.weight[0] / std::sqrt(1 - near * near), 1.0, 1e-3);
 }
 
-TEST(Feedback, AMatrixThatIsNotPositiveDefiniteCountsByItsDiagonal) {
+TEST(Feedback, AMatrixThatIsNotPositiveDefiniteIsReplacedByItsDiagonal) {
     ThreadPool pool(1);
     const Gram worse = Gram::of(std::vector<double>{4, 9, 9, 4}, 2, 2, 2);
     const Feedback f = make_feedback(worse, {}, solver_kernels().back(), pool);
@@ -249,7 +249,7 @@ TEST(Gram, LocalBlocksAreTheDiagonalBlocks) {
                             whole.sums()[static_cast<size_t>((b * 16 + i) * n + b * 16 + j)] / rows, 1e-4);
 }
 
-TEST(Gram, NamesWhatIsNotFinite) {
+TEST(Gram, NamesTheFirstValueThatIsNotFinite) {
     std::vector<float> x(3 * 16, 1.0f);
     x[37] = NAN;
     ThreadPool pool(1);
@@ -259,7 +259,7 @@ TEST(Gram, NamesWhatIsNotFinite) {
     EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
 }
 
-TEST(Gram, InBytesNamesWhatIsNotFinite) {
+TEST(Gram, InBytesNamesTheFirstValueThatIsNotFinite) {
     ThreadPool pool(1);
     for (const int64_t rows : {3, 200}) {  // fewer and more rows than share a scale
         std::vector<float> x(static_cast<size_t>(rows * 16), 1.0f);
@@ -395,7 +395,7 @@ TEST_F(NibbleBestTest, KeepsTheValuesOfF32Weights) {
     EXPECT_LT(kept.first, rounded.first);
 }
 
-TEST_F(NibbleBestTest, DeadInputsAndZeroWeightsAreNoProblem) {
+TEST_F(NibbleBestTest, ZeroInputsAndZeroWeightsWork) {
     auto x = correlated_rows(600, k_, 1);
     for (size_t i = 0; i < x.size(); ++i)
         if (i % static_cast<size_t>(k_) < 20 || i % static_cast<size_t>(k_) == 100) x[i] = 0;

@@ -12,7 +12,7 @@ namespace {
 
 const QuantizeKernels& kernels() { return **select_quantize_kernels("ref"); }
 
-TEST(Panels, CoverEveryRowOnceInWholeTilesWhateverTheShape) {
+TEST(Panels, CoverEveryRowOnceInWholeTilesForEveryShape) {
     for (const Format format : {Format::none, Format::nvfp4, Format::fp8_block128})
         for (const int64_t rows : {0, 1, 127, 128, 129, 4096, 100'000})
             for (const int64_t cols : {0, 1, 16, 4096, 8192, 53'248, 3'000'000}) {
@@ -52,7 +52,7 @@ TEST(Panels, EveryF16CodeIsWidenedToItsValue) {
     }
 }
 
-TEST(Panels, F64IsTakenWhenItIsExactAndRefusedOtherwise) {
+TEST(Panels, F64IsAcceptedOnlyIfExact) {
     const auto read = [](std::vector<double> values) {
         FakeCheckpoint source;
         std::vector<uint8_t> bytes(8 * values.size());
@@ -66,7 +66,7 @@ TEST(Panels, F64IsTakenWhenItIsExactAndRefusedOtherwise) {
     EXPECT_FALSE(read({1e300}));
 }
 
-TEST(Panels, IntegersAreNoWeights) {
+TEST(Panels, IntegersAreRefused) {
     FakeCheckpoint source;
     source.add_plain("w", {1, 4}, DType::i8, std::vector<uint8_t>(4));
     PanelScratch scratch;

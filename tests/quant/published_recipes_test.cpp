@@ -85,7 +85,7 @@ TEST(PublishedRecipes, our_presets_give_the_plans_of_the_published_ones) {
     EXPECT_GE(plans, 100);
 }
 
-TEST(PublishedRecipes, print_what_each_file_does_on_the_tiny_models) {
+TEST(PublishedRecipes, print_the_plans_of_each_file_for_the_tiny_models) {
     const std::filesystem::path models = test::test_data("golden/models");
     const char* tree = std::getenv("NIBBLE_PUBLISHED_RECIPES");
     if (!tree) GTEST_SKIP() << "no published recipes (set NIBBLE_PUBLISHED_RECIPES)";

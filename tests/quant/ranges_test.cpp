@@ -36,7 +36,7 @@ double fp8_error(const std::vector<float>& x, float amax) {
     return sum;
 }
 
-TEST(Range, MaximumIsExactAndSeesNan) {
+TEST(Range, MaximumIsExactAndDetectsNan) {
     std::vector<float> x{1.0f, -3.25f, 0.0f};
     EXPECT_EQ(with_rule({}, x), 3.25f);
     x.push_back(std::numeric_limits<float>::quiet_NaN());
@@ -44,7 +44,7 @@ TEST(Range, MaximumIsExactAndSeesNan) {
     EXPECT_EQ(Range().amax(), 0.0f);
 }
 
-TEST(Range, OrderAndCutsDoNotShow) {
+TEST(Range, OrderAndPiecesDoNotChangeBits) {
     auto x = values(4000);
     for (const auto kind : {RangeRule::Kind::max, RangeRule::Kind::percentile, RangeRule::Kind::mse}) {
         Range whole({kind, 99.0}), parts({kind, 99.0});
@@ -71,7 +71,7 @@ TEST(Range, PercentileIsWithinABucketOfTheSortedValue) {
     EXPECT_EQ(with_rule({RangeRule::Kind::percentile, 100.0}, x), sorted.back());
 }
 
-TEST(Range, MseIsTheBestOfItsCandidates) {
+TEST(Range, MseChoosesTheBestCandidate) {
     auto x = values(20000);
     const float largest = with_rule({}, x), amax = with_rule({RangeRule::Kind::mse, 0}, x);
     double most = 0;

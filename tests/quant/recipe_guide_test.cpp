@@ -17,7 +17,7 @@ TEST(RecipeGuide, ListsEveryPresetOnce) {
     EXPECT_EQ(names, presets);
 }
 
-TEST(RecipeGuide, ReadsFormatsAndNeedsOffTheRecipe) {
+TEST(RecipeGuide, DerivesFormatsAndNeedsFromTheRecipe) {
     const auto guides = recipe_guide();
     ASSERT_TRUE(guides.ok());
     const auto guide = [&](std::string_view name) { return *std::ranges::find(*guides, name, &RecipeGuide::name); };
@@ -37,7 +37,7 @@ TEST(RecipeGuide, ReadsFormatsAndNeedsOffTheRecipe) {
     EXPECT_NEAR(guide("mxfp8").bits, 8.25, 1e-5);
 }
 
-TEST(RecipeNames, AreTakenInModelOptimizersSpellings) {
+TEST(RecipeNames, AreAcceptedInModelOptimizersSpellings) {
     EXPECT_EQ(preset_of_spelling("NVFP4_DEFAULT_CFG"), "nvfp4");
     EXPECT_EQ(preset_of_spelling("nvfp4_default_cfg"), "nvfp4");
     EXPECT_EQ(preset_of_spelling("Nvfp4"), "nvfp4");
@@ -50,7 +50,7 @@ TEST(RecipeNames, AreTakenInModelOptimizersSpellings) {
     EXPECT_EQ(recipe->rules.size(), preset->rules.size());
 }
 
-TEST(RecipeNames, ThatAreMisspelledAreToldWithTheNearest) {
+TEST(RecipeNames, MisspelledOnesNameTheNearest) {
     const auto message = [](std::string_view name) { return check_recipe_name(name).error().message(); };
     EXPECT_EQ(message("nvfp5"), "no recipe 'nvfp5'; did you mean 'nvfp4'? (`nibble recipes` lists them)");
     EXPECT_EQ(message("frobnicate"), "no recipe 'frobnicate' (`nibble recipes` lists them)");

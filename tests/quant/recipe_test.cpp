@@ -35,7 +35,7 @@ TEST(Recipe, every_preset_and_built_in_recipe_loads) {
         EXPECT_TRUE(load_recipe(name).ok()) << name;
 }
 
-TEST(Recipe, a_name_that_is_nothing_gets_the_nearest) {
+TEST(Recipe, an_unknown_name_is_an_error_with_the_nearest) {
     const auto recipe = load_recipe("nvpf4");
     ASSERT_FALSE(recipe.ok());
     EXPECT_EQ(recipe.error().message(), "no recipe 'nvpf4'; did you mean 'nvfp4'? (`nibble recipes` lists them)");
@@ -191,7 +191,7 @@ protected:
     test::TempDir dir_;
 };
 
-TEST_F(Imports, mappings_merge_shallow_and_lists_splice) {
+TEST_F(Imports, mappings_merge_one_level_and_lists_are_spliced) {
     put("numerics.yaml",
         std::string(schema) + "num_bits: e2m1\nblock_sizes: {-1: 16, type: static, scale_bits: e4m3}\n");
     put("wide.yaml", std::string(schema) + "block_sizes: {-1: 32}\neffective_bits: 4\n");
@@ -222,7 +222,7 @@ quantize:
     EXPECT_EQ(recipe->rules[4].cfg.size(), 2u);
 }
 
-TEST_F(Imports, built_in_files_come_before_files_beside_the_recipe) {
+TEST_F(Imports, built_in_files_have_priority_over_files_of_the_recipes_folder) {
     put("configs/numerics/fp8.yaml", std::string(schema) + "num_bits: e5m2\n");
     put("r.yaml", "imports: {fp8: configs/numerics/fp8}\nquant_cfg:\n  - {quantizer_name: a, cfg: {$import: fp8}}\n");
     const auto recipe = load("r.yaml");

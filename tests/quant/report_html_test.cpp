@@ -49,7 +49,7 @@ std::vector<QuantReport> samples() {
             test::mixed_report(), test::moe_report(),  hostile_report()};
 }
 
-TEST(ReportHtml, PagesAreWellFormedWhateverTheReportHolds) {
+TEST(ReportHtml, PagesAreWellFormedForEveryReport) {
     for (const QuantReport& r : samples()) {
         const std::string page = render_html(r);
         EXPECT_EQ(check_markup(page).error, "") << r.source;
@@ -57,7 +57,7 @@ TEST(ReportHtml, PagesAreWellFormedWhateverTheReportHolds) {
     }
 }
 
-TEST(ReportHtml, TheJudgeOfMarkupFindsWhatItShould) {
+TEST(ReportHtml, TheMarkupCheckerFindsErrors) {
     EXPECT_EQ(check_markup("<!DOCTYPE html><p class=\"a\">x &lt; y<wbr></p>").error, "");
     for (std::string_view body : {"<p>", "</p>", "<p></b></p>", "<p class=a></p>", "<p title=\"<\"></p>", "a < b",
                                   "a & b", "a > b", "<p title=\"a></p>", "<script>"})
@@ -192,7 +192,7 @@ TEST(ReportHtml, EveryNumberOfTheReportIsOnThePage) {
     EXPECT_TRUE(has(page, "3\u202F<small>min</small> 12\u202F<small>s</small>")) << "time in its units";
 }
 
-TEST(ReportHtml, ACalibratedJobShowsItsWholeTimeAndWhatSqnrIsNot) {
+TEST(ReportHtml, ACalibratedJobShowsItsTotalTimeAndTheLimitsOfSqnr) {
     QuantReport r = designed_report();
     EXPECT_FALSE(has(render_html(r), "SQNR compares weights"));
     r.timing.whole_seconds = 3600;
@@ -215,7 +215,7 @@ TEST(ReportHtml, OnlyFourOverSixIsCalledFourInsteadOfSix) {
     EXPECT_FALSE(has(render_html(r), "Raised block scales"));
 }
 
-TEST(ReportHtml, AnUncheckedExportSaysSo) {
+TEST(ReportHtml, AnUnverifiedExportIsMarked) {
     QuantReport r = designed_report();
     r.timing.verified.clear();
     EXPECT_TRUE(has(render_html(r), "Not verified"));
@@ -269,7 +269,7 @@ TEST(ReportHtml, LosslessTensorsAreInfiniteAndHaveNoPoint) {
     EXPECT_EQ(check_markup(page).error, "");
 }
 
-TEST(ReportHtml, BarsAndCellsLieInsideTheirPictures) {
+TEST(ReportHtml, BarsAndCellsLieInsideTheirCharts) {
     for (const QuantReport& r : samples()) {
         double width = 0, height = 0;
         for (const test::MarkupTag& tag : check_markup(render_html(r)).tags) {
@@ -285,7 +285,7 @@ TEST(ReportHtml, BarsAndCellsLieInsideTheirPictures) {
     }
 }
 
-TEST(ReportHtml, AnEmptyReportIsAPageThatSaysThereIsNothing) {
+TEST(ReportHtml, AnEmptyReportIsAPageWithoutTensors) {
     const std::string page = render_html(QuantReport{});
     EXPECT_TRUE(has(page, "unnamed model"));
     EXPECT_TRUE(has(page, "nothing was quantized"));

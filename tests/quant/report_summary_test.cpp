@@ -119,7 +119,7 @@ TEST(SummarizeFormats, QuantizedFormatsComeFirstAndAddUpToTheTotals) {
     EXPECT_DOUBLE_EQ(formats[1].bits_per_element(), 4.5);
 }
 
-TEST(SummarizeRaised, CountsOnlyMethodsThatCanRaise) {
+TEST(SummarizeRaised, CountsOnlyMethodsThatCanRaiseScales) {
     QuantReport r;
     for (int layer : {1, 0, 0}) {
         r.tensors.push_back(tensor("model.layers." + std::to_string(layer) + ".mlp.up_proj.weight", 1, 1));
@@ -155,7 +155,7 @@ TEST(SummarizeCarried, GroupsByReasonThenPattern) {
     EXPECT_EQ(reasons[1].patterns[0].tensors, 1);
 }
 
-TEST(WorstTensors, LowestFirstEqualOnesInOrderLosslessNever) {
+TEST(WorstTensors, AreSortedByErrorWithoutLosslessOnes) {
     QuantReport r;
     r.tensors = {tensor("a", 100, 1), tensor("b", 10, 1), tensor("c", 10, 1), tensor("d", 1, 0),
                  tensor("e", 0, 0, Format::none)};
@@ -192,7 +192,7 @@ TEST(HumanNumbers, TimeCarriesIntoTheNextUnit) {
     EXPECT_EQ(human_seconds(-1), "–");
 }
 
-TEST(HumanNumbers, RareIsNotNever) {
+TEST(HumanNumbers, SmallSharesAreNotZero) {
     EXPECT_EQ(human_share(0, 100), "0");
     EXPECT_EQ(human_share(0, 0), "0");
     EXPECT_EQ(human_share(1, 1'000'000'000), "< 0.0001%");

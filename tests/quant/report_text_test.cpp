@@ -87,7 +87,7 @@ TEST(ReportText, GivesTheTimeOfTheWholeJobAndTheNameOfTheOutput) {
     EXPECT_TRUE(text.starts_with("Designed-NVFP4: 6.40 MB")) << text;
 }
 
-TEST(ReportText, SaysThatSqnrIsNotWhatCalibrationImproves) {
+TEST(ReportText, ExplainsThatCalibrationDoesNotImproveSqnr) {
     QuantReport r = designed_report();
     EXPECT_EQ(report_text(r).find("SQNR compares weights"), std::string::npos);
     r.tensors[0].method = "nvfp4, gptq damping 0.01, block 128";
@@ -103,7 +103,7 @@ TEST(ReportText, AnEmptyReportIsStillATable) {
     EXPECT_EQ(text.find("inf"), std::string::npos);
 }
 
-TEST(ReportText, NamesCannotSteerTheTerminal) {
+TEST(ReportText, NamesCannotSendControlCodesToTheTerminal) {
     QuantReport r = designed_report();
     r.source = r.recipe = r.timing.kernels = r.timing.verified = r.warnings[0] = "x\x1b[2J\r\n\x7f";
     for (TensorReport& t : r.tensors) t.name = "model.layers.0.\x1b]0;title\x07.weight";

@@ -88,7 +88,7 @@ TEST(Resolve, enable_without_cfg_keeps_the_attributes) {
               "a cfg: the default, INT8, is not supported");
 }
 
-TEST(Resolve, a_recipe_that_does_not_begin_with_everything_off_is_refused) {
+TEST(Resolve, a_recipe_must_begin_by_disabling_everything) {
     const auto model = small_model();
     const auto recipe = parse_recipe("quant_cfg:\n  - " + on("*mlp*weight_quantizer", nvfp4), "r.yaml");
     const auto plan = resolve(*recipe, model.tensors, model.config);
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, PresetsOnPlainModels,
                                            "nemotron_h"));
 
 // Rules of built-in files are exempt wherever they are imported; other rules are not.
-TEST(Resolve, a_users_rule_that_matches_nothing_warns_beside_imported_units) {
+TEST(Resolve, a_users_rule_that_matches_nothing_warns_also_with_imported_units) {
     test::TempDir dir;
     test::write_file(dir / "r.yaml",
                      "imports: {off: configs/ptq/units/base_disable_all, experts: configs/ptq/units/experts_nvfp4, "
@@ -179,7 +179,7 @@ TEST(Resolve, weights_only_nvfp4_is_w4a16_nvfp4) {
                   "weights only: the KV cache stays BF16 instead of fp8 (--kv fp8_cast needs no calibration)"});
 }
 
-TEST(Resolve, what_lacks_activations_is_listed_until_scales_are_given) {
+TEST(Resolve, missing_activations_are_listed_until_scales_are_given) {
     const auto model = small_model();
     auto plan = resolve(*load_recipe("nvfp4_experts_only"), model.tensors, model.config, {.kv = "fp8"});
     ASSERT_TRUE(plan.ok());
@@ -260,7 +260,7 @@ TEST(Resolve, four_over_six_needs_its_search) {
 }
 
 // The format of precision: nibble_nvfp4 of `nibble train`, without its term of rank r.
-TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTraining) {
+TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTrainingRecipe) {
     auto model = small_model();
     for (const char* p : {"up", "down", "in", "out"})
         model.tensors.push_back(tensor(fmt::format("backbone.layers.1.mixer.{}_proj.weight", p), {128, 128}));
@@ -318,7 +318,7 @@ TEST(Resolve, latent_attention_is_fused_for_the_export_but_not_searched_together
     EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_b_proj").scale_group, "");
 }
 
-TEST(Resolve, what_no_engine_runs_is_refused_by_name) {
+TEST(Resolve, formats_that_no_engine_runs_are_refused_by_name) {
     EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4), on("*o_proj.input*", fp8)}),
               "'model.layers.0.self_attn.o_proj.weight': weights in nvfp4 with inputs in fp8 (rule 3 '*o_proj.input*' "
               "(r.yaml:5)) is not supported");
@@ -365,7 +365,7 @@ TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.1.self_attn.o_proj.*")}, {}, "max", model).ok());
 }
 
-TEST(Resolve, routers_copied_layers_and_strangers_stay_as_they_are_and_say_why) {
+TEST(Resolve, routers_copied_layers_and_unknown_matrices_stay_unquantized_with_a_reason) {
     auto model = small_model();
     model.config["num_nextn_predict_layers"] = 1;
     model.tensors.push_back(tensor("model.layers.2.mlp.up_proj.weight", {128, 128}));
@@ -400,7 +400,7 @@ TEST(Resolve, experts_in_one_tensor_are_refused_with_the_flag_to_add) {
             .ok());
 }
 
-TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_to_other_rules) {
+TEST(Resolve, an_unsplit_stack_of_experts_has_a_reason_and_other_rules_still_apply) {
     auto model = small_model();
     model.tensors.push_back(tensor("model.layers.0.mlp.experts.down_proj", {4, 128, 128}));
     model.tensors.back().whole = "gpt_oss: experts with biases are not supported";
@@ -420,7 +420,7 @@ TEST(Resolve, a_stack_of_experts_that_stayed_whole_says_why_and_is_no_obstacle_t
 
 // A multimodal model with prediction layers, tied embeddings and unusual names: under every preset, each tensor is
 // quantized or has a reason why not.
-TEST(Resolve, odd_tensors_stay_as_they_are_under_presets_and_say_why) {
+TEST(Resolve, unusual_tensors_stay_unquantized_under_presets_with_a_reason) {
     test::TensorList model;
     model.config = {{"tie_word_embeddings", true}, {"text_config", {{"num_hidden_layers", 1}}}};
     const std::vector<std::pair<CheckpointTensor, std::string_view>> odd = {
@@ -486,7 +486,7 @@ TEST(Resolve, embeddings_are_quantized_on_request_with_a_head_that_is_tied_to_th
     EXPECT_EQ(plan->tied_heads, std::vector<std::string>{"lm_head"});
 }
 
-TEST(Resolve, kv_presets_come_after_the_recipe) {
+TEST(Resolve, kv_presets_apply_after_the_recipe) {
     const auto model = small_model();
     for (const auto& [preset, format] : {std::pair{"fp8", KvFormat::fp8},
                                          {"fp8_cast", KvFormat::fp8_cast},
@@ -548,7 +548,7 @@ TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
     EXPECT_FALSE(nvfp4.entries[0].scale_group.empty());
 }
 
-TEST(Resolve, layers_beyond_num_hidden_layers_stay_and_are_told) {
+TEST(Resolve, layers_beyond_num_hidden_layers_stay_unquantized_and_are_reported) {
     test::TensorList model = small_model();
     const std::vector<std::string> all = {on("*weight_quantizer", nvfp4)};
     const auto whole = plan_of(all, {}, "max", model);

@@ -129,7 +129,7 @@ TEST(Resume, AJournalCutAtAnyByteIsContinued) {
     }
 }
 
-TEST(Resume, ATailOfZerosAsAPowerCutLeavesItIsCutOff) {
+TEST(Resume, ATailOfZerosFromAPowerFailureIsRemoved) {
     Fixture f;
     ASSERT_TRUE(f.run(1).ok());
     const std::string whole = read_file(f.journal());
@@ -150,7 +150,7 @@ TEST(Resume, DamageInTheMiddleOfTheJournalIsAnError) {
     EXPECT_NE(report.error().message().find("to start over, remove"), std::string::npos);
 }
 
-TEST(Resume, TensorsWhoseStoredBytesChangedAreDoneAgain) {
+TEST(Resume, TensorsWhoseStoredBytesChangedAreQuantizedAgain) {
     const Expected want = expected();
     Fixture f;
     ASSERT_TRUE(f.run(1).ok());

@@ -93,7 +93,7 @@ std::vector<float> decoded(const Checkpoint& checkpoint, size_t index) {
     return w;
 }
 
-TEST(SearchScores, gradient_scores_are_the_formula_over_weights) {
+TEST(SearchScores, gradient_scores_follow_the_formula) {
     for (const ScoreMethod method : {ScoreMethod::fisher, ScoreMethod::modelopt}) {
         const ScoreOptions options{.method = method};
         Bed bed({"w4a16_nvfp4", "w8a16_fp8"}, options);
@@ -131,7 +131,7 @@ TEST(SearchScores, gradient_scores_are_the_formula_over_weights) {
     }
 }
 
-TEST(SearchScores, input_quantization_counts) {
+TEST(SearchScores, scores_include_input_quantization) {
     Bed weights({"w4a16_nvfp4"}), both({"nvfp4"});
     const auto w = search_scores(*weights.trials, "test", weights.texts, {}, {});
     const auto wa = search_scores(*both.trials, "test", both.texts, {}, {});
@@ -141,7 +141,7 @@ TEST(SearchScores, input_quantization_counts) {
     EXPECT_GT(sum_wa, 1.2 * sum_w);
 }
 
-TEST(SearchScores, threads_do_not_show) {
+TEST(SearchScores, threads_do_not_change_bits) {
     Bed bed({"nvfp4", "fp8"});
     const auto scores = search_scores(*bed.trials, "test", bed.texts, {}, {});
     ASSERT_TRUE(scores.ok());

@@ -69,7 +69,7 @@ SearchScores random_scores(const SearchSpace& space, uint32_t seed) {
 }
 
 // Costs of formats as in Model Optimizer's auto_quantize, and the compression of presets in its test_autoquant.py.
-TEST(SearchSpace, formats_cost_what_model_optimizer_says) {
+TEST(SearchSpace, costs_of_formats_equal_model_optimizers) {
     for (const auto& [name, bits] : {std::pair{"nvfp4", 4.5},
                                      {"w4a16_nvfp4", 4.5},
                                      {"fp8", 8.0},
@@ -90,7 +90,7 @@ TEST(SearchSpace, formats_cost_what_model_optimizer_says) {
               "mxfp8, none");
 }
 
-TEST(SearchSpace, groups_are_what_takes_one_format) {
+TEST(SearchSpace, groups_contain_the_linears_that_need_one_format) {
     const SearchSpace space = space_of(hybrid());
     EXPECT_EQ(names_of(space),
               (std::vector<std::string>{"model.layers.0.self_attn.{q,k,v}", "model.layers.0.self_attn.o_proj",
@@ -113,7 +113,7 @@ TEST(SearchSpace, effective_bits_count_every_linear_once) {
     EXPECT_DOUBLE_EQ(space.least_bits(), (4.5 * double(elements - 64) + 16 * 64) / double(elements));
 }
 
-TEST(SearchSpace, active_moe_counts_experts_by_how_often_a_token_visits_them) {
+TEST(SearchSpace, active_moe_weights_experts_by_how_often_they_run) {
     const SearchSpace space = space_of(hybrid(), {.cost_model = CostModel::active_moe});
     EXPECT_EQ(space.weight_unit, 2);
     EXPECT_EQ(group(space, "model.layers.1.mlp.experts").weight, 1);
@@ -133,7 +133,7 @@ TEST(SearchSpace, active_moe_counts_experts_by_how_often_a_token_visits_them) {
               std::string::npos);
 }
 
-TEST(SearchSpace, keep_fixes_groups_and_the_last_match_counts) {
+TEST(SearchSpace, keep_fixes_formats_and_the_last_match_wins) {
     const SearchSpace space = space_of(
         hybrid(), {.keep = {{"*lm_head*", "mxfp8"}, {"*self_attn*", "fp8"}, {"*.0.self_attn.k_proj", "none"}}});
     const auto only = [&](const std::string& name) {
@@ -157,7 +157,7 @@ TEST(SearchSpace, keep_fixes_groups_and_the_last_match_counts) {
     EXPECT_EQ(parse_keep("a=b=fp8")->pattern, "a=b");
 }
 
-TEST(SearchSpace, a_format_is_no_candidate_where_its_blocks_do_not_fit) {
+TEST(SearchSpace, formats_whose_blocks_do_not_fit_are_not_candidates) {
     TensorList list = hybrid();
     for (CheckpointTensor& t : list.tensors)
         if (t.name == "model.layers.0.mlp.down_proj.weight") t.shape = {64, 90};
@@ -186,7 +186,7 @@ TEST(Search, targets_are_met_and_more_bits_never_score_worse) {
               "4.5 effective bits cannot be reached: these formats and constraints reach from 4.509 to 16.000");
 }
 
-TEST(Search, every_recipe_resolves_to_what_was_chosen) {
+TEST(Search, every_recipe_resolves_to_the_chosen_formats) {
     for (const TensorList& list : {hybrid()})
         for (const auto& formats : {std::vector<std::string>{"nvfp4", "fp8"}, {"w4a16_nvfp4", "mxfp8"}, {"mxfp4"}}) {
             const SearchSpace space = space_of(list, {.formats = formats});

@@ -127,7 +127,7 @@ TEST(SolverJob, nibble_best_gives_the_same_bytes_for_any_thread_count_and_after_
     EXPECT_TRUE(out.stored == want);
 }
 
-TEST(SolverJob, without_statistics_it_says_what_to_pass) {
+TEST(SolverJob, missing_statistics_are_an_error_that_names_the_flag) {
     FakeCheckpoint source;
     add_small_model(source, 1, false);
     const Plan plan = best_plan(source);

@@ -71,7 +71,7 @@ TEST(Verify, AGoodExportHasNoFindingsAndTheLossesOfTheReport) {
     }
 }
 
-TEST(Verify, NamesBlockScalesThatNoExportMayHold) {
+TEST(Verify, NamesInvalidBlockScales) {
     const std::string name = layer + "mlp.down_proj.weight";
     for (const auto& [byte, text] : {std::pair<int, std::string>{0x7F, "block scales are NaN"},
                                      {0xFF, "block scales are NaN"},
@@ -87,7 +87,7 @@ TEST(Verify, NamesBlockScalesThatNoExportMayHold) {
     EXPECT_EQ(mx.findings(false), (Findings{{name, "1 block scales are NaN, the first in row 5"}}));
 }
 
-TEST(Verify, NamesNanCodesAndUselessFloatScales) {
+TEST(Verify, NamesNanCodesAndInvalidFloatScales) {
     const std::string name = layer + "self_attn.o_proj.weight";
     Fixture f({Format::fp8_row});
     f.out.matrix(name).codes[256 * 3 + 1] = 0x7F;
@@ -106,7 +106,7 @@ TEST(Verify, NamesNanCodesAndUselessFloatScales) {
     }
 }
 
-TEST(Verify, ComparesPartners) {
+TEST(Verify, ComparesFusedLinears) {
     const std::string q = layer + "self_attn.q_proj.weight", up = layer + "mlp.up_proj.weight";
     {
         Fixture f;
@@ -129,7 +129,7 @@ TEST(Verify, ComparesPartners) {
     }
 }
 
-TEST(Verify, FindsWhatIsMissingExtraOrOfAnotherShape) {
+TEST(Verify, FindsMissingAndExtraTensorsAndWrongShapes) {
     Fixture f;
     f.out.remove(layer + "input_layernorm.weight");
     EXPECT_EQ(f.findings(), (Findings{{layer + "input_layernorm.weight", "is missing; the source has it"}}));
@@ -159,7 +159,7 @@ TEST(Verify, ATensorAgainstTheRecipeIsAFinding) {
     EXPECT_EQ(g.findings(), (Findings{{name, "is stored as nvfp4, the recipe says unquantized"}}));
 }
 
-TEST(Verify, AWrongScaleShowsAsALossThatIsNoRounding) {
+TEST(Verify, AWrongScaleIsFoundByItsLargeError) {
     const std::string name = layer + "mlp.down_proj.weight";
     Fixture f;
     f.out.matrix(name).tensor_scale *= 4;
@@ -184,7 +184,7 @@ TEST(Verify, CarriedTensorsMustBeTheSourcesBytes) {
     EXPECT_EQ(g.findings(false), (Findings{{name, "1 values are not finite, the first in row 0"}}));
 }
 
-TEST(Verify, KvScalesAreAllThereAndUsable) {
+TEST(Verify, KvScalesMustBeCompleteAndPositive) {
     const auto scale = [](float x) {
         std::vector<uint8_t> bytes(4);
         std::memcpy(bytes.data(), &x, 4);
@@ -229,7 +229,7 @@ TEST(Verify, WideSourcesInTilesAreReadInWholeTiles) {
 
 // The check at the end of `quantize`: the export is compared with the computed report, and a single different bit is a
 // finding.
-TEST(Verify, EveryChangedPartOfWhatWasComputedIsFound) {
+TEST(Verify, EveryChangeOfComputedCodesAndScalesIsFound) {
     const std::string name = layer + "mlp.down_proj.weight";
     for (const Format format :
          {Format::nvfp4, Format::fp8, Format::fp8_row, Format::fp8_block128, Format::mxfp4, Format::mxfp8}) {

@@ -10,7 +10,7 @@
 using namespace nibble;
 using namespace nibble::test;
 
-TEST(AnswerConstraints, EveryAnswerThatEndsIsOfTheGrammarAndFreeOnesAreAsAlone) {
+TEST(AnswerConstraints, ConstrainedAnswersMatchTheGrammarAndFreeOnesAreUnchanged) {
     ChatModel chat;
     const auto schema = parse_json(
         R"({"type":"object","properties":{"city":{"type":"string","maxLength":6},"n":{"type":"integer","minimum":1,)"

@@ -47,7 +47,7 @@ TEST(EngineFaults, AFaultEndsItsRequestAndNoOther) {
 }
 
 // A step fails at its start or its end while another is in flight.
-TEST(EngineFaults, StepsThatOverlapFailForThoseThatAreToBlame) {
+TEST(EngineFaults, AFaultInOverlappingStepsEndsItsRequestAndNoOther) {
     ThreadPool pool(2);
     for (const char* name : {"llama", "hybrid"}) {
         const auto model = load_small({name}, pool);

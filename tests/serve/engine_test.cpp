@@ -53,7 +53,7 @@ TEST(Engine, BitsOfAnAnswerDoNotDependOnBatchChunkOrThreads) {
     }
 }
 
-TEST(Engine, GreedyFollowsTheForwardPassAndTellsItsLogProbabilities) {
+TEST(Engine, GreedyFollowsTheForwardPassAndReturnsItsLogProbabilities) {
     const ChatModel m;
     Request r = request_of(m, 0, 0);
     r.top_logprobs = 3;
@@ -118,7 +118,7 @@ TEST(Engine, ChoicesShareThePromptAndAreTheAnswersOfTheirSequences) {
     EXPECT_EQ(run_all(*make_engine(*m.model, {}, m.tokenizer), {r})[0].choices.size(), 5u);
 }
 
-TEST(Engine, StopsAtAStopStringAnEndTokenTheLimitAndWhereTheContextEnds) {
+TEST(Engine, StopsAtAStopStringAnEndTokenTheLimitAndTheEndOfTheContext) {
     const ChatModel m;
     Request r = request_of(m, 3, 1);
     const Answered free = run_alone(*m.model, r, m.tokenizer).choices[0];
@@ -156,7 +156,7 @@ TEST(Engine, StopsAtAStopStringAnEndTokenTheLimitAndWhereTheContextEnds) {
     EXPECT_EQ(cut.finish, FinishReason::length);
 }
 
-TEST(Engine, BiasBadWordsAndAllowedTokensSayWhatFollows) {
+TEST(Engine, BiasBadWordsAndAllowedTokensRestrictTheNextToken) {
     const ChatModel m;
     Request r = request_of(m, 1, 1, 40);
     r.eos = {};
@@ -201,7 +201,7 @@ private:
     int left_;
 };
 
-TEST(Engine, AConstraintIsKeptAndEndsTheAnswer) {
+TEST(Engine, AConstraintIsFollowedAndEndsTheAnswer) {
     const ChatModel m;
     Request r = request_of(m, 1, 1, 40);
     r.eos = {};
@@ -232,7 +232,7 @@ TEST(Engine, AConstraintIsKeptAndEndsTheAnswer) {
     EXPECT_EQ(stuck.error_kind, ErrorKind::usage);
 }
 
-TEST(Engine, WhatIsCancelledOrLateEndsAndTheOthersGoOn) {
+TEST(Engine, CancelledAndLateRequestsEndAndTheOthersContinue) {
     const ChatModel m;
     const auto engine = make_engine(*m.model, {.sequences = 2, .queue = 8}, m.tokenizer);
     std::vector<Heard> heard(4);
@@ -263,7 +263,7 @@ TEST(Engine, WhatIsCancelledOrLateEndsAndTheOthersGoOn) {
     EXPECT_EQ(stats.used_pages, 0);
 }
 
-TEST(Engine, RefusesWhatCanNeverRunAndWhatTheQueueDoesNotHold) {
+TEST(Engine, RefusesRequestsThatCanNeverRunOrExceedTheQueue) {
     const ChatModel m;
     const auto engine = make_engine(*m.model, {.sequences = 1, .queue = 3}, m.tokenizer);
     const auto refused = [&](auto change) {
@@ -301,7 +301,7 @@ TEST(Engine, RefusesWhatCanNeverRunAndWhatTheQueueDoesNotHold) {
     EXPECT_EQ(bare->submit(stops, {}).refusal, Admission::Refusal::invalid);
 }
 
-TEST(Engine, AThreadOfItsOwnServesManyAndDrains) {
+TEST(Engine, AnOwnThreadServesManyRequestsAndDrains) {
     const ChatModel m;
     std::vector<Request> requests;
     std::vector<Answered> want;
@@ -343,7 +343,7 @@ TEST(Engine, AThreadOfItsOwnServesManyAndDrains) {
     EXPECT_EQ(cut[1].choices[0].finish, FinishReason::cancelled);
 }
 
-TEST(Engine, AConversationThatContinuesComputesOnlyWhatIsNew) {
+TEST(Engine, AContinuedConversationComputesOnlyNewTokens) {
     const ChatModel m;
     const auto engine = make_engine(*m.model, {.sequences = 2}, m.tokenizer);
     Request r = request_of(m, 1, 1, 8);
@@ -361,7 +361,7 @@ TEST(Engine, AConversationThatContinuesComputesOnlyWhatIsNew) {
     EXPECT_EQ(run_all(*engine, {r})[0].report.cached_tokens, 0);
 }
 
-TEST(Engine, ACommonBeginningIsComputedOnceThoughAllAskAtOnce) {
+TEST(Engine, ASharedPrefixOfConcurrentRequestsIsComputedOnce) {
     const ChatModel m;
     std::vector<Request> requests;
     for (int i = 0; i < 12; ++i) {
@@ -380,7 +380,7 @@ TEST(Engine, ACommonBeginningIsComputedOnceThoughAllAskAtOnce) {
     EXPECT_EQ(stats.step_rows, 160 + 11 * 32 + 12 * 3);
 }
 
-TEST(Engine, WhoIsServedFirstIsAQuestionOfPriorityAndLongPromptsDoNotStarveShortOnes) {
+TEST(Engine, PriorityDecidesTheOrderAndLongPromptsDoNotStarveShortOnes) {
     const ChatModel m;
     const auto engine = make_engine(*m.model, {.sequences = 3, .step_rows = 24, .mixed_rows = 20}, m.tokenizer);
     std::vector<int> order;
@@ -410,7 +410,7 @@ TEST(Engine, WhoIsServedFirstIsAQuestionOfPriorityAndLongPromptsDoNotStarveShort
     EXPECT_LT(place(0), place(1));
 }
 
-TEST(Engine, AStepThatHasAnswersTakesFewRowsOfPrompts) {
+TEST(Engine, AStepWithAnswersHasFewPromptRows) {
     const ChatModel m;
     std::vector<int64_t> rows;
     EngineOptions options{.sequences = 4, .step_rows = 256, .mixed_rows = 16};

@@ -9,13 +9,13 @@ namespace {
 
 class Exactness : public testing::TestWithParam<SmallModel> {};
 
-TEST_P(Exactness, AnswersUnderLoadAreThoseOfEachRequestAlone) {
+TEST_P(Exactness, AnswersUnderLoadEqualThoseOfEachRequestAlone) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     expect_same_under_load(model.get(), model.get(), GetParam().golden ? 50 : 100, false);
 }
 
-TEST_P(Exactness, StepsThatOverlapGiveThemToo) {
+TEST_P(Exactness, OverlappingStepsGiveTheSameAnswers) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     const Overlapping overlapping(*model, 29, 0);
@@ -24,7 +24,7 @@ TEST_P(Exactness, StepsThatOverlapGiveThemToo) {
     EXPECT_GT(overlapping.masked(), 200);
 }
 
-TEST_P(Exactness, PiecesOfPromptsThatFollowTheClockGiveThemToo) {
+TEST_P(Exactness, PromptPiecesByTimeGiveTheSameAnswers) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     const Overlapping overlapping(*model, 29, 0);
@@ -32,7 +32,7 @@ TEST_P(Exactness, PiecesOfPromptsThatFollowTheClockGiveThemToo) {
 }
 
 // Drafts by prediction layers in a model that chooses tokens on its device.
-TEST(PredictedDrafts, OfAModelThatChoosesChangeNoAnswer) {
+TEST(PredictedDrafts, DoNotChangeAnswersOfAModelThatChoosesTokens) {
     ThreadPool pool(2);
     for (const SmallModel& m : small_models()) {
         if (!m.prediction) continue;

@@ -23,7 +23,7 @@ struct Gaps {
     }
 };
 
-TEST(Fairness, LongPromptsStopNeitherThoseWhoRunNorShortOnes) {
+TEST(Fairness, LongPromptsBlockNeitherRunningAnswersNorShortPrompts) {
     ThreadPool pool(2);
     for (const char* name : {"llama", "hybrid"}) {
         const auto model = load_small({name}, pool);

@@ -6,7 +6,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(MetricHistogram, AValueCountsInTheFirstBoundThatHoldsIt) {
+TEST(MetricHistogram, AValueCountsInTheFirstBucketThatContainsIt) {
     MetricHistogram h(histogram_bounds::step);
     for (const double v : {0.5, 1.0, 1.5, 8.0, 9.0, 20000.0}) h.add(v);
     EXPECT_EQ(h.through(0), 2);
@@ -17,7 +17,7 @@ TEST(MetricHistogram, AValueCountsInTheFirstBoundThatHoldsIt) {
     EXPECT_DOUBLE_EQ(h.sum(), 20020.0);
 }
 
-TEST(MetricHistogram, BoundsRiseAndFit) {
+TEST(MetricHistogram, BoundsIncreaseAndCoverTheRange) {
     const EngineHistograms h;
     for (const MetricHistogram* one : {&h.time_to_first_token, &h.inter_token_latency, &h.e2e_request_latency,
                                        &h.request_prompt_tokens, &h.iteration_tokens, &h.request_params_n}) {
@@ -28,7 +28,7 @@ TEST(MetricHistogram, BoundsRiseAndFit) {
 }
 
 // Counters and histograms of an engine agree with the events of its sinks.
-TEST(EngineHistograms, AddUp) {
+TEST(EngineHistograms, CountsAddUp) {
     ThreadPool pool(2);
     const auto model = load_small({"llama"}, pool);
     std::vector<Request> requests;

@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-TEST(PromptLookup, GuessesWhatFollowedTheLastTokensBefore) {
+TEST(PromptLookup, DraftsTheTokensThatFollowedTheSameTokensBefore) {
     PromptLookup lookup(8);
     const std::vector<int32_t> text{1, 2, 3, 4, 5, 6, 9, 2, 3};
     EXPECT_EQ(lookup.guess(text, 8), (std::vector<int32_t>{4, 5, 6, 9}));
@@ -15,14 +15,14 @@ TEST(PromptLookup, GuessesWhatFollowedTheLastTokensBefore) {
     EXPECT_TRUE(PromptLookup(8).guess(std::vector<int32_t>{1}, 8).empty());
 }
 
-TEST(PromptLookup, TheLongerAndThenTheLaterPlaceCounts) {
+TEST(PromptLookup, TheLongestAndThenTheLatestMatchWins) {
     PromptLookup lookup(4);
     EXPECT_EQ(lookup.guess(std::vector<int32_t>{1, 2, 3, 7, 9, 2, 3, 8, 1, 2, 3}, 1), std::vector<int32_t>{7});
     PromptLookup later(4);
     EXPECT_EQ(later.guess(std::vector<int32_t>{5, 2, 3, 7, 9, 2, 3, 8, 1, 2, 3}, 1), std::vector<int32_t>{8});
 }
 
-TEST(PromptLookup, ALoopGoesOnAndWrongGuessesGetShorter) {
+TEST(PromptLookup, LoopsAreDraftedFurtherAndRejectedDraftsGetShorter) {
     PromptLookup lookup(8);
     std::vector<int32_t> text{1, 2, 1, 2, 1};
     EXPECT_EQ(lookup.guess(text, 8), (std::vector<int32_t>{2, 1, 2, 1}));
@@ -35,7 +35,7 @@ TEST(PromptLookup, ALoopGoesOnAndWrongGuessesGetShorter) {
 }
 
 // Expected text is used as if it had followed the prompt: from the first token on, and before text of an earlier turn.
-TEST(PromptLookup, LooksIntoWhatIsExpected) {
+TEST(PromptLookup, SearchesTheExpectedText) {
     const std::vector<int32_t> prompt{7, 8, 9, 1, 1, 7, 8, 9}, expected{20, 21, 22, 23, 24, 25};
     PromptLookup lookup(8, prompt, expected);
     std::vector<int32_t> text = prompt;

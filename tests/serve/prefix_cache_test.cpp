@@ -40,7 +40,7 @@ struct Fixture {
     }
 };
 
-TEST(PrefixCache, TilesAreFoundByTheirTokensTheirParentsAndTheSalt) {
+TEST(PrefixCache, TilesAreFoundByTokensParentAndSalt) {
     Fixture f({{.page_bytes = 64}, {.page_bytes = 64}});
     const auto prompt = counting(200);
     {
@@ -63,7 +63,7 @@ TEST(PrefixCache, TilesAreFoundByTheirTokensTheirParentsAndTheSalt) {
     EXPECT_EQ(f.cache->idle_pages(), 6);
 }
 
-TEST(PrefixCache, OthersWaitForWhatOneComputesAndNotForOneThatWentAway) {
+TEST(PrefixCache, RequestsWaitForATileOfARunningRequestButNotOfACancelledOne) {
     Fixture f(std::vector<StateLayout>{{.page_bytes = 64}});
     const auto prompt = counting(130);
     {
@@ -122,7 +122,7 @@ TEST(PrefixCache, ATileThatIsComputedAgainReplacesItsIdleCopy) {
     EXPECT_EQ(f.begin(counting(65)).found.tokens, 64);
 }
 
-TEST(PrefixCache, StatesAreGoneOnFromWhereACopyWasKept) {
+TEST(PrefixCache, StatesContinueFromAStoredCopy) {
     Fixture f({{.page_bytes = 64}, {.floats = 4}}, 1);
     const auto prompt = counting(200);
     auto first = f.begin(prompt);
@@ -148,7 +148,7 @@ TEST(PrefixCache, StatesAreGoneOnFromWhereACopyWasKept) {
     EXPECT_EQ(f.begin(counting(190)).found.tokens, 0);
 }
 
-TEST(PrefixCache, PagesThatAWindowHadLeftAreNoObstacleWhereNobodyReadsThem) {
+TEST(PrefixCache, MissingPagesOutsideTheWindowDoNotPreventAHit) {
     Fixture f({{.page_bytes = 64}, {.page_bytes = 64, .window = 20}});
     const auto prompt = counting(260);
     {

@@ -43,14 +43,14 @@ std::vector<int32_t> kept_by_definition(const SamplingParams& p, const std::vect
     return kept;
 }
 
-TEST(Sampler, GreedyTakesTheLargestAndOfEqualOnesTheLowerId) {
+TEST(Sampler, GreedyChoosesTheLargestLogitAndTheLowerIdOnTies) {
     const SamplingParams greedy{.temperature = 0};
     EXPECT_EQ(draw(greedy, {1, 3, 2}, 0), 1);
     EXPECT_EQ(draw(greedy, {-5, -1, -1}, 0), 1);
     EXPECT_EQ(draw(greedy, {2, 2, 2, 2}, 0), 0);
 }
 
-TEST(Sampler, TheDrawDependsOnSeedSequenceAndPositionAlone) {
+TEST(Sampler, TheDrawDependsOnlyOnSeedSequenceAndPosition) {
     const auto logits = random_logits(1000, 1);
     const SamplingParams params{.seed = 7};
     std::map<int32_t, int> seen;
@@ -68,7 +68,7 @@ TEST(Sampler, TheDrawDependsOnSeedSequenceAndPositionAlone) {
     EXPECT_GT(differ, 50);
 }
 
-TEST(Sampler, FrequenciesAreTheSoftmax) {
+TEST(Sampler, FrequenciesFollowTheSoftmax) {
     const std::vector<float> logits{0, 1, 2, -1, 0.5f};
     for (const float temperature : {0.5f, 1.0f, 2.0f}) {
         std::vector<double> p;
@@ -84,7 +84,7 @@ TEST(Sampler, FrequenciesAreTheSoftmax) {
     }
 }
 
-TEST(Sampler, FiltersKeepWhatTheirDefinitionsSay) {
+TEST(Sampler, FiltersFollowTheirDefinitions) {
     const auto logits = random_logits(200, 5);
     for (const SamplingParams params :
          {SamplingParams{.top_k = 1}, SamplingParams{.top_k = 7}, SamplingParams{.top_k = 1000, .top_p = 0.5f},
@@ -111,7 +111,7 @@ TEST(Sampler, FiltersBreakTiesTowardsTheLowerId) {
     }
 }
 
-TEST(Sampler, ARequestCarriesWhatTheSamplerKnows) {
+TEST(Sampler, TokenRequestsHaveTheParametersOfTheSampler) {
     const std::vector<int32_t> prompt{5, 2, 5};
     Sampler sampler({.repetition_penalty = 1.5f, .seed = 9}, 4, prompt);
     sampler.accept(2);
@@ -128,7 +128,7 @@ TEST(Sampler, ARequestCarriesWhatTheSamplerKnows) {
 }
 
 // Sums of weights are exact, so they do not depend on the order; the weight of the most likely token is 2^44.
-TEST(Sampler, WeightsAreIntegersInUnitsOfTheLikeliest) {
+TEST(Sampler, WeightsAreIntegersRelativeToTheMostLikelyToken) {
     EXPECT_EQ(sampling_weight(3.25f, 3.25f), uint64_t{1} << 44);
     EXPECT_NEAR(double(sampling_weight(0.0f, 1.0f)), std::exp(-1.0) * 0x1p44, 0x1p21);
     EXPECT_EQ(sampling_weight(-40.0f, 0.0f), 0u);
@@ -136,7 +136,7 @@ TEST(Sampler, WeightsAreIntegersInUnitsOfTheLikeliest) {
     EXPECT_EQ(sampling_weight(NAN, 0.0f), 0u);
 }
 
-TEST(Sampler, PenaltiesChangeTheLogitsOfWhatWasSeen) {
+TEST(Sampler, PenaltiesChangeTheLogitsOfSeenTokens) {
     const std::vector<int32_t> prompt{0, 2};
     // Repetition penalty: counts prompt and answer; positive logits are divided, negative ones multiplied.
     Sampler repetition({.temperature = 0, .repetition_penalty = 2}, 0, prompt);

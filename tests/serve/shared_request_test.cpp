@@ -23,7 +23,7 @@ bool may_follow(const Request& r, int32_t token, std::span<const int32_t> answer
     return allowed;
 }
 
-TEST(SharedRequest, MasksAreWhatTheListsSay) {
+TEST(SharedRequest, MasksFollowTheTokenLists) {
     std::mt19937 random(3);
     const auto below = [&](int n) { return static_cast<int32_t>(random() % static_cast<unsigned>(n)); };
     for (int round = 0; round < 500; ++round) {

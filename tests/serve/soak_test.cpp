@@ -99,7 +99,7 @@ std::vector<std::pair<Request, Heard>> client(Engine& engine, LoadMaker maker, T
     return sample;
 }
 
-TEST(Soak, CountersAddUpAndMemoryStays) {
+TEST(Soak, CountersAddUpAndMemoryDoesNotGrow) {
     const char* const text = std::getenv("NIBBLE_SOAK_SECONDS");
     const double seconds = text ? std::atof(text) : 0;
     const auto start = EngineClock::now();

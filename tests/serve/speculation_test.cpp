@@ -31,7 +31,7 @@ protected:
 };
 
 // The next token is a function of the current one, and the layers know this function, so every draft is accepted.
-TEST_P(Speculation, RightGuessesAreCountedByPosition) {
+TEST_P(Speculation, AcceptedDraftTokensAreCountedByPosition) {
     const auto model = load(0.0f);
     for (const int64_t drafts : {1, 3, 7}) {
         const Request r = request(100, 1 + 6 * (drafts + 1));
@@ -50,7 +50,7 @@ TEST_P(Speculation, RightGuessesAreCountedByPosition) {
 }
 
 // A draft is sampled with the same random numbers as the token itself.
-TEST_P(Speculation, SampledTokensAreGuessedToo) {
+TEST_P(Speculation, SampledTokensAreDraftedToo) {
     const auto model = load(0.0f);
     Request r = request(30, 121);
     r.sampling.temperature = 1.0f;
@@ -60,7 +60,7 @@ TEST_P(Speculation, SampledTokensAreGuessedToo) {
     EXPECT_GT(engine->stats().accepted_tokens, engine->stats().draft_tokens * 3 / 4);
 }
 
-TEST_P(Speculation, SomeAreRightAndTheAnswerIsTheSame) {
+TEST_P(Speculation, SomeDraftsAreAcceptedAndTheAnswerIsTheSame) {
     const auto model = load(0.1f), without = load(0.1f, false);
     std::vector<Request> requests;
     for (uint32_t i = 0; i < 12; ++i) {
@@ -89,7 +89,7 @@ TEST_P(Speculation, SomeAreRightAndTheAnswerIsTheSame) {
 }
 
 // Expected text is used for drafts by every engine that supports this: the answer is the same and needs fewer steps.
-TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
+TEST_P(Speculation, TheExpectedTextIsDraftedFirst) {
     const auto model = load(0.1f), without = load(0.1f, false);
     Request r = request(40, 60);
     const Heard alone = run_alone(*without, r);
@@ -115,7 +115,7 @@ TEST_P(Speculation, WhatIsExpectedIsGuessedFirst) {
 }
 
 // Pages of the prefix cache include those of the prediction layers.
-TEST_P(Speculation, GoesOnBehindACachedPrefix) {
+TEST_P(Speculation, ContinuesAfterACachedPrefix) {
     const auto model = load(0.0f);
     const auto engine = make_engine(*model, options(3));
     for (const int64_t prompt : {130, 150, 200}) {
@@ -144,7 +144,7 @@ private:
     mutable int calls_ = 0;
 };
 
-TEST_P(Speculation, WhatCannotBeGuessedHarmsNoAnswer) {
+TEST_P(Speculation, FailedDraftsDoNotChangeAnswers) {
     const auto model = load(0.3f);
     const FailingPredictor failing(*model);
     const auto engine = make_engine(failing, options(3));
@@ -157,7 +157,7 @@ TEST_P(Speculation, WhatCannotBeGuessedHarmsNoAnswer) {
     EXPECT_GT(engine->stats().accepted_tokens, 0);
 }
 
-TEST_P(Speculation, NeedsTheLayers) {
+TEST_P(Speculation, NeedsPredictionLayers) {
     const auto model = load(0.3f, false);
     const auto engine = Engine::create(model, {}, options(3));
     ASSERT_FALSE(engine.ok());

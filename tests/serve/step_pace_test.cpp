@@ -24,7 +24,7 @@ struct Machine {
     }
 };
 
-TEST(StepPace, KnowsNothingAtFirst) {
+TEST(StepPace, HasNoEstimateAtFirst) {
     StepPace pace(3, 1024);
     EXPECT_EQ(pace.rows(), 1024);
     pace.see(0.5, 0, 128);  // the first step of the process
@@ -32,7 +32,7 @@ TEST(StepPace, KnowsNothingAtFirst) {
     EXPECT_EQ(pace.rows(), 1024);
 }
 
-TEST(StepPace, PromptsTakeWhatTheStretchLeaves) {
+TEST(StepPace, PromptsGetTheRemainingTime) {
     const Machine m{.answers = 0.005, .begin = 0.001, .row = 2e-5};
     StepPace pace(3, 1024);
     pace.see(m.step(0), 64, 0);
@@ -42,7 +42,7 @@ TEST(StepPace, PromptsTakeWhatTheStretchLeaves) {
 }
 
 // The estimate recovers from steps that were too short, where a row costs more than in long steps.
-TEST(StepPace, ComesBackFromFewRows) {
+TEST(StepPace, RecoversFromFewRows) {
     StepPace pace(3, 1024);
     pace.see(0.005, 64, 0);
     for (int i = 0; i < 20; ++i) pace.see(1.0, 64, pace.rows());  // a machine that was busy
@@ -54,7 +54,7 @@ TEST(StepPace, ComesBackFromFewRows) {
 }
 
 // The time of answers is known for a few of them; then many run, with endless prompts.
-TEST(StepPace, SeesThatAnswersTakeLonger) {
+TEST(StepPace, AdaptsToSlowerAnswers) {
     StepPace pace(3, 1024);
     for (int i = 0; i < 10; ++i) pace.see(0.001, 1, 0);
     const Machine m{.answers = 0.010, .begin = 0.001, .row = 1e-5};
@@ -64,7 +64,7 @@ TEST(StepPace, SeesThatAnswersTakeLonger) {
 }
 
 // A short last piece does not limit the number of rows.
-TEST(StepPace, ShortPromptsDoNotShrinkIt) {
+TEST(StepPace, ShortPromptsDoNotReduceTheRows) {
     const Machine m{.answers = 0.005, .begin = 0.004, .row = 1e-5};
     StepPace pace(3, 512);
     pace.see(m.step(0), 64, 0);
@@ -75,7 +75,7 @@ TEST(StepPace, ShortPromptsDoNotShrinkIt) {
     EXPECT_EQ(StepPace(2, 8).rows(), 8);
 }
 
-TEST(StepPace, TimesThatAreNoneAreNoTimes) {
+TEST(StepPace, InvalidTimesAreIgnored) {
     StepPace pace(3, 1024);
     pace.see(0.010, 8, 0);
     pace.see(0, 8, 100);

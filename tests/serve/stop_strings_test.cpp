@@ -19,7 +19,7 @@ std::pair<std::string, bool> cut(const std::string& text, const std::vector<std:
     return {text, false};
 }
 
-TEST(StopStrings, AnyWayOfCuttingTheTextGivesTheSameAnswer) {
+TEST(StopStrings, AnyPiecesOfTheTextGiveTheSameAnswer) {
     std::mt19937 rng(1);
     const auto letters = [&](int most) {
         std::string s;
@@ -45,7 +45,7 @@ TEST(StopStrings, AnyWayOfCuttingTheTextGivesTheSameAnswer) {
     }
 }
 
-TEST(StopStrings, HoldsBackOnlyWhatMayBecomeOne) {
+TEST(StopStrings, HoldsBackOnlyPrefixesOfStopStrings) {
     StopStrings matcher({"", "\nUser:"});
     EXPECT_EQ(matcher.push("Hello\n"), "Hello");
     EXPECT_EQ(matcher.push("Us"), "");

@@ -131,7 +131,7 @@ TEST(CustomTools, AreAllowedAndRefusedByName) {
     EXPECT_EQ(other["error"]["param"], "tool_choice");
 }
 
-TEST(DeprecatedFunctions, AreToolsInTheirOldWords) {
+TEST(DeprecatedFunctions, AreToolsWithOlderFieldNames) {
     const TestServer s({.chat_template = tool_template});
     const Json asked{{"messages", user}, {"max_tokens", 200}, {"temperature", 1}, {"seed", 3}};
     Json old = asked, today = asked;
@@ -169,7 +169,7 @@ TEST(DeprecatedFunctions, AreToolsInTheirOldWords) {
               std::string::npos);
 }
 
-TEST(DeprecatedFunctions, WrongOnesAreNamed) {
+TEST(DeprecatedFunctions, ErrorsNameTheField) {
     const TestServer s({.chat_template = tool_template});
     const std::pair<Json, const char*> cases[]{
         {{{"functions", 3}}, "functions"},
@@ -187,7 +187,7 @@ TEST(DeprecatedFunctions, WrongOnesAreNamed) {
 
 // Every API accepts a returned call whose arguments are not an object, for templates that write text and for those that
 // iterate over members.
-TEST(BrokenCalls, GoBackInEveryApi) {
+TEST(BrokenCalls, AreAcceptedInTheHistoryOfEveryApi) {
     const std::string walking =
         "{% if tools %}<tool_call>{\"name\": f}</tool_call>{% endif %}{% for m in messages %}{{ m['content'] or '' }}"
         "{% for c in m['tool_calls'] or [] %}{% for k, v in c['function']['arguments'].items() %}[{{ k }}={{ v }}]"
@@ -226,7 +226,7 @@ struct TraceCase {
 };
 class Traceparent : public testing::TestWithParam<TraceCase> {};
 
-TEST_P(Traceparent, IsInTheAnswerAndInTheLogWhereItIsValid) {
+TEST_P(Traceparent, IsInTheAnswerAndInTheLogIfValid) {
     const TestServer s;
     const HttpResponse whole = s.post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})", GetParam().headers);
     const HttpResponse stream =
@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
             ""}),
     [](const auto& info) { return std::string(info.param.what); });
 
-TEST(Metrics, OfVllmsDashboardsAreThere) {
+TEST(Metrics, IncludeThoseOfVllmsDashboards) {
     const TestServer s;
     const std::vector<int32_t> prompt(200, 70);
     for (int i = 0; i < 2; ++i) s.ask("/v1/completions", {{"prompt", prompt}, {"max_tokens", 2}, {"temperature", 0}});

@@ -61,7 +61,7 @@ TEST(ServerApi, OffsetsCountCharacters) {
     }
 }
 
-TEST(ServerApi, NeutralFieldsAreAcceptedAndOthersNamed) {
+TEST(ServerApi, NeutralFieldsAreAcceptedAndUnknownOnesNamed) {
     const TestServer s;
     const std::pair<const char*, std::pair<Json, Json>> fields[] = {
         {"length_penalty", {1.0, 0.5}},
@@ -131,7 +131,7 @@ TEST(ServerApi, StructuredOutputsMayNameEveryOption) {
     EXPECT_EQ(s.ask("/v1/completions", body, 400)["error"]["param"], "structured_outputs");
 }
 
-TEST(ServerApi, NvextOfNimIsRead) {
+TEST(ServerApi, FieldsInNvextAreRead) {
     const TestServer s;
     const Json base{{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 60}, {"seed", 1}};
     const auto text = [&](const Json& nvext) {
@@ -165,7 +165,7 @@ TEST(ServerApi, ModelsStateTheDefaultSampling) {
     EXPECT_EQ(defaults["from_generation_config"], Json::array());
 }
 
-TEST(ServerApi, TheLogSaysHowAnAnswerEnded) {
+TEST(ServerApi, TheLogContainsTheFinishReason) {
     const TestServer s;
     s.ask("/v1/completions", {{"prompt", "a"}, {"max_tokens", 3}, {"ignore_eos", true}});
     s.ask("/v1/completions", {{"prompt", "a"}, {"guided_choice", {"yes"}}});

@@ -16,7 +16,7 @@ Json asked(const Json& more) {
 }
 std::string content_of(const Json& answer) { return answer["choices"][0]["message"]["content"]; }
 
-TEST(ServerGrammar, AnswersAreHeldToWhatTheBodyAsks) {
+TEST(ServerGrammar, AnswersMatchTheConstraintOfTheRequest) {
     const TestServer s;
     const Json schema{{"type", "object"},
                       {"properties", {{"a", {{"enum", {1, 2}}}}, {"b", {{"type", "boolean"}}}}},
@@ -82,7 +82,7 @@ TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
         }
 }
 
-TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
+TEST(ServerGrammar, InvalidConstraintsAreErrorsThatNameTheField) {
     const TestServer s;
     const auto wrong = [&](const Json& more, const char* param) {
         const Json error = s.ask(chat_route, asked(more), 400);
@@ -105,7 +105,7 @@ TEST(ServerGrammar, WrongWishesAreErrorsThatNameTheField) {
     EXPECT_EQ(s.post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
 }
 
-TEST(ServerGrammar, ToolCallsComeAsCalls) {
+TEST(ServerGrammar, ToolCallsAreReturnedAsCalls) {
     ServerSetup setup;
     setup.chat_template =
         "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}<mask>{% endfor %}{% if tools %}{{ tools | "
@@ -160,7 +160,7 @@ TEST(ServerGrammar, ToolCallsComeAsCalls) {
 }
 
 // Anthropic's "thinking" and prefill, OpenAI's "include", with a template that has a variable for reasoning.
-TEST(ServerGrammar, MessagesThinkAndGoOn) {
+TEST(ServerGrammar, MessagesSupportThinkingAndContinuation) {
     ServerSetup setup;
     setup.chat_template =
         "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}{% if not loop.last or add_generation_prompt %}"
@@ -229,7 +229,7 @@ TEST(ServerGrammar, MessagesThinkAndGoOn) {
     EXPECT_EQ(s.ask(route, body({{"messages", messages}}), 400)["type"], "error");
 }
 
-TEST(ServerGrammar, ResponsesSayWhatTheyDoNotGive) {
+TEST(ServerGrammar, ResponsesCheckIncludeAndTopLogprobs) {
     const TestServer s;
     const char* const route = "/v1/responses";
     const Json body{{"input", "x"}, {"max_output_tokens", 4}};
@@ -246,7 +246,7 @@ TEST(ServerGrammar, ResponsesSayWhatTheyDoNotGive) {
     EXPECT_EQ(events.back().second["response"]["timings"]["predicted_n"], 4) << events.back().second;
 }
 
-TEST(ServerGrammar, WhatAUserWritesDoesNotSteer) {
+TEST(ServerGrammar, ControlTokensOfUsersStayText) {
     const TestServer s;
     // <mask> ends a turn of this model; in a message it stays text.
     const auto tokens = [&](const char* content) {

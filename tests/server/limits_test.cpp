@@ -38,7 +38,7 @@ size_t longest_run(std::string_view text, char c) {
     return best;
 }
 
-TEST(Limits, EveryListHasOneOnEveryRoute) {
+TEST(Limits, EveryListIsLimitedOnEveryRoute) {
     const TestServer s;
     const struct {
         const char* name;
@@ -105,7 +105,7 @@ TEST(Limits, TheLargestPossibleAnswerOfARequestIsBounded) {
     EXPECT_LT(cut["usage"]["completion_tokens"], 200);
 }
 
-TEST(Limits, AllAnswersTogetherAreBoundedAndTheMemoryComesBack) {
+TEST(Limits, AllAnswersTogetherAreBoundedAndTheirMemoryIsReleased) {
     ServerSetup setup;
     setup.options.requests_bytes = 2 << 20;
     const TestServer s(std::move(setup));
@@ -130,7 +130,7 @@ TEST(Limits, AllAnswersTogetherAreBoundedAndTheMemoryComesBack) {
     s.ask("/v1/completions", small);
 }
 
-TEST(Limits, AnswersOfManyPromptsAndChoicesAreThoseOfEachAlone) {
+TEST(Limits, AnswersOfManyPromptsAndChoicesEqualThoseOfEachAlone) {
     const TestServer s;
     const Json lists{{"bad_words", {"e", "ab", " t"}},
                      {"stop", {"qq", "zz"}},
@@ -153,7 +153,7 @@ TEST(Limits, AnswersOfManyPromptsAndChoicesAreThoseOfEachAlone) {
     }
 }
 
-TEST(Limits, AnswersAndTheLogQuoteLittleOfWhatAPeerSent) {
+TEST(Limits, ErrorsAndTheLogQuoteLittleOfTheRequest) {
     const TestServer s;
     const std::string k(300'000, 'k');
     const auto quoted = [&](const HttpResponse& r) {
@@ -197,7 +197,7 @@ TEST(Limits, AnswersAndTheLogQuoteLittleOfWhatAPeerSent) {
     }
 }
 
-TEST(Access, HostsAndOriginsWithoutAKey) {
+TEST(Access, HostsAndOriginsAreCheckedWithoutAKey) {
     ServerOptions options;
     options.allowed_hosts = {"Box.example:8000"};
     options.cors_origin = "https://ui.example";
@@ -254,7 +254,7 @@ TEST(Access, HostsAndOriginsWithoutAKey) {
         << "a browser reaches no unix socket: the proxy before it has its own names";
 }
 
-TEST(Access, KeysInEverySpellingOfTheScheme) {
+TEST(Access, KeysAreAcceptedInEverySpellingOfTheScheme) {
     ServerOptions options;
     options.api_keys = {"secret"};
     const auto passes = [&](HttpHeaders headers, const char* path = "/v1/completions") {
@@ -271,7 +271,7 @@ TEST(Access, KeysInEverySpellingOfTheScheme) {
     EXPECT_FALSE(passes({}, "/tokenize"));
 }
 
-TEST(Access, APageOfAnotherSiteIsRefusedAndProbesAreNot) {
+TEST(Access, PagesOfOtherSitesAreRefusedButProbesAreNot) {
     const TestServer s;
     const std::string body = R"({"prompt": "a", "max_tokens": 1})";
     EXPECT_EQ(s.post("/v1/completions", body).status, 200);
@@ -306,7 +306,7 @@ TEST(Access, AHalfClosedClientGetsItsAnswer) {
     }
 }
 
-TEST(AnswerSize, GrowsWithEverythingThatAnAnswerHolds) {
+TEST(AnswerSize, GrowsWithEveryPartOfAnAnswer) {
     Request r;
     r.max_tokens = 100;
     const std::vector<int64_t> prompts{50, 60};

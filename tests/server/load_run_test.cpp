@@ -6,7 +6,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(LoadRun, QuantilesAreValuesThatSoManyDoNotExceed) {
+TEST(LoadRun, QuantilesAreNearestRanks) {
     std::vector<double> values;
     for (int i = 100; i >= 1; --i) values.push_back(i);
     const LoadQuantiles q = quantiles(values);
@@ -18,7 +18,7 @@ TEST(LoadRun, QuantilesAreValuesThatSoManyDoNotExceed) {
     EXPECT_EQ(quantiles({}).p50, 0);
 }
 
-TEST(LoadRun, SumsRecordsUp) {
+TEST(LoadRun, SummarizesRecords) {
     LoadPlan plan;
     plan.ttft_goal = 0.5;
     plan.tpot_goal = 0.1;
@@ -41,7 +41,7 @@ TEST(LoadRun, SumsRecordsUp) {
     EXPECT_EQ(r.goodput(), 1);
 }
 
-TEST(LoadRun, DrivesAServerInClosedAndOpenLoops) {
+TEST(LoadRun, RunsClosedAndOpenLoops) {
     ServerSetup setup;
     setup.options.api_keys = {"key"};
     const TestServer s(std::move(setup));
@@ -80,7 +80,7 @@ TEST(LoadRun, DrivesAServerInClosedAndOpenLoops) {
     EXPECT_FALSE(run_load(plan).ok());
 }
 
-TEST(ServerPage, StandsAloneAndAsksNobodyElse) {
+TEST(ServerPage, LoadsNothingFromOtherServers) {
     const TestServer s;
     const HttpResponse page = s.get("/");
     EXPECT_EQ(page.status, 200);

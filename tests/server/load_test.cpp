@@ -45,7 +45,7 @@ std::string said(const TestServer& s, Json body) {
     return all;
 }
 
-TEST(ServerLoad, AnswersUnderLoadAreThoseOfAQuietServer) {
+TEST(ServerLoad, AnswersUnderLoadEqualThoseOfAnIdleServer) {
     constexpr int n = 96;
     std::vector<std::string> want(n);
     {
@@ -82,7 +82,7 @@ TEST(ServerLoad, AnswersUnderLoadAreThoseOfAQuietServer) {
     EXPECT_EQ(s.metric("vllm:time_to_first_token_seconds_count"), s.metric("vllm:request_prefill_time_seconds_count"));
 }
 
-TEST(ServerLoad, AClientThatLeavesEndsItsRequest) {
+TEST(ServerLoad, ADisconnectEndsTheRequest) {
     const TestServer s;
     for (const bool streams : {true, false}) {
         const double before = s.metric("vllm:request_success_total");
@@ -100,7 +100,7 @@ TEST(ServerLoad, AClientThatLeavesEndsItsRequest) {
     EXPECT_EQ(s.ask(completions, {{"prompt", "x"}, {"max_tokens", 2}})["choices"].size(), 1u);
 }
 
-TEST(ServerLoad, AFullQueueSaysWhenToComeBack) {
+TEST(ServerLoad, AFullQueueReturnsRetryAfter) {
     ServerSetup setup;
     setup.engine = {.sequences = 1, .queue = 4};
     const TestServer s(std::move(setup));
@@ -141,7 +141,7 @@ TEST(ServerLoad, ADeadlineEndsARequest) {
     EXPECT_EQ(events.back()["error"]["code"], 504) << events.back();
 }
 
-TEST(ServerLoad, DrainsWhatRunsAndRefusesTheRest) {
+TEST(ServerLoad, DrainsRunningRequestsAndRefusesNewOnes) {
     TestServer s;
     HttpClient c = s.client();
     bool begun = false;
@@ -162,7 +162,7 @@ TEST(ServerLoad, DrainsWhatRunsAndRefusesTheRest) {
     drain.join();
 }
 
-TEST(ServerLoad, ATemplateThatLoopsEndsItsRequestAlone) {
+TEST(ServerLoad, AnEndlessTemplateEndsOnlyItsRequest) {
     ServerSetup setup;
     setup.chat_template =
         "{% if messages[0].content == 'loop' %}{% for i in range(100000000) %}{% for j in range(100000000) %}x"
@@ -180,7 +180,7 @@ TEST(ServerLoad, ATemplateThatLoopsEndsItsRequestAlone) {
 
 // Six requests that are costly to parse, all at once, together with others: the others do not wait for the six, and
 // none of the six takes much longer than its timeout.
-TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
+TEST(ServerLoad, CostlyRequestsDoNotDelayOthers) {
     const TestServer s;
     const Json messages = Json::array({{{"role", "user"}, {"content", "x"}}});
     const char* const loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
@@ -209,7 +209,7 @@ TEST(ServerLoad, CostlyRequestsDelayNoOthers) {
     EXPECT_GT(asked, 12);  // if they waited for the six, there would be six or fewer
 }
 
-TEST(ServerLoad, ADeadlineHoldsWhileATemplateRuns) {
+TEST(ServerLoad, ADeadlineEndsARunningTemplate) {
     const TestServer s;
     Json body{{"messages", Json::array({{{"role", "user"}, {"content", "x"}}})},
               {"max_tokens", 1},

@@ -47,7 +47,7 @@ struct ToolCase {
 };
 class ResponseTools : public testing::TestWithParam<ToolCase> {};
 
-TEST_P(ResponseTools, AreCalledInTheWordsOfTheClient) {
+TEST_P(ResponseTools, AreReturnedWithTheFieldsOfTheClient) {
     const ToolCase& given = GetParam();
     const TestServer s({.chat_template = agent_template});
     Json body{{"input", "q"},
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                              ".*unit.*"}),
     [](const auto& info) { return std::string(info.param.what); });
 
-TEST(Responses, HostedToolsAreLeftOutAndReportedOnce) {
+TEST(Responses, HostedToolsAreIgnoredAndReportedOnce) {
     const TestServer s({.chat_template = agent_template});
     const auto tokens = [&](const Json& tools) {
         return s.ask("/v1/responses",
@@ -158,7 +158,7 @@ TEST(Responses, HostedToolsAreLeftOutAndReportedOnce) {
     EXPECT_EQ(notes(), 1);
 }
 
-TEST(Responses, FieldsAreWorkingNeutralOrNamed) {
+TEST(Responses, FieldsAreSupportedNeutralOrErrors) {
     const TestServer s({.chat_template = agent_template});
     const Json fine[]{{{"background", false}},
                       {{"client_metadata", {{"session_id", "x"}}}},
@@ -207,7 +207,7 @@ TEST(Responses, FieldsAreWorkingNeutralOrNamed) {
 }
 
 // Instructions and leading developer messages form one system message.
-TEST(Responses, LeadingSystemMessagesAreOne) {
+TEST(Responses, LeadingSystemMessagesAreJoined) {
     const TestServer s({.chat_template =
                             "{% for m in messages %}{% if not loop.first and m.role == 'system' %}"
                             "{{ raise_exception('late') }}{% endif %}{{ m.role }}: {{ m.content }};{% endfor %}"});
@@ -217,7 +217,7 @@ TEST(Responses, LeadingSystemMessagesAreOne) {
     EXPECT_EQ(answer["usage"]["input_tokens"], s.chat.encode("system: a\nb;user: c;", false).size());
 }
 
-TEST(StoredResponses, ConversationsGoOnFromThem) {
+TEST(StoredResponses, CanBeContinued) {
     const TestServer s;
     const Json first =
         s.ask("/v1/responses",
@@ -288,7 +288,7 @@ TEST(StoredResponses, AreReadListedAndDeleted) {
     s.ask("/v1/responses", {{"input", "a"}, {"previous_response_id", secret["id"]}}, 400);
 }
 
-TEST(StoredResponses, TheOldestMakeRoomForTheNewest) {
+TEST(StoredResponses, TheOldestAreEvictedForTheNewest) {
     ServerSetup setup;
     setup.options.stored_bytes = 12'000;
     const TestServer s(std::move(setup));
@@ -310,7 +310,7 @@ TEST(StoredResponses, TheOldestMakeRoomForTheNewest) {
     EXPECT_EQ(forgetful.get("/v1/responses/" + answer["id"].get<std::string>()).status, 404);
 }
 
-TEST(ResponseStore, CountsWhatChainsHold) {
+TEST(ResponseStore, CountsTheMemoryOfChains) {
     ResponseStore store;
     StoredPtr last;
     for (int i = 0; i < 100'000; ++i) {  // a chain that would overflow the stack if links were released recursively
@@ -366,7 +366,7 @@ TEST(Responses, TruncationKeepsTheQuestionOfALongTurn) {
     EXPECT_LE(answer["usage"]["input_tokens"], 496);
 }
 
-TEST(Responses, LogprobsAreThoseOfTheText) {
+TEST(Responses, LogprobsEqualThoseOfChat) {
     const TestServer s;
     const Json ask{{"max_output_tokens", 12},
                    {"temperature", 0},
@@ -480,7 +480,7 @@ TEST(Responses, MaxToolCallsBoundsTheCalls) {
     }
 }
 
-TEST(InputReader, GivesTheTextHoweverThePiecesAreCut) {
+TEST(InputReader, GivesTheSameTextForAnyPieces) {
     const std::pair<std::string, std::string> cases[]{
         {R"({"input": "a\n\"b\" \\ \u00e9 \ud83d\ude00 é"})", "a\n\"b\" \\ \u00e9 \U0001F600 \u00e9"},
         {R"( { "text" : "x" , "more": 1})", "x"},
@@ -498,7 +498,7 @@ TEST(InputReader, GivesTheTextHoweverThePiecesAreCut) {
         }
 }
 
-TEST(PendingTokens, BelongToTheTextThatTheyMake) {
+TEST(PendingTokens, BelongToTheTextThatTheyDecodeTo) {
     PendingTokens pending;
     for (const char* token : {"<think>", "hm", "</think>", "\n\n", "Hel", "lo ", "wor<", "tool"})
         pending.push(token, token);

@@ -167,7 +167,7 @@ protected:
     static inline std::string stored_;  // the path of a stored response
 };
 
-TEST_F(Routes, ShapesTellAnswersApart) {
+TEST_F(Routes, ShapesDistinguishAnswers) {
     const Json shape{{"a", ""}, {"b", {{{"c", 0}}}}, {"d", "x"}};
     EXPECT_TRUE(has_shape(Json{{"a", "any"}, {"b", {{{"c", 5}}}}, {"d", "x"}, {"more", 1}}, shape));
     EXPECT_FALSE(has_shape(Json{{"b", {{{"c", 5}}}}, {"d", "x"}}, shape));
@@ -177,7 +177,7 @@ TEST_F(Routes, ShapesTellAnswersApart) {
     EXPECT_FALSE(has_shape(Json{{"a", ""}, {"b", {{{"c", 5}}}}, {"d", "y"}}, shape));
 }
 
-TEST_F(Routes, AnswerAsTheirApisHaveIt) {
+TEST_F(Routes, AnswerInTheFormatOfTheirApi) {
     for (const Route& route : all_routes())
         for (const std::string method : {"GET", "HEAD", "POST"}) {
             if (!route.takes(method)) continue;
@@ -202,7 +202,7 @@ TEST_F(Routes, AnswerAsTheirApisHaveIt) {
         }
 }
 
-TEST_F(Routes, RefuseOtherMethodsAndNameTheirOwn) {
+TEST_F(Routes, RefuseOtherMethodsAndNameTheAllowedOnes) {
     for (const Route& route : all_routes()) {
         std::set<std::string> taken{"OPTIONS"};
         for (const std::string method : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}) {

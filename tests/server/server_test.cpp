@@ -18,7 +18,7 @@ WholeAnswer engine_answer(const TestServer& s, const Request& request) {
     return answers.back();
 }
 
-TEST(Server, CompletionsAreWhatTheEngineSays) {
+TEST(Server, CompletionsEqualTheAnswersOfTheEngine) {
     const TestServer s;
     Request request;
     request.prompt = s.chat.encode("once upon");
@@ -83,7 +83,7 @@ TEST(Server, CompletionsOfManyPromptsAndChoices) {
     EXPECT_EQ(texts["choices"].size(), 2u);
 }
 
-TEST(Server, EchoGivesThePromptAndItsScores) {
+TEST(Server, EchoReturnsThePromptAndItsLogProbabilities) {
     const TestServer s;
     const std::vector<int32_t> ids = s.chat.encode("once upon a time");
     Request request;
@@ -119,7 +119,7 @@ TEST(Server, EchoGivesThePromptAndItsScores) {
     EXPECT_EQ(more["choices"][0]["token_ids"].size(), 2u);
 }
 
-TEST(Server, ChatIsTheTemplateAndTheEngine) {
+TEST(Server, ChatEqualsTheEnginesAnswerToTheRenderedTemplate) {
     const TestServer s;
     const Json messages =
         Json::array({{{"role", "system"}, {"content", "be brief"}},
@@ -196,7 +196,7 @@ TEST(Server, APredictionSavesStepsAndChangesNothing) {
     }
 }
 
-TEST(Server, TemplatesHearOfEffortAndVerbosity) {
+TEST(Server, TemplatesGetEffortAndVerbosity) {
     ServerSetup setup;
     setup.chat_template =
         "{{ reasoning_effort | default('-') }}, {{ verbosity | default('-') }}: {{ messages[0]['content'] }}";
@@ -293,7 +293,7 @@ TEST(Server, SpacesAloneCanBeBadWords) {
     EXPECT_EQ(s.ask("/v1/completions", {{"prompt", "a"}, {"bad_words", {""}}}, 400)["error"]["param"], "bad_words");
 }
 
-TEST(Server, WrongRequestsAreToldWhatIsWrong) {
+TEST(Server, InvalidRequestsGetErrorsThatNameTheField) {
     const TestServer s;
     const auto wrong = [&](const std::string& path, const std::string& body, const std::string& param,
                            int status = 400) {
@@ -357,7 +357,7 @@ TEST(Server, WrongRequestsAreToldWhatIsWrong) {
     EXPECT_EQ(fine["model"], "tiny");
 }
 
-TEST(Server, TokenizesBothWays) {
+TEST(Server, EncodesAndDecodesTokens) {
     const TestServer s;
     const Json there = s.ask("/tokenize", {{"prompt", "hello <s>"}, {"return_token_strs", true}});
     const auto ids = s.chat.encode("hello <s>");
@@ -372,7 +372,7 @@ TEST(Server, TokenizesBothWays) {
               Json(s.chat.encode("<s>user\nx<mask><s>assistant\n", false)));
 }
 
-TEST(Server, ProbesTellWhetherItIsReady) {
+TEST(Server, ProbesReportWhetherItIsReady) {
     TestServer s({.ready = false});
     EXPECT_EQ(s.get("/v1/health/live").status, 200);
     for (const char* path : {"/health", "/ping", "/v1/health/ready", "/v1/models", "/v1/metadata"})
@@ -390,7 +390,7 @@ TEST(Server, ProbesTellWhetherItIsReady) {
     EXPECT_GT(s.metric("vllm:lora_requests_info"), 1e9) << "the time";
 }
 
-TEST(Server, KeysAreAskedForWhereAnswersAreMade) {
+TEST(Server, KeysAreRequiredForAnswers) {
     ServerSetup setup;
     setup.options.api_keys = {"first-key", "second"};
     const TestServer s(std::move(setup));
@@ -406,7 +406,7 @@ TEST(Server, KeysAreAskedForWhereAnswersAreMade) {
     for (const char* path : {"/health", "/metrics", "/v1/health/ready"}) EXPECT_EQ(s.get(path).status, 200) << path;
 }
 
-TEST(Server, ATurnThatSaidNothingComesBack) {
+TEST(Server, AnEmptyTurnIsAcceptedInTheHistory) {
     const TestServer s;
     const auto tokens = [&](Json said) {
         const Json messages{{{"role", "user"}, {"content", "a"}},
@@ -419,7 +419,7 @@ TEST(Server, ATurnThatSaidNothingComesBack) {
     EXPECT_EQ(tokens(Json::array({{{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}})), empty);
 }
 
-TEST(Server, ATokenThatIsNoneIsBlamedOnItsField) {
+TEST(Server, AnInvalidTokenIdIsAnErrorThatNamesTheField) {
     const TestServer s;
     for (const auto& [name, value] : {std::pair{"logit_bias", Json{{"99999", 1}}},
                                       {"stop_token_ids", Json{-1}},
@@ -430,7 +430,7 @@ TEST(Server, ATokenThatIsNoneIsBlamedOnItsField) {
     }
 }
 
-TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
+TEST(Server, BrowserRequestsOfOtherOriginsAreRefusedByDefault) {
     ServerSetup setup;
     setup.options.cors_origin = "https://ui.example";
     const TestServer open(std::move(setup)), closed;
@@ -463,7 +463,7 @@ TEST(Server, BrowsersOfOtherPagesAreKeptOutUnlessAsked) {
     EXPECT_EQ(headers(open, std::string(5000, 'x')), few);
 }
 
-TEST(Server, LogsARequestInALineWithoutItsText) {
+TEST(Server, LogsOneLinePerRequestWithoutItsText) {
     const TestServer s;
     const HttpResponse r =
         s.post("/v1/completions", R"({"prompt": "a secret", "max_tokens": 2})", {{"X-Request-Id", "my-id.1"}});
@@ -479,7 +479,7 @@ TEST(Server, LogsARequestInALineWithoutItsText) {
     EXPECT_NE(header_of(other.headers, "x-request-id"), "bad id");
 }
 
-TEST(Server, TheLogSaysWhatWasWrongWithoutQuotingTheRequest) {
+TEST(Server, TheLogNamesErrorsWithoutQuotingTheRequest) {
     const TestServer s;
     s.post("/v1/completions", R"({"prompt": "a", "temprature": 2})");
     s.post("/v1/completions", "my secret");
