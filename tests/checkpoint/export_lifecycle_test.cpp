@@ -263,9 +263,9 @@ TEST(ExportLifecycle, an_output_that_appears_during_the_job_is_not_overwritten) 
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     fill(*out);
-    write_file(dir / "out", "somebody else's");
+    write_file(dir / "out", "a file of another program");
     EXPECT_FALSE(out->finish().ok());
-    EXPECT_EQ(read_file(dir / "out"), "somebody else's");
+    EXPECT_EQ(read_file(dir / "out"), "a file of another program");
 }
 
 TEST(ExportLifecycle, a_full_disk_is_an_error_before_anything_is_written) {

@@ -284,7 +284,7 @@ TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_n
             ASSERT_EQ(e2m1_to_float(code) * factor, want[begin * t.cols() + k]) << k;
         }
     }
-    EXPECT_EQ(types.size(), 15u) << "every type of the file is told";
+    EXPECT_EQ(types.size(), 15u) << "the expected types cover the file";
     EXPECT_EQ(quantized, 6);
 }
 

@@ -134,7 +134,7 @@ TEST(HostileCheckpoint, invalid_model_optimizer_tensors_are_refused) {
             {"leftover bytes",
              [](Folder& f) { f.put(filled("model.other.table", DType::u8, {4})); },
              {"model.other.table", "U8"}},
-            {"a KV scale nobody speaks of",
+            {"a KV scale without a KV cache format",
              [](Folder& f) { f.put(raw<float>("model.layers.0.self_attn.k_proj.k_scale", DType::f32, {}, {1.0f})); },
              {"k_scale", "KV cache"}},
         });
@@ -208,7 +208,7 @@ TEST(HostileCheckpoint, invalid_compressed_tensors_are_refused) {
                  f.put(raw<float>("model.layers.0.mlp.up_proj.weight_global_scale", DType::f32, {1}, {0.0f}));
              },
              {"weight_global_scale", "value 0"}},
-            {"weight beside weight_packed",
+            {"weight together with weight_packed",
              [](Folder& f) {
                  f.put(filled(w, DType::bf16, {4, 32}));
              },

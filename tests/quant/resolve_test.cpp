@@ -244,7 +244,8 @@ TEST(Resolve, a_multiplier_search_covers_fp8_and_dynamic_weights_a_sweep_static_
     EXPECT_EQ(entry(*swept, "model.layers.0.mlp.down_proj").spec.search, Search{});
     EXPECT_EQ(entry(*swept, "model.layers.0.self_attn.q_proj").spec.search.kind, Search::Kind::sweep);
     const auto last = plan_of(rules, {}, "[{method: mse, fp8_scale_sweep: true}, max]");
-    EXPECT_EQ(entry(*last, "model.layers.0.self_attn.q_proj").spec.search, Search{}) << "each method starts anew";
+    EXPECT_EQ(entry(*last, "model.layers.0.self_attn.q_proj").spec.search, Search{})
+        << "each method starts with the defaults";
 }
 
 TEST(Resolve, four_over_six_needs_its_search) {
@@ -349,7 +350,7 @@ TEST(Resolve, formats_that_no_engine_runs_are_refused_by_name) {
               "rule 2 '*o_proj.weight*' (r.yaml:4), 'model.layers.0.self_attn.o_proj.weight_quantizer': quantizers in "
               "sequence are not supported");
     EXPECT_EQ(error_of({on("*nowhere*", "{num_bits: 4, rotate: true}")}), "no error")
-        << "what matches nothing hurts nobody";
+        << "a rule that matches nothing is not an error";
 }
 
 TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {

@@ -164,13 +164,13 @@ public:
     }
     Status choose(const Batch& batch, std::span<const TokenRequest> requests,
                   std::span<ChosenToken> chosen) const override {
-        if (!under_way_.empty()) return fail("choose() beside a step under way");
+        if (!under_way_.empty()) return fail("choose() while a step is under way");
         newest_ = true;
         for (const TokenRequest& r : requests) EXPECT_FALSE(r.deferred);
         return Faulty::choose(batch, requests, chosen);
     }
     Status evaluate(const Batch& batch, std::span<float> logits) const override {
-        if (!under_way_.empty()) return fail("evaluate() beside a step under way");
+        if (!under_way_.empty()) return fail("evaluate() while a step is under way");
         return Faulty::evaluate(batch, logits);
     }
     Status logits_of(int64_t row, std::span<float> logits) const override {

@@ -65,8 +65,8 @@ TEST(ServerGrammar, RulesThatExcludeEachOtherAreRefused) {
     const TestServer s;
     const auto ids = [&](const char* text) { return Json(s.chat.encode(text, false)); };
     const std::pair<const char*, Json> cases[]{
-        {"no choice begins so", {{"guided_choice", {"yes", "no"}}, {"allowed_token_ids", ids("q")}}},
-        {"no choice goes on so", {{"guided_choice", {"yes", "you"}}, {"allowed_token_ids", ids("y")}}},
+        {"no choice has this first token", {{"guided_choice", {"yes", "no"}}, {"allowed_token_ids", ids("q")}}},
+        {"no choice has this second token", {{"guided_choice", {"yes", "you"}}, {"allowed_token_ids", ids("y")}}},
         {"a banned text", {{"guided_regex", "x"}, {"bad_words", {"x"}}}},
         {"a schema", {{"guided_json", {{"const", 5}}}, {"allowed_token_ids", ids("6")}}},
         {"banned alone", {{"allowed_token_ids", ids("x")}, {"bad_words", {"x"}}, {"ignore_eos", true}}}};
