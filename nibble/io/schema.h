@@ -107,7 +107,7 @@ public:
             usual = std::move(text);
             return *this;
         }
-        // The value affects bits only if `holds`. Setting it otherwise is no error.
+        // The value affects bits only if `holds`. It is not an error to set it otherwise.
         Key& bits_where(std::function<bool(const Config&)> holds) {
             counts = std::move(holds);
             return *this;
@@ -175,7 +175,7 @@ public:
                     return fail("{}: {} {}", given.where(k.name), k.name, why);
         return given;
     }
-    // Reads values that a run stored: nulls and empty texts are ignored, and keys without effect are no errors.
+    // Reads values that a run stored: nulls and empty texts are ignored, and keys without effect are accepted.
     Result<GivenKeys> read_stored(const YamlNode& root, Config& config) const {
         return read_values(root, config, false);
     }

@@ -38,7 +38,7 @@ public:
     // scratch memory is reused between calls.
     virtual Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const = 0;
 
-    // Like forward(), but NaN or infinite logits are no error. The caller checks each row, because one bad row does not
+    // Like forward(), but NaN or infinite logits are accepted. The caller checks each row, because one bad row does not
     // affect the others.
     virtual Status evaluate(const Batch& batch, std::span<float> logits) const { return forward(batch, logits); }
 

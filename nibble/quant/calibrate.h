@@ -72,7 +72,7 @@ bool calibrates_on_device(const Plan& plan);
 
 // Runs the calibration. `sequences`: token ids, none empty. Errors: an architecture or tensor that the engine cannot
 // run, an id outside the vocabulary, a NaN in an activation (with layer, operator and token), a linear of the plan that
-// no forward pass runs. Ranges of zero, experts without tokens and singular second moments are no errors
+// no forward pass runs. Ranges of zero, experts without tokens and singular second moments are accepted
 // (calibration_gaps.h).
 Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::string_view origin,
                               std::span<const std::vector<int32_t>> sequences, const CalibrationOptions& options,

@@ -99,8 +99,8 @@ Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const 
 // -> "mxfp8". Returns other names unchanged.
 std::string preset_of_spelling(std::string_view name);
 
-// Error: the name is no preset (in any spelling), no built-in path, no file and no folder; suggests the nearest preset.
-// Reads no file.
+// Error: the name is neither a preset (in any spelling) nor a built-in path, file or folder; suggests the nearest
+// preset. Reads no file.
 Result<std::string> check_recipe_name(std::string_view name);
 
 std::vector<std::string> preset_names();

@@ -32,8 +32,8 @@ struct ResolveOptions {
     const std::map<std::string, float, std::less<>>* scales = nullptr;
 };
 
-// Returns the plan. Errors: anything that nibble cannot do, with rule and tensor. Needs for activations are no error
-// but listed in Plan::needs_activations.
+// Returns the plan. Errors: anything that nibble cannot do, with rule and tensor. Missing activations are not an
+// error; Plan::needs_activations lists them.
 Result<Plan> resolve(const Recipe& recipe, std::span<const CheckpointTensor> tensors, const Json& config,
                      const ResolveOptions& options = {});
 

@@ -22,7 +22,7 @@ namespace nibble {
 
 // Creates "model.layers.0.self_attn.q_proj.lora_A.weight" and "...lora_B.weight" for every linear of a block whose last
 // name is a target (without targets: for every linear; routers have none). A is uniform in +-1 / sqrt(inputs), B is
-// zero. Errors: a target that is no linear's name; a rank beyond a linear's size.
+// zero. Errors: a target that is not a linear's name; a rank beyond a linear's size.
 Result<std::shared_ptr<Parameters>> lora_parameters(std::span<const Block> blocks, const TrainLora& lora,
                                                     DType published, uint64_t seed, ThreadPool& pool);
 

@@ -31,7 +31,7 @@ RuleReport check_includes(const std::filesystem::path& root);
 
 // Names that two files of a library declare in anonymous namespaces or as static functions, although the files may be
 // compiled as one: variables, types, functions with equal parameter types. Overloads, equal aliases and declarations
-// that are repeated in one file are no violations. formats/, tensor/ and kernels/ are compiled file by file.
+// that are repeated in one file are allowed. formats/, tensor/ and kernels/ are compiled file by file.
 RuleReport check_anonymous_names(const std::filesystem::path& root);
 
 // Types (classes, enumerations, class templates) that two files define under the same qualified name, headers and

@@ -142,7 +142,7 @@ TEST_P(PredictionLayersInFiles, AreOmittedOnRequest) {
     EXPECT_NE(refused.errors.find("remove them with `nibble convert --drop mtp`"), std::string::npos) << refused.errors;
     const Ran made =
         run_command({"convert", dir_ / "source", "-o", dir_ / "x.gguf", "--drop", "mtp", "--threads", "2"});
-    // The layers are no obstacle any more, but the tokenizer of these tests has no name in llama.cpp.
+    // The layers no longer cause an error, but the tokenizer of these tests has no name in llama.cpp.
     EXPECT_NE(made.errors.find("pre-tokenizer"), std::string::npos) << made.errors;
 }
 

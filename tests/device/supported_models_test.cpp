@@ -1,4 +1,4 @@
-// What a GPU runs and trains, by model: the columns of docs/supported-models.md (tools/make-supported-models).
+// The columns of docs/supported-models.md for a GPU: the models that it runs and trains (tools/make-supported-models).
 #include "architecture/model_config.h"
 #include "checkpoint/checkpoint.h"
 #include "model/device/model.h"

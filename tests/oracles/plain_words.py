@@ -52,6 +52,10 @@ WORDS = [
     ("'nothing but' (only), 'but for' (except)", r"\b(nothing but|but for)\b"),
     ("'anybody', 'everybody', 'no one' (name the subject)", r"\b(anybody|everybody|no one|anyone|everyone)\b"),
     ("'hands on', 'handed to' (passes, sends)", r"\b(hands?|handed) (on|to)\b"),
+    ("'is no' (is not a, is neither)", r"(?<!there )\b(is|are) no (?!longer\b|more\b|less\b|larger\b|smaller\b|faster\b|slower\b)\w+"),
+    ("'has no place' (does not fit, belongs to no)", r"\b(has|have) no place\b"),
+    ("'to go by' (data, information)", r"\bto go by\b"),
+    ("'as it lies', 'lies ready' (is, is stored)", r"\b(as (it|they) (lie|lies)|(lie|lies) ready)\b"),
     ("a note outside the repository", r"\b(ptq|better-training|better-weights)\.md\b"),
 ]  # fmt: skip
 
@@ -115,10 +119,12 @@ def self_test() -> None:
     bad = ["int a;  // what it holds\n", "// Of the step.\n", "// sums lie `apart` floats behind\n", "// one\n// beside two\n",
            "// The client is told 503.\n", "// Memory that users have in turn.\n", "// As measure, of a source.\n",
            "// The run goes on with the next step.\n", "// At most so many rows.\n", "// What the cache makes of them.\n",
-           "// Rounds as PyTorch has it.\n", "// Nothing but zeros.\n", "// Ranks hand on their rows.\n"]  # fmt: skip
+           "// Rounds as PyTorch has it.\n", "// Nothing but zeros.\n", "// Ranks hand on their rows.\n",
+           "// Error: the name is no preset.\n", "// A bias has no place here.\n", "// Without numbers to go by.\n"]  # fmt: skip
     good = ["// Returns the chain rule's factor.\n", "// A server behind a proxy.\n", 'print("what is behind");\n',
             "// As in MambaStep.\n", "// Users take turns.\n", "// Whether the call may end.\n",
-            "// A tensor made of rows.\n", "// Computed by hand; nothing is lost.\n"]  # fmt: skip
+            "// A tensor made of rows.\n", "// Computed by hand; nothing is lost.\n",
+            "// There is no preset.\n", "// The file is no longer read.\n"]  # fmt: skip
     for text in bad:
         assert problems(text), f"not found: {text!r}"
     for text in good:

@@ -351,7 +351,7 @@ TEST(Server, InvalidRequestsGetErrorsThatNameTheField) {
     wrong("/detokenize", R"({"tokens": [-1]})", "tokens");
     EXPECT_EQ(s.get("/nowhere").status, 404);
     EXPECT_EQ(s.get(completions).status, 405);
-    // Neutral values are no errors.
+    // Neutral values are accepted.
     const Json fine = s.ask(
         completions, {{"prompt", "a"}, {"user", "me"}, {"suffix", nullptr}, {"max_tokens", 1}, {"model", "alias"}});
     EXPECT_EQ(fine["model"], "tiny");

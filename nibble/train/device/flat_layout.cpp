@@ -54,7 +54,7 @@ public:
     }
 
 private:
-    // Returns true for a vector of this dtype that has no place yet.
+    // Returns true for a vector of this dtype without a place.
     bool is(size_t id, DType dtype) const {
         const CheckpointTensor& t = parameters_.tensors()[id];
         return layout_.at[id] < 0 && t.dtype == dtype && t.shape.size() != 2;
