@@ -1,4 +1,4 @@
-// The job of `nibble inspect`: what a checkpoint contains.
+// The job of `nibble inspect`: lists the contents of a checkpoint.
 #pragma once
 
 #include "nibble/error.h"
@@ -9,13 +9,14 @@
 
 namespace nibble {
 
+// The checkpoint and the level of detail.
 struct InspectOptions {
     std::string path;      // folder or .gguf file
     bool summary = false;  // text() has the totals only
-    bool configs = true;   // json() has config.json as it is and in canonical form; an error where it has none
+    bool configs = true;   // json() has config.json as it is and in canonical form; an error if it has none
 };
 
-// text() lists formats and tensors, json() the same for programs. Errors by kind: checkpoint, file.
+// Returns a report: text() lists formats and tensors, json() the same for programs. Errors by kind: checkpoint, file.
 Result<JobReport> inspect(const InspectOptions& options, const JobHooks& hooks);
 
 }  // namespace nibble
