@@ -100,11 +100,15 @@ void add_rl(CLI::App& app, RunCommand& run) {
                      "with --mismatch: temperature of the distribution that is sampled and learned")
         ->needs(lab)
         ->check(CLI::Range(0.01, 100.0));
-    command->add_option("--top-p", flags->lab.top_p, "the same")->needs(lab)->check(CLI::Range(0.0001, 1.0));
+    command->add_option("--top-p", flags->lab.top_p, "with --mismatch: sampling filter; 1: off")
+        ->needs(lab)
+        ->check(CLI::Range(0.0001, 1.0));
     command->add_option("--top-k", flags->lab.top_k, "with --mismatch: sampling filter; 0: off")
         ->needs(lab)
         ->check(CLI::Range(0, 1 << 20));
-    command->add_option("--prompts", flags->lab.prompts, "of --mismatch")->needs(lab)->check(CLI::Range(1, 4096));
+    command->add_option("--prompts", flags->lab.prompts, "with --mismatch: number of prompts")
+        ->needs(lab)
+        ->check(CLI::Range(1, 4096));
     CLI::Option* nemo = command
                             ->add_option("--from-nemo", flags->nemo,
                                          "convert a NeMo RL recipe (YAML) to a config, written to -o FILE or standard "
