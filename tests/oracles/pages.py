@@ -226,6 +226,7 @@ def run_page(page, nibble, work):
         port = s.getsockname()[1]
     script = re.sub(r"\b8000\b", str(port), script_of(page))
     script = re.sub(r"^(\s*steps: )\d+", r"\g<1>4", script, flags=re.M)
+    script = re.sub(r"^shape: .*\nlayers: .*\n", "model: smollm2\nrandom_start: true\n", script, flags=re.M)  # an eighth of the parameters
     script = re.sub(r"\bmax_num_steps: \d+", "max_num_steps: 2", script)
     head = "set -euo pipefail\ntrap 'status=$?; jobs=$(jobs -p); [ -z \"$jobs\" ] || kill $jobs 2>/dev/null; exit $status' EXIT\n"
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
