@@ -2,8 +2,8 @@
 //
 //   y = base(x) + (alpha / rank) (x A^T) B^T,   A [rank, inputs], B [outputs, rank]
 //
-// With BF16 arithmetic these are rounded one after another: x A^T, its product with B^T, the multiple by alpha / rank, and
-// the sum. `base` is the engine's own product over the checkpoint's stored weights, including 4-bit weights and
+// With BF16 arithmetic these are rounded one after another: x A^T, its product with B^T, the multiple by alpha / rank,
+// and the sum. `base` is the engine's own product over the checkpoint's stored weights, including 4-bit weights and
 // quantized inputs. The backward pass uses the decoded weights in FP32 and ignores the rounding of inputs
 // (straight-through). Only A and B have gradients, states and masters.
 #pragma once
