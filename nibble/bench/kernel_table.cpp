@@ -22,8 +22,8 @@ KernelTable::KernelTable(std::FILE* out, const DeviceInfo& device, const Machine
                rates.fp8 * 1e-12);
     if (!vendor.library) fmt::print(out_, "no baseline: {}\n", vendor.missing);
     fmt::print(out_,
-               "times inside a graph, L2 cold: median, (most - least) / median; error: of the sum of an output's "
-               "terms; ratio: time of {} / time\n",
+               "times in a graph with a cold L2: median, (max - min) / median; error: relative to the sum of an "
+               "output's terms; ratio: time of {} / time\n",
                baseline);
     fmt::print(out_, "{:<22} {:<20} {:>6} {:>10} {:>6} {:>6} {:>6} {:>8} {:>7} {:>6} {:>8}\n", "kernel", "shape",
                "tokens", "us", "spread", "TB/s", "copy", "TFLOP/s", "peak", "ratio", "error");

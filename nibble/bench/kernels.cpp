@@ -80,7 +80,7 @@ Result<KernelJob> plan_job(const KernelBench& o) {
 
 Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
     NIBBLE_TRY(const DeviceChoice choice, parse_device(o.device).within("--device"));
-    if (!choice.cuda) return fail("--device {}: these are kernels of a GPU: cuda or cuda:N", o.device);
+    if (!choice.cuda) return fail("--device {}: these kernels need a GPU: cuda or cuda:N", o.device);
     NIBBLE_TRY(const KernelJob job, plan_job(o));
     NIBBLE_TRY(const DeviceInfo info, open_device(choice));
     NIBBLE_CHECK(use_device(info.index));
@@ -117,7 +117,7 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
             break;
     }
     if (o.json) fmt::print(out, "{}\n", table.json().dump(2));
-    if (!table.good()) return fail("kernels of the GPU are wrong");
+    if (!table.good()) return fail("kernels of the GPU gave wrong results");
     return Ok{};
 }
 

@@ -20,7 +20,7 @@ Result<double> peak(Kit& kit, const ProductNoise& noise, std::string_view name, 
     const auto kernel = make_product_kernel(name, kit, noise, vendor);
     NIBBLE_CHECK(kernel->load(side, side));
     NIBBLE_TRY(const bool works, kernel->start(side));
-    if (!works) return fail("{} does not multiply {} x {} x {}", name, side, side, side);
+    if (!works) return fail("{} has no kernel for {} x {} x {}", name, side, side, side);
     NIBBLE_TRY(const GraphTime time, time_graph(kit.stream, {4, 15}, [&](int i) { return kernel->queue(i); }));
     kit.arena.release(mark);
     return 2.0 * side * side * side / time.least * 1e6;

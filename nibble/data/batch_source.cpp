@@ -26,7 +26,7 @@ public:
     Status set_place(const Json& place) override {
         const auto row = place.find("row");
         if (row == place.end() || !row->is_number_integer() || row->get<int64_t>() < 0)
-            return fail("a place in the data without a 'row'");
+            return fail("the position in the data has no 'row'");
         row_ = row->get<int64_t>();
         return Ok{};
     }
@@ -103,7 +103,7 @@ std::unique_ptr<BatchSource> synthetic_source(int64_t vocab, int64_t seq, uint64
 Result<std::unique_ptr<BatchSource>> window_source(std::vector<int32_t> tokens, int64_t seq, uint64_t seed,
                                                    bool shuffle) {
     if (std::ssize(tokens) < seq + 1)
-        return fail("the text has {} tokens, a row needs {} and its last label", tokens.size(), seq);
+        return fail("the text has {} tokens, but a row needs {} and one more for its last label", tokens.size(), seq);
     return std::unique_ptr<BatchSource>(std::make_unique<Windows>(std::move(tokens), seq, seed, shuffle));
 }
 

@@ -83,8 +83,8 @@ private:
             trained = double(draw) < options_.validation * 0x1p32 ? 0 : ids.size();
         if (options_.validation > 0 && options_.validation_by == ValidationBy::tails && !document.learned.empty())
             return fail(
-                "the end of a chat is its answer, which --val-by tails would move into validation; draw whole chats "
-                "(--val-by documents), or learn all tokens (--loss all)");
+                "--val-by tails would move the answers of chats to validation; use whole chats (--val-by documents), "
+                "or learn all tokens (--loss all)");
         if (options_.validation > 0 && options_.validation_by == ValidationBy::tails)
             trained = ids.size() - static_cast<size_t>(std::llround(options_.validation * double(ids.size())));
         NIBBLE_CHECK(train_.add(ids.first(trained), document.learned, 0));
@@ -95,18 +95,18 @@ private:
         NIBBLE_TRY(manifest_.train, train_.finish());
         NIBBLE_TRY(manifest_.validation, validation_.finish());
         if (manifest_.train.tokens() == 0)
-            return fail("no tokens to train on: the files hold {} documents, {} tokens of them for validation{}",
+            return fail("no tokens to train on: the files have {} documents, of which {} tokens are for validation{}",
                         documents_, manifest_.validation.tokens(),
                         manifest_.validation.tokens() > 0 ? "; change --val or --seed" : "");
         if (options_.validation > 0 && manifest_.validation.tokens() == 0)
             return fail(
-                "none of {} documents was drawn for validation by --val {} and --seed {}; change one of them, or take "
+                "none of {} documents was chosen for validation by --val {} and --seed {}; change one of them, or use "
                 "the end of every text (--val-by tails)",
                 documents_, options_.validation, options_.seed);
         if (manifest_.train.learned() == 0)
             return fail(
-                "no token would be learned: none of the {} documents to train on has an answer of the assistant that "
-                "the loss counts; --loss all learns everything",
+                "no token would be learned: none of the {} training documents has an assistant's answer that counts; "
+                "--loss all learns all tokens",
                 manifest_.train.documents());
         manifest_.vocabulary = vocabulary_hash(*text_.tokenizer);
         manifest_.vocab = static_cast<int64_t>(text_.tokenizer->vocab_size());
@@ -134,9 +134,9 @@ private:
 Result<DataManifest> build_data(const DocumentText& text, const DataBuildOptions& options, ThreadPool& pool,
                                 const JobHooks& hooks) {
     if (!(options.validation >= 0 && options.validation < 1))
-        return fail("a validation fraction of {}: at least 0 and below 1", options.validation);
+        return fail("a validation fraction of {}: must be at least 0 and below 1", options.validation);
     if (options.shard_tokens < 2 || options.shard_tokens > (int64_t{1} << 30))
-        return fail("shards of {} tokens: 2 to 2^30", options.shard_tokens);
+        return fail("shards of {} tokens: must be 2 to 2^30", options.shard_tokens);
     NIBBLE_TRY(auto files, find_text_files(options.inputs));
     NIBBLE_TRY(WorkFolder work, WorkFolder::open(options.out, ExportMode::create, 0));
     const auto made = [&]() -> Result<DataManifest> {

@@ -68,8 +68,8 @@ Result<TextRanges> learned_bytes(const DataRow& row, const std::string& whole, c
         if (messages[i]["role"] != "assistant" || row.unlearned[i]) continue;
         const auto differs = [&](std::string_view what) {
             return fail(
-                "the chat template renders {} message {} otherwise when the conversation goes on, so the loss "
-                "has no place; --loss last takes the last message only, --loss all takes everything",
+                "the chat template renders {} message {} differently when more messages follow, so its tokens cannot "
+                "be found; --loss last learns only the last message, --loss all learns all tokens",
                 what, i + 1);
         };
         NIBBLE_TRY(const Rendering before, render_messages(row, i, true, how));
@@ -110,8 +110,8 @@ Result<std::vector<bool>> tokens_in(const TextRanges& ranges, const std::vector<
         const std::string piece = decoder.push(ids[i]);
         if (!step_over(text, piece, at))
             return fail(
-                "the tokenizer does not give the conversation's text back (byte {}), so the loss has no place; "
-                "--loss all takes all tokens",
+                "the tokenizer does not reproduce the conversation's text (byte {}), so the learned tokens cannot be "
+                "found; --loss all learns all tokens",
                 at);
         const size_t begin = at - piece.size();
         while (range < ranges.size() && begin >= ranges[range].end) ++range;
@@ -119,8 +119,8 @@ Result<std::vector<bool>> tokens_in(const TextRanges& ranges, const std::vector<
     }
     if (!step_over(text, decoder.finish(), at) || text.find_first_not_of(" \t\r\n", at) != text.npos)
         return fail(
-            "the tokenizer gives back {} of {} bytes of the conversation, so the loss has no place; --loss all "
-            "takes all tokens",
+            "the tokenizer reproduces only {} of {} bytes of the conversation, so the learned tokens cannot be found; "
+            "--loss all learns all tokens",
             at, text.size());
     return inside;
 }

@@ -96,7 +96,7 @@ public:
         NIBBLE_TRY(auto record, next_record(rest_, separator_));
         if (!record) return std::optional<DocumentPiece>();
         if (record->size() != names_.size())
-            return fail("a record has {} fields, the first line names {}", record->size(), names_.size());
+            return fail("a record has {} fields, but the first line has {} names", record->size(), names_.size());
         Json row = Json::object();
         for (size_t i = 0; i < names_.size(); ++i) {
             if (!utf8_valid((*record)[i])) return fail("a field of '{}' is not UTF-8", names_[i]);
@@ -149,7 +149,7 @@ Result<std::unique_ptr<DocumentPieces>> object_pieces(std::string_view content) 
         if (!rows.empty()) return fail("has several lists of objects; write the rows as .jsonl");
         for (const Json& row : value) rows.push_back(row.dump());
     }
-    if (rows.empty()) return fail("has no row and no list of rows");
+    if (rows.empty()) return fail("has neither a row nor a list of rows");
     return std::unique_ptr<DocumentPieces>(std::make_unique<ObjectPieces>(std::move(rows)));
 }
 
@@ -222,11 +222,11 @@ Result<OpenedPieces> open_packed(const fs::path& path, std::string_view content,
         opened.pieces = std::make_unique<PackedPieces>(std::move(packed), std::move(head), delimiter);
         return opened;
     }
-    if (opened.kind.format == DataFormat::parquet) return fail("is a packed Parquet file; unpack it: gzip -d");
+    if (opened.kind.format == DataFormat::parquet) return fail("is a compressed Parquet file; decompress it: gzip -d");
     while (more && head.size() <= most_unpacked) {
         NIBBLE_TRY(more, packed.read(head, unpack_step));
     }
-    if (more) return fail("has more than 1 GiB unpacked; unpack it: gzip -d");
+    if (more) return fail("has more than 1 GiB after decompression; decompress it: gzip -d");
     NIBBLE_TRY(opened.pieces, UnpackedPieces::open(opened.kind, std::move(head)));
     return opened;
 }

@@ -19,10 +19,10 @@ struct Magic {
 constexpr std::string_view write_rows = "write its rows as .jsonl";
 using std::string_view_literals::operator""sv;
 constexpr Magic other_formats[] = {
-    {"\x28\xB5\x2F\xFD"sv, "is packed by zstd", "unpack it: zstd -d"},
+    {"\x28\xB5\x2F\xFD"sv, "is compressed by zstd", "decompress it: zstd -d"},
     {"PK\x03\x04"sv, "is a zip archive", "unpack it"},
-    {"\xFD\x37zXZ"sv, "is packed by xz", "unpack it: xz -d"},
-    {"BZh"sv, "is packed by bzip2", "unpack it: bzip2 -d"},
+    {"\xFD\x37zXZ"sv, "is compressed by xz", "decompress it: xz -d"},
+    {"BZh"sv, "is compressed by bzip2", "decompress it: bzip2 -d"},
     {"ARROW1"sv, "is an Arrow file", write_rows},
     {"\xFF\xFF\xFF\xFF"sv, "is an Arrow stream", write_rows},
     {"\x89HDF"sv, "is an HDF5 file", write_rows},
@@ -92,14 +92,15 @@ char separator_of_table(std::string_view name, std::string_view head) {
 Result<DataFileKind> data_file_kind(std::string_view name, std::string_view head, bool whole) {
     if (head.starts_with("PAR1")) return DataFileKind{DataFormat::parquet};
     for (const Magic& m : other_formats)
-        if (head.starts_with(m.bytes)) return fail("{}, which is not read; {}", m.what, m.next_step);
+        if (head.starts_with(m.bytes)) return fail("{}, which is not supported; {}", m.what, m.next_step);
     const std::string ending = std::filesystem::path(name).extension().string();
-    if (ending == ".parquet") return fail("does not begin as a Parquet file does");
+    if (ending == ".parquet") return fail("does not begin like a Parquet file");
     if (ending == ".csv" || ending == ".tsv") return DataFileKind{DataFormat::csv, separator_of_table(name, head)};
     if (const auto json = json_format(head, whole)) return DataFileKind{*json};
     if (ending == ".jsonl" || ending == ".ndjson") return DataFileKind{DataFormat::lines};
     if (ending == ".json")
-        return fail("is no list of JSON objects, no object and no object a line; a .txt file is read as text");
+        return fail(
+            "is neither a list of JSON objects, nor one object, nor one object per line; a .txt file is read as text");
     if (const auto separator = separator_of_rows(head)) return DataFileKind{DataFormat::csv, *separator};
     return DataFileKind{};
 }

@@ -21,7 +21,7 @@ Result<DataLoader> DataLoader::create(std::shared_ptr<const TokenSet> tokens, co
     NIBBLE_CHECK(check_loader(options));
     const int64_t count = tokens->tokens();
     if (count <= options.seq)
-        return fail("the data has {} tokens; a row of {} needs {}", count, options.seq, options.seq + 1);
+        return fail("the data has {} tokens, but a row of {} needs {}", count, options.seq, options.seq + 1);
     DataLoader loader(std::move(tokens), options);
     loader.windows_ = (count - 1) / options.seq;
     return loader;
@@ -29,7 +29,7 @@ Result<DataLoader> DataLoader::create(std::shared_ptr<const TokenSet> tokens, co
 
 Result<TrainBatch> DataLoader::next(int64_t rows) {
     if (rows < 1 || rows % options_.ranks != 0)
-        return fail("a batch of {} rows does not divide by {} rank{}", rows, options_.ranks,
+        return fail("a batch of {} rows cannot be divided between {} rank{}", rows, options_.ranks,
                     options_.ranks == 1 ? "" : "s");
     const int64_t mine = rows / options_.ranks, first = row_ + mine * options_.rank;
     TrainBatch batch{.rows = mine, .seq = options_.seq};
@@ -41,7 +41,7 @@ Result<TrainBatch> DataLoader::next(int64_t rows) {
 Status DataLoader::set_place(const Json& place) {
     int64_t row = 0;
     NIBBLE_CHECK(json_get(place, "row", row).within("the place in the data"));
-    if (row < 0) return fail("the place in the data: row {}", row);
+    if (row < 0) return fail("the position in the data: row {}", row);
     row_ = row;
     return Ok{};
 }

@@ -23,7 +23,7 @@ Json split_json(const DataSplit& split) {
 // Names come from a file and become paths, so only names in the builder's form are accepted.
 Status check_shard_name(std::string_view name) {
     if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != name.npos)
-        return fail("'name': '{}' is no name of a shard", name);
+        return fail("'name': '{}' is not a valid name of a shard", name);
     return Ok{};
 }
 
@@ -89,7 +89,7 @@ Result<DataManifest> data_manifest_from_json(const Json& json) {
     int64_t version = 0;
     NIBBLE_CHECK(json_get(json, "nibble_data", version));
     if (version != data_manifest_version)
-        return fail("'nibble_data': version {}, version {} is read", version, data_manifest_version);
+        return fail("'nibble_data': version {} is not supported, only version {}", version, data_manifest_version);
     NIBBLE_CHECK(json_get(json, "vocabulary", m.vocabulary));
     NIBBLE_CHECK(json_get(json, "vocab_size", m.vocab));
     if (m.vocab < 1 || m.vocab > (int64_t{1} << 32)) return fail("'vocab_size': {}", m.vocab);

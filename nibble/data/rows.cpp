@@ -67,7 +67,7 @@ Result<Json> message_of(const Json& turn, std::string_view key, size_t number) {
     }
     const std::string name = role->get<std::string>();
     const auto known = std::ranges::find(roles, std::string_view(name), &SpeakerRole::theirs);
-    if (known == std::end(roles)) return fail("{}: 'from' is '{}', which is no known role", where(), name);
+    if (known == std::end(roles)) return fail("{}: 'from' is '{}', which is not a known role", where(), name);
     const auto content = turn.find(content_key);
     if (content == turn.end()) return fail("{}: has no 'value'", where());
     if (name != "function_call") return Json{{"role", known->ours}, {"content", *content}};
@@ -196,7 +196,7 @@ Result<DataRow> data_row(const Json& row) {
         return out;
     }
     if (has("chosen") && has("rejected"))
-        return fail("is a row of preferences ('chosen', 'rejected'), which no loss of nibble reads");
+        return fail("is a row of preferences ('chosen', 'rejected'), which nibble does not support");
     std::vector<std::string> names;
     for (const auto& [key, value] : row.items()) names.push_back(key);
     return fail(

@@ -30,20 +30,20 @@ Result<TokenShard> TokenShard::open(const std::filesystem::path& path) {
     const auto size = static_cast<int64_t>(bytes.size());
     ShardHeaderWords words{};
     if (size < token_shard_header_bytes)
-        return fail("{}: is no token shard: has {} bytes, the header alone {}", path.string(), size,
+        return fail("{}: is not a token shard: has {} bytes, but the header needs {}", path.string(), size,
                     token_shard_header_bytes);
     std::memcpy(words.data(), bytes.data(), sizeof(words));
     if (words[0] != token_shard_magic)
-        return fail("{}: is no token shard: begins with {}, not with {}", path.string(), words[0], token_shard_magic);
+        return fail("{}: is not a token shard: begins with {} instead of {}", path.string(), words[0],
+                    token_shard_magic);
     if (words[1] != 1 && words[1] != 2)
-        return fail("{}: token shard of version {}; versions 1 and 2 are read", path.string(), words[1]);
+        return fail("{}: token shard of version {}; only versions 1 and 2 are supported", path.string(), words[1]);
     const int width = words[1] == 1 ? 2 : 4;
     const int64_t tokens = count_of(words), room = (size - token_shard_header_bytes) / width;
-    if (tokens < 0) return fail("{}: its header says {} tokens", path.string(), tokens);
+    if (tokens < 0) return fail("{}: its header has {} tokens", path.string(), tokens);
     if (tokens != room || (size - token_shard_header_bytes) % width != 0)
-        return fail("{}: its header says {} tokens of {} bytes, but {} bytes are there: {}", path.string(), tokens,
-                    width, size - token_shard_header_bytes,
-                    tokens > room ? "the file was truncated" : "it is longer than that");
+        return fail("{}: its header has {} tokens of {} bytes, but the file has {} bytes: {}", path.string(), tokens,
+                    width, size - token_shard_header_bytes, tokens > room ? "the file was truncated" : "it is longer");
     return TokenShard(std::move(file), tokens, width);
 }
 
@@ -118,7 +118,7 @@ Result<std::string> TokenShardWriter::finish() {
     words[1] = width_ == 2 ? 1 : 2;
     if (width_ == 2) {
         if (tokens_ > std::numeric_limits<int32_t>::max())
-            return fail("{}: {} tokens are more than a shard of 16-bit tokens can say", file_.path().string(), tokens_);
+            return fail("{}: {} tokens are too many for a shard of 16-bit tokens", file_.path().string(), tokens_);
         words[2] = static_cast<int32_t>(tokens_);
     } else {
         std::memcpy(&words[4], &tokens_, sizeof(tokens_));

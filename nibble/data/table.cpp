@@ -26,7 +26,7 @@ Result<std::string> next_field(std::string_view& rest, char separator) {
     rest.remove_prefix(1);
     for (;;) {
         const size_t quote = rest.find('"');
-        if (quote == rest.npos) return fail("a quote does not end");
+        if (quote == rest.npos) return fail("a quote is not closed");
         field += rest.substr(0, quote);
         rest.remove_prefix(quote + 1);
         if (!rest.starts_with('"')) break;
@@ -65,8 +65,8 @@ Result<std::optional<std::string_view>> next_element(std::string_view& rest) {
         if (!rest.empty()) return fail("text follows the end of the list");
         return std::optional<std::string_view>();
     }
-    if (rest.empty()) return fail("the list does not end");
-    if (rest.front() != '{') return fail("the list has an element that is no object");
+    if (rest.empty()) return fail("the list is not closed");
+    if (rest.front() != '{') return fail("the list has an element that is not an object");
     int depth = 0;
     bool quoted = false;
     for (size_t i = 0; i < rest.size(); ++i) {
@@ -84,7 +84,7 @@ Result<std::optional<std::string_view>> next_element(std::string_view& rest) {
             return std::optional(element);
         }
     }
-    return fail("an object does not end");
+    return fail("an object is not closed");
 }
 
 }  // namespace nibble

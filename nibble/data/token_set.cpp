@@ -41,7 +41,7 @@ Result<DataManifest> read_data_manifest(const fs::path& folder) {
     const fs::path path = folder / data_manifest_name;
     std::error_code error;
     if (!fs::exists(path, error))
-        return fail("{}: has no {}; `nibble data build` makes such a folder", folder.string(), data_manifest_name);
+        return fail("{}: has no {}; `nibble data build` creates such a folder", folder.string(), data_manifest_name);
     NIBBLE_TRY(const Json json, read_json_file(path));
     return data_manifest_from_json(json).within(path.string());
 }
@@ -50,8 +50,8 @@ Result<TokenSet::Part> TokenSet::open_part(const fs::path& folder, const DataSha
     const fs::path path = folder / (entry.name + ".bin");
     NIBBLE_TRY(TokenShard shard, TokenShard::open(path));
     if (shard.tokens() != entry.tokens || shard.width() != width)
-        return fail("{}: holds {} tokens of {} bytes; {} says {} of {}", path.string(), shard.tokens(), shard.width(),
-                    data_manifest_name, entry.tokens, width);
+        return fail("{}: has {} tokens of {} bytes; according to {} there are {} of {}", path.string(), shard.tokens(),
+                    shard.width(), data_manifest_name, entry.tokens, width);
     if (entry.tokens == 0) return fail("{}: is empty", path.string());
     Part part{.shard = std::move(shard), .hash = entry.hash};
     NIBBLE_TRY(part.starts, read_starts(folder / (entry.name + ".docs"), entry));
@@ -115,7 +115,7 @@ Status TokenSet::check_contents() const {
             NIBBLE_CHECK(part.shard.read(at, ids, vocab_));
         }
         if (const std::string hash = part.shard.hash(); hash != part.hash)
-            return fail("{}: its tokens have changed: hash {}, {} says {}", part.shard.path().string(), hash,
+            return fail("{}: its tokens have changed: the hash is {}; in {} it is {}", part.shard.path().string(), hash,
                         data_manifest_name, part.hash);
     }
     return Ok{};

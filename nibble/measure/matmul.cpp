@@ -215,8 +215,8 @@ Result<ProductRate> time_prefill(const Kind& kind, const Shape& shape, const Wei
 
 void print_table(const std::vector<ProductRate>& lines, const BenchMatmulOptions& o, int threads, std::FILE* out) {
     fmt::print(out,
-               "{} thread{}; medians of {}; every kernel equals ref. 1 row: GB/s of weights (of reading memory); more: "
-               "GFLOP/s (of multiply-adds in registers)\n",
+               "{} thread{}; medians of {}; every kernel equals ref. 1 row: GB/s of weights (share of the memory read "
+               "rate); more rows: GFLOP/s (share of multiply-adds in registers)\n",
                threads, threads == 1 ? ", CPU time" : "s", o.repetitions);
     fmt::print(out, "{:<27}{:<9}{:<13}{:<8}{:>5}{:>11}{:>9}{:>9}{:>10}\n", "weights+inputs", "shape", "", "kernel",
                "rows", "us", "rate", "limit", "fraction");
@@ -258,7 +258,7 @@ Result<std::vector<Kind>> chosen_kinds(const std::string& name) {
 
 Status bench_matmul(const BenchMatmulOptions& o, std::FILE* out) {
     if (o.rows < 2 || o.repetitions < 1 || o.megabytes < 1 || o.megabytes > 1 << 16)
-        return fail("bench matmul: needs at least 2 rows, 1 repetition and 1 to 65536 megabytes, found {}, {}, {}",
+        return fail("bench matmul: needs at least 2 rows, 1 repetition and 1 to 65536 megabytes, not {}, {}, {}",
                     o.rows, o.repetitions, o.megabytes);
     if (o.shapes != "smollm2" && o.shapes != "llama" && o.shapes != "all")
         return fail("bench matmul: shapes '{}': choose one of: smollm2, llama, all", o.shapes);

@@ -108,7 +108,7 @@ Status report_device(const BenchModelOptions& o, const LanguageModel& model, con
                prefill_flops / t.prefill.wall / 1e12);
     fmt::print(out, "  decode            {:9.1f} tokens/s   {:.2f} TB/s of weights\n", steps / t.alone.wall,
                cost.bytes * steps / t.alone.wall / 1e12);
-    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:.2f} times one alone\n", o.sequences,
+    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:.2f} times a single sequence\n", o.sequences,
                steps * many / t.together.wall, many * t.alone.wall / t.together.wall);
     return Ok{};
 }
@@ -239,12 +239,11 @@ Status bench_model(const BenchModelOptions& o, std::FILE* out) {
                limits->name);
     fmt::print(out, "  decode {:<10} {:9.1f} tokens/s   {:9.1f} per processor second\n",
                fmt::format("from {}", o.context), steps / alone.wall, steps / alone.cpu);
-    fmt::print(out, "    reads {:.1f} MB a token: {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s the machine reads\n",
-               bytes / 1e6, bytes * steps / alone.wall / 1e9, 100 * bytes * steps / alone.wall / reading,
-               reading / 1e9);
-    fmt::print(out, "  decode {:<3} at once {:9.1f} tokens/s   {:9.2f} times one alone ({:.2f} in processor time)\n",
-               o.sequences, steps * many / together.wall, many * alone.wall / together.wall,
-               many * alone.cpu / together.cpu);
+    fmt::print(out, "    reads {:.1f} MB per token: {:.1f} GB/s, {:.0f} % of the machine's {:.1f} GB/s\n", bytes / 1e6,
+               bytes * steps / alone.wall / 1e9, 100 * bytes * steps / alone.wall / reading, reading / 1e9);
+    fmt::print(
+        out, "  decode {:<3} at once {:9.1f} tokens/s   {:9.2f} times a single sequence ({:.2f} in processor time)\n",
+        o.sequences, steps * many / together.wall, many * alone.wall / together.wall, many * alone.cpu / together.cpu);
     return Ok{};
 }
 

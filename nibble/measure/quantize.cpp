@@ -192,7 +192,7 @@ JobRate time_job(const Job& job, ThreadPool& pool, int repetitions, std::byte* c
 }
 
 void print_table(const std::vector<JobRate>& lines, const BenchQuantizeOptions& o, std::FILE* out) {
-    fmt::print(out, "{} x {} BF16 ({:.0f} MiB); GB/s of BF16 weights, median (least-most); every kernel equals ref\n",
+    fmt::print(out, "{} x {} BF16 ({:.0f} MiB); GB/s of BF16 weights, median (min-max); every kernel equals ref\n",
                o.rows, o.cols, static_cast<double>(o.rows * o.cols) / (1 << 19));
     fmt::print(out, "{:<24}{:<8}{:>8}{:>8}{:>16}{:>9}{:>10}{:>8}{:>6}\n", "operation", "kernel", "threads", "GB/s",
                "spread", "memcpy", "fraction", "goal", "reps");
@@ -236,7 +236,7 @@ Status bench_quantize(const BenchQuantizeOptions& options, std::FILE* out) {
     if (options.device != "cpu") return bench_on_device(options, out);
     if (options.rows < 1 || options.cols < 32 || options.cols % 32 != 0 ||
         options.rows > (int64_t{1} << 40) / options.cols)
-        return fail("bench quantize: {} x {}: needs at least one row and a number of columns that is a multiple of 32",
+        return fail("bench quantize: {} x {}: needs at least one row, and columns must be a multiple of 32",
                     options.rows, options.cols);
     if (options.repetitions < 1) return fail("bench quantize: {} repetitions: needs at least 1", options.repetitions);
     NIBBLE_TRY(const QuantizeKernels* forced, select_quantize_kernels(options.kernel));

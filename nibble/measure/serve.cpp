@@ -87,7 +87,7 @@ struct TargetRuns {
 // Draws throughput against time per token: one curve per target, one point per load.
 std::string bench_page(const std::vector<TargetRuns>& targets) {
     LineChart chart{.title = "throughput and time per token",
-                    .x_label = "output tokens a second",
+                    .x_label = "output tokens per second",
                     .y_label = "time per output token, ms (median; band to the 99th percentile)"};
     chart.x_high = chart.y_high = 0;
     std::string rows, legend = "<div class=\"legend\">";
@@ -97,7 +97,7 @@ std::string bench_page(const std::vector<TargetRuns>& targets) {
         for (const LoadResult& r : targets[t].runs) {
             const double low = r.tpot.p50 * 1e3, high = r.tpot.p99 * 1e3;
             series.points.push_back({r.output_rate(), low, low, high,
-                                     fmt::format("{} at {}: {:.1f} tokens/s, {:.2f} ms a token", targets[t].name,
+                                     fmt::format("{} at {}: {:.1f} tokens/s, {:.2f} ms per token", targets[t].name,
                                                  load_name(r.plan), r.output_rate(), low)});
             chart.x_high = std::max(chart.x_high, r.output_rate() * 1.05);
             chart.y_high = std::max(chart.y_high, high * 1.05);

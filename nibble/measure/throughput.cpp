@@ -73,7 +73,7 @@ Json json_of(const ThroughputLine& l) {
 
 Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
     if (o.input.size() != o.output.size())
-        return fail("{} times --isl and {} times --osl: they come in pairs", o.input.size(), o.output.size());
+        return fail("--isl has {} values and --osl has {}: they must be pairs", o.input.size(), o.output.size());
     ThreadPool threads(o.engine.threads);
     NIBBLE_TRY(ModelOptions options, model_options(o.engine));
     NIBBLE_TRY(const Speculation guess, parse_speculation(o.cache.speculate));
@@ -105,7 +105,7 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
                    l.load.output, t.requests, t.most_running, t.output_per_second(), t.total_per_second(), t.seconds,
                    t.steps, l.steady);
         if (t.draft_tokens > 0)
-            fmt::print(out, "       of {} guessed tokens {} were right\n", t.draft_tokens, t.accepted_tokens);
+            fmt::print(out, "       of {} draft tokens {} were accepted\n", t.draft_tokens, t.accepted_tokens);
         std::fflush(out);
     }
     if (o.json) {
@@ -113,7 +113,7 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
         fmt::print(out, "{}\n", all.dump(2, ' ', false, Json::error_handler_t::replace));
     } else if (!o.quiet) {
         fmt::print(out,
-                   "decode alone: as many texts as ran together, forks of one of ISL + OSL / 2 tokens, without "
+                   "decode alone: the same number of sequences, forks of one with ISL + OSL / 2 tokens, without "
                    "scheduler, prompts and answers\n");
     }
     return Ok{};

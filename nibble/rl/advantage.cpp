@@ -105,7 +105,7 @@ Result<std::vector<std::vector<double>>> token_advantages(std::span<const double
                                                           const AdvantageOptions& options) {
     NIBBLE_CHECK(check_rewards(rewards, groups.size(), penalties.size()));
     if (options.estimator != AdvantageEstimator::reinforce_plus_plus)
-        return fail("advantages: reinforce_plus_plus alone has penalties of tokens");
+        return fail("advantages: only reinforce_plus_plus supports penalties of tokens");
     const Groups of = answers_of(groups);
     std::vector<double> all;
     for (size_t i = 0; i < rewards.size(); ++i) {

@@ -80,7 +80,7 @@ Result<std::string> expected_answer(AnswerRule rule, std::string_view answer) {
     if (!letter && without_space(answer).size() == 1) {
         if (const auto small = letter_of(without_space(answer))) return std::string(1, *small);
     }
-    if (!letter) return fail("'{}' is no letter from A to J", printable(answer, 40));
+    if (!letter) return fail("'{}' is not a letter from A to J", printable(answer, 40));
     return std::string(1, *letter);
 }
 

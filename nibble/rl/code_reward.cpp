@@ -90,7 +90,7 @@ Result<std::string> text_of_case(const Json& value, std::string_view where) {
 Result<std::string> tests_of_cases(const Json& answer) {
     for (const auto& [key, value] : answer.items())
         if (key != "inputs" && key != "outputs")
-            return fail("'{}': tests are known by 'inputs' and 'outputs' alone", key);
+            return fail("'{}': unknown key; tests have 'inputs' and 'outputs'", key);
     Json cases = Json::array();
     const auto inputs = answer.find("inputs"), outputs = answer.find("outputs");
     if (inputs == answer.end() || outputs == answer.end() || !inputs->is_array() || !outputs->is_array())
@@ -147,7 +147,7 @@ Result<CodeReward> CodeReward::create(const CodeRewardOptions& options) {
     NIBBLE_TRY(Sandbox sandbox, Sandbox::open());
     CodeReward made(std::move(sandbox), options);
     NIBBLE_TRY(const double works, made("x = 1", R"({"statements":["assert x == 1"]})"));
-    if (works != 1) return fail("/usr/bin/python3 runs no program in the sandbox under these limits");
+    if (works != 1) return fail("/usr/bin/python3 cannot run a program in the sandbox under these limits");
     return made;
 }
 

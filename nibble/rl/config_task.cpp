@@ -43,7 +43,7 @@ QuestionTaskOptions generated_questions(const RlConfig& c) {
 
 Status check_chat(const RlConfig& c, const ModelText& text) {
     if (!c.task.chat || text.chat) return Ok{};
-    return fail("{}: has no chat template; data.chat: false asks without one", c.model.string());
+    return fail("{}: has no chat template; data.chat: false does not need one", c.model.string());
 }
 
 auto encoder_of(const RlConfig& c, const ModelText& text) {

@@ -42,7 +42,7 @@ Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
     if (!json.contains("reward")) return fail("the environment's reply has no reward");
     if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}", reply.reward);
     if (!reply.done && reply.observation.empty())
-        return fail("the environment's reply is not done and has no observation");
+        return fail("the environment's reply has neither 'done': true nor an observation");
     return reply;
 }
 
@@ -100,7 +100,7 @@ private:
             }
         if (seat.process->has_spoken()) {
             seat.process.reset();
-            replies[index].failure = "the environment wrote a line before it was asked";
+            replies[index].failure = "the environment wrote a line before it got a request";
             return false;
         }
         seat.id = unguessable_id();
@@ -132,7 +132,7 @@ private:
     bool go_on(Seat& seat, std::vector<EnvironmentReply>& replies) {
         const bool asked = seat.rest.empty();  // a reply to an incomplete request is an error
         Result<bool> whole = seat.process->receive(program_.most_reply_bytes);
-        if (whole && *whole && !asked) whole = fail("the environment replied before it had its request");
+        if (whole && *whole && !asked) whole = fail("the environment replied before it got the whole request");
         if (const Status sent = seat.process->send(seat.rest); !sent && whole && !*whole) whole = sent.error();
         if (whole && !*whole) {
             if (Clock::now() < seat.deadline) return false;

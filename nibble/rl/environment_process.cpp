@@ -79,7 +79,7 @@ Status EnvironmentProcess::send(std::string_view& rest) {
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
             break;
         else if (errno != EINTR)
-            return fail("the environment reads no more: {}", std::strerror(errno));
+            return fail("the environment stopped reading: {}", std::strerror(errno));
     }
     return Ok{};
 }

@@ -196,7 +196,7 @@ Result<LabAnswers> answers_of(const LabWay& way, int64_t batch, const std::share
     }
     const EngineStats stats = engine->stats();
     events = way.preempted ? stats.preemptions : way.again ? stats.prefix_hits : stats.steps;
-    if (events == 0) return fail("it did not happen");
+    if (events == 0) return fail("the schedule was never exercised");
     return out;
 }
 

@@ -153,7 +153,8 @@ private:
         const std::string file = value("data.train.data_path");
         if (!file.ends_with(".jsonl")) {
             settings_["data.task"] = "sum";
-            result_.defaults.push_back("data.task: a stand-in, sum: the recipe's data set has no counterpart here");
+            result_.defaults.push_back(
+                "data.task: the recipe's data set has no counterpart in nibble; sum is a stand-in");
             return;
         }
         settings_["data.train"] = yaml_of(*nemo_node(root_, "data.train.data_path"));
@@ -222,7 +223,7 @@ private:
         const auto known = [&](const std::string& key, const std::string& name) -> std::string {
             if (name.empty() || name == "null") return "";
             const std::string text = nemo_quant_precision(name);
-            if (text.empty()) refused_[key] = "is none of the NVFP4 recipes that are known here";
+            if (text.empty()) refused_[key] = "is not a supported NVFP4 recipe";
             return text;
         };
         const std::string precision = known(updates, of_updates), generation = known(rollouts, of_rollouts);
@@ -254,7 +255,7 @@ private:
         if (text.empty()) {
             if (fp8)
                 refused_[cfg + "fp8_recipe"] =
-                    "only blockwise and mxfp8 are the same for rollouts and updates; bf16 instead";
+                    "only blockwise and mxfp8 are equal in rollouts and updates; bf16 is used";
             else
                 same_as("policy.precision", "policy.precision");
             return generation_precision();
@@ -341,8 +342,8 @@ private:
         }
         if (steps.empty() || !constant || !set("policy.optimizer.lr_warmup_iters", steps, "policy.scheduler")) return;
         result_.defaults.push_back(
-            fmt::format("policy.optimizer.lr_warmup_iters: LinearLR rises from {} of the rate in {} steps, ours from "
-                        "1/{} of it",
+            fmt::format("policy.optimizer.lr_warmup_iters: LinearLR rises from {} of the rate in {} steps, nibble's "
+                        "warm-up from 1/{} of it",
                         start.empty() ? "1/3" : start, steps, steps));
     }
 
@@ -373,13 +374,13 @@ private:
               std::tuple{"policy.train_global_batch_size", "512", "all answers of a step"}}) {
             if (settings_.contains(key) || nemo_node(root_, key)) continue;
             const bool written = set(key, theirs, key);
-            result_.defaults.push_back(fmt::format("{}: not in the recipe; NeMo RL's default {} {}, ours is {}", key,
-                                                   theirs, written ? "is written" : "cannot be taken", ours));
+            result_.defaults.push_back(fmt::format("{}: not in the recipe; NeMo RL's default {} {}, nibble's is {}",
+                                                   key, theirs, written ? "is written" : "cannot be taken", ours));
         }
         if (!settings_.contains("policy.optimizer.lr_warmup_iters"))
             result_.defaults.push_back(
-                "policy.optimizer.lr_warmup_iters: NeMo RL warms up (50 steps with DTensor, 13 "
-                "with Megatron), ours is 0");
+                "policy.optimizer.lr_warmup_iters: NeMo RL warms up (50 steps with DTensor, 13 with Megatron), "
+                "nibble's default is 0");
     }
 
     // Returns true for keys that NeMo RL does not read in this recipe.
@@ -440,7 +441,7 @@ private:
         }
         if (!names.empty())
             result_.dropped.push_back(fmt::format(
-                "{}: {}: processes, memory and logs of NeMo RL; nothing is learned from them", where, names));
+                "{}: {}: processes, memory and logs of NeMo RL, which do not affect learning", where, names));
     }
 
     const std::string ours_ = "policy.generation.", vllm_ = "policy.generation.vllm_cfg.";

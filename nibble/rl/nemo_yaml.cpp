@@ -32,13 +32,14 @@ void override_with(YamlNode& base, const YamlNode& over) {
 // Reads the recipe over the files of its `defaults`. over: the files whose `defaults` led to this one.
 Result<YamlNode> read_recipe(const fs::path& file, const std::vector<fs::path>& over) {
     if (std::ranges::count(over, file.lexically_normal()) > 0)
-        return fail("{}: is among its own 'defaults'", file.string());
-    if (over.size() > 8) return fail("{}: 'defaults' more than 8 files deep", file.string());
+        return fail("{}: its 'defaults' include the file itself", file.string());
+    if (over.size() > 8) return fail("{}: 'defaults' are nested more than 8 files deep", file.string());
     std::vector<fs::path> with = over;
     with.push_back(file.lexically_normal());
     NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
     NIBBLE_TRY(const auto documents, parse_yaml(text, file.string()));
-    if (documents.size() != 1 || !documents[0].is_map()) return fail("{}: a recipe is one map of keys", file.string());
+    if (documents.size() != 1 || !documents[0].is_map())
+        return fail("{}: a recipe must be one map of keys", file.string());
     YamlNode recipe = documents[0], merged = recipe;
     merged.entries.clear();
     if (const YamlNode* parents = recipe.find("defaults")) {

@@ -85,8 +85,8 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
         return fail("loss_fn.reference_policy_kl_penalty {}: there is no reference policy", config.loss.kl_penalty);
     if (trainer.sees_neighbours() && !config.loss.importance_sampling_correction)
         return fail(
-            "policy.precision: this recipe scales whole tensors, so that rollouts and training do not agree in "
-            "every bit; that needs loss_fn.use_importance_sampling_correction: true");
+            "policy.precision: this recipe has per-tensor scales, so rollouts and training differ in some bits; that "
+            "needs loss_fn.use_importance_sampling_correction: true");
     std::unique_ptr<PolicyTrainer> made(new PolicyTrainer(config, trainer, task, std::move(options)));
     NIBBLE_CHECK(made->check_ranks());
     NIBBLE_CHECK(made->calibrate());  // before the pages of K and V are allocated
@@ -113,8 +113,8 @@ Status PolicyTrainer::check_ranks() const {
     if (ranks == 1) return Ok{};
     if (trainer_.sees_neighbours() || options_.generator_sees_neighbours)
         return fail(
-            "policy.precision: a recipe that scales whole tensors; its rollouts depend on the answers beside them, so "
-            "that {} ranks would not come to the bits of one",
+            "policy.precision: this recipe has per-tensor scales, so rollouts depend on the other answers of a batch "
+            "and {} ranks would not give the bits of one",
             ranks);
     return Ok{};
 }
@@ -253,7 +253,7 @@ Status PolicyTrainer::weigh(RolloutBatch& batch, RlStep& step) {
     }
     step.prompts = std::ssize(batch.prompts), step.answers = std::ssize(batch.rollouts);
     if (judged.empty())
-        return fail("step {}: none of {} answers could be judged: {}", step.step, step.answers,
+        return fail("step {}: none of the {} answers could be judged: {}", step.step, step.answers,
                     step.failure_reasons.empty() ? "" : step.failure_reasons[0]);
     const auto all = static_cast<double>(std::max<int64_t>(generated, 1)),
                of_judged = static_cast<double>(judged.size());

@@ -10,7 +10,7 @@ namespace nibble {
 class PromptPlace : public BatchSource {
 public:
     explicit PromptPlace(PolicyTrainer& policy) : policy_(policy) {}
-    Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning makes its rows itself"); }
+    Result<TrainBatch> next(int64_t) override { return fail("reinforcement learning creates its rows itself"); }
     Json place() const override { return policy_.place(); }
     Status set_place(const Json& place) override { return policy_.set_place(place); }
 

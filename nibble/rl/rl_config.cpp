@@ -79,7 +79,7 @@ RlKeys keys_of(const RlConfig& c) {
 // Refuses precisions that rollouts cannot use: their scales or directions change within a step, or they have phases.
 Status check_followed(const TrainPrecision& p, std::string_view key) {
     if (p.recipe != TrainRecipe::fp8_delayed && p.recipe != TrainRecipe::nibble_nvfp4 && !p.late_forward) return Ok{};
-    return fail("{} {}: not built yet for rollouts", key, train_precision_json(p).dump());
+    return fail("{} {}: not supported yet for rollouts", key, train_precision_json(p).dump());
 }
 
 Status check_questions(const GivenKeys& given) {
@@ -92,7 +92,7 @@ Status check_questions(const GivenKeys& given) {
 
 Status check(const RlConfig& c) {
     if (c.validation_answers > 20)
-        return fail("grpo.num_val_generations_per_prompt {}: at most 20, whose subsets are counted",
+        return fail("grpo.num_val_generations_per_prompt {}: must be at most 20, because all subsets are counted",
                     c.validation_answers);
     NIBBLE_CHECK(check_followed(c.precision, "policy.precision"));
     if (c.generation.precision) NIBBLE_CHECK(check_followed(*c.generation.precision, "policy.generation.precision"));
@@ -101,17 +101,17 @@ Status check(const RlConfig& c) {
     NIBBLE_CHECK(check(c.generation.cache));
     if (c.generation.precision &&
         (c.generation.precision->recipe == TrainRecipe::fp32) != (c.precision.recipe == TrainRecipe::fp32))
-        return fail("policy.generation.precision: FP32 on one side alone is not built");
+        return fail("policy.generation.precision: FP32 for only one of rollouts and updates is not supported");
     if (c.generation.precision && c.generation.precision->stored_inputs)
         return fail(
-            "policy.generation.precision: scales of stored inputs follow from updates in the same precision; use "
+            "policy.generation.precision: stored scales of inputs need updates in the same precision; use "
             "policy.precision");
     if (c.scaling) NIBBLE_CHECK(check(*c.scaling));
     if (c.shaping) NIBBLE_CHECK(check(*c.shaping));
     if (c.generations == 1 && c.advantage.estimator != AdvantageEstimator::reward && !c.loss.kl_in_reward)
         return fail(
-            "grpo.num_generations_per_prompt 1: nothing is learned from one answer beside none; at least 2, or "
-            "grpo.adv_estimator.name: reward");
+            "grpo.num_generations_per_prompt 1: a single answer has no other answers to compare with; use at least 2, "
+            "or grpo.adv_estimator.name: reward");
     if (c.generations == 1 && c.dynamic_sampling)
         return fail("grpo.use_dynamic_sampling: needs grpo.num_generations_per_prompt of at least 2");
     if (c.batch_multiplier != 1 && !c.dynamic_sampling)
@@ -130,7 +130,8 @@ Status check(const RlConfig& c) {
         return fail("loss_fn.use_kl_in_reward and loss_fn.force_on_policy_ratio exclude each other");
     if (c.async) {
         if (!c.loss.importance_sampling_correction)
-            return fail("grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+            return fail(
+                "grpo.async_grpo: tokens of older weights need loss_fn.use_importance_sampling_correction: true");
         if (c.loss.force_on_policy_ratio)
             return fail("grpo.async_grpo and loss_fn.force_on_policy_ratio exclude each other");
         if (c.dynamic_sampling) return fail("grpo.async_grpo and grpo.use_dynamic_sampling exclude each other");

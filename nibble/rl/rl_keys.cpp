@@ -183,8 +183,8 @@ void add_reward_keys(Schema<RlKeys>& s) {
           "clamp rewards to [source_min, source_max] and map that range to [target_min, target_max]");
     add_bound("source_min", &RewardScaling::source_min, "lower bound of rewards");
     add_bound("source_max", &RewardScaling::source_max, "upper bound of rewards");
-    add_bound("target_min", &RewardScaling::target_min, "what the lower bound becomes");
-    add_bound("target_max", &RewardScaling::target_max, "what the upper bound becomes");
+    add_bound("target_min", &RewardScaling::target_min, "value that the lower bound is mapped to");
+    add_bound("target_max", &RewardScaling::target_max, "value that the upper bound is mapped to");
     s.key(shaping + "enabled", flag_kind(), at(&RlKeys::shapes), "lower the rewards of long answers");
     s.key(shaping + "overlong_buffer_length", count_kind(1),
           at(&RlKeys::shaping, &RewardShaping::overlong_buffer_length),
@@ -268,7 +268,7 @@ void add_loss_keys(Schema<RlKeys>& s) {
     using L = PolicyLossOptions;
     const auto in = [](auto member) { return in_config(&RlConfig::loss, member); };
     s.key(l + "reference_policy_kl_penalty", number_kind(0, 1e6), in(&L::kl_penalty),
-          "weight of the KL term to the model that the run began with; 0: no term and no copy of that model");
+          "weight of the KL term to the model at the start of the run; 0: no term and no copy of that model");
     s.key(l + "reference_policy_kl_type", enum_kind<KlEstimator>(kl_estimator_names), in(&L::kl_type),
           "estimator of that term");
     s.key(l + "ratio_clip_min", number_kind(0, 1e6), in(&L::ratio_clip_min), "the ratio is clipped below 1 minus this");
@@ -309,9 +309,9 @@ void add_data_keys(Schema<RlKeys>& s) {
     s.key("data.difficulty", difficulty_kind(), in(&T::difficulty), "size of the numbers or steps of data.task")
         .needs([](const RlKeys& k) { return k.c.task.train.empty(); }, "with data.train");
     s.key("data.train", path_kind(), in(&T::train),
-          "instead of data.task: file of JSON lines; on resume its rows count")
+          "instead of data.task: JSON Lines file; its rows must be the same on resume")
         .keeps_bits();
-    s.key("data.validation", path_kind(), in(&T::validation), "file of JSON lines for validation")
+    s.key("data.validation", path_kind(), in(&T::validation), "JSON Lines file for validation")
         .keeps_bits()
         .needs(from_rows, rows);
     s.key("data.input_key", text_kind(), in(&T::input_key), "field of a row with the question").needs(from_rows, rows);
@@ -355,7 +355,7 @@ void add_run_keys(Schema<RlKeys>& s) {
           "write checkpoints, also at the end and after an error")
         .keeps_bits();
     s.key("checkpointing.save_period", count_kind(0), in_config(&RlConfig::saving, &TrainSaving::every),
-          "steps between checkpoints; 0: at the end alone")
+          "steps between checkpoints; 0: only at the end")
         .keeps_bits();
     s.key("checkpointing.keep_top_k", count_kind(1), in_config(&RlConfig::saving, &TrainSaving::keep),
           "number of newest checkpoints to keep")

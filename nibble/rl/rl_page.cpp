@@ -147,7 +147,7 @@ std::string cards_of(const RlHistory& run) {
     const double differ = sum_of(run, "mismatch_tokens"), tokens = sum_of(run, "compared_tokens"),
                  old = sum_of(run, "off_policy_tokens");
     std::string compared =
-        fmt::format("of {} compared, engine against trainer, in any bit", human_count(std::llround(tokens)));
+        fmt::format("of {} compared between engine and trainer, in any bit", human_count(std::llround(tokens)));
     if (old > 0) compared += fmt::format("; {} of older weights", human_count(std::llround(old)));
     cards += tokens > 0 ? card("Tokens that differ", human_count(std::llround(differ)), compared)
                         : card("Tokens that differ", "?", "nothing was compared");
@@ -202,7 +202,7 @@ std::string token_span(const Json& token) {
     if (stale) css += " stale";
     const std::string tip =
         fmt::format("probability {}, ratio {}{}{}", human_value(std::exp(g)), human_value(std::exp(ratio)),
-                    same || stale ? "" : fmt::format(", the trainer says {}", human_value(std::exp(p))),
+                    same || stale ? "" : fmt::format(", by the trainer {}", human_value(std::exp(p))),
                     stale ? ", of older weights" : "");
     return fmt::format("<span class=\"{}\" title=\"{}\">{}</span>", css.empty() ? "t" : css.substr(1), tip, text);
 }
@@ -236,7 +236,7 @@ Result<std::string> samples_of(const fs::path& folder) {
     try {
         for (const Json& sample : *list) out += sample_of(sample);
     } catch (const Json::exception&) {
-        return fail("{}: holds a sample that is none", file.string());
+        return fail("{}: has a damaged sample", file.string());
     }
     return section(
         fmt::format("Answers of step {}", figure(value_of(json, "step"), 0)),
@@ -307,12 +307,12 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
                 half(run, "Share of answers", "share",
                      {{"cut_share", "cut off"}, {"max_turns_reached_rate", "at the limit of turns", false}}, 0, 1) +
                 half(run, "Entropy", "nats a token", {{"approx_entropy", "entropy"}}) +
-                half(run, "Prompts whose answers are worth the same", "prompts", {{"equal_groups", "prompts"}}, 0)));
+                half(run, "Prompts whose answers have equal rewards", "prompts", {{"equal_groups", "prompts"}}, 0)));
     main += section(
         "Engine against trainer",
         pair_of(half(run, "Tokens that differ in any bit", "tokens", {{"mismatch_tokens", "tokens"}}, 0) +
                 half(run, "token_mult_prob_error", "1: equal", {{"token_mult_prob_error", "token_mult_prob_error"}}) +
-                half(run, "Probability ratio of the updates", "mean, least, largest",
+                half(run, "Probability ratio of the updates", "mean, smallest, largest",
                      {{"probs_ratio", "mean"}, {"probs_ratio_min", "least"}, {"probs_ratio_max", "largest"}}) +
                 half(run, "Tokens of older weights", "tokens", {{"off_policy_tokens", "tokens", false}}, 0)));
     main += section(

@@ -18,16 +18,16 @@ bool rollouts_see_neighbours(const TrainPrecision& p) {
 Status check_rl_ranks(const RlConfig& c, int ranks, bool gpus) {
     if (ranks <= 1) return Ok{};
     if (c.prompts < ranks)
-        return fail("grpo.num_prompts_per_step {}: {} ranks need as many prompts at least", c.prompts, ranks);
+        return fail("grpo.num_prompts_per_step {}: {} ranks need at least as many prompts", c.prompts, ranks);
     const bool apart = c.generation.precision.has_value();
     const TrainPrecision& rollouts = apart ? *c.generation.precision : c.precision;
     if (rollouts_see_neighbours(rollouts))
         return fail(
-            "policy.{}precision {}: scales of whole tensors; rollouts depend on the answers beside them, so that {} "
-            "ranks would not come to the bits of one",
+            "policy.{}precision {}: per-tensor scales; rollouts depend on the other answers of a batch, so {} ranks "
+            "would not give the bits of one",
             apart ? "generation." : "", train_precision_name(rollouts), ranks);
     if (gpus && !std::has_single_bit(static_cast<unsigned>(ranks)))
-        return fail("{} GPUs: rows are dealt to a power of two of them", ranks);
+        return fail("{} GPUs: the number must be a power of two to divide rows", ranks);
     return Ok{};
 }
 

@@ -63,7 +63,7 @@ Status take_rollout(RankReader& in, Rollout& r) {
     NIBBLE_TRY(r.state, parse_json(take_text(in)).within("an environment's state"));
     const size_t n = r.tokens.size();
     if (r.generated.size() != n || r.written.size() != n || r.steps.size() != n || r.turn_begin > n)
-        return fail("a rank says {} tokens, {} log-probabilities", n, r.generated.size());
+        return fail("a rank sent {} tokens and {} log-probabilities", n, r.generated.size());
     return Ok{};
 }
 

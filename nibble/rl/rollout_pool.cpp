@@ -122,7 +122,7 @@ Status RolloutPool::share(std::span<const Begun> begun) {
         if (rank == ranks_->rank()) continue;
         for (int64_t left = in.number(); left > 0; --left) {
             const auto at = static_cast<size_t>(in.number());
-            if (at >= batch_.rollouts.size()) return fail("rank {} has other prompts", rank);
+            if (at >= batch_.rollouts.size()) return fail("rank {} has different prompts", rank);
             NIBBLE_CHECK(take_rollout(in, batch_.rollouts[at]));
         }
     }
@@ -271,7 +271,7 @@ Status RolloutPool::set_state(const Json& state) {
         NIBBLE_CHECK(json_get(group, "begun", begun));
         const auto answers = group.find("answers");
         if (answers == group.end() || !answers->is_array() || std::ssize(*answers) != answers_)
-            return fail("unfinished rollouts: prompt {} has not {} answers", number, answers_);
+            return fail("unfinished rollouts: prompt {} does not have {} answers", number, answers_);
         NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
         prompt.number = number, prompt.begun = begun;
         for (const Json& answer : *answers) {

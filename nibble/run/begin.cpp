@@ -17,7 +17,7 @@ Status begin_as_first(const RunFolderOptions& options, RankGroup& ranks, TrainEn
                       RunBegin& run) {
     NIBBLE_TRY(const std::string identity, share_text(ranks, options.identity.text));
     if (identity != options.identity.text)
-        return fail("another job than rank 0's: {} here, {} there", options.identity.text, identity);
+        return fail("another job than rank 0's: {} here, {} in rank 0", options.identity.text, identity);
     NIBBLE_TRY(const std::string file, share_text(ranks, run.folder ? run.folder->began_with().string() : ""));
     NIBBLE_TRY(const std::string forked, share_text(ranks, run.folder && run.folder->forked() ? "forked" : ""));
     if (ranks.rank() == 0 || file.empty()) return Ok{};
@@ -30,12 +30,12 @@ Status begin_as_first(const RunFolderOptions& options, RankGroup& ranks, TrainEn
 }  // namespace
 
 std::string begin_text(const std::filesystem::path& folder, bool resume, int64_t first_step) {
-    if (first_step > 0) return fmt::format("goes on after {} steps", first_step);
+    if (first_step > 0) return fmt::format("resuming after {} steps", first_step);
     return resume ? fmt::format("{}: nothing to resume, the run starts from the beginning", folder.string()) : "";
 }
 
 std::string ended_text(const std::filesystem::path& result, int64_t steps) {
-    return fmt::format("{}: the run has made its {} steps already", result.string(), steps);
+    return fmt::format("{}: the run has already completed its {} steps", result.string(), steps);
 }
 
 Result<RunBegin> begin_run(const RunFolderOptions& options, const std::filesystem::path& result, RankGroup* ranks,

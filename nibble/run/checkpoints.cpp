@@ -36,7 +36,7 @@ Result<std::vector<RunCheckpoint>> list_checkpoints(const fs::path& folder) {
 }
 
 Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::open(const fs::path& folder, const TrainSaving& saving) {
-    if (saving.keep < 0) return fail("saving.keep: {}; at least 0", saving.keep);
+    if (saving.keep < 0) return fail("saving.keep: {}: must be at least 0", saving.keep);
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) return fail("{}: cannot create: {}", folder.string(), error.message());

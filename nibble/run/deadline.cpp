@@ -6,7 +6,7 @@
 namespace nibble {
 
 Result<double> seconds_of_limit(std::string_view text) {
-    const auto refuse = [whole = text] { return fail("'{}' is no time DD:HH:MM:SS above 0", whole); };
+    const auto refuse = [whole = text] { return fail("'{}' is not a time DD:HH:MM:SS above 0", whole); };
     constexpr double units[] = {1, 60, 3600, 86400};
     const auto colons = static_cast<size_t>(std::ranges::count(text, ':'));
     if (colons > 3) return refuse();

@@ -54,7 +54,7 @@ Result<std::unique_ptr<RunFolder>> RunFolder::open(const RunFolderOptions& optio
     std::unique_ptr<RunFolder> run(new RunFolder(options));
     NIBBLE_TRY(run->lock_, WorkFolder::Lock::take(options.folder));
     if (!options.resume && fs::exists(options.folder / run_log_name, error))
-        return fail("{}: holds a run already; resume it with --resume, remove it or choose another output",
+        return fail("{}: already has a run; resume it with --resume, remove it or choose another output",
                     options.folder.string());
     NIBBLE_TRY(run->checkpoints_, RunCheckpoints::open(options.folder / checkpoints_name, options.saving));
     NIBBLE_CHECK(run->restore(trainer, data));
@@ -77,10 +77,10 @@ Status RunFolder::check_result(const fs::path& folder, const fs::path& result, b
         NIBBLE_CHECK(WorkFolder::Lock::take(folder));
         // Removes the lock of a process that was killed after it had published the result.
         static_cast<void>(WorkFolder::check(result, ExportMode::create, 0).ok());
-        if (!resume) return fail("{}: holds a finished run; {}", folder.string(), next_step);
+        if (!resume) return fail("{}: has a finished run; {}", folder.string(), next_step);
         NIBBLE_TRY(const auto checkpoints, list_checkpoints(folder / checkpoints_name));
         if (!checkpoints.empty()) return Ok{};
-        return fail("{}: holds a finished run that kept no checkpoint; choose another output", folder.string());
+        return fail("{}: has a finished run without a checkpoint; choose another output", folder.string());
     }
     const bool begun_adapter = run && fs::exists(result / "adapter_model.safetensors", ignored);
     return begun_adapter ? Status(Ok{}) : WorkFolder::check(result, ExportMode::create, 0);
@@ -114,8 +114,8 @@ Status RunFolder::restore(TrainEngine& trainer, BatchSource& data) {
     NIBBLE_TRY(const RunPlace place, read_state(file, options_.identity, trainer, options_.another_run));
     NIBBLE_CHECK(data.set_place(place.source).within(file.string()));
     if (options_.steps > 0 && place.step > options_.steps)
-        return fail("{}: has made {} steps already, this run is to make {}; give more steps", options_.folder.string(),
-                    place.step, options_.steps);
+        return fail("{}: has already completed {} steps, but this run has {}; give more steps",
+                    options_.folder.string(), place.step, options_.steps);
     first_step_ = saved_ = place.step;
     began_with_ = file;
     return checkpoints_->remove_old();  // a killed process may not have done this
@@ -130,8 +130,8 @@ Status RunFolder::check_log() const {
     if (lines.size() < 2 || !lines[0].contains("run") || !lines[0]["run"].contains("identity")) return Ok{};
     if (lines[0]["run"]["identity"] == hash_text(options_.identity.text)) return Ok{};
     return fail(
-        "{}: holds {} lines of a run of another config or other data and no checkpoint of it; remove it or "
-        "choose another output",
+        "{}: has {} lines of a run with another config or data, and no checkpoint of it; remove it or choose another "
+        "output",
         options_.folder.string(), lines.size() - 1);
 }
 
@@ -141,12 +141,12 @@ Status RunFolder::fork(TrainEngine& trainer, BatchSource& data) {
     std::error_code ignored;
     if (fs::is_directory(file, ignored)) {
         NIBBLE_TRY(const auto found, list_checkpoints(file / checkpoints_name));
-        if (found.empty()) return fail("fork: {}: no checkpoint", (file / checkpoints_name).string());
+        if (found.empty()) return fail("fork: {}: has no checkpoint", (file / checkpoints_name).string());
         file = found.back().file;
     }
     NIBBLE_TRY(const RunPlace place, read_fork(file, trainer).within("fork"));
     if (options_.steps > 0 && place.step >= options_.steps)
-        return fail("fork: {}: has made {} steps already, this run is to make {}; give more steps", file.string(),
+        return fail("fork: {}: has already completed {} steps, but this run has {}; give more steps", file.string(),
                     place.step, options_.steps);
     NIBBLE_CHECK(data.set_place(place.source).within("fork: " + file.string()));
     first_step_ = place.step;

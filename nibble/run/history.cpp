@@ -66,7 +66,7 @@ Result<RunHistory> read_run_history(const fs::path& path) {
     std::error_code error;
     const bool folder = fs::is_directory(path, error);
     const fs::path file = folder ? path / run_log_name : path;
-    if (!fs::exists(file, error)) return fail("{}: no such log of a run", file.string());
+    if (!fs::exists(file, error)) return fail("{}: the log of a run does not exist", file.string());
     NIBBLE_TRY(const auto lines, read_run_log(file));
     RunHistory run;
     run.name = (folder ? fs::absolute(path).lexically_normal() : path.stem()).filename().string();

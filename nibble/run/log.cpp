@@ -27,7 +27,7 @@ Result<std::vector<Json>> read_run_log(const std::filesystem::path& file) {
         if (end == text.npos) break;  // an incomplete last line of a killed process
         NIBBLE_TRY(Json line, parse_json(std::string_view(text).substr(at, end - at))
                                   .within(fmt::format("{}: line {}", file.string(), lines.size() + 1)));
-        if (!line.is_object()) return fail("{}: line {}: no JSON object", file.string(), lines.size() + 1);
+        if (!line.is_object()) return fail("{}: line {}: is not a JSON object", file.string(), lines.size() + 1);
         lines.push_back(std::move(line));
         at = end + 1;
     }
@@ -89,7 +89,8 @@ Status RunLog::add(const Json& line) {
         return Ok{};
     }
     const std::string why = written < 0 ? std::strerror(errno) : "the disk is full";
-    if (::ftruncate(fd_, size_) != 0) return fail("{}: cannot write, nor cut off what was written", file_.string());
+    if (::ftruncate(fd_, size_) != 0)
+        return fail("{}: cannot be written, and the incomplete line cannot be removed", file_.string());
     return fail("{}: cannot write: {}", file_.string(), why);
 }
 

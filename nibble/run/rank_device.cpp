@@ -8,7 +8,7 @@ Result<int> rank_device_index(int wanted, const RankPlace& place, int first, int
     const int usable = visible - first;
     if (!place.alone()) return first + place.local_rank.value_or(place.rank) % usable;
     if (wanted > usable)
-        return fail("--device cuda: {} ranks on this machine need a GPU each, it has {}", wanted, visible);
+        return fail("--device cuda: {} ranks on this machine need one GPU each, but it has {}", wanted, visible);
     return first;
 }
 
@@ -24,7 +24,7 @@ Status check_distinct_devices(std::span<const std::string> by_rank) {
         const auto earlier = by_rank.first(rank);
         const auto same = std::ranges::find(earlier, by_rank[rank]);
         if (same != earlier.end() && !same->empty())
-            return fail("ranks {} and {} have the same GPU ({}); start one rank a GPU", same - earlier.begin(), rank,
+            return fail("ranks {} and {} have the same GPU ({}); start one rank per GPU", same - earlier.begin(), rank,
                         *same);
     }
     return Ok{};

@@ -75,7 +75,7 @@ Result<JobRanks> JobRanks::join(int wanted, const RankGroup::Options& options) {
     JobRanks job;
     NIBBLE_TRY(RankPlace place, rank_place());
     if (!place.alone() && wanted > 0 && wanted != place.size)
-        return fail("--ranks {}, but {} were started", wanted, place.size);
+        return fail("--ranks {}, but the launcher started {}", wanted, place.size);
     job.of_one_machine_ = std::getenv(started_here) != nullptr;
     if (place.alone() && wanted > 1) {
         place.size = wanted;

@@ -83,7 +83,7 @@ struct StoredRun {
     std::vector<double> norms;
 };
 
-constexpr std::string_view older_one = "remove it to go on from an older one";
+constexpr std::string_view older_one = "remove it to resume from an older one";
 
 // Checks that the header (names, shapes, step counters and all other metadata) is as it was written.
 Status check_header(const SafetensorsFile& file) {
@@ -93,12 +93,12 @@ Status check_header(const SafetensorsFile& file) {
     const Bytes header = whole.first(whole.size() - static_cast<size_t>(file.data_bytes()));
     const std::string found = hash_of_header({reinterpret_cast<const char*>(header.data()), header.size()});
     if (found == stored->second) return Ok{};
-    return fail("is damaged: the hash of its header is {}, it says {}; {}", found, stored->second, older_one);
+    return fail("is damaged: the hash of its header is {} instead of {}; {}", found, stored->second, older_one);
 }
 
 Result<StoredRun> stored_run(const SafetensorsFile& file) {
     const auto found = file.metadata().find(std::string(run_state_key));
-    if (found == file.metadata().end()) return fail("is no checkpoint of a training run");
+    if (found == file.metadata().end()) return fail("is not a checkpoint of a training run");
     NIBBLE_TRY(const Json json, parse_json(found->second));
     int64_t version = 0;
     StoredRun run;
@@ -145,7 +145,7 @@ Status check_hash(const SafetensorsFile& file, const std::string& expected) {
     for (const TensorRecord& record : file.tensors()) hash += hash_of_tensor(record.name, record.data);
     NIBBLE_CHECK(check_maps());
     if (const std::string found = fmt::format("{:016x}", hash); found != expected)
-        return fail("is damaged: the hash of its tensors is {}, it says {}; {}", found, expected, older_one);
+        return fail("is damaged: the hash of its tensors is {} instead of {}; {}", found, expected, older_one);
     return Ok{};
 }
 
@@ -163,7 +163,7 @@ Result<RunPlace> read_into(const SafetensorsFile& file, const RunIdentity* ident
     size_t expected = 2 * parameters.count() + 1;
     for (size_t id = 0; id < parameters.count(); ++id) expected += trainer.state_layout(id).second;
     if (file.tensors().size() != expected)
-        return fail("holds {} tensors; this model has {} parameters", file.tensors().size(), parameters.count());
+        return fail("has {} tensors, but this model has {} parameters", file.tensors().size(), parameters.count());
     StoredTrainState stored{.optimizer_steps = run.optimizer_steps,
                             .norms = std::move(run.norms)};  // all values are checked before any is copied
     for (size_t id = 0; id < parameters.count(); ++id) {

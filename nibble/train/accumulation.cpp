@@ -47,11 +47,11 @@ Result<std::vector<int>> deal_pieces(int64_t pieces, int size, Sharding sharding
     const int64_t of_tree = sharding == Sharding::states ? each : size;
     const bool node = std::has_single_bit(static_cast<uint64_t>(of_tree)) || each == 1;
     if (size > 1 && (pieces % size || !node))
-        return fail("{} micro-batches cannot be dealt to {} ranks: {}", pieces, size,
+        return fail("{} micro-batches cannot be divided between {} ranks: {}", pieces, size,
                     sharding == Sharding::states
-                        ? "the rows of a step must be micro_batch times the ranks times a power of two"
-                        : "the rows of a step must be micro_batch times the ranks, which are a power of two (or "
-                          "micro_batch times the ranks once)");
+                        ? "the rows of a step must be micro_batch times the number of ranks times a power of two"
+                        : "the rows of a step must be a multiple of micro_batch times the number of ranks, and that "
+                          "number a power of two unless the rows are exactly that product");
     std::vector<int> owner;
     for (int64_t p = 0; p < pieces; ++p)
         owner.push_back(static_cast<int>(sharding == Sharding::states ? p / std::max<int64_t>(each, 1) : p % size));

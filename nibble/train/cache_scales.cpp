@@ -28,9 +28,9 @@ constexpr std::array<std::string_view, CacheScales::most_sides> scale_names{".k_
 
 Status check(const TrainCache& c) {
     if (c.format != KvFormat::none && c.format != KvFormat::fp8 && c.format != KvFormat::fp8_page)
-        return fail("KV cache {}: training knows bf16, fp8 and fp8_page", kv_name(c.format));
+        return fail("KV cache {}: training supports bf16, fp8 and fp8_page", kv_name(c.format));
     if (c.queries && c.format != KvFormat::fp8)
-        return fail("queries in FP8 have scales beside those of an fp8 KV cache; this one is {}", kv_name(c.format));
+        return fail("FP8 queries need an fp8 KV cache; this one is {}", kv_name(c.format));
     if (!(c.calibration.percentile >= 0 && c.calibration.percentile <= 100))
         return fail("KV cache: percentile {} is not from 0 to 100", c.calibration.percentile);
     if (!(c.calibration.margin > 0 && c.calibration.margin <= 1000))
@@ -50,7 +50,7 @@ CacheScales::CacheScales(std::span<const Block> blocks, const TrainCache& cache)
 
 Result<size_t> CacheScales::block_of(const std::string& prefix) const {
     const auto found = std::ranges::find(blocks_, prefix, &BlockScales::prefix);
-    if (found == blocks_.end()) return fail("{}: no block of this name has a KV cache", prefix);
+    if (found == blocks_.end()) return fail("no block named '{}' has a KV cache", prefix);
     return static_cast<size_t>(found - blocks_.begin());
 }
 
@@ -158,7 +158,7 @@ Status CacheScales::set_state(std::span<const float> state) {
     const bool none = std::ranges::all_of(state, [](float s) { return s == 0; });
     if (!none && !std::ranges::all_of(state, [](float s) { return s > 0 && std::isfinite(s); }))
         return fail("a scale of the KV cache is not positive and finite");
-    if (none && ready_) return fail("a state without scales of the KV cache");  // pages would have another layout
+    if (none && ready_) return fail("the state has no scales of the KV cache");  // pages would have another layout
     for (size_t i = 0; !none && i < size(); ++i) blocks_[i / sides_].side(i % sides_) = state[i];
     ready_ = !none, due_ = false;
     seen_.assign(seen_.size(), {});

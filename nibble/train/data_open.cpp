@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 Result<DataManifest> open_manifest(const fs::path& folder, int64_t vocab, std::string& hash) {
     NIBBLE_TRY(DataManifest manifest, read_data_manifest(folder));
     if (manifest.vocab > vocab)
-        return fail("{}: its tokens are of a vocabulary of {}, the model has {}", folder.string(), manifest.vocab,
-                    vocab);
+        return fail("{}: the tokens come from a vocabulary of {}, but the model has {}", folder.string(),
+                    manifest.vocab, vocab);
     // Sources describe the origin of the texts; only the content of the shards counts.
     manifest.sources.clear();
     hash = hash_text(hash + to_json(manifest).dump());
@@ -25,7 +25,7 @@ Result<DataManifest> open_manifest(const fs::path& folder, int64_t vocab, std::s
 Result<std::unique_ptr<BatchSource>> open_split(const fs::path& folder, const DataManifest& manifest, bool validation,
                                                 const LoaderOptions& options) {
     if ((validation ? manifest.validation : manifest.train).learned() == 0)
-        return fail("{}: {}: no token of it is learned; see --loss of 'nibble data build'", folder.string(),
+        return fail("{}: {}: no token is a label of the loss; see --loss of 'nibble data build'", folder.string(),
                     validation ? "validation" : "train");
     NIBBLE_TRY(TokenSet set, TokenSet::open(folder, manifest, validation));
     NIBBLE_TRY(auto loader, DataLoader::create(std::make_shared<TokenSet>(std::move(set)), options)
@@ -45,7 +45,7 @@ Result<DataSources> open_data_folder(const TrainConfig& config, int64_t vocab) {
     if (!config.data.validation.empty()) {
         NIBBLE_TRY(const DataManifest other, open_manifest(config.data.validation, vocab, out.hash));
         if (other.vocabulary != manifest.vocabulary)
-            return fail("{}: its tokens are those of another tokenizer than {}'s", config.data.validation.string(),
+            return fail("{}: the tokens come from another tokenizer than those of {}", config.data.validation.string(),
                         config.data.folder.string());
         NIBBLE_TRY(out.validation, open_split(config.data.validation, other, false, options));
     } else if (!manifest.validation.shards.empty()) {
@@ -61,9 +61,9 @@ Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs:
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
     DocumentReader reader({file}, "");
     NIBBLE_TRY(const auto document, reader.next());
-    if (!document) return fail("{}: has no text", file.string());
+    if (!document) return fail("{}: is empty", file.string());
     if (document->row)
-        return fail("{}: holds rows, not a text; 'nibble data build' makes a data.folder of it", file.string());
+        return fail("{}: has rows, not a text; 'nibble data build' converts it to a data.folder", file.string());
     const std::string_view text = document->text();
     NIBBLE_CHECK(check_utf8(text).within(file.string()));
     NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
@@ -75,12 +75,12 @@ Result<DataSources> open_data_keys(const TrainConfig& c, int64_t vocab) {
     DataSources s;
     if (c.data.synthetic) {
         s.train = synthetic_source(vocab, c.sequence, c.seed);
-        if (!c.data.validation.empty()) return fail("data.validation: synthetic data has none");
+        if (!c.data.validation.empty()) return fail("data.validation: cannot be combined with synthetic data");
         return s;
     }
     if (!c.data.folder.empty()) return open_data_folder(c, vocab);
-    if (!c.data.cut_documents) return fail("data.cut_documents: a text has no documents to cut");
-    if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: 'tokenizer' says how the text becomes tokens");
+    if (!c.data.cut_documents) return fail("data.cut_documents: data.text has no documents");
+    if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: needs 'tokenizer'");
     NIBBLE_TRY(s.train, text_source(c, c.data.text, true, s.hash));
     if (!c.data.validation.empty()) {
         NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));

@@ -250,9 +250,10 @@ Result<HostTogether> check_host_memory(const TrainMemoryPlan& plan, int64_t avai
     for (const auto& [name, m] : machines) {
         if (m.available < 0 || m.all.bytes <= m.available) continue;
         if (m.all.processes == 1 && name == own)
-            return fail("the run does not fit: {}; {} are available", plan.text(), gib_of(m.available));
-        return fail("the run does not fit: {}; {} processes {} need {}, {} are available", plan.text(), m.all.processes,
-                    name == own ? "of this machine" : "of another machine", gib_of(m.all.bytes), gib_of(m.available));
+            return fail("the run does not fit in memory: {}; {} are available", plan.text(), gib_of(m.available));
+        return fail("the run does not fit in memory: {}; {} processes {} need {}, {} are available", plan.text(),
+                    m.all.processes, name == own ? "of this machine" : "of another machine", gib_of(m.all.bytes),
+                    gib_of(m.available));
     }
     return machines[own].all;
 }

@@ -36,8 +36,8 @@ Result<std::shared_ptr<Parameters>> lora_parameters(std::span<const Block> block
                 if (!lora.targets.empty() && std::ranges::find(lora.targets, name) == lora.targets.end()) continue;
                 std::erase(unseen, name);
                 if (lora.rank > std::min(linear.rows, linear.cols))
-                    return fail("lora.rank: {} is more than '{}' has, {} x {}", lora.rank, linear.name, linear.rows,
-                                linear.cols);
+                    return fail("lora.rank: {} is larger than the matrix '{}', {} x {}", lora.rank, linear.name,
+                                linear.rows, linear.cols);
                 const PhiloxStream stream{seed, lora_role | number++};
                 const double bound = 1 / std::sqrt(static_cast<double>(linear.cols));
                 std::vector<float> a(static_cast<size_t>(lora.rank * linear.cols));
@@ -48,7 +48,7 @@ Result<std::shared_ptr<Parameters>> lora_parameters(std::span<const Block> block
                                   {linear.rows, lora.rank},
                                   std::vector<float>(static_cast<size_t>(linear.rows * lora.rank))});
             }
-    if (!unseen.empty()) return fail("lora.targets: no linear of a block is called '{}'", unseen[0]);
+    if (!unseen.empty()) return fail("lora.targets: no linear of a block is named '{}'", unseen[0]);
     return Parameters::create(std::move(values), Json::object(), published, pool);
 }
 
@@ -217,7 +217,7 @@ std::vector<UnitLine> LoraProducts::table() const {
 }
 
 Status LoraProducts::set_state(const std::vector<float>& state) {
-    if (!state.empty()) return fail("{} numbers of a recipe's state, which adapters have none of", state.size());
+    if (!state.empty()) return fail("the state has {} numbers of a recipe, but adapters have no recipe", state.size());
     return Ok{};
 }
 

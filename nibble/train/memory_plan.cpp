@@ -19,9 +19,9 @@ std::string TrainMemoryPlan::text() const {
 
 Result<int64_t> most_rows(int64_t rows, int64_t micro_batch, int64_t seq, int64_t most_tokens) {
     const int64_t most = most_tokens / seq;
-    if (most < 1) return fail("rows of {} tokens: --device cuda trains up to {} at once", seq, most_tokens);
+    if (most < 1) return fail("rows of {} tokens are above the limit of {} on --device cuda", seq, most_tokens);
     if (micro_batch > most)
-        return fail("micro_batch: {} rows of {} tokens; --device cuda trains up to {} tokens at once, {} row{}",
+        return fail("micro_batch: {} rows of {} tokens are above the limit of {} tokens on --device cuda; use {} row{}",
                     micro_batch, seq, most_tokens, most, most == 1 ? "" : "s");
     while (rows > most) rows = (rows + 1) / 2;
     return rows;

@@ -27,7 +27,8 @@ bool NormHistory::set_norms(std::vector<double> norms) {
 }
 
 Error outlier_error(int64_t step, double norm) {
-    return fail("step {}: gradient norm {} is an outlier, optimizer.outliers is stop: nothing was changed", step, norm);
+    return fail("step {}: gradient norm {} is an outlier and optimizer.outliers is stop; nothing was changed", step,
+                norm);
 }
 
 }  // namespace nibble

@@ -50,7 +50,7 @@ Status row_log_probs(RankGroup* group, std::span<const TrainBatch* const> rows,
     std::span<const float> rest = values;
     for (size_t i = 0; i < rows.size(); ++i) {
         const auto size = static_cast<size_t>(tokens[i]);
-        if (size > rest.size()) return fail("the ranks have other rows");
+        if (size > rest.size()) return fail("the ranks have different rows");
         NIBBLE_CHECK(each(i, rest.first(size)));
         rest = rest.subspan(size);
     }
@@ -62,7 +62,7 @@ Status ask_of_others(const RowObjective& objective, std::span<const int64_t> tok
     std::vector<float> slopes;
     for (int64_t row = 0; row < std::ssize(tokens); ++row) {
         const auto at = static_cast<size_t>(row), size = static_cast<size_t>(tokens[at]);
-        if (size > log_probs.size()) return fail("the ranks have other rows");
+        if (size > log_probs.size()) return fail("the ranks have different rows");
         if (row < own.first || row >= own.second) {
             slopes.assign(size, 0.0f);
             NIBBLE_CHECK(objective(row, log_probs.first(size), slopes, losses[at]));

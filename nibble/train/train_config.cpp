@@ -12,9 +12,9 @@ Schema<TrainConfig> make_train_schema() {
     using O = TrainOptimizer;
     Schema<C> s;
     s.key("model", path_kind(), at(&C::model),
-          "checkpoint in BF16, F16 or F32 to start from; with lora also a quantized one");
+          "checkpoint to start from, in BF16, F16 or F32; with lora also a quantized one");
     s.key("random_start", flag_kind(), at(&C::random_start),
-          "start from random weights of the shape of model, by Philox (nibble/train/train_shapes.h)");
+          "start from random weights (Philox) with the shape of model (nibble/train/train_shapes.h)");
     s.key("shape", text_kind(), at(&C::shape), "instead of model: a built-in shape with random weights");
     s.key("layers", count_kind(1), at(&C::layers), "number of layers, instead of the shape's own")
         .says("those of shape")
@@ -112,11 +112,11 @@ Schema<TrainConfig> make_train_schema() {
         .says("all linears of blocks")
         .needs(adapts, "without rank");
     s.key("lora.merge", flag_kind(), at(&C::lora, &TrainLora::merge),
-          "write model/ with merged weights; false: adapter/ alone")
+          "write model/ with merged weights; false: write only adapter/")
         .keeps_bits()
         .needs(adapts, "without rank");
     s.key("validation.every", count_kind(0), at(&C::validation, &TrainValidation::every),
-          "steps between validations; 0: at the end alone")
+          "steps between validations; 0: only at the end")
         .keeps_bits();
     s.key("validation.batches", count_kind(1), at(&C::validation, &TrainValidation::batches), "batches of a validation")
         .keeps_bits();
@@ -136,7 +136,7 @@ Schema<TrainConfig> make_train_schema() {
           at(&C::export_format), "also write the model in the codes of the training forward pass")
         .keeps_bits();
     s.key("saving.every", count_kind(0), at(&C::saving, &TrainSaving::every),
-          "steps between checkpoints; 0: after the last step alone")
+          "steps between checkpoints; 0: only after the last step")
         .keeps_bits()
         .needs([](const C& c) { return c.saving.keep > 0; }, "with keep: 0");
     s.key("saving.keep", count_kind(0), at(&C::saving, &TrainSaving::keep),
@@ -150,7 +150,7 @@ Schema<TrainConfig> make_train_schema() {
         .says("as many as fit")
         .keeps_bits();
     s.key("recompute", word_kind<Recompute>({{"none", Recompute::none}, {"block", Recompute::block}}),
-          at(&C::recompute), "on a GPU: activations that the backward pass computes again")
+          at(&C::recompute), "on a GPU: activations that the backward pass recomputes")
         .says("automatic")
         .keeps_bits();
     s.key("parallel.shard", word_kind<Sharding>({{"states", Sharding::states}, {"all", Sharding::all}}),
@@ -178,21 +178,21 @@ const Schema<TrainConfig>& train_schema() {
 
 Status check(const TrainConfig& c, const std::string& where) {
     const int models = !c.model.empty() + !c.shape.empty();
-    if (models != 1) return fail("{}: give one of 'model' and 'shape'", where);
-    if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' belongs to 'shape'", where);
+    if (models != 1) return fail("{}: give exactly one of 'model' and 'shape'", where);
+    if (c.layers > 0 && c.shape.empty()) return fail("{}: 'layers' needs 'shape'", where);
     const int data = !c.data.folder.empty() + !c.data.text.empty() + c.data.synthetic;
-    if (data != 1) return fail("{}: give one of data.folder, data.text and data.synthetic", where);
+    if (data != 1) return fail("{}: give exactly one of data.folder, data.text and data.synthetic", where);
     if (c.lora.rank > 0 && (c.model.empty() || c.random_start))
-        return fail("{}: lora: adapters go over the weights of a 'model'", where);
+        return fail("{}: lora: adapters need a 'model' with weights", where);
     if (c.lora.rank > 0 && c.precision.recipe != TrainRecipe::bf16 && c.precision.recipe != TrainRecipe::fp32)
-        return fail("{}: lora: precision {} is for weights that are trained; adapters take bf16 or fp32", where,
+        return fail("{}: lora: precision {} cannot train adapters; use bf16 or fp32", where,
                     train_precision_name(c.precision));
     if (c.lora.rank > 0 && c.export_format != Format::none)
-        return fail("{}: export: adapters train no codes; quantize OUTPUT/model instead", where);
+        return fail("{}: export: adapters have no codes of training; quantize OUTPUT/model instead", where);
     if (c.lora.rank > 0 && c.optimizer.kind == OptimizerKind::muon)
-        return fail("{}: lora: muon is for matrices of the model; adapters take adamw", where);
+        return fail("{}: lora: muon cannot train adapters; use adamw", where);
     if (c.schedule.warmup > c.steps)
-        return fail("{}: {} steps of warm-up in {} steps", where, c.schedule.warmup, c.steps);
+        return fail("{}: {} warm-up steps are more than the {} steps of the run", where, c.schedule.warmup, c.steps);
     return Ok{};
 }
 

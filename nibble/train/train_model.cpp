@@ -78,7 +78,7 @@ Result<std::shared_ptr<const Checkpoint>> open_teacher(const TrainConfig& c) {
         NIBBLE_TRY(const Tokenizer mine, open_tokenizer(own));
         NIBBLE_TRY(const Tokenizer other, open_tokenizer(c.teacher.folder).within("teacher"));
         if (vocabulary_hash(mine) != vocabulary_hash(other))
-            return fail(ErrorKind::recipe, "teacher: the tokens of {} are not those of {}", c.teacher.folder.string(),
+            return fail(ErrorKind::recipe, "teacher: {} has another vocabulary than {}", c.teacher.folder.string(),
                         own.string());
     }
     return checkpoint;

@@ -69,7 +69,7 @@ std::string only_quantized(const TrainPrecision& p) {
 std::string refused_passes(const TrainPrecision& p) {
     if (p.passes == TrainPasses::both) return "";
     if (is_forward_alone(p))
-        return fmt::format("has no effect: {} quantizes the forward pass alone", train_precision_name(p));
+        return fmt::format("has no effect: {} quantizes only the forward pass", train_precision_name(p));
     if (p.passes == TrainPasses::forward) return "";
     if (p.recipe == TrainRecipe::fp8_delayed)
         return fmt::format("backward: the scales of {} follow from a forward pass that is not quantized; use fp8",
@@ -212,10 +212,10 @@ const Schema<TrainPrecision>& train_precision_schema() {
 Json train_precision_json(const TrainPrecision& p) { return train_precision_schema().identity(p); }
 
 Status check_device_precision(const TrainPrecision& p) {
-    if (p.recipe == TrainRecipe::fp32) return fail("--device cuda has no products of fp32; use bf16, or --device cpu");
+    if (p.recipe == TrainRecipe::fp32) return fail("--device cuda does not train in fp32; use bf16, or --device cpu");
     // The backward pass uses the values of the forward product, which a late forward product does not have.
     if ((p.weights_only || p.stored_inputs) && p.late_forward)
-        return fail("--device cuda: {} with late_forward is not built; use --device cpu",
+        return fail("--device cuda: {} with late_forward is not supported; use --device cpu",
                     p.weights_only ? "weights_only" : "stored_inputs");
     return Ok{};
 }

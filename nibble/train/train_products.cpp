@@ -61,10 +61,11 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
     int64_t layers = 0;
     for (const Block& block : model.blocks()) layers = std::max<int64_t>(layers, block.config().layer + 1);
     if (precision.first_bf16 + precision.last_bf16 > layers)
-        return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
+        return fail("precision: {} first and {} last layers in BF16, but the model has {} layers", precision.first_bf16,
                     precision.last_bf16, layers);
     for (const int64_t layer : precision.bf16_layers)
-        if (layer >= layers) return fail("precision: bf16_layers has {}, the model {} layers", layer, layers);
+        if (layer >= layers)
+            return fail("precision: bf16_layers has layer {}, but the model has {} layers", layer, layers);
     std::unordered_set<std::string> seen;
     for (const Block& block : model.blocks()) {
         const MixerConfig& mixer = block.config().mixer;
@@ -104,7 +105,7 @@ Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string&
         unit->rows += part.rows;
     }
     if (early.engine && unit->cols % 16 != 0)
-        return fail("precision: {} has {} inputs, which blocks of 16 do not divide", unit->name, unit->cols);
+        return fail("precision: {} has {} inputs, which is not a multiple of 16", unit->name, unit->cols);
     unit->inputs = units_->inputs.emplace(input_group(unit->name), unit.get()).first->second->delayed.data();
     if (!early.x.stored) unit->inputs = unit->delayed.data();
     for (DelayedScale& d : unit->delayed)

@@ -150,7 +150,7 @@ std::vector<float> TrainProducts::state() const {
 Status TrainProducts::set_state(const std::vector<float>& state) {
     const size_t want = this->state().size();
     if (state.size() != want)
-        return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), want);
+        return fail("the state of the precision recipe has {} numbers instead of {}", state.size(), want);
     auto from = state.begin();
     if (precision_.recipe == TrainRecipe::nibble_nvfp4) done_ = static_cast<int64_t>(*from++);
     for (const auto& u : units_->list) {
@@ -161,7 +161,7 @@ Status TrainProducts::set_state(const std::vector<float>& state) {
             from += std::ssize(d.history);
         }
         const auto size = static_cast<std::ptrdiff_t>(u->directions.state().size());
-        if (!u->directions.set_state({from, from + size})) return fail("the state of input directions is broken");
+        if (!u->directions.set_state({from, from + size})) return fail("the state of input directions is damaged");
         from += size;
     }
     ++epoch_;

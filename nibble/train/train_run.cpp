@@ -24,7 +24,8 @@ Result<std::vector<TrainBatch>> validation_rows(const TrainConfig& config, Batch
     }
     NIBBLE_CHECK(source.set_place(place));
     if (std::ranges::none_of(batches, learns))
-        return fail("validation: no token of its {} rows is learned", config.validation.batches * config.batch);
+        return fail("validation: none of the tokens in its {} rows is a label",
+                    config.validation.batches * config.batch);
     return batches;
 }
 

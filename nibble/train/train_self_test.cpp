@@ -36,7 +36,7 @@ Status test_draws(uint64_t seed) {
     const CastRandom role{.id = 10, .draw = one.draw}, step{.id = 9, .draw = one.draw + 1};
     if (same(one.block(0, 0), role.block(0, 0)) || same(one.block(0, 0), step.block(0, 0)) ||
         same(one.block(0, 0), one.block(1, 0)) || !same(one.block(3, 0), one.block(3, 0)))
-        return fail("self-test: random numbers of two roles, steps or elements are the same");
+        return fail("self-test: random numbers of two roles, steps or elements are equal");
     return Ok{};
 }
 

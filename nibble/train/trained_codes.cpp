@@ -28,21 +28,20 @@ Result<Format> stored_format(const ForwardWeight& w) {
         case CastFormat::fp8_block2:
             break;
     }
-    return fail("export: '{}' is {} in the forward product; nvfp4, mxfp8 and fp8_block are exported", name,
+    return fail("export: '{}' is {} in the forward product; only nvfp4, mxfp8 and fp8_block can be exported", name,
                 rule_text(w.rules.w));
 }
 
 // Checks that every part has whole blocks.
 Status check_blocks(const ForwardWeight& w, Format format) {
     if (!format_fits(format, w.cols))
-        return fail("export: '{}' has {} inputs, which {} does not divide into blocks", w.parts[0].name, w.cols,
+        return fail("export: '{}' has {} inputs, which is not a multiple of the blocks of {}", w.parts[0].name, w.cols,
                     format_name(format));
     if (format != Format::fp8_block128) return Ok{};
     for (size_t p = 1; p < w.parts.size(); ++p)
         if (w.parts[p].first_row % tile != 0)
             return fail(
-                "export: the forward products are fp8_block128, whose scales are of {} rows, and '{}' begins in "
-                "row {} of the product of its layer",
+                "export: fp8_block128 has one scale per {} rows, but '{}' begins in row {} of its layer's product",
                 tile, w.parts[p].name, w.parts[p].first_row);
     return Ok{};
 }
@@ -78,8 +77,8 @@ Result<Format> TrainedCodes::format_of(const ForwardWeights& products) {
     for (size_t u = 0; u < products.units(); ++u)
         if (const ForwardWeight w = products.forward_weight(u); w.rules.rank > 0)
             return fail(
-                "export: '{}' has a term of rank {} in BF16, which no checkpoint format holds; rank: 0 trains "
-                "without it, nibble_nvfp4_late ends without it",
+                "export: '{}' has a BF16 term of rank {}, which no checkpoint format can store; rank: 0 trains without "
+                "it, nibble_nvfp4_late ends without it",
                 w.parts[0].name, w.rules.rank);
     Format found = Format::none;
     for (size_t u = 0; u < products.units(); ++u) {
@@ -88,7 +87,7 @@ Result<Format> TrainedCodes::format_of(const ForwardWeights& products) {
         if (format == Format::none) continue;
         NIBBLE_CHECK(check_blocks(w, format));
         if (found != Format::none && found != format)
-            return fail("export: '{}' is {}, others are {}; an export has one format", w.parts[0].name,
+            return fail("export: '{}' is {}, but others are {}; an export has one format", w.parts[0].name,
                         format_name(format), format_name(found));
         found = format;
     }
@@ -108,7 +107,7 @@ Result<std::unique_ptr<TrainedCodes>> TrainedCodes::create(std::shared_ptr<const
         const ForwardWeight w = products.forward_weight(u);
         NIBBLE_TRY(const Format format, stored_format(w));
         if (w.rules.x.stored && w.input_scale == 0)
-            return fail("export: '{}' has no input_scale yet; the first step makes one", w.parts[0].name);
+            return fail("export: '{}' has no input_scale before the first step", w.parts[0].name);
         CastOperand operand;
         if (format != Format::none) operand = products.forward_operand(u, pool);
         for (const ForwardWeight::Part& part : w.parts) {

@@ -64,7 +64,7 @@ Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpo
     if (options.teacher) {
         NIBBLE_TRY(const ModelConfig config, model_config(*checkpoint));
         if (const int64_t other = options.teacher->config().vocab; other != config.vocab)
-            return fail("the teacher has a vocabulary of {}, the model one of {}", other, config.vocab);
+            return fail("the teacher has a vocabulary of {}, the model has {}", other, config.vocab);
     }
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
@@ -91,8 +91,8 @@ Status check_first_share(const TrainPrecision& precision, const TrainRanks& rank
         }
     if (share >= std::min(InputDirections::most_observed, all)) return Ok{};
     return fail(
-        "{} with {} ranks: the first of them has {} tokens of a step; directions follow from the first {} of a step, "
-        "which must be one rank's",
+        "{} with {} ranks: the first rank has {} tokens of a step, but the first {} tokens, which give the directions, "
+        "must be on one rank",
         train_precision_name(precision), ranks.size(), share, InputDirections::most_observed);
 }
 
@@ -113,7 +113,7 @@ Trainer::Trainer(std::shared_ptr<Parameters> parameters, std::shared_ptr<const C
 
 Result<std::unique_ptr<Trainer>> Trainer::create_adapters(std::shared_ptr<const Checkpoint> base,
                                                           const TrainerOptions& options, ThreadPool& pool) {
-    if (options.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
+    if (options.cache.format != KvFormat::none) return fail("adapters are trained with a 16-bit KV cache only");
     NIBBLE_TRY(Model model, load_for_training(base, options, pool));
     const DType published = model.workspace().bf16() ? DType::bf16 : DType::f32;
     NIBBLE_TRY(auto adapters, lora_parameters(model.blocks(), options.lora, published, options.seed, pool));
@@ -355,7 +355,7 @@ Status Trainer::update(TrainStep& step, double learning_rate) {
     step.learning_rate = learning_rate;
     if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
         if (!options_.skip_nonfinite)
-            return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_.steps(),
+            return fail("step {}: loss {} or gradient norm {} is not finite; nothing was changed", optimizer_.steps(),
                         step.loss, step.gradient_norm);
         step.skipped = true;
     } else {
@@ -435,7 +435,7 @@ Status Trainer::share_masters() {
     std::vector<RankReader> readers(all.begin(), all.end());
     for (size_t id = 0; id < parameters_->count(); ++id) {
         const auto values = readers[static_cast<size_t>(ranks_.owner[id])].numbers<float>();
-        if (values.size() != parameters_->master(id).size()) return fail("a rank has other parameters");
+        if (values.size() != parameters_->master(id).size()) return fail("a rank has different parameters");
         std::ranges::copy(values, parameters_->master(id).begin());
     }
     return Ok{};
@@ -522,7 +522,7 @@ Result<TrainState> Trainer::state() {
 
 Status Trainer::set_state(const StoredTrainState& s) {
     NormHistory norms = norms_;
-    if (!norms.set_norms(s.norms)) return fail("{} gradient norms of steps before", s.norms.size());
+    if (!norms.set_norms(s.norms)) return fail("{} gradient norms of earlier steps", s.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->state().size(), s.recipe.size()) : 0;
     const auto end = s.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const std::vector<float> before = products_->state();

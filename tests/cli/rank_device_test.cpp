@@ -38,7 +38,7 @@ TEST(RankDevice, TwoRanksOnOneGpuAreAnErrorThatNamesThem) {
     const std::string cards[] = {"aa", "bb", "cc", "bb"}, own[] = {"aa", "bb"}, unknown[] = {"", ""};
     const Status shared = check_distinct_devices(cards);
     ASSERT_FALSE(shared.ok());
-    EXPECT_EQ(shared.error().message(), "ranks 1 and 3 have the same GPU (bb); start one rank a GPU");
+    EXPECT_EQ(shared.error().message(), "ranks 1 and 3 have the same GPU (bb); start one rank per GPU");
     EXPECT_TRUE(check_distinct_devices(own).ok());
     EXPECT_TRUE(check_distinct_devices(unknown).ok());
 }

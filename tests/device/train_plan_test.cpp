@@ -178,7 +178,7 @@ TEST(DealtPieces, AreRefusedIfTheirSumsAreNotNodesOfTheTree) {
         EXPECT_EQ(deal_pieces(row.pieces, row.size, Sharding::all).ok(), row.all) << row.pieces << row.size;
     }
     EXPECT_THAT(deal_pieces(6, 3, Sharding::all).error().message(),
-                HasSubstr("6 micro-batches cannot be dealt to 3 ranks"));
+                HasSubstr("6 micro-batches cannot be divided between 3 ranks"));
 }
 
 Result<FlatLayout> layout_of(const Checkpoint& checkpoint, std::shared_ptr<Parameters>& parameters, ThreadPool& pool) {
@@ -469,9 +469,9 @@ TEST(MicroBatch, HasAtMostTheTokensThatKernelsSupport) {
     EXPECT_EQ(*most_rows(129, 0, 2048, 65535), 17);
     EXPECT_EQ(*most_rows(200, 63, 1024, 65535), 50);
     for (const auto& [micro_batch, seq, part] :
-         {std::tuple{0, 65536, "rows of 65536 tokens: --device cuda trains up to 65535 at once"},
+         {std::tuple{0, 65536, "rows of 65536 tokens are above the limit of 65535 on --device cuda"},
           {64, 1024,
-           "micro_batch: 64 rows of 1024 tokens; --device cuda trains up to 65535 tokens at once, 63 rows"}}) {
+           "micro_batch: 64 rows of 1024 tokens are above the limit of 65535 tokens on --device cuda; use 63 rows"}}) {
         const auto rows = most_rows(200, micro_batch, seq, 65535);
         ASSERT_FALSE(rows.ok());
         EXPECT_THAT(rows.error().message(), HasSubstr(part));
@@ -546,14 +546,14 @@ TEST(TrainMemoryPlan, ErrorsContainTheSizes) {
 
 // Every recipe by name, and with few tokens for each of two GPUs: accepted, or the expected error.
 TEST(DevicePrecision, IsAcceptedOrRefusedByName) {
-    const std::string few = "has 4095 tokens for each";
+    const std::string few = "has 4095 tokens of a step";
     struct Case {
         const char* name;
         std::string refused, refused_share;
     };
     for (const Case& c : {Case{"bf16"}, Case{"fp8"}, Case{"fp8_block"}, Case{"fp8_delayed"}, Case{"mxfp8"},
                           Case{"nvfp4"}, Case{"nvfp4_no_rht"}, Case{"nibble_nvfp4", "", few},
-                          Case{"nibble_nvfp4_late", "", few}, Case{"fp32", "no products of fp32"}}) {
+                          Case{"nibble_nvfp4_late", "", few}, Case{"fp32", "does not train in fp32"}}) {
         const auto precision = train_precision_from_name(c.name);
         ASSERT_TRUE(precision.ok()) << c.name;
         const auto expect = [&](const Status& status, const std::string& words) {
@@ -573,7 +573,7 @@ TEST(DeviceOptimizer, RefusesStatesThatSeveralGpusCannotDivide) {
     EXPECT_TRUE(DeviceOptimizer::check({.kind = OptimizerKind::muon, .bf16_states = true}, 1).ok());
     EXPECT_TRUE(DeviceOptimizer::check({.bf16_states = true}, 2).ok());
     EXPECT_EQ(DeviceOptimizer::check({.kind = OptimizerKind::muon}, 2).error().message(),
-              "optimizer.kind: muon takes whole matrices; on 2 GPUs each has a part of them");
+              "optimizer.kind: muon needs whole matrices; 2 GPUs divide them");
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ TEST_F(TrainJobs, TrainReportsStepsAndWritesAModel) {
     const auto again = train(training("run", {"resume=true"}), {});
     ASSERT_TRUE(again.ok()) << again.error().message();
     EXPECT_TRUE(again->made_earlier);
-    EXPECT_THAT(again->lines, ::testing::ElementsAre(HasSubstr("has made its 4 steps already")));
+    EXPECT_THAT(again->lines, ::testing::ElementsAre(HasSubstr("has already completed its 4 steps")));
 }
 
 TEST_F(TrainJobs, AStoppedRunContinuesToTheSameBits) {

@@ -106,7 +106,7 @@ def main():
         assert "in use" in said, said
     said = runs.run(["config.yaml", "-o", "no", "--ranks", "3"], 1,
                  {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "NIBBLE_ADDRESS": f"127.0.0.1:{free_port()}"})
-    assert "--ranks 3, but 2 were started" in said, said
+    assert "--ranks 3, but the launcher started 2" in said, said
     assert not os.path.exists("no")
     print("another config, a port in use, another number of ranks: told")
 

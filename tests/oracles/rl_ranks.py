@@ -171,7 +171,7 @@ def main():
         file.write(RUNS["plain"].replace("policy:", "policy:\n  precision: fp8").replace(
             "{reference_policy_kl_penalty: 0.01}", "{reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}"))
     said = runs.run(["fp8.yaml", "-o", "no", "--ranks", "2"], 1)
-    assert said.count("\n") == 1 and "2 ranks would not come to the bits of one" in said, said
+    assert said.count("\n") == 1 and "2 ranks would not give the bits of one" in said, said
     with open("other.yaml", "w") as file:
         file.write(RUNS["plain"].replace("lr: 0.003", "lr: 0.002"))
     port = free_port()

@@ -43,5 +43,5 @@ with tempfile.TemporaryDirectory() as folder:
         changed += not torch.equal(value, before[name])
     assert changed == 4, f"{changed} matrices differ from the base's, expected q_proj and down_proj of two layers"
     again = subprocess.run([PROGRAM, "train", "alone.yaml", "--resume"], cwd=folder, capture_output=True, text=True)
-    assert again.returncode == 0 and "has made its 4 steps already" in again.stdout, again
+    assert again.returncode == 0 and "has already completed its 4 steps" in again.stdout, again
 print("PEFT loads the adapter; merged weights are nibble's, bit for bit")

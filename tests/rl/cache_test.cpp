@@ -239,7 +239,7 @@ TEST(CachedPolicy, ScalesOfQueriesByHand) {
     EXPECT_EQ(scales.blocks()[0].q, 10.5f * 1.05f / 448);
     EXPECT_FALSE(scales.queries("no.such.block", none, 1, 2, 2).ok());
     EXPECT_EQ(check(TrainCache{.queries = true}).error().message(),
-              "queries in FP8 have scales beside those of an fp8 KV cache; this one is none");
+              "FP8 queries need an fp8 KV cache; this one is none");
 }
 
 // Rollouts in FP8 or NVFP4 with updates in BF16: differences are counted, and the generator follows the updates.
@@ -289,7 +289,8 @@ TEST(CacheLoop, SecondsOfHandOverAndRecalibrationAreParts) {
     RlStep step;
     step.handover_seconds = 0.02, step.recalibrate_seconds = 0.005;
     shares.add(step, 1.5), shares.add(step, 2.5);
-    EXPECT_EQ(shares.text(), "2 steps of 2.000 s: 1.00 % from updates to rollouts, 0.25 % for scales of the cache");
+    EXPECT_EQ(shares.text(),
+              "2 steps of 2.000 s: 1.00 % for handing weights to rollouts, 0.25 % for scales of the cache");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(CodeReward, ReadsTests) {
         {R"({"inputs": [1], "outputs": ["1"]})", "inputs[0]: must be text or a list of lines"},
         {R"({"inputs": ["1"], "outputs": [[1]]})", "outputs[0]: must be text or a list of lines"},
         {R"({"inputs": ["1"], "outputs": ["1"], "fn_name": "f"})",
-         "'fn_name': tests are known by 'inputs' and 'outputs' alone"},
+         "'fn_name': unknown key; tests have 'inputs' and 'outputs'"},
     };
     for (const auto& [row, message] : bad) {
         const auto read = code_tests(*parse_json(row));

@@ -78,7 +78,7 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
     std::filesystem::remove_all(dir / "parts/model");
     EXPECT_NE(rl(dir, "rl.yaml -o parts --resume --steps 2"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"),
-              "nibble: parts: has made 3 steps already, this run is to make 2; give more steps\n");
+              "nibble: parts: has already completed 3 steps, but this run has 2; give more steps\n");
     // only the model is written
     ASSERT_EQ(rl(dir, "rl.yaml -o parts --resume --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_file(dir / "parts/model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
@@ -92,7 +92,7 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
                           test_data("chat").string()));
     EXPECT_NE(rl(dir, "rl.yaml -o whole"), 0);
     EXPECT_NE(read_file(dir / "out.txt")
-                  .find("whole: holds a finished run; run more steps with --resume, or choose another output"),
+                  .find("whole: has a finished run; run more steps with --resume, or choose another output"),
               std::string::npos);
     EXPECT_NE(rl(dir, "rl.yaml"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: rl.yaml: 'output' is missing; or give -o DIR\n");
@@ -119,14 +119,14 @@ checkpointing: {{enabled: false}}
     write_file(dir / "other.yaml", other);
     EXPECT_NE(rl(dir, "other.yaml -o run --resume"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"),
-              "nibble: run: holds 2 lines of a run of another config or other data and no checkpoint of it; remove it "
+              "nibble: run: has 2 lines of a run with another config or data, and no checkpoint of it; remove it "
               "or choose another output\n");
     EXPECT_EQ(read_file(dir / "run/train.jsonl"), log);
     ASSERT_EQ(rl(dir, "rl.yaml -o run --resume --threads 1 --quiet"), 0) << read_file(dir / "out.txt");
     EXPECT_EQ(read_run_log(dir / "run/train.jsonl")->size(), 3u);
     EXPECT_NE(rl(dir, "rl.yaml -o run --resume"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"),
-              "nibble: run: holds a finished run that kept no checkpoint; choose another output\n");
+              "nibble: run: has a finished run without a checkpoint; choose another output\n");
     EXPECT_NE(rl(dir, "rl.yaml -o other --gpu-memory 0.5"), 0);
     EXPECT_EQ(read_file(dir / "out.txt"), "nibble: --gpu-memory: belongs to --device cuda\n");
     EXPECT_FALSE(std::filesystem::exists(dir / "other"));
@@ -169,7 +169,7 @@ TEST(RlCommand, ResumesByValue) {
     ASSERT_EQ(rl(dir, "rl.yaml -o whole --quiet"), 0) << read_file(dir / "out.txt");
     const auto resumes = [&](const std::string& name) {
         ASSERT_EQ(rl(dir, "same.yaml -o " + name + " --resume"), 0) << read_file(dir / "out.txt");
-        EXPECT_NE(read_file(dir / "out.txt").find("goes on after 1 steps"), std::string::npos);
+        EXPECT_NE(read_file(dir / "out.txt").find("resuming after 1 steps"), std::string::npos);
         EXPECT_EQ(read_file(dir / name / "model/model.safetensors"), read_file(dir / "whole/model/model.safetensors"));
     };
     ASSERT_EQ(rl(dir, "rl.yaml -o run --steps 1 --quiet"), 0) << read_file(dir / "out.txt");

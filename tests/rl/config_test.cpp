@@ -151,13 +151,12 @@ TEST(RlConfig, SaysWhatIsWrong) {
                            "data: {task: sort}\n"),
               "");
     EXPECT_NE(config_error("policy: {model_name: M, precision: fp8_delayed}\ndata: {task: sort}\n")
-                  .find("not built yet for rollouts"),
+                  .find("not supported yet for rollouts"),
               std::string::npos);
     EXPECT_EQ(config_error("policy: {model_name: M, precision: nvfp4_w4a4}\ndata: {task: sort}\n"), "");
-    EXPECT_EQ(
-        config_error("policy: {model_name: M, generation: {precision: nvfp4_w4a4}}\ndata: {task: sort}\n"),
-        "rl.yaml: policy.generation.precision: scales of stored inputs follow from updates in the same precision; "
-        "use policy.precision");
+    EXPECT_EQ(config_error("policy: {model_name: M, generation: {precision: nvfp4_w4a4}}\ndata: {task: sort}\n"),
+              "rl.yaml: policy.generation.precision: stored scales of inputs need updates in the same precision; "
+              "use policy.precision");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 0.7}}\ndata: {task: sort}\n"),
               "rl.yaml: policy.generation.top_p and top_k need loss_fn.reference_policy_kl_penalty: 0");
     EXPECT_EQ(config_error("policy: {model_name: M, generation: {top_p: 1, top_k: -1}}\ndata: {task: sort}\n"), "");
@@ -169,14 +168,16 @@ TEST(RlConfig, SaysWhatIsWrong) {
               "rl.yaml: data.prompt: has no {} for the question");
     const std::string one = start + "grpo: {num_generations_per_prompt: 1";
     EXPECT_EQ(config_error(one + "}\n"),
-              "rl.yaml: grpo.num_generations_per_prompt 1: nothing is learned from one answer beside none; at least 2, "
+              "rl.yaml: grpo.num_generations_per_prompt 1: a single answer has no other answers to compare with; use "
+              "at least 2, "
               "or grpo.adv_estimator.name: reward");
     EXPECT_EQ(config_error(one + ", adv_estimator: {name: reward}}\n"), "");
     EXPECT_EQ(config_error(one + ", adv_estimator: {name: reward}, use_dynamic_sampling: true}\n"),
               "rl.yaml: grpo.use_dynamic_sampling: needs grpo.num_generations_per_prompt of at least 2");
     const std::string async = start + "grpo: {async_grpo: {enabled: true}";
-    EXPECT_EQ(config_error(async + "}\n"),
-              "rl.yaml: grpo.async_grpo: old tokens need loss_fn.use_importance_sampling_correction: true");
+    EXPECT_EQ(
+        config_error(async + "}\n"),
+        "rl.yaml: grpo.async_grpo: tokens of older weights need loss_fn.use_importance_sampling_correction: true");
     const std::string corrected = "}\nloss_fn: {use_importance_sampling_correction: true}\n";
     EXPECT_EQ(config_error(async + corrected), "");
     EXPECT_EQ(config_error(async + ", use_dynamic_sampling: true" + corrected),
@@ -293,7 +294,7 @@ TEST(RlConfig, WhatARunLeavesAndWhenItMustBeSaved) {
     EXPECT_EQ(rl_identity(*c), rl_identity(*read("")));  // may change on resume
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: null}\n")->must_save_by, 0);
     EXPECT_EQ(read("checkpointing: {checkpoint_must_save_by: soon}\n").error().message(),
-              "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is no time DD:HH:MM:SS above 0");
+              "rl.yaml:3: checkpointing.checkpoint_must_save_by: 'soon' is not a time DD:HH:MM:SS above 0");
     const auto none = read("checkpointing: {enabled: false, save_period: 3}\n");
     ASSERT_TRUE(none.ok()) << none.error().message();
     EXPECT_EQ(none->saving.every, 0);
@@ -360,8 +361,7 @@ TEST(RlConfig, RolloutsHaveACacheAndAPrecision) {
     EXPECT_FALSE(own->generation.cache.queries);
     EXPECT_TRUE(read("kv_cache_dtype: fp8, query_dtype: fp8")->generation.cache.queries);
     EXPECT_FALSE(read("kv_cache_dtype: fp8, query_dtype: auto")->generation.cache.queries);
-    EXPECT_NE(read("query_dtype: fp8").error().message().find("queries in FP8 have scales beside those of an fp8 KV"),
-              std::string::npos);
+    EXPECT_NE(read("query_dtype: fp8").error().message().find("FP8 queries need an fp8 KV"), std::string::npos);
     EXPECT_FALSE(read("kv_cache_dtype: fp8, query_dtype: nvfp4").ok());
     EXPECT_FALSE(read("kv_cache_dtype: nvfp4").ok());
     EXPECT_FALSE(read("kv_cache_dtype: fp8, kv_cache_percentile: 101").ok());

@@ -153,7 +153,8 @@ TEST(RunDeadline, ReadsTimes) {
         {"0:90", 90},           {"0:0.25", 0.25}};
     for (const auto& [text, seconds] : good) EXPECT_EQ(*seconds_of_limit(text), seconds) << text;
     for (const char* text : {"", ":", "0", "00:00:00:00", "1:", "a", "1:2:3:4:5", "-1", "1e5", "inf", "nan", "1 h"})
-        EXPECT_EQ(seconds_of_limit(text).error().message(), fmt::format("'{}' is no time DD:HH:MM:SS above 0", text));
+        EXPECT_EQ(seconds_of_limit(text).error().message(),
+                  fmt::format("'{}' is not a time DD:HH:MM:SS above 0", text));
 }
 
 TEST(RunDeadline, EndsBeforeTheStepThatWouldBeLate) {

@@ -82,7 +82,7 @@ TEST(QuestionRows, ErrorsNameFileLineAndKey) {
     EXPECT_NE(read_error(good + "{\"question\": ").find("rows.jsonl: line 2: "), std::string::npos);
     EXPECT_EQ(read_error(good + "{\"question\": \"\xff\"}"), "rows.jsonl: line 2: is not UTF-8");
     EXPECT_EQ(read_error("{\"question\": \"q\", \"answer\": \"Yes\"}", AnswerRule::choice),
-              "rows.jsonl: line 1: 'answer': 'Yes' is no letter from A to J");
+              "rows.jsonl: line 1: 'answer': 'Yes' is not a letter from A to J");
     EXPECT_NE(read_error("{\"question\": \"q\", \"answer\": \"(\"}", AnswerRule::regex).find("line 1: 'answer': "),
               std::string::npos);
     EXPECT_FALSE(read_question_file({.file = "no/such.jsonl"}).ok());

@@ -327,8 +327,8 @@ TEST(RlRanks, WhatCannotBeIsToldBefore) {
     EXPECT_EQ(said(4, false), "");
     EXPECT_EQ(said(3, false), "");
     EXPECT_EQ(said(4, true), "");
-    EXPECT_EQ(said(5, false), "grpo.num_prompts_per_step 4: 5 ranks need as many prompts at least");
-    EXPECT_EQ(said(3, true), "3 GPUs: rows are dealt to a power of two of them");
+    EXPECT_EQ(said(5, false), "grpo.num_prompts_per_step 4: 5 ranks need at least as many prompts");
+    EXPECT_EQ(said(3, true), "3 GPUs: the number must be a power of two to divide rows");
     config.generation.cache.format = KvFormat::fp8;
     EXPECT_EQ(said(2, false), "");
     EXPECT_EQ(said(2, true), "");
@@ -340,10 +340,9 @@ TEST(RlRanks, WhatCannotBeIsToldBefore) {
         config = ranks_config();
         config.precision = p;
         EXPECT_EQ(said(1, false), "");
-        EXPECT_EQ(said(2, false),
-                  fmt::format("policy.precision {}: scales of whole tensors; rollouts depend on the answers beside "
-                              "them, so that 2 ranks would not come to the bits of one",
-                              train_recipe_name(p.recipe)));
+        EXPECT_EQ(said(2, false), fmt::format("policy.precision {}: per-tensor scales; rollouts depend on the other "
+                                              "answers of a batch, so 2 ranks would not give the bits of one",
+                                              train_recipe_name(p.recipe)));
         config.generation.precision = TrainPrecision{.recipe = TrainRecipe::fp8_block};
         EXPECT_EQ(said(2, false), "");
         config.precision = {}, config.generation.precision = p;

@@ -59,7 +59,7 @@ TEST(TrainCommand, SetsKeysAndListsThem) {
                             "--set model=./start/ --set seed=1 --steps 3"),
               0)
         << read_file(dir / "out.txt");
-    EXPECT_NE(read_file(dir / "out.txt").find("goes on after 2 steps"), std::string::npos);
+    EXPECT_NE(read_file(dir / "out.txt").find("resuming after 2 steps"), std::string::npos);
     EXPECT_NE(train_command(dir, "c.yaml -o a --resume --set schedule.kind=constant --steps 4"), 0);
     EXPECT_NE(read_file(dir / "out.txt")
                   .find("belongs to another run: config/optimizer/learning_rate: 0.01 there, 0.0003 now"),
@@ -84,11 +84,11 @@ TEST(TrainCommand, FlagsComeBeforeTheRules) {
         "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\nschedule: {warmup: 2}\n";
     write_file(dir / "base.yaml", like + "steps: 1\n");
     EXPECT_NE(train_command(dir, "base.yaml -o base"), 0);
-    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: base.yaml: 2 steps of warm-up in 1 steps\n");
+    EXPECT_EQ(read_file(dir / "out.txt"), "nibble: base.yaml: 2 warm-up steps are more than the 1 steps of the run\n");
     ASSERT_EQ(train_command(dir, "base.yaml -o base --steps 2"), 0) << read_file(dir / "out.txt");
     write_file(dir / "fork.yaml", like + "steps: 3\nfork: base\n");
     ASSERT_EQ(train_command(dir, "fork.yaml -o forked"), 0) << read_file(dir / "out.txt");
-    EXPECT_NE(read_file(dir / "out.txt").find("goes on after 2 steps"), std::string::npos);
+    EXPECT_NE(read_file(dir / "out.txt").find("resuming after 2 steps"), std::string::npos);
     write_file(dir / "less.yaml", "model: start\nrandom_start: true\nbatch: 1\nsequence: 8\ndata: {synthetic: true}\n");
     ASSERT_EQ(train_command(dir, "less.yaml -o less --steps 2"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "less/model");

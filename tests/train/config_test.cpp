@@ -162,15 +162,17 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     const std::string ok = "model: m\ndata: {text: t}\n";
     EXPECT_EQ(config_error(ok), "");
     EXPECT_EQ(config_error(""), "c.yaml: a config must be one mapping");
-    EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
-    EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"), "c.yaml: give one of 'model' and 'shape'");
+    EXPECT_EQ(config_error("data: {text: t}\n"), "c.yaml: give exactly one of 'model' and 'shape'");
+    EXPECT_EQ(config_error("model: m\nshape: 60m\ndata: {text: t}\n"),
+              "c.yaml: give exactly one of 'model' and 'shape'");
     EXPECT_EQ(config_error("teacher: {folder: t, cross_entropy: 2}\n" + ok),
               "c.yaml:1: teacher.cross_entropy must be from 0 to 1, not 2");
     EXPECT_EQ(config_error("export: {format: fp8}\n" + ok),
               "c.yaml:1: export.format must be nvfp4, mxfp8 or fp8_block128, not 'fp8'; did you mean 'mxfp8'?");
-    EXPECT_EQ(config_error("model: m\n"), "c.yaml: give one of data.folder, data.text and data.synthetic");
+    EXPECT_EQ(config_error("model: m\n"), "c.yaml: give exactly one of data.folder, data.text and data.synthetic");
     EXPECT_EQ(config_error(ok + "layers: 2\n"), "c.yaml:3: layers has no effect without shape");
-    EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"), "c.yaml: 6 steps of warm-up in 5 steps");
+    EXPECT_EQ(config_error(ok + "steps: 5\nschedule: {warmup: 6}\n"),
+              "c.yaml: 6 warm-up steps are more than the 5 steps of the run");
     EXPECT_EQ(config_error(ok + "parallel: {shard: weights}\n"),
               "c.yaml:3: parallel.shard must be states or all, not 'weights'");
     EXPECT_EQ(config_error(ok + "saving: {keep: 0}\n"), "");
@@ -181,7 +183,7 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
     EXPECT_EQ(config_error(ok + "optimizer: {kind: sgd}\n"),
               "c.yaml:3: optimizer.kind must be adamw or muon, not 'sgd'");
     EXPECT_EQ(config_error(ok + "lora: {rank: 2}\noptimizer: {kind: muon}\n"),
-              "c.yaml: lora: muon is for matrices of the model; adapters take adamw");
+              "c.yaml: lora: muon cannot train adapters; use adamw");
     EXPECT_EQ(config_error(ok + "optimizer: {skip_above: 0.5}\n"),
               "c.yaml:3: optimizer.skip_above must be above 1, or 0 for none");
     for (const auto& [yaml, why] : std::map<std::string, std::string>{
@@ -221,7 +223,7 @@ TEST(TrainConfigFile, SaysWhatIsWrong) {
              {"{recipe: nvfp4_w4a4, stochastic: true}",
               "stochastic has no effect with weights_only or stored_inputs: gradients stay in BF16"},
              {"{recipe: nvfp4_w4a4, passes: backward}",
-              "passes has no effect: nvfp4_w4a4 quantizes the forward pass alone"},
+              "passes has no effect: nvfp4_w4a4 quantizes only the forward pass"},
              {"{recipe: te_fp8_delayedscaling, passes: backward}",
               "passes backward: the scales of te_fp8_delayedscaling follow from a forward pass that is not quantized; "
               "use "
@@ -329,7 +331,7 @@ TEST(TrainRules, LayersAtTheEndsStayBf16) {
     p.last_bf16 = 3;
     const auto made = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);
     ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.error().message(), "precision: 1 and 3 layers in BF16 of a model that has 3");
+    EXPECT_EQ(made.error().message(), "precision: 1 first and 3 last layers in BF16, but the model has 3 layers");
 }
 
 // TransformerEngine's update, written out: the scale follows from the largest maximum of the last `length` steps.

@@ -66,8 +66,8 @@ TEST_F(DataFolderTest, RefusesASplitInWhichNothingIsLearned) {
         const auto opened = open_data_folder({.sequence = 16, .data = {.folder = folder}}, 272);
         ASSERT_FALSE(opened.ok()) << split;
         EXPECT_EQ(opened.error().message(),
-                  fmt::format("{}: {}: no token of it is learned; see --loss of 'nibble data build'", folder.string(),
-                              split));
+                  fmt::format("{}: {}: no token is a label of the loss; see --loss of 'nibble data build'",
+                              folder.string(), split));
     }
 }
 

@@ -258,13 +258,14 @@ TEST_F(DataFilesTest, EveryFormatGivesTheSameTokens) {
 TEST_F(DataFilesTest, ErrorsNameFileAndRow) {
     for (const auto& [name, content, end] : std::vector<std::array<std::string, 3>>{
              {"a.json", "[{\"text\": \"x\"}, {\"txt\": 1}]", "a.json: row 2: has the keys txt; "},
-             {"a.json", "[{\"text\": \"x\"}, 3]", "a.json: after row 1: the list has an element that is no object"},
-             {"a.json", "[{\"text\": \"x\"}", "a.json: after row 1: the list does not end"},
-             {"a.csv", "text,n\nx,1\ny\n", "a.csv: after row 1: a record has 1 fields, the first line names 2"},
+             {"a.json", "[{\"text\": \"x\"}, 3]", "a.json: after row 1: the list has an element that is not an object"},
+             {"a.json", "[{\"text\": \"x\"}", "a.json: after row 1: the list is not closed"},
+             {"a.csv", "text,n\nx,1\ny\n", "a.csv: after row 1: a record has 1 fields, but the first line has 2 names"},
              {"a.csv", "name,age\nx,1\n", "a.csv: the first line: has the keys name, age; "},
              {"a.json", "{\n\"a\": [{\"x\": 1}], \"b\": [{\"x\": 1}]}", "a.json: has several lists of objects"},
-             {"a.json", "{\n\"a\": 1}", "a.json: has no row and no list of rows"},
-             {"a.jsonl.zst", "\x28\xB5\x2F\xFD", "is packed by zstd, which is not read; unpack it: zstd -d"},
+             {"a.json", "{\n\"a\": 1}", "a.json: has neither a row nor a list of rows"},
+             {"a.jsonl.zst", "\x28\xB5\x2F\xFD",
+              "is compressed by zstd, which is not supported; decompress it: zstd -d"},
              {"a.jsonl", R"({"messages": [{"role": "user", "content": "alone"}]})", "no token would be learned"}}) {
         const Built got = build(name, content);
         EXPECT_NE(got.error.find(end), std::string::npos) << got.error;

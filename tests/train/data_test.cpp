@@ -240,10 +240,9 @@ TEST_F(DataBuildTest, TailsOfChatsAreNoValidation) {
         .inputs = {path}, .out = dir / "out", .validation = 0.25, .validation_by = ValidationBy::tails};
     const auto refused = build(options);
     ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().message(),
-              path.string() +
-                  ": line 1: the end of a chat is its answer, which --val-by tails would move into validation; draw "
-                  "whole chats (--val-by documents), or learn all tokens (--loss all)");
+    EXPECT_EQ(refused.error().message(), path.string() +
+                                             ": line 1: --val-by tails would move the answers of chats to validation; "
+                                             "use whole chats (--val-by documents), or learn all tokens (--loss all)");
     EXPECT_FALSE(fs::exists(dir / "out"));
     how.loss = LossOn::all;
     const auto all = build(options);
@@ -366,7 +365,7 @@ TEST(DataManifestFile, NamesOfShardsStayInTheFolder) {
     json["train"][0]["name"] = "../secret";
     const auto read = data_manifest_from_json(json);
     ASSERT_FALSE(read.ok());
-    EXPECT_NE(read.error().message().find("no name of a shard"), std::string::npos);
+    EXPECT_NE(read.error().message().find("not a valid name of a shard"), std::string::npos);
 }
 
 // numpy reads the shards, and tokenizers encodes the text to the same ids.

@@ -135,7 +135,7 @@ TEST(Distillation, AnotherVocabularyIsRefused) {
     const auto made = Trainer::create(small_parameters(pool, DType::bf16),
                                       {.teacher = std::make_shared<const Model>(*std::move(other))}, pool);
     ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.error().message(), "the teacher has a vocabulary of 52, the model one of 48");
+    EXPECT_EQ(made.error().message(), "the teacher has a vocabulary of 52, the model has 48");
 }
 
 }  // namespace

@@ -243,7 +243,7 @@ TEST(Lora, SaysWhatCannotBe) {
         return made.ok() ? std::string() : made.error().message();
     };
     EXPECT_THAT(refusal({.rank = 4, .alpha = 4, .targets = {"q_proj", "nothing"}}), HasSubstr("called 'nothing'"));
-    EXPECT_THAT(refusal({.rank = 1000, .alpha = 4}), HasSubstr("lora.rank: 1000 is more than"));
+    EXPECT_THAT(refusal({.rank = 1000, .alpha = 4}), HasSubstr("lora.rank: 1000 is larger than"));
     const auto config = [](const std::string& more) {
         const auto made = parse_train_config("model: m\ndata: {synthetic: true}\n" + more, "c.yaml");
         if (!made.ok()) return made.error().message();
@@ -251,11 +251,12 @@ TEST(Lora, SaysWhatCannotBe) {
         return together.ok() ? std::string("taken") : together.error().message();
     };
     EXPECT_EQ(config("lora: {rank: 8}"), "taken");
-    EXPECT_THAT(config("lora: {rank: 8}\nprecision: nvfp4"), HasSubstr("adapters take bf16 or fp32"));
-    EXPECT_THAT(config("lora: {rank: 8}\nexport: {format: nvfp4}\noutput: o"), HasSubstr("adapters train no codes"));
+    EXPECT_THAT(config("lora: {rank: 8}\nprecision: nvfp4"), HasSubstr("cannot train adapters; use bf16 or fp32"));
+    EXPECT_THAT(config("lora: {rank: 8}\nexport: {format: nvfp4}\noutput: o"),
+                HasSubstr("adapters have no codes of training"));
     EXPECT_THAT(config("lora: {rank: 0}"), HasSubstr("rank"));
     EXPECT_THAT(config("lora: {rang: 8}"), HasSubstr("rang"));
-    EXPECT_THAT(config("lora: {rank: 8}\nrandom_start: true"), HasSubstr("over the weights of a 'model'"));
+    EXPECT_THAT(config("lora: {rank: 8}\nrandom_start: true"), HasSubstr("need a 'model' with weights"));
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST(TrainRanks, DirectionsComeFromTheFirstRows) {
     expect_same(run, "nibble_nvfp4_late", {2});
     run.batches = {random_batch(4, 24, 48, 3)};
     for (const Seen& seen : train_ranks(run, 2))
-        EXPECT_NE(seen.error.find("the first of them has 48 tokens of a step"), std::string::npos) << seen.error;
+        EXPECT_NE(seen.error.find("the first rank has 48 tokens of a step"), std::string::npos) << seen.error;
     for (const bool backward : {false, true}) {  // no directions without a rank-r term, or if the forward pass has none
         run.options.precision = *train_precision_from_name("nibble_nvfp4");
         if (backward)

@@ -52,20 +52,20 @@ TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
         config("c.yaml", fmt::format("steps: 4\nschedule: {}\n", schedule));
         train("c.yaml -o run");
         const std::string four = model("run");
-        expect_part(train("c.yaml -o run --resume"), "the run has made its 4 steps already");
+        expect_part(train("c.yaml -o run --resume"), "the run has already completed its 4 steps");
         EXPECT_EQ(model("run"), four);
         const std::string again = train("c.yaml -o run --steps 6", false);
-        expect_part(again, "run: holds a finished run; ");
+        expect_part(again, "run: has a finished run; ");
         EXPECT_EQ(again.find("--resume") != again.npos, goes_on) << again;
         const std::string said = train("c.yaml -o run --resume --steps 6", goes_on);
         if (goes_on) {
-            expect_part(said, "goes on after 4 steps");
+            expect_part(said, "resuming after 4 steps");
             train("c.yaml -o whole --steps 6");
             EXPECT_EQ(model("run"), model("whole")) << schedule;
             EXPECT_NE(model("run"), four);
             EXPECT_FALSE(fs::exists(dir / "run/model.replaced"));
             expect_part(train("c.yaml -o run --resume --steps 5", false),
-                        "run: has made 6 steps already, this run is to make 5; give more steps");
+                        "run: has already completed 6 steps, but this run has 5; give more steps");
             continue;
         }
         expect_part(
@@ -73,10 +73,10 @@ TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
             "config/steps: 4 there, 6 now; to begin a new run from its state, give another output and 'fork: run'");
         EXPECT_EQ(model("run"), four);
         config("fork.yaml", fmt::format("steps: 6\nschedule: {}\nfork: run\n", schedule));
-        expect_part(train("fork.yaml -o forked"), "goes on after 4 steps");
+        expect_part(train("fork.yaml -o forked"), "resuming after 4 steps");
         fs::remove_all(dir / "short");
         const std::string refused = train("fork.yaml -o short --steps 4", false);
-        expect_part(refused, "has made 4 steps already, this run is to make 4; give more steps");
+        expect_part(refused, "has already completed 4 steps, but this run has 4; give more steps");
         train("fork.yaml -o short --steps 5");
     }
 }
@@ -95,7 +95,7 @@ TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndSaysSo) {
     fs::create_directories(dir / "log/checkpoints");
     write_file(dir / "log/train.jsonl", "{\"run\":{}}\n");
     write_file(dir / "log/checkpoints/step_00000002.safetensors.partial", "half");
-    expect_part(train("c.yaml -o log", false), "holds a run already; resume it with --resume");
+    expect_part(train("c.yaml -o log", false), "already has a run; resume it with --resume");
     expect_part(train("c.yaml -o log --resume"), "nothing to resume");
     EXPECT_EQ(model("log"), model("whole"));
 }
@@ -133,10 +133,10 @@ TEST_F(TrainResume, WithoutADamagedCheckpointItGoesOnFromAnOlderOne) {
         write_file(file, bytes);
         const std::string said = train("c.yaml -o run --resume", false);
         expect_part(said, fs::path("run") / "checkpoints" / file.filename());
-        expect_part(said, "remove it to go on from an older one");
+        expect_part(said, "remove it to resume from an older one");
         fs::remove(file);
     }
-    expect_part(train("c.yaml -o run --resume"), "goes on after 2 steps");
+    expect_part(train("c.yaml -o run --resume"), "resuming after 2 steps");
     EXPECT_EQ(model("run"), whole);
     fs::remove_all(dir / "run/model");
     fs::remove_all(dir / "run/checkpoints");

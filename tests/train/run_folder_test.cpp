@@ -182,7 +182,7 @@ TEST_F(RunFolderTest, AnotherRunIsNotTouched) {
     ASSERT_TRUE(first.folder->finish(3, *first.trainer, *first.data).ok());
     first.folder.reset();
     const std::string before = outcome("a");
-    EXPECT_NE(message(options("a", second)).find("holds a run already"), std::string::npos);
+    EXPECT_NE(message(options("a", second)).find("already has a run"), std::string::npos);
     auto other = options("a", second);
     other.resume = true;
     other.identity.text = "{\"seed\": 4}";

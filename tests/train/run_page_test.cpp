@@ -62,7 +62,7 @@ TEST(RunHistoryFile, ReadsWhatTheLogSays) {
         EXPECT_FALSE(run.ok()) << given;
         return run.ok() ? std::string() : run.error().message();
     };
-    EXPECT_NE(message(dir / "none").find("no such log"), std::string::npos);
+    EXPECT_NE(message(dir / "none").find("does not exist"), std::string::npos);
     test::write_file(dir / "b.jsonl", "{\"run\": {}}\n{\"step\": 1, \"loss\": \"x\"}\n");
     EXPECT_NE(message(dir / "b.jsonl").find("b.jsonl: line 2: 'loss'"), std::string::npos);
     test::write_file(dir / "c.jsonl", "{\"run\": {}}\n");

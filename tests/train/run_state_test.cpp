@@ -147,9 +147,9 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     test::write_file(file, damaged);
     refused("is damaged");
     test::write_file(file, std::string_view(good).substr(0, good.size() - 100));
-    refused("remove it to go on from an older one");
+    refused("remove it to resume from an older one");
     test::write_file(file, std::string_view(good).substr(0, 4));
-    refused("remove it to go on from an older one");
+    refused("remove it to resume from an older one");
     // A valid file with a value that is not finite: the state of a failed run.
     RunState state = *copy_state(*trainer, {.step = 1, .identity = "x"});
     std::get<0>(state.v[2])[3] = std::numeric_limits<float>::quiet_NaN();
@@ -169,7 +169,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
             R"({"a": {"steps": 7, "x": 1}, "c": true})");
     // A model's file is not a checkpoint of a run.
     test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
-    refused("is no checkpoint of a training run");
+    refused("is not a checkpoint of a training run");
 }
 
 // Changes the length of the header, every byte of the header (names, shapes, step counters, the hash itself, padding)

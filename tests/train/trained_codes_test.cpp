@@ -238,25 +238,26 @@ TEST(TrainedCodes, SaysWhatNoCheckpointHolds) {
     };
     EXPECT_EQ(refusal({}, tile_llama()), "export: the forward products of this recipe quantize nothing");
     EXPECT_EQ(refusal(*train_precision_from_name("fp8"), tile_llama()),
-              "export: 'model.layers.0.self_attn.q_proj' is E4M3 tensor in the forward product; nvfp4, mxfp8 and "
-              "fp8_block are exported");
+              "export: 'model.layers.0.self_attn.q_proj' is E4M3 tensor in the forward product; only nvfp4, mxfp8 and "
+              "fp8_block can be exported");
     TrainPrecision nibble = *train_precision_from_name("nibble_nvfp4");
-    EXPECT_EQ(refusal(nibble, tile_llama()),
-              "export: 'model.layers.0.mlp.gate_proj' has a term of rank 16 in BF16, which no checkpoint format holds; "
-              "rank: 0 trains without it, nibble_nvfp4_late ends without it");
+    EXPECT_EQ(
+        refusal(nibble, tile_llama()),
+        "export: 'model.layers.0.mlp.gate_proj' has a BF16 term of rank 16, which no checkpoint format can store; "
+        "rank: 0 trains without it, nibble_nvfp4_late ends without it");
     nibble.rank = 0;
     EXPECT_EQ(refusal(nibble, tile_llama()),
               "export: 'model.layers.0.mlp.gate_proj' is nvfp4, others are fp8_block128; an export has one format");
     EXPECT_EQ(refusal(*train_precision_from_name("fp8_block"), small_llama()),
-              "export: the forward products are fp8_block128, whose scales are of 128 rows, and "
-              "'model.layers.0.self_attn.k_proj' begins in row 64 of the product of its layer");
+              "export: fp8_block128 has one scale per 128 rows, but 'model.layers.0.self_attn.k_proj' begins in row 64 "
+              "of its layer's product");
     const auto unseen = small_trainer(pool, {.precision = *train_precision_from_name("nvfp4_w4a4")}, tile_llama());
     EXPECT_EQ(TrainedCodes::create(shared(*unseen), unseen->products(), pool).error().message(),
-              "export: 'model.layers.0.self_attn.q_proj' has no input_scale yet; the first step makes one");
+              "export: 'model.layers.0.self_attn.q_proj' has no input_scale before the first step");
     Json narrow = tile_llama();
     narrow["intermediate_size"] = 40;
     EXPECT_EQ(refusal(nv_with(false, false), narrow),
-              "export: 'model.layers.0.mlp.down_proj' has 40 inputs, which nvfp4 does not divide into blocks");
+              "export: 'model.layers.0.mlp.down_proj' has 40 inputs, which is not a multiple of the blocks of nvfp4");
 }
 
 }  // namespace

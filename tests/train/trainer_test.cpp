@@ -313,7 +313,7 @@ TEST(Trainer, AnOutlierStopsARunThatIsToStop) {
     size = 9;
     const auto stopped = trainer->step({&batch, 1}, scaled, 1e-2);
     ASSERT_FALSE(stopped.ok());
-    EXPECT_NE(stopped.error().message().find("is an outlier, optimizer.outliers is stop: nothing was changed"),
+    EXPECT_NE(stopped.error().message().find("is an outlier and optimizer.outliers is stop; nothing was changed"),
               std::string::npos);
     EXPECT_EQ(all_masters(trainer->parameters()), before);
 }

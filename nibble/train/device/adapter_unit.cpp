@@ -10,7 +10,7 @@ Result<AdapterUnit> AdapterUnit::of(const FlatUnit& unit, int64_t rank, const Pa
         const auto a = adapters.id(part->name + ".lora_A.weight"), b = adapters.id(part->name + ".lora_B.weight");
         if (a.ok() && b.ok()) {
             if (blocks.parts == cuda::AdapterBlocks::most_parts)
-                return fail("adapters of more than {} linears that read what {} reads", blocks.parts, part->name);
+                return fail("more than {} linears with the inputs of {} have adapters", blocks.parts, part->name);
             if (u.none()) u.a = flat.at[*a], u.b = flat.at[*b];
             blocks.part[blocks.parts++] = {blocks.rows, part->rows};
         }

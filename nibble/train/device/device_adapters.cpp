@@ -6,7 +6,7 @@
 namespace nibble {
 
 Status DeviceAdapters::check(const TrainLora& lora) {
-    if (lora.rank % 8) return fail("lora.rank: {}; --device cuda takes multiples of 8", lora.rank);
+    if (lora.rank % 8) return fail("lora.rank: {}; --device cuda needs a multiple of 8", lora.rank);
     return Ok{};
 }
 

@@ -84,7 +84,8 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::create(std::unique_ptr<CacheSc
     c->blocks_ = blocks_of(layers);
     c->most_rows_ = rows;
     if (c->blocks_.size() != c->scales_->blocks().size())
-        return fail("a KV cache of {} blocks, scales of {}", c->blocks_.size(), c->scales_->blocks().size());
+        return fail("the KV cache has {} blocks, but there are scales for {}", c->blocks_.size(),
+                    c->scales_->blocks().size());
     NIBBLE_TRY(c->memory_, DeviceArena::create(device.index, bytes(layers, rows)));
     NIBBLE_TRY(std::byte * seen, c->memory_->allocate(clipped_bytes + c->seen_bytes(rows)));
     c->clipped_ = reinterpret_cast<uint64_t*>(seen);

@@ -43,7 +43,7 @@ Result<InputDirections> DeviceDirections::now(const Stream& stream) const {
     const int64_t cols = host_.cols();
     for (int64_t c = 0; c < cols; ++c) std::copy_n(z.data() + c * pitch(), rank(), state.data() + (cols + c) * rank());
     InputDirections all = host_;
-    if (!all.set_state(state)) return fail("directions of other sizes");
+    if (!all.set_state(state)) return fail("the state has input directions of another size");
     return all;
 }
 
@@ -87,7 +87,7 @@ Result<std::vector<float>> DeviceDirections::state(const Stream& stream) const {
 }
 
 Status DeviceDirections::set_state(const std::vector<float>& state, const Stream& stream) {
-    if (!host_.set_state(state)) return fail("the state of input directions is broken");
+    if (!host_.set_state(state)) return fail("the state of input directions is damaged");
     return upload(stream);
 }
 

@@ -28,7 +28,7 @@ float* behind(float* array, int64_t elements, bool narrow) {
 
 Status DeviceOptimizer::check(const TrainOptimizer& options, int ranks) {
     if (options.kind == OptimizerKind::muon && ranks > 1)
-        return fail("optimizer.kind: muon takes whole matrices; on {} GPUs each has a part of them", ranks);
+        return fail("optimizer.kind: muon needs whole matrices; {} GPUs divide them", ranks);
     return Ok{};
 }
 

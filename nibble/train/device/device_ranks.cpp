@@ -138,7 +138,7 @@ Status DeviceRanks::gather_sections(double* parts, const Stream& stream) {
 
 Result<const float*> DeviceRanks::others(const float* own, int64_t count, const Stream& stream) {
     if (size() == 1) return nullptr;
-    if (count > most_numbers_) return fail("{} numbers of a rank, {} were planned for", count, most_numbers_);
+    if (count > most_numbers_) return fail("a rank has {} numbers, but the plan has {}", count, most_numbers_);
     std::vector<DeviceGroup::Part> send, receive;
     for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;

@@ -27,8 +27,8 @@ std::string both(const CastRule& a, const CastRule& b) {
 Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
     if (!has_directions(p) || ranks == 1 || tokens >= InputDirections::most_observed) return Ok{};
     return fail(
-        "{} on {} GPUs: a step has {} tokens for each; its directions follow from the first {} of a step, which must "
-        "be one GPU's",
+        "{} on {} GPUs: each GPU has {} tokens of a step, but the first {} tokens, which give the directions, must be "
+        "on one GPU",
         train_precision_name(p), ranks, tokens, InputDirections::most_observed);
 }
 
@@ -43,10 +43,11 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
     int64_t layers = 0;
     for (const Block& block : parts.blocks) layers = std::max<int64_t>(layers, block.config().layer + 1);
     if (precision.first_bf16 + precision.last_bf16 > layers)
-        return fail("precision: {} and {} layers in BF16 of a model that has {}", precision.first_bf16,
+        return fail("precision: {} first and {} last layers in BF16, but the model has {} layers", precision.first_bf16,
                     precision.last_bf16, layers);
     for (const int64_t layer : precision.bf16_layers)
-        if (layer >= layers) return fail("precision: bf16_layers has {}, the model {} layers", layer, layers);
+        if (layer >= layers)
+            return fail("precision: bf16_layers has layer {}, but the model has {} layers", layer, layers);
     uint32_t number = 0;
     std::unordered_map<std::string, int64_t> scales;
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
@@ -367,7 +368,7 @@ Result<std::vector<float>> DeviceRecipe::state(const Stream& stream) const {
 
 Status DeviceRecipe::set_state(const std::vector<float>& state, const Stream& stream) {
     if (std::ssize(state) != state_size())
-        return fail("the state of a precision recipe has {} numbers, this one needs {}", state.size(), state_size());
+        return fail("the state of the precision recipe has {} numbers instead of {}", state.size(), state_size());
     const auto history = static_cast<size_t>(precision_.amax_history), count = static_cast<size_t>(delayed());
     if (precision_.recipe == TrainRecipe::nibble_nvfp4) {
         done_ = static_cast<int64_t>(state[0]);

@@ -31,7 +31,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
     NIBBLE_CHECK(check(options.train.cache));
     const bool cached = options.train.cache.format == KvFormat::fp8;
     if (options.train.cache.format != KvFormat::none && !cached)
-        return fail("--device cuda trains with a KV cache of BF16 or fp8; {} is for a CPU",
+        return fail("--device cuda trains with a BF16 or fp8 KV cache; {} is supported on a CPU only",
                     kv_name(options.train.cache.format));
     NIBBLE_TRY(const ModelConfig config, model_config(*parameters));
     NIBBLE_CHECK(TrainWeights::check(config));
@@ -50,7 +50,8 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create(std::shared_ptr<Par
 
 Result<DeviceInfo> DeviceTrainer::open(const DeviceTrainerOptions& options) {
     NIBBLE_CHECK(check_device_precision(options.train.precision));
-    if (options.train.teacher) return fail("a model on the host teaches on a CPU; DeviceTrainerOptions has another");
+    if (options.train.teacher)
+        return fail("TrainerOptions::teacher is for CPU trainers; set DeviceTrainerOptions::teacher");
     if (!options.train.kernels.empty())
         return fail("--kernels {} names kernels of the CPU, not of a GPU", options.train.kernels);
     NIBBLE_TRY(DeviceInfo device, open_device(options.device));
@@ -71,7 +72,7 @@ Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::make(std::shared_ptr<Param
     if (options.teacher) {
         NIBBLE_TRY(made->teacher_, DeviceModel::load(options.teacher, {}, options.device, pool).within("the teacher"));
         if (const int64_t other = made->teacher_->config().vocab; other != made->config().vocab)
-            return fail("the teacher has a vocabulary of {}, the model one of {}", other, made->config().vocab);
+            return fail("the teacher has a vocabulary of {}, the model has {}", other, made->config().vocab);
     }
     NIBBLE_CHECK(made->allocate());
     return made;
@@ -85,14 +86,14 @@ Status DeviceTrainer::allocate() {
     NIBBLE_CHECK(check_sharding());
     weights_.keep_states(options_.train.optimizer);
     if (options_.rows < 1 || options_.seq < 1)
-        return fail("a trainer for {} rows of {} tokens", options_.rows, options_.seq);
+        return fail("a trainer for {} rows of {} tokens: both must be at least 1", options_.rows, options_.seq);
     if (size > 1 && (weights_.recipe().has_experts() || (generation_ && generation_->recipe().has_experts())))
-        return fail("experts under a quantized recipe are trained on one GPU; use bf16, or scope");
-    if (options_.rows % size) return fail("{} rows of a step for {} ranks", options_.rows, size);
+        return fail("experts under a quantized recipe are trained on one GPU only; use bf16, or scope");
+    if (options_.rows % size) return fail("{} rows of a step cannot be divided between {} ranks", options_.rows, size);
     NIBBLE_CHECK(check_device_share(options_.train.precision, options_.rows / size * options_.seq, size));
     const int64_t rows = options_.rows / size, seq = options_.seq, of_norm = int64_t{8} * 2 * cuda::square_sections;
     if (options_.micro_batch > rows)
-        return fail("micro_batch: {} rows of {} that a rank has", options_.micro_batch, rows);
+        return fail("micro_batch: {} rows are more than the {} rows of a rank", options_.micro_batch, rows);
     NIBBLE_TRY(const int64_t free, free_memory());
     const bool cached = options_.train.cache.format == KvFormat::fp8;
     Status sized = Ok{};
@@ -100,7 +101,7 @@ Status DeviceTrainer::allocate() {
         TrainMemoryPlan plan{.micro_batch = some, .recompute = level};
         plan.items = parameter_sizes(options_.sharding, some);
         if (const int64_t frozen = weights_.frozen_bytes(); frozen > 0)
-            plan.items.push_back({"frozen weights for the way back", frozen});
+            plan.items.push_back({"frozen weights for the backward pass", frozen});
         auto pass = pass_sizes(pass_shape(some, level));
         if (!pass.ok()) {
             sized = std::move(pass).error();
@@ -113,7 +114,7 @@ Status DeviceTrainer::allocate() {
             plan.items.push_back({"weights of rollouts", generation_->operand_bytes() + DeviceWeights::staging_bytes});
         if (cached) plan.items.push_back({"scales of K and V", DeviceCache::bytes(weights_.layers(), options_.rows)});
         plan.items.push_back({"optimizer", DeviceOptimizer::bytes(options_.train.optimizer, weights_)});
-        if (teacher_) plan.items.push_back({"teacher beside its weights", teacher_bytes(some)});
+        if (teacher_) plan.items.push_back({"teacher's activations", teacher_bytes(some)});
         plan.items.push_back({"norm", of_norm + 4 * some * seq + scalar_bytes});
         return plan;
     };
@@ -203,13 +204,13 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
     if (!objective && !(step.weight > 0)) return fail("no label of the step has a weight above 0");
     const AccumulationPlan order = AccumulationPlan::make(std::ssize(pieces));
     if (order.buffers > weights_.gradient_buffers())
-        return fail("a step of {} micro-batches of {} rows: {} were planned for", pieces.size(), plan_.micro_batch,
-                    (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
+        return fail("a step of {} micro-batches of {} rows is more than the planned {}", pieces.size(),
+                    plan_.micro_batch, (options_.rows / ranks_->size() + plan_.micro_batch - 1) / plan_.micro_batch);
     DeviceCache::Rows own;  // statistics of this process's rows; empty if the other ranks have all rows
     for (const MicroBatch& m : pieces) own.end = m.first_row + m.rows, own.tokens += m.tokens();
     own.first = pieces.empty() ? 0 : pieces.front().first_row;
     if (cache_ && own.end > options_.rows)
-        return fail("a step of {} rows: {} were planned for", own.end, options_.rows);
+        return fail("a step of {} rows is more than the planned {}", own.end, options_.rows);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(tokens));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step_, steps_, ranks_->rank() == 0, stream_));
@@ -348,7 +349,7 @@ Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, doubl
 Result<TrainStep> DeviceTrainer::step(std::span<const TrainBatch> batches, const RowObjective& objective,
                                       double learning_rate) {
     if (units_ || options_.order == GradientOrder::free)
-        return fail("losses by row want parallel.shard: states and parallel.order: tree");
+        return fail("losses by row need parallel.shard: states and parallel.order: tree");
     NIBBLE_TRY(const TrainStep step, run(batches, &objective));
     return conclude(step, batches, &objective, learning_rate);
 }
@@ -372,7 +373,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
     ++step_;
     if (!std::isfinite(step.loss) || !std::isfinite(step.gradient_norm)) {
         if (!options_.train.skip_nonfinite)
-            return fail("step {}: loss {}, gradient norm {}: not finite, nothing was changed", optimizer_steps_,
+            return fail("step {}: loss {} or gradient norm {} is not finite; nothing was changed", optimizer_steps_,
                         step.loss, step.gradient_norm);
         step.skipped = true;
         if (cache_) cache_->scales().after_update(false);
@@ -408,7 +409,7 @@ Result<TrainStep> DeviceTrainer::updated(TrainStep step, double learning_rate) {
 
 Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
                                           std::vector<std::vector<float>>& gradients) {
-    if (units_) return fail("parallel.shard: all leaves no whole gradient in one place");
+    if (units_) return fail("with parallel.shard: all no GPU has the whole gradient");
     NIBBLE_TRY(TrainStep step, run(batches, nullptr));
     NIBBLE_TRY(step, finish(step, batches, nullptr));
     NIBBLE_CHECK(weights_.copy_from(weights_.gradient(result_), gradients));
@@ -455,13 +456,13 @@ double DeviceTrainer::flops(int64_t seq) const {
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
-    if (units_) return fail("parallel.shard: all: no GPU has the whole model, so none serves it; use shard: states");
+    if (units_) return fail("parallel.shard: all: no GPU has the whole model for serving; use shard: states");
     return serve(weights_.served());
 }
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
     NormHistory norms = norms_;
-    if (!norms.set_norms(state.norms)) return fail("{} gradient norms of steps before", state.norms.size());
+    if (!norms.set_norms(state.norms)) return fail("{} gradient norms of earlier steps", state.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
     const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const bool keeps = state.recipe.empty();  // a fork keeps the current state of the recipe
@@ -496,10 +497,10 @@ std::vector<std::string> DeviceTrainer::notes() const {
                     device_.name),
         fmt::format(
             "micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
-            plan_.recompute == Recompute::block ? "blocks computed again on the way back" : "nothing computed again"),
+            plan_.recompute == Recompute::block ? "blocks recomputed in the backward pass" : "nothing recomputed"),
         "memory: " + plan_.text()};
     if (lent_)
-        notes.push_back(fmt::format("in turn: {}; updates keep the plan's activations there, rollouts keys and values",
+        notes.push_back(fmt::format("shared memory: {}; activations during updates, keys and values during rollouts",
                                     gib_of(lent_->bytes())));
     if (ranks_->size() > 1) notes.push_back(sharding_note());
     if (const std::string rounded = weights_.rounded().text(); !rounded.empty()) notes.push_back(rounded);

@@ -21,8 +21,8 @@ public:
             NIBBLE_TRY(const size_t id, parameters_.id(tensor));
             const CheckpointTensor& t = parameters_.tensors()[id];
             if (t.shape.size() != 2 || (m.cols > 0 && t.cols() != m.cols) || t.dtype != DType::bf16)
-                return fail("'{}' is {} of {} x {}: no place among the matrices of {}", tensor, dtype_name(t.dtype),
-                            t.rows(), t.cols(), m.name);
+                return fail("'{}' is {} of {} x {} and cannot be stacked with the matrices of {}", tensor,
+                            dtype_name(t.dtype), t.rows(), t.cols(), m.name);
             if (t.cols() % 8) return fail("'{}' has {} columns: a GPU needs a multiple of 8", tensor, t.cols());
             layout_.at[id] = m.at + m.elements();
             m.rows += t.rows(), m.cols = t.cols();
@@ -42,7 +42,7 @@ public:
             if (!is(first, dtype)) continue;
             for (const std::string& name : names) {
                 NIBBLE_TRY(const size_t id, parameters_.id(name));
-                if (!is(id, dtype)) return fail("'{}' and '{}' are not of one dtype", names[0], name);
+                if (!is(id, dtype)) return fail("'{}' and '{}' have different dtypes", names[0], name);
                 layout_.at[id] = layout_.elements;
                 layout_.elements += size_of(id);
             }
@@ -136,8 +136,7 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
             std::vector<std::string> of_unit = unit.biases();
             if (of_unit.empty()) continue;
             if (of_unit.size() != unit.linears.size())
-                return fail("--device cuda does not train {}, where only some of the parts have biases",
-                            units.back().name);
+                return fail("--device cuda does not train {}: only some of its parts have biases", units.back().name);
             biases.push_back(std::move(of_unit));
         }
     }
@@ -153,7 +152,7 @@ Result<FlatLayout> FlatLayout::make(const Parameters& parameters, const ModelCon
     NIBBLE_CHECK(maker.vectors(DType::f32, biases));
     for (size_t id = 0; id < parameters.count(); ++id)
         if (layout.at[id] < 0)
-            return fail("parameter '{}' is not trained on --device cuda: nothing is known to read it",
+            return fail("parameter '{}' cannot be trained on --device cuda: no layer reads it",
                         parameters.tensors()[id].name);
     for (size_t b = 0; b < parts.blocks.size(); ++b) {
         const std::vector<FlatUnit> units = flat_units(parts.blocks[b]);

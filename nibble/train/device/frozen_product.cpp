@@ -80,7 +80,7 @@ Status FrozenProduct::forward(const DeviceInput& from, int64_t n, float* y, int6
 }
 
 Status FrozenProduct::forward_rounded(const DeviceInput&, int64_t, std::byte*, const float*, DeviceStep&) const {
-    return fail("{}: a product over a frozen weight ends in FP32", name_);
+    return fail("{}: a product over a frozen weight gives FP32", name_);
 }
 
 Result<cuda::KernelChoice> FrozenProduct::describe(int64_t n) const {
@@ -124,7 +124,7 @@ Status FrozenProduct::input_gradient(const std::byte* dy, const std::byte*, int6
 Status FrozenProduct::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                       TrainWork& work) const {
     if (adapters_.none()) return Ok{};
-    if (add) return fail("{}: gradients of adapters are not added up in pieces", name_);
+    if (add) return fail("{}: gradients of adapters cannot be accumulated", name_);
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
     NIBBLE_TRY(const std::byte* d_low, low_gradient(dy, n, work));

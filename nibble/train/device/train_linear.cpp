@@ -22,7 +22,8 @@ TrainLinear::TrainLinear(const FlatMatrix& weight, DeviceLinear& engine, const T
 }
 
 Result<TrainLinear> TrainLinear::of(const FlatMatrix& weight, DeviceStack& engine, const TrainVectors& vectors) {
-    if (engine.parts.size() != 1) return fail("{}: parts of a stack that do not multiply as one", engine.parts[0].name);
+    if (engine.parts.size() != 1)
+        return fail("{}: the stacked parts do not multiply as one product", engine.parts[0].name);
     return TrainLinear(weight, engine.parts[0], vectors);
 }
 

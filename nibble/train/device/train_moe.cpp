@@ -21,7 +21,7 @@ public:
     TrainExperts() = default;
     static Result<TrainExperts> of(const FlatMatrix& weights, const DeviceExperts& engine) {
         if (!engine.other && (engine.parts.size() != 1 || engine.parts[0].w4a16))
-            return fail("{}: experts that do not multiply as one product", weights.name);
+            return fail("{}: the experts do not multiply as one product", weights.name);
         if (weights.bias >= 0) return fail("--device cuda does not train experts with biases yet ({})", weights.name);
         TrainExperts t;
         t.weights_ = weights;

@@ -126,8 +126,8 @@ Status TrainPass::fill_kind(Kind& kind, const Batch& texts) {
 Status TrainPass::prepare(const MicroBatch& m) {
     if (loan_) NIBBLE_CHECK(loan_->check());
     if (m.tokens() > shape_.tokens() || m.batch->seq > shape_.seq)
-        return fail("a micro-batch of {} x {} tokens; {} x {} were planned", m.rows, m.batch->seq, shape_.rows,
-                    shape_.seq);
+        return fail("a micro-batch of {} x {} tokens is more than the planned {} x {}", m.rows, m.batch->seq,
+                    shape_.rows, shape_.seq);
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(copied_.before());
     tokens_ = m.tokens();
@@ -173,7 +173,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
 }
 
 Status TrainPass::set_slopes(std::span<const float> slopes) {
-    if (std::ssize(slopes) != tokens_) return fail("{} slopes of {} tokens", slopes.size(), tokens_);
+    if (std::ssize(slopes) != tokens_) return fail("{} slopes for {} tokens", slopes.size(), tokens_);
     NIBBLE_CHECK(slopes_copied_.before());
     slope_upload_.clear();
     slopes_ = slope_upload_.add(slopes);

@@ -53,16 +53,17 @@ bool TrainProduct::one_copy() const {
 
 Status TrainProduct::check() const {
     if (weight_.rows % 8 || weight_.cols % 8)
-        return fail("{}: [{}, {}], not multiples of 8", weight_.name, weight_.rows, weight_.cols);
+        return fail("{}: rows and columns [{}, {}] must be multiples of 8", weight_.name, weight_.rows, weight_.cols);
     if (early_.rank > cuda::most_directions)
-        return fail("{}: a term of rank {}; on a GPU at most {}", weight_.name, early_.rank, cuda::most_directions);
+        return fail("{}: a term of rank {} is above the limit of {} on a GPU", weight_.name, early_.rank,
+                    cuda::most_directions);
     if (weights_only(early_) && (weight_.rows % 16 || weight_.cols % 16))
-        return fail("{}: NVFP4 weights of [{}, {}] under BF16 inputs are not built on a GPU; multiples of 16",
-                    weight_.name, weight_.rows, weight_.cols);
+        return fail("{}: NVFP4 weights of [{}, {}] with BF16 inputs need multiples of 16 on a GPU", weight_.name,
+                    weight_.rows, weight_.cols);
     for (const CastRule& rule : {early_.w, early_.w_back})
         if (rule.square && rule.format == CastFormat::nvfp4 && (weight_.rows % 16 || weight_.cols % 16))
-            return fail("{}: tiles of 16 x 16 of [{}, {}] are not built on a GPU; use square: false", weight_.name,
-                        weight_.rows, weight_.cols);
+            return fail("{}: [{}, {}] is not divisible into blocks of 16 x 16, as a GPU needs; use square: false",
+                        weight_.name, weight_.rows, weight_.cols);
     return Ok{};
 }
 

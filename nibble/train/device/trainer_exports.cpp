@@ -10,12 +10,10 @@ namespace nibble {
 Result<std::unique_ptr<DeviceTrainer>> DeviceTrainer::create_adapters(std::shared_ptr<const Checkpoint> base,
                                                                       const DeviceTrainerOptions& options,
                                                                       ThreadPool& pool) {
-    if (options.train.cache.format != KvFormat::none) return fail("adapters are trained with a KV cache of 16 bits");
+    if (options.train.cache.format != KvFormat::none) return fail("adapters are trained with a 16-bit KV cache only");
     if (options.sharding == Sharding::all)
-        return fail(
-            "parallel.shard: all: frozen weights under adapters are whole on every GPU, and states are divided "
-            "anyway; use shard: states");
-    if (options.generation || options.reference) return fail("adapters are trained without rollouts");
+        return fail("parallel.shard: all: every GPU has all frozen weights of an adapter run; use shard: states");
+    if (options.generation || options.reference) return fail("adapters cannot be trained with rollouts");
     NIBBLE_TRY(const ModelConfig config, model_config(*base));
     NIBBLE_CHECK(DeviceAdapters::check(options.train.lora));
     NIBBLE_TRY(DeviceInfo device, open(options));
@@ -41,7 +39,7 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
 
 // The host makes the codes from the parameters; they equal the GPU's copies.
 Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
-    if (base_) return fail("adapters train no codes");
+    if (base_) return fail("adapters have no export in the codes of training");
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_TRY(const std::vector<float> scales, weights_.recipe().input_scales(stream_));
     return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,

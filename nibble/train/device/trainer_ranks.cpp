@@ -12,9 +12,9 @@ namespace nibble {
 Status DeviceTrainer::check_sharding() const {
     if (!sharded()) return Ok{};
     const auto no = [](std::string_view what) { return fail("parallel.shard: all: {}; use shard: states", what); };
-    if (options_.train.optimizer.kind == OptimizerKind::muon) return no("Muon takes whole matrices");
-    if (weights_.recipe().has_experts()) return no("experts under a quantized recipe are not built");
-    if (options_.train.cache.format != KvFormat::none) return no("an FP8 KV cache is not built");
+    if (options_.train.optimizer.kind == OptimizerKind::muon) return no("Muon needs whole matrices");
+    if (weights_.recipe().has_experts()) return no("experts under a quantized recipe are not supported");
+    if (options_.train.cache.format != KvFormat::none) return no("an FP8 KV cache is not supported");
     if (options_.generation || options_.reference) return no("no GPU has the whole model for rollouts or a reference");
     return Ok{};
 }
@@ -36,23 +36,25 @@ std::vector<TrainMemoryPlan::Item> DeviceTrainer::parameter_sizes(Sharding shard
     } else {
         items.push_back({"gradients" + share, buffers * of_shard});
         items.push_back({"weights" + share, weights_.published_bytes(shards, most)});
-        items.push_back({"weights of blocks in hand", weights_.slot_bytes()});
-        items.push_back({"gradients of blocks in hand", ShardedUnits::bytes(weights_, shards)});
+        items.push_back({"weights of current blocks", weights_.slot_bytes()});
+        items.push_back({"gradients of current blocks", ShardedUnits::bytes(weights_, shards)});
     }
-    items.push_back({"of other ranks", DeviceRanks::bytes(weights_.flat(), shards, weights_.recipe().delayed())});
+    items.push_back(
+        {"received from other ranks", DeviceRanks::bytes(weights_.flat(), shards, weights_.recipe().delayed())});
     return items;
 }
 
 // Describes the memory of the other kind of sharding.
 std::string DeviceTrainer::sharding_note() const {
     if (base_)
-        return "parallel.shard: states: masters and states of adapters are divided, frozen weights whole on every GPU";
+        return "parallel.shard: states: masters and states of adapters are divided, frozen weights are complete on "
+               "every GPU";
     const auto sum = [&](Sharding sharding) {
         int64_t bytes = 0;
         for (const auto& item : parameter_sizes(sharding, plan_.micro_batch)) bytes += item.bytes;
         return bytes;
     };
-    return fmt::format("parallel.shard: {}: parameters and what belongs to them take {}; {} with shard: {}",
+    return fmt::format("parallel.shard: {}: parameters and related buffers need {}; {} with shard: {}",
                        sharded() ? "all" : "states", gib_of(sum(options_.sharding)),
                        gib_of(sum(sharded() ? Sharding::states : Sharding::all)), sharded() ? "states" : "all");
 }
@@ -95,7 +97,7 @@ Result<std::vector<float>> DeviceTrainer::of_all_pieces(std::span<const TrainBat
     for (size_t p = 0; p < pieces.size(); ++p) {
         const auto r = static_cast<size_t>(owner[p]);
         const auto count = static_cast<size_t>(pieces[p].tokens());
-        if (taken[r] + count > of_rank[r].size()) return fail("rank {} has other micro-batches", r);
+        if (taken[r] + count > of_rank[r].size()) return fail("rank {} has different micro-batches", r);
         const auto first = of_rank[r].begin() + static_cast<ptrdiff_t>(taken[r]);
         all.insert(all.end(), first, first + static_cast<ptrdiff_t>(count));
         taken[r] += count;
@@ -115,7 +117,7 @@ Status DeviceTrainer::ask_of_other_pieces(const RowObjective& objective, std::sp
 // Each rank computes a batch of one row alone.
 Status DeviceTrainer::row_log_probs(std::span<const TrainBatch* const> rows, const OfRow& each) {
     if (units_ && ranks_->size() > 1)
-        return fail("parallel.shard: all: no GPU computes a row alone; use shard: states");
+        return fail("parallel.shard: all: no GPU can compute a row alone; use shard: states");
     const auto own = [&](const TrainBatch& row, std::span<float> out) { return log_probs(row, out); };
     return nibble::row_log_probs(ranks_->group(), rows, own, each);
 }
@@ -167,7 +169,7 @@ Status DeviceTrainer::collect(TrainState& state) {
             for (const Part& part : of(state, static_cast<size_t>(id))) {
                 const auto bytes = in.numbers<std::byte>();
                 const size_t at = static_cast<size_t>(first) * part.each;
-                if (at + bytes.size() > part.bytes.size()) return fail("rank {} has other parameters", r);
+                if (at + bytes.size() > part.bytes.size()) return fail("rank {} has different parameters", r);
                 std::ranges::copy(bytes, part.bytes.begin() + static_cast<ptrdiff_t>(at));
             }
         }

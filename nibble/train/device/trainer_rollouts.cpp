@@ -19,7 +19,7 @@ Result<std::vector<TrainMemoryPlan::Item>> DeviceTrainer::pass_sizes(const Train
 }
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::generating() {
-    if (!generation_) return fail("rollouts have no precision of their own");
+    if (!generation_) return fail("rollouts have no separate precision");
     return serve(generation_->served());
 }
 
@@ -65,7 +65,7 @@ Status DeviceTrainer::take_memory_back() {
 }
 
 Status DeviceTrainer::renew_generation() {
-    if (!generation_) return fail("rollouts have no precision of their own");
+    if (!generation_) return fail("rollouts have no separate precision");
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(generation_->publish_operands());
     return stream_.synchronize();

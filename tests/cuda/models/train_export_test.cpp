@@ -63,7 +63,7 @@ TEST(CudaExportRefusals, NameWhatNoCheckpointHolds) {
     };
     EXPECT_THAT(refusal("bf16"), HasSubstr("quantize nothing"));
     EXPECT_THAT(refusal("fp8"), HasSubstr("is E4M3 tensor in the forward product"));
-    EXPECT_THAT(refusal("nibble_nvfp4"), HasSubstr("has a term of rank 16 in BF16"));
+    EXPECT_THAT(refusal("nibble_nvfp4"), HasSubstr("has a BF16 term of rank 16"));
 }
 
 TEST(CudaOutliers, ChangeNothingAndGoIntoCheckpoints) {

@@ -394,18 +394,18 @@ TEST(CudaLoraRefusals, NameWhatIsNotBuilt) {
     };
     TrainerOptions narrow = lora_of();
     narrow.lora.rank = 4;
-    EXPECT_THAT(refused(recipe_model(), narrow), HasSubstr("lora.rank: 4; --device cuda takes multiples of 8"));
+    EXPECT_THAT(refused(recipe_model(), narrow), HasSubstr("lora.rank: 4; --device cuda needs a multiple of 8"));
     EXPECT_THAT(refused(recipe_model(), lora_of({"q_proj", "nothing"})), HasSubstr("called 'nothing'"));
     TrainerOptions exact = lora_of();
     exact.precision = recipe_of(TrainRecipe::fp32);
-    EXPECT_THAT(refused(recipe_model(), exact), HasSubstr("no products of fp32"));
+    EXPECT_THAT(refused(recipe_model(), exact), HasSubstr("does not train in fp32"));
     const auto parameters = random_start(recipe_model(), DType::bf16, 7, pool);
     ASSERT_TRUE(parameters.ok());
     const auto shared = DeviceTrainer::create_adapters(
         *parameters,
         {.train = lora_of(), .device = recipe_device(), .rows = 2, .seq = recipe_seq, .sharding = Sharding::all}, pool);
     ASSERT_FALSE(shared.ok());
-    EXPECT_THAT(shared.error().message(), HasSubstr("frozen weights under adapters are whole on every GPU"));
+    EXPECT_THAT(shared.error().message(), HasSubstr("every GPU has all frozen weights of an adapter run"));
 }
 
 }  // namespace

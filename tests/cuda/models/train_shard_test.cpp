@@ -400,7 +400,7 @@ TEST(CudaSharded, RefusesWhatItCannotDo) {
     EXPECT_THAT(error([](auto& o) { o.reference = true; }), HasSubstr("no GPU has the whole model"));
     EXPECT_THAT(error([](auto& o) { o.generation = named("fp8_block"); }), HasSubstr("no GPU has the whole model"));
     EXPECT_THAT(error([](auto& o) { o.train.optimizer.kind = OptimizerKind::muon; }),
-                HasSubstr("parallel.shard: all: Muon takes whole matrices"));
+                HasSubstr("parallel.shard: all: Muon needs whole matrices"));
     Json experts = tiny("mixtral");
     experts.update({{"hidden_size", 256},
                     {"head_dim", 64},
@@ -412,7 +412,7 @@ TEST(CudaSharded, RefusesWhatItCannotDo) {
     EXPECT_THAT(error([](auto& o) { o.train.precision = named("fp8_block"); }, experts),
                 HasSubstr("experts under a quantized recipe"));
     EXPECT_THAT(train_ranks({.batches = some_rows(6)}, Sharding::all, 3)[0].error,
-                HasSubstr("cannot be dealt to 3 ranks"));
+                HasSubstr("cannot be divided between 3 ranks"));
 }
 
 }  // namespace

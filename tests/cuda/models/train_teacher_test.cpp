@@ -140,7 +140,7 @@ TEST(CudaDistillation, AnotherVocabularyIsRefused) {
     config["vocab_size"] = 1008;
     const auto made = taught(start_of_seed(5, pool, config), 0, {}, 1, pool);
     ASSERT_FALSE(made.ok());
-    EXPECT_THAT(made.error().message(), HasSubstr("the teacher has a vocabulary of 1008, the model one of 1000"));
+    EXPECT_THAT(made.error().message(), HasSubstr("the teacher has a vocabulary of 1008, the model has 1000"));
 }
 
 }  // namespace

@@ -497,14 +497,14 @@ TEST(CudaTrainingMemory, RefusesWhatIsNotBuilt) {
     };
     const TrainedShape s{.name = "llama"};
     EXPECT_THAT(refused(config_of(s), {.recipe = TrainRecipe::fp32}),
-                HasSubstr("no products of fp32; use bf16, or --device cpu"));
+                HasSubstr("does not train in fp32; use bf16, or --device cpu"));
     const TrainedShape blind{.name = "mamba", .family = "nemotron_h", .more = {{"hybrid_override_pattern", "MEM-"}}};
     EXPECT_THAT(refused(config_of(blind), {}), HasSubstr("does not train models without attention yet"));
     const TrainPrecision late{.recipe = TrainRecipe::nvfp4, .weights_only = true, .late_forward = TrainRecipe::bf16};
-    EXPECT_THAT(refused(config_of(s), late), HasSubstr("weights_only with late_forward is not built"));
+    EXPECT_THAT(refused(config_of(s), late), HasSubstr("weights_only with late_forward is not supported"));
     TrainPrecision stored = *train_precision_from_name("nvfp4_w4a4");
     stored.late_forward = TrainRecipe::bf16;
-    EXPECT_THAT(refused(config_of(s), stored), HasSubstr("stored_inputs with late_forward is not built"));
+    EXPECT_THAT(refused(config_of(s), stored), HasSubstr("stored_inputs with late_forward is not supported"));
     const auto made = DeviceTrainer::create(
         start_of(s, pool), {.device = tested_device(), .rows = 100, .seq = 1024, .micro_batch = 64}, pool);
     ASSERT_FALSE(made.ok());
