@@ -112,7 +112,7 @@ TEST(CachedPolicy, TheCacheIsNotThatOf16Bits) {
 }
 
 // A scale that changes between the rollouts and the training of a step is detected.
-TEST(CachedPolicy, OneOtherScaleShows) {
+TEST(CachedPolicy, OneChangedScaleIsDetected) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.cache = fp8_queries});
     const auto other = small_trainer(pool, {.cache = fp8_queries});
@@ -243,7 +243,7 @@ TEST(CachedPolicy, ScalesOfQueriesByHand) {
 }
 
 // Rollouts in FP8 or NVFP4 with updates in BF16: differences are counted, and the generator follows the updates.
-TEST(CachedPolicy, GenerationAloneIsCounted) {
+TEST(CachedPolicy, MismatchesOfGenerationInAnotherPrecisionAreCounted) {
     for (const KvFormat format : {KvFormat::none, KvFormat::fp8}) {
         ThreadPool pool(2);
         const RlConfig config = cache_config();

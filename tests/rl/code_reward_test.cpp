@@ -163,7 +163,7 @@ TEST(CodeReward, LimitsThatNothingKeepsAreAnError) {
 }
 
 // With a format the reward is split as for other rules.
-TEST(CodeReward, CountsBesideAForm) {
+TEST(CodeReward, AFormatHasItsShareOfTheReward) {
     const auto reward = AnswerReward::create({.rule = AnswerRule::code, .format = "```python", .format_share = 0.25});
     if (!reward.ok()) GTEST_SKIP() << reward.error().message();
     EXPECT_EQ(*(*reward)("```python\ndef f(x): return 2 * x\n```", doubles), 1);

@@ -22,7 +22,7 @@ int rl(const TempDir& dir, const std::string& arguments) {
             .c_str());
 }
 
-TEST(RlCommand, RunsStopsAndGoesOn) {
+TEST(RlCommand, RunsStopsAndResumes) {
     TempDir dir;
     write_file(dir / "rl.yaml", fmt::format(R"(
 policy:
@@ -209,7 +209,7 @@ TEST(RlCommand, SetsKeysAndListsThem) {
         << read_file(dir / "out.txt");
 }
 
-TEST(RlCommand, ARunKnowsTheModelThatItBeganWith) {
+TEST(RlCommand, AChangedInitialModelIsReported) {
     TempDir dir;
     std::filesystem::copy(test_data("chat"), dir / "m", std::filesystem::copy_options::recursive);
     write_file(dir / "rl.yaml", R"(
@@ -276,7 +276,7 @@ data: {{train: train.jsonl, validation: held.jsonl, input_key: question, output_
 // A time limit ends a run with its state saved. The final export has codes, scales of inputs, and scales of the cache.
 class RlCommandCodes : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
-TEST_P(RlCommandCodes, SavesInTimeAndLeavesThem) {
+TEST_P(RlCommandCodes, SavesInTimeAndExportsCodes) {
     const auto& [recipe, algorithm] = GetParam();
     TempDir dir;
     const auto config = [&](std::string_view more) {
@@ -338,7 +338,7 @@ INSTANTIATE_TEST_SUITE_P(All, RlCommandCodes,
                          testing::Values(std::pair{"nvfp4_w4a16", "W4A16_NVFP4"}, std::pair{"nvfp4_w4a4", "NVFP4"}),
                          [](const auto& i) { return std::string(i.param.first); });
 
-TEST(RlCommand, SaysWhereWhatIsServedIsNotThePolicy) {
+TEST(RlCommand, ReportsWhereTheServedModelDiffersFromThePolicy) {
     TempDir dir;
     write_file(dir / "rl.yaml", fmt::format(R"(
 policy:
@@ -395,7 +395,7 @@ data: {{train: rows.jsonl, validation: rows.jsonl, input_key: text, output_key: 
 }
 
 // The start shows the formats of every layer, of the cache and of queries, except with --json and --quiet.
-TEST(RlCommand, SaysTheFormatsAtTheStart) {
+TEST(RlCommand, PrintsTheFormatsAtTheStart) {
     TempDir dir;
     const auto start = [&](std::string_view precision, std::string_view generation, std::string_view flags = "") {
         write_file(dir / "rl.yaml", fmt::format(R"(

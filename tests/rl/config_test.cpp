@@ -34,7 +34,7 @@ TEST(RlConfig, DefaultsAreThoseOfNeMoRl) {
     EXPECT_EQ(c->task.kind, TaskKind::sort);
 }
 
-TEST(RlConfig, EveryKeyArrives) {
+TEST(RlConfig, EveryKeyIsRead) {
     const auto c = parse_rl_config(R"(
 output: out
 policy:
@@ -395,7 +395,7 @@ TEST(RlConfig, BoundsMustLeaveRoom) {
 }
 
 // Keys without effect are reported.
-TEST(RlConfig, KeysOfWhatIsNotThere) {
+TEST(RlConfig, KeysWithoutEffectAreErrors) {
     const std::string start(least);
     EXPECT_EQ(config_error(start + "env: {command: []}\n"),
               "rl.yaml:3: env.command must be a list of words of a command");

@@ -99,7 +99,7 @@ TEST(Environment, OneThatHangsIsEndedAtTheTimeout) {
 }
 
 // A hanging program does not delay a stop, and programs are restarted afterwards.
-TEST(Environment, AStopIsHeardWhileProgramsHang) {
+TEST(Environment, AStopIsNoticedWhileProgramsHang) {
     std::atomic<bool> stop = false;
     EnvironmentProgram program = python_judge(2, 3600'000);
     program.stop = &stop;
@@ -118,7 +118,7 @@ TEST(Environment, AStopIsHeardWhileProgramsHang) {
 }
 
 // Programs that write before they get a request, with any id, time and amount.
-TEST(Environment, AReplyBeforeItsRequestCountsNowhere) {
+TEST(Environment, AReplyBeforeItsRequestIsIgnored) {
     struct Case {
         const char* what;
         std::string program;

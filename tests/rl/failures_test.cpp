@@ -266,7 +266,7 @@ TEST_F(RlError, AStepThatCannotBeJudgedLeavesTheStepsBefore) {
 }
 
 // The optimizer's states are divided between ranks, and every rank gets the error.
-TEST_F(RlError, SeveralRanksLeaveThem) {
+TEST_F(RlError, SeveralRanksSaveTheStepsBefore) {
     config("seed: 1", 12);
     EXPECT_NE(rl("rl.yaml -o run --quiet --ranks 2"), 0);
     EXPECT_THAT(out(), testing::HasSubstr("; the state after 2 steps is saved, --resume continues from it\n"));
@@ -286,7 +286,7 @@ TEST_F(RlError, AValidationThatCannotBeJudgedLeavesItsStep) {
     EXPECT_TRUE(log("run")[4].contains("validation_reward"));
 }
 
-TEST_F(RlError, ARowThatIsTooLongIsToldBeforeTheRun) {
+TEST_F(RlError, ARowThatIsTooLongIsReportedBeforeTheRun) {
     config("seed: 1", 1000);
     write_file(dir_ / "train.jsonl",
                fmt::format("{{\"input\": \"1\", \"output\": \"1\"}}\n{{\"input\": \"{}\", \"output\": \"1\"}}\n",

@@ -271,7 +271,7 @@ TEST(Advantages, TheWorkedExampleOfFourAnswers) {
 }
 
 // Fifteen equal rewards have no deviation, whatever the rounding of their sums.
-TEST(Advantages, EqualRewardsOfAGroupAreNoUnit) {
+TEST(Advantages, EqualRewardsOfAGroupHaveNoDeviation) {
     for (const double equal : {0.1, 0.3, 1.0 / 3, 0.7, 1e-3, 1e3 / 7})
         for (size_t others = 2; others < 33; ++others) {
             std::vector<double> rewards(others + 1, equal);

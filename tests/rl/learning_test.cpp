@@ -116,7 +116,7 @@ double mean_reward(const std::vector<double>& log_probs, const Bandit& bandit) {
 // samples the best arm and often a poor one. Without importance weights the steps follow q(a) (r(a) - mean), where q is
 // the generator's distribution; the poor arm wins and the policy is lost. With weights they follow the policy's own
 // gradient.
-TEST(Learning, AGeneratorThatDiffersRuinsAPolicyUnlessItsTokensAreWeighed) {
+TEST(Learning, ADifferentGeneratorRuinsAPolicyUnlessItsTokensAreWeighted) {
     ThreadPool pool(2);
     const auto parameters = small_parameters(pool, DType::bf16);
     const auto coarse = Trainer::create(parameters, {.precision = {.recipe = TrainRecipe::nvfp4}}, pool);

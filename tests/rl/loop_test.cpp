@@ -93,7 +93,7 @@ TEST(PolicyLoop, NoBitDiffersBetweenRolloutAndTraining) {
 
 // Answers packed in a row are separate documents: the log-probabilities of tokens do not change. The update changes
 // only by the order in which gradients are added.
-TEST(PolicyLoop, PackedRowsSayTheSameOfEveryToken) {
+TEST(PolicyLoop, PackingChangesNoLogProbability) {
     for (const int64_t train_batch : {0, 6}) {
         RlConfig config = small_config();
         config.loss.kl_penalty = 0.01;
@@ -184,7 +184,7 @@ TEST(PolicyLoop, RecipesThatSeeNeighboursNeedTheCorrection) {
 }
 
 // Negative control: one weight of the generating model differs.
-TEST(PolicyLoop, OtherWeightsInTheEngineAreSeen) {
+TEST(PolicyLoop, ChangedWeightsInTheEngineAreDetected) {
     ThreadPool pool(2);
     const RlConfig config = small_config();
     for (const bool changed : {false, true}) {
@@ -358,7 +358,7 @@ TEST(PolicyLoop, DynamicSamplingReplacesGroupsOfEqualRewards) {
     EXPECT_EQ(none.error().message(), failed.error().message());
 }
 
-TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
+TEST(PolicyLoop, UnjudgedAndCutAnswersAreExcluded) {
     ThreadPool pool(2);
     RlConfig config = small_config();
     config.overlong_filtering = true;
@@ -391,7 +391,7 @@ TEST(PolicyLoop, WhatIsNotJudgedOrCutOffCountsNowhere) {
 }
 
 // The state includes scales of inputs, computed from the first prompts and from earlier updates.
-TEST(PolicyLoop, GoesOnFromAStateToTheSameBits) {
+TEST(PolicyLoop, ResumingFromAStateGivesTheSameBits) {
     for (const char* recipe : {"bf16", "nvfp4_w4a4"}) {
         SCOPED_TRACE(recipe);
         RlConfig config = small_config();

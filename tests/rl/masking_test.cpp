@@ -43,7 +43,7 @@ MaskedRun run_step(const RlConfig& config, bool other, const std::vector<int32_t
     return {step.ok() ? *std::move(step) : RlStep(), all_masters(trainer->parameters())};
 }
 
-TEST(RlMasking, AnswersThatAreAllCutAreComparedAllTheSame) {
+TEST(RlMasking, AStepWithOnlyCutAnswersIsStillCompared) {
     for (const bool other : {false, true}) {
         RlConfig config = masking_config();
         config.overlong_filtering = true;
@@ -61,7 +61,7 @@ TEST(RlMasking, AnswersThatAreAllCutAreComparedAllTheSame) {
     }
 }
 
-TEST(RlMasking, AnswersBeyondTheThresholdAreLeftOut) {
+TEST(RlMasking, AnswersAboveTheThresholdAreMasked) {
     RlConfig config = masking_config();
     const MaskedRun all = run_step(config, true), exact = run_step(config, false);
     EXPECT_FALSE(all.step.masked);
@@ -97,7 +97,7 @@ TEST(RlMasking, AnswersBeyondTheThresholdAreLeftOut) {
 }
 
 // Counts masked answers with a reward of 1.
-TEST(RlMasking, TheRightOnesOfThoseLeftOutAreCounted) {
+TEST(RlMasking, CorrectMaskedAnswersAreCounted) {
     RlStep step;
     step.masked = RlMasked{.most = 3, .mean = 2, .least = 1, .answers = 4, .right = 1};
     EXPECT_EQ(to_json(step, {}, 1)["masked_correct_pct"], 0.25);

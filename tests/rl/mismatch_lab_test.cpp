@@ -10,7 +10,7 @@ namespace {
 
 MismatchOptions small_lab() { return {.prompts = 12, .longest_prompt = 90, .answer = 80, .batches = {1, 5, 0}}; }
 
-TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
+TEST(MismatchLab, RecipesThatPromiseNoMismatchHaveNone) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::mxfp8},
@@ -35,7 +35,7 @@ TEST(MismatchLab, RecipesThatPromiseItHaveNone) {
 }
 
 // Even few prompts cover all schedules, if two of them can preempt each other.
-TEST(MismatchLab, FewPromptsHaveAllWays) {
+TEST(MismatchLab, FewPromptsCoverAllSchedules) {
     for (const int64_t prompts : {1, 2, 3, 4}) {
         SCOPED_TRACE(prompts);
         ThreadPool pool(2);
@@ -52,7 +52,7 @@ TEST(MismatchLab, FewPromptsHaveAllWays) {
 }
 
 // Windows shorter than the lab's context: pages are returned, so a lack of memory alone preempts nothing.
-TEST(MismatchLab, WindowedModelsHaveAllWays) {
+TEST(MismatchLab, WindowedModelsCoverAllSchedules) {
     Json mistral = tiny("mistral"), gemma = tiny("gemma3_text");
     mistral["sliding_window"] = 40;
     for (const Json& config : {mistral, gemma}) {
@@ -71,7 +71,7 @@ TEST(MismatchLab, WindowedModelsHaveAllWays) {
 }
 
 // Training learns the sampled distribution, and both sides use the same cache; another cache scale is detected.
-TEST(MismatchLab, CachesAndTemperaturesToo) {
+TEST(MismatchLab, CachesAndTemperaturesHaveNoMismatch) {
     for (const auto& [cache, sampling] :
          {std::pair<TrainCache, SamplingParams>{{.format = KvFormat::fp8}, {}},
           {{}, {.temperature = 0.7f}},
@@ -104,7 +104,7 @@ TEST(MismatchLab, CachesAndTemperaturesToo) {
     }
 }
 
-TEST(MismatchLab, AnotherScaleOfInputsShows) {
+TEST(MismatchLab, AChangedScaleOfInputsIsDetected) {
     ThreadPool pool(2);
     const TrainerOptions options{.precision = {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
@@ -124,7 +124,7 @@ TEST(MismatchLab, AnotherScaleOfInputsShows) {
     EXPECT_FALSE(other->set_input_scales(std::vector<float>(scales.size(), 0.0f)).ok());
 }
 
-TEST(MismatchLab, AnotherModelShows) {
+TEST(MismatchLab, AChangedModelIsDetected) {
     for (const TrainPrecision& precision : {TrainPrecision{.recipe = TrainRecipe::bf16},
                                             TrainPrecision{.recipe = TrainRecipe::nvfp4, .row_scaled = true}})
         for (const bool scale : {false, true}) {
@@ -141,7 +141,7 @@ TEST(MismatchLab, AnotherModelShows) {
 }
 
 // The same weights with another order of sums.
-TEST(MismatchLab, AnotherOrderOfSumsShows) {
+TEST(MismatchLab, AChangedOrderOfSumsIsDetected) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {});
     ModelOptions options;
@@ -156,7 +156,7 @@ TEST(MismatchLab, AnotherOrderOfSumsShows) {
 
 // The same weights with another length of attention's splits, also with an FP8 cache. It uses FP32, because in a small
 // model BF16 rounding after attention hides the difference.
-TEST(MismatchLab, AnotherLengthOfSplitsShows) {
+TEST(MismatchLab, AChangedLengthOfSplitsIsDetected) {
     for (const TrainCache& cache : {TrainCache{}, TrainCache{.format = KvFormat::fp8}}) {
         ThreadPool pool(2);
         const TrainerOptions options{.precision = {.recipe = TrainRecipe::fp32}, .cache = cache};
@@ -197,7 +197,7 @@ TEST(RankLab, CountsWhatDiffers) {
     EXPECT_EQ(lines[2].tokens, 3);
 }
 
-TEST(MismatchLab, ScalesOfWholeTensorsPromiseNothing) {
+TEST(MismatchLab, PerTensorScalesPromiseNothing) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, {.precision = {.recipe = TrainRecipe::nvfp4}});
     const auto report = measure_mismatch(*trainer, *trainer->serving(), small_lab());

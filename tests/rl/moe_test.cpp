@@ -81,7 +81,7 @@ TEST_P(MoeLoop, NoBitDiffers) {
 }
 
 // Negative control: the same experts, selected by other routers.
-TEST_P(MoeLoop, OtherChoicesAreSeen) {
+TEST_P(MoeLoop, ChangedExpertChoicesAreDetected) {
     ThreadPool pool(2);
     const auto trainer = moe_trainer(GetParam(), {}, pool);
     const auto other = moe_parameters(GetParam(), pool);

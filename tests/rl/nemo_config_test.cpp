@@ -326,7 +326,7 @@ policy:
     }
 }
 
-TEST(NemoConfig, DefaultsThatDifferAreWrittenAndTold) {
+TEST(NemoConfig, DifferentDefaultsAreWrittenAndReported) {
     TempDir dir;
     const Translated t = translated(dir, "policy: {model_name: M}\ngrpo: {num_prompts_per_step: 64}\n");
     EXPECT_EQ(t.config.validation_every, 10);

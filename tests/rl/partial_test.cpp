@@ -82,14 +82,14 @@ TEST(PartialRollouts, TokensOfTheNewWeightsAreExactAndOldOnesAreMarked) {
 }
 
 // Which answers are whole first depends only on tokens.
-TEST(PartialRollouts, NeitherThreadsNorBatchesShow) {
+TEST(PartialRollouts, ThreadsAndBatchesChangeNoBit) {
     const PartialRun one = partial_run(partial_config(), 4, 1, 2), other = partial_run(partial_config(), 4, 3, 64);
     EXPECT_EQ(one.masters, other.masters);
     EXPECT_EQ(one.places, other.places);
 }
 
 // The purpose of asynchronous rollouts: as many learned answers with fewer engine steps.
-TEST(PartialRollouts, NobodyWaitsForTheLongest) {
+TEST(PartialRollouts, UpdatesDoNotWaitForTheLongestAnswer) {
     RlConfig config = partial_config();
     const PartialRun partial = partial_run(config, 16);
     config.async.reset();
@@ -102,7 +102,7 @@ TEST(PartialRollouts, NobodyWaitsForTheLongest) {
     EXPECT_LT(3 * partial.engine_steps * whole_tokens, 2 * whole.engine_steps * partial_tokens);
 }
 
-TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
+TEST(PartialRollouts, ACheckpointRestoresEveryBit) {
     const RlConfig config = partial_config();
     const PartialRun whole = partial_run(config, 4);
     TempDir dir;
@@ -129,7 +129,7 @@ TEST(PartialRollouts, ACheckpointKeepsThemToTheBit) {
     }
 }
 
-TEST(PartialRollouts, APlaceThatIsNoneChangesNothing) {
+TEST(PartialRollouts, ADamagedStateChangesNothing) {
     ThreadPool pool(1);
     const RlConfig config = partial_config();
     const auto trainer = small_trainer(pool, {.optimizer = config.optimizer});
@@ -159,7 +159,7 @@ TEST(PartialRollouts, APlaceThatIsNoneChangesNothing) {
     EXPECT_EQ((*policy)->place(), good);
 }
 
-TEST(PartialRollouts, WhatIsTooOldIsDropped) {
+TEST(PartialRollouts, TooOldAnswersAreDropped) {
     RlConfig config = partial_config();
     config.async = RlAsync{.most_age = 1, .prompts_in_flight = 12, .round_tokens = 2};
     const PartialRun run = partial_run(config, 5);
@@ -178,7 +178,7 @@ TEST(PartialRollouts, WhatIsTooOldIsDropped) {
 }
 
 // After a stop between two rounds nothing has changed, and the same step can run again.
-TEST(PartialRollouts, AStopLeavesThemAsTheyWere) {
+TEST(PartialRollouts, AStopChangesNothing) {
     const RlConfig config = partial_config();
     const PartialRun whole = partial_run(config, 3);
     ThreadPool pool(2);

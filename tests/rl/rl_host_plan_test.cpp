@@ -88,9 +88,9 @@ data: {{task: sort, chat: false, prompt: "Q: {{}}\nA:"}}
                        length, policy, loss);
 }
 
-// Like HostPlan.IsWhatARunTakes: a tenth and 24 MiB are allowed either way. With random weights answers reach the
+// Like HostPlan.EqualsTheMemoryOfARun: a tenth and 24 MiB are allowed either way. With random weights answers reach the
 // maximum length.
-TEST_F(RlHostPlan, IsWhatARunTakes) {
+TEST_F(RlHostPlan, EqualsTheMemoryOfARun) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "a sanitizer's memory is not the program's";
 #endif

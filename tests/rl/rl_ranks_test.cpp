@@ -198,7 +198,7 @@ TEST(RlRanks, AnyNumberGivesTheBitsOfOne) {
 }
 
 // Negative control: a difference in one rank appears in all of them.
-TEST(RlRanks, OtherAnswersOfARankShow) {
+TEST(RlRanks, ChangedAnswersOfARankAreDetected) {
     const RlRanksCase c = all_cases()[0];
     RlRanksSeen want;
     ASSERT_EQ(run_ranks(1, [&](RankGroup* g, int) { return run_rank(c, g, want); })[0], "");
@@ -259,7 +259,7 @@ TEST(RlRanks, ARankThatEndsOrStopsEndsTheOthers) {
     }
 }
 
-TEST(RlRanks, WorkIsDealtByItsSize) {
+TEST(RlRanks, WorkIsDividedBySize) {
     EXPECT_EQ(deal_work(std::vector<double>{1, 1, 1, 1}, 2), (std::vector<int>{0, 1, 0, 1}));
     EXPECT_EQ(deal_work(std::vector<double>{1, 5, 4, 2}, 2), (std::vector<int>{0, 0, 1, 1}));
     EXPECT_EQ(deal_work(std::vector<double>{3}, 3), (std::vector<int>{0}));
@@ -317,7 +317,7 @@ TEST(RlRanks, EvenRowsAreAPowerOfTwoAtMost) {
     }
 }
 
-TEST(RlRanks, WhatCannotBeIsToldBefore) {
+TEST(RlRanks, ImpossibleConfigsAreReportedBeforeTheRun) {
     RlConfig config = ranks_config();
     const auto said = [&](int ranks, bool gpus) {
         const Status s = check_rl_ranks(config, ranks, gpus);

@@ -183,7 +183,7 @@ TEST(Turns, NoBitDiffersInAnyTurn) {
 }
 
 // Turns that continue in later steps, with a checkpoint between them: states of the environment are restored.
-TEST(Turns, TheyGoOnInTheNextStep) {
+TEST(Turns, UnfinishedAnswersContinueInTheNextStep) {
     RlConfig config = turns_config();
     config.loss.kl_penalty = 0;
     config.loss.importance_sampling_correction = true;

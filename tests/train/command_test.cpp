@@ -76,7 +76,7 @@ TEST(TrainCommand, SetsKeysAndListsThem) {
 }
 
 // Rules are applied after flags have overridden the config.
-TEST(TrainCommand, FlagsComeBeforeTheRules) {
+TEST(TrainCommand, FlagsAreAppliedBeforeTheRules) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");
     write_file(dir / "start/config.json", tiny("llama").dump());
@@ -107,7 +107,7 @@ TEST(TrainCommand, FlagsComeBeforeTheRules) {
     }
 }
 
-TEST(TrainCommand, WantsHeldOutDataForValidations) {
+TEST(TrainCommand, ValidationsNeedHeldOutData) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");
     write_file(dir / "start/config.json", tiny("llama").dump());
@@ -119,7 +119,7 @@ TEST(TrainCommand, WantsHeldOutDataForValidations) {
               "nibble: validation.every: there is no held-out data; give data.validation\n");
 }
 
-TEST(TrainCommand, AProfileThatCannotBeIsRefusedBeforeTheFirstStep) {
+TEST(TrainCommand, AnImpossibleProfileIsRefusedBeforeTheFirstStep) {
     TempDir dir;
     std::filesystem::create_directories(dir / "start");
     write_file(dir / "start/config.json", tiny("llama").dump());

@@ -307,7 +307,7 @@ TEST(TrainRules, LateForwardIsForwardAlone) {
     }
 }
 
-TEST(LateForward, BeginsAtAStepOfItsOwn) {
+TEST(LateForward, BeginsAtItsStep) {
     const TrainPrecision p{.recipe = TrainRecipe::fp8, .late_forward = TrainRecipe::bf16, .late_step = 3};
     for (const int64_t steps : {0, 10, 100})
         for (const int64_t step : {0, 2, 3, 9})

@@ -24,7 +24,7 @@ Json parsed(std::string_view text) {
 }
 
 // Each case is a row in some form and the conversation or text that it denotes.
-TEST(DataRow, EveryShapeMeansTheSame) {
+TEST(DataRow, EveryFormIsRead) {
     const Json chat = parsed(R"([{"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}])");
     const Json system = parsed(R"([{"role": "system", "content": "be"}, {"role": "user", "content": "ask"},
                                    {"role": "assistant", "content": "say"}])");
@@ -89,7 +89,7 @@ TEST(DataRow, EveryShapeMeansTheSame) {
     EXPECT_EQ(data_row(parsed(R"({"content": "words", "language": "en"})"))->text, "words");
 }
 
-TEST(DataRow, OthersAreRefusedWithTheReason) {
+TEST(DataRow, OtherRowsAreRefusedWithTheReason) {
     for (const auto& [row, why] : {std::pair{R"([1])", "expected an object"},
                                    {R"({"txt": "a"})", "has the keys txt"},
                                    {R"({"text": 3})", "'text' is not a string"},
@@ -107,7 +107,7 @@ TEST(DataRow, OthersAreRefusedWithTheReason) {
     }
 }
 
-TEST(DataFile, IsKnownByItsContent) {
+TEST(DataFile, FormatIsRecognizedByContent) {
     struct Case {
         const char *name, *content;
         std::optional<DataFormat> format;  // absent: refused

@@ -148,7 +148,7 @@ TEST_F(DataBuildTest, TheLossIsOnWhatTheAssistantSays) {
 }
 
 // Like Phi-3's <|assistant|>, which absorbs the line end that follows it.
-TEST_F(DataBuildTest, TheFirstTokenOfAnAnswerIsLearnedBehindAControlTokenThatTakesWhiteSpaceOff) {
+TEST_F(DataBuildTest, TheFirstTokenAfterAControlTokenThatStripsWhiteSpaceIsLearned) {
     const auto path = write("a.jsonl", R"({"messages": [{"role": "user", "content": "a"}, )"
                                        R"({"role": "assistant", "content": "hello"}, )"
                                        R"({"role": "user", "content": "b"}, {"role": "assistant", "content": ""}]})");
@@ -208,7 +208,7 @@ TEST_F(DataBuildTest, SeparatorsCutPlainTextsAndTailsAreForValidation) {
     EXPECT_EQ(both, encoded(text));
 }
 
-TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
+TEST_F(DataBuildTest, AByteOrderMarkIsSkipped) {
     const std::string mark = "\xEF\xBB\xBF", text = "first|second", line = "{\"text\": \"first\"}\n";
     const std::vector<std::pair<std::string, std::string>> plain{{"a.txt", text}, {"b.jsonl", line}};
     for (const auto& [name, content] : plain) {
@@ -232,7 +232,7 @@ TEST_F(DataBuildTest, AByteOrderMarkIsNoText) {
 }
 
 // The end of a conversation is the part that is learned.
-TEST_F(DataBuildTest, TailsOfChatsAreNoValidation) {
+TEST_F(DataBuildTest, TailsOfChatsAreRefusedForValidation) {
     const auto path = write("chat.jsonl", R"({"messages": [{"role": "user", "content": "a b"},)"
                                           R"( {"role": "assistant", "content": "c d"}]})"
                                           "\n");

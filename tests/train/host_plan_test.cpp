@@ -67,7 +67,7 @@ protected:
 
 // Items are counted from shapes. Memory that malloc keeps between sizes and tiles of kernels are not counted, so a
 // tenth and 16 MiB are allowed either way. A missing item is larger: the smallest here, copies by recipe, is a sixth.
-TEST_F(HostPlan, IsWhatARunTakes) {
+TEST_F(HostPlan, EqualsTheMemoryOfARun) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "a sanitizer's memory is not the program's";
 #endif
@@ -160,7 +160,7 @@ TEST_F(HostPlan, CountsWhatMpirunStarted) {
         EXPECT_THAT(read_file(dir_ / file), HasSubstr("; 2 processes of this machine need "));
 }
 
-TEST_F(HostPlan, GroupsLimitWhatIsAvailable) {
+TEST_F(HostPlan, CgroupsLimitTheAvailableMemory) {
     constexpr int64_t gib = int64_t{1} << 30;
     EXPECT_EQ(available_memory(dir_.path()), -1);
     const auto write = [&](const std::string& name, const std::string& text) {

@@ -45,7 +45,7 @@ TrainBatch taken(DataLoader& loader, int64_t rows) {
     return *std::move(batch);
 }
 
-TEST(RowPermutation, MeetsEveryValueOnce) {
+TEST(RowPermutation, HasEveryValueOnce) {
     for (const uint64_t n : {1, 2, 3, 4, 5, 7, 63, 64, 65, 1000, 4097}) {
         const Permutation order(n, {3, 9});
         std::set<uint64_t> seen;

@@ -198,7 +198,7 @@ TEST(Lora, TrainsOverWeightsAsTheyAreStored) {
     }
 }
 
-TEST(Lora, GoesOnToTheSameBits) {
+TEST(Lora, ResumingGivesTheSameBits) {
     ThreadPool pool(2);
     TempDir dir;
     const auto base = stored_base("nvfp4", dir / "base", pool);
@@ -236,7 +236,7 @@ TEST(Lora, WritesWhatPeftReads) {
     EXPECT_EQ(found->shape[1], 4);
 }
 
-TEST(Lora, SaysWhatCannotBe) {
+TEST(Lora, RefusesImpossibleConfigs) {
     ThreadPool pool(1);
     const auto refusal = [&](TrainLora lora) {
         const auto made = Trainer::create_adapters(small_checkpoint(lora_llama()), {.lora = std::move(lora)}, pool);

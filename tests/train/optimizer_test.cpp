@@ -141,7 +141,7 @@ TEST(Muon, OrthogonalizingADiagonalIsThePolynomial) {
     EXPECT_EQ(none, std::vector<float>(12));
 }
 
-TEST(Optimizers, DoNotSeeThreads) {
+TEST(Optimizers, DoNotDependOnThreads) {
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
         std::vector<std::vector<float>> masters;
         for (const int threads : {1, 3}) {

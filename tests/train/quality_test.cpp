@@ -23,7 +23,7 @@ CastQuality quality_of(const std::vector<float>& x, int64_t rows, const CastRule
     return cast_quality(x.data(), cols, cols, cast_rows(x.data(), rows, cols, cols, rule, {.draw = draw}, {}, pool));
 }
 
-TEST(CastQuality, NumbersThatTheFormatHoldsLoseNothing) {
+TEST(CastQuality, RepresentableNumbersHaveNoError) {
     std::vector<float> x;
     for (int i = 0; i < 128; ++i)
         x.push_back((i % 2 ? -1.0f : 1.0f) * std::array{0.5f, 1.0f, 3.0f, 6.0f}[size_t(i % 4)]);
@@ -111,7 +111,7 @@ TEST(CastQuality, OfASampleIsThatOfItsRows) {
     }
 }
 
-TEST(QualityOfARun, LookingChangesNoBit) {
+TEST(QualityOfARun, MeasuringChangesNoBit) {
     for (const std::string recipe : {"bf16", "fp8_delayed", "fp8_block", "nvfp4", "nibble_nvfp4"}) {
         ThreadPool pool(2);
         const TrainBatch batch = random_batch(3, 32, 48, 7);

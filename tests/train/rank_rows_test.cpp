@@ -8,7 +8,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(RankRows, AreDealtByTheirTokens) {
+TEST(RankRows, AreDividedByTheirTokens) {
     using List = std::vector<int64_t>;
     const struct {
         List tokens;
@@ -141,7 +141,7 @@ TEST(RankRows, AnObjectiveGivesTheBitsOfOneProcess) {
 }
 
 // Negative control: if a rank has other rows, the difference appears in every rank.
-TEST(RankRows, OtherRowsShow) {
+TEST(RankRows, ChangedRowsAreDetected) {
     const auto last_loss = [](bool other) {
         std::vector<double> losses(2);
         std::mutex one;

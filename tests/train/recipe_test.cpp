@@ -50,7 +50,7 @@ TrainedRun train(const std::string& recipe, int threads, const std::vector<Train
 
 class TrainRecipes : public testing::TestWithParam<std::string> {};
 
-TEST_P(TrainRecipes, ThreadsAndBatchesDoNotShow) {
+TEST_P(TrainRecipes, ThreadsAndBatchesChangeNoBit) {
     const TrainBatch all = random_batch(5, 40, 48, 9);
     const TrainedRun want = train(GetParam(), 1, {all}, 3);
     EXPECT_EQ(train(GetParam(), 3, {all}, 3).masters, want.masters);
@@ -70,7 +70,7 @@ TEST_P(TrainRecipes, LossFalls) {
 }
 
 // Scales and directions are part of a checkpoint: a resumed run ends with the same bits.
-TEST_P(TrainRecipes, GoesOnFromItsState) {
+TEST_P(TrainRecipes, ResumesFromItsState) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(3, 32, 48, 5);
     const auto whole = small_trainer(pool, with(GetParam()), wide_llama());
@@ -222,7 +222,7 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
 
 // If every expert gets every token, all experts see the same gradients of their outputs before the router's weights are
 // applied. The input gradient rounds these. So one scale fits all experts, whatever the router's weights.
-TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
+TEST(TrainProducts, DelayedScalesCoverUnweightedGradientsOfExperts) {
     ThreadPool pool(2);
     Json config = tiny("mixtral");
     config["num_experts_per_tok"] = 4;
@@ -264,7 +264,7 @@ TEST(TrainProducts, DelayedScalesCoverTheGradientsOfExpertsUnweighed) {
     }
 }
 
-TEST(TrainProducts, TableSaysWhatIsMultipliedHow) {
+TEST(TrainProducts, TheTableListsTheProducts) {
     ThreadPool pool(1);
     TrainerOptions options = with("nvfp4");
     options.precision.last_bf16 = 1;
@@ -518,7 +518,7 @@ TEST(CheckForward, OfTheLatePhase) {
 }
 
 // In the last steps the forward products are those of the other recipe, whatever was rounded before.
-TEST(LateForward, IsThatOfItsOwnRecipe) {
+TEST(LateForward, UsesTheOtherRecipe) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 24, 48, 3);
     const auto said = [&](const TrainPrecision& precision) {

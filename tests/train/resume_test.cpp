@@ -42,7 +42,7 @@ protected:
 
 // Schedules whose rates do not depend on the number of steps can continue. For the others the message names another
 // way, which works.
-TEST_F(TrainResume, AFinishedRunGoesOnToMoreStepsOrNamesTheWay) {
+TEST_F(TrainResume, AFinishedRunContinuesToMoreStepsOrNamesTheWay) {
     for (const auto& [schedule, goes_on] : {std::pair{"{kind: constant}", true},
                                             {"{kind: cosine, warmup: 2, final_fraction: 1}", true},
                                             {"{kind: cosine}", false},
@@ -118,7 +118,7 @@ TEST_F(TrainResume, OtherFrozenWeightsAreAnotherRun) {
     }
 }
 
-TEST_F(TrainResume, WithoutADamagedCheckpointItGoesOnFromAnOlderOne) {
+TEST_F(TrainResume, WithoutADamagedCheckpointItResumesFromAnOlderOne) {
     config("c.yaml", "steps: 6\nschedule: {kind: constant}\nsaving: {every: 2, keep: 3}\n");
     train("c.yaml -o run");
     const std::string whole = model("run");

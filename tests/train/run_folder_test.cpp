@@ -69,7 +69,7 @@ protected:
 };
 
 // A run without checkpoints leaves its log and page, and cannot be resumed.
-TEST_F(RunFolderTest, KeepsNothing) {
+TEST_F(RunFolderTest, WithoutCheckpointsOnlyLogAndPageRemain) {
     Run run;
     RunFolderOptions with = options("nothing", run);
     with.saving = {.every = 0, .keep = 0};
@@ -190,7 +190,7 @@ TEST_F(RunFolderTest, AnotherRunIsNotTouched) {
     EXPECT_TRUE(outcome("a") == before);
 }
 
-TEST_F(RunFolderTest, AFullDiskIsToldAndTrainingGoesOn) {
+TEST_F(RunFolderTest, AFullDiskIsReportedAndTrainingContinues) {
     Run run;
     ASSERT_TRUE(open(run, options("a", run)).ok());
     steps(run, 0, 2);

@@ -42,7 +42,7 @@ protected:
     test::TempDir dir;
 };
 
-TEST_F(RunStateTest, TrainingGoesOnToTheSameBits) {
+TEST_F(RunStateTest, ResumedTrainingGivesTheSameBits) {
     const auto whole = test::small_trainer(pool, {}), first = test::small_trainer(pool, {});
     for (uint32_t i = 0; i < 3; ++i) make_step(*whole, i);
     const std::string at_three = all_state(*whole);
@@ -62,7 +62,7 @@ TEST_F(RunStateTest, TrainingGoesOnToTheSameBits) {
 }
 
 // Recipes with a state between steps: histories of scales, directions of inputs.
-TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
+TEST_F(RunStateTest, EveryRecipeResumesWithTheSameBits) {
     Json wide = test::small_llama();
     wide["hidden_size"] = 64;
     wide["intermediate_size"] = 96;
@@ -93,7 +93,7 @@ TEST_F(RunStateTest, EveryRecipeGoesOnToTheSameBits) {
 }
 
 // States of every layout are stored unchanged: kinds, dtypes, and nothing else.
-TEST_F(RunStateTest, EveryOptimizerGoesOnToTheSameBits) {
+TEST_F(RunStateTest, EveryOptimizerResumesWithTheSameBits) {
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon})
         for (const bool bf16 : {false, true}) {
             TrainerOptions options;
@@ -280,7 +280,7 @@ TEST_F(RunStateTest, CheckpointsAreKeptByNumberAndInterval) {
 }
 
 // The stored state is the one at the time of save(), whatever training does during the write.
-TEST_F(RunStateTest, WhatIsWrittenIsTheMomentOfSaving) {
+TEST_F(RunStateTest, WritesTheStateAtTheMomentOfSaving) {
     const auto trainer = test::small_trainer(pool, {}), other = test::small_trainer(pool, {});
     const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 9});
     ASSERT_TRUE(checkpoints.ok());
@@ -301,7 +301,7 @@ TEST_F(RunStateTest, WhatIsWrittenIsTheMomentOfSaving) {
 }
 
 // A blocked file name stands for a full disk. The failure is reported, and earlier checkpoints are unchanged.
-TEST_F(RunStateTest, AFailedSaveIsToldAndLosesNothing) {
+TEST_F(RunStateTest, AFailedSaveIsReportedAndLosesNothing) {
     const auto trainer = test::small_trainer(pool, {});
     const auto checkpoints = RunCheckpoints::open(dir / "c", {.keep = 1});
     ASSERT_TRUE(checkpoints.ok());
@@ -319,7 +319,7 @@ TEST_F(RunStateTest, AFailedSaveIsToldAndLosesNothing) {
     EXPECT_FALSE(fs::exists(dir / "c" / "step_00000001.safetensors"));
 }
 
-TEST(RunLogFile, GoesOnBehindTheStepOfTheCheckpoint) {
+TEST(RunLogFile, ContinuesAfterTheStepOfTheCheckpoint) {
     test::TempDir dir;
     const fs::path file = dir / "train.jsonl";
     {

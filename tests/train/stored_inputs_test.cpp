@@ -18,7 +18,7 @@ TrainerOptions stored_inputs(int64_t history = 1) {
 }
 
 // The inputs of the first unit are normed embeddings, independent of products. With learning rate 0 they stay constant.
-TEST(StoredInputs, ScalesMoveBehindUpdatesThatAreNotHeld) {
+TEST(StoredInputs, ScalesChangeAfterUpdatesThatAreNotHeld) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, stored_inputs(), wide_llama());
     TrainBatch a = random_batch(1, 6, 48, 1), b = a;
@@ -50,7 +50,7 @@ TEST(StoredInputs, ScalesMoveBehindUpdatesThatAreNotHeld) {
     }
 }
 
-TEST(StoredInputs, StepsThatAreLeftOutMoveNoScale) {
+TEST(StoredInputs, SkippedStepsChangeNoScale) {
     for (const bool hold : {false, true}) {
         ThreadPool pool(2);
         TrainerOptions options = stored_inputs(2);
@@ -109,7 +109,7 @@ struct OneGradient : GradientSink {
     }
 };
 
-TEST(StoredInputs, TheWayBackIsThatOfTheForwardProduct) {
+TEST(StoredInputs, TheBackwardPassUsesTheClippedInputsOfTheForwardPass) {
     ThreadPool pool(2);
     const auto trainer = small_trainer(pool, stored_inputs(), wide_llama());
     const std::span<const Linear> unit = trainer->model().blocks()[0].mixer().units()[0];

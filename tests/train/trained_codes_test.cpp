@@ -229,7 +229,7 @@ TEST(TrainedCodes, ExpertsWithoutTokensAreServedToo) {
     }
 }
 
-TEST(TrainedCodes, SaysWhatNoCheckpointHolds) {
+TEST(TrainedCodes, RefusesWhatNoCheckpointCanStore) {
     ThreadPool pool(1);
     const auto refusal = [&](const TrainPrecision& precision, const Json& config) {
         const auto trainer = small_trainer(pool, {.precision = precision}, config);

@@ -130,7 +130,7 @@ std::vector<float> trained(int threads, const std::vector<TrainBatch>& batches, 
     return all_masters(trainer->parameters());
 }
 
-TEST(Trainer, ThreadsAndBatchesDoNotShow) {
+TEST(Trainer, ThreadsAndBatchesChangeNoBit) {
     for (const TrainRecipe recipe : {TrainRecipe::fp32, TrainRecipe::bf16}) {
         const TrainerOptions options{.precision = {.recipe = recipe}};
         const TrainBatch all = random_batch(7, 48, 48, 9);
@@ -275,7 +275,7 @@ private:
     uint32_t calls_ = 0;
 };
 
-TEST(TrainRun, AStepWithoutALearnedTokenIsLeftOut) {
+TEST(TrainRun, AStepWithoutALearnedTokenIsSkipped) {
     ThreadPool pool(1);
     const auto trainer = small_trainer(pool, in_f32);
     HalfOfItSilent source;
@@ -296,7 +296,7 @@ TEST(TrainRun, AStepWithoutALearnedTokenIsLeftOut) {
     EXPECT_EQ(skipped, (std::vector<bool>{false, true, false, true}));
 }
 
-TEST(Trainer, AnOutlierStopsARunThatIsToStop) {
+TEST(Trainer, AnOutlierStopsARunWithOutliersStop) {
     ThreadPool pool(1);
     TrainerOptions options = in_f32;
     options.optimizer.skip_above = 2, options.optimizer.skip_window = 1, options.optimizer.stop_at_outlier = true;

@@ -5,7 +5,7 @@ namespace nibble::test {
 namespace {
 
 // Rollouts in FP8 or NVFP4 with updates in BF16: differences are counted, and the generator follows the updates.
-TEST(CudaPolicyLoop, GenerationAloneIsCounted) {
+TEST(CudaPolicyLoop, MismatchesOfGenerationInAnotherPrecisionAreCounted) {
     const TrainPrecision precisions[] = {{.recipe = TrainRecipe::bf16},
                                          {.recipe = TrainRecipe::fp8_block},
                                          {.recipe = TrainRecipe::nvfp4, .row_scaled = true},
@@ -55,7 +55,7 @@ TEST(CudaPolicyLoop, ExpertsOfOtherRolloutsAreCounted) {
 }
 
 // Recipes with per-tensor scales run, without a guarantee of equal bits.
-TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
+TEST(CudaPolicyLoop, ExpertsWithPerTensorScalesLearn) {
     for (const Json& model : {rl_mixture(), rl_hybrid()})
         for (const TrainRecipe recipe : {TrainRecipe::fp8, TrainRecipe::nvfp4}) {
             SCOPED_TRACE(model["model_type"].dump() + ", " + std::string(train_recipe_name(recipe)));
@@ -73,7 +73,7 @@ TEST(CudaPolicyLoop, ExpertsUnderScalesOfWholeTensorsLearn) {
 
 // An outdated generator is detected: the loop must renew its operands. Embedding and vectors are the trainer's, so its
 // logits are neither the old nor the new ones.
-TEST(CudaPolicyLoop, AGeneratorThatIsNotRenewedShows) {
+TEST(CudaPolicyLoop, AGeneratorWithOldWeightsIsDetected) {
     ThreadPool pool;
     auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
     ASSERT_TRUE(parameters.ok());

@@ -63,7 +63,7 @@ RlConfig lent_config() {
 }
 
 // Several updates, a reference and validation; one run with shared memory, one without.
-TEST(CudaLentMemory, RunsAreThoseOfMemoryOfTheirOwn) {
+TEST(CudaLentMemory, RunsEqualThoseWithSeparateMemory) {
     RlConfig usual = lent_config(), cached = lent_config(), compared = lent_config(), other = lent_config();
     cached.generation.cache.format = KvFormat::fp8;
     compared.loss.kl_penalty = 0.1, compared.train_batch = 32;
@@ -104,7 +104,7 @@ TEST(CudaLentMemory, RunsAreThoseOfMemoryOfTheirOwn) {
     }
 }
 
-TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
+TEST(CudaLentMemory, ComputingWithoutTheMemoryIsAnError) {
     LentLoop loop;
     const Status opened = loop.open(lent_config(), false, 0.1);
     ASSERT_TRUE(opened.ok()) << opened.error().message();
@@ -131,7 +131,7 @@ TEST(CudaLentMemory, OutOfTurnNobodyComputes) {
 }
 
 // The plan respects a process's memory limit, and allocations beyond it fail.
-TEST(CudaLentMemory, AProcessTakesItsShare) {
+TEST(CudaLentMemory, AProcessRespectsItsMemoryLimit) {
     const DeviceChoice device = rl_device();
     const auto whole = device_memory(device.index);
     ASSERT_TRUE(whole.ok()) << whole.error().message();

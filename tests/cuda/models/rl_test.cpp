@@ -57,7 +57,7 @@ TEST(CudaPolicyLoop, NoBitDiffersInOtherFamilies) {
 
 // Computing with the initial weights leaves the current weights unchanged. Before the first update both give equal
 // results.
-TEST(CudaPolicyLoop, TheReferenceIsThePolicyOfTheBegin) {
+TEST(CudaPolicyLoop, TheReferenceIsTheInitialPolicy) {
     ThreadPool pool;
     for (const TrainRecipe recipe : {TrainRecipe::bf16, TrainRecipe::fp8_block}) {
         auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
@@ -102,7 +102,7 @@ TEST(CudaPolicyLoop, TheReferenceIsThePolicyOfTheBegin) {
     }
 }
 
-TEST(CudaPolicyLoop, TheKlTermPullsToTheBegin) {
+TEST(CudaPolicyLoop, TheKlTermPullsToTheInitialPolicy) {
     RlConfig config = gpu_config();
     config.steps = 12;
     config.loss.kl_penalty = 0;
@@ -254,7 +254,7 @@ TEST(CudaPolicyLoop, NoBitDiffersWithWeightsOfFourBits) {
 }
 
 // Negative control: scales that change between the rollouts and the training of a step.
-TEST(CudaPolicyLoop, OneOtherScaleShows) {
+TEST(CudaPolicyLoop, OneChangedScaleIsDetected) {
     ThreadPool pool;
     const TrainBatch batch = random_batch(2, 96, 1000, 5);
     auto parameters = random_start(rl_llama(), DType::bf16, 7, pool);
@@ -339,7 +339,7 @@ double cosine(std::span<const float> a, std::span<const float> b) {
 
 // Compares with the CPU trainer: equal rows give equal scales, the same values are clipped, and gradients pass
 // unchanged through rounding but not through clipped values.
-TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAreTheCpus) {
+TEST(CudaPolicyLoop, GradientsThroughAnFp8CacheAgreeWithTheCpu) {
     Json latent = rl_llama();
     for (const char* key : {"architectures", "head_dim"}) latent.erase(key);
     latent.update({{"model_type", "deepseek_v3"},

@@ -44,7 +44,7 @@ TEST_P(CudaServing, AnswersUnderLoadAreThoseOfEachRequestAlone) {
 }
 
 // Continues greedy texts of several lengths, once with choose() and once with launches that use each other's tokens.
-TEST_P(CudaServing, ALaunchThatCarriesTokensOnIsTheStepThatKnowsThem) {
+TEST_P(CudaServing, ALaunchWithTokensOfThePreviousLaunchEqualsAStepWithKnownTokens) {
     const auto loaded = load();
     ASSERT_TRUE(loaded.ok()) << loaded.error().message();
     const DeviceModel& model = **loaded;
@@ -123,7 +123,7 @@ private:
 
 // Constrained answers, answers with bad words or penalties, and free ones in one batch: masks and penalties are copied
 // to the device while it computes, no row of logits comes to the host, and steps overlap as if all answers were free.
-TEST_P(CudaServing, WhatAnswersAreHeldToIsAppliedOnTheDeviceAsOnTheHost) {
+TEST_P(CudaServing, ConstraintsApplyOnTheDeviceAsOnTheHost) {
     const auto model = load();
     ASSERT_TRUE(model.ok()) << model.error().message();
     const HandsOverLogits host(**model);
@@ -180,7 +180,7 @@ TEST_P(CudaPrediction, AnswersUnderLoadAreThoseOfEachRequestAlone) {
     expect_same_under_load(model->get(), model->get(), 250, false);
 }
 
-TEST_P(CudaPrediction, RightGuessesAreCountedByPosition) {
+TEST_P(CudaPrediction, AcceptedDraftTokensAreCountedByPosition) {
     const auto model = load(agreeing_model(config(), 0.0f));
     ASSERT_TRUE(model.ok()) << model.error().message();
     for (const int64_t drafts : {1, 3, 7}) {
@@ -207,7 +207,7 @@ TEST_P(CudaPrediction, RightGuessesAreCountedByPosition) {
 }
 
 // The layers' drafts equal the CPU's, except for near ties: over a text in pieces, the next tokens of each row.
-TEST_P(CudaPrediction, GuessesAreThoseOfTheCpu) {
+TEST_P(CudaPrediction, DraftTokensEqualThoseOfTheCpu) {
     const auto checkpoint = made_up_model(config());
     const auto device = load(checkpoint);
     ASSERT_TRUE(device.ok()) << device.error().message();

@@ -150,7 +150,7 @@ std::vector<float> odd_numbers(int64_t rows, int64_t cols, int worst) {
     return x;
 }
 
-TEST_P(CudaCast, EqualsTheHosts) {
+TEST_P(CudaCast, EqualsThatOfTheHost) {
     const Casting& c = GetParam();
     int64_t compared = 0, not_zero = 0;
     for (const auto& [rows, cols] :
@@ -215,7 +215,7 @@ TEST_P(CudaCast, EqualsTheHosts) {
 }
 
 // Formats whose codes have no NaN and no infinity must accept any source.
-TEST_P(CudaCast, TakesAnyNumber) {
+TEST_P(CudaCast, AcceptsAnyNumber) {
     const Casting& c = GetParam();
     if (c.rule.format != CastFormat::nvfp4) GTEST_SKIP() << "of NVFP4";
     for (int worst = 0; worst < 4; ++worst) {
@@ -237,7 +237,7 @@ TEST_P(CudaCast, TakesAnyNumber) {
 }
 
 // A given largest magnitude is used unchanged: with that of a larger source, the values are those in the larger source.
-TEST_P(CudaCast, TakesAKnownMagnitude) {
+TEST_P(CudaCast, AcceptsAKnownMagnitude) {
     const Casting& c = GetParam();
     const bool of_tensor = c.rule.format == CastFormat::fp8 || c.rule.format == CastFormat::fp8_e5m2 ||
                            (c.rule.format == CastFormat::nvfp4 && !c.rule.row_scaled);
@@ -308,7 +308,7 @@ TEST_P(CudaCast, ReadsValuesOfAnOperand) {
 class CudaCastBoth : public CudaCast {};
 
 // Rows and columns cast together equal two separate casts, whatever blocks the sizes cut.
-TEST_P(CudaCastBoth, EqualTheHosts) {
+TEST_P(CudaCastBoth, EqualThoseOfTheHost) {
     const Casting& c = GetParam();
     CastRule rows_rule = c.rule, columns_rule = c.rule;
     rows_rule.rotate = false;
@@ -371,7 +371,7 @@ class CudaCodes : public CudaCast {};
 
 // Codes of rows, of columns, and of both in one call equal the host's values, padded with zeros to groups of 128; rows
 // also in tiles.
-TEST_P(CudaCodes, EqualTheHosts) {
+TEST_P(CudaCodes, EqualThoseOfTheHost) {
     const CastRule& rule = GetParam().rule;
     const bool tensor = rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2;
     const auto value = [&](uint8_t code) {
@@ -485,7 +485,7 @@ INSTANTIATE_TEST_SUITE_P(
 class CudaDirections : public CudaCast {};
 
 // Splits x along its directions, for a rank that is a multiple of eight and one that is not.
-TEST_P(CudaDirections, SplitAsTheHost) {
+TEST_P(CudaDirections, SplitLikeTheHost) {
     const auto rank = static_cast<int64_t>(GetParam().rule.format == CastFormat::nvfp4 ? 16 : 5);
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{33, 200}, {1, 64}, {100, 768}}) {
         const InputDirections host(cols, rank, {.id = 7, .draw = 1});

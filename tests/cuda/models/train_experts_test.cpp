@@ -103,10 +103,10 @@ protected:
     ThreadPool pool_;
 };
 
-// Like CudaRecipe.GradientsAreTheCpus: the tolerance is the difference between two CPU trainers whose embeddings differ
-// by half a unit in the last place, plus a margin. Two steps come first, because with the initial delayed scales of 1
-// gradients are below the smallest E5M2 numbers.
-TEST_P(CudaExperts, GradientsAreTheCpus) {
+// Like CudaRecipe.GradientsAgreeWithTheCpu: the tolerance is the difference between two CPU trainers whose embeddings
+// differ by half a unit in the last place, plus a margin. Two steps come first, because with the initial delayed scales
+// of 1 gradients are below the smallest E5M2 numbers.
+TEST_P(CudaExperts, GradientsAgreeWithTheCpu) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
     const auto gpu = on_gpu(1);
     const auto cpu = on_cpu(), moved = on_cpu();
@@ -140,7 +140,7 @@ TEST_P(CudaExperts, GradientsAreTheCpus) {
     RecordProperty("worst_of_the_moved_cpu", std::to_string(worst_of_own));
 }
 
-TEST_P(CudaExperts, LossesFollowTheCpus) {
+TEST_P(CudaExperts, LossesAgreeWithTheCpu) {
     const auto gpu = on_gpu(1);
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
@@ -155,13 +155,13 @@ TEST_P(CudaExperts, LossesFollowTheCpus) {
     }
 }
 
-TEST_P(CudaExperts, LogProbabilitiesAreTheEngines) {
+TEST_P(CudaExperts, LogProbabilitiesEqualThoseOfTheEngine) {
     const auto gpu = on_gpu(0);
     ASSERT_TRUE(gpu);
     expect_the_engines_log_probs(*gpu, GetParam().promised);
 }
 
-TEST_P(CudaExperts, GoesOnFromACheckpointToTheSameBits) {
+TEST_P(CudaExperts, ResumingFromACheckpointGivesTheSameBits) {
     const auto whole = on_gpu(2), resumed = on_gpu(2);
     ASSERT_TRUE(whole && resumed);
     expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("experts-{}", GetParam().name));
@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaExperts,
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The experts of an export multiply as one product, each under its own scales.
-TEST(CudaExpertsExport, IsServedAsItWasTrained) {
+TEST(CudaExpertsExport, TheEngineServesTheBitsOfTheTrainingForward) {
     ThreadPool pool;
     for (const char* recipe : {"fp8_block", "nvfp4_w4a4"}) {
         SCOPED_TRACE(recipe);

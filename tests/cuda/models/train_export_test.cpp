@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CudaExport,
                                          Exported{"nvfp4", Format::nvfp4, false}),
                          [](const auto& info) { return std::string(info.param.recipe); });
 
-TEST(CudaExportRefusals, NameWhatNoCheckpointHolds) {
+TEST(CudaExportRefusals, NameWhatNoCheckpointCanStore) {
     ThreadPool pool;
     const auto refusal = [&](const char* recipe) {
         const auto trainer = export_trainer({.precision = named(recipe)}, pool);

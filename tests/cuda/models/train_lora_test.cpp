@@ -74,7 +74,7 @@ protected:
 // Without rounded inputs the tolerances are those of BF16 training (train_test.cpp). With rounded inputs a number that
 // crosses the boundary between two codes changes by up to a sixteenth, as in train_recipe_test.cpp. The tolerance is
 // then the difference between two CPU trainers whose embeddings differ by half a unit in the last place, plus a margin.
-TEST_P(CudaLora, GradientsAreTheCpus) {
+TEST_P(CudaLora, GradientsAgreeWithTheCpu) {
     const auto moved_base = stored_base(GetParam(), folder_.path / "moved", true, pool_);
     ASSERT_TRUE(moved_base);
     const auto gpu = on_gpu();
@@ -111,7 +111,7 @@ TEST_P(CudaLora, GradientsAreTheCpus) {
     RecordProperty("worst_of_the_moved_cpu", std::to_string(worst_of_own));
 }
 
-TEST_P(CudaLora, LossesFollowTheCpusAndFall) {
+TEST_P(CudaLora, LossesAgreeWithTheCpuAndFall) {
     const auto gpu = on_gpu();
     const auto cpu = adapters_on_cpu(base_, lora_of(), pool_);
     ASSERT_TRUE(gpu && cpu);
@@ -129,7 +129,7 @@ TEST_P(CudaLora, LossesFollowTheCpusAndFall) {
     EXPECT_LT(last, first - 0.2);
 }
 
-TEST_P(CudaLora, LogProbabilitiesAreTheEngines) {
+TEST_P(CudaLora, LogProbabilitiesEqualThoseOfTheEngine) {
     const auto gpu = on_gpu();
     ASSERT_TRUE(gpu);
     const auto plain = DeviceModel::load(base_, {}, recipe_device(), pool_);
@@ -147,7 +147,7 @@ TEST_P(CudaLora, LogProbabilitiesAreTheEngines) {
     EXPECT_GT(behind->mismatches(), 100);
 }
 
-TEST_P(CudaLora, WhatIsComputedAgainDoesNotShow) {
+TEST_P(CudaLora, RecomputationChangesNoBit) {
     std::vector<std::byte> first;
     for (const Recompute level : {Recompute::none, Recompute::none, Recompute::block}) {
         const auto gpu = on_gpu({.micro_batch = 2, .recompute = level});
@@ -163,7 +163,7 @@ TEST_P(CudaLora, WhatIsComputedAgainDoesNotShow) {
     }
 }
 
-TEST_P(CudaLora, GoesOnFromACheckpointToTheSameBits) {
+TEST_P(CudaLora, ResumingFromACheckpointGivesTheSameBits) {
     const auto whole = on_gpu({.micro_batch = 2}), resumed = on_gpu({.micro_batch = 2});
     ASSERT_TRUE(whole && resumed);
     expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("lora-{}", GetParam().name));
@@ -201,7 +201,7 @@ TEST_P(CudaLora, TheMergedModelHasLearnedTheSame) {
     ASSERT_TRUE(write_peft_adapter(folder_.path / "adapter", gpu->parameters(), lora_of().lora, "some/base").ok());
 }
 
-TEST_P(CudaLora, OnlyAdaptersTakeStates) {
+TEST_P(CudaLora, OnlyAdaptersHaveStates) {
     const auto gpu = on_gpu();
     ASSERT_TRUE(gpu);
     const int64_t elements = gpu->parameters().elements();
@@ -302,7 +302,7 @@ TEST(CudaLoraTeacher, DistillsTheModelThatWasRounded) {
 }
 
 // Compares the kernel with the formula, for rows with a stride.
-TEST(CudaLoraTerm, IsRoundedAsOnACpu) {
+TEST(CudaLoraTerm, RoundsLikeTheCpu) {
     const auto device = open_device(recipe_device());
     ASSERT_TRUE(device.ok()) << device.error().message();
     const auto stream = Stream::create(device->index);
@@ -383,7 +383,7 @@ TEST(CudaLoraTerm, BlocksLieOnTheDiagonal) {
     }
 }
 
-TEST(CudaLoraRefusals, NameWhatIsNotBuilt) {
+TEST(CudaLoraRefusals, NameUnsupportedOptions) {
     ThreadPool pool;
     const auto refused = [&](const Json& config, TrainerOptions options) {
         const auto parameters = random_start(config, DType::bf16, 7, pool);

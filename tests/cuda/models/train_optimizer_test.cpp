@@ -51,7 +51,7 @@ protected:
 // Three updates come first, so that states are not zero and the step count matters. The host's optimizer then uses the
 // GPU's masters, states and gradient. AdamW gives equal bits, including stochastically rounded BF16 states. Muon gives
 // equal momentum, and a direction that differs by the order of FP32 sums.
-TEST_P(CudaOptimizer, AnUpdateIsTheCpus) {
+TEST_P(CudaOptimizer, AnUpdateEqualsThatOfTheCpu) {
     const auto gpu = on_gpu();
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
@@ -119,7 +119,7 @@ TEST_P(CudaOptimizer, AnUpdateIsTheCpus) {
     RecordProperty("worst_of_a_direction", std::to_string(worst));
 }
 
-TEST_P(CudaOptimizer, LossesFollowTheCpus) {
+TEST_P(CudaOptimizer, LossesAgreeWithTheCpu) {
     const auto gpu = on_gpu();
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
@@ -135,7 +135,7 @@ TEST_P(CudaOptimizer, LossesFollowTheCpus) {
     EXPECT_LT(last, first - 0.1);
 }
 
-TEST_P(CudaOptimizer, GoesOnFromACheckpointToTheSameBits) {
+TEST_P(CudaOptimizer, ResumingFromACheckpointGivesTheSameBits) {
     const auto file =
         std::filesystem::path(testing::TempDir()) / fmt::format("nibble-optimizer-{}.safetensors", GetParam().name);
     const auto step = [&](TrainEngine& engine, uint32_t number) {

@@ -233,7 +233,7 @@ void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
 }
 
 // Steps 3 and 9 of 10: the second one is in the late phase, if there is one.
-TEST_P(CudaProducts, OfEqualInputsAreTheCpus) { compare_all({3, 9}); }
+TEST_P(CudaProducts, OfEqualInputsEqualThoseOfTheCpu) { compare_all({3, 9}); }
 
 // Sizes that use the large tiles of every kernel.
 class CudaWideProducts : public CudaProducts {
@@ -245,7 +245,7 @@ protected:
     }
     CudaWideProducts() : CudaProducts(wide(), 2056) {}
 };
-TEST_P(CudaWideProducts, OfEqualInputsAreTheCpus) { compare_all({3}); }
+TEST_P(CudaWideProducts, OfEqualInputsEqualThoseOfTheCpu) { compare_all({3}); }
 
 INSTANTIATE_TEST_SUITE_P(Fp8, CudaWideProducts,
                          testing::Values(Trained{"fp8", recipe_of(TrainRecipe::fp8)},

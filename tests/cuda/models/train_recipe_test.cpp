@@ -49,7 +49,7 @@ protected:
 // codes changes by a tenth. The tolerance is the difference between two CPU trainers whose embeddings differ by half a
 // unit in the last place, plus a margin (at e6105a3 the GPU differed three quarters as much: 0.27 for nvfp4, 0.07 for
 // mxfp8).
-TEST_P(CudaRecipe, GradientsAreTheCpus) {
+TEST_P(CudaRecipe, GradientsAgreeWithTheCpu) {
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 3);
     const auto gpu = trainer(4, 1);
     const auto cpu = on_cpu(), moved = on_cpu();
@@ -79,7 +79,7 @@ TEST_P(CudaRecipe, GradientsAreTheCpus) {
     RecordProperty("worst_of_bound", std::to_string(worst_of_own));
 }
 
-TEST_P(CudaRecipe, LossesFollowTheCpus) {
+TEST_P(CudaRecipe, LossesAgreeWithTheCpu) {
     const auto gpu = trainer(4, 1);
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
@@ -97,7 +97,7 @@ TEST_P(CudaRecipe, LossesFollowTheCpus) {
 
 // One row, so that the tensors of scales equal the CPU's. Measuring changes no bit, and the measured quality of the
 // sampled rows equals the CPU's.
-TEST_P(CudaRecipe, OperandsAreSeenAsTheCpuSeesThem) {
+TEST_P(CudaRecipe, ObservedOperandsEqualThoseOfTheCpu) {
     const auto gpu = trainer(1, 1), unwatched = trainer(1, 1);
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && unwatched && cpu);
@@ -135,19 +135,19 @@ TEST_P(CudaRecipe, OperandsAreSeenAsTheCpuSeesThem) {
     }
 }
 
-TEST_P(CudaRecipe, LogProbabilitiesAreTheEngines) {
+TEST_P(CudaRecipe, LogProbabilitiesEqualThoseOfTheEngine) {
     const auto gpu = trainer(4, 0);
     ASSERT_TRUE(gpu);
     expect_the_engines_log_probs(*gpu, GetParam().promised);
 }
 
-TEST_P(CudaRecipe, GoesOnFromACheckpointToTheSameBits) {
+TEST_P(CudaRecipe, ResumingFromACheckpointGivesTheSameBits) {
     const auto whole = trainer(4, 2), resumed = trainer(4, 2);
     ASSERT_TRUE(whole && resumed);
     expect_a_checkpoint_goes_on(*whole, *resumed, fmt::format("recipe-{}", GetParam().name));
 }
 
-TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {
+TEST_P(CudaRecipe, TheTableListsTheProducts) {
     const auto gpu = trainer(2, 1);
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
@@ -174,7 +174,7 @@ TEST_P(CudaRecipe, TheTableSaysWhatIsMultiplied) {
 INSTANTIATE_TEST_SUITE_P(All, CudaRecipe, testing::ValuesIn(trained_recipes()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CudaRecipeRefusals, NameWhatIsNotBuilt) {
+TEST(CudaRecipeRefusals, NameUnsupportedOptions) {
     ThreadPool pool;
     const auto refused = [&](const TrainPrecision& precision) {
         const auto made = on_gpu(precision, 2, 1, pool);

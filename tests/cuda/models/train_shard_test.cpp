@@ -189,10 +189,10 @@ TEST(CudaSharded, StatesInBf16DrawByPlaceAlone) {
     EXPECT_TRUE(two[0].state == want[0].state);
 }
 
-TEST(CudaSharded, BesideATeacher) { expect_same({.batches = some_rows(4), .taught = true}, "a teacher", {1, 2}); }
+TEST(CudaSharded, TrainsWithATeacher) { expect_same({.batches = some_rows(4), .taught = true}, "a teacher", {1, 2}); }
 
 // After a skipped step the copies that every step redraws are redrawn too, although their weights are still in place.
-TEST(CudaSharded, BehindAStepThatWasLeftOut) {
+TEST(CudaSharded, AgreesAfterASkippedStep) {
     const ShardedRun run{.precision = named("nibble_nvfp4"),
                          .config = sharded_model(1),
                          .batches = some_rows(4),
@@ -203,7 +203,7 @@ TEST(CudaSharded, BehindAStepThatWasLeftOut) {
     expect_same(run, "outliers", {1}, want);
 }
 
-TEST(CudaSharded, OtherSharesAgree) {
+TEST(CudaSharded, OtherShardingsAgree) {
     const ShardedRun run{.batches = some_rows(8)};
     const std::vector<Seen> want = train_ranks(run, Sharding::states, 1), two = train_ranks(run, Sharding::states, 2);
     ASSERT_EQ(two[1].error, "");
@@ -272,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaShardedRecipe, testing::ValuesIn(trained_recip
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Checkpoints do not depend on the sharding.
-TEST(CudaSharded, GoesOnFromAnyOtherShare) {
+TEST(CudaSharded, ResumesFromAnyOtherSharding) {
     TempDir dir;
     const ShardedRun first{.precision = named("fp8_delayed"), .batches = some_rows(4), .steps = 2};
     ShardedRun rest = first;
@@ -302,7 +302,7 @@ TEST(CudaSharded, GoesOnFromAnyOtherShare) {
         }
 }
 
-TEST(CudaSharded, AdaptersToo) {
+TEST(CudaSharded, TrainsAdapters) {
     ThreadPool pool;
     const std::vector<LoraBase> bases{{"llama", "nvfp4_w4a16"}, {"mixtral", "nvfp4_w4a16", "mixtral"}};
     for (const LoraBase& b : bases) {

@@ -54,7 +54,7 @@ double norm_of_difference(std::span<const float> a, std::span<const float> b) {
     return std::sqrt(d / size);
 }
 
-TEST(CudaDistillation, LossAndGradientAreTheCpus) {
+TEST(CudaDistillation, LossAndGradientAgreeWithTheCpu) {
     ThreadPool pool;
     const auto teacher = small_and_sure(pool);
     auto on_host = Model::load(teacher, {}, pool);

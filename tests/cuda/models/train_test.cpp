@@ -166,7 +166,7 @@ protected:
     ThreadPool pool_;
 };
 
-TEST_P(CudaTraining, GradientsAreTheCpus) {
+TEST_P(CudaTraining, GradientsAgreeWithTheCpu) {
     const TrainedShape& s = GetParam();
     const TrainBatch batch = random_batch(6, s.seq, s.vocab, 3);
     const auto trainer = device_trainer(s, {}, pool_);
@@ -229,7 +229,7 @@ TEST_P(CudaTraining, GradientsAreTheCpus) {
     RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
-TEST_P(CudaTraining, LossesFollowTheCpus) {
+TEST_P(CudaTraining, LossesAgreeWithTheCpu) {
     const TrainedShape& s = GetParam();
     const auto trainer = device_trainer(s, {.rows = 4}, pool_);
     ASSERT_TRUE(trainer);
@@ -250,7 +250,7 @@ TEST_P(CudaTraining, LossesFollowTheCpus) {
     EXPECT_NEAR(*a, *b, 0.01 * *b);
 }
 
-TEST_P(CudaTraining, LogProbabilitiesAreTheEngines) {
+TEST_P(CudaTraining, LogProbabilitiesEqualThoseOfTheEngine) {
     const TrainedShape& s = GetParam();
     const auto trainer = device_trainer(s, {.rows = 4}, pool_);
     ASSERT_TRUE(trainer);
@@ -267,7 +267,7 @@ TEST_P(CudaTraining, LogProbabilitiesAreTheEngines) {
     }
 }
 
-TEST_P(CudaTraining, WhatIsComputedAgainDoesNotShow) {
+TEST_P(CudaTraining, RecomputationChangesNoBit) {
     const TrainedShape& s = GetParam();
     std::vector<std::byte> first;
     for (const Recompute level : {Recompute::none, Recompute::none, Recompute::block}) {
@@ -284,7 +284,7 @@ TEST_P(CudaTraining, WhatIsComputedAgainDoesNotShow) {
     }
 }
 
-TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
+TEST_P(CudaTraining, ResumingFromACheckpointGivesTheSameBits) {
     const TrainedShape& s = GetParam();
     const auto file = std::filesystem::path(testing::TempDir()) / fmt::format("nibble-cuda-{}.safetensors", s.name);
     const auto step = [&](TrainEngine& trainer, uint32_t number) {
@@ -309,7 +309,7 @@ TEST_P(CudaTraining, GoesOnFromACheckpointToTheSameBits) {
     EXPECT_TRUE(state_bytes(*whole) == state_bytes(*resumed));
 }
 
-TEST_P(CudaTraining, MuonTakesTheMatricesThatItTakesOnACpu) {
+TEST_P(CudaTraining, MuonUpdatesTheSameMatricesAsOnACpu) {
     const TrainerOptions muon{.optimizer = {.kind = OptimizerKind::muon}};
     const auto gpu =
         DeviceTrainer::create(start_of(GetParam(), pool_),
@@ -438,7 +438,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // Tests linears of every mixer under recipes. Micro-batches are single rows, so that a tensor's scale equals the CPU's.
-TEST(CudaTrainingRecipes, OtherFamiliesFollowTheCpus) {
+TEST(CudaTrainingRecipes, OtherFamiliesAgreeWithTheCpu) {
     ThreadPool pool;
     for (const TrainedShape& s :
          {TrainedShape{.name = "biases", .more = {{"attention_bias", true}, {"mlp_bias", true}}},
@@ -486,7 +486,7 @@ TEST(CudaTrainingMemory, RefusesWhatDoesNotFit) {
         EXPECT_THAT(made.error().message(), HasSubstr(part));
 }
 
-TEST(CudaTrainingMemory, RefusesWhatIsNotBuilt) {
+TEST(CudaTrainingMemory, RefusesUnsupportedOptions) {
     ThreadPool pool;
     const auto refused = [&](const Json& config, const TrainPrecision& precision) {
         const auto parameters = random_start(config, DType::bf16, 7, pool);
