@@ -1,4 +1,4 @@
-// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) beside FP32 ones at the shapes of
+// bench_bytes [ROWS]: products in 8-bit integers (kernels/byte_product.h) and in FP32 at the shapes of
 // SmolLM2-135M, in processor time of one thread. Checked first: every entry against `ref` bit for bit.
 #include "kernels/byte_product.h"
 
