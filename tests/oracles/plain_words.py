@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that comments and pages use plain technical English (CONTRIBUTING.md, Language).
+"""Checks that comments, messages and pages use plain technical English (CONTRIBUTING.md, Language).
 
 Usage: plain_words.py [FOLDER ...]   default: the folders that are converted (FOLDERS) and the pages (README.md, docs). Prints
-file:line: rule: text.
+file:line: rule: text. Strings are checked in the folders of MESSAGES only.
 """
 import re
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
 FOLDERS = [
     "include/nibble",
-    "nibble/architecture", "nibble/base", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
+    "bench", "nibble/architecture", "nibble/base", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
     "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/io", "nibble/jobs",
     "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/parallel", "nibble/quant", "nibble/rl",
     "nibble/run", "nibble/serve", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
@@ -21,6 +21,12 @@ FOLDERS = [
     "tests/formats", "tests/fuzz", "tests/grammar", "tests/http", "tests/install", "tests/io", "tests/jobs",
     "tests/kernels", "tests/model", "tests/page", "tests/parallel", "tests/quant", "tests/rl", "tests/serve",
     "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train",
+]  # fmt: skip
+
+# Folders whose messages follow the rules too: every string literal of two words or more is checked.
+MESSAGES = [
+    "nibble/bench", "nibble/data", "nibble/measure", "nibble/rl", "nibble/run", "nibble/train",
+    "tests/cuda", "tests/fuzz", "tests/install", "tests/train",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
@@ -86,7 +92,22 @@ def comments(text: str) -> list[tuple[int, str]]:
     return [(line, body) for line, body, _, _ in found]
 
 
-def problems(text: str) -> list[tuple[int, str, str]]:
+def strings(text: str) -> list[tuple[int, str]]:
+    """Returns (line, content) per string literal; adjacent literals are one. Raw strings are left out."""
+    found: list[tuple[int, str, int]] = []
+    for match in TOKEN.finditer(text):
+        literal = match.group(0)
+        if not literal.startswith('"'):
+            continue
+        if found and not text[found[-1][2] : match.start()].strip():
+            first, before, _ = found[-1]
+            found[-1] = (first, before + literal[1:-1], match.end())
+        else:
+            found.append((text.count("\n", 0, match.start()) + 1, literal[1:-1], match.end()))
+    return [(line, content) for line, content, _ in found if " " in content.strip()]
+
+
+def problems(text: str, messages: bool = False) -> list[tuple[int, str, str]]:
     out = []
     for line, comment in comments(text):
         for name, pattern in OPENINGS:
@@ -95,6 +116,10 @@ def problems(text: str) -> list[tuple[int, str, str]]:
         for name, pattern in WORDS:
             if re.search(pattern, comment, re.I):
                 out.append((line, name, comment))
+    for line, content in strings(text) if messages else []:
+        for name, pattern in WORDS:
+            if re.search(pattern, content, re.I):
+                out.append((line, name, content))
     return out
 
 
@@ -130,6 +155,10 @@ def self_test() -> None:
     for text in good:
         assert not problems(text), f"found: {text!r} {problems(text)}"
     assert page_problems("The client is told 503.") and not page_problems("`told` is a name\n```\nbehind\n```\nA server behind a proxy.")
+    for text in ('fail("the run goes " "on");\n', 'log("bytes beside {}");\n'):
+        assert not problems(text) and problems(text, True), f"not found: {text!r}"
+    for text in ('end("behind");\n', 'fail("{} rows have no label");\n', 'parse(R"(a: beside b)");\n'):
+        assert not problems(text, True), f"found: {text!r}"
 
 
 def main() -> int:
@@ -143,7 +172,7 @@ def main() -> int:
             if path.suffix not in SUFFIXES:
                 continue
             name = str(path.relative_to(ROOT))
-            for line, rule, comment in problems(path.read_text()):
+            for line, rule, comment in problems(path.read_text(), name.startswith(tuple(f + "/" for f in MESSAGES))):
                 if any(name.endswith(end) and part in comment for end, part in EXCEPTIONS):
                     continue
                 count += 1
@@ -153,7 +182,7 @@ def main() -> int:
             count += 1
             print(f"{path.relative_to(ROOT)}:{line}: {rule}: {prose[:160]}")
     if count:
-        print(f"{count} comments and lines break the rules of CONTRIBUTING.md (Language)", file=sys.stderr)
+        print(f"{count} comments, messages or lines break the rules of CONTRIBUTING.md (Language)", file=sys.stderr)
     return 1 if count else 0
 
 
