@@ -263,7 +263,7 @@ def test_health_beside_large_answers(server, *_):
     over.set()
     for one in clients:
         one.join(SECONDS)
-    print(f"/health beside large answers: {worst * 1000:.0f} ms at most")
+    print(f"/health during large answers: {worst * 1000:.0f} ms at most")
     assert worst < 2, worst  # 100 ms on an idle machine
 
 
@@ -477,7 +477,7 @@ def main():
     quiet(server)
     assert server.peak() - before <= BOUND, f"memory grew by {(server.peak() - before) >> 20} MiB"
     server.stop()
-    print(f"{sum(asked)} answers beside it were those of a quiet server")
+    print(f"{sum(asked)} concurrent answers equal those of a quiet server")
     full_queue(a.program)
     killed(a.program, want)
 

@@ -401,7 +401,7 @@ def main():
             bad.append(one.name)
     if bad:
         sys.exit(f"{len(bad)} of {ran} cases failed: {'; '.join(bad)}")
-    print(f"{ran} hostile inputs: all ended as they should, within {CPU_SECONDS} s of processor time and {MEMORY >> 30} GiB")
+    print(f"{ran} hostile inputs: all ended as expected, within {CPU_SECONDS} s of processor time and {MEMORY >> 30} GiB")
 
 
 if __name__ == "__main__":

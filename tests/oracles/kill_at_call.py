@@ -91,7 +91,7 @@ class Runner:
         done = self.run(job, folder, ["--resume"] if job.may_resume else [])
         if done.returncode == 0 or "exists already" in done.stderr:
             return  # killed after the last step; the comparison below checks completeness
-        sys.exit(f"{what}: started again it ended with {done.returncode}: {done.stderr.strip()}")
+        sys.exit(f"{what}: the second start ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def sample(count, wanted, rng):
@@ -132,7 +132,7 @@ def make_inputs(folder, runner):
                   ["quantize", "source", "-o", "quantized.gguf", "--format", "gguf", "--recipe", "w4a16_nvfp4", "--quiet"]):
         done = runner.run(Job("inputs", words), folder)
         if done.returncode != 0:
-            sys.exit(f"the inputs cannot be made: {done.stderr}")
+            sys.exit(f"cannot create the inputs: {done.stderr}")
 
 
 def jobs():
@@ -160,7 +160,7 @@ def check(runner, job, root, wanted, rng):
     counter = os.path.join(root, "count")
     done = runner.run(job, whole, COUNT_CALLS=counter)
     if done.returncode != 0:
-        sys.exit(f"{job.name}: undisturbed it ends with {done.returncode}: {done.stderr}")
+        sys.exit(f"{job.name}: ends without a disturbance with {done.returncode}: {done.stderr}")
     with open(counter) as f:
         count = int(f.read())
     tried = kills = 0
@@ -183,7 +183,7 @@ def check(runner, job, root, wanted, rng):
             have, want = files_below(folder, ignored, same_log), files_below(whole, ignored, same_log)
             if have != want:
                 names = sorted(k for k in have.keys() | want.keys() if have.get(k) != want.get(k))
-                sys.exit(f"{what}: differs from an undisturbed run: {names}; the first run said: {first.stderr.strip()}")
+                sys.exit(f"{what}: differs from an undisturbed run in {names}; the first run said: {first.stderr.strip()}")
             shutil.rmtree(folder)
             tried += 1
     shutil.rmtree(whole)
@@ -225,8 +225,8 @@ def check_shrinking(runner, root, wanted, rng):
                     sys.exit(what)
             shutil.rmtree(folder)
         if refused == 0:
-            sys.exit(f"{name}: no source that was cut off was noticed")
-        print(f"{name}: its source was cut off while it was read: {refused} times named, nothing published", flush=True)
+            sys.exit(f"{name}: no truncated source was noticed")
+        print(f"{name}: source truncated while it was read: {refused} errors named it, nothing was published", flush=True)
 
 
 def main():

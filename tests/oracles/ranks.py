@@ -54,7 +54,7 @@ def main():
     for process in ranks:
         ended(process, 0)
     runs.same("mpi", "of1")
-    print("started as by mpirun, over TCP: the same")
+    print("ranks with the environment of mpirun, over TCP: the same results")
 
     for number, resumed in ((2, "1"), (1, "3"), (2, "3")):
         out = f"killed{number}{resumed}"
@@ -72,7 +72,7 @@ def main():
         # trailing "/", as shells complete it
         runs.run(["config.yaml", "-o", out + "/", "--ranks", resumed, "--resume"])
         runs.same(out, "of1")
-    print("kill -9 of a rank: one line, and another number of ranks goes on to the same bits")
+    print("kill -9 of a rank: one line, and a run resumed with another number of ranks gives the same bits")
 
     process = runs.start(["config.yaml", "-o", "stopped", "--ranks", "2"], start_new_session=True)
     wait_for_checkpoint("stopped", process)
@@ -108,7 +108,7 @@ def main():
                  {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "NIBBLE_ADDRESS": f"127.0.0.1:{free_port()}"})
     assert "--ranks 3, but the launcher started 2" in said, said
     assert not os.path.exists("no")
-    print("another config, a port in use, another number of ranks: told")
+    print("another config, a port in use, another number of ranks: refused with an error")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ for n, line in enumerate(sys.stdin):
     if more:
         reply["observation"] = "again"
     print(json.dumps(reply), flush=True)
-    end("behind", n)
+    end("after", n)
 """
 POLICY = f"""policy:
   model_name: {CHAT}
@@ -108,23 +108,23 @@ def any_number_is_one():
 
 def kills():
     # A rank is killed while it judges, or after its last judgement of a step: during the update or the next rollouts.
-    for name, ranks, resumed, kill in (("turns", 2, 1, "1 before 0"), ("turns", 3, 2, "2 before 4"), ("turns", 3, 1, "0 behind 5"),
-                                       ("turns", 2, 3, "0 before 9"), ("async", 3, 2, "1 behind 3"), ("async", 2, 3, "0 before 7"),
-                                       ("async", 2, 1, "1 behind 6")):
+    for name, ranks, resumed, kill in (("turns", 2, 1, "1 before 0"), ("turns", 3, 2, "2 before 4"), ("turns", 3, 1, "0 after 5"),
+                                       ("turns", 2, 3, "0 before 9"), ("async", 3, 2, "1 after 3"), ("async", 2, 3, "0 before 7"),
+                                       ("async", 2, 1, "1 after 6")):
         out = f"killed {name} {kill}"
         with open("kill", "w") as file:
             file.write(kill)
         process = runs.start([f"{name}.yaml", "-o", out, "--ranks", str(ranks), "--quiet"])
         begin = time.time()
         said = ended(process, -signal.SIGKILL if kill.startswith("0") else 1)
-        assert not os.path.exists("kill"), f"{out}: nobody came to it"
+        assert not os.path.exists("kill"), f"{out}: no process reached it"
         assert time.time() - begin < 40, "the others wait"
         lines = said.splitlines()
         assert len(lines) == ranks - 1 and all("has ended" in line for line in lines), said
         assert not os.path.exists(f"{out}/model")
         runs.run([f"{name}.yaml", "-o", out, "--ranks", str(resumed), "--resume"])
         runs.same(out, f"{name}1")
-    print("kill -9 of a rank: one line of each of the others, and another number of ranks goes on to the same bits")
+    print("kill -9 of a rank: one line of each of the others, and a run resumed with another number of ranks gives the same bits")
 
 
 def main():
@@ -143,7 +143,7 @@ def main():
     for process in ranks:
         ended(process, 0)
     runs.same("mpi", "plain1")
-    print("started as by mpirun, over TCP: the same")
+    print("ranks with the environment of mpirun, over TCP: the same results")
 
     kills()
 
@@ -159,7 +159,7 @@ def main():
     runs.run(["long.yaml", "-o", "stopped", "--ranks", "2", "--resume", "--steps", str(done + 2)])
     runs.run(["long.yaml", "-o", "unstopped", "--steps", str(done + 2)])
     runs.same("stopped", "unstopped", checkpoints=False)
-    print("a signal to one rank: saved, and goes on")
+    print("a signal to one rank: all ranks save, and the run resumes")
 
     told = {"--ranks 4": "num_prompts_per_step 3: 4 ranks need", "--ranks 2 --device cuda:97": "", "--ranks 2 --gpus 2": "",
             "--ranks 0": ""}
@@ -179,7 +179,7 @@ def main():
     for process in ranks:
         assert "another job" in ended(process, 1, 20)
     assert not os.path.exists("no")
-    print("too few prompts, scales of whole tensors, another config: told before anything starts")
+    print("too few prompts, per-tensor scales, another config: refused before anything starts")
 
 
 if __name__ == "__main__":

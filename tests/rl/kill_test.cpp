@@ -31,7 +31,7 @@ for n, line in enumerate(sys.stdin):
     r = json.loads(line)
     reward = sum(map(ord, r["text"])) % 7 / 7
     print(json.dumps({"id": r["id"], "reward": reward}), flush=True)
-    end("behind", n)
+    end("after", n)
 )py";
 
 struct KilledRuns {
@@ -75,7 +75,7 @@ checkpointing: {{save_period: 1}}
             std::filesystem::remove_all(dir / "killed");
             write_file(dir / "kill", kill);
             ASSERT_NE(run("-o killed"), 0) << kill;
-            ASSERT_FALSE(std::filesystem::exists(dir / "kill")) << kill << ": nobody came to it";
+            ASSERT_FALSE(std::filesystem::exists(dir / "kill")) << kill << ": no process reached it";
             ASSERT_FALSE(std::filesystem::exists(dir / "killed/model")) << kill;
             ASSERT_EQ(run("-o killed --resume"), 0) << kill << ": " << read_file(dir / "out.txt");
             EXPECT_TRUE(outcome("killed") == want) << kill;
@@ -83,16 +83,16 @@ checkpointing: {{save_period: 1}}
     }
 };
 
-TEST(RlKill, WhileAnswersAreJudgedAndBehind) {
+TEST(RlKill, BeforeAndAfterAnswersAreJudged) {
     KilledRuns runs("}\nloss_fn: {reference_policy_kl_penalty: 0.01}");
-    runs.check("SIGKILL", {"before 0", "before 5", "behind 7", "before 8", "behind 11", "before 15"});
+    runs.check("SIGKILL", {"before 0", "before 5", "after 7", "before 8", "after 11", "before 15"});
 }
 
 TEST(RlKill, WithRolloutsThatOutliveAStep) {
     KilledRuns runs(
         ",\n  async_grpo: {enabled: true, prompts_in_flight: 4, tokens_per_round: 3}}\n"
         "loss_fn: {reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}");
-    runs.check("SIGKILL", {"before 1", "behind 4", "before 6", "behind 9", "before 10"});
+    runs.check("SIGKILL", {"before 1", "after 4", "before 6", "after 9", "before 10"});
 }
 
 // Two steps of four answers, then two validation answers: requests 8 and 9.
@@ -100,12 +100,12 @@ constexpr const char* validated = ", val_period: 2, max_val_samples: 2}\nloss_fn
 
 TEST(RlKill, CtrlCDuringAValidation) {
     KilledRuns runs(validated);
-    runs.check("SIGINT", {"before 8", "behind 8", "behind 9", "before 3"});
+    runs.check("SIGINT", {"before 8", "after 8", "after 9", "before 3"});
 }
 
 TEST(RlKill, DuringAValidation) {
     KilledRuns runs(validated);
-    runs.check("SIGKILL", {"before 8", "behind 9", "before 18"});
+    runs.check("SIGKILL", {"before 8", "after 9", "before 18"});
 }
 
 }  // namespace

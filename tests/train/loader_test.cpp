@@ -170,7 +170,7 @@ TEST(Loader, DocumentsCutAttentionAndLabels) {
     auto uncut = DataLoader::create(set, {.seq = 8, .shuffle = false, .cut_documents = false});
     const TrainBatch flat = taken(*uncut, 3);
     EXPECT_EQ(flat.documents, (std::vector<int64_t>{0, 8, 16}));
-    EXPECT_EQ(flat.labels[14], 15) << "goes on over the cut of a shard";
+    EXPECT_EQ(flat.labels[14], 15) << "continues across the boundary of a shard";
     EXPECT_EQ(flat.labels[4], -1) << "masked";
 }
 

@@ -312,7 +312,7 @@ TEST_F(RunStateTest, AFailedSaveIsReportedAndLosesNothing) {
     const Status failed = (*checkpoints)->wait();
     ASSERT_FALSE(failed.ok());
     EXPECT_NE(failed.error().message().find("step_00000002"), std::string::npos);
-    EXPECT_TRUE((*checkpoints)->wait().ok()) << "told once";
+    EXPECT_TRUE((*checkpoints)->wait().ok()) << "the error is returned once";
     EXPECT_TRUE(fs::exists(dir / "c" / "step_00000001.safetensors"));
     (*checkpoints)->save(*trainer, {.step = 3, .identity = "x"});
     EXPECT_TRUE((*checkpoints)->wait().ok());

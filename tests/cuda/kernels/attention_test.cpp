@@ -177,7 +177,7 @@ Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
     NIBBLE_TRY(out.log_sums, kit_.download<float>(in.log_sums, sums));
     kit_.arena.release(mark);
     for (size_t i = words; i < out.words.size(); ++i)
-        if (out.words[i] != 0xA5A5) return fail("attention wrote behind its output");
+        if (out.words[i] != 0xA5A5) return fail("attention wrote past its output");
     out.words.resize(words);
     return out;
 }

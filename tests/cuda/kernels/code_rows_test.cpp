@@ -41,7 +41,7 @@ Result<Check> compare(Kit& kit, std::string name, ActivationFormat format, int64
         if (want_codes[size_t(i)] != got_codes[size_t(i)])
             check.note(fmt::format("token {} column {}", i / width, i % width));
     for (int64_t i = bytes; i < bytes + guard; ++i)
-        if (got_codes[size_t(i)] != 0xA5) check.note("wrote behind its output");
+        if (got_codes[size_t(i)] != 0xA5) check.note("wrote past its output");
     if (scales == 0) return check;
     NIBBLE_TRY(const auto one, kit.download<float>(want_scales, scales));
     NIBBLE_TRY(const auto other, kit.download<float>(cuda::scales_behind(got, tokens, width), scales));

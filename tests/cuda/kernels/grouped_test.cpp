@@ -259,7 +259,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
                   .factors = {.row_scales = plain_.row_scales + other * c_.n, .bias = plain_.bias + other * c_.n},
                   .y = dense};
     one.beside.w.records += other * bytes_;
-    if (!cuda::takes_beside(config, plain_, one.beside.w)) return fail("no product beside [{}, {}]", c_.n, c_.k);
+    if (!cuda::takes_beside(config, plain_, one.beside.w)) return fail("no joint product with [{}, {}]", c_.n, c_.k);
     float* const alone = dense + (c_.n + 3) / 4 * 4;
     NIBBLE_CHECK(cuda::matmul(plan, device_x_, one.beside.w, one.beside.factors, alone, nullptr, {}, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(first, plain, y(want_y), true, stream));
@@ -268,7 +268,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     NIBBLE_TRY(const auto want_dense, download<uint32_t>(alone, c_.n));
     NIBBLE_TRY(const auto got_dense, download<uint32_t>(dense, c_.n));
     for (size_t i = 0; i < want_dense.size(); ++i, ++check.compared)
-        if (want_dense[i] != got_dense[i]) check.note(fmt::format("beside one token: row {}", i));
+        if (want_dense[i] != got_dense[i]) check.note(fmt::format("joint with one token: row {}", i));
     one.beside = {};
     NIBBLE_TRY(const auto a, download<uint32_t>(want.experts, 4 * top_k + experts + 1));
     NIBBLE_TRY(const auto b, download<uint32_t>(got.experts, 4 * top_k + experts + 1));

@@ -102,7 +102,7 @@ private:
         NIBBLE_CHECK(download(host, y));
         arena_.release(mark);
         for (size_t i = static_cast<size_t>(m * n); i < host.size(); ++i)
-            if (float_bits(host[i]) != 0xA5A5A5A5u) return fail("matmul wrote behind its output");
+            if (float_bits(host[i]) != 0xA5A5A5A5u) return fail("matmul wrote past its output");
         host.resize(static_cast<size_t>(m * n));
         return host;
     }
@@ -242,7 +242,7 @@ Result<Check> Checker::gated(int64_t half, int64_t k) {
             if (got[i] != bf16_from_float(want[i]))
                 note(check, fmt::format("m {} element {}: {} instead of {}", m, i, bf16_to_float(got[i]), want[i]));
         for (size_t i = want.size(); i < got.size(); ++i)
-            if (got[i] != 0xA5A5) note(check, "wrote behind its output");
+            if (got[i] != 0xA5A5) note(check, "wrote past its output");
     }
     arena_.release(mark);
     return check;
@@ -269,7 +269,7 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
                                     tiles, stream_));
     const cuda::Operand side{.rows = experts, .cols = k, .tiles = tiles, .scale = 0.75f};
     const bool beside = cuda::takes_side(plan, side);
-    if (!beside && k >= 1024) return fail("matmul: the plan for {} x {} has no product beside it", n, k);
+    if (!beside && k >= 1024) return fail("matmul: the plan for {} x {} has no joint product", n, k);
     for (const bool with_update : {true, false})
         for (const bool broken : {false, true}) {
             const DeviceArena::Mark inner = arena_.mark();
@@ -343,8 +343,8 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
             }
             for (size_t i = 0; beside && i < static_cast<size_t>(experts); ++i, ++check.compared)
                 if (float_bits(both_logits[i]) != float_bits(both_logits[i + size_t{experts}]))
-                    note(check, fmt::format("beside, row {}: {} instead of {}", i, both_logits[i + size_t{experts}],
-                                            both_logits[i]));
+                    note(check, fmt::format("joint product, row {}: {} instead of {}", i,
+                                            both_logits[i + size_t{experts}], both_logits[i]));
             std::vector<float> got(static_cast<size_t>(2 * n));
             std::vector<uint16_t> want_h(h.size()), got_h(h.size());
             std::vector<int32_t> flags(2);

@@ -263,7 +263,7 @@ Result<Check> Checker::experts(Format format, int64_t n, int64_t k) {
     NIBBLE_CHECK(cuda::grouped_product(in, all, reinterpret_cast<float*>(y), 0, true, stream));
     NIBBLE_TRY(const auto got, download<float>(y, slots * n + 64));
     for (int64_t i = slots * n; i < slots * n + 64; ++i)
-        if (float_bits(got[static_cast<size_t>(i)]) != 0xA5A5A5A5u) check.note("wrote behind its output");
+        if (float_bits(got[static_cast<size_t>(i)]) != 0xA5A5A5A5u) check.note("wrote past its output");
     for (int e = 0; e < count; ++e) {
         const int64_t first = begin[static_cast<size_t>(e)], m = begin[static_cast<size_t>(e) + 1] - first;
         if (m == 0) continue;
