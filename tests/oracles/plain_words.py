@@ -4,8 +4,11 @@
 Usage: plain_words.py [FOLDER ...]   default: the folders that are converted (FOLDERS) and the pages (README.md, docs). Prints
 file:line: rule: text. Strings are checked in the folders of MESSAGES only.
 """
+import ast
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,8 +22,8 @@ FOLDERS = [
     "nibble/run", "nibble/serve", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
     "tests/base", "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/eval",
     "tests/formats", "tests/fuzz", "tests/grammar", "tests/http", "tests/install", "tests/io", "tests/jobs",
-    "tests/kernels", "tests/model", "tests/page", "tests/parallel", "tests/quant", "tests/rl", "tests/serve",
-    "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train",
+    "tests/kernels", "tests/model", "tests/oracles", "tests/page", "tests/parallel", "tests/peers", "tests/quant",
+    "tests/rl", "tests/serve", "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train", "tools",
 ]  # fmt: skip
 
 # Folders whose messages follow the rules too: every string literal of two words or more is checked.
@@ -36,10 +39,10 @@ OPENINGS = [
 ]
 WORDS = [
     ("'behind' (after, next to)", r"\bbehind\b(?! (a|the) (flag|proxy|firewall))"),
-    ("'beside' (with, next to, in addition to)", r"(?<!::)\bbeside\b"),
+    ("'beside' (with, next to, in addition to)", r"(?<!::)(?<!-)\bbeside\b"),
     ("'the way back' (the backward pass)", r"\bthe way back\b"),
     ("'told' (gets, is passed, returns)", r"\btold\b"),
-    ("'in hand' (current)", r"\bin hand\b"),
+    ("'in hand' (current)", r"\bin hand\b(?!-)"),
     ("'lent' (shared)", r"\blent\b"),
     ("'in turn', 'by turns' (take turns, alternate)", r"\b(in turn|by turns)\b(?!s)"),
     ("'anew' (again)", r"\banew\b"),
@@ -92,6 +95,33 @@ def comments(text: str) -> list[tuple[int, str]]:
     return [(line, body) for line, body, _, _ in found]
 
 
+def python_comments(text: str) -> list[tuple[int, str]]:
+    """Returns (line, text) of the comments and docstrings of a Python file."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    found = [(token.start[0], token.string.lstrip("#! ")) for token in tokens if token.type == tokenize.COMMENT]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if docstring := ast.get_docstring(node):
+                found.append((node.body[0].lineno, docstring))
+    return sorted(found)
+
+
+def hash_comments(text: str) -> list[tuple[int, str]]:
+    """Returns (line, text) of the lines of a shell script or CMake file that are comments."""
+    lines = enumerate(text.split("\n"), 1)
+    return [(line, content.strip().lstrip("#! ")) for line, content in lines if content.strip().startswith("#")]
+
+
+def comments_of(path: Path, text: str) -> list[tuple[int, str]]:
+    """Returns the comments of a file by its name or first line; nothing for other files."""
+    first = text.split("\n", 1)[0] if text.startswith("#!") else ""
+    if path.suffix in SUFFIXES:
+        return comments(text)
+    if path.suffix == ".py" or "python" in first:
+        return python_comments(text)
+    return hash_comments(text) if path.name == "CMakeLists.txt" or first.endswith("sh") else []
+
+
 def strings(text: str) -> list[tuple[int, str]]:
     """Returns (line, content) per string literal; adjacent literals are one. Raw strings are left out."""
     found: list[tuple[int, str, int]] = []
@@ -107,9 +137,9 @@ def strings(text: str) -> list[tuple[int, str]]:
     return [(line, content) for line, content, _ in found if " " in content.strip()]
 
 
-def problems(text: str, messages: bool = False) -> list[tuple[int, str, str]]:
+def problems(text: str, messages: bool = False, path: Path = Path("a.cpp")) -> list[tuple[int, str, str]]:
     out = []
-    for line, comment in comments(text):
+    for line, comment in comments_of(path, text):
         for name, pattern in OPENINGS:
             if re.match(pattern, comment):
                 out.append((line, name, comment))
@@ -157,6 +187,10 @@ def self_test() -> None:
     assert page_problems("The client is told 503.") and not page_problems("`told` is a name\n```\nbehind\n```\nA server behind a proxy.")
     for text in ('fail("the run goes " "on");\n', 'log("bytes beside {}");\n'):
         assert not problems(text) and problems(text, True), f"not found: {text!r}"
+    for name, text in (("a.py", '"""Rows beside others."""\n'), ("a", "#!/usr/bin/env python3\nx = 1  # told\n"),
+                       ("CMakeLists.txt", "# Of GPUs.\n"), ("a", "#!/usr/bin/env bash\n# in front of it\n")):  # fmt: skip
+        assert problems(text, path=Path(name)), f"not found: {name} {text!r}"
+    assert not problems("x = 'told'  # hand-written\n", path=Path("a.py"))
     for text in ('end("behind");\n', 'fail("{} rows have no label");\n', 'parse(R"(a: beside b)");\n'):
         assert not problems(text, True), f"found: {text!r}"
 
@@ -169,10 +203,15 @@ def main() -> int:
         assert (ROOT / folder).exists(), f"{folder} does not exist"
         paths = [ROOT / folder] if (ROOT / folder).is_file() else sorted((ROOT / folder).rglob("*"))
         for path in paths:
-            if path.suffix not in SUFFIXES:
+            if not path.is_file() or "__pycache__" in path.parts:
+                continue
+            try:
+                text = path.read_text()
+            except UnicodeDecodeError:  # not a text file
                 continue
             name = str(path.relative_to(ROOT))
-            for line, rule, comment in problems(path.read_text(), name.startswith(tuple(f + "/" for f in MESSAGES))):
+            messages = path.suffix in SUFFIXES and name.startswith(tuple(f + "/" for f in MESSAGES))
+            for line, rule, comment in problems(text, messages, path):
                 if any(name.endswith(end) and part in comment for end, part in EXCEPTIONS):
                     continue
                 count += 1

@@ -8,11 +8,11 @@ import time
 
 class RankRuns:
     """Runs a command. nibble: the program; command: `train` or `rl`; varies(key): whether a number of the log depends
-    on the run; beside: further files of a run to compare.
+    on the run; more: further files of a run to compare.
     """
 
-    def __init__(self, nibble, command, varies, beside=()):
-        self.nibble, self.command, self.varies, self.beside = nibble, command, varies, beside
+    def __init__(self, nibble, command, varies, more=()):
+        self.nibble, self.command, self.varies, self.more = nibble, command, varies, more
 
     def start(self, arguments, environment=None, **more):
         return subprocess.Popen([self.nibble, self.command, *arguments, "--threads", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -30,7 +30,7 @@ class RankRuns:
         return [{k: v for k, v in step.items() if not self.varies(k)} for step in steps]
 
     def files(self, folder):
-        names = list(self.beside)
+        names = list(self.more)
         for part in ("model", "checkpoints"):
             names += [f"{part}/{name}" for name in sorted(os.listdir(f"{folder}/{part}")) if name.endswith(".safetensors")]
         kept = {}

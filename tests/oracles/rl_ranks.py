@@ -15,7 +15,7 @@ import time
 
 from rank_runs import RankRuns, ended, free_port, wait_for_checkpoint
 
-runs = RankRuns(os.path.abspath(sys.argv[1]), "rl", lambda k: k.endswith("seconds") or k.startswith("rank_") or k == "time", beside=["samples.json"])
+runs = RankRuns(os.path.abspath(sys.argv[1]), "rl", lambda k: k.endswith("seconds") or k.startswith("rank_") or k == "time", more=["samples.json"])
 CHAT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "data", "chat"))
 
 # Judges in two turns. At the request whose number is in the file `kill` it kills the calling rank, before or after the

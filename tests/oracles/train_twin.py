@@ -40,10 +40,10 @@ def model():
     p['lm_head.weight'] = rng.normal(0, 0.25, (V, H))
     return {k: v.astype(np.float32).astype(np.float64) for k, v in p.items()}
 
-# Where BF16 training rounds (docs/topics/training.md, Numerics): the output of every operator in the forward pass, once. The
+# Places where BF16 training rounds (docs/topics/training.md, Numerics): the output of every operator in the forward pass, once. The
 # backward pass reads the rounded values in FP32.
-PLACES = {'weights': 'matrices as they are published', 'norm': 'normalised rows', 'linear': 'outputs of linears, logits too', 'rope': 'turned queries and keys',
-          'attention': 'mixed values', 'activation': 'silu(gate) * up', 'residual': 'the stream behind every block'}
+PLACES = {'weights': 'matrices as they are published', 'norm': 'normalised rows', 'linear': 'outputs of linears, logits too', 'rope': 'rotated queries and keys',
+          'attention': 'mixed values', 'activation': 'silu(gate) * up', 'residual': 'the stream after every block'}
 rounded = set()
 BF16_SEED = 2
 
