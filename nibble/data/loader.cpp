@@ -9,9 +9,9 @@ namespace {
 constexpr uint64_t order_role = 0x6F72646572000000;  // "order"; the low bits are the epoch
 
 Status check_loader(const LoaderOptions& options) {
-    if (options.seq < 1) return fail("rows of {} tokens", options.seq);
+    if (options.seq < 1) return fail("a row must have at least 1 token, not {}", options.seq);
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
-        return fail("rank {} of {}", options.rank, options.ranks);
+        return fail("rank {} does not exist among {} ranks", options.rank, options.ranks);
     return Ok{};
 }
 
@@ -40,8 +40,8 @@ Result<TrainBatch> DataLoader::next(int64_t rows) {
 
 Status DataLoader::set_place(const Json& place) {
     int64_t row = 0;
-    NIBBLE_CHECK(json_get(place, "row", row).within("the place in the data"));
-    if (row < 0) return fail("the position in the data: row {}", row);
+    NIBBLE_CHECK(json_get(place, "row", row).within("the position in the data"));
+    if (row < 0) return fail("the position in the data: row {} is negative", row);
     row_ = row;
     return Ok{};
 }

@@ -40,7 +40,7 @@ Result<DataSplit> split_from_json(const Json& json, std::string_view key) {
         NIBBLE_CHECK(json_get(item, "masked", s.masked).within(key));
         NIBBLE_CHECK(json_get(item, "hash", s.hash).within(key));
         if (s.tokens < 0 || s.documents < 0 || s.documents > s.tokens)
-            return fail("{}: {}: {} tokens in {} documents", key, s.name, s.tokens, s.documents);
+            return fail("{}: {}: {} tokens cannot be in {} documents", key, s.name, s.tokens, s.documents);
     }
     return split;
 }

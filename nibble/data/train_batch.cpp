@@ -6,7 +6,8 @@
 namespace nibble {
 
 Status check(const TrainBatch& b, int64_t vocab) {
-    if (b.rows <= 0 || b.seq <= 0) return fail("a batch of {} rows of {} tokens", b.rows, b.seq);
+    if (b.rows <= 0 || b.seq <= 0)
+        return fail("a batch must have rows and tokens, but has {} rows of {} tokens", b.rows, b.seq);
     const int64_t n = b.size();
     if (std::ssize(b.tokens) != n || std::ssize(b.labels) != n || (!b.weights.empty() && std::ssize(b.weights) != n))
         return fail("a batch of {} x {} has {} tokens, {} labels and {} weights", b.rows, b.seq, b.tokens.size(),
@@ -20,7 +21,7 @@ Status check(const TrainBatch& b, int64_t vocab) {
             return fail("row {}, position {}: label {} is not in the vocabulary of {}", i / b.seq, i % b.seq,
                         b.labels[at], vocab);
         if (!b.weights.empty() && !std::isfinite(b.weights[at]))
-            return fail("row {}, position {}: weight {}", i / b.seq, i % b.seq, b.weights[at]);
+            return fail("row {}, position {}: weight {} is not finite", i / b.seq, i % b.seq, b.weights[at]);
     }
     int64_t row = 0, last = -1;
     for (const int64_t begin : b.documents) {

@@ -72,7 +72,8 @@ void clip(std::span<double> a, const AdvantageOptions& o) {
 
 Status check_rewards(std::span<const double> rewards, size_t groups, size_t lengths) {
     if (groups != rewards.size() || lengths != rewards.size())
-        return fail("advantages: {} rewards, {} groups, {} lengths", rewards.size(), groups, lengths);
+        return fail("advantages: {} rewards need as many groups and lengths, not {} and {}", rewards.size(), groups,
+                    lengths);
     for (size_t i = 0; i < rewards.size(); ++i)
         if (!std::isfinite(rewards[i])) return fail("advantages: the reward of answer {} is {}", i, rewards[i]);
     return Ok{};

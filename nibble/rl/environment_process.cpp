@@ -17,7 +17,7 @@ extern char** environ;
 namespace nibble {
 
 Result<EnvironmentProcess> EnvironmentProcess::start(std::span<const std::string> command) {
-    if (command.empty() || command[0].empty()) return fail("environment: no program");
+    if (command.empty() || command[0].empty()) return fail("environment: the command is empty");
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return fail("environment {}: socketpair: {}", command[0], std::strerror(errno));

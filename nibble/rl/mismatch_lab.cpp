@@ -230,8 +230,10 @@ int64_t mismatch_row_tokens(const MismatchOptions& o) { return 4 * (o.longest_pr
 Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_ptr<const LanguageModel>& generator,
                                         const MismatchOptions& options) {
     if (options.prompts < 1 || options.longest_prompt < 64 || options.answer < 1)
-        return fail("mismatch lab: {} prompts of up to {} tokens, answers of {}", options.prompts,
-                    options.longest_prompt, options.answer);
+        return fail(
+            "mismatch lab: needs at least 1 prompt, prompts of up to 64 tokens or more and answers of at least 1 "
+            "token, not {}, {} and {}",
+            options.prompts, options.longest_prompt, options.answer);
     MismatchReport report{.promised = !trainer.sees_neighbours()};
     TrainingSide training(trainer, options);
     LabAnswers first = lab_prompts(options, generator->config().vocab);

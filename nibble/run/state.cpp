@@ -115,7 +115,7 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     NIBBLE_CHECK(json_get(json, "identity", run.place.identity));
     NIBBLE_CHECK(json_get(json, "hash", run.hash));
     if (json.contains("norms")) NIBBLE_CHECK(json_get(json, "norms", run.norms));
-    if (run.place.step < 0 || run.optimizer_steps < 0) return fail("a negative step");
+    if (run.place.step < 0 || run.optimizer_steps < 0) return fail("the number of a step is negative");
     return run;
 }
 

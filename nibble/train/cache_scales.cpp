@@ -154,7 +154,7 @@ std::vector<float> CacheScales::state() const {
 
 Status CacheScales::set_state(std::span<const float> state) {
     if (state.size() != size())
-        return fail("{} scales of a KV cache for {} attention blocks", state.size(), blocks_.size());
+        return fail("the state has {} scales of the KV cache for {} attention blocks", state.size(), blocks_.size());
     const bool none = std::ranges::all_of(state, [](float s) { return s == 0; });
     if (!none && !std::ranges::all_of(state, [](float s) { return s > 0 && std::isfinite(s); }))
         return fail("a scale of the KV cache is not positive and finite");

@@ -95,7 +95,7 @@ int64_t block_bytes(const Block& block, int64_t n, int64_t hidden) {
 Result<int64_t> number_in(const fs::path& file) {
     std::ifstream in(file);
     int64_t value = 0;
-    if (!(in >> value)) return fail("{}: no number", file.string());  // also for "max": no limit
+    if (!(in >> value)) return fail("{}: has no number", file.string());  // also for "max": no limit
     return value;
 }
 

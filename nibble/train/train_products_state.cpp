@@ -117,7 +117,8 @@ std::vector<float> TrainProducts::input_scales() const {
 
 Status TrainProducts::set_input_scales(std::span<const float> scales) {
     const std::vector<DelayedScale*> all = stored_scales();
-    if (scales.size() != all.size()) return fail("{} scales of inputs for {} units", scales.size(), all.size());
+    if (scales.size() != all.size())
+        return fail("there are {} scales of inputs for {} units", scales.size(), all.size());
     if (!std::ranges::all_of(scales, [](float s) { return s > 0 && is_finite(s); }))
         return fail("a scale of inputs is not positive and finite");
     for (size_t i = 0; i < all.size(); ++i) all[i]->scale = scales[i];

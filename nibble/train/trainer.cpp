@@ -400,7 +400,8 @@ Result<TrainStep> Trainer::step(std::span<const TrainBatch> batches, const RowOb
 
 Status Trainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(check(batch, model_->config().vocab));
-    if (std::ssize(out) != batch.size()) return fail("{} log-probabilities of {} tokens", out.size(), batch.size());
+    if (std::ssize(out) != batch.size())
+        return fail("there is room for {} log-probabilities, but the batch has {} tokens", out.size(), batch.size());
     std::vector<float> own;
     for (int64_t r = ranks_.rows_begin(batch.rows); r < ranks_.rows_end(batch.rows); ++r) {
         own.resize(own.size() + static_cast<size_t>(batch.seq));
@@ -522,7 +523,8 @@ Result<TrainState> Trainer::state() {
 
 Status Trainer::set_state(const StoredTrainState& s) {
     NormHistory norms = norms_;
-    if (!norms.set_norms(s.norms)) return fail("{} gradient norms of earlier steps", s.norms.size());
+    if (!norms.set_norms(s.norms))
+        return fail("the state has {} gradient norms of earlier steps, which is too many", s.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->state().size(), s.recipe.size()) : 0;
     const auto end = s.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const std::vector<float> before = products_->state();

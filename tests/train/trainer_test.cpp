@@ -228,7 +228,7 @@ TEST(Trainer, SaysWhatIsWrongWithABatch) {
     EXPECT_EQ(error(b), "row 0, position 3: label -2 is not in the vocabulary of 48");
     b = good;
     b.weights[3] = NAN;
-    EXPECT_EQ(error(b), "row 0, position 3: weight nan");
+    EXPECT_EQ(error(b), "row 0, position 3: weight nan is not finite");
     b = good;
     std::erase(b.documents, 16);
     EXPECT_EQ(error(b), "row 1 of a batch begins within a document");

@@ -309,7 +309,7 @@ Result<std::vector<float>> DeviceRecipe::input_scales(const Stream& stream) cons
 
 Status DeviceRecipe::set_input_scales(std::span<const float> scales, const Stream& stream) {
     const int64_t units = calibrates() ? step_.delayed.units : 0;
-    if (std::ssize(scales) != units) return fail("{} scales of inputs for {} units", scales.size(), units);
+    if (std::ssize(scales) != units) return fail("there are {} scales of inputs for {} units", scales.size(), units);
     if (!std::ranges::all_of(scales, [](float s) { return s > 0 && std::isfinite(s); }))
         return fail("a scale of inputs is not positive and finite");
     if (units == 0) return Ok{};

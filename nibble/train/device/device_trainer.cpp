@@ -419,7 +419,8 @@ Result<TrainStep> DeviceTrainer::backward(std::span<const TrainBatch> batches,
 
 Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     NIBBLE_CHECK(check(batch, config().vocab));
-    if (std::ssize(out) != batch.size()) return fail("{} log-probabilities of {} tokens", out.size(), batch.size());
+    if (std::ssize(out) != batch.size())
+        return fail("there is room for {} log-probabilities, but the batch has {} tokens", out.size(), batch.size());
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(reserve_host(batch.size()));
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
@@ -462,7 +463,8 @@ Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serving() {
 
 Status DeviceTrainer::set_state(const StoredTrainState& state) {
     NormHistory norms = norms_;
-    if (!norms.set_norms(state.norms)) return fail("{} gradient norms of earlier steps", state.norms.size());
+    if (!norms.set_norms(state.norms))
+        return fail("the state has {} gradient norms of earlier steps, which is too many", state.norms.size());
     const size_t of_cache = cache_ ? std::min(cache_->scales().state().size(), state.recipe.size()) : 0;
     const auto end = state.recipe.end() - static_cast<ptrdiff_t>(of_cache);
     const bool keeps = state.recipe.empty();  // a fork keeps the current state of the recipe

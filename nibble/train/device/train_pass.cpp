@@ -173,7 +173,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
 }
 
 Status TrainPass::set_slopes(std::span<const float> slopes) {
-    if (std::ssize(slopes) != tokens_) return fail("{} slopes for {} tokens", slopes.size(), tokens_);
+    if (std::ssize(slopes) != tokens_) return fail("there are {} slopes for {} tokens", slopes.size(), tokens_);
     NIBBLE_CHECK(slopes_copied_.before());
     slope_upload_.clear();
     slopes_ = slope_upload_.add(slopes);
