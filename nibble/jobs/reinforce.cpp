@@ -331,7 +331,7 @@ private:
 
     void note_step(const RlStep& step, const std::optional<RlValidation>& validation, double seconds) {
         const Json line = to_json(step, validation, seconds);
-        folder_->write_beside(samples_name, samples_text(step.step, step.samples, parts_.text.tokenizer));
+        folder_->write_file(samples_name, samples_text(step.step, step.samples, parts_.text.tokenizer));
         folder_->after_step(line, *parts_.trainer, place_);
         if (!hooks_.on_step) return;
         hooks_.on_step({.step = step.step,

@@ -119,7 +119,7 @@ std::optional<std::string_view> last_formula(std::string_view text) {
     return trimmed(text.substr(last->begin, last->end - last->begin));
 }
 
-std::optional<std::string_view> behind(std::string_view text, std::string_view lower, std::string_view word) {
+std::optional<std::string_view> text_after(std::string_view text, std::string_view lower, std::string_view word) {
     const size_t at = lower.rfind(word);
     if (at == lower.npos) return std::nullopt;
     std::string_view rest = text.substr(at + word.size());
@@ -162,8 +162,8 @@ std::optional<std::string_view> last_value(std::string_view text) {
     const auto formula = last_formula(text);
     if (!formula) return last_number(text);
     const auto end = static_cast<size_t>(formula->data() - text.data()) + formula->size();
-    const auto behind = last_number(text.substr(end));
-    return behind ? behind : formula;
+    const auto after = last_number(text.substr(end));
+    return after ? after : formula;
 }
 
 // Removes what affects only the display of a formula: sizes of brackets, spaces.
@@ -390,7 +390,7 @@ std::optional<std::string> marked_answer(std::string_view text) {
     std::string lower(text);
     for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     for (const std::string_view word : {"####", "answer is", "answer:"})
-        if (const auto found = behind(text, lower, word)) return std::string(*found);
+        if (const auto found = text_after(text, lower, word)) return std::string(*found);
     return std::nullopt;
 }
 

@@ -11,9 +11,9 @@
 namespace nibble {
 namespace {
 
-// Returns the map with nibble's names of the switches. The last argument is the parent map of `precision`, which may
+// Returns the map with nibble's names of the switches. `parent` is the parent map of `precision`, which may
 // have some switches under NeMo RL's names; null: none.
-Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, const YamlNode* beside) {
+Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, const YamlNode* parent) {
     YamlNode map = node;
     if (!node.is_map()) {
         map.kind = YamlNode::Kind::map;
@@ -26,7 +26,7 @@ Result<YamlNode> with_our_names(const YamlNode& node, const std::string& name, c
         std::erase_if(map.entries, [&theirs = theirs, &ours = ours](const YamlEntry& e) {
             return e.key == theirs || e.key == ours;
         });
-        if (const YamlNode* value = beside ? beside->find(theirs) : nullptr) given.push_back({ours, *value});
+        if (const YamlNode* value = parent ? parent->find(theirs) : nullptr) given.push_back({ours, *value});
         if (given.size() > 1)
             return fail("{}: {}: {} and {} are one switch, given twice", given[1].value.where(), name, theirs, ours);
         if (!given.empty()) map.entries.push_back(given[0]);

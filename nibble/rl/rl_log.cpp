@@ -20,10 +20,10 @@ void add_means(const RlStep& s, Json& line) {
         line[name] = per_token(sum, m);
     line["probs_ratio_min"] = m.probs_ratio_min, line["probs_ratio_max"] = m.probs_ratio_max;
     if (m.bounded > 0) line["is_oob_ratio"] = static_cast<double>(m.out_of_bounds) / static_cast<double>(m.bounded);
-    const std::string behind = s.masked ? "_after_mask" : "";
-    line["max_seq_mult_prob_error" + behind] = m.seq_mult_prob_error_max;
-    line["mean_seq_mult_prob_error" + behind] = m.seq_mult_prob_error / static_cast<double>(m.answers);
-    line["min_seq_mult_prob_error" + behind] = m.seq_mult_prob_error_min;
+    const std::string suffix = s.masked ? "_after_mask" : "";
+    line["max_seq_mult_prob_error" + suffix] = m.seq_mult_prob_error_max;
+    line["mean_seq_mult_prob_error" + suffix] = m.seq_mult_prob_error / static_cast<double>(m.answers);
+    line["min_seq_mult_prob_error" + suffix] = m.seq_mult_prob_error_min;
 }
 
 void add_masked(const RlMasked& masked, Json& line) {

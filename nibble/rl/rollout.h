@@ -5,7 +5,7 @@
 
 #include "parallel/rank_group.h"
 #include "rl/environment.h"
-#include "rl/rank_deal.h"
+#include "rl/rank_work.h"
 #include "rl/tasks.h"
 #include "serve/answer_all.h"
 

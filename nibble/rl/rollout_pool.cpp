@@ -53,14 +53,14 @@ Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
 }
 
 Status RolloutPool::round(const RolloutRequest& request) {
-    deal(request);
+    assign(request);
     const std::vector<Begun> begun = own_open();
     NIBBLE_CHECK(own_round(request));
     return share(begun);
 }
 
 Status RolloutPool::all_rounds(const RolloutRequest& request) {
-    deal(request);
+    assign(request);
     const std::vector<Begun> begun = own_open();
     while (!stopped_ && !own_open().empty()) NIBBLE_CHECK(own_round(request));
     return share(begun);
@@ -68,7 +68,7 @@ Status RolloutPool::all_rounds(const RolloutRequest& request) {
 
 // Assigns prompts to ranks. The work of an answer is its prompt plus its expected remaining tokens: keys and values of
 // older weights must be computed again.
-void RolloutPool::deal(const RolloutRequest& request) {
+void RolloutPool::assign(const RolloutRequest& request) {
     if (!ranks_ || !owner_.empty()) return;
     std::vector<double> work;
     for (const RolloutPrompt& p : batch_.prompts) work.push_back(static_cast<double>(p.tokens.size()));
@@ -78,7 +78,7 @@ void RolloutPool::deal(const RolloutRequest& request) {
             request.expected_length ? request.expected_length(batch_.prompts[r.prompt].tokens) : 0.0;
         work[r.prompt] += std::max(1.0, expected - static_cast<double>(r.length()));
     }
-    owner_ = deal_work(work, ranks_->size());
+    owner_ = work_owners(work, ranks_->size());
 }
 
 std::vector<RolloutPool::Begun> RolloutPool::own_open() const {

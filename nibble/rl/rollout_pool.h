@@ -5,7 +5,7 @@
 // Which answers are whole after a round depends on tokens only, never on time, memory, or how the engine batches.
 //
 // Several ranks make the same calls on pools of the same prompts. Each generates and judges the answers to its share of
-// the prompts (rl/rank_deal.h) and receives the others'. So the content of a pool does not depend on the number of
+// the prompts (rl/rank_work.h) and receives the others'. So the content of a pool does not depend on the number of
 // ranks.
 #pragma once
 
@@ -48,7 +48,7 @@ private:
         size_t rollout = 0, tokens = 0;  // tokens that it had when it was last shared with the other ranks
     };
     bool mine(const Rollout& r) const { return !ranks_ || owner_[r.prompt] == ranks_->rank(); }
-    void deal(const RolloutRequest& request);
+    void assign(const RolloutRequest& request);
     std::vector<Begun> own_open() const;
     Status own_round(const RolloutRequest& request);
     Status share(std::span<const Begun> begun);

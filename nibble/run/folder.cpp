@@ -233,7 +233,7 @@ Status RunFolder::finish(int64_t steps, TrainEngine& trainer, BatchSource& data)
     return Ok{};
 }
 
-void RunFolder::write_beside(std::string_view name, std::string_view content) {
+void RunFolder::write_file(std::string_view name, std::string_view content) {
     const Status done = write_file_atomically(options_.folder / name, content);
     if (!done.ok()) warn(done.error());
 }

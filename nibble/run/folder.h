@@ -84,7 +84,7 @@ public:
     void after_step(const Json& line, TrainEngine& trainer, BatchSource& data);
     // Writes a file next to the log, before the step's checkpoint, completely or not at all. A failure is reported by
     // `warn`.
-    void write_beside(std::string_view name, std::string_view content);
+    void write_file(std::string_view name, std::string_view content);
     // Call it after the last of `steps` steps, or before a stop: saves unless this state is saved, and waits. Error:
     // the state cannot be written.
     Status finish(int64_t steps, TrainEngine& trainer, BatchSource& data);

@@ -42,7 +42,7 @@ AccumulationPlan AccumulationPlan::make(int64_t micro_batches) {
     return plan;
 }
 
-Result<std::vector<int>> deal_pieces(int64_t pieces, int size, Sharding sharding) {
+Result<std::vector<int>> piece_owners(int64_t pieces, int size, Sharding sharding) {
     const int64_t each = pieces / size;
     const int64_t of_tree = sharding == Sharding::states ? each : size;
     const bool node = std::has_single_bit(static_cast<uint64_t>(of_tree)) || each == 1;

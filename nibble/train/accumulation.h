@@ -29,6 +29,6 @@ struct AccumulationPlan {
 // Returns the rank of each micro-batch of a step. `size` ranks compute in parallel. Depending on `sharding` each rank
 // gets a contiguous run, or micro-batches alternate between ranks (0, 1, 0, 1). Error: the sums of runs, or of
 // micro-batches that are computed at the same time, are not nodes of the tree.
-Result<std::vector<int>> deal_pieces(int64_t pieces, int size, Sharding sharding);
+Result<std::vector<int>> piece_owners(int64_t pieces, int size, Sharding sharding);
 
 }  // namespace nibble

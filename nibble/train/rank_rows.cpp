@@ -5,7 +5,7 @@
 namespace nibble {
 
 // A row belongs to the rank whose share of the tokens contains the row's middle.
-std::vector<int64_t> deal_rows(std::span<const int64_t> tokens, int ranks) {
+std::vector<int64_t> divide_rows(std::span<const int64_t> tokens, int ranks) {
     const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     std::vector<int64_t> begins{0};
     int64_t before = 0, row = 0;
@@ -38,7 +38,7 @@ Status row_log_probs(RankGroup* group, std::span<const TrainBatch* const> rows,
                      const std::function<Status(const TrainBatch& row, std::span<float> out)>& own, const OfRow& each) {
     std::vector<int64_t> tokens;
     for (const TrainBatch* row : rows) tokens.push_back(row->size());
-    const std::vector<int64_t> begins = deal_rows(tokens, group ? group->size() : 1);
+    const std::vector<int64_t> begins = divide_rows(tokens, group ? group->size() : 1);
     const auto rank = static_cast<size_t>(group ? group->rank() : 0);
     std::vector<float> values;
     for (int64_t i = begins[rank]; i < begins[rank + 1]; ++i) {

@@ -12,7 +12,7 @@ namespace nibble {
 
 // Returns begins [ranks + 1]: rank r has the rows begins[r] <= i < begins[r + 1], with about equally many tokens per
 // rank. `tokens`: of every row.
-std::vector<int64_t> deal_rows(std::span<const int64_t> tokens, int ranks);
+std::vector<int64_t> divide_rows(std::span<const int64_t> tokens, int ranks);
 
 // Concatenates the values of all ranks, in every rank. group null: a single process.
 Result<std::vector<float>> of_all_ranks(RankGroup* group, std::vector<float> own);

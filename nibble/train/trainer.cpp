@@ -314,7 +314,7 @@ Result<TrainStep> Trainer::backward(std::span<const TrainBatch> batches, const R
         tokens.insert(tokens.end(), static_cast<size_t>(b.rows), b.seq);
         step.tokens += b.size();
     }
-    const std::vector<int64_t> begins = deal_rows(tokens, ranks_.size());
+    const std::vector<int64_t> begins = divide_rows(tokens, ranks_.size());
     const int64_t first = begins[static_cast<size_t>(ranks_.rank())];
     const int64_t end = begins[static_cast<size_t>(ranks_.rank()) + 1];
     NIBBLE_CHECK(check_first_share(options_.precision, ranks_, batches, begins[1]));

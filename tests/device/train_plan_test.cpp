@@ -119,7 +119,7 @@ TEST(AccumulationPlan, EqualsTheTreeOfRows) {
 // Every rank adds its own values; then ranks are added: by runs (Sharding::states), or first the values computed at the
 // same time (Sharding::all). Returns the sum as text, which must equal that of one rank.
 std::string sum_of_ranks(int64_t pieces, int size, Sharding sharding) {
-    const auto owner = deal_pieces(pieces, size, sharding);
+    const auto owner = piece_owners(pieces, size, sharding);
     if (!owner.ok()) return owner.error().message();
     std::vector<std::vector<std::string>> own(static_cast<size_t>(size));
     for (size_t p = 0; p < owner->size(); ++p) own[static_cast<size_t>((*owner)[p])].push_back(std::to_string(p));
@@ -160,7 +160,7 @@ TEST(DealtPieces, AreAddedInTheOrderOfOneRank) {
     for (const Sharding sharding : {Sharding::states, Sharding::all})
         for (int size = 1; size <= 8; ++size)
             for (int64_t pieces = 1; pieces <= 40; ++pieces) {
-                if (!deal_pieces(pieces, size, sharding).ok()) continue;
+                if (!piece_owners(pieces, size, sharding).ok()) continue;
                 EXPECT_EQ(sum_of_ranks(pieces, size, sharding), sum_of(pieces)) << pieces << " of " << size;
             }
 }
@@ -174,10 +174,10 @@ TEST(DealtPieces, AreRefusedIfTheirSumsAreNotNodesOfTheTree) {
     for (const Row& row :
          {Row{4, 2, true, true}, Row{6, 2, false, true}, Row{3, 2, false, false}, Row{3, 3, true, true},
           Row{6, 3, true, false}, Row{12, 4, false, true}, Row{1, 2, false, false}, Row{7, 1, true, true}}) {
-        EXPECT_EQ(deal_pieces(row.pieces, row.size, Sharding::states).ok(), row.states) << row.pieces << row.size;
-        EXPECT_EQ(deal_pieces(row.pieces, row.size, Sharding::all).ok(), row.all) << row.pieces << row.size;
+        EXPECT_EQ(piece_owners(row.pieces, row.size, Sharding::states).ok(), row.states) << row.pieces << row.size;
+        EXPECT_EQ(piece_owners(row.pieces, row.size, Sharding::all).ok(), row.all) << row.pieces << row.size;
     }
-    EXPECT_THAT(deal_pieces(6, 3, Sharding::all).error().message(),
+    EXPECT_THAT(piece_owners(6, 3, Sharding::all).error().message(),
                 HasSubstr("6 micro-batches cannot be divided between 3 ranks"));
 }
 

@@ -260,10 +260,10 @@ TEST(RlRanks, ARankThatEndsOrStopsEndsTheOthers) {
 }
 
 TEST(RlRanks, WorkIsDividedBySize) {
-    EXPECT_EQ(deal_work(std::vector<double>{1, 1, 1, 1}, 2), (std::vector<int>{0, 1, 0, 1}));
-    EXPECT_EQ(deal_work(std::vector<double>{1, 5, 4, 2}, 2), (std::vector<int>{0, 0, 1, 1}));
-    EXPECT_EQ(deal_work(std::vector<double>{3}, 3), (std::vector<int>{0}));
-    EXPECT_EQ(deal_work(std::vector<double>{}, 2), std::vector<int>{});
+    EXPECT_EQ(work_owners(std::vector<double>{1, 1, 1, 1}, 2), (std::vector<int>{0, 1, 0, 1}));
+    EXPECT_EQ(work_owners(std::vector<double>{1, 5, 4, 2}, 2), (std::vector<int>{0, 0, 1, 1}));
+    EXPECT_EQ(work_owners(std::vector<double>{3}, 3), (std::vector<int>{0}));
+    EXPECT_EQ(work_owners(std::vector<double>{}, 2), std::vector<int>{});
     EXPECT_EQ(most_to_median({}), 0);
     EXPECT_EQ(most_to_median({4, 2}), 2);
     EXPECT_EQ(most_to_median({6, 1, 3}), 2);
@@ -272,7 +272,7 @@ TEST(RlRanks, WorkIsDividedBySize) {
     for (const int ranks : {2, 3, 8}) {
         std::vector<double> work, load(static_cast<size_t>(ranks));
         for (int i = 0; i < 64; ++i) work.push_back(2000.0 / (1 + i * 37 % 64));
-        const std::vector<int> owner = deal_work(work, ranks);
+        const std::vector<int> owner = work_owners(work, ranks);
         double all = 0, longest = 0;
         for (size_t i = 0; i < work.size(); ++i)
             load[size_t(owner[i])] += work[i], all += work[i], longest = std::max(longest, work[i]);

@@ -98,8 +98,9 @@ TEST(Distillation, WithOnlyCrossEntropyItIsTheUsualStep) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(3, 20, 48, 8);
     const auto plain = small_trainer(pool, {});
-    const auto beside = small_trainer(pool, {.teacher = small_teacher(pool, Compute::bf16, 5), .cross_entropy = 1.0f});
-    const auto a = plain->backward({&batch, 1}), b = beside->backward({&batch, 1});
+    const auto with_teacher =
+        small_trainer(pool, {.teacher = small_teacher(pool, Compute::bf16, 5), .cross_entropy = 1.0f});
+    const auto a = plain->backward({&batch, 1}), b = with_teacher->backward({&batch, 1});
     ASSERT_TRUE(a.ok() && b.ok());
     EXPECT_NEAR(a->loss, b->loss, 1e-6);
     EXPECT_NEAR(a->gradient_norm, b->gradient_norm, 1e-5 * a->gradient_norm);

@@ -23,7 +23,7 @@ TEST(RankRows, AreDividedByTheirTokens) {
                  {{1, 1, 1, 1, 1, 1, 1, 1, 1, 9}, 2, {0, 9, 10}},
                  {{1, 100, 1}, 3, {0, 1, 2, 3}},
                  {{0, 0}, 2, {0, 0, 2}}};
-    for (const auto& c : cases) EXPECT_EQ(deal_rows(c.tokens, c.ranks), c.begins) << testing::PrintToString(c.tokens);
+    for (const auto& c : cases) EXPECT_EQ(divide_rows(c.tokens, c.ranks), c.begins) << testing::PrintToString(c.tokens);
     // No rank has more than its share plus half a row at each end.
     for (int ranks = 1; ranks < 9; ++ranks)
         for (uint32_t seed = 0; seed < 20; ++seed) {
@@ -31,7 +31,7 @@ TEST(RankRows, AreDividedByTheirTokens) {
             List tokens(ranks + seed);
             int64_t all = 0, longest = 0;
             for (int64_t& t : tokens) t = 1 + random() % 50, all += t, longest = std::max(longest, t);
-            const List begins = deal_rows(tokens, ranks);
+            const List begins = divide_rows(tokens, ranks);
             ASSERT_EQ(std::ssize(begins), ranks + 1);
             for (int r = 0; r < ranks; ++r) {
                 ASSERT_LE(begins[r], begins[r + 1]);

@@ -23,23 +23,23 @@ TEST(StoredInputs, ScalesChangeAfterUpdatesThatAreNotHeld) {
     const auto trainer = small_trainer(pool, stored_inputs(), wide_llama());
     TrainBatch a = random_batch(1, 6, 48, 1), b = a;
     a.tokens.assign(6, 5), b.tokens.assign(6, 9);
-    const auto scale_behind = [&](const TrainBatch& batch) {
+    const auto scale_after = [&](const TrainBatch& batch) {
         const auto step = trainer->step({&batch, 1}, 0);
         EXPECT_TRUE(step.ok()) << step.error().message();
         return (*trainer->input_scales())[0];
     };
     EXPECT_EQ(*trainer->input_scales(), std::vector<float>(8, 0.0f));
-    const float of_a = scale_behind(a), of_b = scale_behind(b);
+    const float of_a = scale_after(a), of_b = scale_after(b);
     EXPECT_NE(of_a, of_b);
     EXPECT_GT(std::min(of_a, of_b), 0);
-    EXPECT_EQ(scale_behind(a), of_a);
+    EXPECT_EQ(scale_after(a), of_a);
     trainer->hold_scales(true);
     const std::vector<float> before = *trainer->input_scales();
-    scale_behind(b), scale_behind(b);
+    scale_after(b), scale_after(b);
     EXPECT_EQ(*trainer->input_scales(), before);
     trainer->hold_scales(false);
-    EXPECT_EQ(scale_behind(a), std::max(of_a, of_b));
-    EXPECT_EQ(scale_behind(a), of_a);
+    EXPECT_EQ(scale_after(a), std::max(of_a, of_b));
+    EXPECT_EQ(scale_after(a), of_a);
     // With longer histories the largest maximum counts.
     const auto longer = small_trainer(pool, stored_inputs(3), wide_llama());
     float most = 0;

@@ -20,7 +20,7 @@ int64_t workspace_of(const TrainOptimizer& options, const TrainWeights& weights)
     return most;
 }
 
-float* behind(float* array, int64_t elements, bool narrow) {
+float* offset(float* array, int64_t elements, bool narrow) {
     return narrow ? reinterpret_cast<float*>(reinterpret_cast<uint16_t*>(array) + elements) : array + elements;
 }
 
@@ -102,8 +102,8 @@ Status DeviceOptimizer::adamw(const cuda::AdamW& a, const DeviceRanks::Sum& sum,
         part.gradient = (of_vectors ? sum.vectors : sum.matrices) + first;
         part.published = weights_->published_at(at);
         const bool narrow = options_.bf16_states;
-        float* const m = behind(own(weights_->m(), of_vectors), first, narrow);
-        float* const v = behind(own(weights_->v(), of_vectors), first, narrow);
+        float* const m = offset(own(weights_->m(), of_vectors), first, narrow);
+        float* const v = offset(own(weights_->v(), of_vectors), first, narrow);
         if (narrow)
             return cuda::adamw_update(cuda::NarrowAdamW{.plain = part,
                                                         .m = reinterpret_cast<uint16_t*>(m),
@@ -128,7 +128,7 @@ Status DeviceOptimizer::muon(const DeviceRanks::Sum& sum, double learning_rate, 
         if (weights_->state_layout(id).second) continue;
         const CheckpointTensor& t = weights_->parameters().tensors()[id];
         const int64_t at = weights_->flat().at[id], rows = t.rows(), cols = t.cols();
-        float* const m = behind(weights_->m().matrices, at, narrow);
+        float* const m = offset(weights_->m().matrices, at, narrow);
         cuda::Muon u{.rows = rows,
                      .cols = cols,
                      .master = weights_->master().matrices + at,

@@ -41,7 +41,7 @@ public:
     int64_t elements() const { return shards_.elements(rank()); }  // of the matrices on this rank
 
     // Returns the rank of each of `pieces` micro-batches. Error: no distribution makes their sums nodes of the tree.
-    Result<std::vector<int>> deal(int64_t pieces) const { return deal_pieces(pieces, size(), shards_.sharding()); }
+    Result<std::vector<int>> owners(int64_t pieces) const { return piece_owners(pieces, size(), shards_.sharding()); }
     // Sharding::states: returns this rank's run of micro-batches.
     PieceRun run(int64_t pieces) const { return PieceRun::of(pieces, rank(), size()); }
 

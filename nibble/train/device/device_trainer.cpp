@@ -119,11 +119,11 @@ Status DeviceTrainer::allocate() {
         return plan;
     };
     // Reserve for the driver, work lists and rotary tables.
-    const int64_t beside = int64_t{1} << 29;
+    const int64_t reserve = int64_t{1} << 29;
     NIBBLE_TRY(const int64_t most,
                most_rows(rows, options_.micro_batch, seq, TrainWeights::most_tokens(weights_.config())));
     auto plan =
-        choose_memory_plan(most, options_.micro_batch, options_.recompute, std::max<int64_t>(free - beside, 0), sizes);
+        choose_memory_plan(most, options_.micro_batch, options_.recompute, std::max<int64_t>(free - reserve, 0), sizes);
     NIBBLE_CHECK(std::move(sized));
     if (!plan.ok()) return std::move(plan).error();
     plan_ = *std::move(plan);
@@ -131,7 +131,7 @@ Status DeviceTrainer::allocate() {
     if (sharded())  // the limit applies to the first micro-batch
         NIBBLE_CHECK(check_device_share(options_.train.precision, plan_.micro_batch * seq, size));
     NIBBLE_CHECK(weights_.load(order.buffers, ranks_->shards(), ranks_->rank(), device_, stream_));
-    if (generation_) NIBBLE_CHECK(generation_->load_beside(weights_, device_, stream_));
+    if (generation_) NIBBLE_CHECK(generation_->load_operands(weights_, device_, stream_));
     if (cached) NIBBLE_CHECK(make_cache());
     NIBBLE_TRY(optimizer_,
                DeviceOptimizer::create(options_.train.optimizer, options_.train.seed, weights_, device_, stream_));
@@ -193,9 +193,9 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         tokens += b.size();
     }
     std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
-    const PieceRun dealt = ranks_->run(std::ssize(pieces));
+    const PieceRun share = ranks_->run(std::ssize(pieces));
     if (objective) {
-        pieces = std::vector<MicroBatch>(pieces.begin() + dealt.begin, pieces.begin() + dealt.end);
+        pieces = std::vector<MicroBatch>(pieces.begin() + share.begin, pieces.begin() + share.end);
     } else {
         NIBBLE_TRY(pieces, own_pieces(batches));
     }
@@ -272,7 +272,7 @@ Result<TrainStep> DeviceTrainer::run(std::span<const TrainBatch> batches, const 
         sum_ = {weights_.gradient(result_), weights_.gradient(result_) + ranks_->elements()};
         NIBBLE_CHECK(units_->join());
     } else {
-        const int present = objective ? dealt.present : ranks_->size();
+        const int present = objective ? share.present : ranks_->size();
         NIBBLE_TRY(sum_, ranks_->add(weights_.gradient(result_), present, stream_));
     }
     const FlatLayout& flat = weights_.flat();
@@ -426,8 +426,8 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
     auto* host = reinterpret_cast<float*>(landing_->data() + scalar_bytes);
     // If some rank would have no part of the batch (fewer rows than in a step), every rank computes all of it.
     std::vector<MicroBatch> pieces = cut_micro_batches({&batch, 1}, plan_.micro_batch);
-    const bool dealt = ranks_->group() && ranks_->deal(std::ssize(pieces)).ok();
-    if (dealt) {
+    const bool divided = ranks_->group() && ranks_->owners(std::ssize(pieces)).ok();
+    if (divided) {
         NIBBLE_TRY(pieces, own_pieces({&batch, 1}));
     }
     int64_t own = 0;
@@ -439,7 +439,7 @@ Status DeviceTrainer::log_probs(const TrainBatch& batch, std::span<float> out) {
         own += m.tokens();
     }
     NIBBLE_CHECK(ranks_->wait(stream_));
-    if (dealt) {
+    if (divided) {
         NIBBLE_TRY(const auto all, of_all_pieces({&batch, 1}, own));
         std::ranges::copy(all, out.begin());
     } else {

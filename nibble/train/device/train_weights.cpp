@@ -194,7 +194,7 @@ Status TrainWeights::load(int gradients, const FlatShards& shards, int rank, con
     return upload(nullptr);
 }
 
-Status TrainWeights::load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream) {
+Status TrainWeights::load_operands(const TrainWeights& of, const DeviceInfo& device, const Stream& stream) {
     stream_ = &stream;
     published_ = of.published_, vectors_ = of.vectors_, scaled_ = of.scaled_;
     NIBBLE_TRY(operands_, DeviceArena::create(device.index, operand_bytes_ + DeviceWeights::staging_bytes));

@@ -66,7 +66,7 @@ public:
 
     // Allocates only operands, under this recipe, for the parameters that `of` holds and publishes. `of` must outlive
     // it.
-    Status load_beside(const TrainWeights& of, const DeviceInfo& device, const Stream& stream);
+    Status load_operands(const TrainWeights& of, const DeviceInfo& device, const Stream& stream);
 
     // Copies masters and published values from the host to the device, and states if given.
     Status upload(const StoredTrainState* states);

@@ -75,7 +75,7 @@ Result<int64_t> DeviceTrainer::free_memory() const {
 Result<std::vector<MicroBatch>> DeviceTrainer::own_pieces(std::span<const TrainBatch> batches) const {
     std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
     if (!ranks_->group()) return pieces;
-    NIBBLE_TRY(const std::vector<int> owner, ranks_->deal(std::ssize(pieces)));
+    NIBBLE_TRY(const std::vector<int> owner, ranks_->owners(std::ssize(pieces)));
     std::vector<MicroBatch> own;
     for (size_t p = 0; p < pieces.size(); ++p)
         if (owner[p] == ranks_->rank()) own.push_back(pieces[p]);
@@ -92,7 +92,7 @@ Result<std::vector<float>> DeviceTrainer::of_all_pieces(std::span<const TrainBat
     std::vector<std::vector<float>> of_rank;
     for (const RankBytes& part : from) of_rank.push_back(RankReader(part).numbers<float>());
     const std::vector<MicroBatch> pieces = cut_micro_batches(batches, plan_.micro_batch);
-    NIBBLE_TRY(const std::vector<int> owner, ranks_->deal(std::ssize(pieces)));
+    NIBBLE_TRY(const std::vector<int> owner, ranks_->owners(std::ssize(pieces)));
     std::vector<size_t> taken(of_rank.size());
     for (size_t p = 0; p < pieces.size(); ++p) {
         const auto r = static_cast<size_t>(owner[p]);

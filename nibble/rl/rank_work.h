@@ -10,7 +10,7 @@
 namespace nibble {
 
 // Returns the rank of each item. The largest item comes first, and each goes to the rank with the least work so far.
-std::vector<int> deal_work(std::span<const double> work, int ranks);
+std::vector<int> work_owners(std::span<const double> work, int ranks);
 
 // Work of one rank in the rollouts.
 struct RankWork {

@@ -1,4 +1,4 @@
-#include "rl/rank_deal.h"
+#include "rl/rank_work.h"
 
 #include <xxhash.h>
 
@@ -13,7 +13,7 @@ uint64_t hash_of(std::span<const int32_t> prompt) { return XXH3_64bits(prompt.da
 
 }  // namespace
 
-std::vector<int> deal_work(std::span<const double> work, int ranks) {
+std::vector<int> work_owners(std::span<const double> work, int ranks) {
     std::vector<size_t> order(work.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return work[i]; });
