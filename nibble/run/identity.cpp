@@ -17,20 +17,20 @@ std::map<std::string, Json> facts_of(const Json& object) {
 
 std::string fact_differences(const Json& there, const Json& now) {
     const auto of_there = facts_of(there), of_now = facts_of(now);
-    const Json none = "nothing";
+    const std::string none = "not set";
     std::string out;
-    const auto add = [&](const std::string& key, const Json& a, const Json& b) {
-        out += fmt::format("{}{}: {} there, {} now", out.empty() ? "" : "; ", key, a.dump(), b.dump());
+    const auto add = [&](const std::string& key, const std::string& a, const std::string& b) {
+        out += fmt::format("{}{}: {} in the checkpoint, {} now", out.empty() ? "" : "; ", key, a, b);
     };
     for (const auto& [key, value] : of_there) {
         const auto other = of_now.find(key);
         if (other == of_now.end())
-            add(key, value, none);
+            add(key, value.dump(), none);
         else if (other->second != value)
-            add(key, value, other->second);
+            add(key, value.dump(), other->second.dump());
     }
     for (const auto& [key, value] : of_now)
-        if (!of_there.contains(key)) add(key, none, value);
+        if (!of_there.contains(key)) add(key, none, value.dump());
     return out;
 }
 
@@ -40,7 +40,7 @@ std::string identity_differences(const RunIdentity& now, const std::string& stor
     if (stored == now.text) return "";
     const auto there = parse_json(stored), here = parse_json(now.text);
     if (!there.ok() || !here.ok() || !there->is_object() || !here->is_object())
-        return fmt::format("{} there, {} now", stored, now.text);
+        return fmt::format("{} in the checkpoint, {} now", stored, now.text);
     if (!now.restate) return fact_differences(*there, *here);
     const auto restated = now.restate(*there);
     if (!restated.ok()) return fmt::format("{}; {}", fact_differences(*there, *here), restated.error().message());

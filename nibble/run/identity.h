@@ -15,7 +15,8 @@ struct RunIdentity {
     std::function<Result<Json>(const Json& stored)> restate;
 };
 
-// Returns "" if `stored` belongs to the same run, else the facts that differ: "config/steps: 6 there, 7 now; ...".
+// Returns "" if `stored` belongs to the same run, else the facts that differ: "config/steps: 6 in the checkpoint, 7
+// now; ...".
 std::string identity_differences(const RunIdentity& now, const std::string& stored);
 
 }  // namespace nibble

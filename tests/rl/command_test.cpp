@@ -176,9 +176,9 @@ TEST(RlCommand, ResumesByValue) {
     std::filesystem::remove_all(dir / "run/model");
     std::filesystem::copy(dir / "run", dir / "old", std::filesystem::copy_options::recursive);
     EXPECT_NE(rl(dir, "other.yaml -o run --resume"), 0);
-    EXPECT_NE(
-        read_file(dir / "out.txt").find("belongs to another run: config/policy/optimizer/lr: 0.003 there, 0.004 now"),
-        std::string::npos)
+    EXPECT_NE(read_file(dir / "out.txt")
+                  .find("belongs to another run: config/policy/optimizer/lr: 0.003 in the checkpoint, 0.004 now"),
+              std::string::npos)
         << read_file(dir / "out.txt");
     resumes("run");
     const std::filesystem::path old = dir / "old/checkpoints/step_00000001.safetensors";

@@ -62,7 +62,7 @@ TEST(TrainCommand, SetsKeysAndListsThem) {
     EXPECT_NE(read_file(dir / "out.txt").find("resuming after 2 steps"), std::string::npos);
     EXPECT_NE(train_command(dir, "c.yaml -o a --resume --set schedule.kind=constant --steps 4"), 0);
     EXPECT_NE(read_file(dir / "out.txt")
-                  .find("belongs to another run: config/optimizer/learning_rate: 0.01 there, 0.0003 now"),
+                  .find("belongs to another run: config/optimizer/learning_rate: 0.01 in the checkpoint, 0.0003 now"),
               std::string::npos)
         << read_file(dir / "out.txt");
     EXPECT_NE(train_command(dir, "c.yaml -o b --set optimizer.learning_rates=1"), 0);
@@ -93,7 +93,7 @@ TEST(TrainCommand, FlagsAreAppliedBeforeTheRules) {
     ASSERT_EQ(train_command(dir, "less.yaml -o less --steps 2"), 0) << read_file(dir / "out.txt");
     std::filesystem::remove_all(dir / "less/model");
     EXPECT_NE(train_command(dir, "less.yaml -o less --resume --steps 1"), 0);
-    EXPECT_NE(read_file(dir / "out.txt").find("belongs to another run: config/steps: 2 there, 1 now"),
+    EXPECT_NE(read_file(dir / "out.txt").find("belongs to another run: config/steps: 2 in the checkpoint, 1 now"),
               std::string::npos);
     EXPECT_FALSE(std::filesystem::exists(dir / "less/model"));
     for (const auto& [key, more] : {std::pair{"fork", "fork: base\n"},

@@ -68,9 +68,9 @@ TEST_F(TrainResume, AFinishedRunContinuesToMoreStepsOrNamesTheWay) {
                         "run: has already completed 6 steps, but this run has 5; give more steps");
             continue;
         }
-        expect_part(
-            said,
-            "config/steps: 4 there, 6 now; to begin a new run from its state, give another output and 'fork: run'");
+        expect_part(said,
+                    "config/steps: 4 in the checkpoint, 6 now; to begin a new run from its state, give another output "
+                    "and 'fork: run'");
         EXPECT_EQ(model("run"), four);
         config("fork.yaml", fmt::format("steps: 6\nschedule: {}\nfork: run\n", schedule));
         expect_part(train("fork.yaml -o forked"), "resuming after 4 steps");

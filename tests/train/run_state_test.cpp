@@ -141,7 +141,7 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
         EXPECT_NE(read.error().message().find(why), std::string::npos) << read.error().message();
         EXPECT_TRUE(all_state(*trainer) == before);
     };
-    refused("another run: x there, y now", "y");
+    refused("another run: x in the checkpoint, y now", "y");
     std::string damaged = good;
     damaged[good.size() - 5] ^= 4;
     test::write_file(file, damaged);
@@ -165,8 +165,10 @@ TEST_F(RunStateTest, ADamagedOrForeignFileChangesNothing) {
     refused("parameters");
     state = *copy_state(*trainer, {.step = 1, .identity = R"({"a": {"steps": 6, "x": 1}, "b": 2})"});
     ASSERT_TRUE(write_state(file, state).ok());
-    refused("another run: a/steps: 6 there, 7 now; b: 2 there, \"nothing\" now; c: \"nothing\" there, true now",
-            R"({"a": {"steps": 7, "x": 1}, "c": true})");
+    refused(
+        "another run: a/steps: 6 in the checkpoint, 7 now; b: 2 in the checkpoint, not set now; c: not set in the "
+        "checkpoint, true now",
+        R"({"a": {"steps": 7, "x": 1}, "c": true})");
     // A model's file is not a checkpoint of a run.
     test::write_file(file, test::read_file(test::test_data("chat") / "model.safetensors"));
     refused("is not a checkpoint of a training run");
@@ -242,7 +244,7 @@ TEST_F(RunStateTest, CheckpointsOfVersionOneAreRead) {
     EXPECT_TRUE(read_state(dir / "old", without_steps, *trainer).ok());
     const auto other = read_state(dir / "old", {R"({"config":{"seed":1,"steps":8},"data":""})"}, *trainer, "do this");
     ASSERT_FALSE(other.ok());
-    EXPECT_NE(other.error().message().find("config/steps: 6 there, 8 now; do this"), std::string::npos)
+    EXPECT_NE(other.error().message().find("config/steps: 6 in the checkpoint, 8 now; do this"), std::string::npos)
         << other.error().message();
     write_as("mixed", {{"nibble_run", about}, {"nibble_header_hash", stored->metadata().at("nibble_header_hash")}});
     EXPECT_FALSE(read_state(dir / "mixed", {there}, *trainer).ok());
