@@ -17,7 +17,7 @@ Status begin_as_first(const RunFolderOptions& options, RankGroup& ranks, TrainEn
                       RunBegin& run) {
     NIBBLE_TRY(const std::string identity, share_text(ranks, options.identity.text));
     if (identity != options.identity.text)
-        return fail("another job than rank 0's: {} here, {} in rank 0", options.identity.text, identity);
+        return fail("this rank has another job than rank 0: {} here, {} in rank 0", options.identity.text, identity);
     NIBBLE_TRY(const std::string file, share_text(ranks, run.folder ? run.folder->began_with().string() : ""));
     NIBBLE_TRY(const std::string forked, share_text(ranks, run.folder && run.folder->forked() ? "forked" : ""));
     if (ranks.rank() == 0 || file.empty()) return Ok{};
