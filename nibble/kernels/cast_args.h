@@ -39,7 +39,7 @@ struct CastFactor {
 };
 
 // a [n, pitch] BF16 = x P, with zeros after the rank; rest [n, cols] BF16 = x - a P^T, if not null. FP32 sums ascend:
-// the bits of InputDirections::split() (train/train_rank.h).
+// the bits of InputDirections::split() (train/input_directions.h).
 inline constexpr int most_directions = 128;
 struct SplitRows {
     const std::byte* x = nullptr;  // [n, cols] BF16

@@ -1,4 +1,4 @@
-#include "train/train_rank.h"
+#include "train/input_directions.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,10 +9,10 @@
 
 #include "model/cpu/model.h"
 #include "model/parameters.h"
+#include "train/input_directions.h"
 #include "train/step_products.h"
 #include "train/train_operand.h"
 #include "train/train_precision.h"
-#include "train/train_rank.h"
 #include "train/train_rules.h"
 
 #include <array>

@@ -2,12 +2,12 @@
 
 #include "base/clock.h"
 #include "model/loss.h"
+#include "train/input_directions.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
 #include "train/rank_message.h"
 #include "train/train_flops.h"
 #include "train/train_products.h"
-#include "train/train_rank.h"
 
 #include <sys/resource.h>
 

@@ -1,7 +1,7 @@
 #include "train/device/device_directions.h"
 
 #include "base/checked.h"
-#include "train/train_rank.h"
+#include "train/input_directions.h"
 
 #include <algorithm>
 

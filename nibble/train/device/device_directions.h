@@ -1,11 +1,11 @@
-// The strongest directions of a unit's inputs on a GPU (train/train_rank.h). P and the statistics are on the device.
-// The host computes the orthonormal columns.
+// The strongest directions of a unit's inputs on a GPU (train/input_directions.h). P and the statistics are on the
+// device. The host computes the orthonormal columns.
 #pragma once
 
 #include "kernels/cast_cuda.h"
 #include "train/device/device_ranks.h"
 #include "train/device/train_linear.h"
-#include "train/train_rank.h"
+#include "train/input_directions.h"
 
 namespace nibble {
 

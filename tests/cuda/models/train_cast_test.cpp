@@ -2,8 +2,8 @@
 // sizes with partial blocks, and random bits of any position in a step.
 #include "train/train_cast.h"
 #include "kernels/cast_cuda.h"
+#include "train/input_directions.h"
 #include "train/train_eden.h"
-#include "train/train_rank.h"
 
 #include <gtest/gtest.h>
 

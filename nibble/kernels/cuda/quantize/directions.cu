@@ -1,4 +1,5 @@
-// Splits inputs by their strongest directions P [cols, rank] (train/train_rank.h). FP32 sums ascend, as on the host.
+// Splits inputs by their strongest directions P [cols, rank] (train/input_directions.h). FP32 sums ascend, as on the
+// host.
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/quantize/cast_launch.h"
 
