@@ -150,9 +150,9 @@ std::string cards_of(const RlHistory& run) {
         fmt::format("of {} compared between engine and trainer, in any bit", human_count(std::llround(tokens)));
     if (old > 0) compared += fmt::format("; {} of older weights", human_count(std::llround(old)));
     cards += tokens > 0 ? card("Tokens that differ", human_count(std::llround(differ)), compared)
-                        : card("Tokens that differ", "?", "nothing was compared");
+                        : card("Tokens that differ", "?", "no token was compared");
     cards += card("A step", with_units(human_seconds(mean_of(last, "seconds"))),
-                  fmt::format("{} tokens an answer; {} tokens/s generated",
+                  fmt::format("{} tokens per answer; {} tokens/s generated",
                               figure(mean_of(last, "mean_gen_tokens_per_sample"), 1),
                               human_count(std::llround(mean_of(last, "generated_tokens") /
                                                        std::max(1e-9, mean_of(last, "generate_seconds"))))));
@@ -222,7 +222,7 @@ std::string sample_of(const Json& sample) {
     for (const Json& token : sample["tokens"]) tokens += token_span(token);
     return fmt::format(
         "<article class=\"sample\"><div class=\"meta\">{}</div>\n<p class=\"asked\">{}</p>\n<div "
-        "class=\"tokens\">{}</div>\n<p class=\"soft asked\">Right: {}</p></article>\n",
+        "class=\"tokens\">{}</div>\n<p class=\"soft asked\">Expected answer: {}</p></article>\n",
         head, escape_html(sample.value("question", "")), tokens, escape_html(sample.value("expected", "")));
 }
 
@@ -240,13 +240,11 @@ Result<std::string> samples_of(const fs::path& folder) {
     }
     return section(
         fmt::format("Answers of step {}", figure(value_of(json, "step"), 0)),
-        "<p class=\"note\">From the best to the worst. A line under a token: the model was not sure of it (below 90%, "
-        "50%, 10%). A background: after the last update it is <span class=\"tokens\"><span "
-        "class=\"up2\">likelier</span> "
-        "or <span class=\"dn2\">less likely</span></span> than when it was generated, where the step had several "
-        "updates. "
-        "<span class=\"tokens\"><span class=\"differs\">A frame</span></span>: trainer and engine differ in a "
-        "bit.</p>\n" +
+        "<p class=\"note\">Answers are sorted by reward, the best first. A line under a token means a low probability "
+        "(below 90%, 50%, 10%). If the step had several updates, a background means that the token became <span "
+        "class=\"tokens\"><span class=\"up2\">more likely</span> or <span class=\"dn2\">less likely</span></span> by "
+        "the last one. <span class=\"tokens\"><span class=\"differs\">A frame</span></span> means that the "
+        "probabilities of trainer and engine differ in a bit.</p>\n" +
             out);
 }
 
@@ -292,7 +290,7 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
     std::string main = header_of(run, name) + cards_of(run) + warnings_of(run);
     main += section(
         "Reward",
-        pair_of(half(run, "Reward", "mean of a step",
+        pair_of(half(run, "Reward", "mean per step",
                      {{"reward", "reward"}, {"shaped_reward", "shaped reward"}, {"accuracy", "share with reward 1"}}) +
                 half(run, "Validation", "mean, share",
                      {{"validation_reward", "reward"},
@@ -302,11 +300,11 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
     main += samples;
     main += section(
         "Answers",
-        pair_of(half(run, "Tokens of an answer", "tokens",
+        pair_of(half(run, "Tokens per answer", "tokens",
                      {{"mean_gen_tokens_per_sample", "mean"}, {"longest_answer", "longest"}}, 0) +
                 half(run, "Share of answers", "share",
                      {{"cut_share", "cut off"}, {"max_turns_reached_rate", "at the limit of turns", false}}, 0, 1) +
-                half(run, "Entropy", "nats a token", {{"approx_entropy", "entropy"}}) +
+                half(run, "Entropy", "nats per token", {{"approx_entropy", "entropy"}}) +
                 half(run, "Prompts whose answers have equal rewards", "prompts", {{"equal_groups", "prompts"}}, 0)));
     main += section(
         "Engine against trainer",
@@ -318,10 +316,10 @@ Result<std::string> rl_page(const fs::path& folder, int reload_seconds) {
     main += section(
         "Time",
         phases_of(run) +
-            pair_of(half(run, "Seconds of a step", "s",
+            pair_of(half(run, "Seconds per step", "s",
                          {{"generate_seconds", "rollout"}, {"reward_seconds", "reward"}, {"train_seconds", "update"}},
                          0) +
-                    half(run, "Generated", "tokens of a step", {{"generated_tokens", "tokens"}}, 0) +
+                    half(run, "Generated", "tokens per step", {{"generated_tokens", "tokens"}}, 0) +
                     half(run, "Seconds between update and rollout", "s",
                          {{"handover_seconds", "weights to rollouts"}, {"recalibrate_seconds", "scales of the cache"}},
                          0)));

@@ -128,8 +128,8 @@ std::string run_page(const std::vector<RunHistory>& runs, int reload_seconds) {
     std::string main = fmt::format("<header><div class=\"kicker\">nibble · training</div>\n<h1>{}</h1></header>\n{}",
                                    escape_html(title), page_legend(runs));
     main += runs_table(runs) + gaps_section(runs) + warnings_of(runs);
-    main += chart_section(runs, "Loss", "nats a token", of_steps([](const LoggedStep& s) { return s.loss; }));
-    main += chart_section(runs, "Validation loss", "nats a token", [](const RunHistory& run) {
+    main += chart_section(runs, "Loss", "nats per token", of_steps([](const LoggedStep& s) { return s.loss; }));
+    main += chart_section(runs, "Validation loss", "nats per token", [](const RunHistory& run) {
         std::vector<ChartSample> out;
         for (const LoggedStep& s : run.steps)
             if (s.validation) out.push_back({double(s.step), *s.validation});
