@@ -2,7 +2,7 @@
 """Checks tools/check-titles on clones: `commit_titles.py`
 
 A title of 72 characters passes and one of 73 fails, counted in characters. A shallow clone, a clone whose history lacks the
-recorded commit, and a folder without git are told apart.
+recorded commit, and a folder without git give different errors.
 """
 import os
 import shutil
