@@ -192,7 +192,7 @@ TEST_P(CudaOptimizer, AStepThatIsNotFiniteChangesNothing) {
     };
     const auto step = gpu->step({&batch, 1}, objective, 1e-3);
     ASSERT_FALSE(step.ok());
-    EXPECT_THAT(step.error().message(), testing::HasSubstr("not finite, nothing was changed"));
+    EXPECT_THAT(step.error().message(), testing::HasSubstr("not finite; nothing was changed"));
     const auto after = gpu->state();
     ASSERT_TRUE(before.ok() && after.ok());
     EXPECT_EQ(before->masters, after->masters);
