@@ -47,7 +47,7 @@ Result<bool> GunzipStream::read(std::string& out, size_t most) {
             done_ = stream.avail_in + (packed_.size() - at_) == 0;
             if (!done_ && ::inflateReset(&stream) != Z_OK) return fail("zlib cannot go on");
         } else if (state != Z_OK && state != Z_BUF_ERROR) {
-            return fail("is no gzip file, or is damaged{}{}", stream.msg ? ": " : "", stream.msg ? stream.msg : "");
+            return fail("is not a gzip file, or is damaged{}{}", stream.msg ? ": " : "", stream.msg ? stream.msg : "");
         }
     }
     return out.size() > old;

@@ -115,7 +115,7 @@ TEST_F(CorpusTest, PackedTextIsReadLikeTheTextItself) {
     EXPECT_EQ(lengths(write("a.txt.gz", stored_gzip(plain)), {.tokens = 100}),
               lengths(write("a.txt", plain), {.tokens = 100}));
     EXPECT_EQ(lengths(write("b.jsonl.gz", lines), {.tokens = 100}),
-              ": is no gzip file, or is damaged: incorrect header check");
+              ": is not a gzip file, or is damaged: incorrect header check");
     EXPECT_EQ(lengths(write("c.txt.gz", stored_gzip("")), {.tokens = 100}), ": is empty");
 }
 

@@ -282,7 +282,7 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
     ends(write("e.jsonl.gz", test::gzipped("{\"text\": \"x\"}\n").substr(0, 20)), "");
     ends(dir / "none", ": no such file or folder");
     ends(write("f.parquet", "PAR1abc"), "");
-    ends(write("g.txt.gz", "no gzip"), ": is no gzip file, or is damaged: incorrect header check");
+    ends(write("g.txt.gz", "no gzip"), ": is not a gzip file, or is damaged: incorrect header check");
     how.chat = nullptr;
     ends(write("g.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"),
          ": line 1: 'messages' need a chat template, and the tokenizer's folder has none");

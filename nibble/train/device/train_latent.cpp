@@ -78,8 +78,9 @@ Result<TrainMixerSizes> TrainLatentAttention::sizes(int64_t n) const {
     if (!cuda::has_attention_backward(static_cast<int>(dim())))
         return fail("--device cuda does not train heads of {} dimensions yet ({})", dim(), prefix_);
     if (config_.v_dim > dim() || config_.v_dim % 8 || config_.kv_rank % 8 || config_.rope.dims % 8 || q_part_ % 8)
-        return fail("--device cuda trains latent attention whose values are no wider than keys, in multiples of 8 ({})",
-                    prefix_);
+        return fail(
+            "--device cuda trains latent attention whose values are at most as wide as keys, in multiples of 8 ({})",
+            prefix_);
     const int64_t q_rank = has_q_b_ ? q_part_ : 0, rank = config_.kv_rank, rope = config_.rope.dims;
     const int64_t wide = whole(2 * n * q_cols()), kv = whole(2 * n * kv_b_.rows()), of_heads = whole(2 * n * v_cols());
     const int64_t inner = whole(2 * n * q_rank) + whole(2 * n * rank);
