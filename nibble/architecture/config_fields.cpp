@@ -1,7 +1,5 @@
 #include "architecture/config_fields.h"
 
-#include "architecture/config_json.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,48 +7,41 @@
 namespace nibble {
 namespace {
 
-// Fields of published configurations that inference ignores: training, bookkeeping, defaults of generation.
-constexpr std::array ignorable{
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
-    "attention_dropout", "hidden_dropout", "hidden_dropout_prob", "embd_pdrop", "resid_pdrop", "dropout",
-    "classifier_dropout", "pad_token_id", "sep_token_id", "decoder_start_token_id", "pretraining_tp", "_name_or_path",
-    "name_or_path", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "_commit_hash",
-    "output_router_logits", "output_attentions", "output_hidden_states", "return_dict", "router_aux_loss_coef",
-    "router_jitter_noise", "aux_loss_alpha", "seq_aux", "tokenizer_class", "auto_map", "is_llama_config",
-    "transformers.js_config", "unsloth_fixed", "unsloth_version", "finetuning_task", "id2label", "label2id",
-    "problem_type", "task_specific_params", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads",
-    "chunk_size_feed_forward", "cache_implementation", "do_sample", "temperature", "top_k", "top_p", "min_length",
-    "max_length", "num_beams", "repetition_penalty", "num_nextn_predict_layers", "quantization_config", "ep_size",
-    // Fields of transformers' base class, which to_json_file writes for every model.
-    "is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder",
-    "tie_last_hidden_states", "num_labels", "prefix", "experts_implementation", "_experts_implementation",
-    "early_stopping", "num_beam_groups", "diversity_penalty", "typical_p", "length_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
-    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens"};
+// Training, bookkeeping, defaults of generation: fields that published configurations carry and inference ignores.
+constexpr auto ignorable = std::to_array<std::string_view>(
+    {"architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
+     "attention_dropout", "hidden_dropout", "hidden_dropout_prob", "embd_pdrop", "resid_pdrop", "dropout",
+     "classifier_dropout", "pad_token_id", "sep_token_id", "decoder_start_token_id", "pretraining_tp", "_name_or_path",
+     "name_or_path", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "_commit_hash",
+     "output_router_logits", "output_attentions", "output_hidden_states", "return_dict", "router_aux_loss_coef",
+     "router_jitter_noise", "aux_loss_alpha", "seq_aux", "tokenizer_class", "auto_map", "is_llama_config",
+     "transformers.js_config", "unsloth_fixed", "unsloth_version", "finetuning_task", "id2label", "label2id",
+     "problem_type", "task_specific_params", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads",
+     "chunk_size_feed_forward", "cache_implementation", "do_sample", "temperature", "top_k", "top_p", "min_length",
+     "max_length", "num_beams", "repetition_penalty", "num_nextn_predict_layers", "quantization_config", "ep_size",
+     // Fields of transformers' base class, written with every field by to_json_file.
+     "is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder",
+     "tie_last_hidden_states", "num_labels", "prefix", "experts_implementation", "_experts_implementation",
+     "early_stopping", "num_beam_groups", "diversity_penalty", "typical_p", "length_penalty", "no_repeat_ngram_size",
+     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"});
+
+constexpr FieldPolicy policy{.unknown = "not known for this architecture, so it may change what the model computes",
+                             .ignorable = ignorable,
+                             .shows_values = true};
 
 }  // namespace
 
-Error ConfigFields::bad(std::string_view key, std::string_view why) const {
-    const auto at = object_->find(std::string(key));
-    std::string value =
-        at == object_->end() ? "absent" : tag_special_floats(*at).dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (value.size() > 60) value = value.substr(0, 57) + "...";
-    return fail("{}: '{}' is {}: {}", what_, key, value, why);
-}
-
-const Json* ConfigFields::find(std::string_view key) {
-    read_.emplace(key);
-    const auto at = object_->find(std::string(key));
-    return at == object_->end() || at->is_null() ? nullptr : &*at;
-}
+ConfigFields::ConfigFields(const Json& object, std::string what) : Fields(object, std::move(what), policy) {}
 
 Result<int64_t> ConfigFields::integer(std::string_view key, int64_t least) {
     const Json* value = find(key);
-    if (!value) return fail("{}: '{}' is missing", what_, key);
-    if (!value->is_number_integer() || *value > INT32_MAX || *value < least)
+    if (!value) return missing(key);
+    int64_t n = 0;
+    if (!json_value(*value, n) || n > INT32_MAX || n < least)
         return bad(key, fmt::format("expected a whole number of at least {}", least));
-    return value->get<int64_t>();
+    return n;
 }
 
 Result<int64_t> ConfigFields::integer_or(std::string_view key, int64_t otherwise, int64_t least) {
@@ -66,9 +57,10 @@ Result<int64_t> ConfigFields::layers() {
 
 Result<double> ConfigFields::number(std::string_view key) {
     const Json* value = find(key);
-    if (!value) return fail("{}: '{}' is missing", what_, key);
-    if (!value->is_number() || !std::isfinite(value->get<double>())) return bad(key, "expected a number");
-    return value->get<double>();
+    if (!value) return missing(key);
+    double number = 0;
+    if (!json_value(*value, number) || !std::isfinite(number)) return bad(key, "expected a number");
+    return number;
 }
 
 Result<double> ConfigFields::number_or(std::string_view key, double otherwise) {
@@ -76,28 +68,19 @@ Result<double> ConfigFields::number_or(std::string_view key, double otherwise) {
 }
 
 Result<bool> ConfigFields::boolean_or(std::string_view key, bool otherwise) {
-    const Json* value = find(key);
-    if (!value) return otherwise;
-    if (!value->is_boolean()) return bad(key, "expected true or false");
-    return value->get<bool>();
+    NIBBLE_CHECK(read(key, otherwise));
+    return otherwise;
 }
 
 Result<std::string> ConfigFields::string_or(std::string_view key, std::string_view otherwise) {
-    const Json* value = find(key);
-    if (!value) return std::string(otherwise);
-    if (!value->is_string()) return bad(key, "expected a string");
-    return value->get<std::string>();
+    std::string text(otherwise);
+    NIBBLE_CHECK(read(key, text));
+    return text;
 }
 
 Result<std::vector<std::string>> ConfigFields::strings(std::string_view key) {
     std::vector<std::string> list;
-    const Json* value = find(key);
-    if (!value) return list;
-    if (!value->is_array()) return bad(key, "expected a list of strings");
-    for (const Json& item : *value) {
-        if (!item.is_string()) return bad(key, "expected a list of strings");
-        list.push_back(item.get<std::string>());
-    }
+    NIBBLE_CHECK(read(key, list));
     return list;
 }
 
@@ -113,21 +96,6 @@ Result<std::vector<int64_t>> ConfigFields::integers(std::string_view key) {
     const bool good = value->is_array() ? std::ranges::all_of(*value, add) : add(*value);
     if (!good) return bad(key, "expected whole numbers");
     return list;
-}
-
-Status ConfigFields::must_be(std::string_view key, const Json& value) {
-    if (const Json* found = find(key); found && *found != value)
-        return bad(key, fmt::format("only {} is supported", value.dump()));
-    return Ok{};
-}
-
-Status ConfigFields::all_read() const {
-    for (const auto& [key, value] : object_->items()) {
-        if (value.is_null() || read_.contains(key) || std::ranges::count(ignorable, key)) continue;
-        return bad(key.size() > 80 ? key.substr(0, 77) + "..." : key,
-                   "not known for this architecture, so it may change what the model computes");
-    }
-    return Ok{};
 }
 
 }  // namespace nibble

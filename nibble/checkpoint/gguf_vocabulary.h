@@ -1,7 +1,7 @@
 // The token list of a GGUF file to be written, as llama.cpp reads it: texts, kinds, scores, special tokens.
 #pragma once
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "checkpoint/gguf_header.h"
 
 #include <optional>

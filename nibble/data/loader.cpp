@@ -1,6 +1,6 @@
 #include "data/loader.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "data/permutation.h"
 
 namespace nibble {
@@ -40,7 +40,7 @@ Result<TrainBatch> DataLoader::next(int64_t rows) {
 
 Status DataLoader::set_place(const Json& place) {
     int64_t row = 0;
-    NIBBLE_CHECK(json_get(place, "row", row).within("the position in the data"));
+    NIBBLE_CHECK(Fields(place).need("row", row).within("the position in the data"));
     if (row < 0) return fail("the position in the data: row {} is negative", row);
     row_ = row;
     return Ok{};

@@ -1,6 +1,6 @@
 #include "data/manifest.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "io/journal.h"
 
 namespace nibble {
@@ -29,16 +29,17 @@ Status check_shard_name(std::string_view name) {
 
 Result<DataSplit> split_from_json(const Json& json, std::string_view key) {
     DataSplit split;
-    NIBBLE_TRY(const Json* shards, json_array(json, key));
+    NIBBLE_TRY(const Json* shards, Fields(json).array(key));
     for (const Json& item : *shards) {
         DataShardEntry& s = split.shards.emplace_back();
-        NIBBLE_CHECK(json_get(item, "name", s.name).within(key));
+        Fields entry(item, std::string(key));
+        NIBBLE_CHECK(entry.need("name", s.name));
         NIBBLE_CHECK(check_shard_name(s.name).within(key));
-        NIBBLE_CHECK(json_get(item, "tokens", s.tokens).within(key));
-        NIBBLE_CHECK(json_get(item, "documents", s.documents).within(key));
-        NIBBLE_CHECK(json_get(item, "learned", s.learned).within(key));
-        NIBBLE_CHECK(json_get(item, "masked", s.masked).within(key));
-        NIBBLE_CHECK(json_get(item, "hash", s.hash).within(key));
+        NIBBLE_CHECK(entry.need("tokens", s.tokens));
+        NIBBLE_CHECK(entry.need("documents", s.documents));
+        NIBBLE_CHECK(entry.need("learned", s.learned));
+        NIBBLE_CHECK(entry.need("masked", s.masked));
+        NIBBLE_CHECK(entry.need("hash", s.hash));
         if (s.tokens < 0 || s.documents < 0 || s.documents > s.tokens)
             return fail("{}: {}: {} tokens cannot be in {} documents", key, s.name, s.tokens, s.documents);
     }
@@ -87,27 +88,29 @@ Json to_json(const DataManifest& m) {
 Result<DataManifest> data_manifest_from_json(const Json& json) {
     DataManifest m;
     int64_t version = 0;
-    NIBBLE_CHECK(json_get(json, "nibble_data", version));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("nibble_data", version));
     if (version != data_manifest_version)
         return fail("'nibble_data': version {} is not supported, only version {}", version, data_manifest_version);
-    NIBBLE_CHECK(json_get(json, "vocabulary", m.vocabulary));
-    NIBBLE_CHECK(json_get(json, "vocab_size", m.vocab));
+    NIBBLE_CHECK(fields.need("vocabulary", m.vocabulary));
+    NIBBLE_CHECK(fields.need("vocab_size", m.vocab));
     if (m.vocab < 1 || m.vocab > (int64_t{1} << 32)) return fail("'vocab_size': {}", m.vocab);
-    NIBBLE_TRY(const Json* end, json_field(json, "end_token"));
+    NIBBLE_TRY(const Json* end, fields.need("end_token"));
     if (!end->is_null()) {
         TokenId id = 0;
-        NIBBLE_CHECK(json_get(json, "end_token", id));
+        NIBBLE_CHECK(fields.need("end_token", id));
         m.end_token = id;
     }
-    NIBBLE_CHECK(json_get(json, "validation_by", m.validation_by));
-    NIBBLE_CHECK(json_get(json, "validation_fraction", m.validation_fraction));
-    NIBBLE_CHECK(json_get(json, "seed", m.seed));
-    NIBBLE_TRY(const Json* sources, json_array(json, "sources"));
+    NIBBLE_CHECK(fields.need("validation_by", m.validation_by));
+    NIBBLE_CHECK(fields.need("validation_fraction", m.validation_fraction));
+    NIBBLE_CHECK(fields.need("seed", m.seed));
+    NIBBLE_TRY(const Json* sources, fields.array("sources"));
     for (const Json& item : *sources) {
         DataSource& s = m.sources.emplace_back();
-        NIBBLE_CHECK(json_get(item, "path", s.path).within("sources"));
-        NIBBLE_CHECK(json_get(item, "documents", s.documents).within("sources"));
-        NIBBLE_CHECK(json_get(item, "tokens", s.tokens).within("sources"));
+        Fields entry(item, "sources");
+        NIBBLE_CHECK(entry.need("path", s.path));
+        NIBBLE_CHECK(entry.need("documents", s.documents));
+        NIBBLE_CHECK(entry.need("tokens", s.tokens));
     }
     NIBBLE_TRY(m.train, split_from_json(json, "train"));
     NIBBLE_TRY(m.validation, split_from_json(json, "validation"));

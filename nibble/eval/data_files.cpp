@@ -1,6 +1,6 @@
 #include "eval/data_files.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "io/journal.h"
@@ -43,7 +43,7 @@ Result<LinesFile> read_lines_file(const std::filesystem::path& path, int64_t lim
 
 Result<std::string> text_field(const Json& line, const char* key) {
     std::string text;
-    NIBBLE_CHECK(json_get(line, key, text));
+    NIBBLE_CHECK(Fields(line).need(key, text));
     return text;
 }
 

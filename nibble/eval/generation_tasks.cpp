@@ -1,6 +1,6 @@
 #include "eval/generation_tasks.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "eval/answers.h"
 
 namespace nibble {
@@ -74,8 +74,9 @@ Result<TaskResult> Gsm8kTask::summarize(std::span<const Json> results) const {
     std::vector<double> strict, flexible;
     for (const Json& json : results) {
         bool s = false, f = false;
-        NIBBLE_CHECK(json_get(json, "strict", s));
-        NIBBLE_CHECK(json_get(json, "flexible", f));
+        Fields fields(json);
+        NIBBLE_CHECK(fields.need("strict", s));
+        NIBBLE_CHECK(fields.need("flexible", f));
         strict.push_back(s);
         flexible.push_back(f);
     }
@@ -117,9 +118,10 @@ Result<TaskResult> HumanEvalTask::summarize(std::span<const Json> results) const
     for (const Json& json : results) {
         bool s = false;
         std::string id, completion;
-        NIBBLE_CHECK(json_get(json, "stopped", s));
-        NIBBLE_CHECK(json_get(json, "task_id", id));
-        NIBBLE_CHECK(json_get(json, "completion", completion));
+        Fields fields(json);
+        NIBBLE_CHECK(fields.need("stopped", s));
+        NIBBLE_CHECK(fields.need("task_id", id));
+        NIBBLE_CHECK(fields.need("completion", completion));
         stopped.push_back(s);
         samples.push_back({{"task_id", std::move(id)}, {"completion", std::move(completion)}});
     }

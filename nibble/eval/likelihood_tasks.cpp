@@ -1,6 +1,6 @@
 #include "eval/likelihood_tasks.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,8 +60,9 @@ Result<TaskResult> LambadaTask::summarize(std::span<const Json> results) const {
     for (const Json& json : results) {
         double log_prob = 0;
         bool greedy = false;
-        NIBBLE_CHECK(json_get(json, "log_prob", log_prob));
-        NIBBLE_CHECK(json_get(json, "greedy", greedy));
+        Fields fields(json);
+        NIBBLE_CHECK(fields.need("log_prob", log_prob));
+        NIBBLE_CHECK(fields.need("greedy", greedy));
         right.push_back(greedy);
         nll.push_back(-log_prob);
     }
@@ -85,7 +86,7 @@ Status ChoiceTask::prepare(const Subject& subject) {
         Item item;
         if (const auto list = line.find("choices"); list == line.end() || !json_value(*list, choices))
             return fail("{}: 'choices' is not a list of strings", where);
-        if (const Status got = json_get(line, "answer", item.answer); !got.ok() || item.answer >= choices.size())
+        if (const Status got = Fields(line).need("answer", item.answer); !got.ok() || item.answer >= choices.size())
             return fail("{}: 'answer' is not the index of one of {} choices", where, choices.size());
         for (const std::string& choice : choices) {
             NIBBLE_TRY(Continuation c, encode_pair(subject, prefix, context, " " + choice).within(where));
@@ -121,8 +122,9 @@ Result<TaskResult> ChoiceTask::summarize(std::span<const Json> results) const {
     std::vector<double> plain, normalized;
     for (const Json& json : results) {
         bool acc = false, acc_norm = false;
-        NIBBLE_CHECK(json_get(json, "acc", acc));
-        NIBBLE_CHECK(json_get(json, "acc_norm", acc_norm));
+        Fields fields(json);
+        NIBBLE_CHECK(fields.need("acc", acc));
+        NIBBLE_CHECK(fields.need("acc_norm", acc_norm));
         plain.push_back(acc);
         normalized.push_back(acc_norm);
     }

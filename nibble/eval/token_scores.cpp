@@ -1,6 +1,6 @@
 #include "eval/token_scores.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <algorithm>
 #include <cmath>
@@ -90,11 +90,12 @@ Json to_json(const TokenScores& s) {
 
 Result<TokenScores> token_scores_from_json(const Json& json) {
     TokenScores s;
-    NIBBLE_CHECK(json_get(json, "nll", s.nll));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("nll", s.nll));
     if (!json.contains("kl")) return s;
-    NIBBLE_CHECK(json_get(json, "reference_nll", s.reference_nll));
-    NIBBLE_CHECK(json_get(json, "kl", s.kl));
-    NIBBLE_CHECK(json_get(json, "same_top", s.same_top));
+    NIBBLE_CHECK(fields.need("reference_nll", s.reference_nll));
+    NIBBLE_CHECK(fields.need("kl", s.kl));
+    NIBBLE_CHECK(fields.need("same_top", s.same_top));
     if (s.kl.size() != s.nll.size() || s.reference_nll.size() != s.nll.size() || s.same_top.size() != s.nll.size())
         return fail("lists of different lengths");
     return s;

@@ -1,6 +1,6 @@
 #include "io/journal.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -45,10 +45,11 @@ std::string differences(const Json& old_facts, const JobIdentity& identity) {
 
 Status check_identity(const Json& line, const JobIdentity& identity) {
     int version = 0;
-    NIBBLE_CHECK(json_get(line, "nibble_journal", version));
+    Fields fields(line);
+    NIBBLE_CHECK(fields.need("nibble_journal", version));
     if (version != journal_version)
         return fail(ErrorKind::file, "written by another version of nibble (journal version {})", version);
-    NIBBLE_TRY(const Json* facts, json_object(line, "job"));
+    NIBBLE_TRY(const Json* facts, fields.object("job"));
     const std::string text = differences(*facts, identity);
     if (!text.empty()) return fail(ErrorKind::file, "the unfinished work belongs to another job: {}", text);
     return Ok{};
@@ -106,7 +107,7 @@ Status Journal::load(const JobIdentity& identity) {
             if (damaged) return start_over(*damaged);
             auto json = parse_json(std::string_view(text).substr(begin, end - begin));
             int64_t unit = 0;
-            if (!json.ok() || (line > 1 && !(json_get(*json, "unit", unit).ok() && json->contains("result")))) {
+            if (!json.ok() || (line > 1 && !(Fields(*json).need("unit", unit).ok() && json->contains("result")))) {
                 damaged = fail(ErrorKind::file, "line {} is damaged", line);
                 continue;
             }

@@ -1,6 +1,6 @@
 #include "jobs/loaded_model.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "checkpoint/source_files.h"
 #include "io/journal.h"
 #include "jobs/open_checkpoint.h"

@@ -1,6 +1,6 @@
 #include "jobs/sampling.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "jobs/words.h"
 #include "serve/sampler.h"
 

@@ -1,6 +1,6 @@
 #include "measure/serve.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "checkpoint/output_place.h"
 #include "io/atomic_file.h"
 #include "io/input_text.h"
@@ -133,7 +133,7 @@ Result<std::vector<std::string>> read_prompt_texts(const std::string& path) {
         std::string text;
         if (!json.is_object()) return fail("{}: line {}: is not an object", path, number);
         for (const char* name : {"prompt", "text"})
-            if (text.empty() && json.contains(name)) NIBBLE_CHECK(json_get(json, name, text));
+            if (text.empty() && json.contains(name)) NIBBLE_CHECK(Fields(json).need(name, text));
         if (text.empty()) return fail("{}: line {}: neither 'prompt' nor 'text'", path, number);
         texts.push_back(std::move(text));
         return Ok{};

@@ -1,6 +1,6 @@
 #include "quant/calibrate.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/scratch_memory.h"
 #include "model/cpu/backward.h"
 #include "quant/block_solver.h"

@@ -1,6 +1,6 @@
 #include "quant/calibration_keep.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <fcntl.h>
 #include <xxhash.h>
@@ -68,9 +68,9 @@ Status CalibrationKeep::recall(const std::function<Status(const std::string&, So
         QuantMatrix& m = solution.matrix;
         int64_t offset = -1;
         std::string checksum;
-        if (!json_get(*line, "offset", offset).ok() || !json_get(*line, "checksum", checksum).ok() ||
-            !json_get(*line, "tensor_scale", m.tensor_scale).ok() ||
-            !json_get(*line, "raised_blocks", solution.raised_blocks).ok())
+        if (!Fields(*line).need("offset", offset).ok() || !Fields(*line).need("checksum", checksum).ok() ||
+            !Fields(*line).need("tensor_scale", m.tensor_scale).ok() ||
+            !Fields(*line).need("raised_blocks", solution.raised_blocks).ok())
             continue;
         std::vector<std::byte> bytes(m.codes.size() + m.block_scales.size() + 4 * m.float_scales.size());
         const int64_t end = offset + std::ssize(bytes);
@@ -85,8 +85,9 @@ Status CalibrationKeep::recall(const std::function<Status(const std::string&, So
         e = {(*outputs)[0].get<int64_t>(), (*outputs)[1].get<double>(), (*outputs)[2].get<double>(),
              (*outputs)[3].get<double>()};
         SolveGaps& g = solution.gaps;
-        if (!json_get(*line, "blind_blocks", g.blind_blocks).ok() ||
-            !json_get(*line, "no_feedback", g.no_feedback).ok() || !json_get(*line, "too_small", g.too_small).ok())
+        if (!Fields(*line).need("blind_blocks", g.blind_blocks).ok() ||
+            !Fields(*line).need("no_feedback", g.no_feedback).ok() ||
+            !Fields(*line).need("too_small", g.too_small).ok())
             continue;
         take_bytes(bytes, m);
         end_ = std::max(end_, end);

@@ -1,6 +1,6 @@
 #include "quant/quant_report.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <cmath>
 #include <limits>
@@ -21,10 +21,10 @@ Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 Json histogram_json(const Histogram& h) { return Json{{"first", h.first}, {"counts", h.counts}}; }
 
 Result<Histogram> histogram_from(const Json& parent, std::string_view key) {
-    NIBBLE_TRY(const Json* json, json_object(parent, key));
+    NIBBLE_TRY(const Json* json, Fields(parent).object(key));
     Histogram h;
-    NIBBLE_CHECK(json_get(*json, "first", h.first));
-    NIBBLE_CHECK(json_get(*json, "counts", h.counts));
+    NIBBLE_CHECK(Fields(*json).need("first", h.first));
+    NIBBLE_CHECK(Fields(*json).need("counts", h.counts));
     if (h.first < 0 || h.first + h.counts.size() > 256) return fail("'{}': codes beyond 255", key);
     return h;
 }
@@ -32,7 +32,7 @@ Result<Histogram> histogram_from(const Json& parent, std::string_view key) {
 template <class T, class FromName>
 Status named(const Json& json, std::string_view key, T& out, FromName from_name) {
     std::string text;
-    NIBBLE_CHECK(json_get(json, key, text));
+    NIBBLE_CHECK(Fields(json).need(key, text));
     const auto value = from_name(text);
     if (!value) return fail("'{}': unknown value '{}'", key, text);
     out = *value;
@@ -75,23 +75,23 @@ Json timing_json(const ReportTiming& t) {
 
 Result<ReportTiming> timing_from(const Json& json) {
     ReportTiming t;
-    NIBBLE_CHECK(json_get(json, "seconds", t.seconds));
-    NIBBLE_CHECK(json_get(json, "bytes_read", t.bytes_read));
-    NIBBLE_CHECK(json_get(json, "bytes_written", t.bytes_written));
-    NIBBLE_CHECK(json_get(json, "gigabytes_per_second", t.gigabytes_per_second));
-    NIBBLE_CHECK(json_get(json, "threads", t.threads));
-    NIBBLE_CHECK(json_get(json, "kernels", t.kernels));
-    NIBBLE_CHECK(json_get(json, "peak_anonymous_bytes", t.peak_anonymous_bytes));
-    NIBBLE_CHECK(json_get(json, "peak_resident_bytes", t.peak_resident_bytes));
-    NIBBLE_CHECK(json_get(json, "resumed_tensors", t.resumed_tensors));
-    NIBBLE_CHECK(json_get(json, "finished_at", t.finished_at));
-    NIBBLE_CHECK(json_get(json, "command", t.command));
-    NIBBLE_CHECK(json_get(json, "verified", t.verified));
-    // Reports of earlier versions lack these fields.
-    if (json.contains("whole_seconds")) NIBBLE_CHECK(json_get(json, "whole_seconds", t.whole_seconds));
-    if (json.contains("calibration_seconds"))
-        NIBBLE_CHECK(json_get(json, "calibration_seconds", t.calibration_seconds));
-    if (json.contains("output")) NIBBLE_CHECK(json_get(json, "output", t.output));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("seconds", t.seconds));
+    NIBBLE_CHECK(fields.need("bytes_read", t.bytes_read));
+    NIBBLE_CHECK(fields.need("bytes_written", t.bytes_written));
+    NIBBLE_CHECK(fields.need("gigabytes_per_second", t.gigabytes_per_second));
+    NIBBLE_CHECK(fields.need("threads", t.threads));
+    NIBBLE_CHECK(fields.need("kernels", t.kernels));
+    NIBBLE_CHECK(fields.need("peak_anonymous_bytes", t.peak_anonymous_bytes));
+    NIBBLE_CHECK(fields.need("peak_resident_bytes", t.peak_resident_bytes));
+    NIBBLE_CHECK(fields.need("resumed_tensors", t.resumed_tensors));
+    NIBBLE_CHECK(fields.need("finished_at", t.finished_at));
+    NIBBLE_CHECK(fields.need("command", t.command));
+    NIBBLE_CHECK(fields.need("verified", t.verified));
+    // Reports of earlier versions lack them.
+    if (json.contains("whole_seconds")) NIBBLE_CHECK(fields.need("whole_seconds", t.whole_seconds));
+    if (json.contains("calibration_seconds")) NIBBLE_CHECK(fields.need("calibration_seconds", t.calibration_seconds));
+    if (json.contains("output")) NIBBLE_CHECK(fields.need("output", t.output));
     return t;
 }
 
@@ -110,15 +110,16 @@ Json outputs_json(const std::vector<LayerOutputError>& errors) {
 
 Result<std::vector<LayerOutputError>> outputs_from(const Json& json) {
     std::vector<LayerOutputError> errors;
-    if (!json.contains("layer_outputs")) return errors;  // reports of earlier versions lack it
-    NIBBLE_TRY(const Json* list, json_array(json, "layer_outputs"));
+    if (!json.contains("layer_outputs")) return errors;  // reports of earlier versions
+    NIBBLE_TRY(const Json* list, Fields(json).array("layer_outputs"));
     for (const Json& e : *list) {
         LayerOutputError& error = errors.emplace_back();
-        NIBBLE_CHECK(json_get(e, "module", error.module));
-        NIBBLE_CHECK(json_get(e, "rows", error.rows));
-        NIBBLE_CHECK(json_get(e, "energy", error.energy));
-        NIBBLE_CHECK(json_get(e, "error_before", error.before));
-        NIBBLE_CHECK(json_get(e, "error_after", error.after));
+        Fields entry(e);
+        NIBBLE_CHECK(entry.need("module", error.module));
+        NIBBLE_CHECK(entry.need("rows", error.rows));
+        NIBBLE_CHECK(entry.need("energy", error.energy));
+        NIBBLE_CHECK(entry.need("error_before", error.before));
+        NIBBLE_CHECK(entry.need("error_after", error.after));
     }
     return errors;
 }
@@ -132,14 +133,15 @@ Json gaps_json(const std::vector<CalibrationGap>& gaps) {
 
 Result<std::vector<CalibrationGap>> gaps_from(const Json& json) {
     std::vector<CalibrationGap> gaps;
-    if (!json.contains("gaps")) return gaps;  // reports of earlier versions lack it
-    NIBBLE_TRY(const Json* list, json_array(json, "gaps"));
+    if (!json.contains("gaps")) return gaps;  // reports of earlier versions
+    NIBBLE_TRY(const Json* list, Fields(json).array("gaps"));
     for (const Json& g : *list) {
         CalibrationGap& gap = gaps.emplace_back();
         NIBBLE_CHECK(named(g, "kind", gap.kind, gap_from_name));
-        NIBBLE_CHECK(json_get(g, "count", gap.count));
-        NIBBLE_CHECK(json_get(g, "text", gap.text));
-        NIBBLE_CHECK(json_get(g, "modules", gap.modules));
+        Fields entry(g);
+        NIBBLE_CHECK(entry.need("count", gap.count));
+        NIBBLE_CHECK(entry.need("text", gap.text));
+        NIBBLE_CHECK(entry.need("modules", gap.modules));
     }
     return gaps;
 }
@@ -274,41 +276,42 @@ Json to_json(const TensorReport& t) {
 
 Result<TensorReport> tensor_report_from_json(const Json& json) {
     TensorReport t;
-    NIBBLE_CHECK(json_get(json, "name", t.name));
-    NIBBLE_CHECK(json_get(json, "shape", t.shape));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("name", t.name));
+    NIBBLE_CHECK(fields.need("shape", t.shape));
     NIBBLE_CHECK(named(json, "dtype", t.dtype, dtype_from_name));
     NIBBLE_CHECK(named(json, "format", t.format, format_from_name));
-    NIBBLE_CHECK(json_get(json, "method", t.method));
+    NIBBLE_CHECK(fields.need("method", t.method));
     NIBBLE_CHECK(named(json, "activation", t.activation, activation_from_name));
-    NIBBLE_CHECK(json_get(json, "scale_group", t.scale_group));
-    NIBBLE_CHECK(json_get(json, "reason", t.reason));
-    NIBBLE_CHECK(json_get(json, "elements", t.elements));
-    NIBBLE_CHECK(json_get(json, "source_bytes", t.source_bytes));
-    NIBBLE_CHECK(json_get(json, "stored_bytes", t.stored_bytes));
+    NIBBLE_CHECK(fields.need("scale_group", t.scale_group));
+    NIBBLE_CHECK(fields.need("reason", t.reason));
+    NIBBLE_CHECK(fields.need("elements", t.elements));
+    NIBBLE_CHECK(fields.need("source_bytes", t.source_bytes));
+    NIBBLE_CHECK(fields.need("stored_bytes", t.stored_bytes));
     if (t.quantized()) {
-        NIBBLE_CHECK(json_get(json, "blocks", t.blocks));
-        NIBBLE_CHECK(json_get(json, "squared_error", t.squared_error));
-        NIBBLE_CHECK(json_get(json, "squared_weight", t.squared_weight));
-        NIBBLE_CHECK(json_get(json, "max_error", t.max_error));
-        NIBBLE_CHECK(json_get(json, "zeros", t.zeros));
-        NIBBLE_CHECK(json_get(json, "saturated", t.saturated));
-        NIBBLE_CHECK(json_get(json, "sign_flips", t.sign_flips));
-        NIBBLE_CHECK(json_get(json, "raised_blocks", t.raised_blocks));
+        NIBBLE_CHECK(fields.need("blocks", t.blocks));
+        NIBBLE_CHECK(fields.need("squared_error", t.squared_error));
+        NIBBLE_CHECK(fields.need("squared_weight", t.squared_weight));
+        NIBBLE_CHECK(fields.need("max_error", t.max_error));
+        NIBBLE_CHECK(fields.need("zeros", t.zeros));
+        NIBBLE_CHECK(fields.need("saturated", t.saturated));
+        NIBBLE_CHECK(fields.need("sign_flips", t.sign_flips));
+        NIBBLE_CHECK(fields.need("raised_blocks", t.raised_blocks));
         NIBBLE_TRY(t.codes, histogram_from(json, "codes"));
         NIBBLE_TRY(t.scales, histogram_from(json, "scales"));
-        NIBBLE_CHECK(json_get(json, "amax", t.amax));
-        NIBBLE_CHECK(json_get(json, "search_multiplier", t.search_multiplier));
-        NIBBLE_CHECK(json_get(json, "tensor_scale", t.tensor_scale));
-        NIBBLE_CHECK(json_get(json, "content_hash", t.content_hash));
+        NIBBLE_CHECK(fields.need("amax", t.amax));
+        NIBBLE_CHECK(fields.need("search_multiplier", t.search_multiplier));
+        NIBBLE_CHECK(fields.need("tensor_scale", t.tensor_scale));
+        NIBBLE_CHECK(fields.need("content_hash", t.content_hash));
         const auto rare = [&](std::string_view key, auto& out) {
-            return json.contains(key) ? json_get(json, key, out) : Status(Ok{});
+            return json.contains(key) ? fields.need(key, out) : Status(Ok{});
         };
         NIBBLE_CHECK(rare("blind_search", t.blind_search));
         NIBBLE_CHECK(rare("blind_blocks", t.gaps.blind_blocks));
         NIBBLE_CHECK(rare("no_feedback", t.gaps.no_feedback));
         NIBBLE_CHECK(rare("too_small", t.gaps.too_small));
     }
-    if (json.contains("input_scale")) NIBBLE_CHECK(json_get(json, "input_scale", t.input_scale.emplace()));
+    if (json.contains("input_scale")) NIBBLE_CHECK(fields.need("input_scale", t.input_scale.emplace()));
     return t;
 }
 
@@ -333,30 +336,31 @@ std::string to_json_text(const QuantReport& r) {
 
 Result<QuantReport> quant_report_from_json(const Json& json) {
     QuantReport r;
-    NIBBLE_CHECK(json_get(json, "source", r.source));
-    NIBBLE_CHECK(json_get(json, "recipe", r.recipe));
-    NIBBLE_TRY(const Json* settings, json_object(json, "settings"));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("source", r.source));
+    NIBBLE_CHECK(fields.need("recipe", r.recipe));
+    NIBBLE_TRY(const Json* settings, fields.object("settings"));
     r.settings = *settings;
-    NIBBLE_TRY(const Json* versions, json_object(json, "versions"));
+    NIBBLE_TRY(const Json* versions, fields.object("versions"));
     r.versions = *versions;
     NIBBLE_CHECK(named(json, "kv", r.kv, kv_from_name));
-    NIBBLE_TRY(const Json* kv_scales, json_object(json, "kv_scales"));
+    NIBBLE_TRY(const Json* kv_scales, fields.object("kv_scales"));
     for (const auto& [name, value] : kv_scales->items()) {
         float scale = 0;
-        NIBBLE_CHECK(json_get(*kv_scales, name, scale));
+        NIBBLE_CHECK(Fields(*kv_scales).need(name, scale));
         r.kv_scales.emplace_back(name, scale);
     }
-    NIBBLE_CHECK(json_get(json, "weights_only", r.weights_only));
-    NIBBLE_CHECK(json_get(json, "warnings", r.warnings));
+    NIBBLE_CHECK(fields.need("weights_only", r.weights_only));
+    NIBBLE_CHECK(fields.need("warnings", r.warnings));
     NIBBLE_TRY(r.gaps, gaps_from(json));
-    NIBBLE_TRY(const Json* tensors, json_array(json, "tensors"));
+    NIBBLE_TRY(const Json* tensors, fields.array("tensors"));
     for (const Json& t : *tensors) {
         NIBBLE_TRY(auto tensor, tensor_report_from_json(t).within(fmt::format("tensors[{}]", r.tensors.size())));
         r.tensors.push_back(std::move(tensor));
     }
-    NIBBLE_CHECK(json_get(json, "plan", r.plan));
+    NIBBLE_CHECK(fields.need("plan", r.plan));
     NIBBLE_TRY(r.output_errors, outputs_from(json));
-    NIBBLE_TRY(const Json* timing, json_object(json, "timing"));
+    NIBBLE_TRY(const Json* timing, fields.object("timing"));
     NIBBLE_TRY(r.timing, timing_from(*timing).within("timing"));
     return r;
 }

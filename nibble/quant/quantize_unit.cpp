@@ -1,6 +1,6 @@
 #include "quant/quantize_unit.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "formats/minifloat.h"
 #include "quant/content_hash.h"
 #include "quant/unit_scales.h"
@@ -363,9 +363,9 @@ private:
         for (size_t m = 0; m < members_.size(); ++m) {
             Member& member = members_[m];
             size_t index = 0;
-            const auto report = json_object((*lines)[m], "report");
-            if (!json_get((*lines)[m], "index", index).ok() || index != member.index || !report.ok()) return false;
-            if (!json_get((*lines)[m], "checksum", member.checksum).ok()) return false;
+            const auto report = Fields((*lines)[m]).object("report");
+            if (!Fields((*lines)[m]).need("index", index).ok() || index != member.index || !report.ok()) return false;
+            if (!Fields((*lines)[m]).need("checksum", member.checksum).ok()) return false;
             auto parsed = tensor_report_from_json(**report);
             if (!parsed.ok() || parsed->name != member.entry.tensor) return false;
             parsed->reason = member.entry.reason;  // texts may change between runs, numbers cannot

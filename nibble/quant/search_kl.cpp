@@ -1,4 +1,4 @@
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "quant/kl_runner.h"
 #include "quant/meter.h"
 

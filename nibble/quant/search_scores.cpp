@@ -1,6 +1,6 @@
 #include "quant/search_scores.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "model/cpu/backward.h"
 #include "quant/meter.h"
 
@@ -112,7 +112,7 @@ private:
     static bool recall(const Json& kept, size_t candidates, GroupSums& sums) {
         const auto values = kept.find("sums");
         if (values == kept.end() || !json_value(*values, sums.values) || sums.values.size() != candidates ||
-            !json_get(kept, "rows", sums.rows).ok())
+            !Fields(kept).need("rows", sums.rows).ok())
             return sums = {}, false;
         return true;
     }

@@ -1,7 +1,7 @@
 #include "quant/verify.h"
 
+#include "base/fields.h"
 #include "base/json_append.h"
-#include "base/json_fields.h"
 #include "checkpoint/modules.h"
 #include "checkpoint/stored_parts.h"
 #include "quant/verify_tensor.h"
@@ -157,8 +157,9 @@ Result<ExpectedFormats> expected_formats_from_json(const Json& tensors) {
     ExpectedFormats formats;
     for (const auto& [name, json] : tensors.items()) {
         std::string format, activation;
-        NIBBLE_CHECK(json_get(json, "format", format).within(name));
-        NIBBLE_CHECK(json_get(json, "activation", activation).within(name));
+        Fields fields(json, name);
+        NIBBLE_CHECK(fields.need("format", format));
+        NIBBLE_CHECK(fields.need("activation", activation));
         const auto f = format_from_name(format);
         const auto a = activation_from_name(activation);
         if (!f || !a) return fail("{}: unknown format '{}' or activation '{}'", name, format, activation);

@@ -1,6 +1,6 @@
 #include "rl/question_rows.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "data/permutation.h"
@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t order_of_epochs = 0x726F777300000000ull;  // stream of random numbers: "rows"
 
 Result<std::string> question_text(const Json& row, const std::string& key) {
-    NIBBLE_TRY(const Json* field, json_field(row, key));
+    NIBBLE_TRY(const Json* field, Fields(row).need(key));
     if (!field->is_string()) return fail("'{}': must be text", key);
     return field->get<std::string>();
 }
@@ -22,7 +22,7 @@ Result<std::string> question_text(const Json& row, const std::string& key) {
 // Returns text, or a number as written in the line. The math rule cannot read exponents, so for it such numbers are
 // printed as JSON.
 Result<std::string> answer_text(const Json& row, std::string_view line, const std::string& key, AnswerRule rule) {
-    NIBBLE_TRY(const Json* field, json_field(row, key));
+    NIBBLE_TRY(const Json* field, Fields(row).need(key));
     if (field->is_string()) return field->get<std::string>();
     if (field->is_number_integer()) return field->dump();
     if (!field->is_number()) return fail("'{}': must be text or a number", key);
@@ -38,7 +38,7 @@ Result<TaskQuestion> question_of(std::string_view line, const QuestionFileOption
     if (question.find_first_not_of(" \t\r\n") == question.npos) return fail("'{}': is empty", o.input_key);
     const std::string key = fmt::format("'{}'", o.output_key);
     if (o.rule == AnswerRule::code) {
-        NIBBLE_TRY(const Json* tests, json_field(row, o.output_key));
+        NIBBLE_TRY(const Json* tests, Fields(row).need(o.output_key));
         NIBBLE_TRY(std::string expected, code_tests(*tests).within(key));
         return TaskQuestion{.prompt = std::move(question), .answer = std::move(expected)};
     }

@@ -1,6 +1,6 @@
 #include "rl/rl_page.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "page/html.h"
 #include "page/numbers.h"
 #include "page/svg.h"
@@ -231,7 +231,7 @@ Result<std::string> samples_of(const fs::path& folder) {
     std::error_code error;
     if (!fs::exists(file, error)) return std::string();
     NIBBLE_TRY(const Json json, read_json_file(file));
-    NIBBLE_TRY(const Json* list, json_array(json, "samples").within(file.string()));
+    NIBBLE_TRY(const Json* list, Fields(json).array("samples").within(file.string()));
     std::string out;
     try {
         for (const Json& sample : *list) out += sample_of(sample);

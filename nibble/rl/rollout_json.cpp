@@ -1,6 +1,6 @@
 #include "rl/rollout_json.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 
 #include <bit>
 
@@ -18,7 +18,7 @@ Json parts_of(const Rollout& r) {
 }
 
 Status read_parts(const Json& json, Rollout& r) {
-    NIBBLE_TRY(const Json* parts, json_array(json, "parts"));
+    NIBBLE_TRY(const Json* parts, Fields(json).array("parts"));
     for (const Json& part : *parts) {
         std::vector<int64_t> p;
         if (!json_value(part, p) || p.size() != 3 || p[0] < 1 || p[0] > std::ssize(r.tokens) || p[2] < 0 || p[2] > 1)
@@ -47,18 +47,19 @@ Result<Rollout> rollout_from_json(const Json& json) {
     Rollout r;
     std::vector<uint32_t> bits;
     std::string state;
-    NIBBLE_CHECK(json_get(json, "tokens", r.tokens));
-    NIBBLE_CHECK(json_get(json, "generated", bits));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("tokens", r.tokens));
+    NIBBLE_CHECK(fields.need("generated", bits));
     NIBBLE_CHECK(read_parts(json, r));
-    NIBBLE_CHECK(json_get(json, "whole", r.whole));
-    NIBBLE_CHECK(json_get(json, "turns", r.turns));
-    NIBBLE_CHECK(json_get(json, "turn_begin", r.turn_begin));
-    NIBBLE_CHECK(json_get(json, "text", r.text));
-    NIBBLE_CHECK(json_get(json, "cut", r.cut));
-    NIBBLE_CHECK(json_get(json, "observation", r.observation));
-    NIBBLE_CHECK(json_get(json, "state", state));
-    NIBBLE_CHECK(json_get(json, "failure", r.failure));
-    if (json.contains("reward")) NIBBLE_CHECK(json_get(json, "reward", r.reward.emplace()));
+    NIBBLE_CHECK(fields.need("whole", r.whole));
+    NIBBLE_CHECK(fields.need("turns", r.turns));
+    NIBBLE_CHECK(fields.need("turn_begin", r.turn_begin));
+    NIBBLE_CHECK(fields.need("text", r.text));
+    NIBBLE_CHECK(fields.need("cut", r.cut));
+    NIBBLE_CHECK(fields.need("observation", r.observation));
+    NIBBLE_CHECK(fields.need("state", state));
+    NIBBLE_CHECK(fields.need("failure", r.failure));
+    if (json.contains("reward")) NIBBLE_CHECK(fields.need("reward", r.reward.emplace()));
     NIBBLE_TRY(r.state, parse_json(state).within("'state'"));
     for (const uint32_t b : bits) r.generated.push_back(std::bit_cast<float>(b));
     const size_t n = r.tokens.size();

@@ -1,6 +1,6 @@
 #include "rl/rollout_pool.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "rl/rollout_json.h"
 #include "rl/rollout_message.h"
 
@@ -267,8 +267,9 @@ Status RolloutPool::set_state(const Json& state) {
     for (const Json& group : state) {
         uint64_t number = 0;
         int64_t begun = 0;
-        NIBBLE_CHECK(json_get(group, "number", number));
-        NIBBLE_CHECK(json_get(group, "begun", begun));
+        Fields entry(group);
+        NIBBLE_CHECK(entry.need("number", number));
+        NIBBLE_CHECK(entry.need("begun", begun));
         const auto answers = group.find("answers");
         if (answers == group.end() || !answers->is_array() || std::ssize(*answers) != answers_)
             return fail("unfinished rollouts: prompt {} does not have {} answers", number, answers_);

@@ -1,6 +1,6 @@
 #include "run/history.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "run/log.h"
 
 #include <cmath>
@@ -14,22 +14,24 @@ namespace fs = std::filesystem;
 
 // The log has null for NaN, which JSON lacks.
 Status get_number(const Json& line, std::string_view key, double& out) {
-    NIBBLE_TRY(const Json* field, json_field(line, key));
+    Fields fields(line);
+    NIBBLE_TRY(const Json* field, fields.need(key));
     if (field->is_null()) {
         out = std::numeric_limits<double>::quiet_NaN();
         return Ok{};
     }
-    return json_get(line, key, out);
+    return fields.need(key, out);
 }
 
 Status read_step(const Json& line, LoggedStep& s) {
-    NIBBLE_CHECK(json_get(line, "step", s.step));
+    Fields fields(line);
+    NIBBLE_CHECK(fields.need("step", s.step));
     NIBBLE_CHECK(get_number(line, "loss", s.loss));
     NIBBLE_CHECK(get_number(line, "gradient_norm", s.gradient_norm));
     NIBBLE_CHECK(get_number(line, "learning_rate", s.learning_rate));
     NIBBLE_CHECK(get_number(line, "seconds", s.seconds));
-    NIBBLE_CHECK(json_get(line, "tokens", s.tokens));
-    if (line.contains("skipped")) NIBBLE_CHECK(json_get(line, "skipped", s.skipped));
+    NIBBLE_CHECK(fields.need("tokens", s.tokens));
+    if (line.contains("skipped")) NIBBLE_CHECK(fields.need("skipped", s.skipped));
     if (line.contains("validation")) NIBBLE_CHECK(get_number(line, "validation", s.validation.emplace()));
     return Ok{};
 }
@@ -44,7 +46,7 @@ Status read_line(const Json& line, RunHistory& run) {
         for (const Json& unit : line["quality"]) NIBBLE_CHECK(read_quality(unit, run.quality.emplace_back()));
         return Ok{};
     }
-    if (line.contains("warning")) return json_get(line, "warning", run.warnings.emplace_back());
+    if (line.contains("warning")) return Fields(line).need("warning", run.warnings.emplace_back());
     return Ok{};
 }
 
@@ -76,7 +78,7 @@ Result<RunHistory> read_run_history(const fs::path& path) {
     run.about = lines[0]["run"];
     if (run.about.is_object()) {
         for (auto [key, into] : {std::pair{"name", &run.name}, std::pair{"group", &run.group}})
-            if (run.about.contains(key)) NIBBLE_CHECK(json_get(run.about, key, *into).within(file.string()));
+            if (run.about.contains(key)) NIBBLE_CHECK(Fields(run.about).need(key, *into).within(file.string()));
     }
     if (run.group.empty()) run.group = run.name;
     for (size_t i = 1; i < lines.size(); ++i)

@@ -1,6 +1,6 @@
 #include "run/log.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/mapped_file.h"
 #include "io/atomic_file.h"
 
@@ -57,7 +57,7 @@ Result<RunLog> RunLog::resume(const std::filesystem::path& file, const Json& fir
     std::string kept = line_text(first);
     for (size_t i = 1; i < lines.size(); ++i) {
         int64_t of = 0;
-        if (lines[i].contains("step")) NIBBLE_CHECK(json_get(lines[i], "step", of).within(file.string()));
+        if (lines[i].contains("step")) NIBBLE_CHECK(Fields(lines[i]).need("step", of).within(file.string()));
         if (of <= step) kept += line_text(lines[i]);
     }
     NIBBLE_CHECK(write_file_atomically(file, kept));

@@ -1,6 +1,6 @@
 #include "run/state.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/map_faults.h"
 #include "io/atomic_file.h"
 #include "io/journal.h"
@@ -102,19 +102,20 @@ Result<StoredRun> stored_run(const SafetensorsFile& file) {
     NIBBLE_TRY(const Json json, parse_json(found->second));
     int64_t version = 0;
     StoredRun run;
-    NIBBLE_CHECK(json_get(json, "version", version));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("version", version));
     const bool hashed = file.metadata().contains(std::string(header_hash_key));
     const int64_t expected = hashed ? run_state_version : version_without_header_hash;
     if (version != expected)
         return fail("is damaged or of another version of nibble: 'version' {}, expected {}; {}", version, expected,
                     older_one);
-    NIBBLE_CHECK(json_get(json, "step", run.place.step));
-    NIBBLE_TRY(const Json* source, json_object(json, "source"));
+    NIBBLE_CHECK(fields.need("step", run.place.step));
+    NIBBLE_TRY(const Json* source, fields.object("source"));
     run.place.source = *source;
-    NIBBLE_CHECK(json_get(json, "optimizer_steps", run.optimizer_steps));
-    NIBBLE_CHECK(json_get(json, "identity", run.place.identity));
-    NIBBLE_CHECK(json_get(json, "hash", run.hash));
-    if (json.contains("norms")) NIBBLE_CHECK(json_get(json, "norms", run.norms));
+    NIBBLE_CHECK(fields.need("optimizer_steps", run.optimizer_steps));
+    NIBBLE_CHECK(fields.need("identity", run.place.identity));
+    NIBBLE_CHECK(fields.need("hash", run.hash));
+    if (json.contains("norms")) NIBBLE_CHECK(fields.need("norms", run.norms));
     if (run.place.step < 0 || run.optimizer_steps < 0) return fail("the number of a step is negative");
     return run;
 }

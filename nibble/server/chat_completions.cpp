@@ -30,7 +30,7 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 100));
     if (top > 0 && !wish.logprobs) return fields.bad("top_logprobs", "requires logprobs = true");
     if (wish.logprobs) request.top_logprobs = top;
-    NIBBLE_CHECK(fields.only("echo", false));
+    NIBBLE_CHECK(fields.must_be("echo", false));
     NIBBLE_CHECK(read_prediction(fields, model, request));
     request.prompt = wish.turn.prompt.tokens;
     NIBBLE_CHECK(truncate_prompt(fields, model, request.prompt));

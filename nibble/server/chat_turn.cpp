@@ -103,7 +103,7 @@ Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
     NIBBLE_CHECK(fields.read("continue_final_message", asked.continue_final_message));
     asked.generation_prompt = !asked.continue_final_message;
     NIBBLE_CHECK(fields.read("add_generation_prompt", asked.generation_prompt));
-    NIBBLE_CHECK(fields.only("add_special_tokens", false));
+    NIBBLE_CHECK(fields.must_be("add_special_tokens", false));
     if (fields.has("thinking_token_budget")) {
         int64_t budget = 0;
         NIBBLE_CHECK(fields.read_in("thinking_token_budget", budget, int64_t{0}, int64_t{1} << 40));

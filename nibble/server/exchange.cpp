@@ -1,6 +1,6 @@
 #include "server/exchange.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "base/utf8.h"
 
 #include <fmt/chrono.h>

@@ -141,7 +141,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     int32_t best_of = request.choices;
     NIBBLE_CHECK(fields.read("best_of", best_of));
     if (best_of != request.choices) return fields.bad("best_of", "is supported only with the value of n");
-    NIBBLE_CHECK(fields.only("use_beam_search", false));
+    NIBBLE_CHECK(fields.must_be("use_beam_search", false));
     NIBBLE_CHECK(read_bias(fields, model.vocab(), request));
     NIBBLE_CHECK(read_stop(fields, "stop", request));
     bool ignore_eos = false;
@@ -153,7 +153,7 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read_in("min_tokens", request.min_tokens, int64_t{0}, int64_t{1} << 40));
     NIBBLE_CHECK(fields.read("include_stop_str_in_output", request.keep_stop));
     NIBBLE_CHECK(fields.read("skip_special_tokens", request.skip_special));
-    NIBBLE_CHECK(fields.only("spaces_between_special_tokens", true));
+    NIBBLE_CHECK(fields.must_be("spaces_between_special_tokens", true));
     NIBBLE_CHECK(read_token_list(fields, "allowed_token_ids", model.vocab(), request.allowed));
     NIBBLE_CHECK(read_bad_words(fields, model, request));
     NIBBLE_CHECK(fields.read_in("prompt_logprobs", request.prompt_logprobs, 0, 1000));

@@ -65,7 +65,7 @@ Result<ResponseWish> read_response(BodyFields& fields, const ServedModel& model,
     for (const char* name : {"conversation", "prompt", "context_management", "moderation", "background_options"})
         if (const Json* value = fields.find(name); value && !value->empty())
             return fields.bad(name, "is not supported");
-    NIBBLE_CHECK(fields.only("background", false));
+    NIBBLE_CHECK(fields.must_be("background", false));
     NIBBLE_CHECK(read_include(fields, wish.logprobs));
     int32_t top = 0;
     NIBBLE_CHECK(fields.read_in("top_logprobs", top, 0, 20));

@@ -1,6 +1,6 @@
 #include "train/cast_quality.h"
 
-#include "base/json_fields.h"
+#include "base/fields.h"
 #include "page/html.h"
 #include "page/numbers.h"
 
@@ -57,8 +57,9 @@ Json to_json(const UnitQuality& unit) {
 }
 
 Status read_quality(const Json& json, UnitQuality& unit) {
-    NIBBLE_CHECK(json_get(json, "unit", unit.name));
-    NIBBLE_CHECK(json_get(json, "layer", unit.layer));
+    Fields fields(json);
+    NIBBLE_CHECK(fields.need("unit", unit.name));
+    NIBBLE_CHECK(fields.need("layer", unit.layer));
     const auto parts = parts_of(unit);
     for (size_t i = 0; i < operands.size(); ++i) {
         if (!json.contains(operands[i])) continue;
@@ -66,7 +67,7 @@ Status read_quality(const Json& json, UnitQuality& unit) {
         CastQuality& q = parts[i]->emplace();
         for (auto [key, into] :
              {std::pair{"error", &q.error}, {"gain", &q.gain}, {"zeroed", &q.zeroed}, {"saturated", &q.saturated}})
-            NIBBLE_CHECK(json_get(part, key, *into));
+            NIBBLE_CHECK(Fields(part).need(key, *into));
     }
     return Ok{};
 }
