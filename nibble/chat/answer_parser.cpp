@@ -63,11 +63,11 @@ bool AnswerScanner::advance(std::vector<AnswerPart>& parts, bool last) {
         case State::content_begin: {  // calls, if the content begins with a brace
             const size_t at = pending_.find_first_not_of(blank);
             if (at == std::string::npos && !last) return false;
-            constexpr std::string_view python = "<|python_tag|>";
+            const std::string_view lead = format_.tools->lead;
             const std::string_view text = at == std::string::npos ? "" : std::string_view(pending_).substr(at);
-            if ((!last || (cut_off_ && !text.empty())) && text.size() < python.size() && python.starts_with(text))
+            if ((!last || (cut_off_ && !text.empty())) && text.size() < lead.size() && lead.starts_with(text))
                 return false;
-            state_ = text.starts_with('{') || text.starts_with(python) ? State::calls : State::content;
+            state_ = text.starts_with('{') || (!lead.empty() && text.starts_with(lead)) ? State::calls : State::content;
             return true;
         }
         case State::content:
@@ -168,7 +168,8 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
 // Returns whether pending_ is the beginning of a call. In formats without an opening tag, an object is one if its first
 // key can be "name".
 bool AnswerScanner::begins_call() const {
-    if (!format_.tools->begin.empty() || calls_ > 0 || pending_.find("<|python_tag|>") != std::string::npos)
+    if (!format_.tools->begin.empty() || calls_ > 0 ||
+        (!format_.tools->lead.empty() && pending_.find(format_.tools->lead) != std::string::npos))
         return true;
     std::string text;
     for (const char c : pending_)

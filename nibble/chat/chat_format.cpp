@@ -117,15 +117,12 @@ Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const
     const std::string_view source = out.chat_ ? std::string_view(out.chat_->source()) : std::string_view();
     const auto has = [&](std::string_view text) { return source.find(text) != source.npos; };
     out.tools_ = options.tools;
-    if (options.tools == "auto")
-        out.tools_ = has("tool▁calls▁begin")                                              ? "deepseek_v3"
-                     : has("[TOOL_CALLS]")                                                ? "mistral"
-                     : has("<TOOLCALL>")                                                  ? "nemotron"
-                     : has("<tool_call>")                                                 ? "hermes"
-                     : has("<|python_tag|>") || (has("ipython") && has("\"parameters\"")) ? "llama3"
-                                                                                          : "none";
-    else if (options.tools != "none" && !find_tool_format(options.tools))
+    if (options.tools == "auto") {
+        const ToolFormat* found = tool_format_of(source);
+        out.tools_ = found ? found->name : "none";
+    } else if (options.tools != "none" && !find_tool_format(options.tools)) {
         return fail("unknown format of tool calls '{}'", options.tools);
+    }
     out.reasoning_ = options.reasoning;
     if (options.reasoning == "auto")
         out.reasoning_ = has("</think>") || has("<think>") ? "think" : has("[THINK]") ? "mistral" : "none";
@@ -243,7 +240,7 @@ AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& pr
         format.tools = find_tool_format(tools_);
         format.tool_list = request.tools;
         format.id_seed = random_seed();
-        format.short_ids = tools_ == "mistral";
+        format.short_ids = format.tools && format.tools->short_ids;
     }
     return AnswerParser(std::make_unique<AnswerScanner>(std::move(format)));
 }
@@ -259,7 +256,7 @@ bool ChatFormat::needs_control_tokens(const ChatRequest& request) const {
         return true;
     const ToolFormat* tools = uses_tools(request) ? find_tool_format(tools_) : nullptr;
     if (!tools) return false;
-    return tools->begin.empty() ? is_special_text(tokenizer_, "<|python_tag|>")
+    return tools->begin.empty() ? is_special_text(tokenizer_, tools->lead)
                                 : is_special_text(tokenizer_, tools->begin) || is_special_text(tokenizer_, tools->end);
 }
 

@@ -6,20 +6,110 @@
 #include <array>
 
 namespace nibble {
+namespace {
+
+bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+using Pieces = std::vector<std::string_view>;
+const Pieces object_call{R"({"name": %j, "arguments": )", "%a", "}"};
+
+std::vector<ToolFormat> make_tool_formats() {
+    const CallForm deepseek{.head = CallHead::block,
+                            .opening = deepseek_call_begin,
+                            .closing = deepseek_call_end,
+                            .separator = deepseek_separator,
+                            .pieces = {deepseek_call_begin, "%n", deepseek_separator, "%a", deepseek_call_end},
+                            .before = {"<｜tool▁calls▁begin｜>"},
+                            .after = {"<｜tool▁calls▁end｜>"}};
+    CallForm fenced = deepseek;
+    fenced.sign = "```json";
+    fenced.pieces = {deepseek_call_begin, "function", deepseek_separator, "%n\n```json\n", "%a", "\n```",
+                     deepseek_call_end};
+    fenced.between = {"\n"};
+
+    return {
+        {.name = "deepseek_v3",
+         .begin = "<｜tool▁calls▁begin｜>",
+         .end = "<｜tool▁calls▁end｜>",
+         .signs = {{"tool▁calls▁begin"}},
+         .forms = {fenced, deepseek}},
+        {.name = "mistral",
+         .begin = "[TOOL_CALLS]",
+         .end = "",
+         .signs = {{"[TOOL_CALLS]"}},
+         .forms = {{.head = CallHead::named,
+                    .sign = "[ARGS]",
+                    .opening = "[TOOL_CALLS]",
+                    .pieces = {"[TOOL_CALLS]", "%n", "[ARGS]", "%a"}},
+                   {.pieces = object_call, .before = {"[TOOL_CALLS]", "["}, .between = {", "}, .after = {"]"}}},
+         .short_ids = true},
+        {.name = "nemotron",
+         .begin = "<TOOLCALL>",
+         .end = "</TOOLCALL>",
+         .signs = {{"<TOOLCALL>"}},
+         .forms = {{.closing = "</TOOLCALL>",
+                    .pieces = object_call,
+                    .before = {"<TOOLCALL>", "["},
+                    .between = {", "},
+                    .after = {"]", "</TOOLCALL>"}}}},
+        {.name = "hermes",
+         .begin = "<tool_call>",
+         .end = "</tool_call>",
+         .signs = {{"<tool_call>"}},
+         .forms = {{.head = CallHead::tagged,
+                    .sign = function_begin,
+                    .opening = function_begin,
+                    .pieces = {"<tool_call>", "\n<function=%n>\n", "%a", "</function>\n", "</tool_call>"},
+                    .between = {"\n"}},
+                   {.closing = "</tool_call>",
+                    .pieces = {"<tool_call>", "\n", R"({"name": %j, "arguments": )", "%a", "}", "\n", "</tool_call>"},
+                    .between = {"\n"}}}},
+        {.name = "llama3",
+         .begin = "",
+         .end = "",
+         .lead = "<|python_tag|>",
+         .signs = {{"<|python_tag|>"}, {"ipython", "\"parameters\""}},
+         .forms = {{.pieces = {R"({"name": %j, "parameters": )", "%a", "}"}}},
+         .one_call = true}};
+}
+
+// The piece with the name in the place of %n or %j.
+std::string with_name(std::string_view piece, const std::string& name) {
+    const size_t at = piece.find('%');
+    if (at == piece.npos) return std::string(piece);
+    std::string out(piece.substr(0, at));
+    out += piece[at + 1] == 'j' ? Json(name).dump() : name;
+    return out.append(piece.substr(at + 2));
+}
+
+}  // namespace
+
+const CallForm* ToolFormat::form(CallHead head) const {
+    const auto found = std::ranges::find(forms, head, &CallForm::head);
+    return found == forms.end() ? nullptr : &*found;
+}
+
+const CallForm& ToolFormat::written(std::string_view chat_template) const {
+    const auto asked = [&](const CallForm& form) { return form.sign.empty() || holds(chat_template, form.sign); };
+    return *std::ranges::find_if(forms, asked);  // the last form has no sign
+}
+
 const std::vector<ToolFormat>& tool_formats() {
-    static const std::vector<ToolFormat> formats{
-        {"hermes", "<tool_call>", "</tool_call>"},
-        {"llama3", "", ""},
-        {"mistral", "[TOOL_CALLS]", ""},
-        {"nemotron", "<TOOLCALL>", "</TOOLCALL>"},
-        {"deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
-    };
+    static const std::vector<ToolFormat> formats = make_tool_formats();
     return formats;
 }
 
 const ToolFormat* find_tool_format(std::string_view name) {
     for (const ToolFormat& format : tool_formats())
         if (format.name == name) return &format;
+    return nullptr;
+}
+
+const ToolFormat* tool_format_of(std::string_view chat_template) {
+    for (const ToolFormat& format : tool_formats())
+        for (const auto& texts : format.signs)
+            if (std::ranges::all_of(texts, [&](std::string_view text) { return holds(chat_template, text); }))
+                return &format;
     return nullptr;
 }
 
@@ -102,61 +192,31 @@ GrammarPiece input_piece(const std::string& grammar, bool tags) {
 
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
                                 const Tokenizer& tokenizer, const InputGrammars& grammars) {
-    GrammarStructure out;
-    out.most = most;
-    const auto text = [&](std::string_view written) {
+    const CallForm& form = format.written(source);
+    const bool tags = form.head == CallHead::tagged;
+    const auto text = [&](std::string written) {
         const auto id = tokenizer.id_of(written);
-        return GrammarPiece{.text = std::string(written), .control = id && tokenizer.is_special(*id)};
+        return GrammarPiece{.text = std::move(written), .control = id && tokenizer.is_special(*id)};
     };
-    const bool tagged = source.find("<function=") != source.npos, named = source.find("[ARGS]") != source.npos;
-    const bool fenced = source.find("```json") != source.npos;
+    const auto texts = [&](const std::vector<std::string_view>& list) {
+        std::vector<GrammarPiece> out;
+        for (const std::string_view one : list) out.push_back(text(std::string(one)));
+        return out;
+    };
+    GrammarStructure out{.before = texts(form.before), .between = texts(form.between), .after = texts(form.after)};
+    out.most = format.one_call ? 1 : most;
     for (const Json& tool : tools) {
         const Json& function = tool["function"];
         const std::string name = function["name"].get<std::string>();
         const Json parameters = object_schema(function.value("parameters", Json()));
-        const bool tags = format.name == "hermes" && tagged;
-        const auto input = grammars.find(name);
-        GrammarPiece schema{.schema = std::make_shared<const Json>(parameters)};
-        if (tags) schema.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
-        if (input != grammars.end()) schema = input_piece(input->second, tags);
-        const auto object = [&](const char* key) {
-            return std::vector<GrammarPiece>{text("{\"name\": " + Json(name).dump() + ", \"" + key + "\": "), schema,
-                                             text("}")};
-        };
+        GrammarPiece arguments{.schema = std::make_shared<const Json>(parameters)};
+        if (tags) arguments.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
+        if (const auto input = grammars.find(name); input != grammars.end())
+            arguments = input_piece(input->second, tags);
         std::vector<GrammarPiece> call;
-        if (tags) {
-            call = {text("<tool_call>"), text(fmt::format("\n{}{}>\n", function_begin, name)), schema,
-                    text(fmt::format("{}\n", function_close)), text("</tool_call>")};
-        } else if (format.name == "hermes") {
-            call = object("arguments");
-            call.insert(call.begin(), {text("<tool_call>"), text("\n")});
-            call.push_back(text("\n"));
-            call.push_back(text("</tool_call>"));
-        } else if (format.name == "mistral" && named) {
-            call = {text("[TOOL_CALLS]"), text(name), text("[ARGS]"), schema};
-        } else if (format.name == "deepseek_v3" && fenced) {
-            call = {text(deepseek_call_begin),  text("function"), text(deepseek_separator),
-                    text(name + "\n```json\n"), schema,           text("\n```"),
-                    text(deepseek_call_end)};
-        } else if (format.name == "deepseek_v3") {
-            call = {text(deepseek_call_begin), text(name), text(deepseek_separator), schema, text(deepseek_call_end)};
-        } else {
-            call = object(format.name == "llama3" ? "parameters" : "arguments");
-        }
+        for (const std::string_view piece : form.pieces)
+            call.push_back(piece == "%a" ? arguments : text(with_name(piece, name)));
         out.one_of.push_back(std::move(call));
-    }
-    if (format.name == "hermes") out.between = {text("\n")};
-    if (format.name == "llama3") out.most = 1;
-    if ((format.name == "mistral" && !named) || format.name == "nemotron") {
-        out.before = {text(format.begin), text("[")};
-        out.between = {text(", ")};
-        out.after = {text("]")};
-        if (format.name == "nemotron") out.after.push_back(text(format.end));
-    }
-    if (format.name == "deepseek_v3") {
-        out.before = {text(format.begin)};
-        if (fenced) out.between = {text("\n")};
-        out.after = {text(format.end)};
     }
     return out;
 }

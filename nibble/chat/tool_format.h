@@ -5,6 +5,7 @@
 #include "grammar/grammar.h"
 #include "text/tokenizer.h"
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -12,21 +13,48 @@
 
 namespace nibble {
 
-struct ToolFormat {
-    std::string_view name;
-    std::string_view begin;  // text with which calls begin; empty: the answer's first brace
-    std::string_view end;    // text with which calls end; empty: the end of the answer
+// How a call begins, which decides how the rest of it is read (chat/tool_reader.h).
+enum class CallHead : uint8_t {
+    object,  // an object with the members "name" and "arguments" or "parameters"
+    named,   // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
+    block,   // name<separator>{...}, or any word, <separator>, the name and a block of JSON
+    tagged,  // name>, then <parameter=p>value</parameter>
 };
 
-// Returns the known formats.
-// hermes: <tool_call>{"name", "arguments"}</tool_call>, or <function=f><parameter=p>value inside the tags (Qwen3-Coder,
-// Nemotron 3).
-// llama3: {"name", "parameters"} as the whole answer, optionally after <|python_tag|>.
-// mistral: [TOOL_CALLS][{...}] or [TOOL_CALLS]name[ARGS]{...}.
-// nemotron: <TOOLCALL>[{...}]</TOOLCALL>.
-// deepseek_v3: its tags with the name and a block of JSON, or the name and JSON (V3.1).
+// One of the forms in which a format writes a call.
+struct CallForm {
+    CallHead head = CallHead::object;
+    std::string_view sign = {};       // chat templates that hold this text ask for the form; empty: all others
+    std::string_view opening = {};    // text before a call when it is read; objects begin with their brace
+    std::string_view closing = {};    // ends a call wherever it stands outside of a string; empty: nothing does
+    std::string_view separator = {};  // of a block, between what precedes the name or follows it
+    // Pieces of a written call: %n is the name, %j the name as JSON, %a (a piece of its own) the arguments.
+    std::vector<std::string_view> pieces = {};
+    std::vector<std::string_view> before = {}, between = {}, after = {};  // all calls, and two of them
+};
+
+struct ToolFormat {
+    std::string_view name;
+    std::string_view begin;      // text with which calls begin; empty: the answer's first brace
+    std::string_view end;        // text with which calls end; empty: the end of the answer
+    std::string_view lead = {};  // may precede the first call
+    // A chat template is of this format if it holds all texts of one of these lists.
+    std::vector<std::vector<std::string_view>> signs = {};
+    std::vector<CallForm> forms = {};  // all are read; the first that the template asks for is written
+    bool one_call = false;             // an answer is written with one call at most
+    bool short_ids = false;            // ids of calls have nine letters and digits
+
+    const CallForm* form(CallHead head) const;  // null: none has this head
+    const CallForm& written(std::string_view chat_template) const;
+};
+
+// In the order in which a chat template is looked at. hermes: <tool_call>{"name", "arguments"}</tool_call>, or
+// <function=f><parameter=p>value in the tags (Qwen3-Coder, Nemotron 3); llama3: {"name", "parameters"} as the whole
+// answer, perhaps after <|python_tag|>; mistral: [TOOL_CALLS][{...}] or [TOOL_CALLS]name[ARGS]{...}; nemotron:
+// <TOOLCALL>[{...}]</TOOLCALL>; deepseek_v3: its tags with the name and a block of JSON, or the name and JSON (V3.1).
 const std::vector<ToolFormat>& tool_formats();
-const ToolFormat* find_tool_format(std::string_view name);  // null: unknown name
+const ToolFormat* find_tool_format(std::string_view name);         // null: unknown
+const ToolFormat* tool_format_of(std::string_view chat_template);  // null: it has none
 
 // Tags inside the calls of deepseek_v3.
 inline constexpr std::string_view deepseek_call_begin = "<｜tool▁call▁begin｜>",

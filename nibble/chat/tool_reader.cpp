@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view spaces = " \t\r\n", python_tag = "<|python_tag|>", mistral_again = "[TOOL_CALLS]";
+constexpr std::string_view spaces = " \t\r\n";
 
 std::string_view trimmed(std::string_view text) {
     const size_t first = text.find_first_not_of(spaces);
@@ -140,14 +140,14 @@ ToolCallReader::Step ToolCallReader::step(std::string_view text, bool last) {
 }
 
 ToolCallReader::Step ToolCallReader::head(std::string_view text, bool last) {
-    switch (style_) {
-        case Style::object:
+    switch (style()) {
+        case CallHead::object:
             return object_head(text, last);
-        case Style::named:
+        case CallHead::named:
             return named_head(text, last);
-        case Style::deepseek:
-            return deepseek_head(text, last);
-        case Style::tagged:
+        case CallHead::block:
+            return block_head(text, last);
+        case CallHead::tagged:
             return tagged_head(text, last);
     }
     return Step::none;
@@ -159,8 +159,8 @@ ToolCallReader::Step ToolCallReader::go(Place place, size_t at) {
     return Step::on;
 }
 
-ToolCallReader::Step ToolCallReader::head_of(Style style, size_t at) {
-    style_ = style;
+ToolCallReader::Step ToolCallReader::head_of(const CallForm& form, size_t at) {
+    form_ = &form;
     walk_ = {};
     scanned_ = at;
     member_ = Member::key;
@@ -169,13 +169,8 @@ ToolCallReader::Step ToolCallReader::head_of(Style style, size_t at) {
     return go(Place::head, at);
 }
 
-std::string_view ToolCallReader::closing() const {
-    if (style_ == Style::deepseek) return deepseek_call_end;
-    return style_ == Style::object ? format_.end : std::string_view();
-}
-
 ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
-    at_ = behind_spaces(text, at_, style_ == Style::object ? " \t\r\n,;]" : spaces);
+    at_ = behind_spaces(text, at_, style() == CallHead::object ? " \t\r\n,;]" : spaces);
     const std::string_view rest = text.substr(at_);
     if (rest.empty()) return last ? ended() : Step::more;
     const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
@@ -187,27 +182,28 @@ ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
         }
         if (waits(format_.end)) return Step::more;
     }
-    if (format_.name == "deepseek_v3") {
-        if (is(deepseek_call_begin)) return head_of(Style::deepseek, at_ + deepseek_call_begin.size());
-        return waits(deepseek_call_begin) ? Step::more : ended();
+    for (const CallHead head : {CallHead::block, CallHead::tagged})
+        if (const CallForm* form = format_.form(head)) {
+            if (is(form->opening)) return head_of(*form, at_ + form->opening.size());
+            if (waits(form->opening)) return Step::more;
+        }
+    if (!format_.lead.empty() && calls_ == 0) {
+        if (is(format_.lead)) return go(Place::between, at_ + format_.lead.size());
+        if (waits(format_.lead)) return Step::more;
     }
-    if (format_.name == "hermes") {
-        if (is(function_begin)) return head_of(Style::tagged, at_ + function_begin.size());
-        if (waits(function_begin)) return Step::more;
+    if (const CallForm* object = format_.form(CallHead::object)) {
+        if (is("{")) return head_of(*object, at_);
+        if (calls_ == 0 && !list_ && is("[")) {
+            list_ = true;
+            return go(Place::between, at_ + 1);
+        }
     }
-    if (format_.name == "llama3" && calls_ == 0) {
-        if (is(python_tag)) return go(Place::between, at_ + python_tag.size());
-        if (waits(python_tag)) return Step::more;
-    }
-    if (is("{")) return head_of(Style::object, at_);
-    if (calls_ == 0 && !list_ && is("[")) {
-        list_ = true;
-        return go(Place::between, at_ + 1);
-    }
-    if (format_.name != "mistral" || list_) return ended();
-    if (calls_ == 0) return head_of(Style::named, at_);
-    if (is(mistral_again)) return head_of(Style::named, at_ + mistral_again.size());
-    return waits(mistral_again) ? Step::more : ended();
+    // The first one follows the tag that all calls begin with.
+    const CallForm* named = format_.form(CallHead::named);
+    if (!named || list_) return ended();
+    if (calls_ == 0) return head_of(*named, at_);
+    if (is(named->opening)) return head_of(*named, at_ + named->opening.size());
+    return waits(named->opening) ? Step::more : ended();
 }
 
 ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool last) {
@@ -270,13 +266,13 @@ ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last
     return brace == rest.npos ? broken(text, name) : begin_arguments(name, at_ + brace);
 }
 
-// Parses f<sep>{...}, or function<sep>f and a block of JSON.
-ToolCallReader::Step ToolCallReader::deepseek_head(std::string_view text, bool last) {
+// f<separator>{...}, or function<separator>f and a block of JSON
+ToolCallReader::Step ToolCallReader::block_head(std::string_view text, bool last) {
     constexpr std::string_view fence = "```json";
-    const size_t separator = text.find(deepseek_separator, at_);
+    const size_t separator = text.find(form_->separator, at_);
     if (separator == text.npos) return last ? ended() : Step::more;
     std::string_view name = trimmed(text.substr(at_, separator - at_));
-    size_t brace = behind_spaces(text, separator + deepseek_separator.size());
+    size_t brace = behind_spaces(text, separator + form_->separator.size());
     if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     if (text[brace] != '{') {
         const size_t from = brace, block = text.find(fence, from);
@@ -330,8 +326,8 @@ ToolCallReader::Step ToolCallReader::arguments(std::string_view text, bool last)
     end();
     if (!whole && !closed) return Step::over;
     walk_ = {};
-    if (style_ == Style::object) walk_.step('{');
-    return go(style_ == Style::named ? Place::between : Place::tail, at_);
+    if (style() == CallHead::object) walk_.step('{');
+    return go(style() == CallHead::named ? Place::between : Place::tail, at_);
 }
 
 // Parses the rest of a call after its arguments.
@@ -340,10 +336,10 @@ ToolCallReader::Step ToolCallReader::tail(std::string_view text, bool last) {
         const std::string_view rest = text.substr(at_);
         if (!walk_.quoted() && !closing().empty() && rest[0] == closing()[0]) {
             if (rest.starts_with(closing()))
-                return go(Place::between, at_ + (style_ == Style::deepseek ? closing().size() : 0));
+                return go(Place::between, at_ + (style() == CallHead::block ? closing().size() : 0));
             if (!last && may_become(rest, closing())) return Step::more;
         }
-        if (style_ == Style::deepseek) continue;
+        if (style() == CallHead::block) continue;
         walk_.step(rest[0]);
         if (walk_.ended()) return go(Place::between, at_ + 1);
     }

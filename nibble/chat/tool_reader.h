@@ -45,7 +45,6 @@ public:
 
 private:
     enum class Place : uint8_t { open, between, head, arguments, tail, parameters, value };
-    enum class Style : uint8_t { object, named, deepseek, tagged };
     enum class Member : uint8_t { key, colon, value, comma };  // next element of an object
     enum class Step : uint8_t { on, more, over, none };
 
@@ -54,7 +53,7 @@ private:
     Step head(std::string_view text, bool last);
     Step object_head(std::string_view text, bool last);
     Step named_head(std::string_view text, bool last);
-    Step deepseek_head(std::string_view text, bool last);
+    Step block_head(std::string_view text, bool last);
     Step tagged_head(std::string_view text, bool last);
     Step arguments(std::string_view text, bool last);
     Step tail(std::string_view text, bool last);
@@ -64,11 +63,12 @@ private:
     Step behind_value(std::string_view text, size_t close);
 
     Step go(Place place, size_t at);
-    Step head_of(Style style, size_t at);
+    Step head_of(const CallForm& form, size_t at);
     Step begin_arguments(std::string_view name, size_t at);
     Step broken(std::string_view text, std::string_view name);
     Step ended() const { return calls_ > 0 ? Step::over : Step::none; }
-    std::string_view closing() const;  // the tag that ends a call, anywhere outside a string
+    CallHead style() const { return form_ ? form_->head : CallHead::object; }
+    std::string_view closing() const { return form_ ? form_->closing : std::string_view(); }
 
     void begin(std::string_view name);
     void say(std::string arguments);
@@ -79,9 +79,9 @@ private:
     Json tools_;
     std::vector<AnswerPart>* parts_ = nullptr;
     Place place_ = Place::open;
-    Style style_ = Style::object;
-    size_t at_ = 0;     // parsed bytes of the text
-    size_t calls_ = 0;  // calls that have begun
+    const CallForm* form_ = nullptr;  // of the current or the last call
+    size_t at_ = 0;                   // how far the text is read
+    size_t calls_ = 0;                // begun
     bool list_ = false;
     JsonWalk walk_;
 
