@@ -3,8 +3,8 @@
 #include "cli/options.h"
 #include "cli/rank_flags.h"
 #include "cli/rl_from_nemo.h"
-#include "cli/rl_mismatch.h"
 #include "cli/terminal.h"
+#include "jobs/bit_equality.h"
 #include "jobs/reinforce_job.h"
 #include "rl/rl_ranks.h"
 
@@ -22,7 +22,7 @@ struct RlFlags {
     std::optional<int64_t> steps;
     bool quiet = false, json = false, mismatch = false, keys = false;
     RankFlags ranks;
-    MismatchFlags lab;
+    BitEqualityOptions lab;
 
     bool speaks() const { return !quiet && !json; }
 };
@@ -63,6 +63,32 @@ Result<Outcome> run_rl(RlFlags flags) {
     if (ranks.first() && flags.speaks())
         for (const std::string& line : report->lines) fmt::print("{}\n", line);
     return Outcome{};
+}
+
+// Findings: a recipe that promises equal bits has others, or a control does not show.
+Result<Outcome> run_mismatch(RlFlags flags) {
+    BitEqualityOptions& lab = flags.lab;
+    lab.model = flags.options.config, lab.kernels = flags.options.kernels;
+    flags.ranks.choose_device(flags.options.device);
+    NIBBLE_TRY(lab.device, parse_device(flags.options.device));
+    NIBBLE_CHECK(flags.ranks.choose_gpu(lab.device));
+    if (lab.device.cuda) NIBBLE_CHECK(open_device(lab.device));
+    NIBBLE_TRY(const JobRanks ranks, flags.ranks.join("bit equality", lab.device, std::chrono::hours(2)));
+    lab.ranks = ranks.group(), lab.threads = ranks.threads(flags.options.threads);
+    const auto print = [](std::string_view line) { fmt::print("{}\n", line), std::fflush(stdout); };
+    NIBBLE_TRY(const BitEqualityReport found,
+               check_bit_equality(lab, flags.speaks() ? std::function<void(std::string_view)>(print) : nullptr));
+    if (!ranks.first()) return Outcome{};
+    if (flags.json) fmt::print("{}", json_line({{"recipes", found.recipes}}));
+    if (!flags.json && found.broken > 0)
+        fmt::print(stderr, "nibble: {} of the promises above {} broken\n", found.broken,
+                   found.broken == 1 ? "is" : "are");
+    if (!flags.json && found.unseen > 0)
+        fmt::print(stderr,
+                   "nibble: {} of the controls above {} not show: whether the comparison would see such a difference "
+                   "in this model is not known; more --prompts, or no filters, may tell\n",
+                   found.unseen, found.unseen == 1 ? "does" : "do");
+    return Outcome{.findings = found.broken + found.unseen > 0};
 }
 
 }  // namespace
@@ -168,12 +194,7 @@ void add_rl(CLI::App& app, RunCommand& run) {
         flags->options.command.whole = command_line_of(*command);
         flags->options.command.card = command_for_card(*command);
         if (lab->count() > 0) {
-            flags->lab.model = flags->options.config;
-            flags->lab.ranks = flags->ranks.wanted();
-            flags->ranks.choose_device(flags->options.device);
-            flags->lab.device = flags->options.device, flags->lab.kernels = flags->options.kernels;
-            flags->lab.threads = flags->options.threads, flags->lab.json = flags->json, flags->lab.quiet = flags->quiet;
-            run = [flags] { return run_mismatch(flags->lab); };
+            run = [flags] { return run_mismatch(*flags); };
             return;
         }
         run = [flags] { return run_rl(*flags); };

@@ -2,9 +2,9 @@
 
 #include "base/philox.h"
 #include "serve/answer_all.h"
+#include "train/check_forward.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace nibble {
@@ -157,11 +157,8 @@ private:
 void compare(const LabAnswers& answers, const std::vector<std::vector<float>>& trained, MismatchLine& line) {
     for (size_t a = 0; a < answers.size(); ++a)
         for (size_t t = 0; t < answers[a].tokens.size(); ++t) {
-            const float got = answers[a].generated[t], want = trained[a][t];
             ++line.tokens;
-            if (std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(want)) continue;
-            ++line.mismatches;
-            line.apart = std::max(line.apart, std::abs(double{got} - want));
+            count_difference(answers[a].generated[t], trained[a][t], line.mismatches, line.apart);
         }
 }
 

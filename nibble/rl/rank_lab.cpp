@@ -1,10 +1,9 @@
 #include "rl/rank_lab.h"
 
 #include "base/philox.h"
+#include "train/check_forward.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
 namespace nibble {
 namespace {
@@ -35,12 +34,6 @@ private:
     MismatchOptions options_;
     uint64_t vocab_;
 };
-
-void count(float a, float b, MismatchLine& line) {
-    if (std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b)) return;
-    ++line.mismatches;
-    line.apart = std::max(line.apart, std::abs(double{a} - b));
-}
 
 }  // namespace
 
@@ -95,9 +88,9 @@ std::vector<MismatchLine> compare_rank_runs(const RankLabRun& one, const RankLab
                 ++training.mismatches;  // the trainer scored another token
                 continue;
             }
-            count(x.generated[t], y->generated[t], rollout);
+            count_difference(x.generated[t], y->generated[t], rollout.mismatches, rollout.apart);
             if (t < x.trained.size() && t < y->trained.size())
-                count(x.trained[t], y->trained[t], training);
+                count_difference(x.trained[t], y->trained[t], training.mismatches, training.apart);
             else
                 ++training.mismatches;  // a trainer did not score the token
         }
@@ -105,7 +98,7 @@ std::vector<MismatchLine> compare_rank_runs(const RankLabRun& one, const RankLab
     weights.tokens = std::ssize(one.masters);
     for (size_t i = 0; i < one.masters.size(); ++i)
         if (i < several.masters.size())
-            count(one.masters[i], several.masters[i], weights);
+            count_difference(one.masters[i], several.masters[i], weights.mismatches, weights.apart);
         else
             ++weights.mismatches;
     return {rollout, training, weights};

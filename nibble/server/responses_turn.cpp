@@ -315,7 +315,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
                 return more.bad(summary, "is not auto, concise or detailed");
         }
         more.ignore({"context"});
-        return more.only("mode", "standard");
+        return more.must_be("mode", "standard");
     }));
     NIBBLE_CHECK(read_word(fields, "text", "verbosity", "verbosity", asked, [](BodyFields& more) -> Status {
         more.ignore({"format"});  // read by read_response_format()

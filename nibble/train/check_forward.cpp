@@ -103,6 +103,12 @@ Status together(const LanguageModel& model, std::span<const Document> documents,
 
 }  // namespace
 
+void count_difference(float got, float want, int64_t& mismatches, double& apart) {
+    if (std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(want)) return;
+    ++mismatches;
+    apart = std::max(apart, std::abs(double{got} - want));
+}
+
 Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch) {
     NIBBLE_TRY(const auto served, trainer.serving());
     return check_forward(trainer, batch, *served);
@@ -126,9 +132,7 @@ Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch
         for (size_t i = 0; i < want.size(); ++i) {
             if (batch.labels[i] < 0) continue;
             ++way.labels;
-            if (std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(want[i])) continue;
-            ++way.mismatches;
-            way.apart = std::max(way.apart, std::abs(double{got[i]} - want[i]));
+            count_difference(got[i], want[i], way.mismatches, way.apart);
         }
     }
     return check;

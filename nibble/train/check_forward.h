@@ -9,6 +9,9 @@
 
 namespace nibble {
 
+// Adds to `mismatches` and `apart` (the largest difference) if two log-probabilities differ in any bit.
+void count_difference(float got, float want, int64_t& mismatches, double& apart);
+
 struct ForwardWay {
     std::string_view name;  // "prefill", "chunks", "token by token", "together"
     int64_t labels = 0, mismatches = 0;

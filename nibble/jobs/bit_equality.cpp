@@ -1,21 +1,20 @@
-#include "cli/rl_mismatch.h"
+#include "jobs/bit_equality.h"
 
-#include "cli/options.h"
-#include "cli/version.h"
+#include "jobs/job.h"
 #include "kernels/attention_control.h"
 #include "rl/rank_lab.h"
-#include "run/rank_device.h"
-#include "run/ranks.h"
 #include "train/device_train_engine.h"
 #include "train/train_shapes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
+#include <memory>
+#include <optional>
 
 namespace nibble {
 namespace {
@@ -30,7 +29,7 @@ constexpr std::array lab_names{"bf16",        "fp32",       "fp8_block", "mxfp8"
                                "nvfp4_w4a16", "nvfp4_w4a4", "fp8",       "nvfp4"};
 constexpr size_t promising = 7;
 
-Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda) {
+Result<std::vector<LabRecipe>> lab_recipes(const BitEqualityOptions& flags, bool cuda) {
     std::vector<LabRecipe> list;
     const auto add = [&](const std::string& name) -> Status {
         if (std::ranges::find(lab_names, name) == lab_names.end())
@@ -50,7 +49,7 @@ Result<std::vector<LabRecipe>> lab_recipes(const MismatchFlags& flags, bool cuda
 }
 
 // Returns a new copy of the model's parameters.
-Result<std::shared_ptr<Parameters>> lab_parameters(const MismatchFlags& flags, DType published, ThreadPool& pool) {
+Result<std::shared_ptr<Parameters>> lab_parameters(const BitEqualityOptions& flags, DType published, ThreadPool& pool) {
     if (!flags.shape.empty()) {
         NIBBLE_TRY(Json config, train_shape(flags.shape, flags.layers));
         return random_start(std::move(config), published, 1, pool);
@@ -67,34 +66,50 @@ Result<TrainCache> lab_cache(const std::string& kv) {
     return cache;
 }
 
-MismatchOptions lab_options(const MismatchFlags& flags) {
+MismatchOptions lab_options(const BitEqualityOptions& flags) {
     return {.prompts = flags.prompts,
             .sampling = {.temperature = static_cast<float>(flags.temperature),
                          .top_k = flags.top_k,
                          .top_p = static_cast<float>(flags.top_p)}};
 }
 
-Result<std::unique_ptr<TrainEngine>> lab_trainer(const MismatchFlags& flags, const std::string& kv,
-                                                 const DeviceChoice& device, const TrainPrecision& precision,
-                                                 const MismatchOptions& options,
+// Rows of a GPU's trainer.
+struct LabShape {
+    int64_t rows = 0, seq = 0, micro_batch = 0;
+};
+
+// Makes a trainer of `like` over new parameters. `nudged_scale`: changes one number of them, which decides a scale
+// (true) or only a code (false).
+Result<std::unique_ptr<TrainEngine>> lab_trainer(const BitEqualityOptions& flags, const std::string& kv,
+                                                 TrainerOptions like, const LabShape& shape,
                                                  const std::optional<bool>& nudged_scale, ThreadPool& pool) {
-    NIBBLE_TRY(const TrainCache cache, lab_cache(kv));
-    const bool fp32 = precision.recipe == TrainRecipe::fp32;
+    NIBBLE_TRY(like.cache, lab_cache(kv));
+    like.kernels = flags.kernels;
+    const bool fp32 = like.precision.recipe == TrainRecipe::fp32;
     NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
     if (nudged_scale) nudge(*parameters, *nudged_scale, pool);
-    const TrainerOptions like{
-        .precision = precision, .kernels = flags.kernels, .sampling = options.sampling, .cache = cache};
     std::unique_ptr<TrainEngine> trainer;
-    if (device.cuda) {
-        NIBBLE_TRY(
-            trainer,
-            open_device_trainer(
-                std::move(parameters),
-                {.train = like, .device = device, .rows = 4, .seq = mismatch_row_tokens(options), .micro_batch = 4},
-                pool));
+    if (flags.device.cuda) {
+        NIBBLE_TRY(trainer, open_device_trainer(std::move(parameters),
+                                                {.train = like,
+                                                 .device = flags.device,
+                                                 .rows = shape.rows,
+                                                 .seq = shape.seq,
+                                                 .micro_batch = shape.micro_batch},
+                                                pool));
     } else {
         NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
     }
+    return trainer;
+}
+
+// Makes the trainer of one recipe, with the first scales of an FP8 cache.
+Result<std::unique_ptr<TrainEngine>> calibrated_trainer(const BitEqualityOptions& flags, const std::string& kv,
+                                                        const TrainPrecision& precision, const MismatchOptions& options,
+                                                        const std::optional<bool>& nudged_scale, ThreadPool& pool) {
+    const LabShape shape{.rows = 4, .seq = mismatch_row_tokens(options), .micro_batch = 4};
+    NIBBLE_TRY(auto trainer, lab_trainer(flags, kv, {.precision = precision, .sampling = options.sampling}, shape,
+                                         nudged_scale, pool));
     NIBBLE_CHECK(calibrate_lab(*trainer, options));
     return trainer;
 }
@@ -104,16 +119,14 @@ Json line_json(const MismatchLine& l) {
             {"mismatches", l.mismatches}, {"apart", l.apart}, {"events", l.events}, {"other_ids", l.other_ids}};
 }
 
-void print_head() {
-    fmt::print("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}\n", "recipe", "kv", "batch", "rollout", "rows", "tokens",
-               "mismatches");
+std::string table_head() {
+    return fmt::format("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}", "recipe", "kv", "batch", "rollout", "rows",
+                       "tokens", "mismatches");
 }
 
-void print_lines(const std::string& recipe, const std::string& kv, const MismatchReport& report) {
-    for (const MismatchLine& l : report.lines)
-        fmt::print("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}{}\n", recipe, kv, l.batch, l.way, l.rows, l.tokens,
-                   l.mismatches, l.mismatches ? fmt::format("  largest difference {:.3g}", l.apart) : "");
-    std::fflush(stdout);
+std::string table_line(const std::string& recipe, const std::string& kv, const MismatchLine& l) {
+    return fmt::format("{:<18} {:<6} {:>5}  {:<11} {:<7} {:>8} {:>10}{}", recipe, kv, l.batch, l.way, l.rows, l.tokens,
+                       l.mismatches, l.mismatches ? fmt::format("  largest difference {:.3g}", l.apart) : "");
 }
 
 enum class Control : uint8_t { code, scale, input_scale, cache_scale, query_scale, splits };
@@ -125,24 +138,23 @@ constexpr std::array control_names{"one code",
                                    "the length of attention's splits"};
 
 struct LabRun {
-    const MismatchFlags& flags;
-    const DeviceChoice& device;
+    const BitEqualityOptions& flags;
+    const std::function<void(std::string_view)>& sink;
     ThreadPool& pool;
-    RankGroup* group = nullptr;  // null: one process
-    Json recipes = Json::array();
-    int broken = 0, unseen = 0;  // broken: recipes whose guarantee does not hold; unseen: negative controls that were
-                                 // not detected
+    BitEqualityReport found;
+
+    void say(std::string_view line) const {
+        if (sink) sink(line);
+    }
 
     Status run(const LabRecipe& recipe, const std::string& kv) {
         const MismatchOptions options = lab_options(flags);
-        NIBBLE_TRY(const auto trainer, lab_trainer(flags, kv, device, recipe.precision, options, {}, pool));
+        NIBBLE_TRY(const auto trainer, calibrated_trainer(flags, kv, recipe.precision, options, {}, pool));
         NIBBLE_TRY(const auto own, trainer->serving());
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(*trainer, own, options));
-        if (!flags.json && !flags.quiet) {
-            if (recipes.empty()) print_head();
-            print_lines(recipe.name, kv, report);
-        }
-        broken += report.promised && report.mismatches() > 0;
+        if (found.recipes.empty()) say(table_head());
+        for (const MismatchLine& l : report.lines) say(table_line(recipe.name, kv, l));
+        found.broken += report.promised && report.mismatches() > 0;
         Json lines = Json::array(), controls = Json::array();
         for (const MismatchLine& l : report.lines) lines.push_back(line_json(l));
         std::vector<Control> list{Control::code, Control::scale};
@@ -152,61 +164,48 @@ struct LabRun {
             if (cache->sides() > 2) list.push_back(Control::query_scale);
         }
         // Rounding to BF16 after attention may hide the effect of a split; GPU kernels have only one split length.
-        if (recipe.precision.recipe == TrainRecipe::fp32 && !device.cuda) list.push_back(Control::splits);
+        if (recipe.precision.recipe == TrainRecipe::fp32 && !flags.device.cuda) list.push_back(Control::splits);
         for (const Control c : list) NIBBLE_CHECK(control(recipe, kv, c, *trainer, controls));
         Json ranks = Json::object();
         if (compares_ranks(recipe)) NIBBLE_CHECK(several(recipe, kv, ranks));
-        recipes.push_back({{"recipe", recipe.name},
-                           {"kv", kv},
-                           {"promised", report.promised},
-                           {"tokens", report.tokens()},
-                           {"mismatches", report.mismatches()},
-                           {"lines", lines},
-                           {"ranks", ranks},
-                           {"controls", controls}});
+        found.recipes.push_back({{"recipe", recipe.name},
+                                 {"kv", kv},
+                                 {"promised", report.promised},
+                                 {"tokens", report.tokens()},
+                                 {"mismatches", report.mismatches()},
+                                 {"lines", lines},
+                                 {"ranks", ranks},
+                                 {"controls", controls}});
         return Ok{};
     }
 
     bool compares_ranks(const LabRecipe& recipe) const {
         const TrainPrecision& p = recipe.precision;  // several ranks do not support recipes that scale whole tensors
-        return group && p.recipe != TrainRecipe::fp8 &&
+        return flags.ranks && p.recipe != TrainRecipe::fp8 &&
                (p.recipe != TrainRecipe::nvfp4 || p.row_scaled || p.weights_only || p.stored_inputs);
     }
 
     Result<RankLabRun> loop(const LabRecipe& recipe, const std::string& kv, RankGroup* ranks, bool nudged) {
         const MismatchOptions options = lab_options(flags);
         const RlConfig config = rank_lab_config(options);
-        NIBBLE_TRY(const TrainCache cache, lab_cache(kv));
-        const bool fp32 = recipe.precision.recipe == TrainRecipe::fp32;
-        NIBBLE_TRY(auto parameters, lab_parameters(flags, fp32 ? DType::f32 : DType::bf16, pool));
-        if (nudged) nudge(*parameters, false, pool);
-        const TrainerOptions like{.precision = recipe.precision,
-                                  .optimizer = config.optimizer,
-                                  .kernels = flags.kernels,
-                                  .sampling = options.sampling,
-                                  .cache = cache,
-                                  .ranks = ranks};
-        std::unique_ptr<TrainEngine> trainer;
-        if (device.cuda) {
-            const int64_t row = rank_lab_row_tokens(config);
-            const int64_t most = most_rollout_rows(config.prompts * config.generations, config.length, row);
-            const auto rows = static_cast<uint64_t>(std::max<int64_t>(most, ranks ? ranks->size() : 1));
-            NIBBLE_TRY(trainer, open_device_trainer(std::move(parameters),
-                                                    {.train = like,
-                                                     .device = device,
-                                                     .rows = static_cast<int64_t>(std::bit_ceil(rows)),
-                                                     .seq = row,
-                                                     .micro_batch = 1},
-                                                    pool));
-        } else {
-            NIBBLE_TRY(trainer, Trainer::create(std::move(parameters), like, pool));
-        }
-        return run_rank_lab(*trainer, config, options, ranks, device.cuda);
+        const int64_t row = rank_lab_row_tokens(config);
+        const int64_t most = most_rollout_rows(config.prompts * config.generations, config.length, row);
+        const auto rows = static_cast<uint64_t>(std::max<int64_t>(most, ranks ? ranks->size() : 1));
+        const LabShape shape{.rows = static_cast<int64_t>(std::bit_ceil(rows)), .seq = row, .micro_batch = 1};
+        const std::optional<bool> code = nudged ? std::optional(false) : std::nullopt;
+        NIBBLE_TRY(const auto trainer, lab_trainer(flags, kv,
+                                                   {.precision = recipe.precision,
+                                                    .optimizer = config.optimizer,
+                                                    .sampling = options.sampling,
+                                                    .ranks = ranks},
+                                                   shape, code, pool));
+        return run_rank_lab(*trainer, config, options, ranks, flags.device.cuda);
     }
 
     // Runs all ranks together; rank 0 gets the numbers of the others. Then runs again with one changed code in the last
     // rank's model: the rollouts of that rank must differ.
     Status several(const LabRecipe& recipe, const std::string& kv, Json& json) {
+        RankGroup* const group = flags.ranks;
         const bool first = group->rank() == 0, last = group->rank() == group->size() - 1;
         RankLabRun alone;
         if (first) {
@@ -220,20 +219,19 @@ struct LabRun {
             int64_t mismatches = 0;
             for (const MismatchLine& l : lines) mismatches += l.mismatches;
             if (nudged)
-                unseen += lines[0].mismatches == 0;
+                found.unseen += lines[0].mismatches == 0;
             else
-                broken += mismatches > 0;
+                found.broken += mismatches > 0;
             if (nudged) {
                 json["control"] = {{"control", "one code of the last rank"},
                                    {"tokens", lines[0].tokens},
                                    {"mismatches", lines[0].mismatches}};
-                if (!flags.json && !flags.quiet)
-                    fmt::print("{:<18} {:<6} control: one code of the last rank was changed: {} of {} tokens differ\n",
-                               recipe.name, kv, lines[0].mismatches, lines[0].tokens);
+                say(fmt::format("{:<18} {:<6} control: one code of the last rank was changed: {} of {} tokens differ",
+                                recipe.name, kv, lines[0].mismatches, lines[0].tokens));
             } else {
                 json["size"] = group->size();
                 for (const MismatchLine& l : lines) json["lines"].push_back(line_json(l));
-                if (!flags.json && !flags.quiet) print_lines(recipe.name, kv, {.lines = lines});
+                for (const MismatchLine& l : lines) say(table_line(recipe.name, kv, l));
             }
         }
         return Ok{};
@@ -245,7 +243,7 @@ struct LabRun {
         one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};
         std::optional<bool> nudged;
         if (what == Control::code || what == Control::scale) nudged = what == Control::scale;
-        NIBBLE_TRY(const auto other, lab_trainer(flags, kv, device, recipe.precision, one, nudged, pool));
+        NIBBLE_TRY(const auto other, calibrated_trainer(flags, kv, recipe.precision, one, nudged, pool));
         if (const CacheScales* cache = trainer.cache_scales()) {
             std::vector<float> scales = cache->state();
             if (what == Control::cache_scale) scales[1] *= 1.01f;  // the scale of V in the first block
@@ -262,49 +260,39 @@ struct LabRun {
         NIBBLE_TRY(const MismatchReport report, measure_mismatch(trainer, generator, one));
         const char* name = control_names[static_cast<size_t>(what)];
         controls.push_back({{"control", name}, {"tokens", report.tokens()}, {"mismatches", report.mismatches()}});
-        unseen += report.mismatches() == 0;
-        if (!flags.json && !flags.quiet)
-            fmt::print("{:<18} {:<6} control: {} was changed in the generator: {} of {} tokens differ\n", recipe.name,
-                       kv, name, report.mismatches(), report.tokens());
+        found.unseen += report.mismatches() == 0;
+        say(fmt::format("{:<18} {:<6} control: {} was changed in the generator: {} of {} tokens differ", recipe.name,
+                        kv, name, report.mismatches(), report.tokens()));
         return Ok{};
     }
 };
 
-}  // namespace
-
-Result<Outcome> run_mismatch(const MismatchFlags& flags) {
-    NIBBLE_TRY(DeviceChoice device, parse_device(flags.device));
-    NIBBLE_TRY(const RankPlace place, rank_place());
-    if (device.cuda) NIBBLE_CHECK(choose_rank_device(flags.ranks, place, device));
-    if (device.cuda) NIBBLE_CHECK(open_device(device));
-    if (flags.model.empty() == flags.shape.empty()) return fail("--mismatch: give a model or --shape");
-    NIBBLE_TRY(const auto recipes, lab_recipes(flags, device.cuda));
-    NIBBLE_TRY(const JobRanks ranks,
-               JobRanks::join(flags.ranks, {.identity = fmt::format("{}\nmismatch lab", version_text()),
-                                            .patience = std::chrono::hours(2)}));
-    ThreadPool pool(ranks.threads(flags.threads));
-    LabRun lab{flags, device, pool, ranks.group()};
-    const auto caches = flags.kv.empty() ? std::vector<std::string>{"bf16", "fp8"} : std::vector{flags.kv};
+Result<BitEqualityReport> compare_all(const BitEqualityOptions& options,
+                                      const std::function<void(std::string_view)>& say) {
+    if (options.model.empty() == options.shape.empty())
+        return fail(ErrorKind::usage, "--mismatch: give a model or --shape");
+    NIBBLE_TRY(const auto recipes, lab_recipes(options, options.device.cuda));
+    ThreadPool pool(options.threads);
+    LabRun lab{options, say, pool, {}};
+    const bool first = !options.ranks || options.ranks->rank() == 0;
+    const auto caches = options.kv.empty() ? std::vector<std::string>{"bf16", "fp8"} : std::vector{options.kv};
     for (const LabRecipe& recipe : recipes)
         for (const std::string& kv : caches) {
-            if (ranks.first()) {
+            if (first) {
                 NIBBLE_CHECK(lab.run(recipe, kv));
             } else if (lab.compares_ranks(recipe)) {
                 Json unused;
-                NIBBLE_CHECK(lab.several(recipe, kv, unused).within(fmt::format("rank {}", ranks.rank())));
+                NIBBLE_CHECK(lab.several(recipe, kv, unused).within(fmt::format("rank {}", options.ranks->rank())));
             }
         }
-    if (!ranks.first()) return Outcome{};
-    if (flags.json) fmt::print("{}", json_line({{"recipes", lab.recipes}}));
-    if (!flags.json && lab.broken > 0)
-        fmt::print(stderr, "nibble: {} of the promises above {} broken\n", lab.broken, lab.broken == 1 ? "is" : "are");
-    if (!flags.json && lab.unseen > 0)
-        fmt::print(
-            stderr,
-            "nibble: {} of the controls above {} not show: whether the comparison would see such a difference in "
-            "this model is not known; more --prompts, or no filters, may tell\n",
-            lab.unseen, lab.unseen == 1 ? "does" : "do");
-    return Outcome{.findings = lab.broken + lab.unseen > 0};
+    return std::move(lab.found);
+}
+
+}  // namespace
+
+Result<BitEqualityReport> check_bit_equality(const BitEqualityOptions& options,
+                                             const std::function<void(std::string_view)>& say) {
+    return as_job([&] { return compare_all(options, say); });
 }
 
 }  // namespace nibble
