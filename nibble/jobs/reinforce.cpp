@@ -6,6 +6,7 @@
 #include "jobs/loaded_model.h"
 #include "jobs/manifest.h"
 #include "jobs/reinforce_job.h"
+#include "jobs/run_outputs.h"
 #include "jobs/train_text.h"
 #include "rl/config_task.h"
 #include "rl/frozen_policy.h"
@@ -213,29 +214,19 @@ bool serves_the_policy(const RlConfig& c) {
 
 Status write_exports(const RlJob& job, RlParts& parts, RlReport& report) {
     const RlConfig& c = job.config;
-    const RunExport run{.output = c.output,
-                        .base = c.model,
-                        .how = "reinforcement learning",
-                        .precision = std::string(train_precision_name(c.precision)),
-                        .steps = c.steps,
-                        .command = job.command.card,
-                        .manifest = to_text(Manifest{.command_line = job.command.whole, .settings = rl_identity(c)}),
-                        .resumed = c.resume};
-    const auto wrote = [&](const fs::path& what, std::string_view meaning) {
-        report.outputs.push_back(what.string());
-        report.lines.push_back(fmt::format("{}: {}", what.string(), meaning));
-    };
+    const RunExport run = run_export_of(job, c.model, "reinforcement learning", rl_identity(c));
     if (c.export_format != Format::none) {
         const fs::path out = codes_folder(c.output, c.export_format);
         NIBBLE_TRY(const auto codes, policy_codes(*parts.trainer, parts.generator.get(), c.steps, parts.pool));
         NIBBLE_CHECK(write_run_export(run, *codes, out, parts.pool));
-        wrote(out,
-              fmt::format("the policy in the quantized format of its rollouts{}",
-                          serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4"));
+        add_output(
+            report, out,
+            fmt::format("the policy in the quantized format of its rollouts{}",
+                        serves_the_policy(c) ? "" : "; its inputs stay BF16 when it is served, rollouts had NVFP4"));
     }
     NIBBLE_TRY(const auto policy, parts.trainer->trained());
     NIBBLE_CHECK(write_run_export(run, *policy, c.output / "model", parts.pool));
-    wrote(c.output / "model", "the trained model");
+    add_output(report, c.output / "model", "the trained model");
     return Ok{};
 }
 

@@ -7,6 +7,7 @@
 #include "io/journal.h"
 #include "jobs/job.h"
 #include "jobs/manifest.h"
+#include "jobs/run_outputs.h"
 #include "jobs/train_job.h"
 #include "jobs/train_text.h"
 #include "run/begin.h"
@@ -157,32 +158,22 @@ void note_beginning(const TrainJob& job, TrainEngine& trainer, const std::string
 
 Status write_exports(const TrainJob& job, TrainEngine& trainer, ThreadPool& pool, TrainReport& report) {
     const TrainConfig& c = job.config;
-    const RunExport run{.output = c.output,
-                        .base = c.shape.empty() && !c.random_start ? c.model : fs::path{},
-                        .how = "training",
-                        .precision = std::string(train_precision_name(c.precision)),
-                        .steps = c.steps,
-                        .command = job.command.card,
-                        .manifest = to_text(Manifest{.command_line = job.command.whole, .settings = train_identity(c)}),
-                        .resumed = c.resume};
-    const auto wrote = [&](const fs::path& what, std::string_view meaning) {
-        report.outputs.push_back(what.string());
-        report.lines.push_back(fmt::format("{}: {}", what.string(), meaning));
-    };
+    const RunExport run =
+        run_export_of(job, c.shape.empty() && !c.random_start ? c.model : fs::path{}, "training", train_identity(c));
     if (c.export_format != Format::none) {
         const fs::path out = codes_folder(c.output, c.export_format);
         NIBBLE_TRY(const auto codes, trainer.trained_codes(c.steps));
         NIBBLE_CHECK(write_run_export(run, *codes, out, pool));
-        wrote(out, "the trained model, quantized as in its last step");
+        add_output(report, out, "the trained model, quantized as in its last step");
     }
     NIBBLE_TRY(const auto model, trainer.trained());  // from here on parameters() has the latest values
     if (c.lora.rank > 0) {
         NIBBLE_CHECK(write_peft_adapter(c.output / "adapter", trainer.parameters(), c.lora, c.model));
-        wrote(c.output / "adapter", "the adapters, as PEFT reads them");
+        add_output(report, c.output / "adapter", "the adapters, as PEFT reads them");
     }
     if (c.lora.rank > 0 && !c.lora.merge) return Ok{};
     NIBBLE_CHECK(write_run_export(run, *model, c.output / "model", pool));
-    wrote(c.output / "model", "the trained model");
+    add_output(report, c.output / "model", "the trained model");
     return Ok{};
 }
 
