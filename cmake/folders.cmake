@@ -1,6 +1,7 @@
 # nibble_folder(NAME libraries...): one static library from nibble/NAME/**.cpp.
 #   *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for that instruction set; code in them runs only after a run-time check.
-#   Folders without long loops are compiled with -O2: -O3 takes a fifth longer there and makes nothing faster.
+#   Folders without long loops are compiled with -O2: -O3 takes a fifth longer there and makes nothing faster. Folders that only
+#   call others are compiled with -O1, which takes a quarter less again. Levels do not change results (-ffp-contract=off, no fast-math).
 #   Folders cuda/ and device/ are GPU code: cmake/device.cmake.
 function(nibble_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${name}/*.cpp)
@@ -25,8 +26,12 @@ function(nibble_folder name)
     add_library(nibble_${name} STATIC ${sources})
     target_include_directories(nibble_${name} PUBLIC ${CMAKE_SOURCE_DIR}/nibble)
     target_link_libraries(nibble_${name} PUBLIC ${ARGN})
+    set(level -O2)
+    if(name MATCHES "^(page|architecture|parallel|run|rl|jobs|measure|cli)$")
+      set(level -O1)
+    endif()
     if(NOT name MATCHES "^(formats|tensor|kernels|grammar|model|quant|serve|train)$")
-      target_compile_options(nibble_${name} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O2>")
+      target_compile_options(nibble_${name} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${level}>")
     endif()
     if(NOT name MATCHES "^(formats|tensor|kernels)$")
       nibble_target(nibble_${name})
@@ -52,6 +57,11 @@ endfunction()
 function(nibble_target target)
   if(target STREQUAL "nibble_base")
     nibble_precompile(nibble_base)
+  elseif(target STREQUAL "nibble_cli")
+    nibble_precompile(nibble_cli)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_precompile_headers(nibble_cli PRIVATE <CLI/CLI.hpp>)  # half of what a command costs
+    endif()
   else()
     nibble_precompile(${target} nibble_base)
   endif()
