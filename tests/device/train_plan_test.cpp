@@ -424,7 +424,8 @@ TEST(FlatLayout, NamesParametersThatAreNotTrained) {
     std::shared_ptr<Parameters> parameters;
     const auto layout = layout_of(*checkpoint, parameters, pool);
     ASSERT_FALSE(layout.ok());
-    EXPECT_THAT(layout.error().message(), HasSubstr("'model.layers.0.self_attn.rotary_emb.inv_freq' is not trained"));
+    EXPECT_THAT(layout.error().message(),
+                HasSubstr("'model.layers.0.self_attn.rotary_emb.inv_freq' cannot be trained"));
 }
 
 // The models that a GPU trains, by family: the table of docs/topics/training.md.

@@ -387,7 +387,7 @@ TEST(PolicyLoop, UnjudgedAndCutAnswersAreExcluded) {
     ASSERT_TRUE(other.ok());
     const auto error = (*other)->step(7);
     ASSERT_FALSE(error.ok());
-    EXPECT_EQ(error.error().message(), "step 7: none of 12 answers could be judged: not judged");
+    EXPECT_EQ(error.error().message(), "step 7: none of the 12 answers could be judged: not judged");
 }
 
 // The state includes scales of inputs, computed from the first prompts and from earlier updates.

@@ -143,7 +143,7 @@ TEST_F(RlHostPlan, RefusesWhatDoesNotFit) {
         const std::string command = fmt::format("cd '{}' && '{}' rl rl.yaml -o run{} < /dev/null > out.txt 2>&1",
                                                 dir_.path().string(), NIBBLE_PROGRAM, flags);
         EXPECT_NE(std::system(command.c_str()), 0);
-        EXPECT_THAT(read_file(dir_ / "out.txt"), HasSubstr("the run does not fit: masters "));
+        EXPECT_THAT(read_file(dir_ / "out.txt"), HasSubstr("the run does not fit in memory: masters "));
         EXPECT_THAT(read_file(dir_ / "out.txt"), HasSubstr(more));
         EXPECT_FALSE(fs::exists(dir_ / "run"));
     }

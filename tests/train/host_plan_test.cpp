@@ -103,14 +103,15 @@ TEST_F(HostPlan, RefusesWhatDoesNotFit) {
     EXPECT_TRUE(check_host_memory(some, -1, nullptr).ok());
     const auto refused = check_host_memory(some, some.total() - 1, nullptr);
     ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message(), HasSubstr("the run does not fit: masters "));
+    EXPECT_THAT(refused.error().message(), HasSubstr("the run does not fit in memory: masters "));
     EXPECT_THAT(refused.error().message(), HasSubstr(" are available"));
     // The program refuses before it allocates masters: no machine has this memory.
     const std::string command =
         fmt::format("cd '{}' && '{}' train --shape llama-8b --synthetic --batch 1048576 --seq 16777216 > out.txt 2>&1",
                     dir_.path().string(), NIBBLE_PROGRAM);
     EXPECT_NE(std::system(command.c_str()), 0);
-    EXPECT_THAT(read_file(dir_ / "out.txt"), testing::StartsWith("nibble: the run does not fit: masters 29.9"));
+    EXPECT_THAT(read_file(dir_ / "out.txt"),
+                testing::StartsWith("nibble: the run does not fit in memory: masters 29.9"));
 }
 
 // The plans of all processes on a machine are added, and the smallest free memory that one of them finds is the limit.
