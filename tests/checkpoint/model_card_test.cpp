@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "---\ntags: [chat, \"a: b\"]\n---\n",
                    {"tags:\n- chat\n- \"a: b\"\n- nibble\n- nvfp4\n"},
                    {}},
-        SourceCase{"no_head", "# Only text\n", {"The card of the source:\n\n# Only text\n"}, {"Only text"}},
+        SourceCase{"no_head", "# Only text\n", {"The model card of the source:\n\n# Only text\n"}, {"Only text"}},
         SourceCase{"open_head", "---\nlicense: mit\nno end", {"---\nlicense: mit\nno end\n"}, {"license"}},
         SourceCase{"windows", "\xEF\xBB\xBF---\r\nlicense: mit\r\n---\r\ntext\r\n", {"license: mit\n", "text\n"}, {}},
         SourceCase{"comment", "---\n# a comment\nlicense: mit\n---\n", {"license: mit\n"}, {}}),
