@@ -174,8 +174,9 @@ TEST(ExportLifecycle, a_folder_of_another_program_is_not_emptied) {
     TempDir dir;
     fs::create_directory(dir / "out.partial");
     write_file(dir / "out.partial/mine.txt", "precious");
-    EXPECT_NE(message_of(open_export(small_spec(dir / "out"), ExportMode::create)).find("no unfinished work of nibble"),
-              std::string::npos);
+    EXPECT_NE(
+        message_of(open_export(small_spec(dir / "out"), ExportMode::create)).find("not unfinished work of nibble"),
+        std::string::npos);
     EXPECT_FALSE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
     EXPECT_EQ(read_file(dir / "out.partial/mine.txt"), "precious");
 }

@@ -260,7 +260,7 @@ TEST(GgufExport, seed_oss_has_the_names_of_llama_cpp) {
     TempDir dir;
     const std::string refused = message_of(
         open_export(spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf), ExportMode::create));
-    EXPECT_NE(refused.find("takes no tensor scale for ffn_"), std::string::npos) << refused;
+    EXPECT_NE(refused.find("reads no tensor scale for ffn_"), std::string::npos) << refused;
     EXPECT_TRUE(
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
@@ -322,7 +322,7 @@ TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
     const HfModel model = read_hf_model(root / "qwen2");
     const std::string message = message_of(
         open_export(spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf), ExportMode::create));
-    EXPECT_NE(message.find("takes no tensor scale for ffn_"), std::string::npos) << message;
+    EXPECT_NE(message.find("reads no tensor scale for ffn_"), std::string::npos) << message;
     EXPECT_NE(message.find("of qwen2"), std::string::npos) << message;
     EXPECT_TRUE(
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
@@ -416,7 +416,7 @@ const Refusal refusals[] = {
      },
      "down_proj.weight': rows of 96 are not whole blocks of 64"},
     {"embedding", [](ExportSpec& s) { named(s, "embed_tokens.weight").format = Format::nvfp4; },
-     "embed_tokens.weight': llama.cpp takes no tensor scale"},
+     "embed_tokens.weight': llama.cpp reads no tensor scale"},
     {"norm", [](ExportSpec& s) { named(s, "model.norm.weight").format = Format::nvfp4; }, "must stay unquantized"},
     {"dynamic inputs", [](ExportSpec& s) { named(s, "q_proj.weight").activation = ActivationFormat::mxfp4; },
      "--weights-only"},

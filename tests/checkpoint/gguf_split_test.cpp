@@ -76,9 +76,10 @@ TEST_F(GgufSplit, FaultsNameThePart) {
     EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("model-00003-of-00003.gguf"), std::string::npos);
     // Errors: a part of another split, a duplicate tensor, a missing tensor, another name.
     write_part(*whole_, dir_ / part_name(2, 3), 0, 1, false, 1, 3);
-    EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("says it is part 2 of 3"), std::string::npos);
+    EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("declares itself part 2 of 3"),
+              std::string::npos);
     write_part(*whole_, dir_ / part_name(2, 3), 0, 1, false, 2, 3);
-    EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("names "), std::string::npos);
+    EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("declares "), std::string::npos);
     const size_t n = whole_->tensors().size();
     write_part(*whole_, dir_ / part_name(2, 3), 0, n - n * 2 / 3, false, 2, 3);
     EXPECT_NE(message_of(GgufFile::open(dir_ / part_name(0, 3))).find("appears in two parts"), std::string::npos);

@@ -210,7 +210,7 @@ TEST(GgufWriteTokenizer, other_and_broken_tokenizers_are_refused) {
         refused(
             R"({"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"▁"},"model":{"type":"BPE","byte_fallback":true,)"
             R"("vocab":{"a":0,"aa":1,"aaa":2},"merges":["a aa","a a","aa a"]}})")
-            .find("merge 2 is out of the order"),
+            .find("merge 2: its order cannot be expressed"),
         std::string::npos);
 }
 

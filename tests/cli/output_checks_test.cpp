@@ -92,10 +92,9 @@ TEST_F(OutputChecks, MissingModelsNameTheNextStep) {
     write_file(dir / "pointers/config.json", read_file(fs::path(model) / "config.json"));
     write_file(dir / "pointers/model.safetensors",
                "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
-    EXPECT_EQ(
-        run("inspect pointers").second,
-        "nibble: pointers/model.safetensors: is a pointer of Git LFS, not the file itself; fetch the file: git lfs "
-        "pull\n");
+    EXPECT_EQ(run("inspect pointers").second,
+              "nibble: pointers/model.safetensors: is a Git LFS pointer, not the file itself; fetch the file with `git "
+              "lfs pull`\n");
     EXPECT_EQ(run("inspect folder/none").second, "nibble: folder/none: no such file or folder\n");
     EXPECT_EQ(run("inspect ./Qwen/Qwen3-8B").second, "nibble: ./Qwen/Qwen3-8B: no such file or folder\n");
     const auto [code, said] = run(fmt::format("serve {} --max-model-len 1000000 --port 0", model));

@@ -180,7 +180,7 @@ TEST(ReportHtml, EveryNumberOfTheReportIsOnThePage) {
                                   "64.0",
                                   "77.0 MB",
                                   "5.00 MB, 7.00 MB",
-                                  "3 tensors were found finished",
+                                  "3 tensors were already finished",
                                   "2026-05-04T03:02:01Z",
                                   "nibble quantize Designed",
                                   "reopened, all equal",

@@ -93,7 +93,7 @@ TEST(MismatchCommand, SaysWhatIsWrong) {
     EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("/nonexist"));
     ASSERT_EQ(lab(dir, model + " --prompts 2 --recipe bf16 --kv bf16"), 0) << read_file(dir / "out.txt");
     EXPECT_THAT(read_file(dir / "out.txt"), testing::StartsWith("recipe "));
-    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("control: one code is another"));
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("control: one code was changed"));
 }
 
 }  // namespace
