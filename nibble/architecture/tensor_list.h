@@ -16,7 +16,7 @@ enum class TensorRole : uint8_t {
     router,       // gate of a mixture of experts, or another linear that stays unquantized
     convolution,  // [channels, 1, taps]
     norm,
-    plain_norm,  // multiplies by w, whatever ModelConfig::norm_plus_one says
+    plain_norm,  // multiplies by w for every value of ModelConfig::norm_plus_one
     bias,
     state,  // parameters of a state space model: FP32 in checkpoints
     choice  // bias of a router's choice: FP32 in checkpoints

@@ -1,5 +1,6 @@
-// qwen3_next, qwen3_5 and qwen3_5_moe: three layers with a gated delta net to one with attention, whose output is gated
-// and whose heads rotate by a quarter. All norms multiply by 1 + w but that inside the gated delta net.
+// qwen3_next, qwen3_5 and qwen3_5_moe: after every three layers with a gated delta net follows one with attention. Its
+// output is gated, and a quarter of each head is rotated. All norms multiply by 1 + w, except the one inside the gated
+// delta net.
 #include "architecture/family.h"
 
 #include <algorithm>

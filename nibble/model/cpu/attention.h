@@ -29,13 +29,14 @@ private:
     int64_t q_cols() const { return config_.q_cols(); }
     int64_t kv_cols() const { return config_.kv_cols(); }
     int64_t cols() const { return q_cols() + 2 * kv_cols(); }  // of q, k and v
-    // Outputs of qkv_ as q, k and v [rows, cols()] and gates [rows, q_cols()]. Without gates: the outputs themselves.
+    // Splits outputs of qkv_ into q, k and v [rows, cols()] and gates [rows, q_cols()]. Without gates it returns the
+    // outputs themselves.
     struct Gated {
         float* qkv;
         float* gate;  // null: none
     };
     Gated split(float* projected, int64_t rows, Workspace& work) const;
-    // x [rows, q_cols()] becomes x * sigmoid(gate).
+    // Multiplies x [rows, q_cols()] by sigmoid(gate).
     void apply_gate(const float* gate, int64_t rows, float* x, Workspace& work) const;
     // Writes the gradient of the gate. d_x, the gradient of x * sigmoid(gate), becomes that of x.
     struct GateGradient {

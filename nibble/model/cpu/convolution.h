@@ -1,4 +1,5 @@
-// A causal convolution along the sequence, one filter per channel, as mixers with recurrent states have it:
+// A causal convolution along the sequence, with one filter per channel; mixers with recurrent
+// states use it:
 //   out[t][c] = bias[c] + sum over j of weight[c][j] * x[t - (taps - 1) + j][c]        (kernels/ssm.h has the order)
 // A sequence's state begins with the last taps - 1 rows of x, oldest first.
 #pragma once
@@ -11,15 +12,17 @@ namespace nibble {
 class Convolution {
 public:
     static constexpr int most_taps = 16;
-    // MODULE.weight [channels, 1, taps], MODULE.bias [channels] when `bias`.
+    // Loads MODULE.weight [channels, 1, taps] and, if `bias`, MODULE.bias [channels]. Error: a tensor is missing or has
+    // another shape; more than most_taps taps.
     static Result<Convolution> load(const std::string& module, int64_t channels, int taps, bool bias,
                                     WeightSource& weights);
 
     int64_t state_floats() const { return (taps_ - 1) * channels_; }
-    // out [rows, channels] from x, whose rows are `stride` floats apart. `index`: of the block. Reads and replaces the
-    // history of the batch's sequences.
+    // Computes out [rows, channels] from x, whose rows are `stride` floats apart. `index`: of the block in the model.
+    // Reads and replaces the last taps - 1 rows that each sequence of the batch stores.
     void forward(const Batch& batch, const float* x, int64_t stride, int index, float* out, Workspace& work) const;
-    // d_x from d_out [rows, channels]; rows of x and d_x are `stride` floats apart. Whole texts.
+    // Computes d_x from d_out [rows, channels]; rows of x and d_x are `stride` floats apart. The batch contains whole
+    // texts. Gradients of the weights are added to `sink`, if given.
     Status backward(const Batch& batch, const float* x, int64_t stride, const float* d_out, float* d_x, Workspace& work,
                     GradientSink* sink) const;
 

@@ -43,7 +43,7 @@ private:
     // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
                        Observer* observer) const;
-    // weights [rows] of the shared expert's output.
+    // Computes `weights` [rows], the factors of the shared expert's output: sigmoid of the shared gate.
     Status shared_weights(const float* x, int64_t rows, float* weights, Workspace& work, Observer* observer) const;
     // columns of the experts' inputs and outputs
     int64_t width() const { return config_.latent > 0 ? config_.latent : hidden_; }
