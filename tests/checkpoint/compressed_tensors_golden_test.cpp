@@ -66,7 +66,7 @@ void expect_decodes(const fs::path& folder, const fs::path& expected_file) {
     EXPECT_EQ(quantized, expected.size());
 }
 
-TEST(CompressedTensorsGolden, cut_checkpoints_decode_to_the_librarys_values) {
+TEST(CompressedTensorsGolden, CutCheckpointsDecodeToTheLibrarysValues) {
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
         const fs::path folder = test_data("checkpoint") / name;
@@ -74,7 +74,7 @@ TEST(CompressedTensorsGolden, cut_checkpoints_decode_to_the_librarys_values) {
     }
 }
 
-TEST(CompressedTensorsGolden, whole_checkpoints_decode_to_the_librarys_values) {
+TEST(CompressedTensorsGolden, WholeCheckpointsDecodeToTheLibrarysValues) {
     const std::filesystem::path root = test_data("golden/compressed-tensors");
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
@@ -109,7 +109,7 @@ void expect_same_values(const fs::path& a, const fs::path& b) {
     }
 }
 
-TEST(CompressedTensorsGolden, conversion_to_model_optimizer_and_back_keeps_every_bit) {
+TEST(CompressedTensorsGolden, ConversionToModelOptimizerAndBackKeepsEveryBit) {
     ThreadPool pool(2);
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
@@ -137,7 +137,7 @@ TEST(CompressedTensorsGolden, conversion_to_model_optimizer_and_back_keeps_every
     }
 }
 
-TEST(CompressedTensorsGolden, the_configuration_equals_the_librarys_and_only_mx_formats_have_the_newer_dtype_keys) {
+TEST(CompressedTensorsGolden, TheConfigurationEqualsTheLibrarysAndOnlyMxFormatsHaveTheNewerDtypeKeys) {
     for (const char* name : dialects) {
         SCOPED_TRACE(name);
         TempDir dir;

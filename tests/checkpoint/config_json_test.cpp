@@ -7,7 +7,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(ConfigJson, bare_python_tokens_survive_and_key_order_stays) {
+TEST(ConfigJson, BarePythonTokensSurviveAndKeyOrderStays) {
     const std::string text = R"({
   "z": 1,
   "limit": [
@@ -32,17 +32,17 @@ TEST(ConfigJson, bare_python_tokens_survive_and_key_order_stays) {
     EXPECT_EQ(value_of(config_text(config, 2)), text);
 }
 
-TEST(ConfigJson, numbers_that_are_not_finite_are_tagged_where_output_must_be_json) {
+TEST(ConfigJson, NumbersThatAreNotFiniteAreTaggedWhereOutputMustBeJson) {
     const Json config = value_of(parse_config(R"({"a": [1.5, -Infinity], "b": {"c": NaN}})"));
     EXPECT_EQ(tag_special_floats(config).dump(),
               R"({"a":[1.5,{"__float__":"-Infinity"}],"b":{"c":{"__float__":"NaN"}}})");
 }
 
-TEST(ConfigJson, text_that_is_not_utf8_is_an_error) {
+TEST(ConfigJson, TextThatIsNotUtf8IsAnError) {
     EXPECT_NE(message_of(config_text(Json{{"a", "\xFF"}}, 2)).find("UTF-8"), std::string::npos);
 }
 
-TEST(ConfigJson, every_golden_configuration_is_written_as_it_was_read) {
+TEST(ConfigJson, EveryGoldenConfigurationIsWrittenAsItWasRead) {
     const std::filesystem::path root = test_data("golden/models");
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
         const std::string text = read_file(entry.path() / "config.json");

@@ -101,7 +101,7 @@ const std::vector<Scheme> in_both{{F::nvfp4, A::nvfp4},       {F::nvfp4, A::none
                                   {F::fp8_row, A::fp8_token}, {F::fp8_block128, A::none}, {F::mxfp8, A::mxfp8},
                                   {F::mxfp4, A::none}};
 
-TEST(Convert, each_scheme_goes_to_the_other_dialect_and_back_byte_for_byte) {
+TEST(Convert, EachSchemeGoesToTheOtherDialectAndBackByteForByte) {
     ThreadPool pool(2);
     for (const Scheme& scheme : in_both) {
         for (const auto& [from, to] : {std::pair(Dialect::modelopt, Dialect::compressed_tensors),
@@ -125,7 +125,7 @@ TEST(Convert, each_scheme_goes_to_the_other_dialect_and_back_byte_for_byte) {
     }
 }
 
-TEST(Convert, mixed_precision_with_kv_scales_goes_through_both_dialects) {
+TEST(Convert, MixedPrecisionWithKvScalesGoesThroughBothDialects) {
     ThreadPool pool(2);
     TempDir dir;
     const std::vector<Matrix1> matrices{{"model.layers.0.mlp.experts.0.up_proj", {F::nvfp4, A::nvfp4}},
@@ -157,7 +157,7 @@ TEST(Convert, mixed_precision_with_kv_scales_goes_through_both_dialects) {
     EXPECT_EQ(layers("a"), layers("c"));
 }
 
-TEST(Convert, to_plain_decodes_to_bf16) {
+TEST(Convert, ToPlainDecodesToBf16) {
     ThreadPool pool(2);
     for (Format format : all_formats()) {
         SCOPED_TRACE(format_name(format));
@@ -188,7 +188,7 @@ TEST(Convert, to_plain_decodes_to_bf16) {
     }
 }
 
-TEST(Convert, lossy_parts_are_named_and_can_be_dropped) {
+TEST(Convert, LossyPartsAreNamedAndCanBeDropped) {
     ThreadPool pool(2);
     TempDir dir;
     const auto in = make_checkpoint(dir / "a", Dialect::modelopt,
@@ -217,7 +217,7 @@ TEST(Convert, lossy_parts_are_named_and_can_be_dropped) {
 }
 
 // Model Optimizer writes "mxfp4" for any inputs, so the input format from compressed-tensors would be lost.
-TEST(Convert, input_formats_unknown_to_model_optimizer_are_dropped_only_on_request) {
+TEST(Convert, InputFormatsUnknownToModelOptimizerAreDroppedOnlyOnRequest) {
     ThreadPool pool(2);
     TempDir dir;
     const auto in =
@@ -229,7 +229,7 @@ TEST(Convert, input_formats_unknown_to_model_optimizer_are_dropped_only_on_reque
     EXPECT_EQ(value_of(convert(*in, to, pool, {})).lines.size(), 1u);
 }
 
-TEST(Convert, a_scale_without_a_divisor_is_restored_bit_for_bit_from_the_manifest) {
+TEST(Convert, AScaleWithoutADivisorIsRestoredBitForBitFromTheManifest) {
     const std::filesystem::path root = test_data("golden");
     ThreadPool pool(2);
     TempDir dir;
@@ -267,7 +267,7 @@ TEST(Convert, a_scale_without_a_divisor_is_restored_bit_for_bit_from_the_manifes
     }
 }
 
-TEST(Convert, a_source_that_changes_during_the_job_is_named_and_nothing_is_published) {
+TEST(Convert, ASourceThatChangesDuringTheJobIsNamedAndNothingIsPublished) {
     TempDir dir;
     fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
     const fs::path weights = dir / "source/model.safetensors";
@@ -293,7 +293,7 @@ TEST(Convert, a_source_that_changes_during_the_job_is_named_and_nothing_is_publi
     EXPECT_FALSE(fs::exists(dir / "out.partial"));
 }
 
-TEST(Convert, a_source_that_shrinks_during_the_job_is_an_error_and_not_a_crash) {
+TEST(Convert, ASourceThatShrinksDuringTheJobIsAnErrorAndNotACrash) {
     TempDir dir;
     fs::copy(test_data("chat"), dir / "source", fs::copy_options::recursive);
     const fs::path weights = dir / "source/model.safetensors";
@@ -310,7 +310,7 @@ TEST(Convert, a_source_that_shrinks_during_the_job_is_an_error_and_not_a_crash) 
     EXPECT_FALSE(fs::exists(dir / "out"));
 }
 
-TEST(Convert, a_stopped_conversion_removes_its_files) {
+TEST(Convert, AStoppedConversionRemovesItsFiles) {
     ThreadPool pool(1);
     TempDir dir;
     const auto in = make_checkpoint(dir / "a", Dialect::modelopt, {{"m.up_proj", {F::mxfp4, A::none}}});
@@ -323,7 +323,7 @@ TEST(Convert, a_stopped_conversion_removes_its_files) {
     EXPECT_FALSE(fs::exists(dir / "b.partial"));
 }
 
-TEST(Convert, deepseek_blocks_become_compressed_tensors_blocks) {
+TEST(Convert, DeepseekBlocksBecomeCompressedTensorsBlocks) {
     ThreadPool pool(2);
     TempDir dir;
     fs::create_directory(dir / "a");
@@ -352,7 +352,7 @@ TEST(Convert, deepseek_blocks_become_compressed_tensors_blocks) {
     EXPECT_EQ(read_folder(dir / "c").at(m + ".weight_scale").shape, (std::vector<int64_t>{2, 1, 2, 1}));
 }
 
-TEST(Convert, panels_may_begin_at_any_tile_and_scales_may_be_unaligned) {
+TEST(Convert, PanelsMayBeginAtAnyTileAndScalesMayBeUnaligned) {
     TempDir dir;
     const auto in =
         make_checkpoint(dir / "a", Dialect::compressed_tensors, {{"m.up_proj", {F::fp8_block128, A::fp8_group128}}});

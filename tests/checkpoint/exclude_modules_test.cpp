@@ -7,7 +7,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-TEST(ExcludeModules, patterns_are_the_shortest_prefixes_that_match_no_quantized_module) {
+TEST(ExcludeModules, PatternsAreTheShortestPrefixesThatMatchNoQuantizedModule) {
     struct Row {
         Names unquantized, quantized, expected;
     };
@@ -36,7 +36,7 @@ TEST(ExcludeModules, patterns_are_the_shortest_prefixes_that_match_no_quantized_
     for (const Row& row : rows) EXPECT_EQ(compress_exclude_modules(row.unquantized, row.quantized), row.expected);
 }
 
-TEST(ExcludeModules, patterns_match_all_unquantized_and_no_quantized_modules) {
+TEST(ExcludeModules, PatternsMatchAllUnquantizedAndNoQuantizedModules) {
     const Names unquantized{"lm_head", "m.layers.1.mlp.up", "m.layers.2.attn.q", "m.vision.x", "m.layers.10.gate"};
     const Names quantized{"m.layers.10.mlp.up", "m.layers.2.mlp.up"};
     const ModulePatterns patterns(compress_exclude_modules(unquantized, quantized));

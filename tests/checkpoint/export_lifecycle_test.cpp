@@ -53,7 +53,7 @@ void note_a_unit(const fs::path& work) {
     check(journal->append(0, Json::object()));
 }
 
-TEST(ExportLifecycle, the_final_name_appears_at_finish_and_job_files_disappear) {
+TEST(ExportLifecycle, TheFinalNameAppearsAtFinishAndJobFilesDisappear) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     EXPECT_EQ(out->work_dir(), dir / "out.partial");
@@ -77,7 +77,7 @@ TEST(ExportLifecycle, the_final_name_appears_at_finish_and_job_files_disappear) 
     EXPECT_EQ(in->tensors()[index_of(*in, name)].input_scale, 0.5f);
 }
 
-TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
+TEST(ExportLifecycle, AnInterruptedJobIsResumedWithTheBytesItHad) {
     TempDir dir;
     uint64_t sum = 0;
     {
@@ -98,7 +98,7 @@ TEST(ExportLifecycle, an_interrupted_job_is_resumed_with_the_bytes_it_had) {
     check(out->finish());
 }
 
-TEST(ExportLifecycle, resume_without_a_folder_starts_a_new_job) {
+TEST(ExportLifecycle, ResumeWithoutAFolderStartsANewJob) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::resume));
     EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors"));
@@ -108,7 +108,7 @@ TEST(ExportLifecycle, resume_without_a_folder_starts_a_new_job) {
     EXPECT_TRUE(fs::exists(dir / "out/model.safetensors"));
 }
 
-TEST(ExportLifecycle, resume_refuses_another_list_of_tensors) {
+TEST(ExportLifecycle, ResumeRefusesAnotherListOfTensors) {
     TempDir dir;
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     note_a_unit(dir / "out.partial");
@@ -118,7 +118,7 @@ TEST(ExportLifecycle, resume_refuses_another_list_of_tensors) {
     EXPECT_TRUE(fs::exists(dir / "out.partial/model.safetensors")) << "a refusal must not throw work away";
 }
 
-TEST(ExportLifecycle, resume_with_another_shard_size_is_refused_as_another_job) {
+TEST(ExportLifecycle, ResumeWithAnotherShardSizeIsRefusedAsAnotherJob) {
     TempDir dir;
     value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     note_a_unit(dir / "out.partial");
@@ -130,7 +130,7 @@ TEST(ExportLifecycle, resume_with_another_shard_size_is_refused_as_another_job) 
     EXPECT_TRUE(open_export(small_spec(dir / "out"), ExportMode::resume).ok());
 }
 
-TEST(ExportLifecycle, a_second_writer_is_refused_and_the_first_one_named) {
+TEST(ExportLifecycle, ASecondWriterIsRefusedAndTheFirstOneNamed) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     for (ExportMode mode : {ExportMode::create, ExportMode::resume}) {
@@ -157,7 +157,7 @@ struct Killed {
     }
 };
 
-TEST(ExportLifecycle, incomplete_files_of_a_killed_process_are_written_again_with_and_without_resume) {
+TEST(ExportLifecycle, IncompleteFilesOfAKilledProcessAreWrittenAgainWithAndWithoutResume) {
     for (const ExportMode mode : {ExportMode::create, ExportMode::resume})
         for (const std::string torn : {"", "cut short", "no file", "nothing"}) {
             Killed killed;
@@ -170,7 +170,7 @@ TEST(ExportLifecycle, incomplete_files_of_a_killed_process_are_written_again_wit
         }
 }
 
-TEST(ExportLifecycle, a_folder_of_another_program_is_not_emptied) {
+TEST(ExportLifecycle, AFolderOfAnotherProgramIsNotEmptied) {
     TempDir dir;
     fs::create_directory(dir / "out.partial");
     write_file(dir / "out.partial/mine.txt", "precious");
@@ -181,7 +181,7 @@ TEST(ExportLifecycle, a_folder_of_another_program_is_not_emptied) {
     EXPECT_EQ(read_file(dir / "out.partial/mine.txt"), "precious");
 }
 
-TEST(ExportLifecycle, a_kill_during_publication_leaves_resumable_work_or_a_complete_output) {
+TEST(ExportLifecycle, AKillDuringPublicationLeavesResumableWorkOrACompleteOutput) {
     {  // killed before the folder was renamed: the journal is already next to it
         Killed killed;
         fs::remove_all(killed.partial);
@@ -211,7 +211,7 @@ TEST(ExportLifecycle, a_kill_during_publication_leaves_resumable_work_or_a_compl
     }
 }
 
-TEST(ExportLifecycle, exactly_one_of_several_simultaneous_jobs_finishes) {
+TEST(ExportLifecycle, ExactlyOneOfSeveralSimultaneousJobsFinishes) {
     // Uses processes, because a lock belongs to a process. The one that fails must report that another one works, or
     // that the output exists.
     for (int round = 0; round < 20; ++round) {
@@ -248,7 +248,7 @@ TEST(ExportLifecycle, exactly_one_of_several_simultaneous_jobs_finishes) {
     }
 }
 
-TEST(ExportLifecycle, an_existing_output_is_kept) {
+TEST(ExportLifecycle, AnExistingOutputIsKept) {
     TempDir dir;
     fs::create_directory(dir / "out");
     write_file(dir / "out/mine.txt", "precious");
@@ -260,7 +260,7 @@ TEST(ExportLifecycle, an_existing_output_is_kept) {
     EXPECT_TRUE(open_export(small_spec(dir / "out/"), ExportMode::create).ok()) << "an empty folder is fine";
 }
 
-TEST(ExportLifecycle, an_output_that_appears_during_the_job_is_not_overwritten) {
+TEST(ExportLifecycle, AnOutputThatAppearsDuringTheJobIsNotOverwritten) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     fill(*out);
@@ -269,7 +269,7 @@ TEST(ExportLifecycle, an_output_that_appears_during_the_job_is_not_overwritten) 
     EXPECT_EQ(read_file(dir / "out"), "a file of another program");
 }
 
-TEST(ExportLifecycle, a_full_disk_is_an_error_before_anything_is_written) {
+TEST(ExportLifecycle, AFullDiskIsAnErrorBeforeAnythingIsWritten) {
     TempDir dir;
     auto spec = small_spec(dir / "out");
     spec.tensors[1].shape = {int64_t{1} << 55};
@@ -279,7 +279,7 @@ TEST(ExportLifecycle, a_full_disk_is_an_error_before_anything_is_written) {
     EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(ExportLifecycle, a_parent_that_cannot_be_written_is_named) {
+TEST(ExportLifecycle, AParentThatCannotBeWrittenIsNamed) {
     TempDir dir;
     write_file(dir / "file", "");
     EXPECT_NE(message_of(open_export(small_spec(dir / "file/out"), ExportMode::create)).find("file"),
@@ -292,7 +292,7 @@ TEST(ExportLifecycle, a_parent_that_cannot_be_written_is_named) {
     ::chmod((dir / "locked").c_str(), 0755);
 }
 
-TEST(ExportLifecycle, finish_fails_if_rows_or_scalars_are_missing) {
+TEST(ExportLifecycle, FinishFailsIfRowsOrScalarsAreMissing) {
     TempDir dir;
     const QuantMatrix m = small_matrix();
     const Matrix norm(DType::bf16, 16, 1);
@@ -306,7 +306,7 @@ TEST(ExportLifecycle, finish_fails_if_rows_or_scalars_are_missing) {
     EXPECT_TRUE(out->finish().ok());
 }
 
-TEST(ExportLifecycle, views_that_do_not_fit_their_tensor_are_refused) {
+TEST(ExportLifecycle, ViewsThatDoNotFitTheirTensorAreRefused) {
     TempDir dir;
     auto out = value_of(open_export(small_spec(dir / "out"), ExportMode::create));
     const QuantMatrix m = small_matrix(), other(Format::mxfp4, 300, 32);
@@ -323,7 +323,7 @@ TEST(ExportLifecycle, views_that_do_not_fit_their_tensor_are_refused) {
     EXPECT_FALSE(out->checksum(2).ok());
 }
 
-TEST(ExportLifecycle, formats_that_a_dialect_cannot_store_are_errors_before_anything_is_written) {
+TEST(ExportLifecycle, FormatsThatADialectCannotStoreAreErrorsBeforeAnythingIsWritten) {
     struct Case {
         const char* what;
         std::function<void(ExportSpec&)> change;
@@ -376,7 +376,7 @@ TEST(ExportLifecycle, formats_that_a_dialect_cannot_store_are_errors_before_anyt
     }
 }
 
-TEST(ExportLifecycle, shards_have_an_index_and_panels_may_come_from_many_threads) {
+TEST(ExportLifecycle, ShardsHaveAnIndexAndPanelsMayComeFromManyThreads) {
     TempDir dir;
     auto spec = small_spec(dir / "out");
     spec.tensors.clear();

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-TEST(Fnmatch, agrees_with_python_on_every_row_of_the_table) {
+TEST(Fnmatch, AgreesWithPythonOnEveryRowOfTheTable) {
     std::istringstream table(test::read_file(test::test_data("fnmatch.tsv")));
     int matching = 0, other = 0;
     for (std::string line; std::getline(table, line);) {
@@ -24,14 +24,14 @@ TEST(Fnmatch, agrees_with_python_on_every_row_of_the_table) {
     EXPECT_GT(other, 300);
 }
 
-TEST(Fnmatch, counts_characters_not_bytes) {
+TEST(Fnmatch, CountsCharactersNotBytes) {
     EXPECT_TRUE(NamePattern("a?b").matches("a\u00e9b"));
     EXPECT_FALSE(NamePattern("a??b").matches("a\u00e9b"));
     EXPECT_TRUE(NamePattern("[\u00e0-\u00ff]").matches("\u00e9"));
     EXPECT_TRUE(NamePattern("?").matches("\xff")) << "a byte that is no UTF-8 is one character";
 }
 
-TEST(Fnmatch, many_stars_do_not_take_exponential_time) {
+TEST(Fnmatch, ManyStarsDoNotTakeExponentialTime) {
     std::string pattern, name(5000, 'a');
     for (int i = 0; i < 40; ++i) pattern += "*a";
     EXPECT_FALSE(NamePattern(pattern + "b").matches(name));

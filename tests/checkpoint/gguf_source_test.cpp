@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-TEST(GgufGolden, every_block_type_decodes_as_gguf_py_does) {
+TEST(GgufGolden, EveryBlockTypeDecodesAsGgufPyDoes) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto gguf = GgufFile::open(root / "llama-mixed.gguf");
     const auto expected = SafetensorsFile::open(root / "llama-mixed.dequantized.safetensors");
@@ -26,7 +26,7 @@ TEST(GgufGolden, every_block_type_decodes_as_gguf_py_does) {
 }
 
 // Reorders the rows of q and k by the formula of the reference, independently of the tested code.
-TEST(GgufGolden, the_source_gives_unpermuted_scaled_rows_under_hugging_face_names) {
+TEST(GgufGolden, TheSourceGivesUnpermutedScaledRowsUnderHuggingFaceNames) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto source = GgufSource::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(source.ok()) << source.error().message();

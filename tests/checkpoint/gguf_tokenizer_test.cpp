@@ -60,7 +60,7 @@ std::string error_of(const GgufMetadata& metadata) {
 #define EXPECT_METADATA_REFUSED(metadata, part) \
     EXPECT_NE(error_of(metadata).find(part), std::string::npos) << error_of(metadata)
 
-TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_copied_without_padding) {
+TEST(GgufTokenizer, ByteLevelVocabularyMergesAndAddedTokensAreCopiedWithoutPadding) {
     const Json json = tokenizer_json(bpe().metadata("gpt2", "gpt-2"));
     EXPECT_EQ(json["model"]["vocab"].size(), 8u);
     EXPECT_EQ(json["model"]["vocab"]["\xC4\xA0"
@@ -77,7 +77,7 @@ TEST(GgufTokenizer, byte_level_vocabulary_merges_and_added_tokens_are_copied_wit
     EXPECT_TRUE(json["normalizer"].is_null());
 }
 
-TEST(GgufTokenizer, bos_is_added_when_the_file_or_the_pre_tokenizer_says_so) {
+TEST(GgufTokenizer, BosIsAddedWhenTheFileOrThePreTokenizerSaysSo) {
     GgufMetadata m = bpe().metadata("gpt2", "llama-bpe");  // BOS is added by default
     EXPECT_METADATA_REFUSED(m, "adds a bos token, but names none");
     m.add("tokenizer.ggml.bos_token_id", uint32_t{5});
@@ -91,7 +91,7 @@ TEST(GgufTokenizer, bos_is_added_when_the_file_or_the_pre_tokenizer_says_so) {
     EXPECT_EQ(tokenizer_json(m)["post_processor"]["type"], "ByteLevel");
 }
 
-TEST(GgufTokenizer, an_unknown_pre_tokenizer_is_named_and_can_be_replaced) {
+TEST(GgufTokenizer, AnUnknownPreTokenizerIsNamedAndCanBeReplaced) {
     const GgufMetadata m = bpe().metadata("gpt2", "martian");
     EXPECT_METADATA_REFUSED(m, "'martian'");
     EXPECT_TRUE(gguf_tokenizer(m, "qwen2").ok());
@@ -103,7 +103,7 @@ TEST(GgufTokenizer, an_unknown_pre_tokenizer_is_named_and_can_be_replaced) {
         EXPECT_TRUE(gguf_pre_tokenizer(id).ok()) << id;
 }
 
-TEST(GgufTokenizer, broken_vocabularies_are_refused) {
+TEST(GgufTokenizer, BrokenVocabulariesAreRefused) {
     Vocabulary v = bpe();
     v.tokens[1] = "a";
     EXPECT_METADATA_REFUSED(v.metadata("gpt2", "gpt-2"), "tokens 0 and 1 are the same: 'a'");
@@ -126,7 +126,7 @@ TEST(GgufTokenizer, broken_vocabularies_are_refused) {
     EXPECT_METADATA_REFUSED(bpe().metadata("wordpiece", "x"), "'wordpiece' is not supported");
 }
 
-TEST(GgufTokenizer, a_file_without_a_tokenizer_has_none) {
+TEST(GgufTokenizer, AFileWithoutATokenizerHasNone) {
     const auto made = gguf_tokenizer(GgufMetadata());
     ASSERT_TRUE(made.ok());
     EXPECT_FALSE(made->has_value());
@@ -134,7 +134,7 @@ TEST(GgufTokenizer, a_file_without_a_tokenizer_has_none) {
 
 // "abc" can be "ab"+"c" or "a"+"bc": the longer left part comes first. "bc" and "ab" have equal scores, so the order of
 // the file decides.
-TEST(GgufTokenizer, sentence_piece_merges_follow_scores_then_lengths_then_ids) {
+TEST(GgufTokenizer, SentencePieceMergesFollowScoresThenLengthsThenIds) {
     const Vocabulary v{.tokens = {"<unk>", "a", "b", "c", "bc", "ab", "abc", "\xC3\xA9",
                                   "\xC3\xA9"
                                   "a"},
@@ -153,7 +153,7 @@ TEST(GgufTokenizer, sentence_piece_merges_follow_scores_then_lengths_then_ids) {
     EXPECT_EQ(json["normalizer"]["normalizers"][0]["prepend"], "\xE2\x96\x81");
 }
 
-TEST(GgufTokenizer, chat_templates_are_copied_to_the_tokenizer_config) {
+TEST(GgufTokenizer, ChatTemplatesAreCopiedToTheTokenizerConfig) {
     GgufMetadata m = bpe().metadata("gpt2", "gpt-2");
     m.add("tokenizer.chat_template", std::string("{{ messages }}"));
     EXPECT_EQ(Json::parse((*gguf_tokenizer(m))->tokenizer_config_json)["chat_template"], "{{ messages }}");
@@ -176,7 +176,7 @@ std::string python() {
 
 // The oracle writes GGUF files with the golden vocabularies (gguf-py), nibble converts them, and the oracle encodes and
 // decodes every golden text with the result.
-TEST(GgufTokenizerOracle, converted_tokenizers_encode_every_golden_text_equally) {
+TEST(GgufTokenizerOracle, ConvertedTokenizersEncodeEveryGoldenTextEqually) {
     const std::filesystem::path root = test::test_data("golden/tokenizers");
     const std::string interpreter = python();
     if (interpreter.empty()) GTEST_SKIP() << "no Python (set NIBBLE_PYTHON, or make .venv with gguf, tokenizers)";

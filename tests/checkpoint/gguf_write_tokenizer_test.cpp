@@ -46,7 +46,7 @@ GgufHeader written(const ExportSpec& spec, int64_t vocabulary) {
 
 std::vector<std::string_view> strings(const GgufMetadata& m, std::string_view key) { return *value_of(m.strings(key)); }
 
-TEST(GgufWriteTokenizer, byte_level_vocabularies_are_restored_unchanged) {
+TEST(GgufWriteTokenizer, ByteLevelVocabulariesAreRestoredUnchanged) {
     const Vocabulary v{.tokens = {"a", "b", "ab", "\u0120", "\u0120ab", "<s>", "</s>", "<think>", "[PAD8]"},
                        .merges = {"a b", "\u0120 ab"},
                        .types = {1, 1, 1, 1, 1, 3, 3, 4, 5},
@@ -72,7 +72,7 @@ TEST(GgufWriteTokenizer, byte_level_vocabularies_are_restored_unchanged) {
     EXPECT_EQ(value_of(m.string("tokenizer.chat_template")), "{{ messages }}");
 }
 
-TEST(GgufWriteTokenizer, every_known_pre_tokenizer_is_recognized) {
+TEST(GgufWriteTokenizer, EveryKnownPreTokenizerIsRecognized) {
     for (const char* id : {"gpt-2", "smollm", "command-r", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o",
                            "deepseek-coder", "deepseek-v3"}) {
         const auto p = value_of(gguf_pre_tokenizer(id));
@@ -82,7 +82,7 @@ TEST(GgufWriteTokenizer, every_known_pre_tokenizer_is_recognized) {
     }
 }
 
-TEST(GgufWriteTokenizer, an_unknown_pre_tokenizer_is_an_error) {
+TEST(GgufWriteTokenizer, AnUnknownPreTokenizerIsAnError) {
     const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
     EXPECT_EQ(value_of(gguf_pre_tokenizer_id(Json(), bytes, false)), "gpt-2");
     Json prefix = bytes;
@@ -96,7 +96,7 @@ TEST(GgufWriteTokenizer, an_unknown_pre_tokenizer_is_an_error) {
               std::string::npos);
 }
 
-TEST(GgufWriteTokenizer, scores_of_sentence_piece_lead_to_the_same_merges) {
+TEST(GgufWriteTokenizer, ScoresOfSentencePieceLeadToTheSameMerges) {
     std::vector<std::string> bytes;
     for (int b = 0; b < 256; ++b) bytes.push_back(fmt::format("<0x{:02X}>", b));
     Vocabulary v{.tokens = {"<unk>", "<s>", "</s>"}, .merges = {}, .types = {2, 3, 3}, .scores = {0, 0, 0}};
@@ -142,7 +142,7 @@ std::string sentencepiece_model(const Vocabulary& v, int algorithm, bool byte_fa
     return model + field(2, trainer);
 }
 
-TEST(GgufWriteTokenizer, a_sentencepiece_model_is_copied_unchanged) {
+TEST(GgufWriteTokenizer, ASentencepieceModelIsCopiedUnchanged) {
     const Vocabulary v{.tokens = {"<unk>", "<s>", "</s>", "<0x41>", "\u2581", "a", "\u2581a", "<x>"},
                        .merges = {},
                        .types = {2, 3, 3, 6, 1, 1, 1, 4},
@@ -182,7 +182,7 @@ std::string refused(const std::string& tokenizer) {
     return message_of(add_gguf_tokenizer(spec_with(tokenizer), 4, header));
 }
 
-TEST(GgufWriteTokenizer, other_and_broken_tokenizers_are_refused) {
+TEST(GgufWriteTokenizer, OtherAndBrokenTokenizersAreRefused) {
     const std::string head =
         R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"model":{"type":"BPE",)";
     EXPECT_NE(refused(R"({"model":{"type":"Unigram","vocab":[["a",0.5],["b",[1]]]}})").find("Unigram"),
@@ -214,7 +214,7 @@ TEST(GgufWriteTokenizer, other_and_broken_tokenizers_are_refused) {
         std::string::npos);
 }
 
-TEST(GgufWriteTokenizer, a_chat_template_may_have_its_own_file_or_several_names) {
+TEST(GgufWriteTokenizer, AChatTemplateMayHaveItsOwnFileOrSeveralNames) {
     const std::string tokenizer =
         R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{"a":0}}})";
     ExportSpec spec = spec_with(tokenizer);
@@ -230,7 +230,7 @@ TEST(GgufWriteTokenizer, a_chat_template_may_have_its_own_file_or_several_names)
 
 // llama.cpp's converter writes "smollm" for SmolLM2's tokenizer, which has GPT-2's pre-tokenizer, and "qwen2" for
 // Qwen3's.
-TEST(GgufWriteTokenizer, published_tokenizers_get_the_names_of_llama_cpp) {
+TEST(GgufWriteTokenizer, PublishedTokenizersGetTheNamesOfLlamaCpp) {
     for (const auto& [folder, name] : {std::pair{"smollm2", "smollm"}, {"qwen3", "qwen2"}}) {
         const std::string packed = read_file(test_data(fmt::format("golden/tokenizers/{}/tokenizer.json.gz", folder)));
         const std::string text = value_of(gunzip(packed, 64 << 20)).text;

@@ -89,7 +89,7 @@ void expect_refused(const std::function<Folder()>& sound, const std::vector<Case
     }
 }
 
-TEST(HostileCheckpoint, invalid_model_optimizer_tensors_are_refused) {
+TEST(HostileCheckpoint, InvalidModelOptimizerTensorsAreRefused) {
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
     expect_refused(
         modelopt_folder,
@@ -140,7 +140,7 @@ TEST(HostileCheckpoint, invalid_model_optimizer_tensors_are_refused) {
         });
 }
 
-TEST(HostileCheckpoint, invalid_model_optimizer_documents_are_refused) {
+TEST(HostileCheckpoint, InvalidModelOptimizerDocumentsAreRefused) {
     expect_refused(
         modelopt_folder,
         {
@@ -195,7 +195,7 @@ TEST(HostileCheckpoint, invalid_model_optimizer_documents_are_refused) {
         });
 }
 
-TEST(HostileCheckpoint, invalid_compressed_tensors_are_refused) {
+TEST(HostileCheckpoint, InvalidCompressedTensorsAreRefused) {
     const auto weights = [](Folder& f) -> Json& { return f.section()["config_groups"]["group_0"]["weights"]; };
     expect_refused(
         compressed_folder,
@@ -251,7 +251,7 @@ TEST(HostileCheckpoint, invalid_compressed_tensors_are_refused) {
         });
 }
 
-TEST(HostileCheckpoint, nan_values_are_found_when_they_are_read) {
+TEST(HostileCheckpoint, NanValuesAreFoundWhenTheyAreRead) {
     TempDir dir;
     Folder f = modelopt_folder();
     f.tensors[scale].bytes[5] = std::byte{0x7F};  // NaN in E4M3
@@ -263,7 +263,7 @@ TEST(HostileCheckpoint, nan_values_are_found_when_they_are_read) {
     EXPECT_NE(message.find("weight_scale"), std::string::npos) << message;
 }
 
-TEST(HostileCheckpoint, rows_outside_a_tensor_are_refused) {
+TEST(HostileCheckpoint, RowsOutsideATensorAreRefused) {
     TempDir dir;
     const auto in = value_of(modelopt_folder().open(dir));
     Matrix plain;
@@ -277,7 +277,7 @@ TEST(HostileCheckpoint, rows_outside_a_tensor_are_refused) {
     EXPECT_FALSE(in->read_plain(99, 0, 1, plain).ok());
 }
 
-TEST(HostileCheckpoint, links_to_files_are_followed_to_any_folder) {
+TEST(HostileCheckpoint, LinksToFilesAreFollowedToAnyFolder) {
     TempDir dir;
     fs::create_directory(dir / "model");
     write_file(dir / "words", "some");
@@ -298,7 +298,7 @@ TEST(HostileCheckpoint, links_to_files_are_followed_to_any_folder) {
     EXPECT_NE(message_of(in->side_files()).find("merges.txt"), std::string::npos);
 }
 
-TEST(HostileCheckpoint, links_into_the_blobs_of_the_hub_cache_are_followed) {
+TEST(HostileCheckpoint, LinksIntoTheBlobsOfTheHubCacheAreFollowed) {
     TempDir dir;
     const fs::path folder = dir / "models--a--b/snapshots/0123";
     fs::create_directories(folder);

@@ -114,16 +114,16 @@ int check_documents_in(const fs::path& folder) {
     return checked;
 }
 
-TEST(ModeloptGolden, documents_and_stored_tensors_follow_from_the_list_of_tensors) {
+TEST(ModeloptGolden, DocumentsAndStoredTensorsFollowFromTheListOfTensors) {
     EXPECT_EQ(check_documents_in(test_data("checkpoint")), 2);
 }
 
-TEST(ModeloptGolden, documents_and_stored_tensors_of_every_golden_follow_from_the_list_of_tensors) {
+TEST(ModeloptGolden, DocumentsAndStoredTensorsOfEveryGoldenFollowFromTheListOfTensors) {
     const std::filesystem::path root = test_data("golden/modelopt");
     EXPECT_GT(check_documents_in(root), 40);
 }
 
-TEST(ModeloptGolden, an_export_read_and_written_again_is_the_same) {
+TEST(ModeloptGolden, AnExportReadAndWrittenAgainIsTheSame) {
     const std::filesystem::path root = test_data("golden");
     for (const char* config : {"NVFP4_WEIGHT_ONLY_LOCAL_HESSIAN", "NVFP4_WEIGHT_ONLY_GPTQ"}) {
         SCOPED_TRACE(config);

@@ -15,7 +15,7 @@ bool has_divisor(float s) {
     return false;
 }
 
-TEST(Reciprocal, is_exact_if_a_divisor_exists_and_otherwise_one_step_off) {
+TEST(Reciprocal, IsExactIfADivisorExistsAndOtherwiseOneStepOff) {
     int64_t inexact = 0;
     for (uint32_t mantissa = 0; mantissa < 1u << 23; ++mantissa) {
         const float s = float_from_bits(0x3A000000u | mantissa);  // 2^-11 to 2^-10, the range of NVFP4's scales
@@ -34,7 +34,7 @@ TEST(Reciprocal, is_exact_if_a_divisor_exists_and_otherwise_one_step_off) {
     RecordProperty("inexact_of_2_to_23", static_cast<int>(inexact));
 }
 
-TEST(Reciprocal, every_bf16_divisor_is_restored) {
+TEST(Reciprocal, EveryBf16DivisorIsRestored) {
     for (uint32_t code = 0x0080; code < 0x7F00; ++code) {  // normal numbers with a normal reciprocal
         const float g = bf16_to_float(static_cast<uint16_t>(code));
         const float s = 1.0f / g;
@@ -45,7 +45,7 @@ TEST(Reciprocal, every_bf16_divisor_is_restored) {
     }
 }
 
-TEST(Reciprocal, a_scale_whose_reciprocal_overflows_has_no_divisor) {
+TEST(Reciprocal, AScaleWhoseReciprocalOverflowsHasNoDivisor) {
     EXPECT_EQ(divisor_of(1e-45f).value, 0.0f);
     EXPECT_FALSE(divisor_of(1e-45f).exact);
     EXPECT_GT(divisor_of(3e38f).value, 0.0f);

@@ -89,7 +89,7 @@ void expect_elements(const Checkpoint& in, const std::string& mlp, int64_t width
         }
 }
 
-TEST_F(StackedExperts, are_split_into_matrices_in_both_layouts_and_under_both_names) {
+TEST_F(StackedExperts, AreSplitIntoMatricesInBothLayoutsAndUnderBothNames) {
     for (const bool transposed : {false, true})
         for (const char* suffix : {"", ".weight"})
             for (const int64_t width :
@@ -102,7 +102,7 @@ TEST_F(StackedExperts, are_split_into_matrices_in_both_layouts_and_under_both_na
             }
 }
 
-TEST_F(StackedExperts, stored_row_by_row_are_not_copied) {
+TEST_F(StackedExperts, StoredRowByRowAreNotCopied) {
     const auto in = value_of(open(gated_layer("mlp", false), Json::object()));
     Matrix scratch;
     const auto gate = value_of(in->read_plain(index_of(*in, "mlp.experts.1.gate_proj.weight"), 0, inner, scratch));
@@ -111,7 +111,7 @@ TEST_F(StackedExperts, stored_row_by_row_are_not_copied) {
     EXPECT_EQ(gate.data + gate.bytes(), up.data);
 }
 
-TEST_F(StackedExperts, with_gate_and_up_apart_are_read_by_hidden_size) {
+TEST_F(StackedExperts, WithGateAndUpApartAreReadByHiddenSize) {
     for (const bool transposed : {false, true}) {
         const std::vector<RawTensor> layer{stack("mlp.experts.gate_proj", {0}, inner, hidden, transposed),
                                            stack("mlp.experts.up_proj", {1}, inner, hidden, transposed),
@@ -123,7 +123,7 @@ TEST_F(StackedExperts, with_gate_and_up_apart_are_read_by_hidden_size) {
     }
 }
 
-TEST_F(StackedExperts, that_cannot_be_split_stay_whole_with_a_reason) {
+TEST_F(StackedExperts, ThatCannotBeSplitStayWholeWithAReason) {
     const std::vector<RawTensor> layer = gated_layer("mlp", true);
     EXPECT_EQ(whole(layer, {{"model_type", "gpt_oss"}}),
               "gpt_oss: experts with interleaved gate and up and with biases are not supported");
@@ -148,14 +148,14 @@ TEST_F(StackedExperts, that_cannot_be_split_stay_whole_with_a_reason) {
         EXPECT_EQ(whole(pair(gate_up, down), Json::object()), "the shapes of the layer's expert tensors do not match");
 }
 
-TEST_F(StackedExperts, together_with_single_ones_of_the_same_name_are_an_error) {
+TEST_F(StackedExperts, TogetherWithSingleOnesOfTheSameNameAreAnError) {
     auto tensors = gated_layer("mlp", false);
     tensors.push_back(filled("mlp.experts.2.up_proj.weight", DType::bf16, {inner, hidden}));
     EXPECT_NE(message_of(open(tensors, Json::object())).find("mlp.experts.2.up_proj.weight' is stored twice"),
               std::string::npos);
 }
 
-TEST_F(StackedExperts, of_prediction_layers_and_other_tensors_are_left_alone) {
+TEST_F(StackedExperts, OfPredictionLayersAndOtherTensorsAreLeftAlone) {
     auto tensors = gated_layer("mtp.layers.0.mlp", false);
     tensors.push_back(filled("mlp.experts.router_table", DType::bf16, {3, 4, 4}));
     tensors.push_back(filled("mlp.experts.up_proj", DType::i32, {3, 4, 4}));
@@ -165,7 +165,7 @@ TEST_F(StackedExperts, of_prediction_layers_and_other_tensors_are_left_alone) {
     for (const CheckpointTensor& t : in->tensors()) EXPECT_EQ(t.whole, "") << t.name;
 }
 
-TEST(PredictionLayers, are_those_beyond_the_text_model) {
+TEST(PredictionLayers, AreThoseBeyondTheTextModel) {
     const PredictionLayers one(Json{{"text_config", {{"num_hidden_layers", 2}}}}), unknown(Json{});
     for (const char* name :
          {"mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight", "model.mtp.norm.weight",

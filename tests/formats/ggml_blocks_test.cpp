@@ -67,7 +67,7 @@ std::vector<uint8_t> golden_blocks(const Golden& golden) {
     return bytes;
 }
 
-TEST(GgmlBlocks, decoding_equals_ggml_bit_for_bit_on_the_golden_streams) {
+TEST(GgmlBlocks, DecodingEqualsGgmlBitForBitOnTheGoldenStreams) {
     for (const Golden& golden : goldens()) {
         SCOPED_TRACE(ggml_type_name(golden.type));
         const auto bytes = golden_blocks(golden);
@@ -78,7 +78,7 @@ TEST(GgmlBlocks, decoding_equals_ggml_bit_for_bit_on_the_golden_streams) {
     }
 }
 
-TEST(GgmlBlocks, fp16_table_equals_ggml_on_all_65536_codes) {
+TEST(GgmlBlocks, Fp16TableEqualsGgmlOnAll65536Codes) {
     std::vector<uint16_t> codes(65536);
     for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i);
     std::vector<float> y(65536);
@@ -88,7 +88,7 @@ TEST(GgmlBlocks, fp16_table_equals_ggml_on_all_65536_codes) {
     EXPECT_EQ(crc32(std::as_bytes(std::span(y))), 0xef9d25e2u);
 }
 
-TEST(GgmlBlocks, the_type_table_has_unique_ids_and_names_and_finds_every_row) {
+TEST(GgmlBlocks, TheTypeTableHasUniqueIdsAndNamesAndFindsEveryRow) {
     for (const GgmlTypeInfo& a : ggml_types) {
         EXPECT_EQ(&ggml_type_info(a.type), &a) << a.name;
         EXPECT_EQ(ggml_type_from_id(static_cast<uint32_t>(a.type))->name, a.name);
@@ -98,7 +98,7 @@ TEST(GgmlBlocks, the_type_table_has_unique_ids_and_names_and_finds_every_row) {
         EXPECT_FALSE(ggml_type_from_id(retired)) << retired;
 }
 
-TEST(GgmlBlocks, decoders_work_at_compile_time) {
+TEST(GgmlBlocks, DecodersWorkAtCompileTime) {
     constexpr auto first = [] {
         uint8_t block[36] = {0x38, 0, 0, 0, 0x27};  // scale 1.0; elements 0 and 8 are codes 7 and 2
         float y[64] = {};
@@ -108,7 +108,7 @@ TEST(GgmlBlocks, decoders_work_at_compile_time) {
     static_assert(first == 61.0f);
 }
 
-TEST(GgmlBlocks, nvfp4_scale_codes_0_and_7f_are_zero_and_bit_7_is_ignored) {
+TEST(GgmlBlocks, Nvfp4ScaleCodes0And7fAreZeroAndBit7IsIgnored) {
     for (int code = 0; code < 256; ++code) {
         uint8_t block[36] = {static_cast<uint8_t>(code), 0, 0, 0, 0x02};  // element 0: 1.0
         float y[64];
@@ -120,7 +120,7 @@ TEST(GgmlBlocks, nvfp4_scale_codes_0_and_7f_are_zero_and_bit_7_is_ignored) {
 }
 
 // Every code with every block scale. The tensor scales have full mantissas, so another order of products would differ.
-TEST(GgmlBlocks, nvfp4_with_a_tensor_scale_is_the_formats_own_decoding) {
+TEST(GgmlBlocks, Nvfp4WithATensorScaleIsTheFormatsOwnDecoding) {
     for (const float tensor_scale : {0.75f, 0.1f, 1.0f / 2688, 3.1415927e-5f, 7.0f / 3})
         for (int scale = 0; scale < e4m3_nan_code; ++scale) {
             uint8_t codes[32], scales[4], block[36];
@@ -138,7 +138,7 @@ TEST(GgmlBlocks, nvfp4_with_a_tensor_scale_is_the_formats_own_decoding) {
     EXPECT_FALSE(ggml_dequantize(GgmlType::q8_0, std::as_bytes(std::span(q8)), y, 32, 0.5f).ok());
 }
 
-TEST(GgmlBlocks, mxfp4_scales_span_all_exponents_including_subnormals) {
+TEST(GgmlBlocks, Mxfp4ScalesSpanAllExponentsIncludingSubnormals) {
     for (int code = 0; code < 255; ++code) {
         uint8_t block[17] = {static_cast<uint8_t>(code), 0xA2};  // element 0: 1.0, element 16: -1.0
         float y[32];
@@ -148,7 +148,7 @@ TEST(GgmlBlocks, mxfp4_scales_span_all_exponents_including_subnormals) {
     }
 }
 
-TEST(GgmlBlocks, code_8_decodes_to_plus_zero_as_in_ggml) {
+TEST(GgmlBlocks, Code8DecodesToPlusZeroAsInGgml) {
     uint8_t mx[17] = {127, 0x88};
     uint8_t nv[36] = {0x38, 0, 0, 0, 0x88};
     float y[64];
@@ -165,7 +165,7 @@ std::string hex(std::span<const uint8_t> bytes) {
 }
 
 // Packing only moves nibbles: element i of the block is canonical element i, for every code at every position.
-TEST(GgmlBlocks, packed_nvfp4_decodes_to_the_canonical_codes_and_unpacks_to_them) {
+TEST(GgmlBlocks, PackedNvfp4DecodesToTheCanonicalCodesAndUnpacksToThem) {
     Lcg lcg;
     for (int trial = 0; trial < 100; ++trial) {
         uint8_t codes[32], scales[4], block[36], codes_back[32], scales_back[4];
@@ -182,7 +182,7 @@ TEST(GgmlBlocks, packed_nvfp4_decodes_to_the_canonical_codes_and_unpacks_to_them
     }
 }
 
-TEST(GgmlBlocks, packed_mxfp4_decodes_to_the_canonical_codes_and_unpacks_to_them) {
+TEST(GgmlBlocks, PackedMxfp4DecodesToTheCanonicalCodesAndUnpacksToThem) {
     Lcg lcg;
     for (int exponent = 0; exponent < 253; ++exponent) {
         uint8_t codes[16], block[17], codes_back[16], exponent_back = 0;
@@ -199,7 +199,7 @@ TEST(GgmlBlocks, packed_mxfp4_decodes_to_the_canonical_codes_and_unpacks_to_them
 }
 
 // ggml's own encoders of x[i] = (i - 32) * 0.01: their blocks must decode to within half a step of the input.
-TEST(GgmlBlocks, blocks_of_ggmls_encoders_decode_near_their_input) {
+TEST(GgmlBlocks, BlocksOfGgmlsEncodersDecodeNearTheirInput) {
     const uint8_t nvfp4[36] = {0x16, 0x0e, 0x0d, 0x15, 0xef, 0xef, 0xef, 0xef, 0xef, 0xde, 0xde, 0xde,
                                0xdf, 0xdf, 0xcf, 0xce, 0xbe, 0xae, 0x9e, 0x9d, 0x50, 0x61, 0x62, 0x62,
                                0x63, 0x74, 0x74, 0x75, 0x65, 0x65, 0x76, 0x76, 0x76, 0x76, 0x76, 0x76};
@@ -217,7 +217,7 @@ TEST(GgmlBlocks, blocks_of_ggmls_encoders_decode_near_their_input) {
     }
 }
 
-TEST(GgmlDequantize, refuses_what_it_cannot_decode_by_name) {
+TEST(GgmlDequantize, RefusesWhatItCannotDecodeByName) {
     float y[256];
     std::vector<std::byte> bytes(256);
     const auto unsupported = ggml_dequantize(GgmlType::iq2_xs, Bytes(bytes).first(74), y, 256);
@@ -230,7 +230,7 @@ TEST(GgmlDequantize, refuses_what_it_cannot_decode_by_name) {
     EXPECT_TRUE(ggml_dequantize(GgmlType::q8_0, {}, y, 0).ok());
 }
 
-TEST(GgmlDequantize, every_type_that_can_be_decoded_is_decoded) {
+TEST(GgmlDequantize, EveryTypeThatCanBeDecodedIsDecoded) {
     int decodable = 0;
     for (const GgmlTypeInfo& info : ggml_types) {
         std::vector<std::byte> zeros(info.bytes);

@@ -58,7 +58,7 @@ std::string error_of(const RawGguf& raw) {
 
 #define EXPECT_ERROR(raw, part) EXPECT_NE(error_of(raw).find(part), std::string::npos) << error_of(raw)
 
-TEST(Gguf, a_hand_made_file_of_version_2_and_3_loads_with_reversed_dimensions) {
+TEST(Gguf, AHandMadeFileOfVersion2And3LoadsWithReversedDimensions) {
     for (const uint32_t version : {2u, 3u}) {
         const RawGguf raw = two_tensors(version);
         const auto file = GgufFile::parse(raw.bytes());
@@ -74,7 +74,7 @@ TEST(Gguf, a_hand_made_file_of_version_2_and_3_loads_with_reversed_dimensions) {
     }
 }
 
-TEST(Gguf, other_versions_byte_orders_and_magics_are_refused) {
+TEST(Gguf, OtherVersionsByteOrdersAndMagicsAreRefused) {
     EXPECT_ERROR(two_tensors(1), "version 1");
     EXPECT_ERROR(two_tensors(4), "version 4");
     EXPECT_ERROR(two_tensors(3u << 24), "big-endian");
@@ -83,12 +83,12 @@ TEST(Gguf, other_versions_byte_orders_and_magics_are_refused) {
     EXPECT_ERROR(raw, "not a GGUF file");
 }
 
-TEST(Gguf, offsets_must_be_the_running_sum_of_padded_sizes) {
+TEST(Gguf, OffsetsMustBeTheRunningSumOfPaddedSizes) {
     EXPECT_ERROR(two_tensors(3, 128), "offset 128, expected 96");
     EXPECT_ERROR(two_tensors(3, 72), "offset 72, expected 96");
 }
 
-TEST(Gguf, every_truncation_is_an_error_except_of_the_last_padding) {
+TEST(Gguf, EveryTruncationIsAnErrorExceptOfTheLastPadding) {
     const RawGguf raw = two_tensors();
     const size_t last_byte = raw.text.size() - 28;  // 4 bytes of data in a slot of 32
     for (size_t size = 0; size < raw.text.size(); ++size) {
@@ -97,7 +97,7 @@ TEST(Gguf, every_truncation_is_an_error_except_of_the_last_padding) {
     }
 }
 
-TEST(Gguf, counts_beyond_the_file_are_refused_before_anything_is_allocated) {
+TEST(Gguf, CountsBeyondTheFileAreRefusedBeforeAnythingIsAllocated) {
     for (const int64_t huge : {int64_t{1} << 40, int64_t{-1}, INT64_MAX, INT64_MIN}) {
         EXPECT_ERROR(RawGguf().preamble(huge, 0), "tensors");
         EXPECT_ERROR(RawGguf().preamble(0, huge), "metadata keys");
@@ -110,7 +110,7 @@ TEST(Gguf, counts_beyond_the_file_are_refused_before_anything_is_allocated) {
     EXPECT_ERROR(text, "limit");
 }
 
-TEST(Gguf, bad_metadata_is_refused) {
+TEST(Gguf, BadMetadataIsRefused) {
     const auto kv = [](std::string_view key) {
         RawGguf raw;
         raw.preamble(0, 1).string(key);
@@ -130,7 +130,7 @@ TEST(Gguf, bad_metadata_is_refused) {
     EXPECT_ERROR(twice, "'a' appears twice");
 }
 
-TEST(Gguf, bad_tensors_are_refused) {
+TEST(Gguf, BadTensorsAreRefused) {
     const auto one = [](std::string_view name, std::vector<int64_t> ne, uint32_t type) {
         RawGguf raw;
         raw.preamble(1, 0).tensor(name, std::move(ne), type, 0).pad();
@@ -178,7 +178,7 @@ GgufMetadata sample_metadata(std::vector<std::string_view>& tokens, std::vector<
     return metadata;
 }
 
-TEST(GgufWriter, writes_in_any_order_by_many_threads_read_back_equal) {
+TEST(GgufWriter, WritesInAnyOrderByManyThreadsReadBackEqual) {
     TempDir dir;
     std::vector<std::string_view> tokens;
     std::vector<float> scores;
@@ -236,7 +236,7 @@ TEST(GgufWriter, writes_in_any_order_by_many_threads_read_back_equal) {
     EXPECT_EQ(*m.integers("a.i16"), (std::vector<int64_t>{-300}));
 }
 
-TEST(GgufMetadata, getters_name_the_key_and_both_types) {
+TEST(GgufMetadata, GettersNameTheKeyAndBothTypes) {
     GgufMetadata m;
     m.add("x", 1.0f);
     m.add("big", uint64_t{1} << 63);
@@ -258,7 +258,7 @@ TEST(GgufMetadata, getters_name_the_key_and_both_types) {
     EXPECT_EQ(*m.string_or("y", "z"), "z");
 }
 
-TEST(GgufWriter, unreadable_layouts_are_refused) {
+TEST(GgufWriter, UnreadableLayoutsAreRefused) {
     const auto refuse = [](GgufTensorSpec spec) { return !GgufLayout::make({}, {std::move(spec)}).ok(); };
     EXPECT_TRUE(refuse({"", GgmlType::f32, {1}}));
     EXPECT_TRUE(refuse({std::string(64, 'n'), GgmlType::f32, {1}}));
@@ -273,7 +273,7 @@ TEST(GgufWriter, unreadable_layouts_are_refused) {
     EXPECT_FALSE(GgufLayout::make(bad, {}).ok());
 }
 
-TEST(GgufWriter, an_alignment_key_moves_the_data) {
+TEST(GgufWriter, AnAlignmentKeyMovesTheData) {
     GgufMetadata metadata;
     metadata.add("general.alignment", uint32_t{256});
     const auto layout = GgufLayout::make(metadata, {{"a", GgmlType::f32, {1}}, {"b", GgmlType::f32, {1}}});
@@ -288,7 +288,7 @@ TEST(GgufWriter, an_alignment_key_moves_the_data) {
     EXPECT_EQ(file->alignment(), 256u);
 }
 
-TEST(GgufWriter, reopen_accepts_only_the_same_layout_and_writes_stay_inside_their_tensor) {
+TEST(GgufWriter, ReopenAcceptsOnlyTheSameLayoutAndWritesStayInsideTheirTensor) {
     TempDir dir;
     const auto layout = GgufLayout::make({}, {{"a", GgmlType::f32, {4}}, {"b", GgmlType::f32, {4}}});
     const auto other = GgufLayout::make({}, {{"a", GgmlType::f32, {4}}, {"c", GgmlType::f32, {4}}});
@@ -314,7 +314,7 @@ TEST(GgufWriter, reopen_accepts_only_the_same_layout_and_writes_stay_inside_thei
     EXPECT_TRUE(again->finish().ok());
 }
 
-TEST(Gguf, errors_of_a_file_start_with_its_path) {
+TEST(Gguf, ErrorsOfAFileStartWithItsPath) {
     TempDir dir;
     test::write_file(dir / "bad.gguf", "GGUF");
     const auto file = GgufFile::open(dir / "bad.gguf");
@@ -322,7 +322,7 @@ TEST(Gguf, errors_of_a_file_start_with_its_path) {
     EXPECT_TRUE(file.error().message().starts_with((dir / "bad.gguf").string()));
 }
 
-TEST(Gguf, the_golden_file_has_every_tensor_at_its_offset) {
+TEST(Gguf, TheGoldenFileHasEveryTensorAtItsOffset) {
     const std::filesystem::path root = test::test_data("golden/gguf");
     const auto file = GgufFile::open(root / "llama-mixed.gguf");
     ASSERT_TRUE(file.ok()) << file.error().message();

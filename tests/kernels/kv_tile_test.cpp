@@ -14,7 +14,7 @@ class KvTile : public testing::TestWithParam<KvType> {};
 
 constexpr KvDims dims{192, 128};
 
-TEST_P(KvTile, every_element_has_its_own_place) {
+TEST_P(KvTile, EveryElementHasItsOwnPlace) {
     const KvType type = GetParam();
     std::set<int> seen;
     for (int t = 0; t < kv_tile_tokens; ++t)
@@ -27,7 +27,7 @@ TEST_P(KvTile, every_element_has_its_own_place) {
     EXPECT_EQ(static_cast<int>(seen.size()) * kv_element_bytes(type), kv_tile_bytes(type, dims));
 }
 
-TEST_P(KvTile, loads_of_a_lane_hold_one_row_of_keys_and_four_tokens_of_values) {
+TEST_P(KvTile, LoadsOfALaneHoldOneRowOfKeysAndFourTokensOfValues) {
     const KvType type = GetParam();
     const int each = 16 / kv_element_bytes(type);  // elements of a load
     for (int lane = 0; lane < 32; ++lane) {
@@ -51,7 +51,7 @@ TEST_P(KvTile, loads_of_a_lane_hold_one_row_of_keys_and_four_tokens_of_values) {
     }
 }
 
-TEST(KvDims, heads_go_into_the_smallest_that_hold_them) {
+TEST(KvDims, HeadsGoIntoTheSmallestThatHoldThem) {
     for (int k = 8; k <= 256; k += 8)
         for (int v = 8; v <= 256; v += 8) {
             const KvDims d = padded_dims(k, v);

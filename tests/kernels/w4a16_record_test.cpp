@@ -12,7 +12,7 @@ namespace {
 // Returns one half of a register as a double.
 double half_value(uint32_t pair, int half) { return bf16_to_float(static_cast<uint16_t>(pair >> (16 * half))); }
 
-TEST(W4a16Record, every_code_at_every_place_of_a_group_comes_back) {
+TEST(W4a16Record, EveryCodeAtEveryPlaceOfAGroupComesBack) {
     for (int place = 0; place < 16; ++place)
         for (uint64_t code = 0; code < 16; ++code)
             for (const uint64_t others : {uint64_t{0}, ~uint64_t{0}, uint64_t{0x0123456789ABCDEF}}) {
@@ -21,7 +21,7 @@ TEST(W4a16Record, every_code_at_every_place_of_a_group_comes_back) {
             }
 }
 
-TEST(W4a16Record, random_groups_come_back_and_use_every_bit) {
+TEST(W4a16Record, RandomGroupsComeBackAndUseEveryBit) {
     std::mt19937_64 random(1);
     uint32_t ones[2] = {};
     for (int i = 0; i < 10000; ++i) {
@@ -38,7 +38,7 @@ TEST(W4a16Record, random_groups_come_back_and_use_every_bit) {
                   1);
 }
 
-TEST(W4a16Record, registers_hold_the_columns_in_order_as_bf16) {
+TEST(W4a16Record, RegistersHoldTheColumnsInOrderAsBf16) {
     for (const uint64_t codes : {uint64_t{0xFEDCBA9876543210}, uint64_t{0x0F1E2D3C4B5A6978}})
         for (int t = 0; t < 8; ++t)
             for (int half = 0; half < 2; ++half) {
@@ -47,7 +47,7 @@ TEST(W4a16Record, registers_hold_the_columns_in_order_as_bf16) {
             }
 }
 
-TEST(W4a16Record, every_block_scale_comes_back_and_decodes_exactly) {
+TEST(W4a16Record, EveryBlockScaleComesBackAndDecodesExactly) {
     for (int s = 1; s <= 126; ++s) {
         const auto scale = static_cast<uint8_t>(s);
         ASSERT_TRUE(packable_scale(scale));
@@ -59,7 +59,7 @@ TEST(W4a16Record, every_block_scale_comes_back_and_decodes_exactly) {
     for (const int s : {0, 127, 128, 129, 254, 255}) EXPECT_FALSE(packable_scale(static_cast<uint8_t>(s)));
 }
 
-TEST(W4a16Record, every_mx_scale_comes_back_and_decodes_exactly) {
+TEST(W4a16Record, EveryMxScaleComesBackAndDecodesExactly) {
     for (int s = 9; s <= 135; ++s) {
         const auto scale = static_cast<uint8_t>(s);
         ASSERT_TRUE(packable_mx_scale(scale));
@@ -75,7 +75,7 @@ TEST(W4a16Record, every_mx_scale_comes_back_and_decodes_exactly) {
     for (const int s : {0, 8, 136, 255}) EXPECT_FALSE(packable_mx_scale(static_cast<uint8_t>(s)));
 }
 
-TEST(W4a16Record, code_times_scale_is_exact_in_bf16) {
+TEST(W4a16Record, CodeTimesScaleIsExactInBf16) {
     for (int s = 1; s <= 126; ++s)
         for (int code = 0; code < 16; ++code) {
             const double product =

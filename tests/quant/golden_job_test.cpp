@@ -65,7 +65,7 @@ Result<QuantReport> quantize(const fs::path& model, const Json& golden, const Go
     return report;
 }
 
-TEST(GoldenJob, every_export_of_a_tiny_model_is_the_golden_one_byte_for_byte) {
+TEST(GoldenJob, EveryExportOfATinyModelIsTheGoldenOneByteForByte) {
     const std::filesystem::path root = test_data("golden");
     int configurations = 0, tensors = 0;
     for (const auto& item : fs::directory_iterator(root / "modelopt")) {

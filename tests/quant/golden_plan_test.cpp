@@ -219,20 +219,20 @@ void expect_golden(const Case& c) {
     expect_exclude(*plan, c);
 }
 
-TEST(GoldenPlan, small_cases_have_the_formats_groups_and_excluded_modules_that_were_written) {
+TEST(GoldenPlan, SmallCasesHaveTheFormatsGroupsAndExcludedModulesThatWereWritten) {
     const auto cases = small_cases();
     EXPECT_EQ(cases.size(), 3u);
     for (const Case& c : cases) expect_golden(c);
 }
 
-TEST(GoldenPlan, all_cases_have_the_formats_groups_and_excluded_modules_that_were_written) {
+TEST(GoldenPlan, AllCasesHaveTheFormatsGroupsAndExcludedModulesThatWereWritten) {
     const std::filesystem::path root = test::test_data("golden");
     const auto cases = golden_cases(root);
     EXPECT_GE(cases.size(), 40u);
     for (const Case& c : cases) expect_golden(c);
 }
 
-TEST(GoldenPlan, the_flat_configuration_of_each_case_gives_the_plan_of_its_preset) {
+TEST(GoldenPlan, TheFlatConfigurationOfEachCaseGivesThePlanOfItsPreset) {
     const std::filesystem::path root = test::test_data("golden");
     for (const Case& c : golden_cases(root)) {
         SCOPED_TRACE(c.name);

@@ -37,7 +37,7 @@ double least_score(const Groups& groups, int64_t budget) {
     }
 }
 
-TEST(Knapsack, equals_brute_force) {
+TEST(Knapsack, EqualsBruteForce) {
     std::mt19937 random(1);
     for (int trial = 0; trial < 60; ++trial) {
         Groups groups(1 + random() % 8);
@@ -70,7 +70,7 @@ TEST(Knapsack, equals_brute_force) {
 
 // A problem as large as a model of 64 layers, compared with the bound of the linear relaxation, computed by walking
 // along the efficient frontier.
-TEST(Knapsack, many_groups) {
+TEST(Knapsack, ManyGroups) {
     std::mt19937 random(2);
     std::uniform_real_distribution<double> uniform(0, 1);
     const int64_t sizes[] = {960 * 576, 576 * 576, 3072 * 576, 1536 * 576};
@@ -104,7 +104,7 @@ TEST(Knapsack, many_groups) {
     }
 }
 
-TEST(Knapsack, takes_the_best_of_all_when_the_budget_allows) {
+TEST(Knapsack, TakesTheBestOfAllWhenTheBudgetAllows) {
     const Groups groups = {{{10, 5}, {20, 1}, {30, 1}}, {{7, 0}}};
     EXPECT_EQ(*solve_knapsack(groups, 27), (std::vector<size_t>{1, 0}));
     EXPECT_EQ(*solve_knapsack(groups, 1000), (std::vector<size_t>{1, 0}));
@@ -112,7 +112,7 @@ TEST(Knapsack, takes_the_best_of_all_when_the_budget_allows) {
     EXPECT_EQ(*solve_knapsack(groups, 17), (std::vector<size_t>{0, 0}));
 }
 
-TEST(Knapsack, errors_name_the_cause) {
+TEST(Knapsack, ErrorsNameTheCause) {
     EXPECT_EQ(solve_knapsack(Groups{{{10, 5}, {20, 1}}, {{7, 0}}}, 16).error().message(),
               "the cheapest choices cost 17, the budget is 16");
     EXPECT_EQ(solve_knapsack(Groups{{{10, NAN}}}, 16).error().message(), "group 0 has a score of nan");

@@ -36,7 +36,7 @@ std::string rules_text(const Recipe& recipe) {
     return text;
 }
 
-TEST(PublishedRecipes, every_file_flattens_as_an_independent_loader_says) {
+TEST(PublishedRecipes, EveryFileFlattensAsAnIndependentLoaderSays) {
     const char* tree = std::getenv("NIBBLE_PUBLISHED_RECIPES");
     const char* flat = std::getenv("NIBBLE_FLAT_RECIPES");
     if (!tree || !flat) GTEST_SKIP() << "no published recipes (set NIBBLE_PUBLISHED_RECIPES and NIBBLE_FLAT_RECIPES)";
@@ -58,7 +58,7 @@ TEST(PublishedRecipes, every_file_flattens_as_an_independent_loader_says) {
     EXPECT_GE(files, 40);
 }
 
-TEST(PublishedRecipes, our_presets_give_the_plans_of_the_published_ones) {
+TEST(PublishedRecipes, OurPresetsGiveThePlansOfThePublishedOnes) {
     const std::filesystem::path models = test::test_data("golden/models");
     const char* flat = std::getenv("NIBBLE_FLAT_RECIPES");
     if (!flat) GTEST_SKIP() << "no published recipes (set NIBBLE_FLAT_RECIPES)";
@@ -85,7 +85,7 @@ TEST(PublishedRecipes, our_presets_give_the_plans_of_the_published_ones) {
     EXPECT_GE(plans, 100);
 }
 
-TEST(PublishedRecipes, print_the_plans_of_each_file_for_the_tiny_models) {
+TEST(PublishedRecipes, PrintThePlansOfEachFileForTheTinyModels) {
     const std::filesystem::path models = test::test_data("golden/models");
     const char* tree = std::getenv("NIBBLE_PUBLISHED_RECIPES");
     if (!tree) GTEST_SKIP() << "no published recipes (set NIBBLE_PUBLISHED_RECIPES)";

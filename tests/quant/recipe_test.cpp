@@ -19,7 +19,7 @@ std::string error_of(std::string_view text) {
 // Returns the error of a preset with one rule.
 std::string error_of_rule(std::string_view rule) { return error_of("quant_cfg:\n  - " + std::string(rule)); }
 
-TEST(Recipe, every_preset_and_built_in_recipe_loads) {
+TEST(Recipe, EveryPresetAndBuiltInRecipeLoads) {
     EXPECT_EQ(preset_names().size(), 26u);
     for (const std::string& name : preset_names()) {
         const auto recipe = load_recipe(name);
@@ -35,7 +35,7 @@ TEST(Recipe, every_preset_and_built_in_recipe_loads) {
         EXPECT_TRUE(load_recipe(name).ok()) << name;
 }
 
-TEST(Recipe, an_unknown_name_is_an_error_with_the_nearest) {
+TEST(Recipe, AnUnknownNameIsAnErrorWithTheNearest) {
     const auto recipe = load_recipe("nvpf4");
     ASSERT_FALSE(recipe.ok());
     EXPECT_EQ(recipe.error().message(), "no recipe 'nvpf4'; did you mean 'nvfp4'? (`nibble recipes` lists them)");
@@ -44,7 +44,7 @@ TEST(Recipe, an_unknown_name_is_an_error_with_the_nearest) {
     EXPECT_FALSE(load_recipe("").ok());
 }
 
-TEST(Recipe, attributes_are_read_in_every_spelling) {
+TEST(Recipe, AttributesAreReadInEverySpelling) {
     const auto recipe = parse_recipe(R"(quant_cfg:
   - quantizer_name: '*weight_quantizer'
     cfg: {num_bits: [2, 1], block_sizes: {"-1": 16, type: static, scale_bits: e4m3, four_over_six: 1}, effective_bits: 4.5}
@@ -77,7 +77,7 @@ algorithm: {method: mse, start_multiplier: 1, stop_multiplier: 1.5, step_size: 0
     EXPECT_EQ(recipe->algorithms[0].stop, 1.5f);
 }
 
-TEST(Recipe, algorithms_come_as_name_mapping_list_or_nothing) {
+TEST(Recipe, AlgorithmsComeAsNameMappingListOrNothing) {
     const auto methods = [](std::string_view text) {
         std::string names;
         const auto recipe = parse_recipe(std::string(text) + "\nquant_cfg: []\n", "r.yaml");
@@ -103,7 +103,7 @@ TEST(Recipe, algorithms_come_as_name_mapping_list_or_nothing) {
                     .starts_with("r.yaml:1: mse multipliers from 0.25 to 4 in steps of 0: "));
 }
 
-TEST(Recipe, mistakes_are_one_line_with_file_and_line) {
+TEST(Recipe, MistakesAreOneLineWithFileAndLine) {
     struct Case {
         std::string text, error;
     };
@@ -135,7 +135,7 @@ TEST(Recipe, mistakes_are_one_line_with_file_and_line) {
     for (const Case& c : cases) EXPECT_EQ(error_of(c.text), c.error) << c.text;
 }
 
-TEST(Recipe, mistakes_in_rules_are_one_line_with_file_and_line) {
+TEST(Recipe, MistakesInRulesAreOneLineWithFileAndLine) {
     struct Case {
         std::string rule, error;
     };
@@ -191,7 +191,7 @@ protected:
     test::TempDir dir_;
 };
 
-TEST_F(Imports, mappings_merge_one_level_and_lists_are_spliced) {
+TEST_F(Imports, MappingsMergeOneLevelAndListsAreSpliced) {
     put("numerics.yaml",
         std::string(schema) + "num_bits: e2m1\nblock_sizes: {-1: 16, type: static, scale_bits: e4m3}\n");
     put("wide.yaml", std::string(schema) + "block_sizes: {-1: 32}\neffective_bits: 4\n");
@@ -222,7 +222,7 @@ quantize:
     EXPECT_EQ(recipe->rules[4].cfg.size(), 2u);
 }
 
-TEST_F(Imports, built_in_files_have_priority_over_files_of_the_recipes_folder) {
+TEST_F(Imports, BuiltInFilesHavePriorityOverFilesOfTheRecipesFolder) {
     put("configs/numerics/fp8.yaml", std::string(schema) + "num_bits: e5m2\n");
     put("r.yaml", "imports: {fp8: configs/numerics/fp8}\nquant_cfg:\n  - {quantizer_name: a, cfg: {$import: fp8}}\n");
     const auto recipe = load("r.yaml");
@@ -230,7 +230,7 @@ TEST_F(Imports, built_in_files_have_priority_over_files_of_the_recipes_folder) {
     EXPECT_TRUE(recipe->rules[0].cfg[0].num_bits.is_float(4, 3));
 }
 
-TEST_F(Imports, a_cycle_is_named) {
+TEST_F(Imports, ACycleIsNamed) {
     put("a.yaml", std::string(schema) + "imports: {b: b}\nquant_cfg: [{$import: b}]\n");
     put("b.yaml", std::string(schema) + "imports: {c: c}\n---\n- $import: c\n");
     put("c.yaml", std::string(schema) + "imports: {b: b}\n---\n- $import: b\n");
@@ -239,13 +239,13 @@ TEST_F(Imports, a_cycle_is_named) {
     EXPECT_EQ(error("self.yaml"), "import cycle: self.yaml -> self.yaml");
 }
 
-TEST_F(Imports, files_without_the_schema_comment_are_refused) {
+TEST_F(Imports, FilesWithoutTheSchemaCommentAreRefused) {
     put("unit.yaml", "- {quantizer_name: a, enable: false}\n");
     put("r.yaml", "imports: {unit: unit}\nquant_cfg: [{$import: unit}]\n");
     EXPECT_EQ(error("r"), "unit.yaml: an imported file needs a comment '# modelopt-schema: TYPE'");
 }
 
-TEST_F(Imports, chains_that_double_stop_at_a_limit) {
+TEST_F(Imports, ChainsThatDoubleStopAtALimit) {
     put("f0.yaml", std::string(schema) + "- {quantizer_name: a, enable: false}\n");
     for (int i = 1; i <= 14; ++i)
         put(fmt::format("f{}.yaml", i),
@@ -254,7 +254,7 @@ TEST_F(Imports, chains_that_double_stop_at_a_limit) {
     EXPECT_EQ(error("r"), "f9.yaml:4: imports expand to too many values");
 }
 
-TEST_F(Imports, long_chains_and_large_files_stop_at_a_limit) {
+TEST_F(Imports, LongChainsAndLargeFilesStopAtALimit) {
     put("f0.yaml", std::string(schema) + "[]");
     for (int i = 1; i <= 20; ++i)
         put(fmt::format("f{}.yaml", i), fmt::format("{}imports: {{x: f{}}}\n---\n[]\n", schema, i - 1));
@@ -264,7 +264,7 @@ TEST_F(Imports, long_chains_and_large_files_stop_at_a_limit) {
     EXPECT_EQ(error("large"), "large.yaml: 262145 bytes; a recipe has at most 262144");
 }
 
-TEST_F(Imports, a_folder_of_two_files_is_a_recipe) {
+TEST_F(Imports, AFolderOfTwoFilesIsARecipe) {
     put("r/metadata.yaml", "recipe_type: ptq\ndescription: two files\n");
     EXPECT_EQ(error("r"), "r: a recipe folder holds metadata.yaml and quantize.yaml");
     put("r/quantize.yaml", "imports: {preset: configs/ptq/presets/model/fp8}\n$import: preset\n");
@@ -274,7 +274,7 @@ TEST_F(Imports, a_folder_of_two_files_is_a_recipe) {
     EXPECT_EQ(recipe->rules.size(), load_recipe("fp8")->rules.size());
 }
 
-TEST(RecipeYaml, aliases_expand_up_to_a_limit) {
+TEST(RecipeYaml, AliasesExpandUpToALimit) {
     std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
     for (int i = 1; i < 8; ++i)
         bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n", i, i - 1);

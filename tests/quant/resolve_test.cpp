@@ -64,7 +64,7 @@ const PlanEntry& entry(const Plan& plan, std::string_view module) {
     throw std::runtime_error("no entry " + std::string(module));
 }
 
-TEST(Resolve, the_last_matching_rule_wins_and_a_cfg_replaces_everything) {
+TEST(Resolve, TheLastMatchingRuleWinsAndACfgReplacesEverything) {
     const auto plan = plan_of({on("*weight_quantizer", nvfp4), on("*q_proj.*", fp8), off("*k_proj*"),
                                on("*v_proj.weight*", nvfp4_static), off("*q_proj*"), on("*q_proj.w*", nvfp4),
                                on("*k_proj.w*", nvfp4), on("*v_proj.w*", nvfp4)});
@@ -75,7 +75,7 @@ TEST(Resolve, the_last_matching_rule_wins_and_a_cfg_replaces_everything) {
     EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_proj").reason, "rule 7 '*q_proj.w*' (r.yaml:9)");
 }
 
-TEST(Resolve, enable_without_cfg_keeps_the_attributes) {
+TEST(Resolve, EnableWithoutCfgKeepsTheAttributes) {
     const auto plan = plan_of({on("*mlp*weight_quantizer", nvfp4), off("*down_proj*"),
                                "{quantizer_name: '*layers.0.mlp.down_proj.weight_quantizer', enable: true}"});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
@@ -88,7 +88,7 @@ TEST(Resolve, enable_without_cfg_keeps_the_attributes) {
               "a cfg: the default, INT8, is not supported");
 }
 
-TEST(Resolve, a_recipe_must_begin_by_disabling_everything) {
+TEST(Resolve, ARecipeMustBeginByDisablingEverything) {
     const auto model = small_model();
     const auto recipe = parse_recipe("quant_cfg:\n  - " + on("*mlp*weight_quantizer", nvfp4), "r.yaml");
     const auto plan = resolve(*recipe, model.tensors, model.config);
@@ -98,7 +98,7 @@ TEST(Resolve, a_recipe_must_begin_by_disabling_everything) {
               "begin the recipe with {quantizer_name: '*', enable: false}");
 }
 
-TEST(Resolve, parent_class_restricts_a_rule) {
+TEST(Resolve, ParentClassRestrictsARule) {
     const auto plan =
         plan_of({fmt::format("{{quantizer_name: '*weight_quantizer', parent_class: nn.Embedding, cfg: {}}}", nvfp4)});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
@@ -108,7 +108,7 @@ TEST(Resolve, parent_class_restricts_a_rule) {
     EXPECT_FALSE(entry(*plan, "model.embed_tokens").listed_module);
 }
 
-TEST(Resolve, rules_that_match_nothing_are_warnings_and_strict_errors) {
+TEST(Resolve, RulesThatMatchNothingAreWarningsAndStrictErrors) {
     const std::vector<std::string> rules = {on("*o_proj.weight_quantizer", nvfp4), off("*o_porj*"),
                                             on("*mixer*weight_quantizer", nvfp4)};
     const auto plan = plan_of(rules);
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, PresetsOnPlainModels,
                                            "nemotron_h"));
 
 // Rules of built-in files are exempt wherever they are imported; other rules are not.
-TEST(Resolve, a_users_rule_that_matches_nothing_warns_also_with_imported_units) {
+TEST(Resolve, AUsersRuleThatMatchesNothingWarnsAlsoWithImportedUnits) {
     test::TempDir dir;
     test::write_file(dir / "r.yaml",
                      "imports: {off: configs/ptq/units/base_disable_all, experts: configs/ptq/units/experts_nvfp4, "
@@ -159,7 +159,7 @@ TEST(Resolve, a_users_rule_that_matches_nothing_warns_also_with_imported_units) 
     EXPECT_NE(plan->warnings[1].find("'*mlp_proj*'"), std::string::npos);
 }
 
-TEST(Resolve, weights_only_nvfp4_is_w4a16_nvfp4) {
+TEST(Resolve, WeightsOnlyNvfp4IsW4a16Nvfp4) {
     const auto model = small_model();
     const auto a = resolve(*load_recipe("nvfp4"), model.tensors, model.config,
                            {.weights_only = true, .strict = true, .kv = "fp8"});
@@ -179,7 +179,7 @@ TEST(Resolve, weights_only_nvfp4_is_w4a16_nvfp4) {
                   "weights only: the KV cache stays BF16 instead of fp8 (--kv fp8_cast needs no calibration)"});
 }
 
-TEST(Resolve, missing_activations_are_listed_until_scales_are_given) {
+TEST(Resolve, MissingActivationsAreListedUntilScalesAreGiven) {
     const auto model = small_model();
     auto plan = resolve(*load_recipe("nvfp4_experts_only"), model.tensors, model.config, {.kv = "fp8"});
     ASSERT_TRUE(plan.ok());
@@ -204,7 +204,7 @@ TEST(Resolve, missing_activations_are_listed_until_scales_are_given) {
     EXPECT_EQ(plan->kv, KvFormat::fp8_cast);
 }
 
-TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
+TEST(Resolve, AlgorithmsThatNeedActivationsAreListedAndOthersRefused) {
     for (const char* method : {"gptq", "local_hessian", "nibble_best"}) {
         const auto plan = plan_of({on("*o_proj.weight*", nvfp4_static)}, {}, method);
         ASSERT_TRUE(plan.ok());
@@ -226,7 +226,7 @@ TEST(Resolve, algorithms_that_need_activations_are_listed_and_others_refused) {
               "r.yaml:1: algorithm 'max' with sync_expert_weight_amax is not supported");
 }
 
-TEST(Resolve, a_multiplier_search_covers_fp8_and_dynamic_weights_a_sweep_static_ones_only) {
+TEST(Resolve, AMultiplierSearchCoversFp8AndDynamicWeightsASweepStaticOnesOnly) {
     const std::vector<std::string> rules = {
         on("*o_proj.weight*", fp8), on("*down_proj.weight*", nvfp4), on("*self_attn.[qkv]_proj.weight*", nvfp4_static),
         on("*shared_experts.*weight*", "{num_bits: e2m1, block_sizes: {-1: 32, type: dynamic, scale_bits: e8m0}}")};
@@ -248,7 +248,7 @@ TEST(Resolve, a_multiplier_search_covers_fp8_and_dynamic_weights_a_sweep_static_
         << "each method starts with the defaults";
 }
 
-TEST(Resolve, four_over_six_needs_its_search) {
+TEST(Resolve, FourOverSixNeedsItsSearch) {
     const std::string cfg =
         "{num_bits: e2m1, block_sizes: {-1: 16, type: static, scale_bits: e4m3, four_over_six: true}}";
     const auto plan = plan_of({on("*_proj.weight*", cfg)});
@@ -279,7 +279,7 @@ TEST(Resolve, NibbleNvfp4HasTheFormatsOfItsTrainingRecipe) {
     }
 }
 
-TEST(Resolve, groups_are_those_of_engines_and_of_model_optimizer) {
+TEST(Resolve, GroupsAreThoseOfEnginesAndOfModelOptimizer) {
     const auto model = small_model();
     const auto group = [&](const char* recipe, std::string PlanEntry::*key, std::string_view module) {
         return entry(*resolve(*load_recipe(recipe), model.tensors, model.config), module).*key;
@@ -305,7 +305,7 @@ TEST(Resolve, groups_are_those_of_engines_and_of_model_optimizer) {
               "model.layers.1.mlp.experts.*.{down_proj}");
 }
 
-TEST(Resolve, latent_attention_is_fused_for_the_export_but_not_searched_together) {
+TEST(Resolve, LatentAttentionIsFusedForTheExportButNotSearchedTogether) {
     test::TensorList model;
     for (const char* p : {"q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj", "o_proj"})
         model.tensors.push_back(tensor(fmt::format("model.layers.0.self_attn.{}.weight", p), {128, 128}));
@@ -319,7 +319,7 @@ TEST(Resolve, latent_attention_is_fused_for_the_export_but_not_searched_together
     EXPECT_EQ(entry(*plan, "model.layers.0.self_attn.q_b_proj").scale_group, "");
 }
 
-TEST(Resolve, formats_that_no_engine_runs_are_refused_by_name) {
+TEST(Resolve, FormatsThatNoEngineRunsAreRefusedByName) {
     EXPECT_EQ(error_of({on("*o_proj.weight*", nvfp4), on("*o_proj.input*", fp8)}),
               "'model.layers.0.self_attn.o_proj.weight': weights in nvfp4 with inputs in fp8 (rule 3 '*o_proj.input*' "
               "(r.yaml:5)) is not supported");
@@ -353,7 +353,7 @@ TEST(Resolve, formats_that_no_engine_runs_are_refused_by_name) {
         << "a rule that matches nothing is not an error";
 }
 
-TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
+TEST(Resolve, WidthsThatDoNotFitNameTheRuleThatWouldHelp) {
     auto model = small_model();
     model.tensors.push_back(tensor("model.layers.1.self_attn.o_proj.weight", {128, 100}));
     const auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
@@ -366,7 +366,7 @@ TEST(Resolve, widths_that_do_not_fit_name_the_rule_that_would_help) {
         plan_of({on("*weight_quantizer", nvfp4), off("model.layers.1.self_attn.o_proj.*")}, {}, "max", model).ok());
 }
 
-TEST(Resolve, routers_copied_layers_and_unknown_matrices_stay_unquantized_with_a_reason) {
+TEST(Resolve, RoutersCopiedLayersAndUnknownMatricesStayUnquantizedWithAReason) {
     auto model = small_model();
     model.config["num_nextn_predict_layers"] = 1;
     model.tensors.push_back(tensor("model.layers.2.mlp.up_proj.weight", {128, 128}));
@@ -387,7 +387,7 @@ TEST(Resolve, routers_copied_layers_and_unknown_matrices_stay_unquantized_with_a
     EXPECT_EQ(why("model.layers.0.input_layernorm"), "none false norm");
 }
 
-TEST(Resolve, experts_in_one_tensor_are_refused_with_the_flag_to_add) {
+TEST(Resolve, ExpertsInOneTensorAreRefusedWithTheFlagToAdd) {
     auto model = small_model();
     model.tensors.push_back(tensor("model.layers.0.mlp.experts.gate_up_proj", {4, 128, 128}));
     auto plan = plan_of({on("*weight_quantizer", nvfp4)}, {}, "max", model);
@@ -401,7 +401,7 @@ TEST(Resolve, experts_in_one_tensor_are_refused_with_the_flag_to_add) {
             .ok());
 }
 
-TEST(Resolve, an_unsplit_stack_of_experts_has_a_reason_and_other_rules_still_apply) {
+TEST(Resolve, AnUnsplitStackOfExpertsHasAReasonAndOtherRulesStillApply) {
     auto model = small_model();
     model.tensors.push_back(tensor("model.layers.0.mlp.experts.down_proj", {4, 128, 128}));
     model.tensors.back().whole = "gpt_oss: experts with biases are not supported";
@@ -421,7 +421,7 @@ TEST(Resolve, an_unsplit_stack_of_experts_has_a_reason_and_other_rules_still_app
 
 // A multimodal model with prediction layers, tied embeddings and unusual names: under every preset, each tensor is
 // quantized or has a reason why not.
-TEST(Resolve, unusual_tensors_stay_unquantized_under_presets_with_a_reason) {
+TEST(Resolve, UnusualTensorsStayUnquantizedUnderPresetsWithAReason) {
     test::TensorList model;
     model.config = {{"tie_word_embeddings", true}, {"text_config", {{"num_hidden_layers", 1}}}};
     const std::vector<std::pair<CheckpointTensor, std::string_view>> odd = {
@@ -460,7 +460,7 @@ TEST(Resolve, unusual_tensors_stay_unquantized_under_presets_with_a_reason) {
     }
 }
 
-TEST(Resolve, rules_for_fused_experts_reach_single_ones) {
+TEST(Resolve, RulesForFusedExpertsReachSingleOnes) {
     const auto plan = plan_of(
         {on("*experts.gate_up_proj_weight_quantizer*", nvfp4), on("*mlp.experts.*.down_proj_weight_quantizer", nvfp4)});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
@@ -469,7 +469,7 @@ TEST(Resolve, rules_for_fused_experts_reach_single_ones) {
         EXPECT_EQ(e.spec.format != Format::none, e.tensor.find(".experts.") != std::string::npos) << e.tensor;
 }
 
-TEST(Resolve, embeddings_are_quantized_on_request_with_a_head_that_is_tied_to_them) {
+TEST(Resolve, EmbeddingsAreQuantizedOnRequestWithAHeadThatIsTiedToThem) {
     auto model = small_model();
     auto plan = resolve(*load_recipe("w4a16_nvfp4"), model.tensors, model.config, {.embeddings = Format::fp8_row});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
@@ -487,7 +487,7 @@ TEST(Resolve, embeddings_are_quantized_on_request_with_a_head_that_is_tied_to_th
     EXPECT_EQ(plan->tied_heads, std::vector<std::string>{"lm_head"});
 }
 
-TEST(Resolve, kv_presets_apply_after_the_recipe) {
+TEST(Resolve, KvPresetsApplyAfterTheRecipe) {
     const auto model = small_model();
     for (const auto& [preset, format] : {std::pair{"fp8", KvFormat::fp8},
                                          {"fp8_cast", KvFormat::fp8_cast},
@@ -502,7 +502,7 @@ TEST(Resolve, kv_presets_apply_after_the_recipe) {
     }
 }
 
-TEST(PlanText, has_one_line_per_tensor_with_format_algorithm_group_and_rule) {
+TEST(PlanText, HasOneLinePerTensorWithFormatAlgorithmGroupAndRule) {
     const auto model = small_model();
     const auto plan = resolve(*load_recipe("nvfp4_four_over_six"), model.tensors, model.config, {.kv = "fp8_cast"});
     ASSERT_TRUE(plan.ok());
@@ -518,7 +518,7 @@ TEST(PlanText, has_one_line_per_tensor_with_format_algorithm_group_and_rule) {
     EXPECT_NE(text.find("needs activations: input_scale of 16 linears"), std::string::npos) << text;
 }
 
-TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
+TEST(Resolve, CompatNoneSharesScalesOnlyWhereEnginesNeedIt) {
     std::vector<CheckpointTensor> tensors;
     for (const char* expert : {"0", "1"})
         for (const char* leaf : {"gate_proj", "up_proj", "down_proj"})
@@ -549,7 +549,7 @@ TEST(Resolve, compat_none_shares_scales_only_where_engines_need_it) {
     EXPECT_FALSE(nvfp4.entries[0].scale_group.empty());
 }
 
-TEST(Resolve, layers_beyond_num_hidden_layers_stay_unquantized_and_are_reported) {
+TEST(Resolve, LayersBeyondNumHiddenLayersStayUnquantizedAndAreReported) {
     test::TensorList model = small_model();
     const std::vector<std::string> all = {on("*weight_quantizer", nvfp4)};
     const auto whole = plan_of(all, {}, "max", model);

@@ -93,7 +93,7 @@ std::vector<float> decoded(const Checkpoint& checkpoint, size_t index) {
     return w;
 }
 
-TEST(SearchScores, gradient_scores_follow_the_formula) {
+TEST(SearchScores, GradientScoresFollowTheFormula) {
     for (const ScoreMethod method : {ScoreMethod::fisher, ScoreMethod::modelopt}) {
         const ScoreOptions options{.method = method};
         Bed bed({"w4a16_nvfp4", "w8a16_fp8"}, options);
@@ -131,7 +131,7 @@ TEST(SearchScores, gradient_scores_follow_the_formula) {
     }
 }
 
-TEST(SearchScores, scores_include_input_quantization) {
+TEST(SearchScores, ScoresIncludeInputQuantization) {
     Bed weights({"w4a16_nvfp4"}), both({"nvfp4"});
     const auto w = search_scores(*weights.trials, "test", weights.texts, {}, {});
     const auto wa = search_scores(*both.trials, "test", both.texts, {}, {});
@@ -141,7 +141,7 @@ TEST(SearchScores, scores_include_input_quantization) {
     EXPECT_GT(sum_wa, 1.2 * sum_w);
 }
 
-TEST(SearchScores, threads_do_not_change_bits) {
+TEST(SearchScores, ThreadsDoNotChangeBits) {
     Bed bed({"nvfp4", "fp8"});
     const auto scores = search_scores(*bed.trials, "test", bed.texts, {}, {});
     ASSERT_TRUE(scores.ok());
@@ -151,7 +151,7 @@ TEST(SearchScores, threads_do_not_change_bits) {
     EXPECT_EQ(search_scores(*trials, "test", bed.texts, {}, {})->values, scores->values);
 }
 
-TEST(SearchScores, kl_of_a_group_is_that_of_the_whole_model_with_it) {
+TEST(SearchScores, KlOfAGroupIsThatOfTheWholeModelWithIt) {
     Bed bed({"nvfp4", "fp8"});
     auto meter = std::move(*KlMeter::create(*bed.source, bed.texts, {}, bed.pool));
     EXPECT_EQ(*meter.measure(*bed.source), 0.0);
@@ -169,7 +169,7 @@ TEST(SearchScores, kl_of_a_group_is_that_of_the_whole_model_with_it) {
 }
 
 // A search runs the same bytes that `quantize` writes.
-TEST(TrialCheckpoint, holds_the_bytes_that_quantize_stores) {
+TEST(TrialCheckpoint, HoldsTheBytesThatQuantizeStores) {
     Bed bed({"w4a16_nvfp4", "mxfp8"});
     for (size_t f = 0; f < 2; ++f) {
         std::vector<size_t> choice;

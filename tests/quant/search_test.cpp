@@ -69,7 +69,7 @@ SearchScores random_scores(const SearchSpace& space, uint32_t seed) {
 }
 
 // Costs of formats as in Model Optimizer's auto_quantize, and the compression of presets in its test_autoquant.py.
-TEST(SearchSpace, costs_of_formats_equal_model_optimizers) {
+TEST(SearchSpace, CostsOfFormatsEqualModelOptimizers) {
     for (const auto& [name, bits] : {std::pair{"nvfp4", 4.5},
                                      {"w4a16_nvfp4", 4.5},
                                      {"fp8", 8.0},
@@ -90,7 +90,7 @@ TEST(SearchSpace, costs_of_formats_equal_model_optimizers) {
               "mxfp8, none");
 }
 
-TEST(SearchSpace, groups_contain_the_linears_that_need_one_format) {
+TEST(SearchSpace, GroupsContainTheLinearsThatNeedOneFormat) {
     const SearchSpace space = space_of(hybrid());
     EXPECT_EQ(names_of(space),
               (std::vector<std::string>{"model.layers.0.self_attn.{q,k,v}", "model.layers.0.self_attn.o_proj",
@@ -104,7 +104,7 @@ TEST(SearchSpace, groups_contain_the_linears_that_need_one_format) {
     EXPECT_EQ(group(space, "lm_head").candidates.size(), 3u);
 }
 
-TEST(SearchSpace, effective_bits_count_every_linear_once) {
+TEST(SearchSpace, EffectiveBitsCountEveryLinearOnce) {
     const SearchSpace space = space_of(hybrid());
     int64_t elements = 0;
     for (const SearchGroup& g : space.groups) elements += g.elements;
@@ -113,7 +113,7 @@ TEST(SearchSpace, effective_bits_count_every_linear_once) {
     EXPECT_DOUBLE_EQ(space.least_bits(), (4.5 * double(elements - 64) + 16 * 64) / double(elements));
 }
 
-TEST(SearchSpace, active_moe_weights_experts_by_how_often_they_run) {
+TEST(SearchSpace, ActiveMoeWeightsExpertsByHowOftenTheyRun) {
     const SearchSpace space = space_of(hybrid(), {.cost_model = CostModel::active_moe});
     EXPECT_EQ(space.weight_unit, 2);
     EXPECT_EQ(group(space, "model.layers.1.mlp.experts").weight, 1);
@@ -133,7 +133,7 @@ TEST(SearchSpace, active_moe_weights_experts_by_how_often_they_run) {
               std::string::npos);
 }
 
-TEST(SearchSpace, keep_fixes_formats_and_the_last_match_wins) {
+TEST(SearchSpace, KeepFixesFormatsAndTheLastMatchWins) {
     const SearchSpace space = space_of(
         hybrid(), {.keep = {{"*lm_head*", "mxfp8"}, {"*self_attn*", "fp8"}, {"*.0.self_attn.k_proj", "none"}}});
     const auto only = [&](const std::string& name) {
@@ -157,7 +157,7 @@ TEST(SearchSpace, keep_fixes_formats_and_the_last_match_wins) {
     EXPECT_EQ(parse_keep("a=b=fp8")->pattern, "a=b");
 }
 
-TEST(SearchSpace, formats_whose_blocks_do_not_fit_are_not_candidates) {
+TEST(SearchSpace, FormatsWhoseBlocksDoNotFitAreNotCandidates) {
     TensorList list = hybrid();
     for (CheckpointTensor& t : list.tensors)
         if (t.name == "model.layers.0.mlp.down_proj.weight") t.shape = {64, 90};
@@ -168,7 +168,7 @@ TEST(SearchSpace, formats_whose_blocks_do_not_fit_are_not_candidates) {
               "blocks");
 }
 
-TEST(Search, targets_are_met_and_more_bits_never_score_worse) {
+TEST(Search, TargetsAreMetAndMoreBitsNeverScoreWorse) {
     const SearchSpace space = space_of(hybrid());
     const SearchScores scores = random_scores(space, 1);
     const auto points = sweep(space, scores, 4, 16, 0.25);
@@ -186,7 +186,7 @@ TEST(Search, targets_are_met_and_more_bits_never_score_worse) {
               "4.5 effective bits cannot be reached: these formats and constraints reach from 4.509 to 16.000");
 }
 
-TEST(Search, every_recipe_resolves_to_the_chosen_formats) {
+TEST(Search, EveryRecipeResolvesToTheChosenFormats) {
     for (const TensorList& list : {hybrid()})
         for (const auto& formats : {std::vector<std::string>{"nvfp4", "fp8"}, {"w4a16_nvfp4", "mxfp8"}, {"mxfp4"}}) {
             const SearchSpace space = space_of(list, {.formats = formats});

@@ -38,7 +38,7 @@ private:
     SafetensorsFile file_;
 };
 
-TEST(SolverJob, a_local_hessian_export_is_the_golden_one_byte_for_byte) {
+TEST(SolverJob, ALocalHessianExportIsTheGoldenOneByteForByte) {
     const std::filesystem::path root = test_data("golden");
     const std::string stem = "llama--NVFP4_WEIGHT_ONLY_LOCAL_HESSIAN";
     const Json golden = *read_json_file(root / "modelopt" / (stem + ".json"));
@@ -100,7 +100,7 @@ Plan best_plan(const FakeCheckpoint& source) {
     return plan;
 }
 
-TEST(SolverJob, nibble_best_gives_the_same_bytes_for_any_thread_count_and_after_a_stop) {
+TEST(SolverJob, NibbleBestGivesTheSameBytesForAnyThreadCountAndAfterAStop) {
     FakeCheckpoint source;
     add_small_model(source, 2, false);
     const Plan plan = best_plan(source);
@@ -127,7 +127,7 @@ TEST(SolverJob, nibble_best_gives_the_same_bytes_for_any_thread_count_and_after_
     EXPECT_TRUE(out.stored == want);
 }
 
-TEST(SolverJob, missing_statistics_are_an_error_that_names_the_flag) {
+TEST(SolverJob, MissingStatisticsAreAnErrorThatNamesTheFlag) {
     FakeCheckpoint source;
     add_small_model(source, 1, false);
     const Plan plan = best_plan(source);

@@ -119,7 +119,7 @@ Result<Folder> quantized(const fs::path& model, const Case& c, const fs::path& t
     return folder;
 }
 
-TEST(StackedExpertsJob, writes_what_one_matrix_per_expert_becomes) {
+TEST(StackedExpertsJob, WritesWhatOneMatrixPerExpertBecomes) {
     const std::filesystem::path root = test_data("golden/models/qwen3_moe");
     const auto plain = read_model_folder(root);
     ASSERT_TRUE(plain.ok()) << plain.error().message();
