@@ -47,9 +47,9 @@ public:
     AnswerParser& operator=(AnswerParser&&) noexcept;
 
     std::vector<AnswerPart> push(std::string_view text);
-    // Returns the remaining text. Text that began like a tool call but is none becomes content. A call that the end of
-    // the answer interrupts keeps its arguments so far. `cut_off`: the token limit ended the answer; a call whose name
-    // is incomplete is then dropped.
+    // Returns the remaining text. Text that began like a tool call but is not one becomes content. A call that the end
+    // of the answer interrupts keeps its arguments so far. `cut_off`: the token limit ended the answer; a call whose
+    // name is incomplete is then dropped.
     std::vector<AnswerPart> finish(bool cut_off = false);
 
     const ParsedAnswer& answer() const { return answer_; }  // the answer so far

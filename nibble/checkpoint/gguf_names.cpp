@@ -131,7 +131,7 @@ private:
         linear(b.name("out_proj"), "ssm_out", m.projection_bias);
     }
 
-    void mixer(const BlockConfig&, const GatedDeltaConfig&) {}  // no architecture of the list has it
+    void mixer(const BlockConfig&, const GatedDeltaConfig&) {}  // no supported GGUF architecture has this mixer
 
     const ModelConfig& model_;
     const GgufArchitecture& architecture_;

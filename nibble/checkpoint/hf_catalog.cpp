@@ -296,7 +296,7 @@ void Catalog::take_grid(std::string_view module, CodeGrid grid, std::string_view
     entry.tensor = {.name = join(module, "weight"),
                     .shape = {grid.rows, grid.cols},
                     .dtype = DType::bf16,
-                    .listed_module = true,  // in BF16 the module is an exception
+                    .listed_module = true,  // if written in BF16, excluded-module lists must name it
                     .file = file_of(*parts.front()),
                     .stored_type = std::string(stored_type)};
     for (const ModelTensor* part : parts) {
@@ -324,7 +324,7 @@ void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
     entry.tensor = {.name = stack.name,
                     .shape = shape,
                     .dtype = DType::bf16,
-                    .listed_module = true,  // in BF16 the module is an exception
+                    .listed_module = true,  // if written in BF16, excluded-module lists must name it
                     .file = file_of(*stack.codes),
                     .stored_bytes = stack.stored_bytes,
                     .stored_type = std::string(stack.stored_type)};

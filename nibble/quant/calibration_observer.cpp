@@ -5,8 +5,8 @@
 namespace nibble {
 namespace {
 
-// Every second row that only goes through the forward pass is used, because adjacent rows are similar
-//.
+// Of the rows that only go through the forward pass, statistics use every second one, because adjacent rows are
+// similar.
 constexpr int64_t uniform_step = 2;
 
 float sum_of_squares(const float* x, int64_t n) {

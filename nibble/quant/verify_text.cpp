@@ -64,7 +64,8 @@ std::string to_text(const VerifyReport& report) {
 
     QuantReport tensors;
     tensors.tensors = report.tensors;
-    for (TensorReport& t : tensors.tensors)  // the error was not measured; the tensors are not unchanged
+    // An empty method means that the tensor is unchanged; without a source, quantized tensors have none yet.
+    for (TensorReport& t : tensors.tensors)
         if (t.format != Format::none && t.method.empty()) t.method = format_name(t.format);
     const bool compared = !report.against.empty();
     text += fmt::format(
