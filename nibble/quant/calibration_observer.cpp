@@ -5,8 +5,7 @@
 namespace nibble {
 namespace {
 
-// Of the rows that only go through the forward pass, statistics use every second one, because adjacent rows are
-// similar.
+// Statistics use every second row of those that only go through the forward pass, because adjacent rows are similar.
 constexpr int64_t uniform_step = 2;
 
 float sum_of_squares(const float* x, int64_t n) {
