@@ -196,6 +196,7 @@ private:
         if (!scaling.is_null()) NIBBLE_CHECK(full.add_all(scaling, "rope_scaling"));
         full.add_missing("rope_theta", theta);
         full.add_missing("partial_rotary_factor", partial);
+        sliding.add_missing("partial_rotary_factor", partial);
         sliding.add_missing("rope_theta", local_theta);
         full.add_missing("rope_theta", defaults_["rope_theta"]);
         full.add_missing("rope_type", "default");

@@ -67,6 +67,19 @@ Result<double> ConfigFields::number_or(std::string_view key, double otherwise) {
     return find(key) ? number(key) : Result<double>(otherwise);
 }
 
+Result<std::vector<double>> ConfigFields::numbers(std::string_view key) {
+    std::vector<double> list;
+    const Json* value = find(key);
+    if (!value) return list;
+    const auto add = [&](const Json& item) {
+        if (!item.is_number() || !std::isfinite(item.get<double>())) return false;
+        list.push_back(item.get<double>());
+        return true;
+    };
+    if (!value->is_array() || !std::ranges::all_of(*value, add)) return bad(key, "expected a list of numbers");
+    return list;
+}
+
 Result<bool> ConfigFields::boolean_or(std::string_view key, bool otherwise) {
     NIBBLE_CHECK(read(key, otherwise));
     return otherwise;

@@ -24,6 +24,7 @@ public:
     // Reads a finite number.
     Result<double> number(std::string_view key);
     Result<double> number_or(std::string_view key, double otherwise);
+    Result<std::vector<double>> numbers(std::string_view key);  // finite; empty when absent
     Result<bool> boolean_or(std::string_view key, bool otherwise);
     Result<std::string> string_or(std::string_view key, std::string_view otherwise);
     Result<std::vector<std::string>> strings(std::string_view key);  // empty when absent

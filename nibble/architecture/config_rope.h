@@ -19,6 +19,13 @@ struct RopeReading {
     // field is not supported.
     float* query_beta = nullptr;
     int64_t* query_period = nullptr;
+    // longrope: the length of the first training where rope_parameters does not say it; 0: the context.
+    int64_t original_context = 0;
+    // "su" and "yarn" are older names of longrope (phi3).
+    bool longrope_names = false;
+    // longrope as in transformers' phimoe: the short factors at any length, and only the attention factor,
+    // short_mscale or long_mscale, depends on it.
+    bool only_short_factors = false;
 };
 
 // Reads the rope_parameters of heads with `dims` dimensions. Errors: an unsupported type or key, a value out of range.
@@ -28,6 +35,8 @@ Result<Rope> read_rope(ConfigFields& fields, int64_t dims, int64_t context, cons
 struct LayerRopes {
     Rope full, sliding;
 };
-Result<LayerRopes> read_layer_ropes(ConfigFields& fields, int64_t dims, int64_t context);
+// `sliding_dims`: of a head of sliding layers; 0: `dims`.
+Result<LayerRopes> read_layer_ropes(ConfigFields& fields, int64_t dims, int64_t context,
+                                    const RopeReading& reading = {}, int64_t sliding_dims = 0);
 
 }  // namespace nibble

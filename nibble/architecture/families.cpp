@@ -12,7 +12,8 @@ namespace family {
 
 extern const Family llama, mistral, mixtral, ministral3, qwen2, qwen3, qwen3_moe, qwen3_vl_moe, gemma3, deepseek_v3,
     kimi_k2, glm4_moe_lite, glm4_moe, dots1, nemotron_h, seed_oss, smollm3, granite, olmo2, olmo3, exaone4,
-    hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, qwen3_next, qwen3_5, qwen3_5_moe;
+    hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, gemma2, gemma4, gpt_oss, starcoder2, stablelm,
+    phimoe, mimo_v2_flash, mistral4, llama4, step3p5, cohere2, qwen3_next, qwen3_5, qwen3_5_moe;
 
 }  // namespace family
 
@@ -32,7 +33,12 @@ constexpr std::array all_families{&family::llama,          &family::mistral,
                                   &family::hunyuan_v1_moe, &family::phi3,
                                   &family::minimax_m2,     &family::ernie4_5_moe,
                                   &family::qwen3_next,     &family::qwen3_5,
-                                  &family::qwen3_5_moe};
+                                  &family::qwen3_5_moe,    &family::gemma2,
+                                  &family::gemma4,         &family::gpt_oss,
+                                  &family::starcoder2,     &family::stablelm,
+                                  &family::phimoe,         &family::mimo_v2_flash,
+                                  &family::mistral4,       &family::llama4,
+                                  &family::step3p5,        &family::cohere2};
 
 struct MissingFeature {
     std::string_view feature;
@@ -41,21 +47,15 @@ struct MissingFeature {
 
 // Features that the engine lacks, with the families that need them.
 constexpr std::array missing_features{
-    MissingFeature{"soft caps of logits", " gemma2 "},
-    MissingFeature{"per-layer head sizes and layer scalars", " gemma4 gemma4_text "},
-    MissingFeature{"LayerNorm", " stablelm starcoder2 phimoe nemotron "},
+    MissingFeature{"LayerNorm with weights of 1 + w", " nemotron "},
     MissingFeature{"norms before and after the mixers with interleaved partial rotation", " glm4 "},
     MissingFeature{"the indexer of sparse attention", " deepseek_v32 glm_moe_dsa "},
-    MissingFeature{"attention sinks and the clamped GLU", " gpt_oss "},
     MissingFeature{"compressed keys, hyper-connections and grouped output projections", " deepseek_v4 "},
     MissingFeature{"block-sparse attention and the clamped GLU", " minimax_m3_vl minimax_m3_vl_text "},
-    MissingFeature{"a softmax router with groups", " mistral4 "},
-    MissingFeature{"chunked attention and layers without rotation", " llama4 llama4_text "},
     MissingFeature{"short convolutions", " lfm2 lfm2_moe lfm3 "},
     MissingFeature{"stacked experts with a softmax of the chosen logits", " granitemoe granitemoehybrid "},
     MissingFeature{"attention and Mamba-2 on the same input", " falcon_h1 "},
-    MissingFeature{"parallel attention and MLP", " cohere cohere2 phi "},
-    MissingFeature{"head sizes of values and heads by layer type", " mimo_v2_flash step3p5 step3p7 "},
+    MissingFeature{"parallel attention and MLP with LayerNorm of this kind", " cohere phi "},
     MissingFeature{"Kimi delta attention", " kimi_linear "}};
 
 Error unknown_family(std::string_view type) {
@@ -135,6 +135,7 @@ Result<ModelConfig> model_config(const Json& file, std::string_view root) {
     NIBBLE_CHECK(read_special_tokens(config, model));
     NIBBLE_CHECK(check_experts(model));
     model.architecture = type;
+    choose_rope_factors(model, model.context);
     int index = 0;
     for (BlockConfig& block : model.blocks) block.index = index++;
     if (model.prediction)

@@ -54,12 +54,22 @@ struct Trunk {
     int64_t layers = 0;
     std::string root;
 };
-// Reads sizes, norm epsilon, and the names of embedding and head.
-Result<Trunk> read_trunk(ConfigFields& fields, const std::string& root);
+// Reads sizes, norm epsilon (the field `eps`), and the names of embedding and head.
+Result<Trunk> read_trunk(ConfigFields& fields, const std::string& root, const char* eps = "rms_norm_eps");
 // Reads heads, kv_heads and head_dim, and sets scale = head_dim^-0.5. The caller reads the rotary embedding.
 Result<AttentionConfig> read_heads(ConfigFields& fields, int64_t hidden);
+// Returns head_dim^-0.5.
+float score_scale(int head_dim);
+// Reads deepseek_v3's sizes of latent attention; of the rotary embedding only the number of dimensions.
+Result<LatentAttentionConfig> read_latent_heads(ConfigFields& fields);
 // Reads hidden_act (silu) and intermediate_size.
 Result<MlpConfig> read_mlp(ConfigFields& fields);
+// Reads query_pre_attn_scalar and returns its power -0.5, the scale of q . k.
+Result<float> read_score_scale(ConfigFields& fields);
+// Returns sqrt(hidden) rounded to BF16, gemma's factor of embeddings.
+float root_of_width(int64_t hidden);
+// Reads the bound of a soft cap: a positive number, or 0 where the field is absent or null.
+Result<float> read_cap(ConfigFields& fields, const char* key);
 // Reads attention_bias (for q, k, v and o) and mlp_bias.
 Status read_biases(ConfigFields& fields, AttentionConfig& attention, MlpConfig& mlp);
 // Returns whether each layer has a sliding window: from layer_types, else from `otherwise`.
@@ -83,6 +93,11 @@ LayerBlocks add_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerC
 
 // Adds a layer with norms only after attention and MLP: post_attention_layernorm, post_feedforward_layernorm.
 LayerBlocks add_post_norm_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerConfig mlp);
+// Adds a layer with norms before and after attention and MLP: input_layernorm, post_attention_layernorm,
+// pre_feedforward_layernorm, post_feedforward_layernorm.
+LayerBlocks add_sandwich_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerConfig mlp);
+// Adds a layer as one block: attention and MLP read the same rows, after one norm, input_layernorm.
+BlockConfig& add_parallel_layer(Trunk& trunk, int64_t layer, MixerConfig attention, MixerConfig mlp);
 // Turns the last added layer into the layer for multi-token prediction, with the names of DeepSeek-V3 and GLM: eh_proj,
 // enorm, hnorm and shared_head.norm in "layers.N", N the number of layers.
 void make_prediction_layer(Trunk& trunk);

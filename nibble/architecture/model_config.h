@@ -18,49 +18,73 @@
 namespace nibble {
 
 struct Rope {
-    enum class Scaling : uint8_t { none, linear, llama3, yarn } scaling = Scaling::none;
+    enum class Scaling : uint8_t { none, linear, llama3, yarn, proportional, longrope } scaling = Scaling::none;
     int dims = 0;              // rotated dimensions, the first ones of a head; 0: no rotary embedding
     bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + dims/2)
     double theta = 10000.0;
-    double factor = 1.0;                                   // for linear, llama3, yarn
+    double factor = 1.0;                                   // for linear, llama3, yarn, proportional
     double low_freq_factor = 1.0, high_freq_factor = 4.0;  // for llama3
-    int64_t original_context = 0;                          // for llama3, yarn
+    int64_t original_context = 0;                          // for llama3, yarn, longrope
     double beta_fast = 32.0, beta_slow = 1.0;              // for yarn
     bool truncate = true;                                  // for yarn: round correction dims to integers
-    double attention_factor = 1.0;                         // for yarn: factor of cos and sin
+    double attention_factor = 1.0;                         // for yarn, longrope: factor of cos and sin
+    int pairs = 0;  // for proportional: number of rotated pairs, with frequency theta^(-2i / dims); the others are 0
+    // For longrope: the frequency of pair i is divided by factors[i]. The short lists hold for up to original_context
+    // tokens, the long ones for more; choose_rope_factors() chooses between them.
+    std::vector<double> factors, short_factors, long_factors;
+    double short_attention = 1.0, long_attention = 1.0;
     bool operator==(const Rope&) const = default;
 };
 
 // RMSNorm of queries and keys.
 enum class QkNorm : uint8_t {
     none,
-    head,    // per head, one weight for all heads; before the rotary embedding
-    joined,  // over all heads together, before the rotary embedding
-    late,    // per head, after the rotary embedding
+    head,        // per head, one weight for all heads; before the rotary embedding
+    joined,      // over all heads together, before the rotary embedding
+    late,        // per head, after the rotary embedding
+    late_plain,  // per head without weights, after the rotary embedding (llama4)
 };
 
 // Names of modules are relative to the block's prefix: "q_proj" stands for PREFIX.q_proj.weight and PREFIX.q_proj.bias.
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
+    int v_dim = 0;       // of the values of a head; 0: head_dim
     float scale = 1.0f;  // factor of q . k
+    float soft_cap = 0;  // c: a score s becomes c tanh(s / c); 0: it does not
     bool qkv_bias = false, out_bias = false;
     QkNorm qk_norm = QkNorm::none;
     int64_t window = 0;  // number of keys that a query sees, including its own; 0: all
+    int64_t chunk = 0;   // a query sees the keys of its own run of `chunk` positions only; 0: of all
     Rope rope;
-    // After the rotary embedding, the query at position p is multiplied by 1 + query_beta * ln(1 + floor(p /
-    // query_period)). query_period 0: no factor.
+    // After the rotary embedding, the query at position p is multiplied by 1 + query_beta * ln(1 + floor((p +
+    // query_offset) / query_period)). query_period 0: no factor.
     float query_beta = 0.0f;
-    int64_t query_period = 0;
+    int64_t query_period = 0, query_offset = 0;
+    float value_scale = 1.0f;  // multiplies the values
+    bool value_norm = false;   // RMSNorm without weights of every head of the values, before value_scale
+    // A tensor [heads]: a score per head that takes part in the softmax and has no value. Empty: none.
+    std::string sinks;
+    // The block whose keys and values this one attends to, and the prefix of its tensors; -1: its own. Then there are
+    // no k_proj, v_proj and k_norm.
+    int kv_block = -1;
+    std::string kv_prefix;
+    bool kv_shared = false;  // later blocks attend to the keys and values of this one
+    // A linear [heads, hidden]: the output of head h is multiplied by sigmoid(row h * x). Empty: none.
+    std::string head_gate;
     // The rows of q_proj are, head after head, those of the query and those of a gate. The output of a head is
     // multiplied by the logistic sigmoid of its gate.
     bool output_gate = false;
     std::string qkv_proj;  // one matrix with the rows of q, k and v; empty: three matrices
+    // v_proj empty: the values are the output of k_proj before its norm.
     std::string q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
     std::string q_norm = "q_norm", k_norm = "k_norm";
 
+    int value_dim() const { return v_dim > 0 ? v_dim : head_dim; }
     int64_t q_cols() const { return int64_t{heads} * head_dim; }
     int64_t q_rows() const { return output_gate ? 2 * q_cols() : q_cols(); }  // of q_proj
     int64_t kv_cols() const { return int64_t{kv_heads} * head_dim; }
+    int64_t v_cols() const { return int64_t{kv_heads} * value_dim(); }
+    int64_t out_cols() const { return int64_t{heads} * value_dim(); }  // inputs of o_proj
 };
 
 // Multi-head latent attention (deepseek_v3). Queries and keys have nope_dim + rope.dims dimensions, values v_dim.
@@ -71,6 +95,8 @@ struct LatentAttentionConfig {
     float scale = 1.0f;  // includes yarn's mscale_all_dim
     bool bias = false;   // biases of q_a_proj, kv_a_proj_with_mqa and o_proj
     Rope rope;
+    float query_beta = 0.0f;  // as in AttentionConfig, of the whole query
+    int64_t query_period = 0;
 };
 
 struct MlpConfig {
@@ -78,7 +104,8 @@ struct MlpConfig {
     Activation activation = Activation::silu;
     bool gated = true;  // down(act(gate(x)) * up(x)); false: down(act(up(x)))
     bool bias = false;
-    std::string gate_up_proj;  // one matrix with the rows of gate, then of up; empty: two matrices
+    std::optional<ClampedGlu> clamp;  // in place of act(gate(x)) * up(x); gated
+    std::string gate_up_proj;         // one matrix with the rows of gate, then of up; empty: two matrices
     std::string gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
 };
 
@@ -86,13 +113,26 @@ struct MoeConfig {
     int experts = 0, top_k = 0;
     MlpConfig expert;
     MlpConfig shared;  // intermediate 0: no shared expert
-    enum class Router : uint8_t { softmax, sigmoid } router = Router::softmax;
+    // sparse_mixer (phimoe, top_k 2): the best expert, then the best of the others; each weight is its share of a
+    // softmax over the logits l_i near the best one m: (m - l_i) / max(|l_i|, m) <= 2 jitter.
+    enum class Router : uint8_t { softmax, sigmoid, sparse_mixer } router = Router::softmax;
+    float jitter = 0.0f;
+    bool gate_bias = false;       // of the router's logits
+    bool weigh_inputs = false;    // an expert's input is multiplied by its weight, not its output (llama4)
     bool normalize = true;        // the weights of the chosen experts sum to one
     bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
     int latent = 0;            // width of fc1_latent_proj; 0: experts use the full width
     bool shared_gate = false;  // a linear of one row, whose logistic sigmoid multiplies the shared expert's output
+    // Gemma 4: the router reads RMSNorm(x) / sqrt(hidden) times the tensor `router_scale` [hidden], the experts
+    // RMSNorm(x) with the weight `experts_norm`; weights are multiplied by the tensor `expert_scale` [experts]. Empty:
+    // both read x, and nothing is multiplied.
+    std::string router_scale, experts_norm, expert_scale;
+    // The experts lie in stacks, as in files of GPT-OSS: PREFIX.EXPERTS.gate_up_proj [experts, in, 2 * intermediate]
+    // with alternating gate and up outputs, down_proj [experts, intermediate, out], and biases NAME_bias [experts,
+    // outputs].
+    bool stacked = false;
     // Expert e is PREFIX.EXPERTS.e. `selection_bias_name` is a tensor, not a module.
     std::string gate = "gate", selection_bias_name = "gate.e_score_correction_bias";
     std::string experts_name = "experts", shared_name = "shared_experts", shared_gate_name = "shared_expert_gate";
@@ -121,8 +161,33 @@ struct GatedDeltaConfig {
     int64_t channels() const { return 2 * keys() + inner(); }  // of the convolution
 };
 
-using MixerConfig =
-    std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig, GatedDeltaConfig>;
+// Per-layer embeddings (gemma4): with P, a vector of `width` numbers that follows from the token alone,
+//   y = per_layer_projection(gelu_tanh(per_layer_input_gate(x)) * P)
+//   P = (RMSNorm(projection(e) / sqrt(hidden)) + sqrt(width) * table[token]) / sqrt(2)
+// e the model's scaled embedding of the token; of `projection` and `table` the rows and columns [index * width,
+// (index + 1) * width).
+struct PerLayerInputConfig {
+    int width = 0, index = 0, layers = 0;
+    int64_t vocab = 0;              // rows of `table`
+    std::string table, projection;  // a tensor [vocab, layers * width], a linear [layers * width, hidden]
+    std::string norm;               // a tensor [width]
+    std::string gate = "per_layer_input_gate", out = "per_layer_projection";
+};
+
+// Several mixers on the same x, whose outputs are added up in their order: y = sum of post_norm(mixer(norm(x))).
+struct Branch;
+struct ParallelConfig {
+    std::vector<Branch> branches;
+};
+
+using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig,
+                                 GatedDeltaConfig, PerLayerInputConfig, ParallelConfig>;
+
+struct Branch {
+    std::string prefix;           // of the mixer's tensors
+    std::string norm, post_norm;  // empty: none
+    MixerConfig mixer;            // at most one of a block's keeps keys and values
+};
 
 struct BlockConfig {
     int index = 0;          // index in ModelConfig::blocks
@@ -132,6 +197,7 @@ struct BlockConfig {
     std::string post_norm;  // empty: none
     MixerConfig mixer;
     float residual_scale = 1.0f;
+    std::string output_scale;  // a tensor of one number that multiplies x after the block; empty: none
 
     // Returns the full name of a module or tensor of the mixer.
     std::string name(std::string_view relative) const { return prefix + "." + std::string(relative); }
@@ -155,9 +221,13 @@ struct ModelConfig {
     std::string architecture;  // model_type
     int64_t vocab = 0, hidden = 0, context = 0;
     float norm_eps = 1e-5f;
-    bool norm_plus_one = false;         // every RMSNorm multiplies by 1 + w (gemma3)
-    float embedding_scale = 1.0f;       // gemma3: sqrt(hidden), rounded to BF16
-    float logit_scale = 1.0f;           // granite: 1 / logits_scaling
+    bool norm_plus_one = false;    // every RMSNorm multiplies by 1 + w (gemma3)
+    bool layer_norm = false;       // norms around mixers and before the head are LayerNorm, not RMSNorm
+    bool norm_bias = false;        // which has a bias, NAME.bias for NAME.weight
+    float embedding_scale = 1.0f;  // gemma3: sqrt(hidden), rounded to BF16
+    float logit_scale = 1.0f;      // granite: 1 / logits_scaling
+    float logit_cap = 0.0f;        // c: a logit l becomes c tanh(l / c); 0: it does not
+    bool head_bias = false;
     std::string embedding, norm, head;  // tensor names; head equals embedding if they are tied
     std::vector<BlockConfig> blocks;
     // The first of the modules that num_nextn_predict_layers announces. Longer drafts apply it repeatedly.
@@ -171,5 +241,10 @@ struct ModelConfig {
 // settings) are listed in the source. `root`: prefix of "layers.N" in the checkpoint's names ("language_model.model.");
 // empty: the architecture's own ("model.", "backbone.").
 Result<ModelConfig> model_config(const Json& config, std::string_view root = {});
+
+// Chooses the factors of longrope for an engine whose sequences have at most `length` tokens. Called once, where a
+// model is loaded: factors that changed with the length of a pass would give cached keys another rotation than new
+// ones.
+void choose_rope_factors(ModelConfig& model, int64_t length);
 
 }  // namespace nibble

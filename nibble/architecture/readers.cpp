@@ -1,18 +1,19 @@
 // Implements the helpers of the family tables (architecture/family.h).
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
+#include "formats/minifloat.h"
 
 #include <cmath>
 
 namespace nibble {
 
-Result<Trunk> read_trunk(ConfigFields& f, const std::string& root) {
+Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, const char* eps_key) {
     Trunk t{.root = root};
     NIBBLE_TRY(t.model.vocab, f.integer("vocab_size"));
     NIBBLE_TRY(t.model.hidden, f.integer("hidden_size"));
     NIBBLE_TRY(t.layers, f.layers());
     NIBBLE_TRY(t.model.context, f.integer("max_position_embeddings"));
-    NIBBLE_TRY(const double eps, f.number("rms_norm_eps"));
+    NIBBLE_TRY(const double eps, f.number(eps_key));
     t.model.norm_eps = static_cast<float>(eps);
     NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", false));
     t.model.embedding = root + "embed_tokens.weight";
@@ -23,6 +24,22 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root) {
     return t;
 }
 
+Result<float> read_score_scale(ConfigFields& f) {
+    NIBBLE_TRY(const double scalar, f.number("query_pre_attn_scalar"));
+    if (!(scalar > 0)) return f.bad("query_pre_attn_scalar", "expected a positive number");
+    return static_cast<float>(1.0 / std::sqrt(scalar));
+}
+
+float root_of_width(int64_t hidden) {
+    return round_to_bf16(static_cast<float>(std::sqrt(static_cast<double>(hidden))));
+}
+
+Result<float> read_cap(ConfigFields& f, const char* key) {
+    NIBBLE_TRY(const double cap, f.number_or(key, 0.0));
+    if (f.has(key) && !(cap > 0)) return f.bad(key, "expected a positive number or null");
+    return static_cast<float>(cap);
+}
+
 Result<AttentionConfig> read_heads(ConfigFields& f, int64_t hidden) {
     AttentionConfig a;
     NIBBLE_TRY(const int64_t heads, f.integer("num_attention_heads"));
@@ -31,7 +48,26 @@ Result<AttentionConfig> read_heads(ConfigFields& f, int64_t hidden) {
     if (heads % kv_heads != 0)
         return f.bad("num_key_value_heads", fmt::format("does not divide num_attention_heads, {}", heads));
     a.heads = static_cast<int>(heads), a.kv_heads = static_cast<int>(kv_heads), a.head_dim = static_cast<int>(head_dim);
-    a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+    a.scale = score_scale(a.head_dim);
+    return a;
+}
+
+float score_scale(int head_dim) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))); }
+
+Result<LatentAttentionConfig> read_latent_heads(ConfigFields& f) {
+    LatentAttentionConfig a;
+    NIBBLE_TRY(const int64_t heads, f.integer("num_attention_heads"));
+    NIBBLE_TRY(const int64_t q_rank, f.integer_or("q_lora_rank", 0));
+    NIBBLE_TRY(const int64_t kv_rank, f.integer("kv_lora_rank"));
+    NIBBLE_TRY(const int64_t nope, f.integer("qk_nope_head_dim"));
+    NIBBLE_TRY(const int64_t rope, f.integer("qk_rope_head_dim"));
+    NIBBLE_TRY(const int64_t v_dim, f.integer("v_head_dim"));
+    a.heads = static_cast<int>(heads), a.q_rank = static_cast<int>(q_rank), a.kv_rank = static_cast<int>(kv_rank);
+    a.nope_dim = static_cast<int>(nope), a.v_dim = static_cast<int>(v_dim);
+    a.rope.dims = static_cast<int>(rope);
+    a.scale = score_scale(static_cast<int>(nope + rope));
+    NIBBLE_TRY(a.bias, f.boolean_or("attention_bias", false));
+    for (const char* key : {"num_key_value_heads", "head_dim", "qk_head_dim"}) f.ignore(key);  // follow from the others
     return a;
 }
 
@@ -118,6 +154,27 @@ LayerBlocks add_post_norm_layer(Trunk& t, int64_t layer, MixerConfig attention, 
     blocks.attention.post_norm = base + "post_attention_layernorm.weight";
     blocks.mlp.post_norm = base + "post_feedforward_layernorm.weight";
     return blocks;
+}
+
+LayerBlocks add_sandwich_layer(Trunk& t, int64_t layer, MixerConfig attention, MixerConfig mlp) {
+    const LayerBlocks blocks = add_layer(t, layer, std::move(attention), std::move(mlp));
+    const std::string base = fmt::format("{}layers.{}.", t.root, layer);
+    blocks.attention.post_norm = base + "post_attention_layernorm.weight";
+    blocks.mlp.norm = base + "pre_feedforward_layernorm.weight";
+    blocks.mlp.post_norm = base + "post_feedforward_layernorm.weight";
+    return blocks;
+}
+
+BlockConfig& add_parallel_layer(Trunk& t, int64_t layer, MixerConfig attention, MixerConfig mlp) {
+    const std::string base = fmt::format("{}layers.{}", t.root, layer);
+    ParallelConfig both;
+    both.branches.push_back({.prefix = base + ".self_attn", .mixer = std::move(attention)});
+    both.branches.push_back({.prefix = base + ".mlp", .mixer = std::move(mlp)});
+    t.model.blocks.push_back({.layer = static_cast<int>(layer),
+                              .prefix = base,
+                              .norm = base + ".input_layernorm.weight",
+                              .mixer = std::move(both)});
+    return t.model.blocks.back();
 }
 
 void make_prediction_layer(Trunk& t) {

@@ -3,11 +3,18 @@
 #include <utility>
 
 namespace nibble {
+
+std::string bias_of_norm(std::string weight) {
+    constexpr std::string_view ending = "weight";
+    if (weight.ends_with(ending)) weight.resize(weight.size() - ending.size());
+    return weight + "bias";
+}
+
 namespace {
 
 class TensorLister {
 public:
-    explicit TensorLister(const ModelConfig& model) : hidden_(model.hidden) {}
+    explicit TensorLister(const ModelConfig& model) : model_(model), hidden_(model.hidden) {}
 
     void add(std::string name, std::vector<int64_t> shape, TensorRole role) {
         list.push_back({std::move(name), std::move(shape), role});
@@ -15,14 +22,20 @@ public:
     void norm(std::string name, int64_t width) {
         if (!name.empty()) add(std::move(name), {width}, TensorRole::norm);
     }
+    // A norm of the residual stream.
+    void stream_norm(const std::string& name) {
+        norm(name, hidden_);
+        if (!name.empty() && model_.norm_bias) add(bias_of_norm(name), {hidden_}, TensorRole::bias);
+    }
     void block(const BlockConfig& b) {
-        norm(b.norm, hidden_);
+        stream_norm(b.norm);
         // The second norm of a feed-forward network is listed before its matrices, that of attention after them.
         const bool feed_forward =
             std::holds_alternative<MlpConfig>(b.mixer) || std::holds_alternative<MoeConfig>(b.mixer);
-        if (feed_forward) norm(b.post_norm, hidden_);
+        if (feed_forward) stream_norm(b.post_norm);
         std::visit([&](const auto& mixer) { this->mixer(b, mixer); }, b.mixer);
-        if (!feed_forward) norm(b.post_norm, hidden_);
+        if (!feed_forward) stream_norm(b.post_norm);
+        if (!b.output_scale.empty()) add(b.output_scale, {1}, TensorRole::norm);
     }
 
     std::vector<TensorEntry> list;
@@ -35,17 +48,21 @@ private:
 
     void mixer(const BlockConfig& b, const AttentionConfig& a) {
         std::vector<std::pair<std::string, int64_t>> in{
-            {b.name(a.q_proj), a.q_rows()}, {b.name(a.k_proj), a.kv_cols()}, {b.name(a.v_proj), a.kv_cols()}};
-        if (!a.qkv_proj.empty()) in = {{b.name(a.qkv_proj), a.q_rows() + 2 * a.kv_cols()}};
+            {b.name(a.q_proj), a.q_rows()}, {b.name(a.k_proj), a.kv_cols()}, {b.name(a.v_proj), a.v_cols()}};
+        if (!a.qkv_proj.empty()) in = {{b.name(a.qkv_proj), a.q_rows() + a.kv_cols() + a.v_cols()}};
+        if (a.v_proj.empty()) in.pop_back();
+        if (a.kv_block >= 0) in.resize(1);
         for (const auto& [module, rows] : in) linear(module, rows, hidden_);
-        linear(b.name(a.o_proj), hidden_, a.q_cols());
+        if (!a.head_gate.empty()) linear(b.name(a.head_gate), a.heads, hidden_);
+        linear(b.name(a.o_proj), hidden_, a.out_cols());
+        if (!a.sinks.empty()) add(b.name(a.sinks), {a.heads}, TensorRole::bias);
         if (a.qkv_bias)
             for (const auto& [module, rows] : in) bias(module, rows);
         if (a.out_bias) bias(b.name(a.o_proj), hidden_);
-        if (a.qk_norm == QkNorm::none) return;
+        if (a.qk_norm == QkNorm::none || a.qk_norm == QkNorm::late_plain) return;
         const bool joined = a.qk_norm == QkNorm::joined;
         norm(b.name(a.q_norm) + ".weight", joined ? a.q_cols() : a.head_dim);
-        norm(b.name(a.k_norm) + ".weight", joined ? a.kv_cols() : a.head_dim);
+        if (a.kv_block < 0) norm(b.name(a.k_norm) + ".weight", joined ? a.kv_cols() : a.head_dim);
     }
     void mixer(const BlockConfig& b, const LatentAttentionConfig& a) {
         const int64_t k_dim = a.nope_dim + a.rope.dims, q_rows = a.heads * k_dim, kv_a_rows = a.kv_rank + a.rope.dims;
@@ -83,8 +100,19 @@ private:
     void mixer(const BlockConfig& b, const MlpConfig& m) { mlp(b.prefix, m, hidden_); }
     void mixer(const BlockConfig& b, const MoeConfig& m) {
         add(b.name(m.gate) + ".weight", {m.experts, hidden_}, TensorRole::router);
+        if (m.gate_bias) bias(b.name(m.gate), m.experts);
+        if (!m.router_scale.empty()) norm(b.name(m.router_scale), hidden_);
+        if (!m.experts_norm.empty()) norm(b.name(m.experts_norm) + ".weight", hidden_);
+        if (!m.expert_scale.empty()) norm(b.name(m.expert_scale), m.experts);
         const std::string experts = b.name(m.experts_name);
-        for (int e = 0; e < m.experts; ++e)
+        if (m.stacked) {
+            const int64_t width = m.expert.intermediate;
+            add(experts + ".gate_up_proj", {m.experts, hidden_, 2 * width}, TensorRole::linear);
+            add(experts + ".gate_up_proj_bias", {m.experts, 2 * width}, TensorRole::bias);
+            add(experts + ".down_proj", {m.experts, width, hidden_}, TensorRole::linear);
+            add(experts + ".down_proj_bias", {m.experts, hidden_}, TensorRole::bias);
+        }
+        for (int e = 0; e < (m.stacked ? 0 : m.experts); ++e)
             mlp(fmt::format("{}.{}", experts, e), m.expert, m.latent > 0 ? m.latent : hidden_);
         if (m.latent > 0) {
             linear(b.name("fc1_latent_proj"), m.latent, hidden_);
@@ -93,6 +121,24 @@ private:
         if (m.selection_bias) add(b.name(m.selection_bias_name), {m.experts}, TensorRole::choice);
         if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, hidden_);
         if (m.shared_gate) add(b.name(m.shared_gate_name) + ".weight", {1, hidden_}, TensorRole::router);
+    }
+    void mixer(const BlockConfig& b, const PerLayerInputConfig& m) {
+        if (m.index == 0) {
+            add(m.table, {m.vocab, int64_t{m.layers} * m.width}, TensorRole::embedding);
+            linear(m.projection, int64_t{m.layers} * m.width, hidden_);
+            norm(m.norm, m.width);
+        }
+        linear(b.name(m.gate), m.width, hidden_);
+        linear(b.name(m.out), hidden_, m.width);
+    }
+    void mixer(const BlockConfig& b, const ParallelConfig& m) {
+        for (const Branch& branch : m.branches)
+            block({.index = b.index,
+                   .layer = b.layer,
+                   .prefix = branch.prefix,
+                   .norm = branch.norm,
+                   .post_norm = branch.post_norm,
+                   .mixer = branch.mixer});
     }
     void mixer(const BlockConfig& b, const MambaConfig& m) {
         linear(b.name("in_proj"), m.inner() + m.channels() + m.heads, hidden_);
@@ -121,6 +167,7 @@ private:
         add(b.name("norm.weight"), {g.value_dim}, TensorRole::plain_norm);
     }
 
+    const ModelConfig& model_;
     int64_t hidden_;
 };
 
@@ -130,7 +177,8 @@ std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
     TensorLister lister(model);
     lister.add(model.embedding, {model.vocab, model.hidden}, TensorRole::embedding);
     for (const BlockConfig& block : model.blocks) lister.block(block);
-    lister.norm(model.norm, model.hidden);
+    lister.stream_norm(model.norm);
+    if (model.head_bias) lister.add("lm_head.bias", {model.vocab}, TensorRole::bias);
     if (model.head != model.embedding) lister.add(model.head, {model.vocab, model.hidden}, TensorRole::head);
     return std::move(lister.list);
 }

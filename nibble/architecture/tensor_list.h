@@ -28,6 +28,9 @@ struct TensorEntry {
     TensorRole role = TensorRole::linear;
 };
 
+// Returns the name of a norm's bias for the name of its weight.
+std::string bias_of_norm(std::string weight);
+
 // Returns the tensors without those of layers for multi-token prediction, which have a separate list. A tied head has
 // no entry. Random weights are drawn in this order, so changing it changes the weights of a seed.
 std::vector<TensorEntry> tensor_list(const ModelConfig& model);

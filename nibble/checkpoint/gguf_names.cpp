@@ -120,6 +120,13 @@ private:
         linear(b.name("fc1_latent_proj"), "ffn_latent_down", false);
         linear(b.name("fc2_latent_proj"), "ffn_latent_up", false);
     }
+    void mixer(const BlockConfig&, const PerLayerInputConfig&) {}  // no architecture of the list has it
+    void mixer(const BlockConfig& b, const ParallelConfig& m) {
+        for (const Branch& branch : m.branches) {
+            const BlockConfig alone{.layer = b.layer, .prefix = branch.prefix, .mixer = branch.mixer};
+            std::visit([&](const auto& mixer) { this->mixer(alone, mixer); }, branch.mixer);
+        }
+    }
     void mixer(const BlockConfig& b, const MambaConfig& m) {
         linear(b.name("in_proj"), "ssm_in", m.projection_bias);
         add(b.name("conv1d.weight"), "ssm_conv1d.weight", conv1d);

@@ -182,6 +182,20 @@ bool is_vision(std::string_view name) {
            contains(name, "encoder.");
 }
 
+// Marks the layers with one norm, input_layernorm, before attention and MLP (cohere2, some of stablelm).
+void mark_parallel_layers(std::vector<Module>& modules) {
+    std::unordered_set<std::string> one_norm;
+    for (const Module& m : modules)
+        if (const auto [layer, leaf] = split_leaf(m.name); leaf == "input_layernorm") one_norm.emplace(layer);
+    for (const Module& m : modules)
+        if (const auto [layer, leaf] = split_leaf(m.name); leaf != "input_layernorm" && contains(leaf, "norm"))
+            one_norm.erase(std::string(layer));
+    for (Module& m : modules) {
+        const std::string_view parent = split_leaf(m.name).first, layer = split_leaf(parent).first;
+        if (m.kind == ModuleKind::linear && one_norm.contains(std::string(layer))) m.parallel_layer = layer;
+    }
+}
+
 // Returns the modules whose children project keys and values. Linear attention uses other names and has no KV cache.
 std::vector<std::string> find_attention(const std::vector<Module>& modules) {
     std::vector<std::string> found;
@@ -217,6 +231,7 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
     ModelModules model;
     model.modules.reserve(tensors.size());
     for (const CheckpointTensor& t : tensors) model.modules.push_back(classifier.classify(t));
+    mark_parallel_layers(model.modules);
     model.attention = find_attention(model.modules);
     model.tied_heads = find_tied_heads(model.modules, config);
     return model;
@@ -224,7 +239,8 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 
 std::span<const FusedGroup> fused_group_table() {
     // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) have the same inputs but are not fused.
-    static const std::array<FusedGroup, 8> table{{
+    static const std::array<FusedGroup, 9> table{{
+        {{"g_proj"}, "", "", "q,kv"},
         {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
         {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},
         {{"w1", "w3"}, "", "w1,w3", "w1,w3", true},
@@ -247,6 +263,7 @@ ModuleGroups groups_of(const Module& module) {
         if (!row.fused.empty()) groups.fused = key(row.fused);
         groups.scale = key(row.scale);
         if (row.searched) groups.search = groups.fused;
+        if (!module.parallel_layer.empty()) groups.scale = fmt::format("{}.{{parallel}}", module.parallel_layer);
     }
     groups.input = groups.scale;
     if (module.routed_expert) {

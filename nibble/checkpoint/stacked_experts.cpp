@@ -40,7 +40,7 @@ std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTenso
     for (const StackTensor& t : candidates) {
         const std::string_view module = module_of(t.name), parent = parent_name(module);
         const auto named = std::ranges::find(projection_names, last_name(module));
-        if (last_name(parent) != "experts" || named == projection_names.end()) continue;
+        if ((last_name(parent) != "experts" && last_name(parent) != "moe") || named == projection_names.end()) continue;
         if (shape_of(t).size() != 3 || prediction.contains(t.name)) continue;
         layers[std::string(parent)].tensors[static_cast<size_t>(named - projection_names.begin())] = &t;
     }
@@ -126,7 +126,8 @@ std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span
                                                                        const ModelFiles& files, const Json& config) {
     std::unordered_map<const ModelTensor*, ExpertStack> stacks;
     for (const auto& [experts, layer] : find_layers(candidates, files, PredictionLayers(config))) {
-        ExpertStack stack{.experts = experts};
+        // Step calls the module that holds the stacks "moe"; other names of one matrix per expert have "experts".
+        ExpertStack stack{.experts = last_name(experts) == "moe" ? experts + ".experts" : experts};
         stack.whole = decide(layer, config, stack.transposed);
         for (size_t p = 0; p < projections; ++p) {
             if (!layer.tensors[p]) continue;

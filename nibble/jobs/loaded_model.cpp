@@ -79,9 +79,10 @@ Result<std::unique_ptr<LanguageModel>> load_model(std::shared_ptr<const Checkpoi
 }
 
 Result<LoadedModel> LoadedModel::open(const fs::path& path, const ModelSettings& settings, ThreadPool& pool,
-                                      const JobHooks& hooks, bool prediction) {
+                                      const JobHooks& hooks, bool prediction, int64_t most_tokens) {
     NIBBLE_TRY(ModelOptions options, model_options(settings));
     options.prediction = prediction;
+    options.most_tokens = most_tokens;
     NIBBLE_TRY(const DeviceChoice device, parse_device(settings.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path, hooks));
     NIBBLE_TRY(const JobIdentity files, source_files(*checkpoint));

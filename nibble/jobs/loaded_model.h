@@ -28,10 +28,11 @@ struct LoadedModel {
     std::shared_ptr<const Checkpoint> checkpoint;
     std::shared_ptr<LanguageModel> model;
 
-    // Opens and loads a checkpoint. prediction: with its layers for multi-token prediction (error: it has none). Notes
-    // about checkpoint and model go to hooks.note. Errors: those of Checkpoint::open() and load_model().
+    // Opens and loads a checkpoint. prediction: with its layers for multi-token prediction (error: it has none).
+    // most_tokens: the longest sequence, 0: the model's context. Notes about checkpoint and model go to hooks.note.
+    // Errors: those of Checkpoint::open() and load_model().
     static Result<LoadedModel> open(const std::filesystem::path& path, const ModelSettings& settings, ThreadPool& pool,
-                                    const JobHooks& hooks, bool prediction = false);
+                                    const JobHooks& hooks, bool prediction = false, int64_t most_tokens = 0);
 };
 
 // Returns generation_config.json next to the weights, or that of a GGUF file; an empty object if there is none.

@@ -1,11 +1,14 @@
 // Causal attention with grouped queries over paged keys and values.
 //
 // K and V are stored in pages of 64 positions; page p holds positions [64 p, 64 p + 64), so a page is a tile of the
-// online softmax. A query at position t sees positions max(0, t - window + 1) .. t. Prefill, chunked prefill and decode
+// online softmax. A query at position t sees positions max(0, t - window + 1) .. t, with
+// chunks those of its own chunk only. Prefill, chunked prefill and decode
 // use this order of operations and therefore give the same bits:
+//   m = -inf, l = 0;  with a sink of the head: m = sink, l = 1
 //   for each tile with a visible position, ascending:
 //     s_j = (sum over d ascending of fma(q_d, k_jd, .) from +0) * scale           invisible j: -inf
-//     m' = max(m, max_j s_j);  a = exp(m - m');  p_j = exp(s_j - m')               (exp_f32; m starts at -inf: a = 0)
+//     with a cap: s_j = soft_cap_f32(s_j, cap)                                     (kernels/soft_cap.h)
+//     m' = max(m, max_j s_j);  a = exp(m - m');  p_j = exp(s_j - m')               (exp_f32; from m = -inf: a = 0)
 //     l = fma(l, a, tree(p))    lane i of 16 adds p_i, p_(16+i), p_(32+i), p_(48+i); halving tree
 //     o_d = (o_d * a, then fma(p_j, v_jd, .) over visible j ascending) + 0         (+ 0 turns -0 into +0)
 //   y_d = o_d / l
@@ -16,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "formats/format.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -69,8 +73,17 @@ struct AttentionShape {
     KvShape kv;
     int heads = 0;  // number of query heads, a multiple of kv.heads
     float scale = 1.0f;
-    int64_t window = 0;  // 0: unlimited
-    bool bf16 = false;   // rounds y to BF16
+    int64_t window = 0;            // 0: unlimited
+    bool bf16 = false;             // rounds y to BF16
+    int64_t chunk = 0;             // 0: none
+    float cap = 0.0f;              // 0: none
+    const float* sinks = nullptr;  // [heads], or none
+
+    // The first position that the query at `position` sees.
+    int64_t first_visible(int64_t position) const {
+        const int64_t first = window > 0 && position >= window ? position - window + 1 : 0;
+        return chunk > 0 ? std::max(first, position / chunk * chunk) : first;
+    }
 };
 
 struct AttentionKernels {

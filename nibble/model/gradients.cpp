@@ -1,5 +1,6 @@
 #include "model/gradients.h"
 
+#include "architecture/tensor_list.h"
 #include "kernels/unpack.h"
 
 #include <algorithm>
@@ -141,6 +142,48 @@ Status norm_backward(const NormRows& norm, std::span<const float> w, const float
     float* sums = work.arena.floats(n);
     column_sums(dw_rows, norm.rows, n, n, sums, work);
     return sink->add(name, sums, n, 1);
+}
+
+// LayerNorm, with xh = (x - mean) r and g = dy w: dx = r (g - mean(g) - xh mean(g xh)).
+Status norm_backward(const Norm& norm, const float* x, int64_t rows, const float* dy, float* dx, bool add,
+                     const std::string& name, Workspace& work, GradientSink* sink) {
+    const auto n = static_cast<int64_t>(norm.weight.size());
+    if (!norm.centered)
+        return norm_backward({.x = x, .stride = n, .rows = rows, .eps = norm.eps}, norm.weight, dy, dx, n, add, name,
+                             work, sink);
+    const Arena::Scope scope(work.arena);
+    float* dw_rows = work.arena.floats(rows * n);
+    float* scaled = work.arena.floats(rows * n);
+    const std::vector<float> ones(static_cast<size_t>(n), 1.0f);
+    const auto width = static_cast<float>(n);
+    work.parallel_rows(rows, 8 * n, [&](int64_t first, int64_t last) {
+        std::vector<float> unit(static_cast<size_t>(n));
+        for (int64_t i = first; i < last; ++i) {
+            const float *row = x + i * n, *d = dy + i * n;
+            float *g = scaled + i * n, *out = dx + i * n;
+            const float mean = work.gradient->dot(row, ones.data(), n) / width;
+            for (int64_t j = 0; j < n; ++j) unit[size_t(j)] = row[j] - mean;
+            const float r = 1.0f / std::sqrt(work.gradient->dot(unit.data(), unit.data(), n) / width + norm.eps);
+            for (int64_t j = 0; j < n; ++j) {
+                unit[size_t(j)] *= r;
+                g[j] = d[j] * norm.weight[size_t(j)];
+                dw_rows[i * n + j] = d[j] * unit[size_t(j)];
+            }
+            const float g_mean = work.gradient->dot(g, ones.data(), n) / width;
+            const float c = work.gradient->dot(g, unit.data(), n) / width;
+            for (int64_t j = 0; j < n; ++j) {
+                const float dj = r * (g[j] - g_mean - unit[size_t(j)] * c);
+                out[j] = add ? out[j] + dj : dj;
+            }
+        }
+    });
+    if (!sink) return Ok{};
+    float* sums = work.arena.floats(n);
+    column_sums(dw_rows, rows, n, n, sums, work);
+    NIBBLE_CHECK(sink->add(name, sums, n, 1));
+    if (norm.bias.empty()) return Ok{};
+    column_sums(dy, rows, n, n, sums, work);
+    return sink->add(bias_of_norm(name), sums, n, 1);
 }
 
 }  // namespace nibble

@@ -6,6 +6,7 @@
 
 #include "model/cpu/block.h"
 #include "model/cpu/linear.h"
+#include "model/cpu/norm.h"
 
 namespace nibble {
 
@@ -34,6 +35,10 @@ struct NormRows {
 };
 Status norm_backward(const NormRows& norm, std::span<const float> w, const float* dy, float* dx, int64_t dx_stride,
                      bool add, const std::string& name, Workspace& work, GradientSink* sink);
+
+// The same of a norm of the residual stream, x and dx [rows, width]; its bias' gradient, too.
+Status norm_backward(const Norm& norm, const float* x, int64_t rows, const float* dy, float* dx, bool add,
+                     const std::string& name, Workspace& work, GradientSink* sink);
 
 // Computes sums[j] = sum over i of x[i, j], i ascending, in FP64.
 void column_sums(const float* x, int64_t rows, int64_t cols, int64_t stride, float* sums, Workspace& work);

@@ -41,9 +41,7 @@ public:
                          std::span<float> log_probs) {
         const int64_t n = hidden(), v = vocab();
         work_.parallel_rows(count, n, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
-                work_.elementwise->rms_norm(x + (begin + i) * n, head_.norm().data(), n, head_.eps(), work_.bf16(),
-                                            slab_.normed + i * n);
+            head_.normalize(x + (begin + first) * n, last - first, slab_.normed + first * n, work_);
         });
         NIBBLE_CHECK(head_.project(slab_.normed, count, slab_.logits, work_, nullptr));
         std::atomic<int64_t> bad{count};
@@ -112,8 +110,8 @@ Status label_gradient(const Head& head, const float* x, std::span<const int32_t>
             }
         });
         NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));
-        NIBBLE_CHECK(norm_backward({.x = x + begin * n, .stride = n, .rows = count, .eps = head.eps()}, head.norm(),
-                                   d_normed, dx + begin * n, n, false, head.norm_name(), work, sink));
+        NIBBLE_CHECK(norm_backward(head.last_norm(), x + begin * n, count, d_normed, dx + begin * n, false,
+                                   head.norm_name(), work, sink));
     }
     return Ok{};
 }
@@ -171,8 +169,8 @@ Status distillation_gradient(const Head& head, const float* x, const LossTeacher
             }
         });
         NIBBLE_CHECK(linear_backward(head.linear(), slab.normed, slab.logits, count, d_normed, work, nullptr, sink));
-        NIBBLE_CHECK(norm_backward({.x = x + begin * n, .stride = n, .rows = count, .eps = head.eps()}, head.norm(),
-                                   d_normed, dx + begin * n, n, false, head.norm_name(), work, sink));
+        NIBBLE_CHECK(norm_backward(head.last_norm(), x + begin * n, count, d_normed, dx + begin * n, false,
+                                   head.norm_name(), work, sink));
     }
     return Ok{};
 }

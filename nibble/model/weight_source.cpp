@@ -24,8 +24,9 @@ bool is_harmless(std::string_view name) {
     for (const std::string_view part :
          {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_proj.q_scale", ".attn.masked_bias"})
         if (name.ends_with(part)) return true;
-    for (const std::string_view tower : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                         "model.multi_modal_projector.", "model.visual.", "visual."})
+    for (const std::string_view tower :
+         {"vision_model.", "vit_large_projector.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+          "model.multi_modal_projector.", "model.visual.", "visual."})
         if (name.starts_with(tower)) return true;
     return false;
 }
@@ -42,16 +43,21 @@ WeightSource::WeightSource(const Checkpoint& checkpoint, const WeightOptions& op
     for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
 }
 
-Result<size_t> WeightSource::find(const std::string& tensor) {
+Result<size_t> WeightSource::find_any(const std::string& tensor) {
     const auto at = index_.find(tensor);
     if (at == index_.end()) return fail("tensor '{}' is missing: config.json says the model has it", tensor);
     used_[at->second] = true;
-    const CheckpointTensor& t = checkpoint_->tensors()[at->second];
+    return at->second;
+}
+
+Result<size_t> WeightSource::find(const std::string& tensor) {
+    NIBBLE_TRY(const size_t index, find_any(tensor));
+    const CheckpointTensor& t = checkpoint_->tensors()[index];
     if (!t.whole.empty()) return fail("tensor '{}': {}", tensor, t.whole);
     if (!t.quantized() && !is_weight_dtype(t.dtype))
         return fail("tensor '{}' is {}: the engine reads BF16, F16, F32 and quantized weights", tensor,
                     dtype_name(t.dtype));
-    return at->second;
+    return index;
 }
 
 Result<size_t> WeightSource::find(const std::string& tensor, int64_t rows, int64_t cols) {
@@ -157,7 +163,78 @@ Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int
     return linear;
 }
 
+Result<Linear> WeightSource::linear_rows(const std::string& module, int64_t rows, int64_t cols, int64_t first,
+                                         int64_t count) {
+    NIBBLE_TRY(Linear linear, describe(module, rows, cols, false));
+    linear.rows = count;
+    if (mode_ != Mode::load) return linear;
+    const size_t index = index_.at(module + ".weight");
+    if (checkpoint_->tensors()[index].quantized()) {
+        QuantMatrix scratch;
+        NIBBLE_TRY(const QuantView view, checkpoint_->read_quant(index, first, count, scratch).within(module));
+        NIBBLE_TRY(linear.weight, prepack_stacked({&view, 1}, *pool_, memory_).within(module));
+    } else {
+        Matrix scratch;
+        NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(index, first, count, scratch));
+        NIBBLE_TRY(linear.weight, prepack_stacked({&view, 1}, *pool_, memory_).within(module));
+    }
+    return linear;
+}
+
+Result<Linear> WeightSource::describe_slice(const Part& part, int64_t cols, bool bias) {
+    const Slice& slice = *part.slice;
+    NIBBLE_TRY(const size_t index, find_any(slice.tensor));
+    const CheckpointTensor& t = checkpoint_->tensors()[index];
+    if (t.quantized() || t.shape != std::vector<int64_t>{slice.experts, cols, slice.outputs})
+        return fail("tensor '{}' has shape {}, config.json says [{}, {}, {}]", slice.tensor, shape_text(t.shape),
+                    slice.experts, cols, slice.outputs);
+    Linear linear;
+    linear.name = part.module;
+    linear.rows = part.rows, linear.cols = cols;
+    if (!bias) return linear;
+    NIBBLE_TRY(const auto all, vector(slice.bias, slice.experts * slice.outputs));
+    const float* row = all.data() + slice.expert * slice.outputs + slice.first;
+    for (int64_t r = 0; r < part.rows; ++r) linear.bias.push_back(row[r * slice.step]);
+    return linear;
+}
+
+Result<Matrix> WeightSource::read_slice(const Slice& slice, int64_t rows, int64_t cols) {
+    Matrix scratch;
+    NIBBLE_TRY(const MatrixView expert, checkpoint_->read_plain(index_.at(slice.tensor), slice.expert, 1, scratch));
+    Matrix matrix(expert.dtype, rows, cols);
+    const int64_t bytes = dtype_bytes(expert.dtype);
+    pool_->parallel_for(rows, [&](int64_t r) {
+        std::byte* to = matrix.data.data() + r * cols * bytes;
+        const std::byte* from = expert.data + (slice.first + r * slice.step) * bytes;
+        for (int64_t c = 0; c < cols; ++c) std::copy_n(from + c * slice.outputs * bytes, bytes, to + c * bytes);
+    });
+    return matrix;
+}
+
+Result<LinearStack> WeightSource::stack_slices(std::span<const Part> parts, int64_t cols, bool bias) {
+    LinearStack stack;
+    for (const Part& part : parts) {
+        NIBBLE_TRY(Linear linear, describe_slice(part, cols, bias));
+        stack.bias.insert(stack.bias.end(), linear.bias.begin(), linear.bias.end());
+        stack.parts.push_back(std::move(linear));
+    }
+    stack.one = true;
+    if (mode_ != Mode::load) return stack;
+    std::vector<Matrix> matrices;
+    std::vector<MatrixView> views;
+    for (const Part& part : parts) {
+        NIBBLE_TRY(Matrix matrix, read_slice(*part.slice, part.rows, cols));
+        matrices.push_back(std::move(matrix));
+    }
+    for (const Matrix& matrix : matrices) views.push_back(matrix.view());
+    NIBBLE_TRY(stack.weight, prepack_stacked(views, *pool_, memory_).within(parts[0].module));
+    const Slice& last = *parts.back().slice;
+    checkpoint_->done_with(index_.at(last.tensor), last.expert, 1);
+    return stack;
+}
+
 Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t cols, bool bias) {
+    if (parts[0].slice) return stack_slices(parts, cols, bias);
     LinearStack stack;
     std::vector<size_t> tensors;
     for (const Part& part : parts) {

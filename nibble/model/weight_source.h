@@ -48,9 +48,18 @@ public:
     Result<std::vector<float>> norm(const ModelConfig& model, const std::string& tensor, int64_t count);
     // Reads MODULE.weight [rows, cols], and MODULE.bias [rows] if `bias` is set.
     Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias);
+    // Rows [first, first + count) of MODULE.weight [rows, cols], under the module's name.
+    Result<Linear> linear_rows(const std::string& module, int64_t rows, int64_t cols, int64_t first, int64_t count);
+    // One expert's matrix [rows, cols] in a stack [experts, cols, outputs]: row r is output first + r * step. The bias
+    // lies in a tensor [experts, outputs].
+    struct Slice {
+        std::string tensor, bias;
+        int64_t experts = 0, expert = 0, outputs = 0, first = 0, step = 1;
+    };
     struct Part {
         std::string module;
         int64_t rows;
+        std::optional<Slice> slice{};
     };
     Result<LinearStack> stack(std::span<const Part> parts, int64_t cols, bool bias);
     // Returns a matrix decoded to FP32, row-major. For weights that are not run as a linear (kv_b_proj of absorbed
@@ -68,9 +77,13 @@ public:
 
 private:
     Result<size_t> find(const std::string& tensor);
+    Result<size_t> find_any(const std::string& tensor);  // also a stack of experts
     Result<float> scalar(const std::string& tensor);
     Result<PackedMatrix> pack(std::span<const size_t> tensors);
     Result<Linear> describe(const std::string& module, int64_t rows, int64_t cols, bool bias);
+    Result<Linear> describe_slice(const Part& part, int64_t cols, bool bias);
+    Result<Matrix> read_slice(const Slice& slice, int64_t rows, int64_t cols);
+    Result<LinearStack> stack_slices(std::span<const Part> parts, int64_t cols, bool bias);
 
     const Checkpoint* checkpoint_;
     WeightOptions options_;

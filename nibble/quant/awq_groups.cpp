@@ -1,5 +1,7 @@
 #include "quant/awq_groups.h"
 
+#include "architecture/tensor_list.h"
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -17,7 +19,10 @@ public:
     Result<AwqPlan> run() {
         for (; block_ < config_.blocks.size(); ++block_) {
             const BlockConfig& b = config_.blocks[block_];
-            std::visit([&](const auto& mixer) { find(b, mixer); }, b.mixer);
+            if (config_.layer_norm)
+                refuse_block(b, "the norm before them is a LayerNorm");
+            else
+                std::visit([&](const auto& mixer) { find(b, mixer); }, b.mixer);
         }
         bool any = false;
         for (size_t i = 0; i < plan_.entries.size(); ++i) {
@@ -48,6 +53,18 @@ private:
         for (const std::string& m : modules)
             if (const auto i = entry(m + ".weight"); i && searched(*i)) refuse(*i, why);
     }
+
+    void refuse_block(const BlockConfig& b, const std::string& why) {
+        Names modules;
+        ModelConfig one;
+        one.blocks = {b};
+        for (const TensorEntry& t : tensor_list(one))
+            if (t.role == TensorRole::linear && t.name.ends_with(".weight"))
+                modules.push_back(t.name.substr(0, t.name.size() - 7));
+        refuse(modules, why);
+    }
+    void find(const BlockConfig& b, const PerLayerInputConfig&) { refuse_block(b, "per-layer embeddings"); }
+    void find(const BlockConfig& b, const ParallelConfig&) { refuse_block(b, "several mixers read the same rows"); }
 
     // Adds a group. `producer`: name of a tensor.
     void add(const Names& readers, const std::string& producer, bool norm, Names watched,
@@ -84,6 +101,8 @@ private:
     }
 
     void find(const BlockConfig& b, const AttentionConfig& c) {
+        if (!c.head_gate.empty() || c.value_norm || c.v_proj.empty() || c.kv_block >= 0 || c.v_dim > 0)
+            return refuse_block(b, "attention with gates, norms of values, shared keys or another size of values");
         Names qkv = {b.name(c.q_proj), b.name(c.k_proj), b.name(c.v_proj)};
         const bool one = !c.qkv_proj.empty();
         if (one) qkv = {b.name(c.qkv_proj)};
@@ -113,6 +132,7 @@ private:
     }
     void down(const std::string& prefix, const MlpConfig& c) {
         const std::string module = prefix + "." + c.down_proj;
+        if (c.clamp) return refuse({module}, "its input is clamped");
         if (!c.gated) return refuse({module}, "its input is not a linear function of up_proj's output");
         if (!c.gate_up_proj.empty()) return refuse({module}, "up_proj and gate_proj are one matrix");
         add({module}, prefix + "." + c.up_proj + ".weight", false, {module});
@@ -125,6 +145,8 @@ private:
     }
 
     void find(const BlockConfig& b, const MoeConfig& c) {
+        if (!c.router_scale.empty() || c.weigh_inputs || c.stacked)
+            return refuse_block(b, "experts in stacks, or that read other rows than their router");
         Names all = {b.name(c.gate)}, routed, first;
         for (int e = 0; e < c.experts; ++e) {
             const std::string prefix = fmt::format("{}.{}", b.name(c.experts_name), e);

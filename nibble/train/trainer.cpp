@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include "base/clock.h"
+#include "model/cpu/trainable.h"
 #include "model/loss.h"
 #include "train/input_directions.h"
 #include "train/lora.h"
@@ -66,6 +67,11 @@ Result<Model> load_for_training(const std::shared_ptr<const Checkpoint>& checkpo
         if (const int64_t other = options.teacher->config().vocab; other != config.vocab)
             return fail("the teacher has a vocabulary of {}, the model has {}", other, config.vocab);
     }
+    NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
+    NIBBLE_CHECK(check_backward(model));
+    for (const BlockConfig& block : model.blocks)
+        if (std::holds_alternative<ParallelConfig>(block.mixer))
+            return fail("{}: training of mixers that read the same rows is not supported", block.prefix);
     ModelOptions like;
     like.compute = options.precision.recipe == TrainRecipe::fp32 ? Compute::f32 : Compute::bf16;
     like.kernels = options.kernels;

@@ -65,15 +65,17 @@ std::vector<double> softmax_f64(const Problem& p) {
     for (int64_t i = 0; i < p.tokens; ++i)
         for (int h = 0; h < s.heads; ++h) {
             const int kv_head = h / (s.heads / s.kv.heads);
-            const int64_t first = s.window ? std::max<int64_t>(0, i - s.window + 1) : 0;
+            int64_t first = s.window ? std::max<int64_t>(0, i - s.window + 1) : 0;
+            if (s.chunk > 0) first = std::max(first, i - i % s.chunk);
             std::vector<double> w;
-            double sum = 0;
+            double sum = s.sinks ? std::exp(double{s.sinks[h]}) : 0;
             for (int64_t j = first; j <= i; ++j) {
                 double dot = 0;
                 for (int d = 0; d < s.kv.k_dim; ++d)
                     dot += double{p.q[size_t(i * p.q_cols() + h * s.kv.k_dim + d)]} *
                            k[size_t(j * p.k_cols() + kv_head * s.kv.k_dim + d)];
-                w.push_back(std::exp(dot * s.scale));
+                const double score = dot * s.scale;
+                w.push_back(std::exp(s.cap > 0 ? s.cap * std::tanh(score / s.cap) : score));
                 sum += w.back();
             }
             for (int d = 0; d < s.kv.v_dim; ++d) {
@@ -93,6 +95,15 @@ AttentionShape shape(KvType type, int heads, int kv_heads, int k_dim, int v_dim,
     s.heads = heads;
     s.scale = 1.0f / std::sqrt(static_cast<float>(k_dim));
     s.window = window;
+    return s;
+}
+
+constexpr float some_sinks[] = {0.5f, -3.0f, 6.0f, 1.5f, 0.0f, -20.0f};
+
+AttentionShape shape_with(AttentionShape s, bool sinks, float cap, int64_t chunk) {
+    s.sinks = sinks ? some_sinks : nullptr;
+    s.cap = cap;
+    s.chunk = chunk;
     return s;
 }
 
@@ -131,7 +142,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          shape(KvType::fp8, 4, 2, 32, 48), shape(KvType::fp8, 2, 2, 16, 16, 64),
                                          shape(KvType::fp8_page, 4, 2, 32, 48),
                                          shape(KvType::fp8_page, 3, 1, 40, 20, 64), shape(KvType::nvfp4, 4, 2, 32, 48),
-                                         shape(KvType::nvfp4, 8, 2, 128, 64, 100)));
+                                         shape(KvType::nvfp4, 8, 2, 128, 64, 100),
+                                         shape_with(shape(KvType::f32, 4, 2, 32, 32, 20), true, 0, 0),
+                                         shape_with(shape(KvType::bf16, 6, 1, 48, 32), true, 2.0f, 0),
+                                         shape_with(shape(KvType::f32, 4, 2, 16, 24), false, 0.5f, 16),
+                                         shape_with(shape(KvType::bf16, 4, 4, 32, 32, 30), true, 50.0f, 80)));
 
 // Two segments in one call do not affect each other.
 TEST(AttentionJobs, AreIndependent) {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -48,6 +49,27 @@ TEST(Elementwise, ReferenceEqualsTheFormulas) {
     double sum = 0;
     for (const float v : x) sum += double{v} * v;
     for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i] / std::sqrt(sum / 1000 + 1e-5) * w[i], 2e-6);
+    double mean = 0, variance = 0;
+    for (const float v : x) mean += double{v} / 1000;
+    for (const float v : x) variance += (v - mean) * (v - mean) / 1000;
+    for (const float* bias : {w.data(), static_cast<const float*>(nullptr)}) {
+        k.layer_norm(x.data(), w.data(), bias, 1000, 1e-5f, false, y.data());
+        for (size_t i = 0; i < x.size(); ++i)
+            ASSERT_NEAR(y[i], (x[i] - mean) / std::sqrt(variance + 1e-5) * w[i] + (bias ? w[i] : 0), 4e-6);
+    }
+    for (const bool first : {false, true}) {
+        k.clamped_glu({1.5f, 1.25f, 1.0f, first}, x.data(), w.data(), 1000, false, y.data());
+        for (size_t i = 0; i < x.size(); ++i) {
+            double h = first ? x[i] : std::min(1.5, double{x[i]});
+            h /= 1 + std::exp(-1.25 * h);
+            ASSERT_NEAR(y[i], (first ? std::min(h, 1.5) : h) * (std::clamp(double{w[i]}, -1.5, 1.5) + 1), 2e-6);
+        }
+    }
+    for (const float cap : {0.5f, 4.0f, 50.0f}) {
+        y = x;
+        k.soft_cap(y.data(), 1000, cap, false);
+        for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i] / cap, std::tanh(double{x[i]} / cap), 1.5e-7);
+    }
     k.activate(Activation::silu, x.data(), w.data(), 1000, false, y.data());
     for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i] / (1 + std::exp(-double{x[i]})) * w[i], 4e-6);
     k.activate(Activation::gelu_tanh, x.data(), nullptr, 1000, false, y.data());
@@ -110,6 +132,18 @@ TEST(Elementwise, EveryEntryGivesTheBitsOfTheReference) {
                     };
                     compare("rms_norm", [&](const ElementwiseKernels& e, std::vector<float>& y) {
                         e.rms_norm(x.data(), w.data(), length, 1e-6f, bf16, y.data());
+                    });
+                    for (const bool bias : {false, true})
+                        compare("layer_norm", [&](const ElementwiseKernels& e, std::vector<float>& y) {
+                            e.layer_norm(x.data(), w.data(), bias ? w.data() : nullptr, length, 1e-6f, bf16, y.data());
+                        });
+                    for (const ClampedGlu& glu : {ClampedGlu{1.5f, 1.702f, 1.0f}, ClampedGlu{2.0f, 1.0f, 0.0f, true}})
+                        compare("clamped_glu", [&](const ElementwiseKernels& e, std::vector<float>& y) {
+                            e.clamped_glu(glu, x.data(), w.data(), length, bf16, y.data());
+                        });
+                    compare("soft_cap", [&](const ElementwiseKernels& e, std::vector<float>& y) {
+                        y = x;
+                        e.soft_cap(y.data(), length, 4.0f, bf16);
                     });
                     compare("add", [&](const ElementwiseKernels& e, std::vector<float>& y) {
                         e.add(x.data(), length, bf16, y.data());

@@ -187,7 +187,95 @@ TEST(ModelConfig, Gemma3IsReadAloneAndInsideAMultimodalModel) {
     EXPECT_EQ(inside->embedding, "language_model.model.embed_tokens.weight");
     EXPECT_EQ(inside->eos, (std::vector<int32_t>{1, 106}));
     text["final_logit_softcapping"] = 30.0;
-    EXPECT_NE(error_of(text).find("soft caps"), std::string::npos);
+    const auto capped = model_config(text);
+    ASSERT_TRUE(capped.ok()) << capped.error().message();
+    EXPECT_EQ(capped->logit_cap, 30.0f);
+    text["final_logit_softcapping"] = -1;
+    EXPECT_NE(error_of(text).find("final_logit_softcapping"), std::string::npos);
+}
+
+// The factors of longrope follow from the length that an engine is made for.
+TEST(ModelConfig, LongropeFactorsAreChosenOnce) {
+    Json config{{"model_type", "phi3"},
+                {"hidden_size", 64},
+                {"num_attention_heads", 4},
+                {"num_hidden_layers", 1},
+                {"max_position_embeddings", 512},
+                {"original_max_position_embeddings", 32},
+                {"partial_rotary_factor", 0.25},
+                {"rope_scaling", {{"type", "su"}, {"short_factor", {1.0, 1.5}}, {"long_factor", {2.0, 4.0}}}}};
+    auto model = model_config(config);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const Rope& rope = attention(*model, 0).rope;
+    EXPECT_EQ(rope.dims, 4);
+    EXPECT_EQ(rope.factors, (std::vector<double>{2.0, 4.0}));  // 512 tokens
+    EXPECT_NEAR(rope.attention_factor, std::sqrt(1 + std::log(16.0) / std::log(32.0)), 1e-12);
+    choose_rope_factors(*model, 32);
+    EXPECT_EQ(rope.factors, (std::vector<double>{1.0, 1.5}));
+    choose_rope_factors(*model, 33);
+    EXPECT_EQ(rope.factors, (std::vector<double>{2.0, 4.0}));
+    config["rope_scaling"]["long_factor"] = {2.0};
+    EXPECT_NE(error_of(config).find("long_factor"), std::string::npos);
+    config["rope_scaling"]["long_factor"] = {2.0, 0.0};
+    EXPECT_NE(error_of(config).find("long_factor"), std::string::npos);
+}
+
+// Published spellings of families whose tables read more than transformers' own.
+TEST(ModelConfig, PublishedSpellings) {
+    const Json mimo{
+        {"model_type", "mimo_v2_flash"}, {"num_hidden_layers", 3},       {"hybrid_layer_pattern", {0, 1, 1}},
+        {"moe_layer_freq", {0, 1, 1}},   {"layernorm_epsilon", 1e-5},    {"partial_rotary_factor", 0.334},
+        {"rope_theta", 5000000},         {"swa_rope_theta", 10000},      {"sliding_window", 128},
+        {"sliding_window_size", 128},    {"swa_num_key_value_heads", 8}, {"n_shared_experts", nullptr}};
+    const auto model = model_config(mimo);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    EXPECT_EQ(attention(*model, 0).kv_heads, 4);
+    EXPECT_EQ(attention(*model, 1).kv_heads, 8);
+    EXPECT_EQ(attention(*model, 1).window, 129);
+    EXPECT_EQ(attention(*model, 1).rope.dims, 64);
+    EXPECT_EQ(attention(*model, 1).rope.theta, 1e4);
+    EXPECT_EQ(attention(*model, 0).sinks, "");
+    EXPECT_EQ(attention(*model, 1).sinks, "attention_sink_bias");
+
+    const Json gpt_oss{{"model_type", "gpt_oss"},
+                       {"num_hidden_layers", 2},
+                       {"experts_per_token", 4},
+                       {"initial_context_length", 4096},
+                       {"rope_theta", 150000},
+                       {"rope_scaling",
+                        {{"rope_type", "yarn"},
+                         {"factor", 32.0},
+                         {"beta_fast", 32.0},
+                         {"beta_slow", 1.0},
+                         {"truncate", false},
+                         {"original_max_position_embeddings", 4096}}}};
+    const auto oss = model_config(gpt_oss);
+    ASSERT_TRUE(oss.ok()) << oss.error().message();
+    EXPECT_EQ(attention(*oss, 0).window, 128);
+    EXPECT_EQ(attention(*oss, 1).window, 0);
+    EXPECT_FALSE(attention(*oss, 0).rope.truncate);
+
+    const Json gemma4{
+        {"model_type", "gemma4"},
+        {"text_config",
+         {{"model_type", "gemma4_text"},
+          {"num_hidden_layers", 12},
+          {"hidden_size_per_layer_input", 0},
+          {"attention_k_eq_v", true},
+          {"global_head_dim", 512},
+          {"num_global_key_value_heads", 1},
+          {"rope_parameters",
+           {{"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}}},
+            {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}}};
+    const auto four = model_config(gemma4);
+    ASSERT_TRUE(four.ok()) << four.error().message();
+    EXPECT_EQ(attention(*four, 5).head_dim, 512);
+    EXPECT_EQ(attention(*four, 5).kv_heads, 1);
+    EXPECT_EQ(attention(*four, 5).v_proj, "");
+    EXPECT_EQ(attention(*four, 5).rope.pairs, 64);
+    EXPECT_EQ(attention(*four, 4).head_dim, 256);
+    EXPECT_EQ(attention(*four, 4).v_proj, "v_proj");
+    EXPECT_EQ(four->blocks[0].prefix, "model.language_model.layers.0.self_attn");
 }
 
 TEST(ModelConfig, EveryGoldenConfigIsKnown) {

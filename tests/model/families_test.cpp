@@ -2,7 +2,9 @@
 // transformers, equal bits for any chunking, a description that lists the checkpoint's tensors, and gradients that
 // equal the slopes of the loss.
 #include "architecture/tensor_list.h"
+#include "checkpoint/modules.h"
 #include "model/cpu/backward.h"
+#include "model/cpu/trainable.h"
 #include "model/models.h"
 #include "model/parameters.h"
 
@@ -133,11 +135,20 @@ TEST_P(Families, TheDescriptionListsTheTensors) {
     ASSERT_TRUE(config.ok()) << config.error().message();
     std::map<std::string, std::vector<int64_t>> have, list;
     for (const CheckpointTensor& t : checkpoint->tensors())
-        if (!t.name.starts_with("model.visual.")) have.emplace(t.name, t.shape);
+        if (!beside_the_text(t.name)) have.emplace(t.name, t.shape);
     for (const TensorEntry& t : tensor_list(*config)) list.emplace(t.name, t.shape);
     for (auto& [name, shape] : have)
         if (name.ends_with("e_score_correction_bias")) shape = {shape.back()};  // [1, experts] in ernie4_5_moe
     EXPECT_EQ(list, have);
+}
+
+// A model without a backward pass says why, and so does the pass itself.
+void refuses_gradients(const ModelConfig& config, const Status& why) {
+    EXPECT_NE(why.error().message().find("a backward pass through"), std::string::npos);
+    size_t refusing = config.logit_cap > 0;
+    for (const BlockConfig& block : config.blocks) refusing += !check_backward(block).ok();
+    EXPECT_GT(refusing, 0u);
+    std::printf("%s\n", why.error().message().c_str());
 }
 
 // Each parameter is moved along its gradient; the loss must change by the gradient's norm times the distance.
@@ -146,6 +157,7 @@ TEST_P(Families, GradientsEqualDifferencesOfTheLoss) {
     const auto checkpoint = open_checkpoint(folder());
     const auto config = model_config(*checkpoint);
     ASSERT_TRUE(config.ok());
+    if (const Status trainable = check_backward(*config); !trainable.ok()) return refuses_gradients(*config, trainable);
     const auto parameters = Parameters::copy(*checkpoint, DType::f32, pool);
     ASSERT_TRUE(parameters.ok()) << parameters.error().message();
     ModelOptions options;
@@ -210,10 +222,13 @@ TEST(MultimodalFamilies, TheTextConfigDeterminesTheFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         testing::Values("dots1", "ernie4_5_moe", "exaone4", "glm4_moe", "glm4_moe_lite", "granite",
-                                         "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "ministral3", "olmo2",
-                                         "olmo3", "phi3", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_next",
-                                         "qwen3_vl_moe", "seed_oss", "smollm3"),
+                         testing::Values("cohere2", "dots1", "ernie4_5_moe", "exaone4", "gemma2", "gemma4_26b",
+                                         "gemma4_31b", "gemma4_e", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
+                                         "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4_text", "mimo_v2_flash",
+                                         "minimax_m2", "ministral3", "mistral4", "olmo2", "olmo3", "phi3",
+                                         "phi3_longrope", "phimoe", "qwen3_5", "qwen3_5_moe", "qwen3_5_text",
+                                         "qwen3_next", "qwen3_vl_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
+                                         "step3p7"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -67,6 +67,8 @@ private:
         if (m.shared.intermediate > 0) mlp(p + "." + m.shared_name, m.shared, hidden_);
         if (m.shared_gate) add_(p + "." + m.shared_gate_name + ".weight", {1, hidden_});
     }
+    void mixer(const std::string& p, const PerLayerInputConfig&) { ADD_FAILURE() << p; }
+    void mixer(const std::string& p, const ParallelConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const MambaConfig& m) {
         const int64_t inner = int64_t{m.heads} * m.head_dim, channels = inner + 2 * int64_t{m.groups} * m.state;
         add_(p + ".in_proj.weight", {inner + channels + m.heads, hidden_});

@@ -146,5 +146,20 @@ TEST(Router, GradientEqualsThatOfTheRoutingWeights) {
     }
 }
 
+// transformers' sparsemixer with a jitter of 0.1: logits further than 0.2 of the larger magnitude from the best one do
+// not count.
+TEST(Router, SparseMixerTakesSharesNearTheBest) {
+    const MoeConfig c{.experts = 4, .top_k = 2, .router = MoeConfig::Router::sparse_mixer, .jitter = 0.1f};
+    std::vector<float> logits{2.0f, 1.9f, 0.5f, 1.7f}, weights(2);
+    std::vector<int32_t> experts(2);
+    route(c, logits, {}, experts, weights);
+    EXPECT_EQ(experts, (std::vector<int32_t>{0, 1}));
+    const double a = 1 + std::exp(-0.1) + std::exp(-0.3);  // (2 - 1.7) / 2 <= 0.2
+    const double b = 1 + std::exp(-0.2);                   // (1.9 - 1.7) / 1.9 <= 0.2, 0.5 is far
+    EXPECT_NEAR(weights[0], 1 / a, 1e-6);
+    EXPECT_NEAR(weights[1], 1 / b, 1e-6);
+    EXPECT_FALSE(check(MoeConfig{.experts = 4, .top_k = 3, .router = MoeConfig::Router::sparse_mixer}).ok());
+}
+
 }  // namespace
 }  // namespace nibble

@@ -21,7 +21,7 @@ RECIPES = {"NVFP4_DEFAULT_CFG": ("nvfp4", True), "FP8_DEFAULT_CFG": ("fp8", True
            "NVFP4_FOUR_OVER_SIX_CFG": ("nvfp4_four_over_six", True)}
 # Families whose bytes differ, and the reason.
 DIFFERENT = {
-    "cohere2": "Model Optimizer shares scales over attention and MLP", "deepseek_v32": "it shares scales with the indexer",
+    "deepseek_v32": "Model Optimizer shares scales with the indexer",
     "glm_moe_dsa": "it shares scales with the indexer", "deepseek_v4": "it shares scales with compressor and indexer",
     "kimi_linear": "it exports transformers' names", "llama4_text": "it keeps stacks of experts", "gpt_oss": "it quantizes stacks of experts",
     "granitemoehybrid": "it splits stacks of experts", "step3p7": "it splits stacks of experts", "hunyuan_v1_moe": "its routers are F32",

@@ -3,26 +3,12 @@
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
 
-#include <cmath>
-
 namespace nibble {
 namespace {
 
 Result<LatentAttentionConfig> read_latent_attention(ConfigFields& f, int64_t context) {
-    LatentAttentionConfig a;
-    NIBBLE_TRY(const int64_t heads, f.integer("num_attention_heads"));
-    NIBBLE_TRY(const int64_t q_rank, f.integer_or("q_lora_rank", 0));
-    NIBBLE_TRY(const int64_t kv_rank, f.integer("kv_lora_rank"));
-    NIBBLE_TRY(const int64_t nope, f.integer("qk_nope_head_dim"));
-    NIBBLE_TRY(const int64_t rope, f.integer("qk_rope_head_dim"));
-    NIBBLE_TRY(const int64_t v_dim, f.integer("v_head_dim"));
-    a.heads = static_cast<int>(heads), a.q_rank = static_cast<int>(q_rank), a.kv_rank = static_cast<int>(kv_rank);
-    a.nope_dim = static_cast<int>(nope), a.v_dim = static_cast<int>(v_dim);
-    a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(nope + rope)));
-    NIBBLE_TRY(a.bias, f.boolean_or("attention_bias", false));
-    // they follow from the other fields
-    for (const char* key : {"num_key_value_heads", "head_dim", "qk_head_dim"}) f.ignore(key);
-    NIBBLE_TRY(a.rope, read_rope(f, rope, context, {.scale = &a.scale}));
+    NIBBLE_TRY(LatentAttentionConfig a, read_latent_heads(f));
+    NIBBLE_TRY(a.rope, read_rope(f, a.rope.dims, context, {.scale = &a.scale}));
     NIBBLE_TRY(a.rope.interleaved, f.boolean_or("rope_interleave", true));
     return a;
 }

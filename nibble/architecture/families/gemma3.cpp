@@ -2,9 +2,6 @@
 // layer, each kind with its own rotary embedding.
 #include "architecture/config_rope.h"
 #include "architecture/family.h"
-#include "formats/minifloat.h"
-
-#include <cmath>
 
 namespace nibble {
 namespace {
@@ -12,20 +9,17 @@ namespace {
 Result<ModelConfig> read_gemma3(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root));
     t.model.norm_plus_one = true;
-    const auto root_hidden = static_cast<float>(std::sqrt(static_cast<double>(t.model.hidden)));
-    t.model.embedding_scale = round_to_bf16(root_hidden);
+    t.model.embedding_scale = root_of_width(t.model.hidden);
     NIBBLE_TRY(AttentionConfig a, read_heads(f, t.model.hidden));
     a.qk_norm = QkNorm::head;
     NIBBLE_TRY(a.qkv_bias, f.boolean_or("attention_bias", false));
     a.out_bias = a.qkv_bias;
-    NIBBLE_TRY(const double scalar, f.number("query_pre_attn_scalar"));
-    if (!(scalar > 0)) return f.bad("query_pre_attn_scalar", "expected a positive number");
-    a.scale = static_cast<float>(1.0 / std::sqrt(scalar));
+    NIBBLE_TRY(a.scale, read_score_scale(f));
     MlpConfig mlp;
     NIBBLE_CHECK(f.must_be("hidden_activation", "gelu_pytorch_tanh"));
     NIBBLE_CHECK(f.must_be("use_bidirectional_attention", false));
-    for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
-        if (f.has(key)) return f.bad(key, "soft caps are not supported");
+    NIBBLE_TRY(a.soft_cap, read_cap(f, "attn_logit_softcapping"));
+    NIBBLE_TRY(t.model.logit_cap, read_cap(f, "final_logit_softcapping"));
     NIBBLE_TRY(const int64_t intermediate, f.integer("intermediate_size"));
     mlp.intermediate = static_cast<int>(intermediate);
     mlp.activation = Activation::gelu_tanh;
@@ -38,11 +32,7 @@ Result<ModelConfig> read_gemma3(ConfigFields& f, const std::string& root) {
         const bool slide = slides[static_cast<size_t>(l)];
         a.window = slide ? window : 0;
         a.rope = slide ? ropes.sliding : ropes.full;
-        const LayerBlocks layer = add_layer(t, l, a, mlp);
-        const std::string base = fmt::format("{}layers.{}.", root, l);
-        layer.attention.post_norm = base + "post_attention_layernorm.weight";
-        layer.mlp.norm = base + "pre_feedforward_layernorm.weight";
-        layer.mlp.post_norm = base + "post_feedforward_layernorm.weight";
+        add_sandwich_layer(t, l, a, mlp);
     }
     return std::move(t.model);
 }

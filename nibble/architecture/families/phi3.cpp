@@ -6,13 +6,14 @@ namespace nibble {
 namespace {
 
 Result<ModelConfig> read_phi3(ConfigFields& f, const std::string& root) {
-    NIBBLE_TRY(DenseModel d, read_dense(f, root, {.partial = 1.0}));
+    NIBBLE_TRY(const int64_t original, f.integer_or("original_max_position_embeddings", 0));
+    NIBBLE_TRY(DenseModel d,
+               read_dense(f, root, {.partial = 1.0, .original_context = original, .longrope_names = true}));
     d.attention.qkv_proj = "qkv_proj";
     d.mlp.gate_up_proj = "gate_up_proj";
     NIBBLE_TRY(d.attention.window, f.integer_or("sliding_window", 0));
     NIBBLE_CHECK(f.must_be("attention_bias", false));
     NIBBLE_CHECK(f.must_be("lm_head_bias", false));
-    f.ignore("original_max_position_embeddings");  // belongs to longrope
     return std::move(d).with_equal_layers();
 }
 

@@ -4,6 +4,8 @@
 #define NIBBLE_ISA avx512
 #include "kernels/cpu/exp.inc"
 
+#include "kernels/cpu/soft_cap.inc"
+
 #include "kernels/cpu/attention.inc"
 
 namespace nibble::cpu {

@@ -42,7 +42,8 @@ public:
         width_ = (kv_.v_dim + 15) / 16 * 16;
         if (width_ != kv_.v_dim) padded_.resize(static_cast<size_t>(n * width_));
         for (int64_t i = 0; i < n; ++i) {
-            scratch_.m[i] = -std::numeric_limits<float>::infinity(), scratch_.l[i] = 0;
+            const float* sink = shape_.sinks ? shape_.sinks + head(i) : nullptr;
+            scratch_.m[i] = sink ? *sink : -std::numeric_limits<float>::infinity(), scratch_.l[i] = sink ? 1.0f : 0.0f;
             scratch_.o[i] = padded_.empty() ? y(i) : padded_.data() + i * width_;
             std::fill_n(scratch_.o[i], width_, 0.0f);
         }
@@ -59,9 +60,7 @@ private:
     int64_t head(int64_t query) const { return task_.head * group_ + (task_.first + query) % group_; }
     int64_t position(int64_t query) const { return task_.job->position + row(query); }
     // Returns the first visible position of a query.
-    int64_t begin(int64_t position) const {
-        return shape_.window ? std::max<int64_t>(0, position - shape_.window + 1) : 0;
-    }
+    int64_t begin(int64_t position) const { return shape_.first_visible(position); }
     const float* q(int64_t query) const {
         return task_.job->q + row(query) * task_.job->q_stride + head(query) * kv_.k_dim;
     }
@@ -155,6 +154,7 @@ private:
                 tiles_.scores_bf16(queries, count, k.bf16, kv_.k_dim, shape_.scale, s);
             else
                 tiles_.scores(queries, count, k.f32, kv_.k_dim, shape_.scale, s);
+            if (shape_.cap > 0) tiles_.cap(s, count * kv_page_tokens, shape_.cap);
             for (int j = 0; j < count; ++j)
                 a[j] = first[j] == last[j] ? 1.0f
                                            : tiles_.softmax(s + j * kv_page_tokens, first[j], last[j],

@@ -22,6 +22,8 @@ struct AttentionTiles {
     // s[i][j] = scale * sum over d of q[i][d] * k[d][j], for `count` queries.
     void (*scores)(const float* const* q, int count, const float* k, int64_t dim, float scale, float* s);
     void (*scores_bf16)(const float* const* q, int count, const uint16_t* k, int64_t dim, float scale, float* s);
+    // s becomes soft_cap_f32(s, cap); n is a multiple of 64.
+    void (*cap)(float* s, int64_t n, float cap);
     // Converts scores of the visible positions [begin, end) to weights and sets the others to 0. Updates m and l and
     // returns the factor of earlier sums.
     float (*softmax)(float* s, int64_t begin, int64_t end, float* m, float* l);

@@ -6,6 +6,8 @@
 #include "kernels/cpu/exp.inc"
 
 #include "kernels/cpu/activations.inc"
+#include "kernels/cpu/soft_cap.inc"
+
 #include "kernels/cpu/elementwise.inc"
 
 #include "kernels/cpu/gradient.inc"

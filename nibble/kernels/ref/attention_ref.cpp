@@ -3,6 +3,7 @@
 #include "formats/nvfp4.h"
 #include "kernels/exp.h"
 #include "kernels/kv_page.h"
+#include "kernels/soft_cap.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,11 +35,12 @@ struct Softmax {
 void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t row, int head, int64_t split) {
     const KvShape& kv = shape.kv;
     const int kv_head = head / (shape.heads / kv.heads);
-    const int64_t last = job.position + row, first = shape.window ? std::max<int64_t>(0, last - shape.window + 1) : 0;
+    const int64_t last = job.position + row, first = shape.first_visible(last);
     const float* q = job.q + row * job.q_stride + int64_t{head} * kv.k_dim;
     float* y = job.y + row * job.y_stride + int64_t{head} * kv.v_dim;
     std::fill(y, y + kv.v_dim, 0.0f);
     Softmax softmax;
+    if (shape.sinks) softmax = {shape.sinks[head], 1.0f};
     for (int64_t at = first / split; at <= last / split; ++at) {
         const int64_t tile = at * split / kv_page_tokens, base = tile * kv_page_tokens, from = at * split - base;
         const int64_t begin = std::max(first - base, from), end = std::min(last - base + 1, from + split);
@@ -48,6 +50,7 @@ void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t ro
             float dot = 0;
             for (int d = 0; d < kv.k_dim; ++d) dot = std::fma(q[d], kv_k(kv, job.pages[tile], kv_head, d, j), dot);
             s[j] = dot * shape.scale;
+            if (shape.cap > 0) s[j] = soft_cap_f32(s[j], shape.cap);
         }
         const float a = softmax.tile(s);
         for (int d = 0; d < kv.v_dim; ++d) {

@@ -3,6 +3,7 @@
 #include "formats/minifloat.h"
 #include "formats/nvfp4.h"
 #include "kernels/exp.h"
+#include "kernels/soft_cap.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,6 +36,15 @@ void rms_norm(const float* x, const float* w, int64_t n, float eps, bool bf16, f
     for (int64_t j = 0; j < n; ++j) y[j] = rounded((x[j] * r) * w[j], bf16);
 }
 
+void layer_norm(const float* x, const float* w, const float* b, int64_t n, float eps, bool bf16, float* y) {
+    float sum[16] = {}, squares[16] = {};
+    for (int64_t j = 0; j < n; ++j) sum[j % 16] += x[j];
+    const float mean = sum16(sum) / static_cast<float>(n);
+    for (int64_t j = 0; j < n; ++j) squares[j % 16] = std::fma(x[j] - mean, x[j] - mean, squares[j % 16]);
+    const float r = 1.0f / std::sqrt(sum16(squares) / static_cast<float>(n) + eps);
+    for (int64_t j = 0; j < n; ++j) y[j] = rounded(std::fma((x[j] - mean) * r, w[j], b ? b[j] : 0.0f), bf16);
+}
+
 void add(const float* x, int64_t n, bool bf16, float* y) {
     for (int64_t j = 0; j < n; ++j) y[j] = rounded(y[j] + x[j], bf16);
 }
@@ -48,6 +58,21 @@ void activate(Activation activation, const float* x, const float* up, int64_t n,
 
 void gate(const float* g, const float* x, int64_t n, bool bf16, float* y) {
     for (int64_t j = 0; j < n; ++j) y[j] = rounded(x[j] / (1.0f + exp_f32(-g[j])), bf16);
+}
+
+void clamped_glu(const ClampedGlu& glu, const float* x, const float* up, int64_t n, bool bf16, float* y) {
+    const auto at_most = [&](float v) { return glu.limit < v ? glu.limit : v; };  // NaN stays NaN
+    for (int64_t j = 0; j < n; ++j) {
+        const float h = glu.activation_first ? x[j] : at_most(x[j]);
+        float a = h / (1.0f + exp_f32(-glu.alpha * h));
+        if (glu.activation_first) a = at_most(a);
+        const float bounded = at_most(up[j]);
+        y[j] = rounded(a * ((bounded < -glu.limit ? -glu.limit : bounded) + glu.up_offset), bf16);
+    }
+}
+
+void soft_cap(float* x, int64_t n, float cap, bool bf16) {
+    for (int64_t j = 0; j < n; ++j) x[j] = rounded(soft_cap_f32(x[j], cap), bf16);
 }
 
 void rope(float* x, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t dims, bool interleaved,

@@ -32,7 +32,8 @@ QueryRows read_queries(const AttentionShape& shape, const QueryRows& q, int64_t 
 }
 
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
-            const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work) {
+            const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work,
+            KvOwner owner) {
     const Arena::Scope scope(work.arena);
     const QueryRows queries = read_queries(shape, {q, q_stride}, batch.rows(), work);
     const int64_t y_stride = int64_t{shape.heads} * shape.kv.v_dim, page_bytes = kv_page_bytes(shape.kv);
@@ -47,12 +48,20 @@ void attend(const Batch& batch, int index, const AttentionShape& shape, const fl
         } else {
             const int64_t count = (rows + kv_page_tokens - 1) / kv_page_tokens;
             auto** scratch = work.arena.array<std::byte*>(count);
-            std::byte* memory = work.arena.bytes(count * page_bytes);
+            std::byte* memory = nullptr;
+            if (owner == KvOwner::own) {
+                memory = work.arena.bytes(count * page_bytes);
+            } else {
+                std::vector<std::byte>& kept = work.shared_pages[{index, segment.tokens.data()}];
+                kept.resize(static_cast<size_t>(count * page_bytes));
+                memory = kept.data();
+            }
             for (int64_t p = 0; p < count; ++p) scratch[p] = memory + p * page_bytes;
-            std::memset(scratch[count - 1], 0, static_cast<size_t>(page_bytes));  // positions past the text's end
+            if (owner != KvOwner::borrowed)  // positions past the text's end
+                std::memset(scratch[count - 1], 0, static_cast<size_t>(page_bytes));
             pages = scratch;
         }
-        for (int64_t at = start; at < start + rows;) {
+        for (int64_t at = start; owner != KvOwner::borrowed && at < start + rows;) {
             const int64_t end = std::min(start + rows, (at / kv_page_tokens + 1) * kv_page_tokens);
             stores.push_back({pages, at, row + at - start, end - at});
             at = end;
@@ -71,6 +80,13 @@ void attend(const Batch& batch, int index, const AttentionShape& shape, const fl
                  v_stride);
     });
     work.attention->attend(shape, jobs, *work.pool);
+}
+
+Status check_borrowed(const Batch& batch, int index, const Workspace& work) {
+    for (const Segment& segment : batch.segments())
+        if (!segment.sequence && !work.shared_pages.contains({index, segment.tokens.data()}))
+            return fail("the keys and values of block {}, which this one attends to, were not kept", index);
+    return Ok{};
 }
 
 }  // namespace nibble

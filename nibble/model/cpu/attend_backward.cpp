@@ -117,7 +117,7 @@ private:
         const float* dy = r_.dy + (row_ + at) * dy_stride + h * v_dim;
         float* dq = r_.dq + (row_ + at) * r_.q_stride + h * k_dim;
         const int64_t end = at + n;
-        const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, at - shape_.window + 1) / tile * tile : 0;
+        const int64_t begin = shape_.first_visible(at) / tile * tile;
         for (int64_t j = begin; j < end; j += tile) {
             product(keys_.k[j / tile], q, n, q_.stride, p_.data() + j, tokens_);
             product(keys_.v[j / tile], dy, n, dy_stride, dp_.data() + j, tokens_);
@@ -125,7 +125,7 @@ private:
         for (int64_t i = 0; i < n; ++i) {
             float *p = p_.data() + i * tokens_, *dp = dp_.data() + i * tokens_;
             const int64_t last = at + i + 1;
-            const int64_t first = shape_.window > 0 ? std::max<int64_t>(0, last - shape_.window) : 0;
+            const int64_t first = shape_.first_visible(last - 1);
             for (int64_t j = first; j < last; ++j) p[j] *= shape_.scale;
             work_.gradient->softmax(p + first, last - first, p + first);
             work_.gradient->softmax_backward(p + first, dp + first, last - first, shape_.scale, dp + first);

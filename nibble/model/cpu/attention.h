@@ -5,6 +5,9 @@
 #include "model/cpu/block.h"
 #include "model/weight_source.h"
 
+#include <algorithm>
+#include <optional>
+
 namespace nibble {
 
 class Attention : public Mixer {
@@ -23,12 +26,15 @@ public:
     const Linear& out() const { return out_; }
     std::span<const float> q_norm() const { return q_norm_; }
     std::span<const float> k_norm() const { return k_norm_; }
-    StateLayout state() const override { return {kv_page_bytes(kv_), config_.window, 0}; }
+    StateLayout state() const override {
+        return config_.kv_block < 0 ? StateLayout{kv_page_bytes(kv_), reach(), 0} : StateLayout{};
+    }
 
 private:
     int64_t q_cols() const { return config_.q_cols(); }
-    int64_t kv_cols() const { return config_.kv_cols(); }
-    int64_t cols() const { return q_cols() + 2 * kv_cols(); }  // of q, k and v
+    int64_t kv_cols() const { return config_.kv_block < 0 ? config_.kv_cols() : 0; }
+    int64_t v_cols() const { return config_.kv_block < 0 ? config_.v_cols() : 0; }
+    int64_t cols() const { return q_cols() + kv_cols() + v_cols(); }  // of q, k and v
     // Splits outputs of qkv_ into q, k and v [rows, cols()] and gates [rows, q_cols()]. Without gates it returns the
     // outputs themselves.
     struct Gated {
@@ -47,13 +53,30 @@ private:
     void gate_backward(const GateGradient& g, int64_t rows, float* d_gate, Workspace& work) const;
     // The inverse of split().
     void merge(const float* d_qkv, const float* d_gate, int64_t rows, float* d_projected, Workspace& work) const;
+    // Returns the number of keys that a query can see, its own included; 0: all.
+    int64_t reach() const {
+        if (config_.window == 0 || config_.chunk == 0) return std::max(config_.window, config_.chunk);
+        return std::min(config_.window, config_.chunk);
+    }
+    // Rows of q, k and v [rows, cols()] of the outputs of qkv_: the values are a copy of k where there is no v_proj.
+    float* with_values(float* projected, int64_t rows, Workspace& work) const;
+    // Multiplies the output of every head [rows, out_cols] by the logistic sigmoid of its gate.
+    Status gate_heads(const float* x, int64_t rows, float* mixed, Workspace& work, Observer* observer) const;
+    void prepare_values(float* v, const Workspace& work) const;
     // Returns the number of values that one norm of q or k covers.
     int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }
     // Apply the norms or the rotary embedding to q and k of one row of qkv_'s outputs.
     void norm_row(float* row, const Workspace& work) const;
     void rotate_row(float* row, const float* cos, const float* sin, bool bf16, const Workspace& work) const;
     AttentionShape shape(const Workspace& work) const {
-        return {kv_, config_.heads, config_.scale, config_.window, work.bf16()};
+        return {.kv = kv_,
+                .heads = config_.heads,
+                .scale = config_.scale,
+                .window = config_.window,
+                .bf16 = work.bf16(),
+                .chunk = config_.chunk,
+                .cap = config_.soft_cap,
+                .sinks = sinks_.empty() ? nullptr : sinks_.data()};
     }
     // Multiplies the query of one row by the factor of its position (AttentionConfig::query_beta).
     void scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const;
@@ -74,6 +97,9 @@ private:
     Linear out_;
     std::vector<float> q_norm_, k_norm_;  // weights as they are multiplied (with 1 added where the model requires it);
                                           // empty: no norm
+    std::vector<float> ones_;             // of a head: the weights of norms without weights
+    std::vector<float> sinks_;            // empty: none
+    std::optional<Linear> head_gate_;
 };
 
 }  // namespace nibble

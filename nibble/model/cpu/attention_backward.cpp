@@ -64,7 +64,7 @@ void Attention::merge(const float* d_qkv, const float* d_gate, int64_t rows, flo
                 std::copy_n(d_qkv + i * width + h * dim, dim, row + 2 * h * dim);
                 std::copy_n(d_gate + i * q_cols() + h * dim, dim, row + (2 * h + 1) * dim);
             }
-            std::copy_n(d_qkv + i * width + q_cols(), 2 * kv_cols(), row + 2 * q_cols());
+            std::copy_n(d_qkv + i * width + q_cols(), kv_cols() + v_cols(), row + 2 * q_cols());
         }
     });
 }
@@ -88,8 +88,8 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
         }
     }
     prepare_rows(batch, qkv, work);
-    float* mixed = work.arena.floats(rows * q_cols());
-    float* d_mixed = work.arena.floats(rows * q_cols());
+    float* mixed = work.arena.floats(rows * config_.out_cols());
+    float* d_mixed = work.arena.floats(rows * config_.out_cols());
     if (observer || sink || gate)
         attend(batch, index_, shape(work), qkv, stride, qkv + k_at, stride, qkv + v_at, stride, mixed, work);
     float* gated = mixed;
@@ -114,6 +114,9 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
                      .dk = d_qkv + k_at,
                      .dv = d_qkv + v_at},
                     work);
+    if (config_.value_scale != 1.0f)
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = v_at; j < stride; ++j) d_qkv[i * stride + j] *= config_.value_scale;
     for (int64_t i = 0; i < rows; ++i)
         scale_query(d_qkv + i * stride, batch.positions()[static_cast<size_t>(i)], false, work);
     if (late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));

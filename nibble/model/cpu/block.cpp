@@ -9,8 +9,9 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 6> mixer_names{"attention", "latent attention", "MLP",
-                                                      "experts",   "Mamba-2",          "gated delta net"};
+constexpr std::array<std::string_view, 8> mixer_names{"attention",       "latent attention", "MLP",
+                                                      "experts",         "Mamba-2",          "gated delta net",
+                                                      "per-layer input", "several mixers"};
 
 }  // namespace
 
@@ -26,12 +27,11 @@ Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, W
     Block block;
     block.config_ = config;
     block.hidden_ = model.hidden;
-    block.eps_ = model.norm_eps;
-    if (!config.norm.empty()) {
-        NIBBLE_TRY(block.norm_, weights.norm(model, config.norm, model.hidden));
-    }
-    if (!config.post_norm.empty()) {
-        NIBBLE_TRY(block.post_norm_, weights.norm(model, config.post_norm, model.hidden));
+    NIBBLE_TRY(block.norm_, Norm::load(model, config.norm, model.hidden, weights));
+    NIBBLE_TRY(block.post_norm_, Norm::load(model, config.post_norm, model.hidden, weights));
+    if (!config.output_scale.empty()) {
+        NIBBLE_TRY(const auto scale, weights.vector(config.output_scale, 1));
+        block.output_scale_ = scale[0];
     }
     NIBBLE_TRY(block.mixer_,
                std::visit([&](const auto& mixer) { return load_mixer(model, config, mixer, weights); }, config.mixer));
@@ -43,8 +43,7 @@ const float* Block::normed(const float* x, int64_t rows, Workspace& work) const 
     const int64_t n = hidden_;
     float* y = work.arena.floats(rows * n);
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i)
-            work.elementwise->rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), y + i * n);
+        for (int64_t i = first; i < last; ++i) norm_.apply(x + i * n, y + i * n, work);
     });
     return y;
 }
@@ -59,12 +58,16 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
     std::atomic<int64_t> bad{rows * n};  // lowest index of an element that is not finite
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
-            if (!post_norm_.empty()) k.rms_norm(mixed + i * n, post_norm_.data(), n, eps_, work.bf16(), mixed + i * n);
+            if (!post_norm_.empty()) post_norm_.apply(mixed + i * n, mixed + i * n, work);
             if (config_.residual_scale != 1.0f) {
                 for (int64_t j = i * n; j < (i + 1) * n; ++j) mixed[j] *= config_.residual_scale;
                 if (work.bf16()) k.round_bf16(mixed + i * n, n);
             }
             k.add(mixed + i * n, n, work.bf16(), x + i * n);
+            if (output_scale_ != 1.0f) {
+                for (int64_t j = i * n; j < (i + 1) * n; ++j) x[j] *= output_scale_;
+                if (work.bf16()) k.round_bf16(x + i * n, n);
+            }
             const int64_t at = k.first_nonfinite(x + i * n, n);
             if (at < 0) continue;
             for (int64_t least = bad; i * n + at < least && !bad.compare_exchange_weak(least, i * n + at);) {

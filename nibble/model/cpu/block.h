@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "model/batch.h"
 #include "model/cpu/linear.h"
+#include "model/cpu/norm.h"
 #include "model/cpu/workspace.h"
 #include "model/sequence.h"
 
@@ -74,8 +75,8 @@ public:
     const BlockConfig& config() const { return config_; }
     const Mixer& mixer() const { return *mixer_; }
     std::vector<const Linear*> linears() const { return mixer_->linears(); }
-    std::span<const float> norm() const { return norm_; }            // weights as they are multiplied; may be empty
-    std::span<const float> post_norm() const { return post_norm_; }  // may be empty
+    std::span<const float> norm() const { return norm_.weight; }  // weights as they are multiplied; may be empty
+    std::span<const float> post_norm() const { return post_norm_.weight; }  // may be empty
     StateLayout state() const { return mixer_->state(); }
 
     // Updates x [batch.rows(), hidden] in place. Error: a NaN or infinity in the result; the message names layer, mixer
@@ -89,13 +90,12 @@ public:
 private:
     BlockConfig config_;
     int64_t hidden_ = 0;
-    float eps_ = 0;
     // Returns the mixer's input: x after the block's norm, in memory of the arena, or x itself if the block has no
     // norm.
     const float* normed(const float* x, int64_t rows, Workspace& work) const;
 
-    std::vector<float> norm_, post_norm_;  // weights as they are multiplied: 1 + w where the model requires it; empty:
-                                           // no norm
+    Norm norm_, post_norm_;      // may be empty
+    float output_scale_ = 1.0f;  // factor of x after the block
     std::unique_ptr<Mixer> mixer_;
 };
 
@@ -116,5 +116,9 @@ Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockC
                                           WeightSource& weights);
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const GatedDeltaConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const PerLayerInputConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const ParallelConfig& config, WeightSource& weights);
 
 }  // namespace nibble

@@ -1,4 +1,5 @@
 #include "model/cpu/block.h"
+#include "model/cpu/trainable.h"
 #include "model/gradients.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@ namespace nibble {
 // y = x + scale * post_norm(mixer(norm(x))), so dx is the sum of dy and of the gradient through the mixer.
 Status Block::backward(const Batch& batch, const float* x, float* dy, Workspace& work, Observer* observer,
                        GradientSink* sink) const {
+    NIBBLE_CHECK(check_backward(config_));
     if (!batch.whole()) return fail("{}: a backward pass needs whole texts", config_.prefix);
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), n = hidden_;
@@ -25,8 +27,7 @@ Status Block::backward(const Batch& batch, const float* x, float* dy, Workspace&
         float* mixed = work.arena.floats(rows * n);
         float* d = work.arena.floats(rows * n);
         NIBBLE_CHECK(mixer_->forward(batch, in, mixed, work, nullptr));
-        NIBBLE_CHECK(norm_backward({.x = mixed, .stride = n, .rows = rows, .eps = eps_}, post_norm_, d_mixed, d, n,
-                                   false, config_.post_norm, work, sink));
+        NIBBLE_CHECK(norm_backward(post_norm_, mixed, rows, d_mixed, d, false, config_.post_norm, work, sink));
         d_mixed = d;
     }
     NIBBLE_CHECK(mixer_->backward(batch, in, d_mixed, d_in, work, observer, sink));
@@ -34,8 +35,7 @@ Status Block::backward(const Batch& batch, const float* x, float* dy, Workspace&
         work.elementwise->add(d_in, rows * n, false, dy);
         return Ok{};
     }
-    return norm_backward({.x = x, .stride = n, .rows = rows, .eps = eps_}, norm_, d_in, dy, n, true, config_.norm, work,
-                         sink);
+    return norm_backward(norm_, x, rows, d_in, dy, true, config_.norm, work, sink);
 }
 
 }  // namespace nibble

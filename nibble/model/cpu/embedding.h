@@ -7,6 +7,8 @@
 #include "model/cpu/workspace.h"
 
 #include <span>
+#include <string>
+#include <utility>
 
 namespace nibble {
 
@@ -16,14 +18,18 @@ class WeightSource;
 class Embedding {
 public:
     static Result<Embedding> load(const ModelConfig& config, WeightSource& weights);
-    // Writes x [tokens.size(), hidden]. Error: an id outside the vocabulary.
+    // Loads columns [first, first + count) of the tensor `table` of `shape` {rows, columns}, times sqrt(count).
+    static Result<Embedding> load_columns(const std::string& table, std::pair<int64_t, int64_t> shape, int64_t first,
+                                          int64_t count, WeightSource& weights);
+    // Writes x [tokens.size(), hidden], or [tokens.size(), count] of columns. Error: an id outside the vocabulary.
     Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
 
 private:
     const Checkpoint* checkpoint_ = nullptr;
     const QuantizeKernels* decoder_ = nullptr;
     size_t tensor_ = 0;
-    int64_t vocab_ = 0, hidden_ = 0;
+    int64_t vocab_ = 0, width_ = 0;    // of the tensor
+    int64_t first_ = 0, columns_ = 0;  // that are read
     float scale_ = 1.0f;
 };
 

@@ -28,6 +28,7 @@ int32_t sample(const float* p, int64_t n, const PhiloxStream& stream, int64_t ro
 
 Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
                               Observer* observer, GradientSink* sink) const {
+    if (logit_cap_ > 0) return fail("a backward pass through soft caps of logits is not supported");
     const Arena::Scope scope(work.arena);
     const int64_t n = linear_.cols, vocab = linear_.rows;
     std::optional<PackedMatrix> back;  // packed once for all rows
@@ -41,8 +42,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
         const int64_t count = std::min(rows_at_once, rows - begin);
         const float* in = x + begin * n;
         work.parallel_rows(count, n, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
-                work.elementwise->rms_norm(in + i * n, norm_.data(), n, eps_, work.bf16(), normed + i * n);
+            for (int64_t i = first; i < last; ++i) norm_.apply(in + i * n, normed + i * n, work);
         });
         if (work.bytes)  // not rounded: this is a distribution and its gradient, not the model's output
             work.bytes->forward(linear_.weight, normed, count, n, {logits, vocab}, *work.pool);
@@ -72,8 +72,7 @@ Result<double> Head::backward(const float* x, int64_t rows, const Labels& labels
             work.matmul->matmul(*back, {.x = logits, .rows = count, .stride = vocab}, {d_normed, n}, *work.pool);
         else
             input_gradient(linear_.weight, logits, count, vocab, d_normed, work);
-        NIBBLE_CHECK(norm_backward({.x = in, .stride = n, .rows = count, .eps = eps_}, norm_, d_normed, dx + begin * n,
-                                   n, false, norm_name_, work, sink));
+        NIBBLE_CHECK(norm_backward(norm_, in, count, d_normed, dx + begin * n, false, norm_name_, work, sink));
     }
     if (work.bytes) work.bytes->forget();
     double sum = 0;

@@ -3,6 +3,7 @@
 #include "model/cpu/attend.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 
@@ -62,6 +63,16 @@ void LatentAttention::norm_rows(const float* x, int64_t stride, const std::vecto
     });
 }
 
+void LatentAttention::scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const {
+    if (config_.query_period == 0) return;
+    const double steps = static_cast<double>(position / config_.query_period);
+    const auto factor = static_cast<float>(1 + double{config_.query_beta} * std::log1p(steps));
+    if (factor == 1.0f) return;
+    const int64_t n = config_.heads * k_dim();
+    for (int64_t i = 0; i < n; ++i) q[i] *= factor;
+    if (bf16) work.elementwise->round_bf16(q, n);
+}
+
 Result<LatentAttention::Projected> LatentAttention::project(const Batch& batch, const float* x, Workspace& work,
                                                             Observer* observer) const {
     const int64_t rows = batch.rows(), heads = config_.heads, dim = k_dim(), nope = config_.nope_dim;
@@ -90,6 +101,7 @@ Result<LatentAttention::Projected> LatentAttention::project(const Batch& batch, 
             const float *cos = rotary.cos + i * rope / 2, *sin = rotary.sin + i * rope / 2;
             float *q = p.q + i * heads * dim, *k = p.k + i * heads * dim, *v = p.v + i * heads * v_dim;
             work.elementwise->rope(q + nope, heads, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());
+            scale_query(q, batch.positions()[static_cast<size_t>(i)], work.bf16(), work);
             float* shared = k + nope;  // rotated part of the first head's key; copied to the other heads
             std::copy_n(p.in + i * stride + q_part + rank, rope, shared);
             work.elementwise->rope(shared, 1, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());

@@ -47,6 +47,8 @@ private:
         float *q = nullptr, *k = nullptr, *v = nullptr;
     };
     Result<Projected> project(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;
+    // All heads of one row, by its position (LatentAttentionConfig::query_beta).
+    void scale_query(float* q, int64_t position, bool bf16, const Workspace& work) const;
     void norm_rows(const float* x, int64_t stride, const std::vector<float>& w, int64_t rows, float* y,
                    Workspace& work) const;
 

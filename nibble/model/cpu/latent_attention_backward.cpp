@@ -45,6 +45,7 @@ Status LatentAttention::backward(const Batch& batch, const float* x, const float
         for (int64_t i = first; i < last; ++i) {
             float *q = dq + i * heads * dim, *k = dk + i * heads * dim, *shared = d_in + i * stride + q_part + rank;
             const float* cos = rotary.cos + i * rope / 2;
+            scale_query(q, batch.positions()[static_cast<size_t>(i)], false, work);
             work.elementwise->rope(q + nope, heads, dim, cos, sin + i * rope / 2, rope, config_.rope.interleaved,
                                    false);
             std::fill_n(shared, rope, 0.0f);

@@ -20,11 +20,40 @@ Result<std::unique_ptr<Mlp>> Mlp::load(const std::string& prefix, int64_t hidden
     return mlp;
 }
 
+Result<std::unique_ptr<Mlp>> Mlp::load_stacked(const std::string& experts, int64_t hidden, const MoeConfig& moe,
+                                               int expert, WeightSource& weights) {
+    auto mlp = std::make_unique<Mlp>();
+    mlp->config_ = moe.expert;
+    const int64_t width = moe.expert.intermediate;
+    const std::string prefix = fmt::format("{}.{}.", experts, expert);
+    const auto slice = [&](const char* stack, int64_t outputs, int64_t first, int64_t step) {
+        return WeightSource::Slice{.tensor = fmt::format("{}.{}", experts, stack),
+                                   .bias = fmt::format("{}.{}_bias", experts, stack),
+                                   .experts = moe.experts,
+                                   .expert = expert,
+                                   .outputs = outputs,
+                                   .first = first,
+                                   .step = step};
+    };
+    const WeightSource::Part in[] = {{prefix + "gate_proj", width, slice("gate_up_proj", 2 * width, 0, 2)},
+                                     {prefix + "up_proj", width, slice("gate_up_proj", 2 * width, 1, 2)}};
+    const WeightSource::Part out{prefix + "down_proj", hidden, slice("down_proj", hidden, 0, 1)};
+    NIBBLE_TRY(mlp->in_, weights.stack(in, hidden, moe.expert.bias));
+    NIBBLE_TRY(LinearStack down, weights.stack({&out, 1}, width, moe.expert.bias));
+    mlp->out_ = std::move(down.parts[0]);
+    mlp->out_.weight = std::move(down.weight);
+    return mlp;
+}
+
 void Mlp::activate(const float* in, int64_t n, float* mid, Workspace& work) const {
     const int64_t width = config_.intermediate, stride = in_.rows();
     work.parallel_rows(n, 4 * width, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             const float* row = in + i * stride;
+            if (config_.clamp) {
+                work.elementwise->clamped_glu(*config_.clamp, row, row + width, width, work.bf16(), mid + i * width);
+                continue;
+            }
             work.elementwise->activate(config_.activation, row, config_.gated ? row + width : nullptr, width,
                                        work.bf16(), mid + i * width);
         }
@@ -36,7 +65,7 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
     const Arena::Scope scope(work.arena);
     float* mid = work.arena.floats(n * config_.intermediate);
     const bool hooked = work.products && (work.products->replaces(in_.parts) || work.products->adds(in_.parts));
-    if (config_.gated && in_.can_gate() && !hooked) {
+    if (config_.gated && !config_.clamp && in_.can_gate() && !hooked) {
         NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
     } else {
         float* in = work.arena.floats(n * in_.rows());

@@ -17,6 +17,9 @@ public:
     // Loads the linears PREFIX.gate_proj ... that `config` names; inputs and outputs have `hidden` columns.
     static Result<std::unique_ptr<Mlp>> load(const std::string& prefix, int64_t hidden, const MlpConfig& config,
                                              WeightSource& weights);
+    // Expert `expert` of stacks (MoeConfig::stacked), under the names of a matrix per expert.
+    static Result<std::unique_ptr<Mlp>> load_stacked(const std::string& experts, int64_t hidden, const MoeConfig& moe,
+                                                     int expert, WeightSource& weights);
 
     // Computes y [n, hidden] from x [n, hidden].
     Status forward_rows(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,

@@ -38,20 +38,19 @@ Result<ModelConfig> model_config(const Checkpoint& checkpoint) {
 
 Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     Head h;
-    h.eps_ = config.norm_eps, h.logit_scale_ = config.logit_scale;
+    h.logit_scale_ = config.logit_scale, h.logit_cap_ = config.logit_cap;
     h.norm_name_ = config.norm;
-    NIBBLE_TRY(h.norm_, weights.norm(config, config.norm, config.hidden));
+    NIBBLE_TRY(h.norm_, Norm::load(config, config.norm, config.hidden, weights));
     std::string module = config.head;
     if (module.ends_with(".weight")) module.resize(module.size() - 7);
-    NIBBLE_TRY(h.linear_, weights.linear(module, config.vocab, config.hidden, false));
+    NIBBLE_TRY(h.linear_, weights.linear(module, config.vocab, config.hidden, config.head_bias));
     if (config.head == config.embedding) h.linear_.name = "lm_head";
     return h;
 }
 
 void Head::normalize(const float* x, int64_t rows, float* y, const Workspace& work) const {
     const int64_t n = linear_.cols;
-    for (int64_t i = 0; i < rows; ++i)
-        work.elementwise->rms_norm(x + i * n, norm_.data(), n, eps_, work.bf16(), y + i * n);
+    for (int64_t i = 0; i < rows; ++i) norm_.apply(x + i * n, y + i * n, work);
 }
 
 Status Head::forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const {
@@ -68,11 +67,16 @@ Status Head::project(const float* normed, int64_t rows, float* logits, Workspace
 }
 
 void Head::scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const {
-    if (logit_scale_ == 1.0f) return;
+    if (logit_scale_ == 1.0f && logit_cap_ == 0) return;
     const int64_t n = linear_.rows;
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
-        for (int64_t i = first * n; i < last * n; ++i) logits[i] *= logit_scale_;
-        if (bf16) work.elementwise->round_bf16(logits + first * n, (last - first) * n);
+        float* of = logits + first * n;
+        const int64_t count = (last - first) * n;
+        if (logit_scale_ != 1.0f) {
+            for (int64_t i = 0; i < count; ++i) of[i] *= logit_scale_;
+            if (bf16) work.elementwise->round_bf16(of, count);
+        }
+        if (logit_cap_ > 0) work.elementwise->soft_cap(of, count, logit_cap_, bf16);
     });
 }
 
@@ -88,6 +92,7 @@ Result<ModelParts> load_parts(const ModelConfig& config, const Checkpoint& check
 Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options, ThreadPool& pool) {
     Model model;
     NIBBLE_TRY(ModelConfig config, model_config(*checkpoint));
+    if (options.most_tokens > 0) choose_rope_factors(config, options.most_tokens);
     model.config_ = std::make_unique<ModelConfig>(std::move(config));
     NIBBLE_TRY(Workspace work, Workspace::create(options.compute, options.kernels, pool, options.sums));
     model.work_ = std::make_unique<Workspace>(std::move(work));
@@ -134,6 +139,7 @@ Status Model::run(const Batch& batch, std::span<float> logits, Observer* observe
     const int64_t rows = batch.rows(), n = config_->hidden;
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_->vocab));
     const auto segments = batch.segments();
+    work.shared_pages.clear();
     for (const Segment& s : segments)
         if (s.sequence) NIBBLE_CHECK(s.sequence->reserve(static_cast<int64_t>(s.tokens.size())));
 

@@ -25,6 +25,7 @@ namespace nibble {
 struct ModelOptions : WeightOptions {
     std::string kernels;  // name of the entry to use in all kernel tables; empty: the best of this CPU
     SumOrder sums = SumOrder::lanes;
+    int64_t most_tokens = 0;  // of a sequence, for choose_rope_factors(); 0: the model's context
 };
 
 // Returns the config of a checkpoint, also when tensor names have a prefix (the text part of a multimodal model).
@@ -53,18 +54,18 @@ public:
     Result<double> backward(const float* x, int64_t rows, const Labels& labels, float* dx, Workspace& work,
                             Observer* observer, GradientSink* sink) const;
     const Linear& linear() const { return linear_; }
-    std::span<const float> norm() const { return norm_; }  // weights as they are multiplied
+    std::span<const float> norm() const { return norm_.weight; }  // weights as they are multiplied
+    const Norm& last_norm() const { return norm_; }
     const std::string& norm_name() const { return norm_name_; }
-    float eps() const { return eps_; }
     float logit_scale() const { return logit_scale_; }
 
 private:
     void scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const;
 
     Linear linear_;  // named "lm_head", also when tied
-    std::vector<float> norm_;
+    Norm norm_;
     std::string norm_name_;
-    float eps_ = 0, logit_scale_ = 1.0f;
+    float logit_scale_ = 1.0f, logit_cap_ = 0;
 };
 
 struct ModelParts {

@@ -4,21 +4,36 @@
 #include "model/cpu/router.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nibble {
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MoeConfig& config,
                                           WeightSource& weights) {
-    return Moe::load(block.prefix, model.hidden, config, weights);
+    return Moe::load(model, block, config, weights);
 }
 
-Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidden, const MoeConfig& config,
+Result<std::unique_ptr<Mixer>> Moe::load(const ModelConfig& model, const BlockConfig& block, const MoeConfig& config,
                                          WeightSource& weights) {
+    const std::string& prefix = block.prefix;
+    const int64_t hidden = model.hidden;
     NIBBLE_CHECK(check(config).within(prefix));
     auto moe = std::make_unique<Moe>();
     moe->config_ = config;
     moe->hidden_ = hidden;
-    NIBBLE_TRY(moe->gate_, weights.linear(prefix + "." + config.gate, config.experts, hidden, false));
+    NIBBLE_TRY(moe->gate_, weights.linear(prefix + "." + config.gate, config.experts, hidden, config.gate_bias));
+    moe->eps_ = model.norm_eps;
+    if (!config.router_scale.empty()) {
+        NIBBLE_TRY(moe->router_scale_, weights.vector(block.name(config.router_scale), hidden));
+        const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden)));
+        for (float& scale : moe->router_scale_) scale *= root;
+    }
+    if (!config.experts_norm.empty()) {
+        NIBBLE_TRY(moe->experts_norm_, Norm::load(model, block.name(config.experts_norm) + ".weight", hidden, weights));
+    }
+    if (!config.expert_scale.empty()) {
+        NIBBLE_TRY(moe->expert_scale_, weights.vector(block.name(config.expert_scale), config.experts));
+    }
     if (config.selection_bias) {
         NIBBLE_TRY(moe->selection_bias_, weights.vector(prefix + "." + config.selection_bias_name, config.experts));
     }
@@ -28,8 +43,10 @@ Result<std::unique_ptr<Mixer>> Moe::load(const std::string& prefix, int64_t hidd
     }
     moe->experts_.reserve(config.experts);
     for (int e = 0; e < config.experts; ++e) {
-        NIBBLE_TRY(auto expert, Mlp::load(fmt::format("{}.{}.{}", prefix, config.experts_name, e), moe->width(),
-                                          config.expert, weights));
+        const std::string experts = block.name(config.experts_name);
+        NIBBLE_TRY(auto expert,
+                   config.stacked ? Mlp::load_stacked(experts, moe->width(), config, e, weights)
+                                  : Mlp::load(fmt::format("{}.{}", experts, e), moe->width(), config.expert, weights));
         moe->experts_.push_back(std::move(expert));
     }
     if (config.shared.intermediate > 0) {
@@ -67,13 +84,33 @@ std::vector<std::span<const Linear>> Moe::units() const {
     return all;
 }
 
+const float* Moe::router_rows(const float* x, int64_t rows, Workspace& work) const {
+    if (router_scale_.empty()) return x;
+    float* y = work.arena.floats(rows * hidden_);
+    work.parallel_rows(rows, hidden_, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+            work.elementwise->rms_norm(x + i * hidden_, router_scale_.data(), hidden_, eps_, work.bf16(),
+                                       y + i * hidden_);
+    });
+    return y;
+}
+
+const float* Moe::expert_rows(const float* x, int64_t rows, Workspace& work) const {
+    if (experts_norm_.empty()) return x;
+    float* y = work.arena.floats(rows * hidden_);
+    work.parallel_rows(rows, hidden_, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) experts_norm_.apply(x + i * hidden_, y + i * hidden_, work);
+    });
+    return y;
+}
+
 // Routers with sigmoid scores (deepseek_v3, nemotron_h) compute their logits in FP32 also in a BF16 model; softmax
 // routers are computed as other linears.
 Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const {
     Routing r;
     const int64_t experts = config_.experts, k = config_.top_k;
     r.scores.resize(rows * experts);
-    if (config_.router == MoeConfig::Router::softmax) {
+    if (config_.router != MoeConfig::Router::sigmoid) {
         NIBBLE_CHECK(gate_.forward(x, rows, r.scores.data(), work, observer));
     } else {
         if (observer) {
@@ -85,9 +122,13 @@ Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, 
     r.experts.resize(rows * k);
     r.weights.resize(rows * k);
     work.parallel_rows(rows, experts * (k + 10), [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i)
+        for (int64_t i = first; i < last; ++i) {
             route(config_, std::span(r.scores).subspan(i * experts, experts), selection_bias_,
                   std::span(r.experts).subspan(i * k, k), std::span(r.weights).subspan(i * k, k));
+            if (!expert_scale_.empty())
+                for (int64_t slot = i * k; slot < (i + 1) * k; ++slot)
+                    r.weights[slot] *= expert_scale_[r.experts[slot]];
+        }
     });
     r.begin.assign(experts + 1, 0);
     for (const int32_t e : r.experts) ++r.begin[e + 1];
@@ -120,12 +161,18 @@ Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t ro
         float* in = work.arena.floats(n * w);
         float* out = work.arena.floats(n * w);
         work.parallel_rows(n, w, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i) std::copy_n(x + mine[i] * w, w, in + i * w);
+            for (int64_t i = first; i < last; ++i) {
+                std::copy_n(x + mine[i] * w, w, in + i * w);
+                if (!config_.weigh_inputs) continue;
+                const float weight = r.weights[r.slots[begin + i]];
+                for (int64_t j = i * w; j < (i + 1) * w; ++j) in[j] *= weight;
+                if (work.bf16()) work.elementwise->round_bf16(in + i * w, w);
+            }
         });
         NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, everything ? nullptr : observer, mine));
         work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
-                const float weight = r.weights[r.slots[begin + i]];
+                const float weight = config_.weigh_inputs ? 1.0f : r.weights[r.slots[begin + i]];
                 const float* from = out + i * w;
                 float* to = acc + mine[i] * w;
                 for (int64_t j = 0; j < w; ++j) to[j] += weight * from[j];
@@ -147,8 +194,9 @@ Status Moe::shared_weights(const float* x, int64_t rows, float* weights, Workspa
 
 Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     const int64_t rows = batch.rows();
-    NIBBLE_TRY(const Routing routing, choose(x, rows, work, observer));
     const Arena::Scope scope(work.arena);
+    NIBBLE_TRY(const Routing routing, choose(router_rows(x, rows, work), rows, work, observer));
+    x = expert_rows(x, rows, work);
     if (to_latent_) {
         float* in = work.arena.floats(rows * width());
         float* acc = work.arena.floats(rows * width());

@@ -12,8 +12,8 @@ namespace nibble {
 
 class Moe : public Mixer {
 public:
-    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, const MoeConfig& config,
-                                               WeightSource& weights);
+    static Result<std::unique_ptr<Mixer>> load(const ModelConfig& model, const BlockConfig& block,
+                                               const MoeConfig& config, WeightSource& weights);
 
     Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
     Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
@@ -39,6 +39,10 @@ private:
         std::vector<int32_t> rows;     // row numbers in the batch
         std::vector<int64_t> slots;    // row * top_k + k
     };
+    // The rows that the router reads, and those that experts read (MoeConfig::router_scale, experts_norm); x itself, or
+    // memory of the arena.
+    const float* router_rows(const float* x, int64_t rows, Workspace& work) const;
+    const float* expert_rows(const float* x, int64_t rows, Workspace& work) const;
     Result<Routing> choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const;
     // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
@@ -52,6 +56,10 @@ private:
     int64_t hidden_ = 0;
     Linear gate_;
     std::vector<float> selection_bias_;  // may be empty
+    std::vector<float> router_scale_;    // times hidden^-0.5; may be empty
+    std::vector<float> expert_scale_;    // may be empty
+    Norm experts_norm_;                  // may be empty
+    float eps_ = 0;                      // of the router's norm
     std::vector<std::unique_ptr<Mlp>> experts_;
     std::unique_ptr<Mlp> shared_;                    // may be null
     std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj

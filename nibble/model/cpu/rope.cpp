@@ -60,6 +60,12 @@ std::vector<float> rope_frequencies(const Rope& rope) {
             case Rope::Scaling::yarn:
                 frequencies.push_back(static_cast<float>(Yarn(rope)(i, f)));
                 break;
+            case Rope::Scaling::proportional:
+                frequencies.push_back(i < rope.pairs ? static_cast<float>(f / rope.factor) : 0.0f);
+                break;
+            case Rope::Scaling::longrope:
+                frequencies.push_back(static_cast<float>(f / rope.factors[static_cast<size_t>(i)]));
+                break;
         }
     }
     return frequencies;

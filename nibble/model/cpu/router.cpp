@@ -3,6 +3,8 @@
 #include "kernels/exp.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -63,9 +65,39 @@ std::vector<bool> open_experts(const MoeConfig& config, std::span<const float> s
     return open;
 }
 
+// The best of the open experts, and its share of a softmax over those that are open and near it. `logits` are those of
+// all experts.
+float best_near(std::span<const float> logits, const std::vector<bool>& open, float jitter, int32_t& best) {
+    best = -1;
+    for (int32_t i = 0; i < static_cast<int32_t>(logits.size()); ++i)
+        if (open[i] && (best < 0 || logits[i] > logits[best])) best = i;
+    const float most = logits[best];
+    double sum = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+        const bool far = (most - logits[i]) / std::max(std::abs(logits[i]), most) > 2 * jitter;
+        if (open[i] && !far) sum += exp_f32(logits[i] - most);
+    }
+    return static_cast<float>(1.0 / sum);
+}
+
+// Leaves the logits as they are.
+void route_sparse_mixer(const MoeConfig& config, std::span<const float> logits, std::span<int32_t> experts,
+                        std::span<float> weights) {
+    std::vector<bool> open(logits.size(), true);
+    for (int k = 0; k < config.top_k; ++k) {
+        weights[k] = best_near(logits, open, config.jitter, experts[k]) * config.routed_scaling;
+        open[experts[k]] = false;
+    }
+    if (config.top_k == 2 && experts[0] > experts[1])
+        std::swap(experts[0], experts[1]), std::swap(weights[0], weights[1]);
+}
+
 }  // namespace
 
 Status check(const MoeConfig& c) {
+    if (c.router == MoeConfig::Router::sparse_mixer && (c.top_k > 2 || c.groups > 1))
+        return fail("a sparse mixer chooses up to two experts, without groups; here {} of {} groups", c.top_k,
+                    c.groups);
     if (c.experts < 1 || c.groups < 1 || c.experts % c.groups != 0)
         return fail("{} experts do not divide into {} groups", c.experts, c.groups);
     if (c.kept_groups < 1 || c.kept_groups > c.groups)
@@ -77,6 +109,7 @@ Status check(const MoeConfig& c) {
 
 void route(const MoeConfig& config, std::span<float> logits, std::span<const float> bias, std::span<int32_t> experts,
            std::span<float> weights) {
+    if (config.router == MoeConfig::Router::sparse_mixer) return route_sparse_mixer(config, logits, experts, weights);
     scores(config.router, logits);
     std::vector<float> selection(logits.begin(), logits.end());
     for (size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];

@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -109,6 +110,9 @@ struct Workspace {
     LinearProducts* products = nullptr;
     ThreadPool* pool = nullptr;
     Arena arena;
+    // Pages of keys and values of whole texts that blocks share with later ones (AttentionConfig::kv_shared), by block
+    // and by where the text's tokens lie. Kept until a model's next forward pass.
+    std::map<std::pair<int, const int32_t*>, std::vector<std::byte>> shared_pages;
 
     // `kernels` names the entry to use in every table; empty: the best of this CPU. SumOrder::tiles requires
     // Compute::bf16. Error: an unknown name, or kernels that this CPU cannot run.

@@ -45,6 +45,7 @@ Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, con
     NIBBLE_CHECK(check_options(options));
     NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
+    if (options.most_tokens > 0) choose_rope_factors(config, options.most_tokens);
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));

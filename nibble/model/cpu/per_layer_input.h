@@ -1,0 +1,35 @@
+// Per-layer embeddings (PerLayerInputConfig): a gated product with numbers that follow from the token.
+#pragma once
+
+#include "model/cpu/block.h"
+#include "model/cpu/embedding.h"
+
+namespace nibble {
+
+class PerLayerInput : public Mixer {
+public:
+    static Result<std::unique_ptr<Mixer>> load(const ModelConfig& model, const BlockConfig& block,
+                                               const PerLayerInputConfig& config, WeightSource& weights);
+
+    Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
+    Status backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work, Observer* observer,
+                    GradientSink* sink) const override;
+    // `projection` is shown by the first layer: all layers multiply the same rows by their part of it.
+    std::vector<const Linear*> linears() const override;
+    std::vector<std::span<const Linear>> units() const override;
+
+private:
+    // P of every row, [rows, width].
+    Status inputs(const Batch& batch, float* p, Workspace& work, Observer* observer) const;
+
+    PerLayerInputConfig config_;
+    std::string prefix_;
+    int64_t hidden_ = 0;
+    float eps_ = 0;
+    Embedding embedding_, table_;  // of the table this layer's columns
+    Linear projection_;            // this layer's rows
+    std::vector<float> norm_;
+    Linear gate_, out_;
+};
+
+}  // namespace nibble
