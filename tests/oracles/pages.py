@@ -124,7 +124,7 @@ def check_words():
 
 def check_messages():
     """The messages of docs/troubleshooting.md are texts of the sources."""
-    sources = "".join(path.read_text(errors="replace") for path in sorted((ROOT / "nibble").rglob("*.cpp")))
+    sources = "".join(path.read_text(errors="replace") for path in sorted((ROOT / "nibble").rglob("*")) if path.suffix in (".cpp", ".h"))
     sources = re.sub(r'"\s+"', "", sources)
     page, checked = ROOT / "docs/troubleshooting.md", 0
     for line in page.read_text().splitlines():
