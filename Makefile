@@ -1,7 +1,8 @@
 # The two commands of the README. Everything they need is installed by tools/setup, which says what it does.
 PRESET ?= cpu
+PYTHON = $(CURDIR)/.cache/python/bin/python
 
-.PHONY: demo train-demo rl-demo test test-all build install deb tarball bench format check-format tidy tidy-changed site fuzz hostile asan tsan serve-asan serve-tsan clean
+.PHONY: demo train-demo rl-demo test test-all build install deb tarball wheel bench format check-format tidy tidy-changed site fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -17,7 +18,7 @@ rl-demo: build
 # Every test runs once. A test that fails by chance is a fault of the test, so nothing runs it a second time.
 test:
 	tools/setup --test
-	cmake --preset $(PRESET) -DNIBBLE_TESTS=ON
+	cmake --preset $(PRESET) -DNIBBLE_TESTS=ON -DNIBBLE_PYTHON=$(PYTHON)
 	cmake --build build/$(PRESET)
 	ctest --test-dir build/$(PRESET) --output-on-failure -j2
 
@@ -43,6 +44,13 @@ deb: build
 
 tarball: build
 	tools/make-tarball build/$(PRESET)
+
+# The Python package (docs/python.md): build/cpu/wheel/nibble-*.whl.
+wheel:
+	tools/setup --python
+	cmake --preset $(PRESET) -DNIBBLE_PYTHON=$(PYTHON)
+	cmake --build build/$(PRESET) --target _core nibble
+	tools/make-wheel build/$(PRESET)
 
 bench: build
 	build/$(PRESET)/nibble bench quantize

@@ -1,0 +1,18 @@
+"""Types of signatures. Nothing here is checked when the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+
+class Array(Protocol):
+    """An array with DLPack: of torch, numpy, JAX and others."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+
+
+A = TypeVar("A")
+Path: TypeAlias = "str | PathLike[str]"
+Paths: TypeAlias = "Path | Sequence[Path]"
