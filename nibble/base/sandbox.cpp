@@ -1,5 +1,7 @@
 #include "base/sandbox.h"
 
+#include "base/child_process.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,14 +19,11 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char** environ;
 
 namespace nibble {
 namespace {
@@ -249,37 +248,20 @@ Result<SandboxRun> Sandbox::run(std::span<const std::string> command, std::strin
             if (fd >= 0) ::close(fd);
         return fail("sandbox: socketpair: {}", std::strerror(error));
     }
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_adddup2(&actions, in[1], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    if (errors)
-        posix_spawn_file_actions_adddup2(&actions, out[1], 2);
-    else
-        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, filter, filter_fd);
-    sigset_t none, defaults;
-    sigemptyset(&none), sigemptyset(&defaults), sigaddset(&defaults, SIGPIPE), sigaddset(&defaults, SIGINT);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    pid_t pid = -1;
-    const int error = posix_spawn(&pid, shell_.c_str(), &actions, &attributes, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+    ChildProgram program{.words = std::move(words),
+                         .redirections = {{0, in[1]},
+                                          {1, out[1]},
+                                          {2, errors ? out[1] : ChildProgram::null_device},
+                                          {filter_fd, filter}},
+                         .own_group = true};
+    const auto started = start_child(program);
     for (const int fd : {filter, in[1], out[1]}) ::close(fd);
-    if (error != 0) {
+    if (!started.ok()) {
         ::close(in[0]), ::close(out[0]);
-        return fail("sandbox: {}", std::strerror(error));
+        return fail("sandbox: {}", started.error().message());
     }
     for (const int fd : {in[0], out[0]}) ::fcntl(fd, F_SETFL, O_NONBLOCK);
-    Child child(pid, in[0], out[0]);
+    Child child(*started, in[0], out[0]);
     SandboxRun run;
     const auto until =
         Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));

@@ -1,7 +1,8 @@
 #include "data/parquet_rows.h"
 
+#include "base/child_process.h"
+
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,8 +11,6 @@
 #include <cstring>
 #include <utility>
 #include <vector>
-
-extern char** environ;
 
 namespace nibble {
 namespace {
@@ -53,32 +52,15 @@ Result<ParquetRows> ParquetRows::open(const std::filesystem::path& file, std::sp
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail("pipe: {}", std::strerror(errno));
     std::vector<std::string> words{"python3", "-c", reader_program, std::filesystem::absolute(file).string()};
     words.insert(words.end(), keys.begin(), keys.end());
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    // Signals that nibble ignores or blocks have their defaults in the reader. Ctrl-C reaches nibble alone, which ends
-    // the reader.
-    posix_spawnattr_t attributes;
-    ::posix_spawnattr_init(&attributes);
-    sigset_t none, defaults;
-    sigemptyset(&none), sigemptyset(&defaults), sigaddset(&defaults, SIGPIPE);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
-    ::posix_spawnattr_setsigmask(&attributes, &none);
-    ::posix_spawnattr_setsigdefault(&attributes, &defaults);
-    pid_t reader = -1;
-    const int error = ::posix_spawnp(&reader, "python3", &actions, &attributes, arguments.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::posix_spawnattr_destroy(&attributes);
+    // Ctrl-C reaches nibble alone, which ends the reader.
+    const auto reader =
+        start_child({.words = std::move(words),
+                     .redirections = {{0, ChildProgram::null_device}, {1, ends[1]}, {2, ChildProgram::null_device}},
+                     .own_group = true});
     ::close(ends[1]);
-    if (error == 0) return ParquetRows(reader, ends[0]);
+    if (reader.ok()) return ParquetRows(*reader, ends[0]);
     ::close(ends[0]);
-    return fail("{}; python3: {}", install, std::strerror(error));
+    return fail("{}; python3: {}", install, reader.error().message());
 }
 
 ParquetRows::ParquetRows(ParquetRows&& other) noexcept

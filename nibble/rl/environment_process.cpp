@@ -1,18 +1,16 @@
 #include "rl/environment_process.h"
 
+#include "base/child_process.h"
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char** environ;
 
 namespace nibble {
 
@@ -21,34 +19,17 @@ Result<EnvironmentProcess> EnvironmentProcess::start(std::span<const std::string
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return fail("environment {}: socketpair: {}", command[0], std::strerror(errno));
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     // The program gets a process group of its own, so that its children are killed with it and Ctrl-C reaches nibble
-    // alone. Signals that nibble ignores or blocks have their defaults in the program.
-    sigset_t none, defaults;
-    sigemptyset(&none), sigemptyset(&defaults), sigaddset(&defaults, SIGPIPE), sigaddset(&defaults, SIGINT);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    pid_t pid = -1;
-    const int error = posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+    // alone.
+    const auto child = start_child(
+        {.words = {command.begin(), command.end()}, .redirections = {{0, ends[1]}, {1, ends[1]}}, .own_group = true});
     ::close(ends[1]);
-    if (error != 0) {
+    if (!child.ok()) {
         ::close(ends[0]);
-        return fail("environment {}: {}", command[0], std::strerror(error));
+        return fail("environment {}: {}", command[0], child.error().message());
     }
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    return EnvironmentProcess(pid, ends[0]);
+    return EnvironmentProcess(*child, ends[0]);
 }
 
 EnvironmentProcess::EnvironmentProcess(EnvironmentProcess&& other) noexcept

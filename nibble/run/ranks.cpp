@@ -1,9 +1,10 @@
 #include "run/ranks.h"
 
+#include "base/child_process.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,11 +23,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* started_here = "NIBBLE_RANKS_OF_ONE_MACHINE";
 
-// Returns the arguments of this process.
-std::vector<std::string> own_arguments() {
+// Returns this program and the arguments of this process.
+std::vector<std::string> own_program() {
     std::ifstream in("/proc/self/cmdline", std::ios::binary);
     std::vector<std::string> list;
     for (std::string one; std::getline(in, one, '\0');) list.push_back(one);
+    if (!list.empty()) list[0] = "/proc/self/exe";
     return list;
 }
 
@@ -39,7 +41,7 @@ Result<fs::path> meeting_folder() {
 
 // Starts this program as rank `rank` with standard output discarded.
 Result<pid_t> start_rank(const RankPlace& place, int rank) {
-    std::vector<std::string> arguments = own_arguments(), variables;
+    std::vector<std::string> variables;
     for (char** v = environ; *v; ++v)
         if (!std::string_view(*v).starts_with("NIBBLE_RANK") && !std::string_view(*v).starts_with("NIBBLE_LOCAL_RANK"))
             variables.push_back(*v);
@@ -49,22 +51,11 @@ Result<pid_t> start_rank(const RankPlace& place, int rank) {
     }
     variables.push_back("NIBBLE_ADDRESS=" + place.address);
     variables.push_back(std::string(started_here) + "=1");
-    const auto pointers = [](std::vector<std::string>& list) {
-        std::vector<char*> out;
-        for (std::string& one : list) out.push_back(one.data());
-        out.push_back(nullptr);
-        return out;
-    };
-    posix_spawn_file_actions_t files;
-    ::posix_spawn_file_actions_init(&files);
-    ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
-    pid_t id = 0;
-    const int code =
-        ::posix_spawn(&id, "/proc/self/exe", &files, nullptr, pointers(arguments).data(), pointers(variables).data());
-    ::posix_spawn_file_actions_destroy(&files);
-    if (code != 0) return fail("rank {} cannot be started: {}", rank, std::strerror(code));
-    return id;
+    const auto id = start_child({.words = own_program(),
+                                 .redirections = {{0, ChildProgram::null_device}, {1, ChildProgram::null_device}},
+                                 .variables = std::move(variables)});
+    if (!id.ok()) return fail("rank {} cannot be started: {}", rank, id.error().message());
+    return *id;
 }
 
 }  // namespace
