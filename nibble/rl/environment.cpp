@@ -23,7 +23,7 @@ int64_t unguessable_id() {
 }
 
 Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
-    NIBBLE_TRY(const Json json, parse_json(line));
+    NIBBLE_TRY(const Json json, parse_json(line).within("the environment's reply"));
     if (!json.is_object()) return fail("the environment's reply is not an object");
     if (json.value("id", Json()) != Json(id)) return fail("the environment's reply has another id than {}", id);
     EnvironmentReply reply;
@@ -40,7 +40,7 @@ Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
             return fail("the environment's reply has a field '{}' that is unknown or of a wrong type", key);
     }
     if (!json.contains("reward")) return fail("the environment's reply has no reward");
-    if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}", reply.reward);
+    if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}, not a number", reply.reward);
     if (!reply.done && reply.observation.empty())
         return fail("the environment's reply has neither 'done': true nor an observation");
     return reply;

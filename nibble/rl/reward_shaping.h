@@ -9,6 +9,9 @@
 
 namespace nibble {
 
+// Rewards are numbers in [-most_reward, most_reward]: their squares and products stay far inside of FP32.
+inline constexpr double most_reward = 1e15;
+
 // Clamps to [source_min, source_max], then maps linearly to [target_min, target_max].
 struct RewardScaling {
     double source_min = 0, source_max = 1, target_min = 0, target_max = 1;
@@ -22,7 +25,8 @@ struct RewardShaping {
     // Factor for the reward of an answer that was cut off.
     std::optional<double> stop_properly_penalty_coef;
 };
-// Errors: an empty range; a buffer outside (0, max_response_length]; a coefficient outside [0, 1].
+// Errors: an empty range; a target beyond most_reward; a buffer outside (0, max_response_length]; a penalty that is
+// negative or beyond most_reward; a coefficient outside [0, 1].
 Status check(const RewardScaling& scaling);
 Status check(const RewardShaping& shaping);
 

@@ -54,7 +54,7 @@ private:
             Rollout& r = *rollouts[i];
             EnvironmentReply& reply = replies[i];
             if (reply.failure) {
-                r.failure = *reply.failure;
+                r.failure = prompts[r.prompt].name() + ": " + *reply.failure;
                 continue;
             }
             r.reward = r.reward.value_or(0) + reply.reward;

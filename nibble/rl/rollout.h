@@ -27,6 +27,9 @@ struct RolloutPrompt {
     // Set by RolloutPool:
     uint64_t number = 0;  // in the task
     int64_t begun = 0;    // step in which its answers began
+
+    // For messages: its file and line, or "prompt 17".
+    std::string name() const { return where.empty() ? fmt::format("prompt {}", number) : where; }
 };
 
 // One answer, from generation to the loss.

@@ -1,6 +1,7 @@
 #include "rl/rollout_pool.h"
 
 #include "base/fields.h"
+#include "rl/reward_shaping.h"
 #include "rl/rollout_json.h"
 #include "rl/rollout_message.h"
 
@@ -38,13 +39,12 @@ void append(Rollout& r, WholeAnswer&& answer, int64_t step) {
 
 Status RolloutPool::begin(uint64_t number, const RolloutRequest& request) {
     NIBBLE_TRY(RolloutPrompt prompt, task_.prompt(number));
+    prompt.number = number;
     const int64_t tokens = std::ssize(prompt.tokens);
     std::string failure;
     if (tokens < 1 || tokens >= request.length)
-        failure =
-            fmt::format("{}: {} tokens leave no room for an answer in {}",
-                        prompt.where.empty() ? fmt::format("prompt {}", number) : prompt.where, tokens, request.length);
-    prompt.number = number, prompt.begun = request.step;
+        failure = fmt::format("{}: {} tokens leave no room for an answer in {}", prompt.name(), tokens, request.length);
+    prompt.begun = request.step;
     for (int64_t a = 0; a < answers_; ++a)
         batch_.rollouts.push_back({.prompt = batch_.prompts.size(), .whole = !failure.empty(), .failure = failure});
     batch_.prompts.push_back(std::move(prompt));
@@ -156,7 +156,9 @@ int64_t RolloutPool::room(const Rollout& r, const RolloutRequest& request) const
 
 // Decides, after a turn was judged, whether another turn follows.
 void RolloutPool::settle(Rollout& r, const RolloutRequest& request) const {
-    if (r.reward && !std::isfinite(*r.reward)) r.failure = fmt::format("reward {}", *r.reward);
+    if (r.reward && !(std::abs(*r.reward) <= most_reward))
+        r.failure = fmt::format("{}: the reward {} is not in [{:g}, {:g}]", batch_.prompts[r.prompt].name(), *r.reward,
+                                -most_reward, most_reward);
     if (!r.failure.empty()) r.reward.reset(), r.observation.clear();
     r.whole = r.observation.empty() || r.turns == request.most_turns;
     if (r.whole) return;

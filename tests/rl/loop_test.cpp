@@ -390,6 +390,33 @@ TEST(PolicyLoop, UnjudgedAndCutAnswersAreExcluded) {
     EXPECT_EQ(error.error().message(), "step 7: none of the 12 answers could be judged: not judged");
 }
 
+// Rewards that training cannot compute with are refused with their value and their sample, and nothing becomes NaN.
+TEST(PolicyLoop, RewardsOutOfRangeCountNowhere) {
+    ThreadPool pool(2);
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double bad : {1e39, -1e39, 1e16, infinity, -infinity, std::nan("")}) {
+        const auto trainer = small_trainer(pool, trainer_options(small_config(), TrainRecipe::bf16));
+        TokenTask some([&, calls = 0](const RolloutPrompt& p, const Rollout& r) mutable -> std::optional<double> {
+            return ++calls % 4 == 0 ? bad : share_of_even_tokens(p, r);
+        });
+        const auto policy = PolicyTrainer::create(small_config(), *trainer, some, {});
+        ASSERT_TRUE(policy.ok());
+        const auto step = (*policy)->step(0);
+        ASSERT_TRUE(step.ok()) << step.error().message();
+        EXPECT_EQ(step->failures, 3) << bad;
+        ASSERT_FALSE(step->failure_reasons.empty());
+        const std::string& why = step->failure_reasons[0];
+        EXPECT_NE(why.find(fmt::format("the reward {} is not in [-1e+15, 1e+15]", bad)), std::string::npos) << why;
+        EXPECT_TRUE(why.starts_with("prompt ")) << why;
+        EXPECT_TRUE(std::isfinite(step->loss) && std::isfinite(step->reward)) << bad;
+
+        TokenTask all([&](const RolloutPrompt&, const Rollout&) { return std::optional(bad); });
+        const auto other = PolicyTrainer::create(small_config(), *trainer, all, {});
+        ASSERT_TRUE(other.ok());
+        EXPECT_NE((*other)->step(1).error().message().find("the reward"), std::string::npos);
+    }
+}
+
 // The state includes scales of inputs, computed from the first prompts and from earlier updates.
 TEST(PolicyLoop, ResumingFromAStateGivesTheSameBits) {
     for (const char* recipe : {"bf16", "nvfp4_w4a4"}) {

@@ -147,7 +147,7 @@ TEST(Turns, AFailureInALaterTurnCostsTheAnswer) {
     int failures = 0;
     for (const Rollout& r : batch->rollouts) {
         EXPECT_EQ(r.reward.has_value(), r.turns == 1);
-        EXPECT_EQ(r.failure, r.turns == 1 ? "" : "broken");
+        EXPECT_EQ(r.failure, r.turns == 1 ? "" : batch->prompts[r.prompt].name() + ": broken");
         failures += r.turns > 1;
     }
     EXPECT_GT(failures, 0);
