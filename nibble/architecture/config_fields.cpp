@@ -55,16 +55,17 @@ Result<int64_t> ConfigFields::layers() {
     return n;
 }
 
-Result<double> ConfigFields::number(std::string_view key) {
+Result<double> ConfigFields::number(std::string_view key, double least, double most) {
     const Json* value = find(key);
     if (!value) return missing(key);
-    double number = 0;
-    if (!json_value(*value, number) || !std::isfinite(number)) return bad(key, "expected a number");
+    const double number = value->is_number() ? value->get<double>() : NAN;
+    if (!(number >= least && number <= most))
+        return bad(key, fmt::format("expected a number in [{:g}, {:g}]", least, most));
     return number;
 }
 
-Result<double> ConfigFields::number_or(std::string_view key, double otherwise) {
-    return find(key) ? number(key) : Result<double>(otherwise);
+Result<double> ConfigFields::number_or(std::string_view key, double otherwise, double least, double most) {
+    return find(key) ? number(key, least, most) : Result<double>(otherwise);
 }
 
 Result<std::vector<double>> ConfigFields::numbers(std::string_view key) {

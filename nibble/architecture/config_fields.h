@@ -21,9 +21,13 @@ public:
     Result<int64_t> integer_or(std::string_view key, int64_t otherwise, int64_t least = 1);
     // Reads num_hidden_layers, at most 4096, because loops follow it before any tensor is looked up.
     Result<int64_t> layers();
-    // Reads a finite number.
-    Result<double> number(std::string_view key);
-    Result<double> number_or(std::string_view key, double otherwise);
+    // Reads a number in [least, most]. The first form is for required fields. Bounds lie far outside of published
+    // models, and inside of what FP32 arithmetic of the forward pass can hold.
+    Result<double> number(std::string_view key, double least, double most);
+    Result<double> number_or(std::string_view key, double otherwise, double least, double most);
+    // Reads a number in [1e-9, 1e6], for factors that must not be zero.
+    Result<double> factor(std::string_view key) { return number(key, 1e-9, 1e6); }
+    Result<double> factor_or(std::string_view key, double otherwise) { return number_or(key, otherwise, 1e-9, 1e6); }
     Result<std::vector<double>> numbers(std::string_view key);  // finite; empty when absent
     Result<bool> boolean_or(std::string_view key, bool otherwise);
     Result<std::string> string_or(std::string_view key, std::string_view otherwise);

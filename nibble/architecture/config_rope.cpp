@@ -12,17 +12,16 @@ double mscale(double factor, double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * 
 
 Status read_yarn(ConfigFields& f, int64_t context, Rope& rope, float* scale) {
     rope.scaling = Rope::Scaling::yarn;
-    NIBBLE_TRY(rope.factor, f.number("factor"));
+    NIBBLE_TRY(rope.factor, f.factor("factor"));
     NIBBLE_TRY(rope.original_context, f.integer_or("original_max_position_embeddings", context));
-    NIBBLE_TRY(rope.beta_fast, f.number_or("beta_fast", 32.0));
-    NIBBLE_TRY(rope.beta_slow, f.number_or("beta_slow", 1.0));
+    NIBBLE_TRY(rope.beta_fast, f.factor_or("beta_fast", 32.0));
+    NIBBLE_TRY(rope.beta_slow, f.factor_or("beta_slow", 1.0));
     NIBBLE_TRY(rope.truncate, f.boolean_or("truncate", true));
-    NIBBLE_TRY(const double m, f.number_or("mscale", 0.0));
-    NIBBLE_TRY(const double m_all, f.number_or("mscale_all_dim", 0.0));
+    NIBBLE_TRY(const double m, f.number_or("mscale", 0.0, 0.0, 1000.0));
+    NIBBLE_TRY(const double m_all, f.number_or("mscale_all_dim", 0.0, 0.0, 1000.0));
     const double standard =
         m != 0.0 && m_all != 0.0 ? mscale(rope.factor, m) / mscale(rope.factor, m_all) : mscale(rope.factor, 1.0);
-    NIBBLE_TRY(rope.attention_factor, f.number_or("attention_factor", standard));
-    if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
+    NIBBLE_TRY(rope.attention_factor, f.number_or("attention_factor", standard, 1e-9, 1000.0));
     if (scale && m_all != 0.0) {
         const double all = mscale(rope.factor, m_all);
         *scale = static_cast<float>(*scale * all * all);
@@ -42,12 +41,12 @@ Status read_longrope(ConfigFields& f, int64_t context, const RopeReading& readin
         if (std::ssize(*list) != rope.dims / 2 || std::ranges::any_of(*list, [](double x) { return !(x > 0); }))
             return f.bad(key, fmt::format("expected {} positive numbers", rope.dims / 2));
     NIBBLE_TRY(const double factor,
-               f.number_or("factor", static_cast<double>(context) / static_cast<double>(rope.original_context)));
+               f.factor_or("factor", static_cast<double>(context) / static_cast<double>(rope.original_context)));
     const double standard =
         factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(rope.original_context)));
-    NIBBLE_TRY(const double attention, f.number_or("attention_factor", standard));
-    NIBBLE_TRY(rope.short_attention, f.number_or("short_mscale", attention));
-    NIBBLE_TRY(rope.long_attention, f.number_or("long_mscale", attention));
+    NIBBLE_TRY(const double attention, f.number_or("attention_factor", standard, 1e-9, 1000.0));
+    NIBBLE_TRY(rope.short_attention, f.number_or("short_mscale", attention, 1e-9, 1000.0));
+    NIBBLE_TRY(rope.long_attention, f.number_or("long_mscale", attention, 1e-9, 1000.0));
     if (reading.only_short_factors) rope.long_factors = rope.short_factors;
     return Ok{};
 }
@@ -61,34 +60,29 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
     if (reading.longrope_names && (type == "su" || type == "yarn")) type = "longrope";
     Rope rope;
     if (type == "proportional") {  // a share of the pairs of the whole head
-        NIBBLE_TRY(const double share, f.number_or("partial_rotary_factor", 1.0));
-        if (!(share > 0 && share <= 1)) return f.bad("partial_rotary_factor", "expected a number above 0, at most 1");
+        NIBBLE_TRY(const double share, f.number_or("partial_rotary_factor", 1.0, 1e-9, 1.0));
         rope.scaling = Rope::Scaling::proportional;
         rope.pairs = static_cast<int>(static_cast<double>(dims) * share / 2);
-        NIBBLE_TRY(rope.factor, f.number_or("factor", 1.0));
-        if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
+        NIBBLE_TRY(rope.factor, f.factor_or("factor", 1.0));
     } else if (reading.partial) {
-        NIBBLE_TRY(const double share, f.number_or("partial_rotary_factor", *reading.partial));
-        if (!(share > 0 && share <= 1)) return f.bad("partial_rotary_factor", "expected a number above 0, at most 1");
+        NIBBLE_TRY(const double share, f.number_or("partial_rotary_factor", *reading.partial, 1e-9, 1.0));
         dims = static_cast<int64_t>(static_cast<double>(dims) * share);
     } else {
         NIBBLE_CHECK(f.must_be("partial_rotary_factor", 1.0));
     }
     if (dims % 2 != 0) return fail("config.json: a rotary embedding of {} dimensions: the number must be even", dims);
     rope.dims = static_cast<int>(dims);
-    NIBBLE_TRY(rope.theta, f.number("rope_theta"));
-    if (!(rope.theta > 1.0)) return f.bad("rope_theta", "expected a number above 1");
+    NIBBLE_TRY(rope.theta, f.number("rope_theta", 1.0, 1e15));
+    if (rope.theta == 1.0) return f.bad("rope_theta", "expected a number above 1");
     if (type == "linear") {
         rope.scaling = Rope::Scaling::linear;
-        NIBBLE_TRY(rope.factor, f.number("factor"));
-        if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
+        NIBBLE_TRY(rope.factor, f.factor("factor"));
     } else if (type == "llama3") {
         rope.scaling = Rope::Scaling::llama3;
-        NIBBLE_TRY(rope.factor, f.number("factor"));
-        NIBBLE_TRY(rope.low_freq_factor, f.number("low_freq_factor"));
-        NIBBLE_TRY(rope.high_freq_factor, f.number("high_freq_factor"));
+        NIBBLE_TRY(rope.factor, f.factor("factor"));
+        NIBBLE_TRY(rope.low_freq_factor, f.factor("low_freq_factor"));
+        NIBBLE_TRY(rope.high_freq_factor, f.factor("high_freq_factor"));
         NIBBLE_TRY(rope.original_context, f.integer_or("original_max_position_embeddings", context));
-        if (!(rope.factor > 0)) return f.bad("factor", "expected a positive number");
         if (!(rope.high_freq_factor > rope.low_freq_factor))
             return f.bad("high_freq_factor", "must be greater than low_freq_factor");
     } else if (type == "yarn") {
@@ -96,8 +90,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
     } else if (type == "longrope") {
         NIBBLE_CHECK(read_longrope(f, context, reading, rope));
     } else if (type == "dynamic" && f.has("alpha")) {  // Hunyuan's variant: theta changes, at any length
-        NIBBLE_TRY(const double alpha, f.number("alpha"));
-        if (!(alpha > 0)) return f.bad("alpha", "expected a positive number");
+        NIBBLE_TRY(const double alpha, f.factor("alpha"));
         f.ignore("factor");
         rope.theta *= std::pow(alpha, static_cast<double>(dims) / static_cast<double>(dims - 2));
     } else if (type != "default" && type != "none" && type != "proportional") {
@@ -106,7 +99,7 @@ Result<Rope> read_rope_object(const Json& object, const std::string& what, int64
             what, type);
     }
     if (reading.query_beta && f.has("llama_4_scaling_beta")) {
-        NIBBLE_TRY(const double beta, f.number("llama_4_scaling_beta"));
+        NIBBLE_TRY(const double beta, f.number("llama_4_scaling_beta", 0.0, 1000.0));
         NIBBLE_TRY(*reading.query_period, f.integer("original_max_position_embeddings"));
         *reading.query_beta = static_cast<float>(beta);
         f.ignore("max_position_embeddings");

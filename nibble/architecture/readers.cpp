@@ -13,7 +13,7 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, const char* e
     NIBBLE_TRY(t.model.hidden, f.integer("hidden_size"));
     NIBBLE_TRY(t.layers, f.layers());
     NIBBLE_TRY(t.model.context, f.integer("max_position_embeddings"));
-    NIBBLE_TRY(const double eps, f.number(eps_key));
+    NIBBLE_TRY(const double eps, f.number(eps_key, 0.0, 1.0));
     t.model.norm_eps = static_cast<float>(eps);
     NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", false));
     t.model.embedding = root + "embed_tokens.weight";
@@ -25,8 +25,7 @@ Result<Trunk> read_trunk(ConfigFields& f, const std::string& root, const char* e
 }
 
 Result<float> read_score_scale(ConfigFields& f) {
-    NIBBLE_TRY(const double scalar, f.number("query_pre_attn_scalar"));
-    if (!(scalar > 0)) return f.bad("query_pre_attn_scalar", "expected a positive number");
+    NIBBLE_TRY(const double scalar, f.factor("query_pre_attn_scalar"));
     return static_cast<float>(1.0 / std::sqrt(scalar));
 }
 
@@ -35,8 +34,7 @@ float root_of_width(int64_t hidden) {
 }
 
 Result<float> read_cap(ConfigFields& f, const char* key) {
-    NIBBLE_TRY(const double cap, f.number_or(key, 0.0));
-    if (f.has(key) && !(cap > 0)) return f.bad(key, "expected a positive number or null");
+    NIBBLE_TRY(const double cap, f.factor_or(key, 0.0));
     return static_cast<float>(cap);
 }
 
@@ -45,6 +43,7 @@ Result<AttentionConfig> read_heads(ConfigFields& f, int64_t hidden) {
     NIBBLE_TRY(const int64_t heads, f.integer("num_attention_heads"));
     NIBBLE_TRY(const int64_t kv_heads, f.integer_or("num_key_value_heads", heads));
     NIBBLE_TRY(const int64_t head_dim, f.integer_or("head_dim", hidden / heads));
+    if (head_dim < 1) return f.bad("num_attention_heads", fmt::format("more than hidden_size, {}", hidden));
     if (heads % kv_heads != 0)
         return f.bad("num_key_value_heads", fmt::format("does not divide num_attention_heads, {}", heads));
     a.heads = static_cast<int>(heads), a.kv_heads = static_cast<int>(kv_heads), a.head_dim = static_cast<int>(head_dim);
@@ -123,7 +122,9 @@ Result<MoeConfig> read_grouped_experts(ConfigFields& f) {
     NIBBLE_TRY(const int64_t groups, f.integer_or("n_group", 1));
     NIBBLE_TRY(const int64_t kept, f.integer_or("topk_group", 1));
     NIBBLE_TRY(moe.normalize, f.boolean_or("norm_topk_prob", true));
-    NIBBLE_TRY(const double scaling, f.number_or("routed_scaling_factor", 1.0));
+    NIBBLE_TRY(const double scaling, f.factor_or("routed_scaling_factor", 1.0));
+    if (width * shared > INT32_MAX)
+        return f.bad("n_shared_experts", "gives more than 2147483647 rows with moe_intermediate_size");
     if (moe.experts % groups != 0 || kept > groups)
         return f.bad("n_group", "does not divide the experts, or fewer than topk_group");
     moe.expert.intermediate = static_cast<int>(width);

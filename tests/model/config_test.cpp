@@ -84,6 +84,67 @@ TEST(ModelConfig, TheNumberOfExpertsIsBounded) {
     EXPECT_GE(tried, 3);
 }
 
+// Numbers that FP32 cannot work with, or that no model has.
+TEST(ModelConfig, ImplausibleNumbersAreErrorsThatNameTheField) {
+    Json llama = small_llama(), linear = llama, llama3 = llama, yarn = llama;
+    linear["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+    llama3["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", 8.0},
+                              {"low_freq_factor", 1.0},
+                              {"high_freq_factor", 4.0},
+                              {"original_max_position_embeddings", 32}};
+    yarn["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0},           {"beta_fast", 32},
+                            {"beta_slow", 1},      {"attention_factor", 1.1}, {"original_max_position_embeddings", 32}};
+    const auto golden = [](const char* name) {
+        const auto config = read_config(test_data("golden/models") / name / "config.json");
+        EXPECT_TRUE(config.ok()) << name;
+        return config.ok() ? *config : Json::object();
+    };
+    const std::vector<Json> signed_ones{1e308, -1e308, 1e39, -1e-6, "x"};
+    struct Case {
+        Json config;
+        std::string place;  // JSON pointer
+        std::vector<Json> more = {};
+    };
+    const std::vector<Case> cases{
+        {llama, "/rms_norm_eps", {2}},
+        {llama, "/rope_theta", {1e300, 0, 1, -10000}},
+        {linear, "/rope_scaling/factor", {0, 1e300, 1e-300}},
+        {llama3, "/rope_scaling/factor", {0}},
+        {llama3, "/rope_scaling/low_freq_factor", {0}},
+        {llama3, "/rope_scaling/high_freq_factor", {0}},
+        {yarn, "/rope_scaling/factor", {0}},
+        {yarn, "/rope_scaling/beta_fast", {0}},
+        {yarn, "/rope_scaling/beta_slow", {0}},
+        {yarn, "/rope_scaling/attention_factor", {0}},
+        {golden("nemotron_h"), "/layer_norm_epsilon", {2}},
+        {golden("nemotron_h"), "/routed_scaling_factor", {0}},
+        {{{"model_type", "gemma3_text"}, {"query_pre_attn_scalar", 256}}, "/query_pre_attn_scalar", {0}},
+        {{{"model_type", "granite"}, {"logits_scaling", 8}}, "/logits_scaling", {0}},
+        {{{"model_type", "granite"}, {"residual_multiplier", 0.2}}, "/residual_multiplier"},
+        {{{"model_type", "granite"}, {"attention_multiplier", 1}}, "/attention_multiplier"},
+        {{{"model_type", "granite"}, {"embedding_multiplier", 9}}, "/embedding_multiplier"},
+        {golden("deepseek_v3"), "/routed_scaling_factor", {0}}};
+    for (const Case& c : cases) {
+        const Json::json_pointer place(c.place);
+        ASSERT_TRUE(model_config(c.config).ok()) << c.place;
+        std::vector<Json> values = signed_ones;
+        values.insert(values.end(), c.more.begin(), c.more.end());
+        for (const Json& value : values) {
+            Json changed = c.config;
+            changed[place] = value;
+            EXPECT_NE(error_of(changed).find("'" + place.back() + "'"), std::string::npos) << c.place << " " << value;
+        }
+    }
+    Json narrow = llama;
+    narrow["num_attention_heads"] = narrow["num_key_value_heads"] = 64;
+    narrow.erase("head_dim");
+    EXPECT_NE(error_of(narrow).find("num_attention_heads"), std::string::npos);
+    Json wide = golden("deepseek_v3");
+    wide["n_shared_experts"] = 2147483647;
+    EXPECT_NE(error_of(wide).find("n_shared_experts"), std::string::npos);
+}
+
 TEST(ModelConfig, RopeIsReadInBothSpellings) {
     const Json llama3{{"rope_type", "llama3"},
                       {"factor", 8.0},

@@ -21,7 +21,7 @@ Result<ModelConfig> read_cohere2(ConfigFields& f, const std::string& root) {
     NIBBLE_CHECK(read_biases(f, a, mlp));
     NIBBLE_TRY(Rope rope, read_rope(f, a.head_dim, t.model.context));
     rope.interleaved = true;
-    NIBBLE_TRY(const double scale, f.number("logit_scale"));
+    NIBBLE_TRY(const double scale, f.factor("logit_scale"));
     t.model.logit_scale = static_cast<float>(scale);
     NIBBLE_CHECK(f.must_be("use_qk_norm", false));
     NIBBLE_CHECK(f.must_be("use_parallel_block", true));

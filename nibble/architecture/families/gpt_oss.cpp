@@ -12,9 +12,8 @@ Result<ModelConfig> read_gpt_oss(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(d.attention.qkv_bias, f.boolean_or("attention_bias", true));
     d.attention.out_bias = d.attention.qkv_bias;
     d.attention.sinks = "sinks";
-    NIBBLE_TRY(const double alpha, f.number("swiglu_alpha"));
-    NIBBLE_TRY(const double limit, f.number("swiglu_limit"));
-    if (!(limit > 0)) return f.bad("swiglu_limit", "expected a positive number");
+    NIBBLE_TRY(const double alpha, f.factor("swiglu_alpha"));
+    NIBBLE_TRY(const double limit, f.factor("swiglu_limit"));
     MoeConfig moe{.gate_bias = true, .stacked = true, .gate = "router"};
     NIBBLE_CHECK(set_experts(f, moe, "num_local_experts", "num_experts_per_tok"));
     moe.expert = d.mlp;

@@ -7,11 +7,10 @@ namespace {
 Result<ModelConfig> read_granite(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(DenseModel d, read_dense(f, root));
     NIBBLE_CHECK(read_biases(f, d.attention, d.mlp));
-    NIBBLE_TRY(const double embedding, f.number_or("embedding_multiplier", 1.0));
-    NIBBLE_TRY(const double scores, f.number_or("attention_multiplier", 1.0));
-    NIBBLE_TRY(const double residual, f.number_or("residual_multiplier", 1.0));
-    NIBBLE_TRY(const double logits, f.number_or("logits_scaling", 1.0));
-    if (!(logits > 0)) return f.bad("logits_scaling", "expected a positive number");
+    NIBBLE_TRY(const double embedding, f.factor_or("embedding_multiplier", 1.0));
+    NIBBLE_TRY(const double scores, f.factor_or("attention_multiplier", 1.0));
+    NIBBLE_TRY(const double residual, f.factor_or("residual_multiplier", 1.0));
+    NIBBLE_TRY(const double logits, f.factor_or("logits_scaling", 1.0));
     d.trunk.model.embedding_scale = static_cast<float>(embedding);
     d.trunk.model.logit_scale = static_cast<float>(1.0 / logits);
     d.attention.scale = static_cast<float>(scores);

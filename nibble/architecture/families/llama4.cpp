@@ -25,7 +25,7 @@ Result<ModelConfig> read_llama4(ConfigFields& f, const std::string& root) {
     d.attention.rope.interleaved = true;
     NIBBLE_TRY(const bool normed, f.boolean_or("use_qk_norm", true));
     NIBBLE_TRY(const bool tuned, f.boolean_or("attn_temperature_tuning", true));
-    NIBBLE_TRY(const double beta, f.number("attn_scale"));
+    NIBBLE_TRY(const double beta, f.number("attn_scale", 0.0, 1000.0));
     NIBBLE_TRY(const int64_t period, f.integer("floor_scale"));
     NIBBLE_TRY(const int64_t chunk, f.integer_or("attention_chunk_size", 0));
     NIBBLE_TRY(const auto rotates, rotating_layers(f, layers));

@@ -31,7 +31,7 @@ Result<ModelConfig> read_mimo(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(MlpConfig mlp, read_mlp(f));
     NIBBLE_CHECK(read_biases(f, full, mlp));
     NIBBLE_TRY(const int64_t v_dim, f.integer("v_head_dim"));
-    NIBBLE_TRY(const double value_scale, f.number_or("attention_value_scale", 1.0));
+    NIBBLE_TRY(const double value_scale, f.factor_or("attention_value_scale", 1.0));
     full.v_dim = static_cast<int>(v_dim);
     full.value_scale = static_cast<float>(value_scale);
     AttentionConfig sliding = full;

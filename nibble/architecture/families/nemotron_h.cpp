@@ -45,8 +45,8 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     if (const Json* limit = f.find("time_step_limit")) {
         if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != infinity ||
-            !((*limit)[0] >= 0.0))
-            return f.bad("time_step_limit", "expected [0 or more, Infinity]");
+            !((*limit)[0] >= 0.0 && (*limit)[0] <= 1e6))
+            return f.bad("time_step_limit", "expected [0 to 1e6, Infinity]");
         m.dt_min = (*limit)[0].get<float>();
     }
     // Fields about initialization, precision of the cache and scheduling (the scan has no chunks), which do not change
@@ -75,7 +75,7 @@ Result<ModelConfig> read_nemotron_h(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(model.hidden, f.integer("hidden_size"));
     NIBBLE_TRY(const int64_t layers, f.layers());
     NIBBLE_TRY(model.context, f.integer("max_position_embeddings"));
-    NIBBLE_TRY(const double eps, f.number("layer_norm_epsilon"));
+    NIBBLE_TRY(const double eps, f.number("layer_norm_epsilon", 0.0, 1.0));
     model.norm_eps = static_cast<float>(eps);
     NIBBLE_TRY(const bool tied, f.boolean_or("tie_word_embeddings", false));
     model.embedding = root + "embeddings.weight";

@@ -16,7 +16,7 @@ Result<ModelConfig> read_phimoe(ConfigFields& f, const std::string& root) {
     f.ignore("input_jitter_noise");  // of training
     MoeConfig moe{.router = MoeConfig::Router::sparse_mixer};
     NIBBLE_CHECK(set_experts(f, moe, "num_local_experts", "num_experts_per_tok"));
-    NIBBLE_TRY(const double jitter, f.number("router_jitter_noise"));
+    NIBBLE_TRY(const double jitter, f.number("router_jitter_noise", 0.0, 1.0));
     moe.jitter = static_cast<float>(jitter);
     moe.expert = d.mlp;
     moe.expert.gate_proj = "w1", moe.expert.up_proj = "w3", moe.expert.down_proj = "w2";

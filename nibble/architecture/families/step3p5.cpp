@@ -52,7 +52,7 @@ Result<ModelConfig> read_step(ConfigFields& f, const std::string& root) {
     NIBBLE_CHECK(set_experts(f, moe, "n_routed_experts", "num_experts_per_tok"));
     NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
     NIBBLE_TRY(const int64_t shared, f.integer("share_expert_dim"));
-    NIBBLE_TRY(const double scaling, f.number("moe_router_scaling_factor"));
+    NIBBLE_TRY(const double scaling, f.factor("moe_router_scaling_factor"));
     moe.routed_scaling = static_cast<float>(scaling);
     moe.expert.intermediate = static_cast<int>(width);
     moe.shared.intermediate = static_cast<int>(shared);
