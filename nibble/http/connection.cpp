@@ -1,7 +1,5 @@
 #include "http/connection.h"
 
-#include "http/framing.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -27,7 +25,6 @@ int status_of(const boost::system::error_code& error) {
     if (error == beast_http::error::header_limit) return 431;
     if (error == beast_http::error::body_limit) return 413;
     if (error == beast_http::error::buffer_overflow) return 503;
-    if (error == beast_http::error::bad_version) return 505;
     return 400;
 }
 
@@ -77,7 +74,8 @@ void HttpConnection::new_request() {
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_.limits.header_bytes));
     parser_->body_limit(shared_.limits.body_bytes);
-    header_seen_ = false;
+    header_seen_ = line_seen_ = false;
+    looked_ = 0;
     answer_complete_ = false;
 }
 
@@ -144,9 +142,12 @@ void HttpConnection::process() {
             if (unread_.empty()) return;
             set_phase(Phase::header, shared_.limits.header_time);
         }
+        if (!header_seen_)
+            if (const auto broken = check_head_bytes()) return refuse(broken->status, broken->why);
         boost::system::error_code error;
         const size_t used = parser_->put(boost::asio::buffer(std::as_const(unread_)), error);
         unread_.erase(0, used);
+        looked_ -= std::min(looked_, used);
         if (error && error != beast_http::error::need_more) {
             const int status = status_of(error);
             refuse(status, why_of(status, error, shared_.limits));
@@ -167,14 +168,23 @@ void HttpConnection::process() {
         refuse(header_seen_ ? 400 : 431, why_of(431, {}, shared_.limits));
 }
 
+// The bytes of the head that have arrived, of which the parser has taken whole lines.
+std::optional<BrokenHead> HttpConnection::check_head_bytes() {
+    const bool ends = line_seen_ && unread_.starts_with("\r\n");
+    const size_t last = ends ? 0 : unread_.find("\r\n\r\n", looked_ - std::min<size_t>(looked_, 3));
+    const std::string_view head = std::string_view(unread_).substr(0, last == unread_.npos ? last : last + 2);
+    if (const auto broken = broken_lines(head, std::min(looked_, head.size()))) return broken;
+    looked_ = head.size();
+    const size_t line = line_seen_ ? head.npos : head.find("\r\n");
+    if (line == head.npos) return std::nullopt;
+    line_seen_ = true;
+    return settle_version(std::span(unread_).first(line));
+}
+
 bool HttpConnection::on_header() {
     parser_->eager(true);
     set_phase(Phase::body, shared_.limits.body_time);
     const auto& message = parser_->get();
-    if (message.version() != 10 && message.version() != 11) {
-        refuse(505, "the server speaks HTTP/1.1 and HTTP/1.0");
-        return false;
-    }
     interim_ = message.version() == 11;
     request_ = HttpRequest();
     request_.method = std::string(message.method_string());

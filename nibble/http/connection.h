@@ -3,6 +3,7 @@
 // include it.
 #pragma once
 
+#include "http/framing.h"
 #include "http/request_body.h"
 #include "http/server.h"
 
@@ -113,6 +114,7 @@ private:
     void on_shut();
     void look_for_peer(HttpClock::time_point now);
     void process();
+    std::optional<BrokenHead> check_head_bytes();
     bool on_header();
     void dispatch();
     // Runs `work`. If it runs out of memory, this connection ends, not the server.
@@ -130,7 +132,9 @@ private:
     Phase phase_ = Phase::idle;
     std::optional<HttpClock::time_point> deadline_, write_deadline_;
     std::optional<Parser> parser_;
-    HttpRequest request_;  // filled from the header
+    HttpRequest request_;     // filled from the header
+    bool line_seen_ = false;  // the request line has been checked
+    size_t looked_ = 0;       // bytes of unread_ that check_head_bytes() has checked
     bool header_seen_ = false, reading_ = false, writing_ = false;
     // The peer has shut down its sending side but may still read. While an answer is pending, the connection probes the
     // peer with an interim response 100 or a stream's idle piece; writing fails if the peer is gone.

@@ -29,6 +29,24 @@ bool ends_chunked(const std::vector<std::string_view>& codings) {
 
 }  // namespace
 
+std::optional<BrokenHead> broken_lines(std::string_view head, size_t from) {
+    for (size_t at = head.find('\n', from); at != head.npos; at = head.find('\n', at + 1))
+        if (at == 0 || head[at - 1] != '\r')
+            return BrokenHead{400, "a line of the request's head ends with LF alone; lines of HTTP end with CR LF"};
+    return std::nullopt;
+}
+
+std::optional<BrokenHead> settle_version(std::span<char> line) {
+    const std::string_view text(line.data(), line.size());
+    const std::string_view version = text.substr(text.rfind(' ') + 1);
+    const auto digit = [&](size_t at) { return version[at] >= '0' && version[at] <= '9'; };
+    if (version.size() != 8 || !version.starts_with("HTTP/") || !digit(5) || version[6] != '.' || !digit(7))
+        return BrokenHead{400, "the request line does not end with a version of HTTP"};
+    if (version[5] != '1') return BrokenHead{505, "the server speaks HTTP/1.1 and HTTP/1.0"};
+    if (version[7] != '0') line.back() = '1';
+    return std::nullopt;
+}
+
 std::optional<BrokenHead> broken_head(const HttpHeaders& headers, int minor) {
     const auto codings = values_of(headers, "transfer-encoding"), lengths = values_of(headers, "content-length"),
                hosts = values_of(headers, "host");

@@ -73,7 +73,7 @@ std::vector<int> statuses_of(const HttpAddress& address, std::string_view bytes,
     for (auto some = client->read_some(); some.ok() && !some->empty(); some = client->read_some()) said += *some;
     std::vector<int> out;
     for (size_t at = 0; (at = said.find("HTTP/1.1 ", at)) != said.npos; at += 9)
-        out.push_back(std::stoi(said.substr(at + 9, 3)));
+        if (said[at + 9] >= '1' && said[at + 9] <= '9') out.push_back(std::stoi(said.substr(at + 9, 3)));
     return out;
 }
 
@@ -99,6 +99,47 @@ TEST(HttpFraming, WhatCanBeReadInTwoWaysIsRefusedAndTheConnectionEnds) {
           "CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://a,b/ HTTP/1.1\r\nHost: x\r\n\r\n",
           "GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n"})
         EXPECT_EQ(statuses_of(server->address(), head + second), std::vector<int>{400}) << head;
+}
+
+// Line ends and versions of RFC 9112, whole and byte by byte.
+TEST(HttpFraming, LineEndsAndVersions) {
+    const auto server = echo_server();
+    const struct {
+        const char* bytes;
+        int status;
+    } heads[]{{"GET / HTTP/1.2\r\nHost: x\r\n", 200},
+              {"GET / HTTP/1.9\r\nHost: x\r\n", 200},
+              {"GET / HTTP/1.0\r\n", 200},
+              {"GET / HTTP/1.2\r\n", 400},  // as HTTP/1.1: a Host is required
+              {"POST / HTTP/1.2\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400},
+              {"GET / HTTP/2.0\r\nHost: x\r\n", 505},
+              {"GET / HTTP/0.9\r\nHost: x\r\n", 505},
+              {"GET / HTTP/3.1\r\nHost: x\r\n", 505},
+              {"GET / HTTP/1.10\r\nHost: x\r\n", 400},
+              {"GET / HTTP/11\r\nHost: x\r\n", 400},
+              {"GET / http/1.1\r\nHost: x\r\n", 400},
+              {"GET / HTTP/1.1 \r\nHost: x\r\n", 400},
+              {"GET /\r\nHost: x\r\n", 400},
+              {"GET / HTTP/1.1\nHost: x\n\n", 400},
+              {"GET / HTTP/1.1\nHost: x\r\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\r\nA: b\nTransfer-Encoding: chunked\r\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\r\n\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\rA: b\r\n", 400}};
+    for (const auto& [head, status] : heads) {
+        const std::string request = std::string(head) + "Connection: close\r\n\r\n";
+        EXPECT_EQ(statuses_of(server->address(), request), std::vector<int>{status}) << head;
+        auto slow = HttpClient::connect(server->address(), 60s);
+        ASSERT_TRUE(slow.ok());
+        for (const char byte : request)
+            if (!slow->write({&byte, 1}).ok()) break;  // the server has closed it
+        const auto answer = slow->receive();
+        if (answer.ok()) EXPECT_EQ(answer->status, status) << head;
+    }
+    // Bodies may hold any line ends, and a request may follow them.
+    const std::string post = "POST / HTTP/1.3\r\nHost: x\r\nContent-Length: 4\r\n\r\n\na\n\n";
+    const std::string last = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(statuses_of(server->address(), post + post + last), (std::vector<int>{200, 200, 200}));
 }
 
 TEST(HttpFraming, WhatIsOrdinaryIsRead) {
