@@ -57,15 +57,14 @@ struct HttpServer::State {
     }
 
     void accept() {
-        listener.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                            [this](const boost::system::error_code& error) {
-                                if (error || !listener.is_open()) return;
-                                // No file descriptor or memory is left: the next sweep tries again.
-                                if (accept_all())
-                                    accept();
-                                else
-                                    accept_stalled = true;
-                            });
+        listener.async_wait(
+            boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+                if (error || !listener.is_open()) return;
+                accept_stalled = true;  // no file descriptor or memory is left: the next sweep tries again
+                if (!accept_all()) return;
+                accept();
+                accept_stalled = false;
+            });
     }
 
     bool accept_all() {
@@ -100,8 +99,8 @@ struct HttpServer::State {
         sweep_timer.expires_after(sweep_time);
         sweep_timer.async_wait([this](const boost::system::error_code& error) {
             if (error || stopped) return;
-            look_around();
             sweep();
+            look_around();
         });
     }
 
@@ -115,7 +114,10 @@ struct HttpServer::State {
             drained = true;
             rest.notify_all();
         }
-        if (std::exchange(accept_stalled, false) && listener.is_open()) accept();
+        if (accept_stalled && listener.is_open()) {
+            accept();
+            accept_stalled = false;
+        }
     }
 
     // Runs until no work is left. A handler that runs out of memory ends only its own work.
@@ -177,11 +179,9 @@ void HttpServer::post(std::function<void()> work) { boost::asio::post(state_->io
 void HttpServer::start() {
     State& s = *state_;
     if (s.thread.joinable()) return;
-    s.thread = std::thread([&s] {
-        s.accept();
-        s.sweep();
-        s.run();
-    });
+    s.accept();
+    s.sweep();
+    s.thread = std::thread([&s] { s.run(); });
 }
 
 void HttpServer::drain(std::chrono::steady_clock::time_point deadline) {

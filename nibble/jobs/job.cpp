@@ -5,6 +5,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <system_error>
 
 namespace nibble {
 
@@ -15,6 +16,10 @@ Error error_of_exception() {
         return fail(ErrorKind::memory, "out of memory");
     } catch (const std::filesystem::filesystem_error& e) {
         return Error(e.what(), ErrorKind::file);
+    } catch (const std::system_error& e) {
+        if (e.code() == std::errc::resource_unavailable_try_again)
+            return fail(ErrorKind::memory, "out of memory: the system starts no further thread");
+        return Error(e.what());
     } catch (const std::exception& e) {
         return Error(e.what());
     } catch (...) {

@@ -64,17 +64,26 @@ bool has_many_values(std::string_view json) {
 }  // namespace
 
 IntakeQueue::IntakeQueue(int threads, size_t most) : most_(most) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
+    try {
+        for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
+    } catch (...) {  // no memory or no further thread
+        end_threads();
+        throw;
+    }
 }
 
 IntakeQueue::~IntakeQueue() {
+    end_threads();
+    work_.clear();
+}
+
+void IntakeQueue::end_threads() {
     {
         const std::lock_guard lock(mutex_);
         quit_ = true;
     }
     wake_.notify_all();
     threads_.clear();
-    work_.clear();
 }
 
 bool IntakeQueue::post(std::function<void()> work) {

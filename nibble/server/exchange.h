@@ -28,6 +28,7 @@ public:
 
 private:
     void loop();
+    void end_threads();
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<std::function<void()>> work_;

@@ -192,16 +192,21 @@ Result<LoadResult> run_load(const LoadPlan& given) {
         }
     const int64_t clients = std::min({plan.rate > 0 ? plan.requests : plan.concurrency, plan.requests, most_clients});
     std::vector<std::jthread> threads;
-    for (int64_t c = 0; c < clients; ++c)
-        threads.emplace_back([&] {
-            for (int64_t i = next++; i < plan.requests; i = next++) {
-                const double leave = leaves[static_cast<size_t>(i)];
-                if (leave > 0)
-                    std::this_thread::sleep_until(
-                        start + std::chrono::duration_cast<LoadClock::duration>(std::chrono::duration<double>(leave)));
-                records[static_cast<size_t>(i)] = run_one(plan, i);
-            }
-        });
+    const auto client = [&] {
+        for (int64_t i = next++; i < plan.requests; i = next++) {
+            const double leave = leaves[static_cast<size_t>(i)];
+            if (leave > 0)
+                std::this_thread::sleep_until(
+                    start + std::chrono::duration_cast<LoadClock::duration>(std::chrono::duration<double>(leave)));
+            records[static_cast<size_t>(i)] = run_one(plan, i);
+        }
+    };
+    try {
+        for (int64_t c = 0; c < clients; ++c) threads.emplace_back(client);
+    } catch (...) {  // no memory or no further thread: the others end after their request
+        next = plan.requests;
+        throw;
+    }
     threads.clear();
     return summarize(plan, records, seconds_since(start));
 }
