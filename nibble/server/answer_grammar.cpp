@@ -49,8 +49,7 @@ Status hold_as(BodyFields& fields, std::string_view name, std::string_view kind,
         return hold_to_schema(fields, name, *schema, grammars, grammar);
     }
     if (kind == "json_object") {
-        if (value == false) return Ok{};
-        if (value != true) return fields.bad(name, "'json_object' is not true or false");
+        if (value != true) return fields.bad(name, "'json_object' is not true; leave it out for no constraint");
         return hold(fields, name, grammars, grammar, "object", [] { return Grammar::json_object(); });
     }
     if (kind == "choice") {
@@ -64,6 +63,8 @@ Status hold_as(BodyFields& fields, std::string_view name, std::string_view kind,
     const auto& text = value.get_ref<const std::string&>();
     if (kind == "regex")
         return hold(fields, name, grammars, grammar, "regex " + text, [&] { return Grammar::from_regex(text); });
+    if (kind == "grammar" && text.find_first_not_of(" \t\r\n") == std::string::npos)
+        return fields.bad(name, "the grammar is empty");
     if (kind == "grammar")
         return hold(fields, name, grammars, grammar, "grammar " + text, [&] { return Grammar::from_ebnf(text); });
     return fields.bad(name,
@@ -109,12 +110,18 @@ Status read_answer_grammar(BodyFields& fields, GrammarCache* grammars, GrammarTo
         NIBBLE_CHECK(read_response_format(fields, "response_format", *format, grammars, grammar));
     if (const Json* outputs = fields.find("structured_outputs")) {
         if (!outputs->is_object()) return fields.bad("structured_outputs", "is not an object");
-        for (const auto& [kind, value] : outputs->items())
-            if (!value.is_null() && !changes_nothing(kind, value))
-                NIBBLE_CHECK(hold_as(fields, "structured_outputs", kind, value, grammars, grammar));
+        bool any = false;
+        for (const auto& [kind, value] : outputs->items()) {
+            if (value.is_null() || changes_nothing(kind, value)) continue;
+            any = true;
+            NIBBLE_CHECK(hold_as(fields, "structured_outputs", kind, value, grammars, grammar));
+        }
+        if (!any)
+            return fields.bad("structured_outputs", "names no constraint; leave it out for an answer without one");
     }
+    // llama.cpp's clients send all of its defaults, grammar "" among them.
     for (const auto& [name, kind] : constraint_fields)
-        if (const Json* value = fields.find(name); value && *value != "")
+        if (const Json* value = fields.find(name); value && !(name == "grammar" && *value == ""))
             NIBBLE_CHECK(hold_as(fields, name, kind, *value, grammars, grammar));
     return Ok{};
 }

@@ -155,6 +155,8 @@ Status read_sampling(BodyFields& fields, const ServedModel& model, Request& requ
     NIBBLE_CHECK(fields.read("skip_special_tokens", request.skip_special));
     NIBBLE_CHECK(fields.must_be("spaces_between_special_tokens", true));
     NIBBLE_CHECK(read_token_list(fields, "allowed_token_ids", model.vocab(), request.allowed));
+    if (fields.has("allowed_token_ids") && request.allowed.empty())
+        return fields.bad("allowed_token_ids", "is an empty list, which allows no answer");
     NIBBLE_CHECK(read_bad_words(fields, model, request));
     NIBBLE_CHECK(fields.read_in("prompt_logprobs", request.prompt_logprobs, 0, 1000));
     NIBBLE_CHECK(fields.read("priority", request.priority));

@@ -105,6 +105,46 @@ TEST(ServerGrammar, InvalidConstraintsAreErrorsThatNameTheField) {
     EXPECT_EQ(s.post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
 }
 
+// Each field follows vLLM (SGLang and llama.cpp for their own fields): an empty value has a meaning or is an error.
+TEST(ServerGrammar, EmptyValuesAreNeverDropped) {
+    const TestServer s;
+    const Json none = Json::array(), object = Json::object();
+    const std::pair<Json, const char*> wrong[]{
+        {{{"guided_json", ""}}, "guided_json"},
+        {{{"guided_grammar", ""}}, "guided_grammar"},
+        {{{"guided_grammar", " \n"}}, "guided_grammar"},
+        {{{"guided_choice", none}}, "guided_choice"},
+        {{{"guided_choice", ""}}, "guided_choice"},
+        {{{"ebnf", ""}}, "ebnf"},
+        {{{"json_schema", ""}}, "json_schema"},
+        {{{"grammar", none}}, "grammar"},
+        {{{"response_format", object}}, "response_format"},
+        {{{"structured_outputs", object}}, "structured_outputs"},
+        {{{"structured_outputs", {{"disable_fallback", true}}}}, "structured_outputs"},
+        {{{"structured_outputs", {{"json", ""}}}}, "structured_outputs"},
+        {{{"structured_outputs", {{"grammar", ""}}}}, "structured_outputs"},
+        {{{"structured_outputs", {{"choice", none}}}}, "structured_outputs"},
+        {{{"structured_outputs", {{"json_object", false}}}}, "structured_outputs"},
+        {{{"allowed_token_ids", none}}, "allowed_token_ids"},
+        {{{"stop", ""}}, "stop"},
+        {{{"stop", {"a", ""}}}, "stop"},
+        {{{"bad_words", {""}}}, "bad_words"},
+        {{{"cache_salt", ""}}, "cache_salt"}};
+    for (const auto& [more, param] : wrong) {
+        const Json error = s.ask(chat_route, asked(more), 400);
+        EXPECT_EQ(error["error"]["param"], param) << more << error;
+    }
+    // Without effect.
+    for (const Json& more :
+         {Json{{"grammar", ""}}, Json{{"stop", none}}, Json{{"bad_words", none}}, Json{{"stop_token_ids", none}},
+          Json{{"logit_bias", object}}, Json{{"guided_json", object}}})
+        s.ask(chat_route, asked(more));
+    // The expression matches the empty text alone.
+    for (const Json& more :
+         {Json{{"guided_regex", ""}}, Json{{"regex", ""}}, Json{{"structured_outputs", {{"regex", ""}}}}})
+        EXPECT_EQ(content_of(s.ask(chat_route, asked(more))), "") << more;
+}
+
 TEST(ServerGrammar, ToolCallsAreReturnedAsCalls) {
     ServerSetup setup;
     setup.chat_template =
