@@ -229,6 +229,11 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
 }
 
 AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& prompt) const {
+bool ChatFormat::writes_tools(const ChatRequest& request) const {
+    const std::string_view own = request.chat_template, model = chat_ ? std::string_view(chat_->source()) : "";
+    return (own.empty() ? model : own).find("tools") != own.npos;
+}
+
     AnswerFormat format;
     if (const ReasoningFormat* reasoning = find_reasoning(reasoning_);
         reasoning && !without_end_blanks(prompt.text).ends_with(reasoning->end)) {

@@ -111,6 +111,10 @@ public:
 
     const std::string& tool_format() const { return tools_; }           // "none": tool calls are not recognized
     const std::string& reasoning_format() const { return reasoning_; }  // "none"
+    // Whether the chat template of the request, or the model's, reads the variable `tools`: without it the model does
+    // not see the request's tools.
+    bool writes_tools(const ChatRequest& request = {}) const;
+
     const Tokenizer& tokenizer() const { return tokenizer_; }
 
 private:

@@ -117,6 +117,11 @@ Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, co
     NIBBLE_TRY(auto format,
                ChatFormat::create(text.tokenizer, std::move(chat), std::move(text.variables),
                                   {.tools = config.tool_call_parser, .reasoning = config.reasoning_parser}));
+    if (config.tool_call_parser != "auto" && config.tool_call_parser != "none" && !format.writes_tools())
+        hooks.emit_warning(fmt::format(
+            "{}: the chat template does not write tools into the prompt, so that the model does not see them; "
+            "--tool-call-parser {} reads calls that it makes without",
+            config.model, config.tool_call_parser));
     ServedModel served{.names = std::move(names),
                        .root = nibble::name_of(config.model),  // clients get no path of this machine
                        .engine = std::move(engine),

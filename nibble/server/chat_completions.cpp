@@ -273,6 +273,7 @@ void answer_chat(ExchangePtr exchange, ModelPtr model) {
         return;
     }
     Request& request = wish->request;
+    note_unwritten_tools(*exchange, wish->turn);
     const AnswerForms form{.whole = !wish->form.stream.stream,
                            .token_ids = wish->form.token_ids,
                            .prompt_logprobs = wish->form.prompt_logprobs,

@@ -10,6 +10,15 @@ int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn) {
     return turn.asked.tools.is_null() ? 0 : bytes_per_byte * static_cast<int64_t>(exchange.body_bytes);
 }
 
+void note_unwritten_tools(const HttpExchange& exchange, const ChatTurn& turn) {
+    const bool wants =
+        turn.asked.tools.is_array() && !turn.asked.tools.empty() && turn.asked.tool_choice != ToolChoice::none;
+    if (wants && !turn.format->writes_tools(turn.asked))
+        exchange.core.note_once(
+            "requests have tools, but the chat template does not write them into the prompt: the model does not see "
+            "them; a chat_template that reads `tools` helps");
+}
+
 Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
                                 ChatRequest asked) {
     fields.blame(field);

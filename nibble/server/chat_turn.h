@@ -22,8 +22,11 @@ struct ChatTurn {
 // Returns the bytes of the turn's tools that every choice's parser copies.
 int64_t copied_tools(const HttpExchange& exchange, const ChatTurn& turn);
 
-// Makes the prompt. Errors: no chat template; an error of ChatFormat::prompt(), with its place. The error names the
-// request's own template, its tools, or `field`, which contained the messages.
+// Logs once that the chat template leaves the request's tools out of the prompt.
+void note_unwritten_tools(const HttpExchange& exchange, const ChatTurn& turn);
+
+// Error: no chat template, or what ChatFormat::prompt() finds wrong, with its place. It blames the request's own
+// template, its tools, or `field`, which the messages came from.
 Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, const ServedModel& model,
                                 ChatRequest asked);
 // Error: the request has tools, but the model's chat template has no known format of tool calls.

@@ -196,6 +196,7 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    note_unwritten_tools(*exchange, wish->turn.chat);
     const AnswerForms form{.whole = !wish->stream, .copied = copied_tools(*exchange, wish->turn.chat)};
     if (!count_answer(*exchange, *model, wish->request, {&wish->request.prompt, 1}, form)) return;
     auto writer = std::make_unique<MessageWriter>(exchange, model, *wish);

@@ -342,6 +342,7 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
+    note_unwritten_tools(*exchange, wish->turn.chat);
     for (const std::string& type : wish->turn.chat.tools.left_out())
         exchange->core.note_once(
             fmt::format("tools of type {} are left out of prompts: the server does not run them", type));

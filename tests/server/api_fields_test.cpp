@@ -176,6 +176,37 @@ TEST(ServerApi, TheLogContainsTheFinishReason) {
     EXPECT_NE(all.find("stop"), std::string::npos) << all;
 }
 
+TEST(ServerApi, ToolsThatTheTemplateLeavesOutAreLoggedOnce) {
+    const Json tool{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}};
+    const Json message{{"role", "user"}, {"content", "a"}};
+    for (const bool writes : {false, true}) {
+        ServerSetup setup;
+        setup.tool_calls = "hermes";
+        setup.chat_template =
+            std::string("{% for m in messages %}{{ m.content }}{% endfor %}") + (writes ? "{{ tools | tojson }}" : "");
+        const TestServer s(std::move(setup));
+        const Json chat{{"messages", {message}}, {"max_tokens", 1}, {"tools", {tool}}};
+        Json none = chat, own = chat,
+             responses{{"input", "a"}, {"max_output_tokens", 1}, {"tools", {tool["function"]}}};
+        none["tool_choice"] = "none";
+        own["chat_template"] = "{{ tools | tojson }}";
+        responses["tools"][0]["type"] = "function";
+        s.ask("/v1/chat/completions", none);
+        s.ask("/v1/chat/completions", own);
+        const auto noted = [&] {
+            return std::ranges::count_if(
+                s.log(), [](const std::string& line) { return line.find("the model does not see them") != line.npos; });
+        };
+        ASSERT_TRUE(TestServer::wait_until([&] { return s.log().size() >= 2; }));
+        EXPECT_EQ(noted(), 0);
+        s.ask("/v1/chat/completions", chat);
+        s.ask("/v1/chat/completions", chat);
+        s.ask("/v1/responses", responses);
+        ASSERT_TRUE(TestServer::wait_until([&] { return s.log().size() >= 5; }));
+        EXPECT_EQ(noted(), writes ? 0 : 1);
+    }
+}
+
 TEST(ServerApi, IdsOfToolCallsNeverRepeat) {
     ServerSetup setup;
     setup.chat_template =

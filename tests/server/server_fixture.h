@@ -18,6 +18,7 @@ struct ServerSetup {
     ServerOptions options;
     EngineOptions engine;
     std::optional<std::string> chat_template;  // replaces the model's template
+    std::string tool_calls = "auto";           // ChatOptions::tools
     std::string license;                       // license of the model
     bool ready = true;
 };
@@ -36,6 +37,7 @@ public:
         engine_options_ = setup.engine;
         template_ = setup.chat_template;
         license_ = setup.license;
+        tool_calls_ = setup.tool_calls;
         if (setup.ready) serve();
     }
 
@@ -45,7 +47,7 @@ public:
         auto form = template_ ? ChatTemplate::parse(*template_) : ChatTemplate::open(test_data("chat"));
         EXPECT_TRUE(form.ok()) << form.error().message();
         auto format = ChatFormat::create(*chat.tokenizer, std::make_shared<const ChatTemplate>(*std::move(form)),
-                                         {{"bos_token", "<s>"}, {"eos_token", "<mask>"}});
+                                         {{"bos_token", "<s>"}, {"eos_token", "<mask>"}}, {.tools = tool_calls_});
         EXPECT_TRUE(format.ok()) << format.error().message();
         Request like;
         like.sampling.temperature = 1;
@@ -148,7 +150,7 @@ public:
 private:
     EngineOptions engine_options_;
     std::optional<std::string> template_;
-    std::string license_;
+    std::string license_, tool_calls_;
     mutable std::mutex mutex_;
     std::vector<std::string> log_;
 
