@@ -54,6 +54,19 @@ Error no_such_model(const fs::path& path) {
         name, name, folder);
 }
 
+Status check_no_adapter(const fs::path& folder) {
+    std::error_code ignored;
+    if (!fs::exists(folder / "adapter_config.json", ignored) || fs::exists(folder / "config.json", ignored))
+        return Ok{};
+    const std::string where = folder.string();
+    return fail(
+        ErrorKind::checkpoint,
+        "{}: is a LoRA adapter of PEFT, not a model; merge it into its base model first: python3 -c \"from peft import "
+        "AutoPeftModelForCausalLM as A; A.from_pretrained('{}', dtype='auto').merge_and_unload().save_pretrained("
+        "'{}-merged')\", and copy the tokenizer's files there",
+        where, where, where);
+}
+
 Error no_safetensors(const fs::path& folder) {
     std::vector<std::string> names;
     std::error_code error;
@@ -64,10 +77,7 @@ Error no_safetensors(const fs::path& folder) {
     for (const std::string& name : names)
         if (name.ends_with(".gguf"))
             return fail(ErrorKind::checkpoint, "{}: has no *.safetensors; give its file {}", where, name);
-    for (const std::string& name : names)
-        if (name == "adapter_config.json")
-            return fail(ErrorKind::checkpoint, "{}: is a PEFT adapter, not a model; merge it into its base model first",
-                        where);
+    if (const Status model = check_no_adapter(folder); !model.ok()) return model.error();
     for (const OtherFormat& format : other_weights)
         for (const std::string& name : names)
             if (name.ends_with(format.ending))

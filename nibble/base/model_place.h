@@ -11,6 +11,9 @@ namespace nibble {
 // fetches it.
 Error no_such_model(const std::filesystem::path& path);
 
+// Error: the folder is a LoRA adapter of PEFT and no model.
+Status check_no_adapter(const std::filesystem::path& folder);
+
 // Describes a folder without *.safetensors: names the weights in other formats and how to convert them.
 Error no_safetensors(const std::filesystem::path& folder);
 

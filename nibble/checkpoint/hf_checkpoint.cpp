@@ -2,6 +2,7 @@
 // tensors.
 #include "architecture/config_json.h"
 #include "base/map_faults.h"
+#include "base/model_place.h"
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/hf_contents.h"
@@ -224,6 +225,7 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, S
             "Face's layout (config.json, model*.safetensors, tokenizer.json), or convert them with transformers' "
             "convert_mistral_weights_to_hf.py",
             folder.string());
+    NIBBLE_CHECK(check_no_adapter(folder));
     NIBBLE_TRY(Json config, read_config(config_path));
     std::optional<Json> hf_quant_config;
     if (fs::exists(hf_path, ignored)) {

@@ -258,6 +258,7 @@ Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& path) {
     }
     NIBBLE_TRY(const std::string text, read_text_file(file));
     if (file.extension() != ".model") return from_json(text).within(file.string());
+        NIBBLE_CHECK(check_no_adapter(path));
     bool add_bos = true, add_eos = false;
     if (const auto config = file.parent_path() / "tokenizer_config.json"; std::filesystem::exists(config, error)) {
         NIBBLE_TRY(const Json json, read_json_file(config));

@@ -1,5 +1,6 @@
 // Checkpoints with one defect each: the error names file, tensor and value.
 #include "folders.h"
+#include "text/tokenizer.h"
 
 #include <functional>
 #include <limits>
@@ -296,6 +297,20 @@ TEST(HostileCheckpoint, LinksToFilesAreFollowedToAnyFolder) {
     EXPECT_EQ(read_file(more[2].copy_from), "some");
     fs::create_symlink(dir / "missing", dir / "model/merges.txt");
     EXPECT_NE(message_of(in->side_files()).find("merges.txt"), std::string::npos);
+}
+
+TEST(HostileCheckpoint, ALoraAdapterIsNoModel) {
+    TempDir dir;
+    fs::create_directory(dir / "lora");
+    write_file(dir / "lora/adapter_config.json", "{}");
+    for (const bool weights : {false, true}) {
+        if (weights) write_safetensors(dir / "lora/adapter_model.safetensors", {filled("a", DType::bf16, {2})});
+        for (const std::string& said :
+             {message_of(Checkpoint::open(dir / "lora")), message_of(Tokenizer::from_folder(dir / "lora"))}) {
+            EXPECT_NE(said.find("is a LoRA adapter of PEFT, not a model; merge it"), std::string::npos) << said;
+            EXPECT_NE(said.find("merge_and_unload"), std::string::npos) << said;
+        }
+    }
 }
 
 TEST(HostileCheckpoint, LinksIntoTheBlobsOfTheHubCacheAreFollowed) {
