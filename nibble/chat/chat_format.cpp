@@ -179,6 +179,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     if (!request.control_tokens_in_data) options = {.data = &out.data, .control = control_};
     MeterLimits tokenizing = MeterLimits::for_text(out.text.size());
     tokenizing.deadline = request.deadline;
+    tokenizing.tokens = request.most_tokens;
     Meter encoding(tokenizing);
     NIBBLE_TRY(const auto ids, tokenizer_.encode(out.text, options, encoding));
     out.tokens.assign(ids.begin(), ids.end());
@@ -228,12 +229,12 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
                                                     opening);
 }
 
-AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& prompt) const {
 bool ChatFormat::writes_tools(const ChatRequest& request) const {
     const std::string_view own = request.chat_template, model = chat_ ? std::string_view(chat_->source()) : "";
     return (own.empty() ? model : own).find("tools") != own.npos;
 }
 
+AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& prompt) const {
     AnswerFormat format;
     if (const ReasoningFormat* reasoning = find_reasoning(reasoning_);
         reasoning && !without_end_blanks(prompt.text).ends_with(reasoning->end)) {

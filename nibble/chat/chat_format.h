@@ -49,6 +49,8 @@ struct ChatRequest {
     bool control_tokens_in_data = false;  // the usual behavior of servers: messages may contain control tokens
     std::optional<int64_t> reasoning_budget;                             // most tokens of reasoning; 0: none
     std::optional<std::chrono::steady_clock::time_point> deadline = {};  // deadline of prompt()
+    // The prompt is not tokenized further than this (EncodeOptions::most_tokens).
+    int64_t most_tokens = MeterLimits::unlimited;
     std::optional<std::tm> now;  // the current time for the template; no value: the local time
 };
 
@@ -109,12 +111,12 @@ public:
     // = false).
     bool needs_control_tokens(const ChatRequest& request) const;
 
-    const std::string& tool_format() const { return tools_; }           // "none": tool calls are not recognized
-    const std::string& reasoning_format() const { return reasoning_; }  // "none"
     // Whether the chat template of the request, or the model's, reads the variable `tools`: without it the model does
     // not see the request's tools.
     bool writes_tools(const ChatRequest& request = {}) const;
 
+    const std::string& tool_format() const { return tools_; }           // "none": tool calls are not recognized
+    const std::string& reasoning_format() const { return reasoning_; }  // "none"
     const Tokenizer& tokenizer() const { return tokenizer_; }
 
 private:

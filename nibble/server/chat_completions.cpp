@@ -20,7 +20,8 @@ Result<ChatWish> read_chat(BodyFields& fields, const ServedModel& model, bool ig
     ChatWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    NIBBLE_TRY(wish.turn, read_chat_turn(fields, model));
+    const bool whole = fields.has("truncate_prompt_tokens");  // the end of the prompt is needed
+    NIBBLE_TRY(wish.turn, read_chat_turn(fields, model, whole ? MeterLimits::unlimited : most_prompt_tokens(model)));
     NIBBLE_CHECK(read_sampling(fields, model, request));
     GrammarTokensPtr grammar;
     NIBBLE_CHECK(read_answer_grammar(fields, model.grammars.get(), grammar));
@@ -272,8 +273,8 @@ void answer_chat(ExchangePtr exchange, ModelPtr model) {
         exchange->fail(fields.told(wish.error()));
         return;
     }
-    Request& request = wish->request;
     note_unwritten_tools(*exchange, wish->turn);
+    Request& request = wish->request;
     const AnswerForms form{.whole = !wish->form.stream.stream,
                            .token_ids = wish->form.token_ids,
                            .prompt_logprobs = wish->form.prompt_logprobs,

@@ -78,8 +78,9 @@ Result<bool> read_functions(BodyFields& fields, ChatRequest& asked) {
 
 }  // namespace
 
-Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model) {
+Result<ChatTurn> read_chat_turn(BodyFields& fields, const ServedModel& model, int64_t most_tokens) {
     ChatRequest asked;
+    asked.most_tokens = most_tokens;
     const Json* messages = fields.find("messages");
     if (!messages) return fields.bad("messages", "is missing");
     asked.messages = *messages;

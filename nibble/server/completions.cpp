@@ -26,11 +26,14 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const
     if (!prompt) return fields.bad("prompt", "is missing");
     bool special = true;
     NIBBLE_CHECK(fields.read("add_special_tokens", special));
+    const bool whole = fields.has("truncate_prompt_tokens");  // the end of the prompt is needed
+    const int64_t most = whole ? MeterLimits::unlimited : most_prompt_tokens(model);
     std::vector<std::vector<int32_t>> out;
     const auto add = [&](const Json& one) -> Status {
         std::vector<int32_t> ids;
         if (one.is_string()) {
-            auto encoded = model.tokenizer.encode(one.get_ref<const std::string&>(), {.add_special = special});
+            auto encoded = model.tokenizer.encode(one.get_ref<const std::string&>(),
+                                                  {.add_special = special, .most_tokens = most});
             if (!encoded.ok()) return fields.bad("prompt", encoded.error().message());
             ids.assign(encoded->begin(), encoded->end());
         } else if (!json_value(one, ids)) {

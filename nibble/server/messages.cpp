@@ -17,7 +17,7 @@ Result<MessageWish> read_message(BodyFields& fields, const ServedModel& model, b
     MessageWish wish;
     wish.request = model.like;
     Request& request = wish.request;
-    NIBBLE_TRY(wish.turn, read_messages_turn(fields, model));
+    NIBBLE_TRY(wish.turn, read_messages_turn(fields, model, most_prompt_tokens(model)));
     if (!fields.has("max_tokens")) return fields.bad("max_tokens", "is missing");
     NIBBLE_CHECK(read_sampling(fields, model, request));
     NIBBLE_CHECK(fields.read_in("max_tokens", request.max_tokens, int64_t{1}, int64_t{1} << 40));
@@ -206,7 +206,7 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
 void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     const Json body = std::move(exchange->body);
     BodyFields fields(body, exchange->deadline);
-    const auto turn = read_messages_turn(fields, *model);
+    const auto turn = read_messages_turn(fields, *model, MeterLimits::unlimited);
     if (turn.ok())
         exchange->send(Json{{"input_tokens", turn->chat.prompt.tokens.size()}});
     else

@@ -142,7 +142,7 @@ Status read_thinking(BodyFields& fields, const ServedModel& model, MessagesTurn&
 }  // namespace
 
 // The system prompt is not one of the messages, because it has no role.
-Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model) {
+Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model, int64_t most_tokens) {
     const Json* given = fields.find("messages");
     if (!given || !given->is_array() || given->empty()) return fields.bad("messages", "is not a list of messages");
     for (const char* name : {"mcp_servers", "container", "output_config", "output_format"}) {
@@ -177,6 +177,7 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
             return fields.bad("tool_choice", read.error().message());
     NIBBLE_CHECK(check_tool_format(fields, model, asked));
     NIBBLE_CHECK(read_thinking(fields, model, turn, asked));
+    asked.most_tokens = most_tokens;
     NIBBLE_TRY(turn.chat, make_chat_turn(fields, "messages", model, std::move(asked)));
     return turn;
 }

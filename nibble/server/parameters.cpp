@@ -228,11 +228,14 @@ Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& 
     }
     if (std::ssize(prompt) < model.context()) return Ok{};
     fields.blame(name, "context_length_exceeded");
+    const int64_t tokens = std::ssize(prompt), most = most_prompt_tokens(model);
     return fail(
         "This model's maximum context length is {} tokens. However, your request has {} tokens in the prompt. Please "
         "reduce the length of the prompt.",
-        model.context(), prompt.size());
+        model.context(), tokens > most ? fmt::format("more than {}", most) : std::to_string(tokens));
 }
+
+int64_t most_prompt_tokens(const ServedModel& model) { return 2 * model.context(); }
 
 Status truncate_prompt(BodyFields& fields, const ServedModel& model, std::vector<int32_t>& prompt) {
     int64_t most = 0;

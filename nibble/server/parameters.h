@@ -23,6 +23,9 @@ Status read_prediction(BodyFields& fields, const ServedModel& model, Request& re
 Status read_stream(BodyFields& fields, StreamOptions& stream);
 // Accepts fields without effect, such as "user", and those of neutral_fields.h.
 Status read_the_rest(BodyFields& fields);
+// A prompt is not tokenized further than this. More tokens than the context holds, so that a refusal can state the
+// number of tokens of a prompt which is a little too long.
+int64_t most_prompt_tokens(const ServedModel& model);
 // Error: the prompt does not fit into the context, with the text and code that clients recognize, and the field.
 Status check_fits(BodyFields& fields, std::string_view name, const ServedModel& model, std::span<const int32_t> prompt);
 // Keeps the last `most` tokens; -1: as many as fit into the context.

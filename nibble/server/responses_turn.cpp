@@ -1,5 +1,6 @@
 // POST /v1/responses: converts its input to the form of chat completions.
 #include "server/exchange.h"
+#include "server/parameters.h"
 #include "server/tool_turn.h"
 
 #include <algorithm>
@@ -321,6 +322,7 @@ Result<ResponsesTurn> read_responses_turn(BodyFields& fields, const ServedModel&
         more.ignore({"format"});  // read by read_response_format()
         return Ok{};
     }));
+    asked.most_tokens = most_prompt_tokens(model);
     std::string truncation = "disabled";
     NIBBLE_CHECK(fields.read("truncation", truncation));
     if (truncation != "disabled" && truncation != "auto")

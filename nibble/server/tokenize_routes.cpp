@@ -11,7 +11,7 @@ Result<Json> tokenized(BodyFields& fields, const ServedModel& model) {
     std::vector<int32_t> tokens;
     if (fields.has("messages")) {
         if (fields.has("prompt")) return fields.bad("prompt", "and 'messages' cannot be used together");
-        NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, model));
+        NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, model, MeterLimits::unlimited));
         tokens = std::move(turn.prompt.tokens);
     } else {
         std::string prompt;
@@ -51,7 +51,7 @@ Result<Json> detokenized(BodyFields& fields, const ServedModel& model) {
 
 // NIM's route: returns the prompt after the chat template, and its tokens. Other fields of the body are ignored.
 Result<Json> rendered(BodyFields& fields, const ServedModel& model) {
-    NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model));
+    NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, model, MeterLimits::unlimited));
     return Json{{"model", model.names[0]}, {"prompt", turn.prompt.text}, {"prompt_token_ids", turn.prompt.tokens}};
 }
 

@@ -16,7 +16,7 @@ struct MessagesTurn {
 };
 
 // Reads the request of POST /v1/messages, without sampling parameters.
-Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model);
+Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& model, int64_t most_tokens);
 
 struct ResponsesTurn {
     ChatTurn chat;

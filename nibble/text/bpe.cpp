@@ -35,6 +35,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const BpeOptions& options)
     for (uint32_t id = 0; id < vocabulary.size(); ++id) {
         if (!vocabulary.has(id)) continue;
         const std::string& text = vocabulary.text(id);
+        longest_ = std::max(longest_, text.size());
         if (options.byte_level) {
             // An added token has characters outside the alphabet and never results from bytes.
             if (auto bytes = alphabet.bytes(text)) {
@@ -198,6 +199,7 @@ Status Bpe::merge(std::string_view part, Scratch& scratch, Meter& meter, std::ve
     }
     add_symbols(part, scratch);
     auto& symbols = scratch.symbols;
+    if (!meter.allow_tokens(std::ssize(out) + static_cast<int64_t>(symbols.size() / longest_))) return meter.error();
     auto& heap = scratch.heap;
     heap.clear();
     const auto rate = [&](uint32_t at) {

@@ -59,6 +59,7 @@ private:
     HashTable<Merge> merges_;
     std::vector<bool> made_;
     uint32_t tokens_ = 0;
+    size_t longest_ = 1;          // bytes of the longest token: no token is merged from more symbols
     bool cut_at_blanks_ = false;  // no merge joins text across a U+2581 that follows another character
 };
 

@@ -17,6 +17,8 @@ Error Meter::error() const {
             return fail("the limit of {} bytes of texts and lists made on the way is reached", limits_.bytes);
         case Limit::depth:
             return fail("the limit of {} nested evaluations is reached", limits_.depth);
+        case Limit::tokens:
+            return fail("the text has over {} tokens", limits_.tokens);
         case Limit::deadline:
             return fail("the time limit is reached");
         case Limit::cancel:

@@ -26,7 +26,8 @@ struct MeterLimits {
 
     int64_t steps = unlimited;
     int64_t bytes = unlimited;
-    int depth = 1000;  // of nested evaluations
+    int depth = 1000;            // of nested evaluations
+    int64_t tokens = unlimited;  // of one encoded text
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     const std::atomic<bool>* cancel = nullptr;  // may be null; outlives the meter
 
@@ -66,6 +67,13 @@ public:
     }
     void leave() { --depth_; }
 
+    // Returns false if a text has more tokens than the limit: `made` of them, or at least as many.
+    bool allow_tokens(int64_t made) {
+        if (made > limits_.tokens) stop(Limit::tokens);
+        return limit_ == Limit::none;
+    }
+    bool too_many_tokens() const { return limit_ == Limit::tokens; }
+
     bool ok() const { return limit_ == Limit::none; }
     // Returns an error that names the limit. Precondition: !ok().
     Error error() const;
@@ -78,7 +86,7 @@ public:
     int64_t steps_used() const { return limits_.steps - steps_; }
 
 private:
-    enum class Limit : uint8_t { none, steps, bytes, depth, deadline, cancel };
+    enum class Limit : uint8_t { none, steps, bytes, depth, tokens, deadline, cancel };
     static constexpr int64_t poll_every = 4096;
 
     int64_t next_poll() const {

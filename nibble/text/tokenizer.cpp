@@ -18,6 +18,7 @@ public:
     Status piece(std::string_view text, bool) override {
         const size_t before = out_.size();
         NIBBLE_CHECK(model_.encode(text, scratch_, meter_, out_));
+        if (!meter_.allow_tokens(std::ssize(out_))) return meter_.error();
         // The unknown token is special too, but its text does not occur in the piece.
         for (size_t i = before; guarded_ && i < out_.size(); ++i) {
             if (!guarded_->special[out_[i]]) continue;
@@ -173,7 +174,9 @@ size_t strip_front(std::string& text, std::string_view what, size_t count) {
 }  // namespace
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
-    Meter meter(MeterLimits::for_text(text.size()));
+    MeterLimits limits = MeterLimits::for_text(text.size());
+    limits.tokens = options.most_tokens;
+    Meter meter(limits);
     return encode(text, options, meter);
 }
 
@@ -191,9 +194,13 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
     auto scratch = data_->borrow_scratch();
     Status status = encode_all(*data_, text, options, *scratch, meter, out);
     data_->give_back(std::move(scratch));
-    NIBBLE_CHECK(std::move(status));
-    if (options.add_special)
+    if (status.ok() && options.add_special)
         out.insert(out.end(), data_->post_processor.after.begin(), data_->post_processor.after.end());
+    if (meter.too_many_tokens() || (status.ok() && !meter.allow_tokens(std::ssize(out)))) {
+        out.resize(static_cast<size_t>(meter.limits().tokens) + 1);
+        return out;
+    }
+    NIBBLE_CHECK(std::move(status));
     return out;
 }
 
@@ -251,6 +258,7 @@ Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& path) {
     if (!std::filesystem::exists(path, error)) return no_such_model(path);
     std::filesystem::path file = path;
     if (std::filesystem::is_directory(path, error)) {
+        NIBBLE_CHECK(check_no_adapter(path));
         file = path / "tokenizer.json";
         if (!std::filesystem::exists(file, error)) file = path / "tokenizer.model";
         if (!std::filesystem::exists(file, error))
@@ -258,7 +266,6 @@ Result<Tokenizer> Tokenizer::from_folder(const std::filesystem::path& path) {
     }
     NIBBLE_TRY(const std::string text, read_text_file(file));
     if (file.extension() != ".model") return from_json(text).within(file.string());
-        NIBBLE_CHECK(check_no_adapter(path));
     bool add_bos = true, add_eos = false;
     if (const auto config = file.parent_path() / "tokenizer_config.json"; std::filesystem::exists(config, error)) {
         NIBBLE_TRY(const Json json, read_json_file(config));

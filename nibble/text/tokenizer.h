@@ -33,6 +33,9 @@ struct EncodeOptions {
     const TextRanges* data = nullptr;
     // Control tokens for `data`, in addition to all special tokens: these added tokens, sorted.
     std::span<const TokenId> control = {};
+    // The work ends as soon as the text is known to have more tokens. The result then has most_tokens + 1 ids, which
+    // are not those of the text.
+    int64_t most_tokens = MeterLimits::unlimited;
 };
 
 struct TokenizerData;

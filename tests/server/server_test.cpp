@@ -341,6 +341,18 @@ TEST(Server, InvalidRequestsGetErrorsThatNameTheField) {
         EXPECT_EQ(error["code"], "context_length_exceeded") << error;
         EXPECT_EQ(error["param"], param) << error;
     }
+    // Far beyond the context: the answer states a bound, and what fits after a cut is answered.
+    const Json far{{"role", "user"}, {"content", std::string(400'000, 'x')}};
+    for (const auto& [path, body] :
+         {std::pair(completions, Json{{"prompt", far["content"]}}), std::pair(chat, Json{{"messages", {far}}}),
+          std::pair(std::string("/v1/responses"), Json{{"input", far["content"]}}),
+          std::pair(std::string("/v1/messages"), Json{{"messages", {far}}, {"max_tokens", 1}})}) {
+        const std::string said = s.post(path, body.dump()).body;
+        EXPECT_NE(said.find("has more than 2048 tokens"), said.npos) << path << said;
+    }
+    s.ask(completions, {{"prompt", far["content"]}, {"truncate_prompt_tokens", 5}, {"max_tokens", 1}});
+    s.ask(chat, {{"messages", {far}}, {"truncate_prompt_tokens", 5}, {"max_tokens", 1}});
+    EXPECT_GT(s.ask("/tokenize", {{"prompt", far["content"]}})["count"], 2049);
     EXPECT_EQ((*parse_json(s.post(completions, R"({"prompt": []})").body))["error"]["code"], 400);
     wrong(chat, "{}", "messages");
     wrong(chat, R"({"messages": []})", "messages");

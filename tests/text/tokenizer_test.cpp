@@ -160,6 +160,43 @@ TEST(HostileText, CostsStepsInProportionToItsLength) {
     }
 }
 
+// A limit of tokens is exact: a text that keeps it has its own tokens, and the work on another text is bounded.
+TEST(TokenLimit, IsExactAndEndsTheWork) {
+    std::string mixed = "hello world 12123 ";
+    for (int i = 0; i < 40; ++i) mixed += fmt::format("Line {}, e\u0301 \u00e9 \U0001F600 \n\n  x{} ", i, i * i);
+    const std::string texts[]{
+        "", "a", "hello world", mixed, std::string(300, 'a'), std::string(300, ' '), "\xff\xfe" + mixed.substr(0, 100)};
+    for (const char* name : {"byte_level.json", "byte_fallback.json", "unigram.json"}) {
+        const Tokenizer t = load(name);
+        for (const std::string& text : texts)
+            for (const bool special : {false, true}) {
+                const Ids whole = *t.encode(text, {.add_special = special});
+                const auto n = std::ssize(whole);
+                for (const int64_t most : {int64_t{0}, int64_t{1}, n / 2, n - 1, n, n + 1, 2 * n + 7}) {
+                    if (most < 0) continue;
+                    const auto limited = t.encode(text, {.add_special = special, .most_tokens = most});
+                    ASSERT_TRUE(limited.ok()) << limited.error().message();
+                    if (n <= most)
+                        EXPECT_EQ(*limited, whole) << name << " " << most;
+                    else
+                        EXPECT_EQ(std::ssize(*limited), most + 1) << name << " " << n;
+                }
+            }
+        // One long word, and many words.
+        std::string words;
+        while (words.size() < 2 << 20) words += "hello world ";
+        for (const std::string& text : {std::string(2 << 20, 'a'), words}) {
+            Meter free({}), bounded({.tokens = 2048});
+            EXPECT_TRUE(t.encode(text, {}, free).ok());
+            const auto ids = t.encode(text, {}, bounded);
+            ASSERT_TRUE(ids.ok());
+            EXPECT_EQ(ids->size(), 2049u) << name;
+            if (name != std::string_view("unigram.json") || text == words)
+                EXPECT_LT(bounded.steps_used(), free.steps_used() / 2) << name;
+        }
+    }
+}
+
 TEST(Streaming, NeverGivesPartOfACharacter) {
     for (const char* name : {"byte_level.json", "byte_fallback.json"}) {
         const Tokenizer t = load(name);
