@@ -25,6 +25,7 @@ struct ConvertCheckpointOptions {
     std::vector<std::string> drop;
     std::string max_shard_size = "5GB";  // largest size of a safetensors file
     int threads = 0;                     // 0: one per core
+    bool partial = false;                // accept a source that lacks weights which its config.json requires
     CommandText command;
 };
 

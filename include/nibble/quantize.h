@@ -36,6 +36,7 @@ struct QuantizeOptions {
     std::string device = "cpu";  // cpu, cuda, cuda:N; changes bytes only with calibration, whose sums have another
                                  // order
     int threads = 0;             // 0: one per core, two per core with a GPU
+    bool partial = false;        // accept a source that lacks weights which its config.json requires
     bool requantize = false;     // accept a source that is already quantized
     bool dry_run = false;        // return the plan and write nothing
     bool strict = false;         // treat warnings of the plan as errors

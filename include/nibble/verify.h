@@ -15,8 +15,9 @@ namespace nibble {
 // Checkpoints to verify: folders or .gguf files.
 struct VerifyCheckpointsOptions {
     std::vector<std::string> paths;
-    std::string against;  // the source checkpoint; empty: errors are not measured
-    int threads = 0;      // 0: one per core
+    std::string against;   // the source checkpoint; empty: errors are not measured
+    int threads = 0;       // 0: one per core
+    bool partial = false;  // weights that config.json requires may be missing
 };
 
 // The result for one path.

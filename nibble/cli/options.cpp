@@ -35,6 +35,10 @@ void add_quiet_flag(CLI::App& command, bool& quiet, const std::string& what) {
 
 void add_json_flag(CLI::App& command, bool& json) { command.add_flag("--json", json, "machine-readable"); }
 
+void add_partial_flag(CLI::App& command, bool& partial) {
+    command.add_flag("--partial", partial, "take a checkpoint that lacks weights which its config.json requires");
+}
+
 void add_shard_size_flag(CLI::App& command, std::string& size) {
     command.add_option("--max-shard-size", size, "largest size of a safetensors file")
         ->check(read_by(parse_size))

@@ -24,6 +24,8 @@ CLI::Option* add_threads_flag(CLI::App& command, int& threads, const std::string
 void add_device_flag(CLI::App& command, std::string& device, const std::string& what = "cpu, cuda or cuda:N");
 void add_quiet_flag(CLI::App& command, bool& quiet, const std::string& what = "no progress");
 void add_json_flag(CLI::App& command, bool& json);
+// --partial: the checkpoint may lack weights that its config.json requires.
+void add_partial_flag(CLI::App& command, bool& partial);
 void add_shard_size_flag(CLI::App& command, std::string& size);
 // Adds a flag that selects an implementation; the job checks whether this CPU supports it.
 CLI::Option* add_kernels_flag(CLI::App& command, std::string& kernels, const std::string& what);

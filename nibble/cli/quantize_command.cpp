@@ -73,6 +73,7 @@ void add_quantize(CLI::App& app, RunCommand& run) {
                      "share scales as Model Optimizer 0.47 does (docs/topics/recipe-files.md), or none")
         ->check(one_of({"modelopt-0.47", "none"}))
         ->capture_default_str();
+    add_partial_flag(*command, config->partial);
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads, "0: all cores; two a core with --device cuda");
     add_kernels_flag(*command, config->kernels, "CPU kernels; do not change any byte");

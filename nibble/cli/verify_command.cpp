@@ -33,6 +33,7 @@ void add_verify(CLI::App& app, RunCommand& run) {
         "verify", "check that a checkpoint is complete and valid; with --against, measure the error of every tensor");
     command->add_option("path", config->paths, "one checkpoint, or several to compare")->required();
     command->add_option("--against", config->against, "the checkpoint it was made from");
+    add_partial_flag(*command, config->partial);
     add_threads_flag(*command, config->threads);
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet);

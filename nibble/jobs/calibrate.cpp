@@ -35,6 +35,7 @@ Result<CalibrationReport> calibrate_job(const QuantizeOptions& options, const Jo
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
     if (settings.device.cuda) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
     NIBBLE_TRY(const std::unique_ptr<Checkpoint> source, open_checkpoint(options.source, hooks));
+    NIBBLE_CHECK(check_weights_present(*source, options.partial, hooks));
     NIBBLE_TRY(const Plan plan, make_plan(options, settings, *source, {}));
     NIBBLE_CHECK(check_plan(plan));
     NIBBLE_TRY(const auto sequences, calibration_sequences(options.calib, *source, hooks));

@@ -44,6 +44,7 @@ Result<ConversionReport> convert_checkpoint(const ConvertCheckpointOptions& opti
         NIBBLE_TRY(const auto dialect, target_dialect(options));
         NIBBLE_TRY(const auto max_shard_bytes, parse_size(options.max_shard_size));
         NIBBLE_TRY(const auto source, open_checkpoint(options.source, hooks));
+        NIBBLE_CHECK(check_weights_present(*source, options.partial, hooks));
         NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
         const Manifest manifest{.command_line = options.command.whole,
                                 .settings = {{"dialect", dialect_name(dialect)}, {"drop", options.drop}}};

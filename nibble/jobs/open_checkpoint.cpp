@@ -1,5 +1,8 @@
 #include "jobs/open_checkpoint.h"
 
+#include "checkpoint/side_files.h"
+#include "model/missing_weights.h"
+
 namespace nibble {
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path, const JobHooks& hooks,
@@ -7,6 +10,25 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path&
     NIBBLE_TRY(auto checkpoint, Checkpoint::open(path, scales));
     for (const std::string& note : checkpoint->notes()) hooks.emit_note(fmt::format("{}: {}", path.string(), note));
     return checkpoint;
+}
+
+Status check_weights_present(const Checkpoint& checkpoint, bool partial, const JobHooks& hooks) {
+    const std::string missing = find_missing_weights(checkpoint).text();
+    if (missing.empty()) return Ok{};
+    const std::string line = fmt::format("{}: {}", checkpoint.path().string(), missing);
+    if (!partial)
+        return fail(ErrorKind::checkpoint,
+                    "{}; get the files that hold them (model.safetensors.index.json lists the files of a model), or "
+                    "pass --partial to work on the weights that are there",
+                    line);
+    hooks.emit_note(line);
+    return Ok{};
+}
+
+void note_outside_links(const Checkpoint& checkpoint, std::span<const Checkpoint::SideFile> files,
+                        const JobHooks& hooks) {
+    const std::string note = outside_links_note(checkpoint.path(), files);
+    if (!note.empty()) hooks.emit_note(fmt::format("{}: {}", checkpoint.path().string(), note));
 }
 
 std::string quantized_text(const Checkpoint& checkpoint) {

@@ -184,6 +184,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
     NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened, open_checkpoint(options.source, hooks));
     NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
+    NIBBLE_CHECK(check_weights_present(*opened, options.partial, hooks));
     NIBBLE_CHECK(refuse_quantized_source(options, *opened));
     std::optional<ScaleTable> given;
     if (!options.input_scales.empty()) {

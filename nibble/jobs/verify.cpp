@@ -39,7 +39,7 @@ bool folds_scales(const std::filesystem::path& checkpoint) {
     return settings != report->end() && settings->is_object() && settings->contains("awq_lite");
 }
 
-Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* source, ThreadPool& pool,
+Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* source, bool complete, ThreadPool& pool,
                                 const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
     NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, hooks, ScaleReading::raw));
@@ -50,7 +50,8 @@ Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* sourc
                         path));
         source = nullptr;
     }
-    return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr}, pool, hooks);
+    return verify(*checkpoint, {.source = source, .expected = expected ? &*expected : nullptr, .complete = complete},
+                  pool, hooks);
 }
 
 // A scale that is not finite makes the error NaN.
@@ -130,7 +131,7 @@ Result<VerificationReport> verify_checkpoints(const VerifyCheckpointsOptions& op
         }
         std::vector<VerifyReport> reports;
         for (const std::string& path : options.paths) {
-            auto report = verify_one(path, source.get(), pool, hooks);
+            auto report = verify_one(path, source.get(), !options.partial, pool, hooks);
             if (hooks.should_stop()) return fail(ErrorKind::cancelled, "stopped on request; nothing was changed");
             reports.push_back(report.ok() ? *std::move(report)
                                           : VerifyReport{.path = path, .error = report.error().message()});

@@ -4,6 +4,7 @@
 #include "base/json_append.h"
 #include "checkpoint/modules.h"
 #include "checkpoint/stored_parts.h"
+#include "model/missing_weights.h"
 #include "quant/verify_tensor.h"
 
 #include <unordered_set>
@@ -26,6 +27,9 @@ void find_missing(const Checkpoint& checkpoint, const VerifyOptions& options, st
     if (options.expected)
         for (const auto& [name, format] : *options.expected)
             if (!have.contains(name)) findings.push_back({name, "is missing; the recipe quantizes it"});
+    if (!options.complete) return;
+    if (std::string missing = find_missing_weights(checkpoint).text(); !missing.empty())
+        findings.push_back({"", std::move(missing)});
 }
 
 // Checks that linears which an engine fuses have the same format, tensor scale (NVFP4) and input scale.

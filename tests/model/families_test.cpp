@@ -5,6 +5,7 @@
 #include "checkpoint/modules.h"
 #include "model/cpu/backward.h"
 #include "model/cpu/trainable.h"
+#include "model/fewer_tensors.h"
 #include "model/models.h"
 #include "model/parameters.h"
 
@@ -128,6 +129,8 @@ TEST_P(Families, ChunksGiveTheSameBits) {
         EXPECT_EQ(std::memcmp(pieces.data(), whole.data(), whole.size() * sizeof(float)), 0);
     }
 }
+
+TEST_P(Families, EveryListedWeightIsMissedByItsName) { expect_weights_are_missed(folder()); }
 
 TEST_P(Families, TheDescriptionListsTheTensors) {
     const auto checkpoint = open_checkpoint(folder());
