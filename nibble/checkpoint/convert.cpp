@@ -5,6 +5,7 @@
 #include "checkpoint/gguf_layout.h"
 #include "checkpoint/modelopt_config.h"
 #include "checkpoint/reciprocal.h"
+#include "checkpoint/side_files.h"
 #include "checkpoint/source_files.h"
 #include "checkpoint/stored_parts.h"
 #include "checkpoint/text_config.h"
@@ -146,6 +147,8 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     }
     job.report.tensors = static_cast<int64_t>(job.spec.tensors.size());
     NIBBLE_TRY(job.spec.side_files, in.side_files());
+    if (std::string note = outside_links_note(in.path(), job.spec.side_files); !note.empty())
+        lines.push_back(std::move(note));
     if (std::string note = export_note(job.spec); !note.empty()) lines.push_back(std::move(note));
     if (options.card && options.to != Dialect::gguf) {
         NIBBLE_TRY(const std::string source_card, take_model_card(job.spec.side_files));

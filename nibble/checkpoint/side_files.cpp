@@ -65,6 +65,28 @@ Result<std::vector<Checkpoint::SideFile>> list_side_files(const fs::path& folder
     return files;
 }
 
+std::string outside_links_note(const fs::path& folder, std::span<const Checkpoint::SideFile> files) {
+    std::error_code error;
+    const fs::path root = fs::canonical(folder, error);
+    if (error) return {};
+    const auto inside = [](const fs::path& file, const fs::path& place) {
+        const fs::path relative = file.lexically_relative(place);
+        return !relative.empty() && *relative.begin() != "..";
+    };
+    const bool cached = root.parent_path().filename() == "snapshots";
+    const fs::path blobs = root.parent_path().parent_path() / "blobs";
+    int64_t count = 0;
+    std::string first;
+    for (const Checkpoint::SideFile& file : files) {
+        if (file.copy_from.empty() || inside(file.copy_from, root)) continue;
+        if (cached && inside(file.copy_from, blobs)) continue;
+        if (count++ == 0) first = fmt::format("{} is {}", show_name(file.name), show_name(file.copy_from.string()));
+    }
+    if (count == 0) return {};
+    return fmt::format("{} {} to files outside of the folder ({}{}); the output holds copies of them", count,
+                       count == 1 ? "file is a link" : "files are links", count > 1 ? "the first: " : "", first);
+}
+
 bool is_inside_name(std::string_view name) {
     const fs::path path(name);
     if (name.empty() || path.is_absolute() || path.lexically_normal() != path || path.filename().empty()) return false;

@@ -11,6 +11,10 @@ namespace nibble {
 // Errors: a link to a folder, a link without a target, something that is not a plain file.
 Result<std::vector<Checkpoint::SideFile>> list_side_files(const std::filesystem::path& folder);
 
+// A line about the side files of `folder` that are links to files outside of it, which a written checkpoint holds as
+// copies; empty: there are none. Links of the hub cache (snapshots/REVISION to blobs) do not count.
+std::string outside_links_note(const std::filesystem::path& folder, std::span<const Checkpoint::SideFile> files);
+
 // Whether a name stays inside the folder that it is relative to: relative, normalized, without "..".
 bool is_inside_name(std::string_view name);
 

@@ -197,6 +197,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_TRY(const ExportSpec planned, export_spec(options, settings, *opened, plan, placeholder_scales(plan)));
     NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
     const bool calibrates = !options.calib.file.empty();
+    note_outside_links(*opened, planned.side_files, hooks);
     if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
     if (options.dry_run) return planned_report(std::move(plan));
     note_a_fresh_start(options, hooks);

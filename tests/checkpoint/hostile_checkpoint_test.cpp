@@ -1,4 +1,5 @@
 // Checkpoints with one defect each: the error names file, tensor and value.
+#include "checkpoint/side_files.h"
 #include "folders.h"
 #include "text/tokenizer.h"
 
@@ -295,6 +296,13 @@ TEST(HostileCheckpoint, LinksToFilesAreFollowedToAnyFolder) {
     ASSERT_EQ(more.size(), 3u);
     EXPECT_EQ(more[2].name, "vocab.txt");
     EXPECT_EQ(read_file(more[2].copy_from), "some");
+    EXPECT_EQ(outside_links_note(in->path(), files), "") << "a link inside of the folder";
+    const std::string note = outside_links_note(in->path(), more);
+    EXPECT_TRUE(note.starts_with("1 file is a link to files outside of the folder (vocab.txt is ")) << note;
+    write_file(dir / "more words", "more");
+    fs::create_symlink("../more words", dir / "model/added_tokens.json");
+    EXPECT_TRUE(outside_links_note(in->path(), value_of(in->side_files())).starts_with("2 files are links")) << note;
+    fs::remove(dir / "model/added_tokens.json");
     fs::create_symlink(dir / "missing", dir / "model/merges.txt");
     EXPECT_NE(message_of(in->side_files()).find("merges.txt"), std::string::npos);
 }
@@ -326,6 +334,7 @@ TEST(HostileCheckpoint, LinksIntoTheBlobsOfTheHubCacheAreFollowed) {
     ASSERT_EQ(files.size(), 1u);
     EXPECT_EQ(files[0].name, "tokenizer.json");
     EXPECT_EQ(read_file(files[0].copy_from), "tokens");
+    EXPECT_EQ(outside_links_note(folder, files), "");
 }
 
 }  // namespace
