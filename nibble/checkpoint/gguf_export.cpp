@@ -248,7 +248,8 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
     GgufExportLayout& layout = plan.layout;
     const GgufLayout& file_layout = plan.file;
     const std::vector<float>& divisors = plan.divisors;
-    NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, file_layout.file_bytes()));
+    const int64_t bytes = file_layout.file_bytes() + std::ssize(spec.manifest) + spec.report_bytes;
+    NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, bytes));
     const fs::path path = work.path() / gguf_work_file;
     const auto fill = [&]() -> Result<GgufFileWriter> {
         auto file =
@@ -259,7 +260,7 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
     };
     auto file = fill();
     if (!file.ok() && !work.fresh()) {
-        NIBBLE_TRY(const bool again, work.start_over(file_layout.file_bytes()));
+        NIBBLE_TRY(const bool again, work.start_over(bytes));
         if (!again) return work.another_job(file.error());
         file = fill();
     }

@@ -183,8 +183,10 @@ Status write_documents(const ExportSpec& spec, const HfLayout& layout, const std
     return Ok{};
 }
 
-int64_t side_file_bytes(const ExportSpec& spec) {
-    int64_t n = 0;
+// Returns the bytes of all files apart from those with weights.
+int64_t other_bytes(const ExportSpec& spec, const HfLayout& layout, std::string_view index) {
+    int64_t n = spec.report_bytes + std::ssize(spec.manifest) + std::ssize(index);
+    for (const auto& [name, text] : layout.documents) n += std::ssize(text);
     for (const Checkpoint::SideFile& file : spec.side_files) {
         std::error_code error;
         const auto size = file.copy_from.empty() ? file.content.size() : fs::file_size(file.copy_from, error);
@@ -218,7 +220,7 @@ Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode)
         file.push_back(layout.tensors[i].spec);
     }
     std::vector<SafetensorsLayout> layouts;
-    int64_t bytes = side_file_bytes(spec);
+    int64_t bytes = other_bytes(spec, layout, index);
     for (auto& s : specs) {
         NIBBLE_TRY(auto made, SafetensorsLayout::make(std::move(s)));
         const auto sum = checked_add(bytes, made.file_bytes());

@@ -35,7 +35,9 @@ private:
     // Checks, before the work, everything that would otherwise fail at its end.
     Status check_output() {
         const ExportMode mode = resumes_export(options_) ? ExportMode::resume : ExportMode::create;
-        const Status possible = WorkFolder::check(options_.out, mode, planned_bytes(out_.plan)).as(ErrorKind::file);
+        const Status possible =
+            WorkFolder::check(options_.out, mode, planned_bytes(out_.plan) + report_bytes(out_.plan))
+                .as(ErrorKind::file);
         if (std::error_code none; !possible.ok() && fs::exists(options_.out, none))
             CalibrationFolder::tidy(calibration_folder(options_));
         return possible;

@@ -105,7 +105,8 @@ Result<ExportSpec> export_spec(const QuantizeOptions& options, const QuantizeSet
                       .config = source.config(),
                       .side_files = std::move(side_files),
                       .max_shard_bytes = settings.max_shard_bytes,
-                      .manifest = {}};
+                      .manifest = {},
+                      .report_bytes = report_bytes(plan)};
 }
 
 // Reads the work folder back. A checkpoint that fails never gets its final name.
@@ -183,8 +184,8 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
     if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
     NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened, open_checkpoint(options.source, hooks));
-    NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
     NIBBLE_CHECK(check_weights_present(*opened, options.partial, hooks));
+    NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
     NIBBLE_CHECK(refuse_quantized_source(options, *opened));
     std::optional<ScaleTable> given;
     if (!options.input_scales.empty()) {
@@ -196,8 +197,8 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     if (settings.dialect != Dialect::gguf) NIBBLE_CHECK(refuse_empty_plan(options, plan));
     NIBBLE_TRY(const ExportSpec planned, export_spec(options, settings, *opened, plan, placeholder_scales(plan)));
     NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
-    const bool calibrates = !options.calib.file.empty();
     note_outside_links(*opened, planned.side_files, hooks);
+    const bool calibrates = !options.calib.file.empty();
     if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
     if (options.dry_run) return planned_report(std::move(plan));
     note_a_fresh_start(options, hooks);

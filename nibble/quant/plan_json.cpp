@@ -39,6 +39,11 @@ int64_t planned_bytes(const Plan& plan) {
     return bytes;
 }
 
+int64_t report_bytes(const Plan& plan) {
+    constexpr int64_t of_a_tensor = 4096, of_the_pages = 1 << 20;
+    return of_the_pages + of_a_tensor * std::ssize(plan.entries);
+}
+
 Json to_json(const Plan& plan) {
     int64_t elements = 0, quantized = 0;
     Json tensors = Json::array();

@@ -15,4 +15,7 @@ Json to_json(const Plan& plan);
 // their current size.
 int64_t planned_bytes(const Plan& plan);
 
+// An upper bound for the bytes of the reports, the model card and the job's journal.
+int64_t report_bytes(const Plan& plan);
+
 }  // namespace nibble

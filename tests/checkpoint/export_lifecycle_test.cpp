@@ -279,6 +279,20 @@ TEST(ExportLifecycle, AFullDiskIsAnErrorBeforeAnythingIsWritten) {
     EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+// A job that fills the disk with its weights would fail at its reports.
+TEST(ExportLifecycle, EveryFileCountsForTheFreeSpace) {
+    constexpr int64_t most = int64_t{1} << 56;
+    for (const Dialect dialect : {Dialect::modelopt, Dialect::compressed_tensors}) {
+        TempDir dir;
+        auto spec = small_spec(dir / "out");
+        spec.dialect = dialect;
+        spec.report_bytes = most;
+        const std::string message = message_of(open_export(spec, ExportMode::create));
+        EXPECT_NE(message.find("needs 72.1 PB"), std::string::npos) << message;
+        EXPECT_TRUE(fs::is_empty(dir.path()));
+    }
+}
+
 TEST(ExportLifecycle, AParentThatCannotBeWrittenIsNamed) {
     TempDir dir;
     write_file(dir / "file", "");
