@@ -1,5 +1,6 @@
 #include "jobs/calibrate_source.h"
 
+#include "io/journal.h"
 #include "jobs/calibration_text.h"
 #include "quant/awq_search.h"
 #include "quant/job.h"
@@ -70,7 +71,9 @@ private:
     // awq_lite: searches scales and multiplies them into the weights.
     Status fold_scales() {
         NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, source_, hooks_));
-        NIBBLE_TRY(auto found, awq_search(source_, out_.plan, sequences, calibration_options(), pool_, hooks_));
+        auto searched = awq_search(source_, out_.plan, sequences, calibration_options(), pool_, hooks_);
+        if (!searched.ok()) return with_next_step(std::move(searched).error(), false);
+        AwqResult found = *std::move(searched);
         for (const std::string& warning : found.warnings) hooks_.emit_warning(warning);
         report_gaps(found.gaps);
         out_.settings["awq_lite"] = found.summary();
@@ -111,11 +114,21 @@ private:
         how.job.emplace_back("version of nibble", NIBBLE_VERSION);
         for (const auto& [name, value] : out_.settings.items()) how.job.emplace_back("setting " + name, value.dump());
         auto found = calibrate(model(), out_.plan, options_.calib.file, sequences, how, pool_, hooks_);
-        if (std::error_code none; !found.ok() && fs::file_size(how.keep / "solutions.bin", none) == 0)
-            // there is nothing to resume
-            for (const auto& entry : fs::directory_iterator(how.keep, none))
-                if (entry.path().filename() != ".nibble-lock") fs::remove(entry.path(), none);
-        return found;
+        if (found.ok()) return found;
+        const bool kept = Journal::holds_units(how.keep / Journal::file_name);
+        std::error_code none;
+        for (const auto& entry : fs::directory_iterator(how.keep, none))  // nothing to continue from
+            if (!kept && entry.path().filename() != ".nibble-lock") fs::remove(entry.path(), none);
+        return with_next_step(std::move(found).error(), kept);
+    }
+
+    // After a stop: what --resume continues with.
+    Error with_next_step(Error error, bool kept) const {
+        if (error.kind() != ErrorKind::cancelled) return error;
+        return fail(ErrorKind::cancelled, "{}; {}", error.message(),
+                    kept ? fmt::format("{} keeps what it found, and --resume continues there",
+                                       calibration_folder(options_).string())
+                         : "it had found nothing to keep, and --resume starts it from the beginning");
     }
 
     const QuantizeOptions& options_;
