@@ -157,7 +157,13 @@ private:
         for (size_t i = 0; i < paths.size(); ++i)
             identity.emplace_back(fmt::format("checkpoint {}", paths[i]), fingerprints_[i]);
         for (const auto& task : tasks_) identity.emplace_back("task " + task->name(), task->settings().dump());
-        NIBBLE_TRY(journal_, Journal::open(options_.out, identity));
+        auto opened = Journal::open(options_.out, identity);
+        if (!opened.ok() && fs::exists(fs::path(options_.out) / "eval.json", error))
+            return fail(ErrorKind::file,
+                        "{}: holds the results of another evaluation (other checkpoints, tasks or settings); choose "
+                        "another folder, or remove this one",
+                        options_.out);
+        NIBBLE_TRY(journal_, std::move(opened));
         return Ok{};
     }
 
