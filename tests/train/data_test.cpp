@@ -93,6 +93,28 @@ TEST_F(DataBuildTest, DocumentsLieOneAfterTheOtherWithTheirBoundaries) {
     EXPECT_EQ(file.size(), 1024 + 2 * expected.size());
 }
 
+// Few documents: each side gets at least one, by the seed alone.
+TEST_F(DataBuildTest, SmallFilesCanBeSplit) {
+    int index = 0;
+    for (const int documents : {2, 3, 5, 21})
+        for (const double fraction : {0.000001, 0.1, 0.5, 0.99})
+            for (const uint64_t seed : {0u, 1u, 2u, 3u}) {
+                std::string lines;
+                for (int i = 0; i < documents; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i);
+                DataBuildOptions options{.inputs = {write("few.jsonl", lines)}, .validation = fraction, .seed = seed};
+                options.out = dir / fmt::format("few{}", index++);
+                ASSERT_TRUE(build(options).ok());
+                const auto made = read_data_manifest(options.out);
+                EXPECT_GE(made->train.documents(), 1);
+                EXPECT_GE(made->validation.documents(), 1);
+                EXPECT_EQ(made->train.documents() + made->validation.documents(), documents);
+                EXPECT_EQ(made->train.tokens(), std::ssize(all_of(options.out).ids));
+                options.out = dir / fmt::format("few{}", index++);
+                ASSERT_TRUE(build(options, 3).ok());
+                EXPECT_EQ(files_of(options.out), files_of(dir / fmt::format("few{}", index - 2)));
+            }
+}
+
 TEST_F(DataBuildTest, TheBytesDoNotDependOnThreadsOrPacking) {
     std::string lines;
     for (int i = 0; i < 9000; ++i) lines += fmt::format("{{\"text\": \"line {} of many, {}\"}}\n", i, i * i);
@@ -288,7 +310,10 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
          ": line 1: 'messages' need a chat template, and the tokenizer's folder has none");
     EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.000001}).find("--val-by tails"),
               std::string::npos);
-    EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.000001, .seed = 5}).find("and --seed 5; change"),
+    EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.99}).find("needs two documents"),
+              std::string::npos);
+    EXPECT_NE(fails(write("h.txt", "one document"), {.validation = 0.000001, .validation_by = ValidationBy::tails})
+                  .find("too short for --val 1e-06; give a larger fraction"),
               std::string::npos);
     const auto good = write("i.txt", "text");
     ASSERT_TRUE(build({.inputs = {good}, .out = dir / "there"}).ok());
