@@ -14,15 +14,16 @@ struct TextFile {
     std::string text;  // UTF-8
     std::string hash;
 };
-// Errors: empty, not UTF-8 (with the byte position).
+// A plain text, or a file of rows with texts (data/rows.h), which are joined by blank lines. Either may be packed by
+// gzip. Errors: empty, not UTF-8 (with the byte position), a row that is a conversation, over 1 GiB.
 Result<TextFile> read_evaluation_text(const std::filesystem::path& path);
 
 struct LinesFile {
     std::string name, hash;
     std::vector<Json> lines;  // objects
 };
-// Reads at most `limit` objects, one per line (0: all). Errors: no lines, a line that is not a JSON object, a
-// compressed file.
+// Reads at most `limit` objects, one per line (0: all), also of a file packed by gzip. Errors: no lines, a line that is
+// not a JSON object, more than 1 GiB.
 Result<LinesFile> read_lines_file(const std::filesystem::path& path, int64_t limit);
 
 // Returns a string field of a line. Error: missing, or not a string.

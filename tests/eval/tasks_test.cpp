@@ -4,6 +4,7 @@
 #include "eval/text_task.h"
 
 #include "support/chat_model.h"
+#include "support/gzip.h"
 
 #include <gtest/gtest.h>
 
@@ -247,7 +248,33 @@ TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
     EXPECT_NE(message(read_evaluation_text(file("e", "\xEF\xBB\xBF"))).find("is empty"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "\n \n"), 0)).find("has no items"), std::string::npos);
     EXPECT_NE(message(read_lines_file(file("e", "[1]\n"), 0)).find("line 1: is not an object"), std::string::npos);
-    EXPECT_NE(message(read_lines_file(file("e", "\x1f\x8b\x08"), 0)).find("is compressed"), std::string::npos);
+    EXPECT_NE(message(read_lines_file(file("e", "\x1f\x8b\x08"), 0)).find("gzip"), std::string::npos);
+    const std::string lines = "{\"task_id\": 1}\n{\"task_id\": 2}\n";
+    for (const char* name : {"HumanEval.jsonl.gz", "e"}) {
+        const auto packed = read_lines_file(file(name, test::gzipped(lines)), 0);
+        ASSERT_TRUE(packed.ok()) << packed.error().message();
+        EXPECT_EQ(packed->lines.size(), 2u);
+        EXPECT_EQ(packed->hash, read_lines_file(file("plain", lines), 0)->hash);
+    }
+    // Rows are never measured as the text of their JSON.
+    for (const auto& [name, text] :
+         {std::pair<const char*, std::string>{"a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"},
+          {"b.txt", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"},
+          {"c.json", "[{\"text\": \"one\"}, {\"text\": \"two\"}]"},
+          {"d.csv", "text\none\ntwo\n"},
+          {"e.jsonl", "{\"prompt\": \"on\", \"completion\": \"e\"}\n{\"content\": \"two\"}\n"},
+          {"f.txt", "one\n\ntwo"}})
+        for (const std::string& bytes : {text, test::gzipped(text)}) {
+            const auto read = read_evaluation_text(file(name, bytes));
+            ASSERT_TRUE(read.ok()) << name << read.error().message();
+            EXPECT_EQ(read->text, "one\n\ntwo") << name;
+        }
+    const std::string chat = R"({"messages": [{"role": "user", "content": "hi"}]})";
+    for (const char* name : {"chats.jsonl", "chats.txt"})
+        EXPECT_NE(
+            message(read_evaluation_text(file(name, chat))).find("line 1: is a conversation; perplexity is measured"),
+            std::string::npos);
+    EXPECT_NE(message(read_evaluation_text(file("x.jsonl", "{\"a\": 1}\n"))).find("line 1: "), std::string::npos);
     EXPECT_NE(message(read_evaluation_text(file("e", "abc\xff"))).find("byte 3 is not UTF-8"), std::string::npos);
     EXPECT_EQ(read_evaluation_text(file("e",
                                         "\xEF\xBB\xBF"
