@@ -2,7 +2,6 @@
 
 #include "base/utf8.h"
 #include "chat/control_tokens.h"
-#include "text/corpus.h"
 
 #include <algorithm>
 #include <ctime>

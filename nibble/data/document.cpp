@@ -2,7 +2,6 @@
 
 #include "base/utf8.h"
 #include "data/rows.h"
-#include "text/corpus.h"
 
 #include <algorithm>
 

@@ -2,9 +2,9 @@
 
 #include "base/mapped_file.h"
 #include "chat/model_text.h"
+#include "data/corpus.h"
 #include "io/safetensors.h"
 #include "model/cpu/model.h"
-#include "text/corpus.h"
 
 #include <algorithm>
 #include <cstring>

@@ -163,4 +163,14 @@ Result<Rendering> ChatTemplate::render(const Json& own, const Json& data, const 
     }
 }
 
+Status check_messages(const Json& messages) {
+    if (!messages.is_array() || messages.empty()) return fail("'messages' is not a list of messages");
+    for (size_t i = 0; i < messages.size(); ++i) {
+        const Json& m = messages[i];
+        if (!m.is_object() || !m.contains("role") || !m["role"].is_string())
+            return fail("message {} is not an object with a 'role'", i);
+    }
+    return Ok{};
+}
+
 }  // namespace nibble

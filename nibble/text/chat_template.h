@@ -61,4 +61,7 @@ private:
     TemplateLimits limits_;
 };
 
+// Checks that `messages` is a non-empty list of objects with a 'role', as chat templates expect.
+Status check_messages(const Json& messages);
+
 }  // namespace nibble

@@ -1,8 +1,8 @@
 // Input: calibration text (first byte even) or JSON Lines of texts and conversations (odd). It must be refused with one
 // line, or give sequences of valid ids within the limits, equal when read again.
+#include "data/corpus.h"
 #include "message.h"
 #include "scratch_file.h"
-#include "text/corpus.h"
 
 using namespace nibble;
 

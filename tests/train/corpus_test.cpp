@@ -1,4 +1,5 @@
-#include "text/corpus.h"
+#include "data/corpus.h"
+#include "data/rows.h"
 
 #include "support/files.h"
 #include "support/gzip.h"
@@ -139,15 +140,42 @@ TEST_F(CorpusTest, TheContentDecidesWhateverTheName) {
         EXPECT_EQ(lengths(write(name, plain), options), as_text) << name;
         EXPECT_EQ(lengths(write(name, test::gzipped(plain)), options), as_text) << name;
     }
-    // Other JSON in a plain text is text.
-    EXPECT_EQ(lengths(write("c.txt", "{\"a\": 1}"), options).find(':'), std::string::npos);
-    const std::string next = "; write its text as .jsonl, a line {\"text\": ...} each";
-    EXPECT_EQ(lengths(write("list.json", "[{\"text\": \"a\"}]"), options),
-              ": is JSON, but not an object with 'text' or 'messages' in every line" + next);
-    EXPECT_EQ(lengths(write("rows.csv", "text\na\n"), options), ": is a table, which is not read" + next);
-    for (const char* name : {"rows.parquet", "rows.txt", "rows"})
-        EXPECT_EQ(lengths(write(name, "PAR1 and so on"), options), ": is a Parquet file, which is not read" + next);
-    EXPECT_EQ(lengths(write("x.txt", "PK\x03\x04"), options), ": is a zip archive, which is not read" + next);
+    // JSON is never text.
+    EXPECT_NE(lengths(write("c.txt", "{\"a\": 1}"), options).find(": line 1: "), std::string::npos);
+    EXPECT_EQ(lengths(write("x.txt", "PK\x03\x04"), options), ": is a zip archive, which is not read; unpack it");
+}
+
+// The rows that training reads: each of these files holds the same conversation, or the same text.
+TEST_F(CorpusTest, RowsAreThoseOfTraining) {
+    const auto chat = ChatTemplate::parse("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}");
+    ASSERT_TRUE(chat.ok());
+    const std::string talk =
+        R"({"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]})";
+    const std::pair<const char*, std::string> talks[]{
+        {"openai.jsonl", talk},
+        {"list.json", "[" + talk + "]"},
+        {"sharegpt.json",
+         R"([{"conversations": [{"from": "human", "value": "the cat"}, {"from": "gpt", "value": "sat"}]}])"},
+        {"alpaca.jsonl", R"({"instruction": "the cat", "input": "", "output": "sat"})"},
+        {"question.jsonl", R"({"question": "the cat", "answer": "sat"})"},
+        {"table.csv", "instruction,output\nthe cat,sat\n"}};
+    const auto expected = *tokenizer->encode("[user]the cat[assistant]sat");
+    for (const auto& [name, text] : talks)
+        for (const std::string& bytes : {text, test::gzipped(text)}) {
+            const auto corpus = read_corpus(write(name, bytes), *tokenizer, &*chat, {.tokens = 100});
+            ASSERT_TRUE(corpus.ok()) << corpus.error().message();
+            ASSERT_EQ(corpus->sequences.size(), 1u) << name;
+            EXPECT_EQ(corpus->sequences[0], expected) << name;
+        }
+    const auto words = *tokenizer->encode("the cat", {.add_special = true, .parse_special = false});
+    for (const auto& [name, text] : {std::pair<const char*, std::string>{"text.jsonl", R"({"text": "the cat"})"},
+                                     {"content.jsonl", R"({"content": "the cat"})"},
+                                     {"list.json", R"([{"text": "the cat"}])"},
+                                     {"text.csv", "text\nthe cat\n"}}) {
+        const auto corpus = read_corpus(write(name, text), *tokenizer, nullptr, {.tokens = 100});
+        ASSERT_TRUE(corpus.ok()) << corpus.error().message();
+        EXPECT_EQ(corpus->sequences, std::vector{words}) << name;
+    }
 }
 
 TEST_F(CorpusTest, AByteOrderMarkIsNoText) {
@@ -160,13 +188,13 @@ TEST_F(CorpusTest, AByteOrderMarkIsNoText) {
 }
 
 TEST_F(CorpusTest, BadInputIsNamed) {
-    EXPECT_EQ(lengths(write("a.parquet", "PAR1 and so on"), {}),
-              ": is a Parquet file, which is not read; write its text as .jsonl, a line {\"text\": ...} each");
+    for (const char* name : {"rows.parquet", "rows.txt", "rows"})
+        EXPECT_NE(lengths(write(name, "PAR1 and so on"), {}).find(": "), std::string::npos);
     EXPECT_EQ(lengths(write("empty.txt", ""), {}), ": is empty");
     EXPECT_EQ(lengths(write("latin.txt", "caf\xE9 au lait"), {}), ": byte 3 is not UTF-8");
     EXPECT_EQ(lengths(write("a.jsonl", "{\"text\": \"a\"}\n{\"txt\": 1}"), {.tokens = 100}),
-              ": line 2: has neither 'text' nor 'messages'");
-    EXPECT_EQ(lengths(write("b.jsonl", "[]"), {}), ": line 1: expected an object with 'text' or 'messages'");
+              ": line 2: " + data_row({{"txt", 1}}).error().message());
+    EXPECT_EQ(lengths(write("b.jsonl", "[]"), {}), ": line 1: " + data_row(Json::array()).error().message());
     EXPECT_EQ(lengths(write("c.jsonl", "{\"text\": 3}"), {}), ": line 1: 'text' is not a string");
 }
 
