@@ -33,6 +33,7 @@ FlagEntry flag_of(const CLI::Option& option) {
 void walk(const CLI::App& command, const std::string& name, std::vector<CommandEntry>& tree) {
     CommandEntry entry{.name = name, .description = command.get_description(), .footer = command.get_footer()};
     for (const CLI::Option* option : command.get_options()) {
+        if (option->get_group().empty()) continue;  // not shown in the help either
         FlagEntry flag = flag_of(*option);
         (flag.positional ? entry.positionals : entry.flags).push_back(std::move(flag));
     }

@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/usage.h"
+#include "cli/vllm_flags.h"
 #include "nibble/serve.h"
 
 #include <fmt/format.h>
@@ -51,8 +52,9 @@ void add_serve(CLI::App& app, RunCommand& run) {
     CLI::Option* host =
         command->add_option("--host", config->host, "address to listen on; 0.0.0.0: all addresses of the machine")
             ->capture_default_str();
-    CLI::Option* port =
-        command->add_option("--port", config->port, "0: any free port, printed on stderr")->capture_default_str();
+    CLI::Option* port = command->add_option("--port", config->port, "0: any free port, printed on stderr")
+                            ->check(CLI::Range(0, 65535))
+                            ->capture_default_str();
     command->add_option("--unix", config->unix_path, "unix socket, replaces host and port")
         ->excludes(host)
         ->excludes(port);
@@ -133,6 +135,7 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_flag("--log-prompts", config->log_prompts, "write request bodies to the log");
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine, config->quiet);
+    add_vllm_flags(*command, *config);
     command->footer(
         "One line of JSON per request is written to stderr (--quiet: none). SIGTERM and Ctrl-C end the server after "
         "running\nrequests have finished.\nExample:\n  nibble serve SmolLM2-135M --port 8000");

@@ -63,6 +63,54 @@ TEST(Usage, InvalidFlagsAreErrorsBeforeTheJobBegins) {
     EXPECT_NE(complaint("eval a"), "");
 }
 
+// Flags of `vllm serve`: the same meaning, or one line with the next step.
+TEST(Usage, FlagsOfVllm) {
+    for (const char* accepted : {"--trust-remote-code",
+                                 "--enable-prefix-caching",
+                                 "--enable-chunked-prefill",
+                                 "--enable-auto-tool-choice",
+                                 "--tensor-parallel-size 1",
+                                 "--tensor-parallel-size=1",
+                                 "--pipeline-parallel-size 1",
+                                 "--dtype auto",
+                                 "--dtype bfloat16",
+                                 "--dtype float32",
+                                 "--kv-cache-dtype auto",
+                                 "--load-format auto",
+                                 "--swap-space 0",
+                                 "--kv-cache-memory-bytes 4GB",
+                                 "--no-enable-prefix-caching",
+                                 "--gpu-memory-utilization 0.9",
+                                 "--max-num-seqs 8",
+                                 "--max-model-len 512",
+                                 "--served-model-name a",
+                                 "--generation-config auto"})
+        EXPECT_EQ(complaint("serve m " + std::string(accepted)), "") << accepted;
+    const std::pair<const char*, const char*> refused[]{
+        {"--tensor-parallel-size 2", "--tensor-parallel-size 2: a server runs on one device"},
+        {"--data-parallel-size 8", "a server runs on one device"},
+        {"--quantization fp8", "the checkpoint states its quantization"},
+        {"--dtype half", "--compute"},
+        {"--kv-cache-dtype fp8", "--kv"},
+        {"--chat-template x.jinja", "chat_template.jinja"},
+        {"--max-num-batched-tokens 8192", "--prompt-stretch"},
+        {"--enforce-eager", "leave the flag out"},
+        {"--disable-log-requests", "--quiet"},
+        {"--enable-lora", "merge"},
+        {"--model x", "the first argument"},
+        {"--kv-cache-memory-bytes 0", "is not a size"},
+        {"--gpu-memory-utilization 2", "not in range"},
+        {"--port 99999", "--port: Value 99999 not in range"},
+        {"--port -1", "--port"},
+        {"--port x", "--port"},
+        {"--tensor-paralel-size 2", "did you mean '--tensor-parallel-size'?"}};
+    for (const auto& [flag, text] : refused) {
+        const std::string said = complaint("serve m " + std::string(flag));
+        EXPECT_NE(said.find(text), said.npos) << flag << ": " << said;
+        EXPECT_EQ(said.find('\n'), said.npos) << flag;
+    }
+}
+
 TEST(Usage, EveryCommandHasHelpAndQuietAndAnExample) {
     CLI::App app{std::string(program_description), "nibble"};
     RunCommand run;
