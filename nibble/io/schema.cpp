@@ -17,6 +17,40 @@ std::string group_of_key(const std::string& name) {
 
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }  // npos + 1 is 0
 
+// Keys of other trainers (transformers, PyTorch, Megatron) and the last word of the key with the same meaning.
+constexpr std::pair<std::string_view, std::string_view> words_elsewhere[]{
+    {"lr", "learning_rate"},
+    {"max_lr", "learning_rate"},
+    {"wd", "weight_decay"},
+    {"max_grad_norm", "clip"},
+    {"grad_clip", "clip"},
+    {"clip_grad", "clip"},
+    {"adam_beta1", "beta1"},
+    {"adam_beta2", "beta2"},
+    {"adam_epsilon", "epsilon"},
+    {"eps", "epsilon"},
+    {"warmup_steps", "warmup"},
+    {"max_steps", "steps"},
+    {"train_iters", "steps"},
+    {"batch_size", "batch"},
+    {"train_batch_size", "batch"},
+    {"global_batch_size", "batch"},
+    {"per_device_train_batch_size", "micro_batch"},
+    {"micro_batch_size", "micro_batch"},
+    {"max_seq_length", "sequence"},
+    {"max_length", "sequence"},
+    {"seq_length", "sequence"},
+    {"seq_len", "sequence"},
+    {"block_size", "sequence"},
+    {"output_dir", "output"},
+    {"model_name_or_path", "model"},
+    {"model_name", "model"},
+    {"dataset", "data"},
+    {"train_file", "data"},
+    {"gradient_checkpointing", "recompute"},
+    {"save_steps", "every"},
+};
+
 // Escapes the text of a Markdown table cell.
 std::string cell(std::string text) {
     for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, 1, '\\');
@@ -52,9 +86,19 @@ void SchemaNames::add(const std::string& name) {
 
 Error SchemaNames::unknown(const YamlNode& at, const std::string& group, const std::string& word) const {
     const std::vector<std::string>& known = children_.find(group)->second;
-    std::string meant = did_you_mean(word, known);
-    for (auto name = names_.begin(); meant.empty() && name != names_.end(); ++name)
-        if (last_word(*name) == word) meant = fmt::format("; did you mean '{}'?", *name);
+    // The same key in another group, then a key that other programs call so, then a misspelling.
+    std::string meant;
+    const auto look_for = [&](std::string_view wanted) {
+        const auto is_it = [&](const std::string& name) { return last_word(name) == wanted; };
+        auto found = std::ranges::find_if(known, is_it);
+        if (found != known.end()) meant = *found;
+        if (const auto name = std::ranges::find_if(names_, is_it); meant.empty() && name != names_.end()) meant = *name;
+    };
+    look_for(word);
+    const auto elsewhere =
+        std::ranges::find(words_elsewhere, word, &std::pair<std::string_view, std::string_view>::first);
+    if (meant.empty() && elsewhere != std::end(words_elsewhere)) look_for(elsewhere->second);
+    meant = meant.empty() ? did_you_mean(word, known) : fmt::format("; did you mean '{}'?", meant);
     return fail("{}: {} has no key '{}'; it has: {}{}", at.where(), group.empty() ? "the config" : group, word,
                 fmt::join(known, ", "), meant);
 }

@@ -43,6 +43,11 @@ Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* sourc
                                 const JobHooks& hooks) {
     NIBBLE_TRY(const auto expected, expected_of(path));
     NIBBLE_TRY(const auto checkpoint, open_checkpoint(path, hooks, ScaleReading::raw));
+    if (source && quantized_text(*checkpoint).empty() && !quantized_text(*source).empty() &&
+        !std::filesystem::exists(std::filesystem::path(path) / manifest_name))
+        return fail(ErrorKind::usage,
+                    "{}: is not quantized, but {} is; --against names the source: nibble verify {} --against {}", path,
+                    source->path().string(), source->path().string(), path);
     if (source && folds_scales(path)) {
         hooks.emit_warning(
             fmt::format("{}: awq_lite moved scales of inputs into norms and weights, so tensors cannot be compared "

@@ -92,6 +92,37 @@ Result<Recipe> read_folder(const RecipeFile& metadata, const RecipeFile& quantiz
     return recipe;
 }
 
+// Formats that no recipe makes, and the part of a recipe's name that comes nearest.
+std::string_view nearest_kind(std::string_view word) {
+    constexpr std::pair<std::string_view, std::string_view> kinds[]{
+        {"int4", "w4a16"}, {"4bit", "w4a16"}, {"q4", "w4a16"},  {"nf4", "w4a16"},
+        {"w4", "w4a16"},   {"bnb", "w4a16"},  {"int8", "fp8"},  {"8bit", "fp8"},
+        {"w8a8", "fp8"},   {"w8a16", "fp8"},  {"q8", "fp8"},    {"w8", "fp8"},
+        {"w4a4", "nvfp4"}, {"mx4", "mxfp4"},  {"mx8", "mxfp8"}, {"smoothquant", "fp8"}};
+    const auto found = std::ranges::find(kinds, word, &std::pair<std::string_view, std::string_view>::first);
+    return found == std::end(kinds) ? word : found->second;
+}
+
+// The shortest names that contain every word of `name`: "; recipes of that kind: nvfp4_gptq, w4a16_nvfp4_gptq".
+std::string presets_of_kind(std::string_view name, std::vector<std::string> presets) {
+    constexpr size_t most_named = 3, least_word = 2;
+    std::string lower(name);
+    for (char& c : lower) c = static_cast<char>(std::isalnum(static_cast<unsigned char>(c)) ? std::tolower(c) : ' ');
+    int words = 0;
+    for (std::string_view rest = lower; !rest.empty();) {
+        const std::string_view word = rest.substr(0, rest.find(' '));
+        rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+        if (word.empty()) continue;
+        if (word.size() < least_word) return {};
+        ++words;
+        std::erase_if(presets, [&](const std::string& p) { return p.find(nearest_kind(word)) == p.npos; });
+    }
+    if (words == 0 || presets.empty()) return {};
+    std::ranges::stable_sort(presets, {}, &std::string::size);
+    if (presets.size() > most_named) presets.resize(most_named);
+    return fmt::format("; recipes of that kind: {}", fmt::join(presets, ", "));
+}
+
 Result<Recipe> find_recipe(std::string_view name) {
     if (name.find('/') == std::string_view::npos)
         if (auto preset = find_builtin(fmt::format("{}{}", model_presets, preset_of_spelling(name))))
@@ -145,7 +176,7 @@ Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const 
 
 std::string preset_of_spelling(std::string_view name) {
     std::string lower(name);
-    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (char& c : lower) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     for (const std::string_view suffix : {"_cfg", "_default"})
         if (lower.ends_with(suffix)) lower.resize(lower.size() - suffix.size());
     const auto presets = preset_names();
@@ -163,7 +194,9 @@ Result<std::string> check_recipe_name(std::string_view name) {
         if (fs::exists(fs::path(std::string(name) + std::string(suffix)), ignored)) return std::string(name);
     if (name.find('/') != name.npos || name.ends_with(".yaml") || name.ends_with(".yml"))
         return fail("no recipe '{}': neither a file nor a built-in recipe", name);
-    return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, did_you_mean(name, presets));
+    std::string meant = presets_of_kind(name, presets);
+    if (meant.empty()) meant = did_you_mean(name, presets);
+    return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, meant);
 }
 
 std::vector<std::string> preset_names() { return names_below(model_presets); }

@@ -165,6 +165,12 @@ Result<RlConfig> parse_rl_config(std::string_view yaml, std::string_view name,
 }
 
 Result<RlConfig> read_rl_config(const std::filesystem::path& file, const std::vector<KeyOverride>& overrides) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file, ignored))
+        return fail(
+            "{}: is a folder; give a YAML file that says 'policy.model_name: {}' and which questions to answer "
+            "(docs/topics/rl.md)",
+            file.string(), file.string());
     NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
     return parse_rl_config(text, file.string(), overrides);
 }

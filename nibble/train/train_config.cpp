@@ -207,6 +207,12 @@ Result<TrainConfig> parse_train_config(std::string_view yaml, std::string_view n
 }
 
 Result<TrainConfig> read_train_config(const std::filesystem::path& file, const std::vector<KeyOverride>& overrides) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file, ignored))
+        return fail(
+            "{}: is a folder; give a YAML file that says 'model: {}' and which data to train on "
+            "(docs/topics/training.md)",
+            file.string(), file.string());
     NIBBLE_TRY(const std::string text, read_text_file(file, max_yaml_bytes));
     return parse_train_config(text, file.string(), overrides);
 }

@@ -274,6 +274,34 @@ TEST_F(Imports, AFolderOfTwoFilesIsARecipe) {
     EXPECT_EQ(recipe->rules.size(), load_recipe("fp8")->rules.size());
 }
 
+// Names as other programs and users spell them.
+TEST(RecipeNames, LeadToTheRecipesOfThatKind) {
+    for (const auto& [name, hint] : {std::pair{"gptq", "recipes of that kind: nvfp4_gptq, w4a16_nvfp4_gptq"},
+                                     {"GPTQ", "recipes of that kind: nvfp4_gptq, w4a16_nvfp4_gptq"},
+                                     {"awq", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
+                                     {"nvfp4-awq", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
+                                     {"nvfp4_AWQ", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
+                                     {"awq_int4", "recipes of that kind: w4a16_nvfp4_awq_lite"},
+                                     {"int4", "recipes of that kind: w4a16_nvfp4"},
+                                     {"4bit", "recipes of that kind: w4a16_nvfp4"},
+                                     {"w4a16", "recipes of that kind: w4a16_nvfp4"},
+                                     {"int8", "recipes of that kind: fp8"},
+                                     {"w8a8", "recipes of that kind: fp8"},
+                                     {"fp4", "recipes of that kind: mxfp4, nvfp4"},
+                                     {"blockwise", "recipes of that kind: fp8_2d_blockwise_weight_only"},
+                                     {"nvfp4_gpqt", "did you mean 'nvfp4_gptq'?"},
+                                     {"mxfp9", "did you mean 'mxfp"}}) {
+        const auto found = check_recipe_name(name);
+        ASSERT_FALSE(found.ok()) << name;
+        EXPECT_NE(found.error().message().find(hint), std::string::npos) << found.error().message();
+    }
+    for (const auto& [name, preset] : {std::pair{"NVFP4", "nvfp4"},
+                                       {"nvfp4-awq-lite", "nvfp4_awq_lite"},
+                                       {"NVFP4_DEFAULT_CFG", "nvfp4"},
+                                       {"w4a16-nvfp4", "w4a16_nvfp4"}})
+        EXPECT_EQ(*check_recipe_name(name), preset);
+}
+
 TEST(RecipeYaml, AliasesExpandUpToALimit) {
     std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
     for (int i = 1; i < 8; ++i)

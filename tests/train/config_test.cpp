@@ -22,6 +22,35 @@ std::string config_error(const std::string& yaml) {
     return together.ok() ? "" : together.error().message();
 }
 
+// Keys as other trainers spell them, and the right keys at a wrong place.
+TEST(TrainConfigFile, KeysOfOtherTrainersNameOurs) {
+    for (const auto& [given, ours] : {std::pair{"lr: 1e-4", "optimizer.learning_rate"},
+                                      {"learning_rate: 1e-4", "optimizer.learning_rate"},
+                                      {"optimizer: {lr: 1e-4}", "learning_rate"},
+                                      {"weight_decay: 0.1", "optimizer.weight_decay"},
+                                      {"max_grad_norm: 1", "optimizer.clip"},
+                                      {"warmup_steps: 10", "schedule.warmup"},
+                                      {"warmup: 10", "schedule.warmup"},
+                                      {"max_steps: 10", "steps"},
+                                      {"batch_size: 8", "batch"},
+                                      {"per_device_train_batch_size: 8", "micro_batch"},
+                                      {"max_seq_length: 512", "sequence"},
+                                      {"output_dir: out", "output"},
+                                      {"model_name_or_path: base", "model"},
+                                      {"dataset: {a: b}", "data"},
+                                      {"step: 3", "steps"}}) {
+        const std::string said = config_error(std::string(given) + "\n");
+        const std::string hint = fmt::format("did you mean '{}'?", ours);
+        EXPECT_NE(said.find(hint), said.npos) << given << ": " << said;
+    }
+    TempDir dir;
+    const auto folder = read_train_config(dir.path());
+    ASSERT_FALSE(folder.ok());
+    EXPECT_NE(folder.error().message().find("is a folder; give a YAML file that says 'model: " + dir.path().string()),
+              std::string::npos)
+        << folder.error().message();
+}
+
 TEST(TrainConfigFile, EveryKeyIsRead) {
     const auto c = parse_train_config(R"(
 model: base
