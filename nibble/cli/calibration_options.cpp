@@ -6,10 +6,9 @@
 namespace nibble {
 
 void add_calibration_flags(CLI::App& command, CalibrationText& text) {
-    command.add_option(
-        "--calib", text.file,
-        "calibration text: plain, or lines of {\"text\"} or {\"messages\"} (either may be compressed by gzip), or "
-        ".safetensors with input_ids");
+    command.add_option("--calib", text.file,
+                       "calibration text: plain, or rows of texts or chats as `nibble data build` reads them (either "
+                       "may be gzipped), or .safetensors with input_ids");
     command.add_option("--calib-tokens", text.tokens, "number of tokens to use, from the beginning of the file")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
