@@ -24,6 +24,9 @@ struct LayerKind {
 constexpr std::array layer_kinds{LayerKind{"linear_attention", "mamba", 'M'},
                                  LayerKind{"full_attention", "attention", '*'}, LayerKind{"moe", nullptr, 'E'},
                                  LayerKind{"mlp", nullptr, '-'}};
+// Members of a family's defaults that belong to the rotary embedding.
+constexpr std::array<std::string_view, 4> rope_defaults{"rope_theta", "rope_local_base_freq", "rope_parameters",
+                                                        "partial_rotary_factor"};
 constexpr std::array layer_lists{"layers_block_type", "mtp_layers_block_type", "layer_types"};
 
 const Json* present(const Json& object, std::string_view key) {
@@ -114,7 +117,8 @@ public:
         if (defaults_.is_null()) return std::move(config_);
         if (defaults_.contains("rope_theta")) NIBBLE_CHECK(merge_rope());
         for (const auto& [key, value] : defaults_.items())
-            if (key != "rope_theta" && key != "rope_local_base_freq" && !config_.contains(key)) config_[key] = value;
+            if (std::ranges::find(rope_defaults, key) == rope_defaults.end() && !config_.contains(key))
+                config_[key] = value;
         if (defaults_.contains("layers_block_type")) NIBBLE_CHECK(count_layers());
         return std::move(config_);
     }
@@ -175,7 +179,9 @@ private:
     // outdated ones there.
     Status merge_rope() {
         const bool by_kind = defaults_.contains("rope_local_base_freq");
-        const Json parameters = taken("rope_parameters"), scaling = taken("rope_scaling");
+        Json parameters = taken("rope_parameters");
+        const Json scaling = taken("rope_scaling");
+        if (parameters.is_null() && scaling.is_null()) parameters = defaults_.value("rope_parameters", Json());
         const Json theta = taken("rope_theta"), partial = taken("partial_rotary_factor");
         const Json local_theta = by_kind ? taken("rope_local_base_freq") : Json();
         RopeFields full, sliding;
@@ -197,6 +203,8 @@ private:
         full.add_missing("rope_theta", theta);
         full.add_missing("partial_rotary_factor", partial);
         sliding.add_missing("partial_rotary_factor", partial);
+        for (RopeFields* fields : {&full, &sliding})
+            fields->add_missing("partial_rotary_factor", defaults_.value("partial_rotary_factor", Json()));
         sliding.add_missing("rope_theta", local_theta);
         full.add_missing("rope_theta", defaults_["rope_theta"]);
         full.add_missing("rope_type", "default");

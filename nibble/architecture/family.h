@@ -24,8 +24,9 @@ struct FieldSpelling {
 struct Family {
     std::string_view model_type;
     // Defaults of transformers' configuration class for fields that config.json leaves out, as JSON with Python's
-    // constants. rope_theta stands for the default inside rope_parameters; with rope_local_base_freq, rope_parameters
-    // has one object for full and one for sliding attention. Not included: ids of tokens (properties of the tokenizer),
+    // constants. rope_theta and partial_rotary_factor are defaults inside rope_parameters; with rope_local_base_freq,
+    // rope_parameters has one object for full and one for sliding attention. rope_parameters itself is the default
+    // where a file has neither it nor rope_scaling. Not included: ids of tokens (properties of the tokenizer),
     // and fields that the forward pass does not use.
     std::string_view defaults;
     // Builds the model from the fields. `root`: prefix of "layers.N" and of the trunk's other names.

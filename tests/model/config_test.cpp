@@ -339,6 +339,43 @@ TEST(ModelConfig, PublishedSpellings) {
     EXPECT_EQ(four->blocks[0].prefix, "model.language_model.layers.0.self_attn");
 }
 
+// What transformers 5.23 writes for a class of each family without arguments, where a reader needs more than one value.
+TEST(ModelConfig, DefaultsOfRotaryEmbeddings) {
+    // Numbers of layers have one width.
+    Json padded{
+        {"model_type", "gemma4_text"},
+        {"num_hidden_layers", 12},
+        {"hidden_size_per_layer_input", 0},
+        {"per_layer_config", {{"05", {{"head_dim", 512}, {"num_key_value_heads", 2}}}, {"11", {{"head_dim", 128}}}}}};
+    const auto gemma4 = model_config(padded);
+    ASSERT_TRUE(gemma4.ok()) << gemma4.error().message();
+    EXPECT_EQ(attention(*gemma4, 5).head_dim, 512);
+    EXPECT_EQ(attention(*gemma4, 5).kv_heads, 2);
+    EXPECT_EQ(attention(*gemma4, 11).head_dim, 128);
+    EXPECT_EQ(attention(*gemma4, 11).kv_heads, 4);
+    EXPECT_EQ(attention(*gemma4, 4).head_dim, 256);
+    EXPECT_EQ(attention(*gemma4, 5).rope.scaling, Rope::Scaling::proportional);
+    EXPECT_EQ(attention(*gemma4, 5).rope.pairs, 64);
+    EXPECT_EQ(attention(*gemma4, 4).rope.theta, 1e4);
+
+    const auto oss = model_config(Json{{"model_type", "gpt_oss"}, {"num_hidden_layers", 1}});
+    ASSERT_TRUE(oss.ok()) << oss.error().message();
+    EXPECT_EQ(attention(*oss, 0).rope.scaling, Rope::Scaling::yarn);
+    EXPECT_EQ(attention(*oss, 0).rope.factor, 32.0);
+    EXPECT_EQ(attention(*oss, 0).rope.theta, 150000.0);
+
+    const auto mistral = model_config(Json{{"model_type", "mistral4"}, {"num_hidden_layers", 1}});
+    ASSERT_TRUE(mistral.ok()) << mistral.error().message();
+    const auto& latent = std::get<LatentAttentionConfig>(mistral->blocks[0].mixer);
+    EXPECT_EQ(latent.rope.factor, 128.0);
+    EXPECT_EQ(latent.rope.dims, 64);
+    EXPECT_EQ(latent.query_period, 8192);
+
+    const auto stable = model_config(Json{{"model_type", "stablelm"}, {"num_hidden_layers", 1}});
+    ASSERT_TRUE(stable.ok()) << stable.error().message();
+    EXPECT_EQ(attention(*stable, 0).rope.dims, 20);
+}
+
 TEST(ModelConfig, EveryGoldenConfigIsKnown) {
     const std::filesystem::path root = test_data("golden/models");
     for (const auto& folder : std::filesystem::directory_iterator(root)) {

@@ -4,6 +4,7 @@
 #include "architecture/family.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace nibble {
 namespace {
@@ -13,14 +14,21 @@ struct Layers {
     int64_t first_sharing = 0;  // from here on layers have no keys and values of their own
 };
 
-// per_layer_config: {"5": {"head_dim": 512}}, as transformers 5 writes it.
+// per_layer_config: {"05": {"head_dim": 512}}, as transformers 5 writes it: numbers of layers in one width.
 Result<int64_t> override_of(ConfigFields& f, int64_t layer, const char* key, int64_t otherwise) {
     const Json* all = f.find("per_layer_config");
     if (!all) return otherwise;
     if (!all->is_object()) return f.bad("per_layer_config", "expected an object");
-    const auto at = all->find(std::to_string(layer));
-    if (at == all->end() || !at->is_object() || !at->contains(key)) return otherwise;
-    const Json& value = (*at)[key];
+    const auto names_layer = [&](const std::string& name) {
+        int64_t number = -1;
+        const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+        return error == std::errc() && end == name.data() + name.size() && number == layer;
+    };
+    const Json* fields = nullptr;
+    for (const auto& [name, value] : all->items())
+        if (names_layer(name)) fields = &value;
+    if (!fields || !fields->is_object() || !fields->contains(key)) return otherwise;
+    const Json& value = (*fields)[key];
     if (!value.is_number_integer() || value < 1 || value > INT32_MAX)
         return f.bad("per_layer_config", fmt::format("layer {}: {} is no whole number above 0", layer, key));
     return value.get<int64_t>();
@@ -158,7 +166,9 @@ extern const Family gemma4{.model_type = "gemma4_text",
         "tie_word_embeddings": true, "attention_bias": false, "sliding_window": 512,
         "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256, "attention_k_eq_v": false,
         "num_kv_shared_layers": 0, "enable_moe_block": false, "use_double_wide_mlp": false, "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0})",
+        "rope_local_base_freq": 10000.0, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}})",
                            .describe = read_gemma4,
                            .multimodal = "gemma4",
                            .multimodal_root = "model.language_model."};

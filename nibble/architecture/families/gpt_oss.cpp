@@ -43,7 +43,8 @@ extern const Family gpt_oss{.model_type = "gpt_oss",
         "intermediate_size": 2880, "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
         "sliding_window": 128, "tie_word_embeddings": false, "hidden_act": "silu", "max_position_embeddings": 131072,
         "rms_norm_eps": 1e-05, "num_experts_per_tok": 4, "swiglu_alpha": 1.702, "swiglu_limit": 7.0,
-        "attention_bias": true, "rope_theta": 150000.0})",
+        "attention_bias": true, "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0,
+        "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}})",
                             .describe = read_gpt_oss,
                             .spellings = gpt_oss_spellings};
 

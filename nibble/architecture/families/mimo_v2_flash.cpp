@@ -82,7 +82,8 @@ extern const Family mimo_v2_flash{.model_type = "mimo_v2_flash",
         "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false, "moe_intermediate_size": 2048,
         "num_experts_per_tok": 8, "n_routed_experts": 256, "routed_scaling_factor": 1.0, "n_group": 1,
         "topk_group": 1, "norm_topk_prob": true, "head_dim": 192, "v_head_dim": 128, "sliding_window": 129,
-        "attention_value_scale": 0.707, "rope_theta": 5000000.0, "rope_local_base_freq": 10000.0})",
+        "attention_value_scale": 0.707, "rope_theta": 5000000.0, "rope_local_base_freq": 10000.0,
+        "partial_rotary_factor": 0.334})",
                                   .describe = read_mimo,
                                   .spellings = mimo_spellings};
 

@@ -34,7 +34,8 @@ extern const Family stablelm{.model_type = "stablelm",
         "vocab_size": 50304, "hidden_size": 2560, "intermediate_size": 6912, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu", "max_position_embeddings": 4096,
         "layer_norm_eps": 1e-05, "tie_word_embeddings": false, "use_qkv_bias": false, "qk_layernorm": false,
-        "use_parallel_residual": false, "rope_theta": 10000.0})",
+        "use_parallel_residual": false, "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25})",
                              .describe = read_stablelm,
                              .spellings = stablelm_spellings};
 
