@@ -114,7 +114,7 @@ Result<bool> holds_rows(const std::filesystem::path& path, std::string_view byte
     return opened.kind.rows();
 }
 
-// Adds a text that is no file of rows.
+// Adds a text that is not a file of rows.
 Status add_text(std::string_view bytes, const Tokenizer& tokenizer, const CorpusOptions& options, Corpus& corpus,
                 Collector& out) {
     Unpacked unpacked;

@@ -27,7 +27,7 @@ Result<std::string> content_of(const std::filesystem::path& path) {
     return std::string(without_byte_order_mark(text));
 }
 
-// The texts of a file of rows, with a blank line between them. Nothing: it is no file of rows.
+// Returns the texts of a file of rows, with a blank line between them; nothing if the file has no rows.
 Result<std::optional<std::string>> joined_rows(const std::filesystem::path& path) {
     std::optional<std::string> all;
     DocumentReader reader({path}, "");

@@ -82,7 +82,7 @@ TEST(MissingWeights, PartialAcceptsAndReportsThem) {
     }
 }
 
-// Tensors beyond the description are no error: a config.json with fewer layers than the file.
+// Tensors beyond the description are allowed: a config.json with fewer layers than the file.
 TEST(MissingWeights, MoreTensorsThanTheConfigNeedsAreNone) {
     const Bed bed;
     const std::string model = model_with_layers(bed, -1);
