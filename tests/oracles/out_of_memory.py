@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
@@ -104,6 +105,35 @@ def test_commands(program):
                 ("eval", ["eval", CHAT, "--text", "text", "--threads", "2", "--quiet"], None, False)):
             failed += check_command(name, [program, *map(str, words)], folder, least, output, resumes)
         assert failed > 30, f"only {failed} commands failed"
+
+
+def test_server(program):
+    """A server without enough memory ends with one line; it never hangs and never ends by a signal."""
+    command = [program, "serve", str(CHAT), "--port", "0", "--threads", "2", "--kv-memory", "64MB"]
+    ended = served = 0
+    for megabytes in range(48, 512, 6):
+        limit = megabytes * MEGA
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+        watch = threading.Timer(SECONDS, server.kill)
+        watch.start()
+        said = []
+        for line in server.stderr:
+            said.append(line)
+            if "is served at" in line:
+                server.terminate()
+        status = server.wait()
+        watch.cancel()
+        where = f"serve with {megabytes} MB: status {status}: {''.join(said)[-500:]}"
+        assert status in (0, 1), where
+        if status == 0:
+            served += 1
+        elif any(line.startswith("nibble: ") for line in said):
+            ended += 1
+            assert said[-1].startswith("nibble: "), where
+        if served == 3:
+            break
+    assert ended >= 5 and served == 3, f"{ended} servers ended with an error, {served} served"
 
 
 def main():
