@@ -60,7 +60,7 @@ Result<std::vector<int32_t>> RunningModel::chat_prompt(std::string_view json) co
     const auto read = [&]() -> Result<std::vector<int32_t>> {
         NIBBLE_TRY(const Json body, body_of(json));
         BodyFields fields(body);
-        NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, *served_));
+        NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, *served_, MeterLimits::unlimited));
         NIBBLE_CHECK(fields.all_read());
         return turn.prompt.tokens;
     };
