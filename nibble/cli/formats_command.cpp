@@ -80,7 +80,7 @@ void add_formats(CLI::App& app, RunCommand& run) {
         "  nibble formats                        all formats side by side\n"
         "  nibble formats e4m3                   every value of E4M3\n"
         "  nibble formats 0.1 -3                 the bits of numbers in every element format\n"
-        "  nibble formats nvfp4 0.1 -3 0.02      one block, quantized step by step; four over six beside it\n"
+        "  nibble formats nvfp4 0.1 -3 0.02      one block, quantized step by step, also with four over six\n"
         "  nibble formats nvfp4 0.1 -3 --amax 8  the same block in a larger tensor: its scale is rounded to E4M3");
     command->callback([config, &run] { run = [config] { return run_formats(*config); }; });
 }

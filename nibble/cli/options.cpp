@@ -20,7 +20,7 @@ std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json:
 CLI::Option* add_threads_flag(CLI::App& command, int& threads, const std::string& what) {
     return command.add_option("--threads", threads, what)
         ->check([](const std::string& word) {
-            return word.starts_with('-') ? fmt::format("{} is no number of threads", word) : std::string();
+            return word.starts_with('-') ? fmt::format("{} is not a number of threads", word) : std::string();
         })
         ->capture_default_str();
 }

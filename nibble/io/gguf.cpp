@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-static_assert(std::endian::native == std::endian::little, "GGUF values are read as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "GGUF values are read without byte swapping");
 
 Result<int64_t> ggml_tensor_bytes(GgmlType type, std::span<const int64_t> shape) {
     const GgmlTypeInfo& info = ggml_type_info(type);

@@ -79,7 +79,7 @@ Result<Json> quantized_json(std::string_view name, std::span<const float> number
                             std::optional<float> amax) {
     Json list = Json::array(), scales = Json::object();
     if (const ElementFormat* e = find_element(name)) {
-        if (amax) return fail("--amax: {} is no format with a tensor scale", name);
+        if (amax) return fail("--amax: {} is not a format with a tensor scale", name);
         for (const float x : numbers) {
             Json rounded = rounded_json(*e, x);
             rounded["number"] = json_number(x);

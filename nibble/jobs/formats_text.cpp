@@ -117,7 +117,7 @@ std::string numbers_text(std::span<const float> numbers) {
 Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic,
                                    std::optional<float> amax) {
     if (const ElementFormat* e = find_element(name)) {
-        if (amax) return fail("--amax: {} is no format with a tensor scale", name);
+        if (amax) return fail("--amax: {} is not a format with a tensor scale", name);
         std::string text;
         for (float x : numbers) text += number_header(x) + number_line(*e, x);
         return text;

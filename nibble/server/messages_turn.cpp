@@ -14,7 +14,7 @@ Result<std::string> block_texts(const Json& content, const std::string& place) {
     for (size_t i = 0; i < content.size(); ++i) {
         const Json& part = content[i];
         if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string())
-            return fail("{}[{}] is no text", place, i);
+            return fail("{}[{}] is not a text", place, i);
         if (i > 0) text += '\n';
         text += part["text"].get<std::string>();
     }
@@ -82,7 +82,7 @@ Result<Json> tools_of(const Json& given) {
     Json tools = Json::array();
     for (size_t i = 0; i < given.size(); ++i) {
         const Json& tool = given[i];
-        if (!tool.is_object()) return fail("[{}] is no object", i);
+        if (!tool.is_object()) return fail("[{}] is not an object", i);
         if (const Json type = tool.value("type", Json()); !type.is_null() && type != "custom")
             return fail("[{}].type {} is not supported: tools are functions of the client", i, type.dump());
         if (!tool.value("name", Json()).is_string()) return fail("[{}].name is missing", i);
@@ -152,7 +152,7 @@ Result<MessagesTurn> read_messages_turn(BodyFields& fields, const ServedModel& m
     MessagesTurn turn;
     ChatRequest asked{.messages = Json::array()};
     if (const Json* system = fields.find("system")) {
-        if (!system->is_string() && !system->is_array()) return fields.bad("system", "is no text");
+        if (!system->is_string() && !system->is_array()) return fields.bad("system", "is not a text");
         asked.messages.push_back({{"role", "system"}, {"content", *system}});
     }
     for (size_t i = 0; i < given->size(); ++i)

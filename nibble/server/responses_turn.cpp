@@ -116,7 +116,7 @@ Result<Json> items_of_input(BodyFields& fields, ResponseStore& store) {
     if (!input->is_array()) return fields.bad("input", "is neither a text nor a list");
     for (size_t i = 0; i < input->size(); ++i) {
         Json item = (*input)[i];
-        if (!item.is_object()) return fields.bad("input", fmt::format("[{}]: is no object", i));
+        if (!item.is_object()) return fields.bad("input", fmt::format("[{}]: is not an object", i));
         if (!has_text(item, "type")) item["type"] = "message";
         if (item["type"] == "item_reference") {
             auto stored = store.item(text_under(item, "id"));

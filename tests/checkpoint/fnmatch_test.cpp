@@ -28,7 +28,7 @@ TEST(Fnmatch, CountsCharactersNotBytes) {
     EXPECT_TRUE(NamePattern("a?b").matches("a\u00e9b"));
     EXPECT_FALSE(NamePattern("a??b").matches("a\u00e9b"));
     EXPECT_TRUE(NamePattern("[\u00e0-\u00ff]").matches("\u00e9"));
-    EXPECT_TRUE(NamePattern("?").matches("\xff")) << "a byte that is no UTF-8 is one character";
+    EXPECT_TRUE(NamePattern("?").matches("\xff")) << "a byte that is not UTF-8 is one character";
 }
 
 TEST(Fnmatch, ManyStarsDoNotTakeExponentialTime) {

@@ -112,7 +112,7 @@ TEST(HostileCheckpoint, InvalidModelOptimizerTensorsAreRefused) {
                  f.put(filled(w, DType::bf16, {4, 16}));
              },
              {w, "BF16", "U8"}},
-            {"codes that are no matrix", [](Folder& f) { f.tensors[w].shape = {64}; }, {w, "[64]", "matrix"}},
+            {"codes that are not a matrix", [](Folder& f) { f.tensors[w].shape = {64}; }, {w, "[64]", "matrix"}},
             {"a width without whole blocks",
              [](Folder& f) {
                  f.put(filled(w, DType::u8, {4, 9}));

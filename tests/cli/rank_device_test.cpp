@@ -26,7 +26,7 @@ TEST(RankDevice, IsTheRanksOwnForEveryLauncher) {
         {"srun --gpus-per-task=1", 0, {.rank = 5, .size = 8, .local_rank = 1, .local_size = 4}, 0, 1, 0},
         {"srun --gpus-per-task=2", 0, {.rank = 3, .size = 4, .local_rank = 3, .local_size = 4}, 0, 2, 1},
         {"srun without --ntasks-per-node", 0, {.rank = 2, .size = 4, .local_rank = 0}, 0, 2, 0},
-        {"ranks by hand on two machines", 0, {.rank = 3, .size = 4}, 0, 2, 1},
+        {"manually started ranks on two machines", 0, {.rank = 3, .size = 4}, 0, 2, 1},
     };
     for (const Case& c : cases) {
         const auto index = rank_device_index(c.wanted, c.place, c.first, c.visible);

@@ -23,13 +23,13 @@ TEST(LoadModel, AMismatchOfConfigAndTensorsIsAnErrorThatNamesTheTensor) {
               "tensor 'model.layers.2.self_attn.k_proj.weight' has shape [16, 64], config.json says [32, 32]");
     c = small_checkpoint();
     c->add("model.layers.0.self_attn.q_norm.weight", {16});
-    EXPECT_NE(load_error(c).find("'model.layers.0.self_attn.q_norm.weight' has no place"), std::string::npos);
+    EXPECT_NE(load_error(c).find("'model.layers.0.self_attn.q_norm.weight' belongs to no module"), std::string::npos);
     c = small_checkpoint();
     c->tensor("model.norm.weight").dtype = DType::i64;
     EXPECT_NE(load_error(c).find("'model.norm.weight' is I64"), std::string::npos);
     c = small_checkpoint();
     c->json()["tie_word_embeddings"] = true;
-    EXPECT_NE(load_error(c).find("'lm_head.weight' has no place"), std::string::npos);
+    EXPECT_NE(load_error(c).find("'lm_head.weight' belongs to no module"), std::string::npos);
     c = small_checkpoint();
     c->set("model.layers.1.input_layernorm.weight", 3, NAN);
     EXPECT_NE(load_error(c).find("'model.layers.1.input_layernorm.weight' holds nan"), std::string::npos);

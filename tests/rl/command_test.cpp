@@ -353,7 +353,7 @@ export: {{format: nvfp4}}
 )",
                                             test_data("chat").string()));
     ASSERT_EQ(rl(dir, "rl.yaml -o run"), 0) << read_file(dir / "out.txt");
-    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("codes of its rollouts; its inputs stay BF16"));
+    EXPECT_THAT(read_file(dir / "out.txt"), testing::HasSubstr("format of its rollouts; its inputs stay BF16"));
 }
 
 // Runs programs as answers from start to end. The model's answers are not programs: there is no reward and no failure,
