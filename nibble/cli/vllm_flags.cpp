@@ -41,8 +41,8 @@ constexpr ValueFlag value_flags[]{
     {"--speculative-config", "", "the same is --speculate: mtp:N, or lookup:N in the text so far"},
     {"--lora-modules", "", "merge the adapter into the model first (transformers or PEFT: merge_and_unload)"},
     {"--allowed-origins", "", "the same is --cors-origin"},
-    {"--ssl-keyfile", "", "put a proxy with TLS in front of the server"},
-    {"--ssl-certfile", "", "put a proxy with TLS in front of the server"},
+    {"--ssl-keyfile", "", "use a reverse proxy with TLS"},
+    {"--ssl-certfile", "", "use a reverse proxy with TLS"},
     {"--root-path", "", "let the proxy remove the prefix of the path"},
     {"--generation-config", "auto", "generation_config.json of the model's folder is used: leave the flag out"},
 };

@@ -211,7 +211,8 @@ Result<ArraySpec> array_spec(const ArrayOptions& options, ElementType type) {
     ArraySpec spec{.amax = options.amax, .key = options.key, .rotation = options.rotation};
     WeightSpec& w = spec.weights;
     NIBBLE_TRY(w.format, parse_format(options.format).within("format"));
-    if (w.format == Format::none) return fail(ErrorKind::usage, "format: '{}' is no quantized format", options.format);
+    if (w.format == Format::none)
+        return fail(ErrorKind::usage, "format: '{}' is not a quantized format", options.format);
     NIBBLE_TRY(w.arithmetic, parse_arithmetic(options.arithmetic).within("arithmetic"));
     const bool rounds_bf16 = type == ElementType::bf16 || type == ElementType::e4m3 || type == ElementType::e5m2;
     w.weights = rounds_bf16 || options.rotation ? DType::bf16 : type == ElementType::f16 ? DType::f16 : DType::f32;
@@ -239,7 +240,7 @@ Result<ArraySpec> array_spec(const ArrayOptions& options, ElementType type) {
     if (options.key && format_layout(w.format).code_bits != 4)
         return fail(ErrorKind::usage, "rounding='stochastic' is for 4-bit formats, not {}", options.format);
     if (options.amax && !(*options.amax >= 0 && std::isfinite(*options.amax)))
-        return fail(ErrorKind::usage, "amax: {} is no magnitude", *options.amax);
+        return fail(ErrorKind::usage, "amax: {} is not a finite number of at least 0", *options.amax);
     NIBBLE_CHECK(check(w).as(ErrorKind::usage));
     return spec;
 }

@@ -12,7 +12,7 @@ namespace {
 
 Result<Json> body_of(std::string_view text) {
     NIBBLE_TRY(Json body, parse_json(text));
-    if (!body.is_object()) return fail("is no JSON object");
+    if (!body.is_object()) return fail("is not a JSON object");
     return body;
 }
 

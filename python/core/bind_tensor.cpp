@@ -210,7 +210,8 @@ std::shared_ptr<Quant> wrap(std::string_view format_word, nb::handle codes, nb::
                             nb::handle float_scales, float tensor_scale, bool swizzled) {
     auto q = std::make_shared<Quant>();
     q->format = value_or_raise(parse_format(format_word));
-    if (q->format == Format::none) raise("UsageError", fmt::format("format: '{}' is no quantized format", format_word));
+    if (q->format == Format::none)
+        raise("UsageError", fmt::format("format: '{}' is not a quantized format", format_word));
     const FormatLayout layout = format_layout(q->format);
     const Array c(codes, "QuantTensor", "codes");
     if (c.ndim == 0) c.refuse_shape("it needs at least one dimension");

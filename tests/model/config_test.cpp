@@ -339,7 +339,8 @@ TEST(ModelConfig, PublishedSpellings) {
     EXPECT_EQ(four->blocks[0].prefix, "model.language_model.layers.0.self_attn");
 }
 
-// What transformers 5.23 writes for a class of each family without arguments, where a reader needs more than one value.
+// The configurations that transformers 5.23 writes for a class of each family without arguments, if a reader needs more
+// than one value.
 TEST(ModelConfig, DefaultsOfRotaryEmbeddings) {
     // Numbers of layers have one width.
     Json padded{

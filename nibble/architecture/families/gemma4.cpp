@@ -30,7 +30,7 @@ Result<int64_t> override_of(ConfigFields& f, int64_t layer, const char* key, int
     if (!fields || !fields->is_object() || !fields->contains(key)) return otherwise;
     const Json& value = (*fields)[key];
     if (!value.is_number_integer() || value < 1 || value > INT32_MAX)
-        return f.bad("per_layer_config", fmt::format("layer {}: {} is no whole number above 0", layer, key));
+        return f.bad("per_layer_config", fmt::format("layer {}: {} is not a whole number above 0", layer, key));
     return value.get<int64_t>();
 }
 
