@@ -198,29 +198,37 @@ def script_of(page):
     return "\n".join(lines) if runs else ""
 
 
-CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 128, "intermediate_size": 384,
- "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 49152, "rms_norm_eps": 1e-05, "hidden_act": "silu",
- "max_position_embeddings": 2048, "rope_theta": 10000.0, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2}"""
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 128, "intermediate_size": 384,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-05, "hidden_act": "silu",
+          "max_position_embeddings": 2048, "rope_theta": 10000.0, "tie_word_embeddings": True}  # fmt: skip
+# Pages whose commands need the vocabulary of a published model: GGUF files name its tokenizer, clients send its tokens.
+PUBLISHED_VOCABULARY = {"convert", "serve"}
 
 
-def make_model(nibble, work):
-    """A model of random weights whose rows are whole blocks of every format, in work/model."""
+def make_model(nibble, work, published):
+    """A model of random weights whose rows are whole blocks of every format, in work/small or work/published, made/model."""
+    work = work / ("published" if published else "small")
     start = work / "start"
-    start.mkdir()
-    (start / "tokenizer.json").write_bytes(gzip.decompress((ROOT / "tests/data/golden/tokenizers/smollm2/tokenizer.json.gz").read_bytes()))
-    template = (ROOT / "tests/data/golden/chat_templates/smollm2.jinja").read_text()
-    (start / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "chat_template": template}))
-    (start / "config.json").write_text(CONFIG)
+    start.mkdir(parents=True)
+    if published:
+        (start / "tokenizer.json").write_bytes(gzip.decompress((ROOT / "tests/data/golden/tokenizers/smollm2/tokenizer.json.gz").read_bytes()))
+        template = (ROOT / "tests/data/golden/chat_templates/smollm2.jinja").read_text()
+        (start / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "chat_template": template}))
+        tokens = {"vocab_size": 49152, "bos_token_id": 1, "eos_token_id": 2}
+    else:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(ROOT / "tests/data/chat" / name, start)
+        tokens = {"vocab_size": 272, "bos_token_id": 269, "eos_token_id": 271}
+    (start / "config.json").write_text(json.dumps({**CONFIG, **tokens}))
     (work / "start.yaml").write_text("model: start\nrandom_start: true\noutput: made\nsteps: 1\nbatch: 1\nsequence: 8\ndata: {text: start.yaml}\n")
     subprocess.run([nibble, "train", "start.yaml", "--quiet"], cwd=work, check=True, stdout=subprocess.DEVNULL)
-    shutil.copytree(work / "made/model", work / "model")
 
 
 def run_page(page, nibble, work):
     folder = work / page.stem
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/nibble").symlink_to(nibble)
-    shutil.copytree(work / "model", folder / "smollm2")
+    shutil.copytree(work / ("published" if page.stem in PUBLISHED_VOCABULARY else "small") / "made/model", folder / "smollm2")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -256,7 +264,8 @@ def main():
         check_commands(command_flags(nibble))
         pages = [page for page in PAGES if script_of(page) and (not a.page or page.stem in a.page)]
         with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(2) as pool:
-            make_model(nibble, Path(work))
+            for published in (False, True):
+                make_model(nibble, Path(work), published)
             list(pool.map(lambda page: run_page(page, nibble, Path(work)), pages))
         ran = len(pages)
         assert a.page or ran >= 8, f"{ran} pages have commands that run"
