@@ -104,27 +104,27 @@ def fake_quantize_linears(model: nn.Module, format: str = "nvfp4", *, inputs: st
 
 @torch.library.custom_op("nibble::linear", mutates_args=())
 def _linear_op(x: torch.Tensor, weight: torch.Tensor, block_scales: torch.Tensor | None, float_scales: torch.Tensor | None,
-               tensor_scale: float, format: str, bias: torch.Tensor | None) -> torch.Tensor:
+               tensor_scale: torch.Tensor, format: str, bias: torch.Tensor | None) -> torch.Tensor:
     q = QuantTensor(format, weight, block_scales, float_scales=float_scales, tensor_scale=tensor_scale)
     return tensors.matmul(x.detach(), q, bias=None if bias is None else bias.detach())
 
 
 @_linear_op.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, block_scales: torch.Tensor | None, float_scales: torch.Tensor | None,
-      tensor_scale: float, format: str, bias: torch.Tensor | None) -> torch.Tensor:
+      tensor_scale: torch.Tensor, format: str, bias: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @torch.library.custom_op("nibble::linear_backward", mutates_args=())
 def _linear_backward_op(gradient: torch.Tensor, weight: torch.Tensor, block_scales: torch.Tensor | None,
-                        float_scales: torch.Tensor | None, tensor_scale: float, format: str) -> torch.Tensor:
+                        float_scales: torch.Tensor | None, tensor_scale: torch.Tensor, format: str) -> torch.Tensor:
     q = QuantTensor(format, weight, block_scales, float_scales=float_scales, tensor_scale=tensor_scale)
     return gradient @ q.dequantize(str(gradient.dtype).removeprefix("torch."))
 
 
 @_linear_backward_op.register_fake
 def _(gradient: torch.Tensor, weight: torch.Tensor, block_scales: torch.Tensor | None, float_scales: torch.Tensor | None,
-      tensor_scale: float, format: str) -> torch.Tensor:
+      tensor_scale: torch.Tensor, format: str) -> torch.Tensor:
     cols = weight.shape[-1] * (2 if weight.dtype == torch.uint8 else 1)
     return gradient.new_empty((*gradient.shape[:-1], cols))
 
@@ -181,7 +181,7 @@ class Linear(nn.Module):
         if torch.compiler.is_compiling() or wants_gradient:
             floats = self.format in ("fp8_row", "fp8_block128")
             return _linear_op(x, self.weight, None if floats else self.weight_scale, self.weight_scale if floats else None,
-                              float(self.weight_scale_2), self.format, self.bias)
+                              self.weight_scale_2, self.format, self.bias)
         current = (self.weight.data_ptr(), self.weight._version)
         if self._packed is None or self._packed_from != current:
             self._packed, self._packed_from = Packed(self.quantized()), current

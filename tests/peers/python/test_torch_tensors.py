@@ -1,8 +1,9 @@
 """torch tensors in and out of the Python package: no copies, views that have no memory of their own, gradients, compiled graphs."""
 
+import os
+import pathlib
 import subprocess
 import sys
-import pathlib
 
 import pytest
 import torch
@@ -147,7 +148,9 @@ def test_operators_survive_torch_compile():
 
 
 def test_quantization_aware_training_example():
-    done = subprocess.run([sys.executable, ROOT / "python/examples/qat.py"], capture_output=True, text=True, timeout=300)
+    # One thread: torch's threads wait for each other for long on a machine that others use.
+    done = subprocess.run([sys.executable, ROOT / "python/examples/qat.py"], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     losses = [float(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines() if line.startswith("step")]
     assert losses[-1] < losses[0] / 2 and float(done.stdout.rsplit(" ", 1)[1]) < 1e-4
