@@ -408,7 +408,7 @@ TEST(PolicyLoop, RewardsOutOfRangeCountNowhere) {
         const std::string& why = step->failure_reasons[0];
         EXPECT_NE(why.find(fmt::format("the reward {} is not in [-1e+15, 1e+15]", bad)), std::string::npos) << why;
         EXPECT_TRUE(why.starts_with("prompt ")) << why;
-        EXPECT_TRUE(std::isfinite(step->loss) && std::isfinite(step->reward)) << bad;
+        EXPECT_TRUE(std::isfinite(step->metrics.loss) && std::isfinite(step->reward)) << bad;
 
         TokenTask all([&](const RolloutPrompt&, const Rollout&) { return std::optional(bad); });
         const auto other = PolicyTrainer::create(small_config(), *trainer, all, {});
