@@ -5,6 +5,7 @@
 #include "model/cpu/model.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 
@@ -13,23 +14,35 @@ namespace {
 
 constexpr size_t named_weights = 3;  // in MissingWeights::text()
 
+// Names of stored weights. Experts may be stored one by one where the model's description has a stack, and the other
+// way round.
 class StoredNames {
 public:
     explicit StoredNames(const Checkpoint& checkpoint) {
         for (const CheckpointTensor& t : checkpoint.tensors()) {
             names_.insert(t.name);
-            if (!t.whole.empty()) stacks_.push_back(t.name.substr(0, t.name.rfind('.') + 1));
+            if (!t.whole.empty()) stacks_.insert(folder_of(t.name));
+            if (const std::string experts = experts_of(t.name); !experts.empty()) split_.insert(experts);
         }
     }
 
     bool has(const std::string& name) const {
-        return names_.contains(name) ||
-               std::ranges::any_of(stacks_, [&](const std::string& stack) { return name.starts_with(stack); });
+        return names_.contains(name) || stacks_.contains(experts_of(name)) || split_.contains(folder_of(name));
     }
 
 private:
+    // "model.layers.0.mlp.experts." of "model.layers.0.mlp.experts.gate_up_proj".
+    static std::string folder_of(const std::string& name) { return name.substr(0, name.rfind('.') + 1); }
+    // "model.layers.0.mlp.experts." of "model.layers.0.mlp.experts.7.up_proj.weight"; empty: another tensor.
+    static std::string experts_of(const std::string& name) {
+        constexpr std::string_view word = ".experts.";
+        const size_t end = name.rfind(word) + word.size();
+        if (name.rfind(word) == name.npos || end >= name.size() || name[end] < '0' || name[end] > '9') return {};
+        return name.substr(0, end);
+    }
+
     std::unordered_set<std::string_view> names_;
-    std::vector<std::string> stacks_;  // "model.layers.0.mlp.experts."
+    std::unordered_set<std::string> stacks_, split_;  // "model.layers.0.mlp.experts."
 };
 
 }  // namespace

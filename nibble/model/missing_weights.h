@@ -13,7 +13,7 @@ struct MissingWeights {
     std::vector<std::string> names;  // in the order of the model
     int64_t required = 0;            // by config.json; 0: the engine does not describe this model
 
-    // "12 of 290 weights that config.json requires are missing: model.layers.1.mlp.up_proj.weight, ... and 9 more";
+    // "12 of 290 weights that config.json requires are missing: 'model.layers.1.mlp.up_proj.weight', ... and 9 more";
     // empty: none is missing.
     std::string text() const;
 };

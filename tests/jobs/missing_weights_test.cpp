@@ -38,7 +38,7 @@ TEST(MissingWeights, EveryJobNamesThemBeforeItWorks) {
     const std::string model = model_with_layers(bed, 1);
     const auto expect_named = [&](const std::string& message) {
         EXPECT_THAT(message,
-                    HasSubstr(model + ": 9 of 29 weights that config.json requires are missing: model.layers.2."));
+                    HasSubstr(model + ": 9 of 29 weights that config.json requires are missing: 'model.layers.2."));
         EXPECT_THAT(message, HasSubstr(" and 6 more"));
         EXPECT_THAT(message, HasSubstr("--partial"));
         EXPECT_FALSE(fs::exists(bed.at("out")));

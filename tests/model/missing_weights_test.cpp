@@ -22,13 +22,13 @@ TEST(FindMissingWeights, NamesTheFirstAndCounts) {
     for (const char* name : {"model.layers.1.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"})
         checkpoint->remove(name);
     EXPECT_EQ(find_missing_weights(*checkpoint).text(),
-              "3 of 30 weights that config.json requires are missing: model.layers.1.mlp.up_proj.weight, "
-              "model.norm.weight, lm_head.weight");
+              "3 of 30 weights that config.json requires are missing: 'model.layers.1.mlp.up_proj.weight', "
+              "'model.norm.weight', 'lm_head.weight'");
     checkpoint->json()["tie_word_embeddings"] = true;  // a tied head needs no tensor
     checkpoint->remove("model.embed_tokens.weight");
     EXPECT_EQ(find_missing_weights(*checkpoint).text(),
-              "3 of 29 weights that config.json requires are missing: model.embed_tokens.weight, "
-              "model.layers.1.mlp.up_proj.weight, model.norm.weight");
+              "3 of 29 weights that config.json requires are missing: 'model.embed_tokens.weight', "
+              "'model.layers.1.mlp.up_proj.weight', 'model.norm.weight'");
     checkpoint->remove("model.layers.2.input_layernorm.weight");
     EXPECT_NE(find_missing_weights(*checkpoint).text().find(" and 1 more"), std::string::npos);
 }

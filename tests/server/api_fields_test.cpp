@@ -182,8 +182,8 @@ TEST(ServerApi, ToolsThatTheTemplateLeavesOutAreLoggedOnce) {
     for (const bool writes : {false, true}) {
         ServerSetup setup;
         setup.tool_calls = "hermes";
-        setup.chat_template =
-            std::string("{% for m in messages %}{{ m.content }}{% endfor %}") + (writes ? "{{ tools | tojson }}" : "");
+        setup.chat_template = std::string("{% for m in messages %}{{ m.content }}{% endfor %}") +
+                              (writes ? "{% if tools %}{{ tools | tojson }}{% endif %}" : "");
         const TestServer s(std::move(setup));
         const Json chat{{"messages", {message}}, {"max_tokens", 1}, {"tools", {tool}}};
         Json none = chat, own = chat,

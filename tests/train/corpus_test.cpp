@@ -142,7 +142,7 @@ TEST_F(CorpusTest, TheContentDecidesWhateverTheName) {
     }
     // JSON is never text.
     EXPECT_NE(lengths(write("c.txt", "{\"a\": 1}"), options).find(": line 1: "), std::string::npos);
-    EXPECT_EQ(lengths(write("x.txt", "PK\x03\x04"), options), ": is a zip archive, which is not read; unpack it");
+    EXPECT_EQ(lengths(write("x.txt", "PK\x03\x04"), options), ": is a zip archive, which is not supported; unpack it");
 }
 
 // The rows that training reads: each of these files holds the same conversation, or the same text.
