@@ -4,6 +4,7 @@
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/gguf_layout.h"
 #include "checkpoint/modelopt_config.h"
+#include "checkpoint/modules.h"
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/side_files.h"
 #include "checkpoint/source_files.h"
@@ -28,7 +29,7 @@ constexpr int64_t panel_bytes = int64_t{8} << 20;  // bytes of codes or plain va
 constexpr int64_t panel_step = 128;                // rows; a multiple of the height of FP8 tiles
 
 struct Drops {
-    bool input_scale = false, activation = false, kv_scale = false, mtp = false;
+    bool input_scale = false, activation = false, kv_scale = false, mtp = false, vision = false;
 };
 
 Result<Drops> parse_drops(const std::vector<std::string>& names) {
@@ -42,8 +43,10 @@ Result<Drops> parse_drops(const std::vector<std::string>& names) {
             d.kv_scale = true;
         else if (name == "mtp")
             d.mtp = true;
+        else if (name == "vision")
+            d.vision = true;
         else
-            return fail("cannot drop {} (known: input_scale, activation, kv_scale, mtp)", show_name(name));
+            return fail("cannot drop {} (known: input_scale, activation, kv_scale, mtp, vision)", show_name(name));
     }
     return d;
 }
@@ -74,6 +77,10 @@ bool decodes(Dialect to, Format format) {
 
 Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     NIBBLE_TRY(const Drops drops, parse_drops(options.drop));
+    if (drops.vision && options.to != Dialect::gguf)
+        return fail(
+            "--drop vision is for GGUF, which holds the text model alone: config.json of a folder announces the "
+            "towers");
     // Targets that cannot store these need no `drop`.
     const bool no_kv = options.to == Dialect::plain || options.to == Dialect::gguf;
     Job job;
@@ -83,7 +90,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
                 .config = in.config(),
                 .max_shard_bytes = options.max_shard_bytes,
                 .manifest = options.manifest};
-    int64_t input_scales = 0, activations = 0, kv_scales = 0, predicting = 0;
+    int64_t input_scales = 0, activations = 0, kv_scales = 0, predicting = 0, beside = 0;
     const PredictionLayers prediction(in.config());
     ExactScales exact;
     for (size_t i = 0; i < in.tensors().size(); ++i) {
@@ -94,6 +101,10 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
         }
         if (drops.mtp && prediction.contains(t.name)) {
             ++predicting;
+            continue;
+        }
+        if (drops.vision && beside_the_text(t.name)) {
+            ++beside;
             continue;
         }
         ExportTensor e{.name = t.name,
@@ -138,6 +149,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
     if (!exact.empty()) lines.push_back(exact_scales_note(exact));
     NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
+    if (beside) lines.push_back(fmt::format("dropped {} tensors of towers beside the text model", beside));
     if (predicting) lines.push_back(fmt::format("dropped {} tensors of layers for multi-token prediction", predicting));
     if (Json* announced = drops.mtp ? text_value(job.spec.config, "num_nextn_predict_layers") : nullptr) *announced = 0;
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));

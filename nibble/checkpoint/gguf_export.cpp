@@ -28,7 +28,8 @@ std::vector<std::byte> rows_as_f32(const MatrixView& view, GgufTransform transfo
         float x = 0;
         std::memcpy(&x, values.data + 4 * i, 4);
         if (transform == GgufTransform::norm_shift) x += 1.0f;
-        if (transform == GgufTransform::a_log) x = static_cast<float>(-std::exp(static_cast<double>(x)));
+        if (transform == GgufTransform::a_log || transform == GgufTransform::a_log_flat)
+            x = static_cast<float>(-std::exp(static_cast<double>(x)));
         std::memcpy(&out[size_t(i) * sizeof(float)], &x, sizeof(float));
     }
     return out;
@@ -69,8 +70,9 @@ public:
         NIBBLE_CHECK(ledger_.plain(index, row, view));
         const GgufPlace& place = layout_.places[index];
         const bool as_stored =
-            place.type != GgmlType::f32 || (view.dtype == DType::f32 && place.transform != GgufTransform::norm_shift &&
-                                            place.transform != GgufTransform::a_log);
+            place.type != GgmlType::f32 ||
+            (view.dtype == DType::f32 && place.transform != GgufTransform::norm_shift &&
+             place.transform != GgufTransform::a_log && place.transform != GgufTransform::a_log_flat);
         std::vector<std::byte> converted;
         Bytes bytes{view.data, static_cast<size_t>(view.bytes())};
         if (!as_stored) {
@@ -151,12 +153,47 @@ private:
         return file_.write(place.tensor, place.offset + offset, bytes);
     }
 
+    // Returns rows with the columns of value heads in llama.cpp's order. The columns of a head are whole blocks, so
+    // their bytes are adjacent.
+    static std::vector<std::byte> move_columns(const GgufPlace& place, Bytes rows) {
+        const GgufValueHeads& heads = place.value_columns;
+        const int64_t bytes = place.row_bytes / heads.heads();  // bytes per head
+        std::vector<std::byte> moved(rows.size());
+        for (int64_t row = 0; row < std::ssize(rows); row += place.row_bytes)
+            for (int64_t h = 0; h < heads.heads(); ++h)
+                std::ranges::copy(rows.subspan(size_t(row + h * bytes), size_t(bytes)),
+                                  moved.begin() + row + heads.place(h * heads.size) / heads.size * bytes);
+        return moved;
+    }
+
+    // Writes `count` rows in Hugging Face order, each to its place in llama.cpp's order of value heads.
+    Status put_value_rows(size_t index, int64_t row, int64_t count, Bytes bytes) {
+        const GgufPlace& place = layout_.places[index];
+        const GgufValueHeads& heads = place.value_rows;
+        for (int64_t r = 0; r < count;) {  // rows before the heads, and rows of one head, stay adjacent
+            const int64_t at = row + r;
+            const int64_t left = at < heads.first ? heads.first - at : heads.size - (at - heads.first) % heads.size;
+            const int64_t n = std::min(count - r, left);
+            NIBBLE_CHECK(put_at(index, heads.place(at),
+                                bytes.subspan(size_t(r * place.row_bytes), size_t(n * place.row_bytes))));
+            r += n;
+        }
+        return Ok{};
+    }
+
     // Writes `count` rows in Hugging Face order. Whole heads keep their position, so a panel of whole heads is one
     // write; otherwise rows are written one by one.
     Status put(size_t index, int64_t row, int64_t count, Bytes bytes) {
         const GgufPlace& place = layout_.places[index];
         const int64_t row_bytes = place.row_bytes, head = place.head_dim;
-        if (head == 0) {
+        std::vector<std::byte> moved_columns;
+        if (place.value_columns.size > 0) {
+            moved_columns = move_columns(place, bytes);
+            bytes = moved_columns;
+        }
+        if (place.value_rows.size > 0) {
+            NIBBLE_CHECK(put_value_rows(index, row, count, bytes));
+        } else if (head == 0) {
             NIBBLE_CHECK(put_at(index, row, bytes));
         } else if (row % head == 0 && count % head == 0) {
             std::vector<std::byte> moved(bytes.size());

@@ -76,6 +76,7 @@ struct GgufRope {
     double base = 10000;
     std::optional<double> local_base = std::nullopt;
     std::string type;
+    double partial = 1;  // the share of a head that rotates, where config.json has it
 };
 
 Result<GgufRope> rope_of(const Json& config) {
@@ -89,8 +90,7 @@ Result<GgufRope> rope_of(const Json& config) {
     NIBBLE_TRY(rope.base, Fields(rope.scaling).number("rope_theta"));
     const Fields scaling(rope.scaling);
     NIBBLE_TRY(rope.type, scaling.text_or("rope_type", "default"));
-    NIBBLE_TRY(const double partial, scaling.number_or("partial_rotary_factor", 1));
-    if (partial != 1) return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp", partial);
+    NIBBLE_TRY(rope.partial, scaling.number_or("partial_rotary_factor", 1));
     if (rope.type == "default" || rope.type == "none") rope.scaling = Json();
     return rope;
 }
@@ -106,6 +106,7 @@ public:
         if (arch_ == "llama") return llama();
         if (arch_ == "gemma3") return gemma3();
         if (arch_.starts_with("nemotron_h")) return nemotron_h();
+        if (gated_delta()) return qwen_next();
         return full_attention();
     }
 
@@ -163,8 +164,12 @@ private:
 
     // Adds the keys of all models except hybrid ones.
     Status transformer() {
+        NIBBLE_TRY(const uint32_t width, config_.integer("intermediate_size"));
+        return transformer(width);
+    }
+    Status transformer(uint32_t feed_forward) {
         NIBBLE_CHECK(sizes());
-        NIBBLE_CHECK(integer("feed_forward_length", "intermediate_size"));
+        put("feed_forward_length", feed_forward);
         NIBBLE_CHECK(integer("attention.head_count_kv",
                              config_.has("num_key_value_heads") ? "num_key_value_heads" : "num_attention_heads"));
         NIBBLE_CHECK(number("attention.layer_norm_rms_epsilon", "rms_norm_eps"));
@@ -173,12 +178,16 @@ private:
             put("attention.key_length", width);
             put("attention.value_length", width);
         }
-        put("rope.dimension_count", width);
+        const auto* attention = gated_delta() ? first_of<AttentionConfig>() : nullptr;
+        put("rope.dimension_count", attention ? static_cast<uint32_t>(attention->rope.dims) : width);
         return rope();
     }
 
     Status rope() {
         NIBBLE_TRY(const GgufRope rope, rope_of(spec_.config));
+        if (rope.partial != 1 && !gated_delta())
+            return fail("config.json: partial_rotary_factor {} has no counterpart in llama.cpp's {}", rope.partial,
+                        arch_);
         put("rope.freq_base", static_cast<float>(rope.base));
         if (rope.local_base && arch_ == "gemma3") put("rope.freq_base_swa", static_cast<float>(*rope.local_base));
         if (rope.scaling.is_null() || rope.type == "llama3") return Ok{};  // Llama 3's scaling is stored as a tensor
@@ -201,6 +210,14 @@ private:
         }
         return Ok{};
     }
+
+    template <class T>
+    const T* first_of() const {
+        for (const BlockConfig& b : model_.blocks)
+            if (const T* mixer = std::get_if<T>(&b.mixer)) return mixer;
+        return nullptr;
+    }
+    bool gated_delta() const { return first_of<GatedDeltaConfig>() != nullptr; }
 
     bool slides() const {
         return std::ranges::any_of(model_.blocks, [](const BlockConfig& b) {
@@ -239,6 +256,79 @@ private:
         NIBBLE_CHECK(integer("expert_count", "num_local_experts"));
         NIBBLE_CHECK(integer("expert_used_count", "num_experts_per_tok"));
         return integer("expert_feed_forward_length", "moe_intermediate_size");
+    }
+
+    // qwen3next, qwen35, qwen35moe. The sections of rope are those of images; text has one position in all of them.
+    Status qwen_next() {
+        NIBBLE_CHECK(activation_is("hidden_act", "silu"));
+        if (arch_ != "qwen35" && !config_.has("intermediate_size")) {
+            // Experts in all layers: the width of other feed-forward networks is not used.
+            NIBBLE_TRY(const uint32_t width, config_.integer("moe_intermediate_size"));
+            NIBBLE_CHECK(transformer(width));
+        } else {
+            NIBBLE_CHECK(transformer());
+        }
+        const GatedDeltaConfig& delta = *first_of<GatedDeltaConfig>();
+        if (delta.key_dim != delta.value_dim)
+            return fail("config.json: 'linear_value_head_dim' is {}, llama.cpp's {} needs that of keys, {}",
+                        delta.value_dim, arch_, delta.key_dim);
+        put("ssm.conv_kernel", static_cast<uint32_t>(delta.conv));
+        put("ssm.state_size", static_cast<uint32_t>(delta.key_dim));
+        put("ssm.group_count", static_cast<uint32_t>(delta.key_heads));
+        put("ssm.time_step_rank", static_cast<uint32_t>(delta.value_heads));
+        put("ssm.inner_size", static_cast<uint32_t>(delta.inner()));
+        NIBBLE_TRY(const uint32_t interval, attention_interval());
+        put("full_attention_interval", interval);
+        if (arch_ != "qwen3next") NIBBLE_CHECK(rope_sections());
+        if (!has_experts()) return Ok{};
+        if (const std::string* dense = layer_with(".ffn_up.weight"))
+            return fail("{}: llama.cpp's {} has experts in every layer", *dense, arch_);
+        NIBBLE_TRY(const bool normalized, config_.boolean_or("norm_topk_prob", true));
+        if (!normalized)
+            return fail(
+                "config.json: llama.cpp always normalizes the weights of the chosen experts, 'norm_topk_prob' "
+                "is false");
+        NIBBLE_CHECK(integer("expert_count", "num_experts"));
+        NIBBLE_CHECK(integer("expert_used_count", "num_experts_per_tok"));
+        NIBBLE_CHECK(integer("expert_feed_forward_length", "moe_intermediate_size"));
+        return integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+    }
+
+    // Every how many layers there is attention.
+    Result<uint32_t> attention_interval() const {
+        uint32_t interval = 0, layer = 0;
+        std::vector<bool> attention;
+        for (const BlockConfig& b : model_.blocks) {
+            const bool is = std::holds_alternative<AttentionConfig>(b.mixer);
+            if (!is && !std::holds_alternative<GatedDeltaConfig>(b.mixer)) continue;
+            attention.push_back(is);
+            ++layer;
+            if (is && interval == 0) interval = layer;
+        }
+        if (interval == 0) interval = layer + 1;
+        for (size_t l = 0; l < attention.size(); ++l)
+            if (attention[l] != ((l + 1) % interval == 0))
+                return fail("config.json: 'layer_types' does not have attention every {} layers at layer {}", interval,
+                            l);
+        return interval;
+    }
+
+    Status rope_sections() {
+        std::vector<int32_t> sections{11, 11, 10, 0};  // of the published models
+        const Json* rope = &spec_.config["rope_parameters"];
+        if (const auto given = rope->find("mrope_section"); given != rope->end() && !given->is_null()) {
+            sections.clear();
+            if (!given->is_array() || given->size() > 4)
+                return fail("config.json: 'mrope_section' must be a list of at most four numbers");
+            for (const Json& n : *given) {
+                if (!n.is_number_integer() || n < 0 || n > INT32_MAX)
+                    return fail("config.json: 'mrope_section' must be a list of at most four numbers");
+                sections.push_back(n.get<int32_t>());
+            }
+            sections.resize(4);
+        }
+        out_.add_array(arch_ + ".rope.dimension_sections", std::move(sections));
+        return Ok{};
     }
 
     Status gemma3() {

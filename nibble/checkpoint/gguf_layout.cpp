@@ -1,6 +1,7 @@
 #include "checkpoint/gguf_layout.h"
 
 #include "checkpoint/hf_layout.h"
+#include "checkpoint/modules.h"
 #include "checkpoint/stored_parts.h"
 #include "checkpoint/text_config.h"
 #include "io/json_events.h"
@@ -17,10 +18,10 @@ using enum GgufTransform;
 
 // Weights for which llama.cpp creates X.scale (its generic pass in llama-model.cpp), limited to the names of
 // gguf_names.h.
-constexpr std::array<std::string_view, 16> scalable{
+constexpr std::array<std::string_view, 18> scalable{
     "attn_q",         "attn_k",        "attn_v",      "attn_output",   "ffn_gate",       "ffn_up",
     "ffn_down",       "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp",
-    "ffn_down_shexp", "ssm_in",        "ssm_out",     "output"};
+    "ffn_down_shexp", "ssm_in",        "ssm_out",     "output",        "attn_qkv",       "attn_gate"};
 
 constexpr std::string_view weight_ending = ".weight";
 
@@ -34,7 +35,7 @@ std::string_view kind_of(std::string_view gguf_name) {
 bool always_f32(const std::string& name, size_t dims) {
     const std::string_view kind = kind_of(name);
     return dims < 2 || !name.ends_with(weight_ending) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||
-           kind == "ssm_conv1d";
+           kind == "ffn_gate_inp_shexp" || kind == "ssm_conv1d";
 }
 
 Result<GgmlType> plain_type(const ExportTensor& t, const std::string& name) {
@@ -107,6 +108,9 @@ private:
                 "--drop mtp`",
                 show_name(t.name));
         const auto found = parts_.find(t.name);
+        if (found == parts_.end() && beside_the_text(t.name))
+            return fail("{}: a GGUF file holds the text model alone; `nibble convert --drop vision` leaves towers out",
+                        show_name(t.name));
         if (found == parts_.end())
             return fail("{}: has no name in a GGUF file of architecture {}", show_name(t.name), architecture_.name);
         if (std::ranges::any_of(t.shape, [](int64_t d) { return d < 1; }) || t.shape.empty())
@@ -124,12 +128,29 @@ private:
                             part.head_dim);
             place.head_dim = part.head_dim;
         }
+        NIBBLE_CHECK(move_value_heads(t, part, info, place));
         if (place.transform == experts) return add_expert(t, part, place);
         NIBBLE_TRY(auto shape, gguf_shape(t, part));
         place.tensor = out_.tensors.size();
         out_.tensors.push_back({name, type, std::move(shape)});
         add_scales(t, name, 1, place);
         out_.places.push_back(place);
+        return Ok{};
+    }
+
+    Status move_value_heads(const ExportTensor& t, const GgufPart& part, const GgmlTypeInfo& info, GgufPlace& place) {
+        place.value_rows = part.value_rows, place.value_columns = part.value_columns;
+        const GgufValueHeads &rows = part.value_rows, &columns = part.value_columns;
+        if (rows.size > 0 && t.shape[0] != rows.first + rows.heads() * rows.size)
+            return fail("{}: {} rows are not {} heads of {} after {} others", show_name(t.name), t.shape[0],
+                        rows.heads(), rows.size, rows.first);
+        if (columns.size == 0) return Ok{};
+        if (cols_of(t) != columns.heads() * columns.size)
+            return fail("{}: {} columns are not {} heads of {}", show_name(t.name), cols_of(t), columns.heads(),
+                        columns.size);
+        if (columns.size % info.block != 0)
+            return fail("{}: heads of {} columns, which llama.cpp has in another order, are not whole blocks of {}; {}",
+                        show_name(t.name), columns.size, info.block, leave_out(t));
         return Ok{};
     }
 

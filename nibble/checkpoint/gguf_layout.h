@@ -18,6 +18,7 @@ struct GgufPlace {
     GgmlType type = GgmlType::f32;
     GgufTransform transform = GgufTransform::none;
     int64_t head_dim = 0;  // if positive, rows are permuted within each head
+    GgufValueHeads value_rows{}, value_columns{};
     std::optional<size_t> scale = std::nullopt, input_scale = std::nullopt;  // indices of the tensors X.scale and
                                                                              // X.input_scale
     int64_t element = 0;  // the element of those two tensors: the expert, else 0

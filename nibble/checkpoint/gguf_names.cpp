@@ -16,6 +16,10 @@ using enum GgufTransform;
 // NVFP4 weights run but give wrong outputs (found by tests/oracles/llamacpp_families.py).
 constexpr std::array<std::string_view, 3> plain_mlp{"ffn_gate", "ffn_up", "ffn_down"};
 
+// The graph of qwen3next multiplies with the scales of experts, attn_output and output alone.
+constexpr std::array<std::string_view, 8> qwen3next_unscaled{
+    "attn_q", "attn_k", "attn_v", "ssm_in", "ssm_out", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"};
+
 constexpr std::array gguf_architectures{
     GgufArchitecture{.name = "llama", .neighbours = true, .stray_biases = true},
     GgufArchitecture{.name = "qwen2", .unscaled = plain_mlp, .stray_biases = true},
@@ -24,6 +28,9 @@ constexpr std::array gguf_architectures{
     GgufArchitecture{.name = "gemma3", .unscaled = plain_mlp},
     GgufArchitecture{.name = "nemotron_h", .stray_biases = true},
     GgufArchitecture{.name = "nemotron_h_moe", .stray_biases = true},
+    GgufArchitecture{.name = "qwen3next", .unscaled = qwen3next_unscaled, .ffn_norm = "post_attention_norm"},
+    GgufArchitecture{.name = "qwen35", .ffn_norm = "post_attention_norm"},
+    GgufArchitecture{.name = "qwen35moe", .ffn_norm = "post_attention_norm"},
     GgufArchitecture{.name = "seed_oss", .unscaled = plain_mlp, .ffn_norm = "post_attention_norm"},
 };
 
@@ -116,6 +123,7 @@ private:
         for (int e = 0; e < m.experts; ++e)
             mlp(fmt::format("{}.{}", b.name(m.experts_name), e), m.expert, "_exps", e, m.experts);
         if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, "_shexp");
+        if (m.shared_gate) add(b.name(m.shared_gate_name) + ".weight", "ffn_gate_inp_shexp.weight");
         if (m.latent == 0) return;
         linear(b.name("fc1_latent_proj"), "ffn_latent_down", false);
         linear(b.name("fc2_latent_proj"), "ffn_latent_up", false);
@@ -138,7 +146,32 @@ private:
         linear(b.name("out_proj"), "ssm_out", m.projection_bias);
     }
 
-    void mixer(const BlockConfig&, const GatedDeltaConfig&) {}  // no supported GGUF architecture has this mixer
+    // qwen3next reads rows by key head under the names of its first converter; of split projections, llama.cpp reads
+    // the value heads in an order of its own.
+    void mixer(const BlockConfig& b, const GatedDeltaConfig& g) {
+        const auto add_heads = [&](const std::string& hf, std::string_view gguf, int64_t first, int64_t size,
+                                   GgufTransform transform = none) {
+            GgufPart& part = add(b.name(hf), gguf, transform);
+            if (!g.by_key_head && g.values_per_key() > 1)
+                part.value_rows = {first, g.key_heads, g.values_per_key(), size};
+        };
+        if (g.by_key_head) {
+            add(b.name("in_proj_qkvz.weight"), "ssm_in.weight");
+            add(b.name("in_proj_ba.weight"), "ssm_ba.weight");
+        } else {
+            add_heads("in_proj_qkv.weight", "attn_qkv.weight", 2 * g.keys(), g.value_dim);
+            add_heads("in_proj_z.weight", "attn_gate.weight", 0, g.value_dim);
+            add_heads("in_proj_b.weight", "ssm_beta.weight", 0, 1);
+            add_heads("in_proj_a.weight", "ssm_alpha.weight", 0, 1);
+        }
+        add_heads("conv1d.weight", "ssm_conv1d.weight", 2 * g.keys(), g.value_dim, conv1d);
+        add_heads("dt_bias", "ssm_dt.bias", 0, 1);
+        add_heads("A_log", "ssm_a", 0, 1, a_log_flat);
+        add(b.name("norm.weight"), "ssm_norm.weight");
+        GgufPart& out = add(b.name("out_proj.weight"), "ssm_out.weight");
+        if (!g.by_key_head && g.values_per_key() > 1)
+            out.value_columns = {0, g.key_heads, g.values_per_key(), g.value_dim};
+    }
 
     const ModelConfig& model_;
     const GgufArchitecture& architecture_;

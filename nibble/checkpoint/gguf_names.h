@@ -20,6 +20,7 @@ enum class GgufTransform : uint8_t {
     experts,     // one GGUF tensor {experts, out, in}, one HF tensor per expert
     norm_shift,  // GGUF stores w + 1
     a_log,       // GGUF stores -exp(w) as {heads, 1}
+    a_log_flat,  // GGUF stores -exp(w) as {heads}
     column,      // GGUF {n, 1}, HF {n}
     conv1d,      // GGUF {channels, kernel}, HF {channels, 1, kernel}
     flatten,     // GGUF {groups, n / groups}, HF {n}
@@ -42,6 +43,22 @@ Result<const Family*> gguf_family_of(const Json& config);
 // Returns the architecture that llama.cpp uses for the model.
 Result<GgufArchitecture> gguf_architecture_of(const Family& family, const ModelConfig& model);
 
+// Rows or columns of the value heads of a gated delta net. Hugging Face has the heads of one key head next to each
+// other; llama.cpp has the first head of every key head, then the second ones, and so on.
+struct GgufValueHeads {
+    int64_t first = 0;  // rows or columns before the heads, which stay
+    int64_t groups = 0, per_group = 0;
+    int64_t size = 0;  // rows or columns of a head; 0: nothing moves
+
+    int64_t heads() const { return groups * per_group; }
+    // The place in GGUF of row or column `i`.
+    int64_t place(int64_t i) const {
+        if (size == 0 || i < first) return i;
+        const int64_t head = (i - first) / size, inside = (i - first) % size;
+        return first + (head % per_group * groups + head / per_group) * size + inside;
+    }
+};
+
 // A tensor of the Hugging Face checkpoint and its place in a GGUF file.
 struct GgufPart {
     std::string hf, gguf;
@@ -50,6 +67,7 @@ struct GgufPart {
     int64_t count = 0;      // for `experts`: experts in the stack; `rope`: heads; `flatten`: groups
     int64_t head_dim = 0;   // for `rope`
     bool keep_f32 = false;  // stays FP32 in a Hugging Face folder
+    GgufValueHeads value_rows{}, value_columns{};
 };
 
 // Returns the parts of all tensors of the model, without layers for multi-token prediction. A tied head has no part.

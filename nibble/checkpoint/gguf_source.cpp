@@ -209,7 +209,7 @@ Status GgufSource::read_rows(const GgufSourceTensor& tensor, int64_t begin, int6
     }
     if (tensor.transform == GgufTransform::norm_shift)
         for (int64_t i = 0; i < count; ++i) out[i] -= 1.0f;
-    if (tensor.transform == GgufTransform::a_log)
+    if (tensor.transform == GgufTransform::a_log || tensor.transform == GgufTransform::a_log_flat)
         for (int64_t i = 0; i < count; ++i) {
             if (!(out[i] < 0))
                 return fail("tensor {} holds {}: a state matrix is negative", gguf_shown(tensor.source->name), out[i]);

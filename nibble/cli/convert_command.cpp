@@ -52,7 +52,7 @@ void add_convert(CLI::App& app, RunCommand& run) {
             ->add_option("--format", config->format, "dialect of the output; bf16 decodes; optional for a .gguf output")
             ->check(one_of({"modelopt", "compressed-tensors", "gguf", "bf16", "plain"}));
     command->add_option("--drop", config->drop, "leave out parts that the target cannot store")
-        ->check(one_of({"input_scale", "activation", "kv_scale", "mtp"}));
+        ->check(one_of({"input_scale", "activation", "kv_scale", "mtp", "vision"}));
     add_partial_flag(*command, config->partial);
     add_shard_size_flag(*command, config->max_shard_size);
     add_threads_flag(*command, config->threads);

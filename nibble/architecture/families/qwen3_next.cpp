@@ -137,7 +137,8 @@ extern const Family qwen3_next{.model_type = "qwen3_next",
         "linear_num_key_heads": 16, "linear_num_value_heads": 32, "decoder_sparse_step": 1,
         "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10,
         "num_experts": 512, "norm_topk_prob": true, "rope_theta": 10000.0})",
-                               .describe = read_qwen3_next};
+                               .describe = read_qwen3_next,
+                               .gguf = "qwen3next"};
 
 extern const Family qwen3_5{.model_type = "qwen3_5_text",
                             .defaults = R"({
@@ -149,7 +150,8 @@ extern const Family qwen3_5{.model_type = "qwen3_5_text",
                             .describe = read_qwen3_5,
                             .spellings = qwen3_5_spellings,
                             .multimodal = "qwen3_5",
-                            .multimodal_root = "model.language_model."};
+                            .multimodal_root = "model.language_model.",
+                            .gguf = "qwen35"};
 
 extern const Family qwen3_5_moe{.model_type = "qwen3_5_moe_text",
                                 .defaults = R"({
@@ -162,7 +164,8 @@ extern const Family qwen3_5_moe{.model_type = "qwen3_5_moe_text",
                                 .describe = read_qwen3_5_moe,
                                 .spellings = qwen3_5_spellings,
                                 .multimodal = "qwen3_5_moe",
-                                .multimodal_root = "model.language_model."};
+                                .multimodal_root = "model.language_model.",
+                                .gguf = "qwen35moe"};
 
 }  // namespace family
 }  // namespace nibble
