@@ -86,7 +86,7 @@ TEST(ThreadPool, AMillionThreadsAreAsManyAsAllowed) {
     for (auto& h : hits) ASSERT_EQ(h, 3);
 }
 
-TEST(ThreadPool, WhatTheWorkThrowsReachesTheCallerAndThePoolGoesOn) {
+TEST(ThreadPool, AnExceptionOfTheWorkReachesTheCallerAndThePoolContinues) {
     for (int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
         for (int round = 0; round < 50; ++round) {

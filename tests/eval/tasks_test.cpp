@@ -85,7 +85,7 @@ TEST_F(Tasks, SlidingWindowPerplexityIsTheDefinition) {
     EXPECT_NEAR(std::log(summary->metrics[0].estimate.value), nll / double(tokens.size() - 1), 1e-5);
 }
 
-TEST_F(Tasks, AModelBesideItselfDivergesByNothingAndTheCacheAgrees) {
+TEST_F(Tasks, AModelComparedWithItselfHasNoDivergenceAndTheCacheAgrees) {
     const Reference plain{"chat", "f", {}, [&]() -> Result<const Subject*> { return &subject; }};
     TextTask itself({"t", long_text(), "h"}, {.context = 64, .chunks = 4}, &plain);
     auto summary = itself.summarize(run_all(itself, subject));

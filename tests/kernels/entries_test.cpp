@@ -134,7 +134,7 @@ TEST_P(EntryTest, EveryFiniteBf16PatternEqualsRef) {
 }
 
 // FP32 has numbers between a tie and its neighbours in BF16.
-TEST_P(EntryTest, NumbersBesideEveryTieEqualRef) {
+TEST_P(EntryTest, NumbersNextToEveryTieEqualRef) {
     constexpr float ties[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 0.0f};
     Matrix m(DType::f32, 48, 32);
     for (int64_t row = 0; row < 48; ++row)

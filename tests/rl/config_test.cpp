@@ -141,7 +141,7 @@ checkpointing: {save_period: 10, keep_top_k: 3}
     EXPECT_EQ(c->saving.keep, 3);
 }
 
-TEST(RlConfig, SaysWhatIsWrong) {
+TEST(RlConfig, ErrorsNameTheProblem) {
     const std::string start(least);
     EXPECT_EQ(config_error(start), "");
     EXPECT_NE(config_error(start + "grpo: {num_prompts: 3}\n").find("num_prompts_per_step"), std::string::npos);

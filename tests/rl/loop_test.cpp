@@ -453,7 +453,7 @@ TEST(PolicyLoop, ResumingFromAStateGivesTheSameBits) {
     }
 }
 
-TEST(PolicyLoop, SaysWhatIsMissing) {
+TEST(PolicyLoop, ErrorsNameWhatIsMissing) {
     ThreadPool pool(1);
     RlConfig config = small_config();
     const auto trainer = small_trainer(pool, trainer_options(config, TrainRecipe::bf16));

@@ -72,7 +72,7 @@ TEST(MismatchCommand, ComparesTwoRanksWithOne) {
     }
 }
 
-TEST(MismatchCommand, SaysWhatIsWrong) {
+TEST(MismatchCommand, ErrorsNameTheProblem) {
     TempDir dir;
     const std::string model = test_data("chat").string();
     for (const char* recipe : {"nvfp4_row_scale", "fp8_delayed", "nibble_nvfp4"}) {

@@ -548,7 +548,7 @@ TEST(NemoConfig, ProductsOfAnyNumbers) {
         EXPECT_EQ(length(none), "") << none;
 }
 
-TEST(NemoConfig, SaysWhatIsWrong) {
+TEST(NemoConfig, ErrorsNameTheProblem) {
     TempDir dir;
     const auto error = [&](std::string_view text) {
         write_file(dir / "r.yaml", text);

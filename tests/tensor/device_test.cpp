@@ -21,7 +21,7 @@ TEST(Device, RefusesEverythingElseWithTheChoices) {
 }
 
 // Runs in a build without CUDA, or with CUDA on a machine without a GPU; skipped if there is a GPU.
-TEST(Device, WithoutAUsableGpuEveryDoorSaysWhyInOneLine) {
+TEST(Device, WithoutAUsableGpuEveryCommandGivesOneLineWithTheReason) {
     if (list_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
     const std::string errors[] = {list_devices().error().message(), open_device({true, 0}).error().message(),
                                   device_memory(0).error().message(), limit_device_memory(0, 0.5).error().message()};

@@ -187,7 +187,7 @@ TEST(TrainConfigFile, IdentityIsOfValues) {
               identity("model: m\ndata: {text: t}\nprecision: {recipe: nvfp4, rotate: yes}\n"));
 }
 
-TEST(TrainConfigFile, SaysWhatIsWrong) {
+TEST(TrainConfigFile, ErrorsNameTheProblem) {
     const std::string ok = "model: m\ndata: {text: t}\n";
     EXPECT_EQ(config_error(ok), "");
     EXPECT_EQ(config_error(""), "c.yaml: a config must be one mapping");

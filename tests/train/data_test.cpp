@@ -142,7 +142,7 @@ TEST_F(DataBuildTest, TheBytesDoNotDependOnThreadsOrPacking) {
     EXPECT_LT(validation.documents(), 1100);
 }
 
-TEST_F(DataBuildTest, TheLossIsOnWhatTheAssistantSays) {
+TEST_F(DataBuildTest, TheLossCoversTheTextOfTheAssistant) {
     const auto path = write("a.jsonl", R"({"messages": [{"role": "user", "content": "hi <mask>"},
         {"role": "assistant", "content": "hello, you  "}, {"role": "user", "content": "bye"},
         {"role": "assistant", "content": "see you"}]})"
@@ -322,7 +322,7 @@ TEST_F(DataBuildTest, AFailureLeavesNothingAndNamesThePlace) {
     EXPECT_NE(again.error().message().find("exists already"), std::string::npos);
 }
 
-TEST_F(DataBuildTest, FilesThatAreNotWhatTheListSaysAreNamed) {
+TEST_F(DataBuildTest, FilesThatDifferFromTheListAreNamed) {
     ASSERT_TRUE(build({.inputs = {write("a.txt", "some text to be cut")}, .out = dir / "a"}).ok());
     const auto manifest = read_data_manifest(dir / "a");
     ASSERT_TRUE(manifest.ok());

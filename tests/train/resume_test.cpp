@@ -81,7 +81,7 @@ TEST_F(TrainResume, AFinishedRunContinuesToMoreStepsOrNamesTheWay) {
     }
 }
 
-TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndSaysSo) {
+TEST_F(TrainResume, NothingToResumeStartsFromTheBeginningAndReportsIt) {
     config("c.yaml", "steps: 2\n");
     train("c.yaml -o whole");
     expect_part(train("c.yaml -o run --resume"), "run: nothing to resume, the run starts from the beginning\n");

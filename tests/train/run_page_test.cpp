@@ -39,7 +39,7 @@ fs::path made_up_run(const fs::path& folder, const std::string& name, const std:
     return folder / name;
 }
 
-TEST(RunHistoryFile, ReadsWhatTheLogSays) {
+TEST(RunHistoryFile, ReadsTheLog) {
     test::TempDir dir;
     const auto path = made_up_run(dir.path(), "a", "bf16", 2.0);
     for (const fs::path& given : {path, path / run_log_name, path / ""}) {

@@ -211,7 +211,7 @@ TEST(Trainer, AnObjectiveOfLogProbabilitiesEqualsCrossEntropy) {
     EXPECT_EQ(all_masters(one->parameters()), all_masters(other->parameters()));
 }
 
-TEST(Trainer, SaysWhatIsWrongWithABatch) {
+TEST(Trainer, ErrorsDescribeABadBatch) {
     ThreadPool pool(1);
     const auto trainer = small_trainer(pool, {});
     const auto error = [&](TrainBatch b) {
