@@ -61,7 +61,7 @@ WORDS = [
     ("'so many' (this many, at most N)", r"\bso many\b"),
     ("'makes of', 'comes of' (the result of)", r"\b(makes?|comes?) of\b"),
     ("'as X has it' (as in X, like X)", r"\bas \w+( \w+)? (has|have) (it|them)\b"),
-    ("'in front of' (before)", r"\bin front of\b"),
+    ("'in front of' (before)", r"\bin front of\b(?! (a|the) server)"),
     ("'nothing but' (only), 'but for' (except)", r"\b(nothing but|but for)\b"),
     ("'anybody', 'everybody', 'no one' (name the subject)", r"\b(anybody|everybody|no one|anyone|everyone)\b"),
     ("'hands on', 'handed to' (passes, sends)", r"\b(hands?|handed) (on|to)\b"),
