@@ -355,7 +355,7 @@ TEST(TrainRules, LayersAtTheEndsStayBf16) {
     p.bf16_layers = {3};
     const auto beyond = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);
     ASSERT_FALSE(beyond.ok());
-    EXPECT_EQ(beyond.error().message(), "precision: bf16_layers has 3, the model 3 layers");
+    EXPECT_EQ(beyond.error().message(), "precision: bf16_layers has layer 3, but the model has 3 layers");
     p.bf16_layers.clear();
     p.last_bf16 = 3;
     const auto made = Trainer::create(small_parameters(pool, DType::bf16), {.precision = p}, pool);

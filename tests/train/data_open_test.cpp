@@ -78,7 +78,7 @@ TEST_F(DataFolderTest, RefusesWhatDoesNotFit) {
         EXPECT_FALSE(opened.ok());
         return opened.ok() ? std::string() : opened.error().message();
     };
-    EXPECT_NE(message(271).find("vocabulary of 272, the model has 271"), std::string::npos);
+    EXPECT_NE(message(271).find("vocabulary of 272, but the model has 271"), std::string::npos);
     config.sequence = 40;
     EXPECT_NE(message().find("validation: the data has"), std::string::npos) << message();
     config.sequence = 16;

@@ -247,7 +247,7 @@ TEST(TrainedCodes, RefusesWhatNoCheckpointCanStore) {
         "rank: 0 trains without it, nibble_nvfp4_late ends without it");
     nibble.rank = 0;
     EXPECT_EQ(refusal(nibble, tile_llama()),
-              "export: 'model.layers.0.mlp.gate_proj' is nvfp4, others are fp8_block128; an export has one format");
+              "export: 'model.layers.0.mlp.gate_proj' is nvfp4, but others are fp8_block128; an export has one format");
     EXPECT_EQ(refusal(*train_precision_from_name("fp8_block"), small_llama()),
               "export: fp8_block128 has one scale per 128 rows, but 'model.layers.0.self_attn.k_proj' begins in row 64 "
               "of its layer's product");
