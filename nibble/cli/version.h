@@ -5,7 +5,7 @@
 
 namespace nibble {
 
-// Returns "nibble 0.1.0 (2af5a7a0c1d2)" and two more lines, without a line end after the last.
+// Returns "nibble 0.2.0 (2af5a7a0c1d2)" and two more lines, without a line end after the last.
 std::string version_text();
 
 }  // namespace nibble
