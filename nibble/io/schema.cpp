@@ -51,12 +51,6 @@ constexpr std::pair<std::string_view, std::string_view> words_elsewhere[]{
     {"save_steps", "every"},
 };
 
-// Escapes the text of a Markdown table cell.
-std::string cell(std::string text) {
-    for (size_t at = 0; (at = text.find('|', at)) != text.npos; at += 2) text.insert(at, 1, '\\');
-    return text;
-}
-
 }  // namespace
 
 Result<KeyOverride> key_override(std::string_view text, std::string source) {
@@ -179,14 +173,6 @@ std::string keys_as_text(const std::vector<KeyText>& keys) {
     for (const KeyText& k : keys)
         out += fmt::format("{}\n    {}; default: {}{}\n    {}\n", k.name, k.kind, k.usual,
                            k.bits ? "" : "; may change when a run resumes", k.help);
-    return out;
-}
-
-std::string keys_as_markdown(const std::vector<KeyText>& keys) {
-    std::string out = "| key | value | default | on resume | meaning |\n|---|---|---|---|---|\n";
-    for (const KeyText& k : keys)
-        out += fmt::format("| `{}` | {} | {} | {} | {} |\n", k.name, cell(k.kind), cell(k.usual),
-                           k.bits ? "same" : "free", cell(k.help));
     return out;
 }
 

@@ -73,8 +73,7 @@ struct KeyText {
     std::string name, kind, usual, help;  // usual: the default value
     bool bits = true;
 };
-std::string keys_as_text(const std::vector<KeyText>& keys);      // for a terminal
-std::string keys_as_markdown(const std::vector<KeyText>& keys);  // a Markdown table
+std::string keys_as_text(const std::vector<KeyText>& keys);  // for a terminal
 
 // Sets the value of "a.b" in a JSON object.
 void set_json_key(Json& object, std::string_view name, Json value);

@@ -164,10 +164,6 @@ TEST(Schema, DescribesItsKeys) {
     EXPECT_EQ(keys[4].kind, "number");
     EXPECT_EQ(keys[4].usual, "none");
     EXPECT_EQ(keys[6].name, "part.rate");
-    const std::string table = keys_as_markdown({keys[1]});
-    EXPECT_EQ(table,
-              "| key | value | default | on resume | meaning |\n|---|---|---|---|---|\n"
-              "| `steps` | whole number, at least 1 | 10 | free | number of \\| steps |\n");
     EXPECT_EQ(
         keys_as_text({keys[1]}),
         "steps\n    whole number, at least 1; default: 10; may change when a run resumes\n    number of | steps\n");
