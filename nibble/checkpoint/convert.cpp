@@ -149,7 +149,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
     if (!exact.empty()) lines.push_back(exact_scales_note(exact));
     NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
-    if (beside) lines.push_back(fmt::format("dropped {} tensors of towers beside the text model", beside));
+    if (beside) lines.push_back(fmt::format("dropped {} tensors of towers next to the text model", beside));
     if (predicting) lines.push_back(fmt::format("dropped {} tensors of layers for multi-token prediction", predicting));
     if (Json* announced = drops.mtp ? text_value(job.spec.config, "num_nextn_predict_layers") : nullptr) *announced = 0;
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));
