@@ -30,6 +30,7 @@ DIFFERENT = {
 # Families whose lists differ in names: Model Optimizer uses names of transformers' modules, nibble those of the
 # tensors.
 LISTS = {"phimoe": "router for gate", "deepseek_v4": "lm_head for head", "kimi_linear": "mlp.gate for block_sparse_moe.gate",
+         "step3p7": "model.language_model and mlp.gate for model and moe.gate",
          "minimax_m3": "model.vision_tower for vision_tower"}
 
 
