@@ -298,7 +298,7 @@ TEST(HostileCheckpoint, LinksToFilesAreFollowedToAnyFolder) {
     EXPECT_EQ(read_file(more[2].copy_from), "some");
     EXPECT_EQ(outside_links_note(in->path(), files), "") << "a link inside of the folder";
     const std::string note = outside_links_note(in->path(), more);
-    EXPECT_TRUE(note.starts_with("1 file is a link to files outside of the folder (vocab.txt is ")) << note;
+    EXPECT_TRUE(note.starts_with("1 file is a link to files outside of the folder ('vocab.txt' is ")) << note;
     write_file(dir / "more words", "more");
     fs::create_symlink("../more words", dir / "model/added_tokens.json");
     EXPECT_TRUE(outside_links_note(in->path(), value_of(in->side_files())).starts_with("2 files are links")) << note;
