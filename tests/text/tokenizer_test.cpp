@@ -186,7 +186,8 @@ TEST(TokenLimit, IsExactAndEndsTheWork) {
         std::string words;
         while (words.size() < 1 << 18) words += "hello world ";
         for (const std::string& text : {std::string(1 << 18, 'a'), words}) {
-            const int64_t steps = text == words ? steps_of(t, text) * 8 / 10 : MeterLimits::unlimited;
+            const bool pieces = text == words && name != std::string_view("byte_fallback.json");
+            const int64_t steps = pieces ? steps_of(t, text) * 8 / 10 : MeterLimits::unlimited;
             Meter meter({.steps = steps, .tokens = 2048});
             const auto ids = t.encode(text, {}, meter);
             ASSERT_TRUE(ids.ok()) << name << ": " << ids.error().message();
