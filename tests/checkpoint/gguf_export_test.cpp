@@ -424,8 +424,10 @@ const Refusal refusals[] = {
     {"kv scale",
      [](ExportSpec& s) { s.tensors.push_back({.name = "model.layers.0.self_attn.k_proj.k_scale", .shape = {1}}); },
      "k_scale': has no name"},
-    {"name", [](ExportSpec& s) { named(s, "model.norm.weight").name = "visual.norm.weight"; },
-     "'visual.norm.weight': has no name"},
+    {"name", [](ExportSpec& s) { named(s, "model.norm.weight").name = "model.other.weight"; },
+     "'model.other.weight': has no name"},
+    {"tower", [](ExportSpec& s) { named(s, "model.norm.weight").name = "visual.norm.weight"; },
+     "'visual.norm.weight': a GGUF file holds the text model alone; `nibble convert --drop vision`"},
     {"integers", [](ExportSpec& s) { named(s, "model.norm.weight").dtype = DType::i64; }, "this one is I64"},
     {"extension", [](ExportSpec& s) { s.out = s.out.parent_path() / "folder"; }, "ends in .gguf"},
     {"model", [](ExportSpec& s) { s.config["model_type"] = "gpt_neox"; }, "model_type 'gpt_neox' has no GGUF writer"},
@@ -435,9 +437,9 @@ const Refusal refusals[] = {
     {"size type", [](ExportSpec& s) { s.config["num_hidden_layers"] = "two"; }, "'num_hidden_layers' is \"two\""},
     {"rope",
      [](ExportSpec& s) {
-         s.config["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}};
+         s.config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
      },
-     "'longrope' is not supported"},
+     "'dynamic' is not supported"},
     {"rope factors",
      [](ExportSpec& s) {
          s.config["rope_scaling"] = {{"rope_type", "llama3"},
