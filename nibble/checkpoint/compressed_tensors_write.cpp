@@ -121,7 +121,7 @@ Result<Json> kv_scheme(KvFormat kv) {
 
 Result<Json> compressed_tensors_section(const ExportSpec& spec) {
     NIBBLE_TRY(auto groups, group_modules(spec));
-    if (groups.empty()) return fail("no tensor is quantized: write the plain dialect instead");
+    if (groups.empty()) return fail("no tensor is quantized: the format of the output must be plain");
     NIBBLE_TRY(auto kv, kv_scheme(spec.kv));
     // A single group targets every linear except the ignored ones; several groups list their modules.
     const bool one = groups.size() == 1;

@@ -473,7 +473,7 @@ Result<std::vector<float>> gguf_rope_divisors(const ExportSpec& spec) {
     NIBBLE_TRY(const uint32_t hidden, config.integer("hidden_size"));
     NIBBLE_TRY(const uint32_t heads, config.integer("num_attention_heads"));
     NIBBLE_TRY(const uint32_t width, config.integer_or("head_dim", hidden / std::max(heads, 1u)));
-    if (width < 2 || width > 65536) return fail("config.json: heads of {} cannot be rotated", width);
+    if (width < 2 || width > 65536) return fail("config.json: the head dimension is {}, must be 2 to 65536", width);
     return llama3_rope_divisors(llama3, rope.base, width);
 }
 

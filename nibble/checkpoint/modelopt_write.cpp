@@ -137,7 +137,7 @@ Json kv_algo(KvFormat kv) {
 
 Result<ModeloptDocuments> modelopt_documents(const ExportSpec& spec) {
     NIBBLE_TRY(const auto modules, quantized_modules(spec));
-    if (modules.empty()) return fail("no tensor is quantized: write the plain dialect instead");
+    if (modules.empty()) return fail("no tensor is quantized: the format of the output must be plain");
     const bool mixed =
         std::ranges::any_of(modules, [&](const QuantizedModule& m) { return m.algo != modules.front().algo; });
 
