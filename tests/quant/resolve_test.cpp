@@ -22,6 +22,7 @@ test::TensorList small_model() {
     for (const char* p : {"gate", "up", "down"})
         t.push_back(tensor(fmt::format("model.layers.0.mlp.{}_proj.weight", p), {128, 128}));
     t.push_back(tensor("model.layers.0.input_layernorm.weight", {128}));
+    t.push_back(tensor("model.layers.0.post_attention_layernorm.weight", {128}));
     for (int e = 0; e < 2; ++e)
         for (const char* p : {"gate", "up", "down"})
             t.push_back(tensor(fmt::format("model.layers.1.mlp.experts.{}.{}_proj.weight", e, p), {128, 128}));

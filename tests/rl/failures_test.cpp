@@ -252,7 +252,7 @@ env: {{command: [python3, judge.py, "{}"], timeout_seconds: 20}}
 TEST_F(RlError, AStepThatCannotBeJudgedLeavesTheStepsBefore) {
     config("seed: 1", 12);
     EXPECT_NE(rl("rl.yaml -o run --quiet"), 0);
-    EXPECT_THAT(out(), testing::StartsWith("nibble: step 2: none of 6 answers could be judged: "));
+    EXPECT_THAT(out(), testing::StartsWith("nibble: step 2: none of the 6 answers could be judged: "));
     EXPECT_THAT(out(), testing::EndsWith("; the state after 2 steps is saved, --resume continues from it\n"));
     EXPECT_EQ(std::ranges::count(out(), '\n'), 1);
     EXPECT_EQ(log("run").size(), 3u);

@@ -242,7 +242,7 @@ TEST(Lora, RefusesImpossibleConfigs) {
         const auto made = Trainer::create_adapters(small_checkpoint(lora_llama()), {.lora = std::move(lora)}, pool);
         return made.ok() ? std::string() : made.error().message();
     };
-    EXPECT_THAT(refusal({.rank = 4, .alpha = 4, .targets = {"q_proj", "nothing"}}), HasSubstr("called 'nothing'"));
+    EXPECT_THAT(refusal({.rank = 4, .alpha = 4, .targets = {"q_proj", "nothing"}}), HasSubstr("named 'nothing'"));
     EXPECT_THAT(refusal({.rank = 1000, .alpha = 4}), HasSubstr("lora.rank: 1000 is larger than"));
     const auto config = [](const std::string& more) {
         const auto made = parse_train_config("model: m\ndata: {synthetic: true}\n" + more, "c.yaml");
