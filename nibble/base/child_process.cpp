@@ -45,7 +45,7 @@ struct ChildPlan {
     std::vector<std::string> files;
     std::vector<char*> arguments, variables;
     std::vector<ChildProgram::Redirection> redirections;
-    bool own_group = false;
+    bool own_group = false, ends_with_parent = true;
     sigset_t blocked{};  // signals that are blocked in the child
     pid_t parent = 0;
 };
@@ -62,8 +62,10 @@ bool apply(const ChildProgram::Redirection& r) {
 
 // The child's part. Returns only where a call failed, with errno set.
 void become(const ChildPlan& plan) {
-    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
-    if (::getppid() != plan.parent) ::_exit(127);  // it ended before the call above
+    if (plan.ends_with_parent) {
+        if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
+        if (::getppid() != plan.parent) ::_exit(127);  // it ended before the call above
+    }
     if (plan.own_group && ::setpgid(0, 0) != 0) return;
     for (const ChildProgram::Redirection& r : plan.redirections)
         if (!apply(r)) return;
@@ -151,6 +153,7 @@ Result<pid_t> start_child(const ChildProgram& program) {
                    .arguments = child_pointers(program.words),
                    .redirections = program.redirections,
                    .own_group = program.own_group,
+                   .ends_with_parent = program.ends_with_parent,
                    .parent = ::getpid()};
     if (program.variables)
         plan.variables = child_pointers(*program.variables);

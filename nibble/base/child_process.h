@@ -1,4 +1,4 @@
-// Starts programs that end together with this process, however it ends.
+// Starts programs, which usually end together with this process, however it ends.
 #pragma once
 
 #include "base/error.h"
@@ -24,11 +24,13 @@ struct ChildProgram {
     // A process group of its own: kill(-pid) reaches what the program starts, and Ctrl-C does not reach the program.
     // SIGPIPE and SIGINT have their default action and no signal is blocked.
     bool own_group = false;
+    // The kernel kills the program (SIGKILL) when this process ends, also by SIGKILL.
+    bool ends_with_parent = true;
 };
 
-// Starts the program and returns its process id, which the caller waits for. The kernel kills the program (SIGKILL)
-// when this process ends, also by SIGKILL; programs that the program starts are not killed. Thread-safe. The thread
-// that calls may end before the program does. Error: the program cannot be started, with the system's reason alone.
+// Starts the program and returns its process id, which the caller waits for. With ends_with_parent, programs that the
+// program itself starts are not killed. Thread-safe. The thread that calls may end before the program does. Error: the
+// program cannot be started, with the system's reason alone.
 Result<pid_t> start_child(const ChildProgram& program);
 
 }  // namespace nibble

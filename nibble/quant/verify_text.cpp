@@ -55,8 +55,10 @@ Json to_json(const VerifyReport& report) {
 
 std::string to_text(const VerifyReport& report) {
     std::string text;
-    for (size_t i = 0; i < std::min(most_findings, report.findings.size()); ++i)
-        text += printable(fmt::format("{}: {}", report.findings[i].tensor, report.findings[i].text)) + '\n';
+    for (size_t i = 0; i < std::min(most_findings, report.findings.size()); ++i) {
+        const auto& [tensor, what] = report.findings[i];
+        text += printable(tensor.empty() ? what : fmt::format("{}: {}", tensor, what)) + '\n';
+    }
     if (report.findings.size() > most_findings)
         text +=
             fmt::format("... and {} more findings (all of them with --json)\n", report.findings.size() - most_findings);

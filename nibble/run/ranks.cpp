@@ -51,9 +51,11 @@ Result<pid_t> start_rank(const RankPlace& place, int rank) {
     }
     variables.push_back("NIBBLE_ADDRESS=" + place.address);
     variables.push_back(std::string(started_here) + "=1");
+    // A rank notices the end of another at its connection and prints which one it was, so nothing must kill it first.
     const auto id = start_child({.words = own_program(),
                                  .redirections = {{0, ChildProgram::null_device}, {1, ChildProgram::null_device}},
-                                 .variables = std::move(variables)});
+                                 .variables = std::move(variables),
+                                 .ends_with_parent = false});
     if (!id.ok()) return fail("rank {} cannot be started: {}", rank, id.error().message());
     return *id;
 }
