@@ -81,7 +81,7 @@ Result<std::unique_ptr<Export>> open_export(ExportSpec spec, ExportMode mode);
 // formats.
 Status check_export(const ExportSpec& spec);
 
-// Returns a message about features that an export lacks although it can be written; empty: none.
+// Returns a message about what the written export will lack (a tokenizer in GGUF); empty: nothing.
 std::string export_note(const ExportSpec& spec);
 
 // The implementations of the functions above per dialect.

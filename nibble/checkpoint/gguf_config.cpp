@@ -236,8 +236,8 @@ private:
         return Ok{};
     }
 
-    // Mixtral if there are experts, Mistral if attention has a sliding window, else Llama. All compute the same
-    // functions.
+    // GGUF's "llama" stands for three families: Mixtral if there are experts, Mistral if attention has a sliding
+    // window, else Llama.
     Status llama() {
         NIBBLE_CHECK(only_known_keys(llama_keys));
         NIBBLE_TRY(const int64_t experts, m_.integer_or(key("expert_count"), 0));

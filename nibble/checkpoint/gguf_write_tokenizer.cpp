@@ -115,7 +115,8 @@ private:
         return Ok{};
     }
 
-    // Checks that spaces become U+2581 and that text is not split otherwise. Returns whether a space is prepended.
+    // Checks that the tokenizer replaces spaces by U+2581 and splits the text nowhere before the merges. Returns
+    // whether it also prepends a space.
     Result<bool> space_prefix() const {
         const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", blank}};
         const Json prepend = {{"type", "Prepend"}, {"prepend", blank}};

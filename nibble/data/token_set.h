@@ -23,7 +23,8 @@ public:
         std::vector<bool> learned;    // per token
         std::vector<int64_t> starts;  // indices in `ids` at which documents begin
     };
-    // Reads tokens [begin, begin + count), which must exist. Error: ids beyond the vocabulary (with the file).
+    // Reads tokens [begin, begin + count), which must exist. Error: an id beyond the vocabulary; it names
+    // the file.
     Status read(int64_t begin, int64_t count, Slice& out) const;
 
     // Reads document `index`, which must exist, in stored order.

@@ -14,7 +14,8 @@
 namespace nibble {
 namespace {
 
-// Returns the position in the declaration of the reference library's Dtype; its writer sorts by it, highest first.
+// Returns the position of `dtype` in the enumeration Dtype of the reference library (safetensors in Rust), whose writer
+// sorts tensors by it, highest first.
 int reference_rank(DType dtype) {
     switch (dtype) {
         case DType::boolean:

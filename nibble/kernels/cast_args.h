@@ -29,8 +29,8 @@ struct CodeScales {
     int64_t outer = 0, group = 0;
 };
 
-// The factor for the sums of a product, written together with an operand's values: product_scales() of the operand's
-// scale and the other operand's.
+// A cast can also write the factor by which the sums of a matrix product must be multiplied: this operand's scale times
+// the other operand's (`other`) times `constant`, rounded as by product_scales().
 struct CastFactor {
     const float* other = nullptr;  // null: no factor
     float constant = 1;

@@ -26,7 +26,7 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(BodyFields& fields, const
     if (!prompt) return fields.bad("prompt", "is missing");
     bool special = true;
     NIBBLE_CHECK(fields.read("add_special_tokens", special));
-    const bool whole = fields.has("truncate_prompt_tokens");  // the end of the prompt is needed
+    const bool whole = fields.has("truncate_prompt_tokens");  // keeps the end, so all is encoded
     const int64_t most = whole ? MeterLimits::unlimited : most_prompt_tokens(model);
     std::vector<std::vector<int32_t>> out;
     const auto add = [&](const Json& one) -> Status {

@@ -14,7 +14,8 @@ struct AnswerForm {
     bool prompt_logprobs = false;  // not in streams
 };
 
-// Reads the options. `request`: after read_sampling(). Error: log-probabilities of the prompt in a stream.
+// Reads the options; read_sampling() must have filled `request`. Error: a stream that asks for log-probabilities of the
+// prompt.
 Result<AnswerForm> read_form(BodyFields& fields, const Request& request);
 
 class OpenAiWriter : public AnswerWriter {

@@ -172,7 +172,7 @@ template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads) cast_columns_kernel(const __grid_constant__ Cast cast) {
     column_values<Rounding, Rotate>(cast, Tile(Order::first_first));
 }
-// Rows find in the L1 what the columns have read.
+// The columns are cast first, so that the rows' reads hit the L1 cache.
 template <class Rounding, bool Rotate>
 __global__ void __launch_bounds__(cast_threads)
     cast_rows_and_columns_kernel(const __grid_constant__ Cast rows, const __grid_constant__ Cast columns) {

@@ -20,7 +20,7 @@ constexpr int all_bytes = 227 * 1024, most_slots = 12, args_bytes = 1024, tile_s
 constexpr int groups = 2, most_tiles = 2, most_asked = 4;
 static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
 
-// Units and tiles of a thread block, and tile j.
+// The number of units and of tiles that this thread block processes in step s, and the index of its j-th tile.
 __device__ inline int units_of(const ProductStep& s) { return s.units + (static_cast<int>(blockIdx.x) < s.more); }
 __device__ inline int tiles_of(const ProductStep& s) { return units_of(s) << (s.span > 0); }
 __device__ inline int tile_of(const ProductStep& s, int j) {
