@@ -173,7 +173,8 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
     float* projected = work.arena.floats(rows * qkv_.rows());
     float* mixed = work.arena.floats(rows * config_.out_cols());
     NIBBLE_CHECK(qkv_.forward(x, rows, projected, work, observer));
-    const auto [qkv, gate] = split(projected, rows, work);
+    const Gated gated = split(projected, rows, work);
+    float* const qkv = gated.qkv;
     prepare_rows(batch, qkv, work);
     if (observer && config_.kv_block < 0) {
         const Arena::Scope copies(work.arena);
@@ -197,7 +198,7 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
         attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride,
                mixed, work, config_.kv_shared ? KvOwner::shared : KvOwner::own);
     }
-    if (gate) apply_gate(gate, rows, mixed, work);
+    if (gated.gate) apply_gate(gated.gate, rows, mixed, work);
     if (head_gate_) NIBBLE_CHECK(gate_heads(x, rows, mixed, work, observer));
     return out_.forward(mixed, rows, y, work, observer);
 }
