@@ -163,8 +163,8 @@ int main(int argc, char** argv) {
         const QuantMatrix plain = quantize_max(weight, **kernels, amax);
         QuantMatrix columns = plain, rows = plain, check = plain;
         const auto solve = [&](QuantMatrix& q, bool feedback, ThreadPool& threads) {
-            const auto stats = nibble_best(weight.view(), h, &g, {.sweeps = sweeps, .row_feedback = feedback}, **solver,
-                                           threads, q.span());
+            const auto stats = nibble_best(weight.view(), DType::bf16, h, &g,
+                                           {.sweeps = sweeps, .row_feedback = feedback}, **solver, threads, q.span());
             if (!stats.ok()) fmt::print(stderr, "bench_solver: {}\n", stats.error().message()), std::exit(1);
         };
         seconds[3] = median_seconds(repeats, [&] { solve(columns, false, pool); });
