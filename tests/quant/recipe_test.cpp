@@ -130,7 +130,8 @@ TEST(Recipe, MistakesAreOneLineWithFileAndLine) {
         {"quant_cfg:\n  - $import: x", "r.yaml:2: '$import: x' is not among the imports of this file (it has none)"},
         {"imports: {fp8: configs/numerics/fp8, all: configs/ptq/units/w8a8_fp8_fp8}\nquant_cfg:\n  - quantizer_name: "
          "a\n    cfg: {$import: all}",
-         "r.yaml:4: '$import' inside a mapping needs a mapping; recipes/configs/ptq/units/w8a8_fp8_fp8.yaml:6 is not one"},
+         "r.yaml:4: '$import' inside a mapping needs a mapping; recipes/configs/ptq/units/w8a8_fp8_fp8.yaml:6 is not "
+         "one"},
     };
     for (const Case& c : cases) EXPECT_EQ(error_of(c.text), c.error) << c.text;
 }
