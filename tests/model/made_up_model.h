@@ -5,6 +5,7 @@
 #include "architecture/model_config.h"
 #include "model/memory_checkpoint.h"
 
+#include <gtest/gtest.h>
 #include <memory>
 #include <stdexcept>
 

@@ -395,7 +395,7 @@ TEST(CudaLoraRefusals, NameUnsupportedOptions) {
     TrainerOptions narrow = lora_of();
     narrow.lora.rank = 4;
     EXPECT_THAT(refused(recipe_model(), narrow), HasSubstr("lora.rank: 4; --device cuda needs a multiple of 8"));
-    EXPECT_THAT(refused(recipe_model(), lora_of({"q_proj", "nothing"})), HasSubstr("called 'nothing'"));
+    EXPECT_THAT(refused(recipe_model(), lora_of({"q_proj", "nothing"})), HasSubstr("named 'nothing'"));
     TrainerOptions exact = lora_of();
     exact.precision = recipe_of(TrainRecipe::fp32);
     EXPECT_THAT(refused(recipe_model(), exact), HasSubstr("does not train in fp32"));

@@ -181,8 +181,8 @@ TEST(CudaRecipeRefusals, NameUnsupportedOptions) {
         return made.ok() ? std::string() : made.error().message();
     };
     EXPECT_THAT(refused(recipe_of(TrainRecipe::fp32)), HasSubstr("does not train in fp32"));
-    EXPECT_THAT(refused({.recipe = TrainRecipe::nibble_nvfp4, .rank = 129}), HasSubstr("at most 128"));
-    EXPECT_THAT(refused({.recipe = TrainRecipe::nvfp4, .first_bf16 = 2, .last_bf16 = 1}), HasSubstr("2 and 1 layers"));
+    EXPECT_THAT(refused({.recipe = TrainRecipe::nibble_nvfp4, .rank = 129}), HasSubstr("limit of 128"));
+    EXPECT_THAT(refused({.recipe = TrainRecipe::nvfp4, .first_bf16 = 2, .last_bf16 = 1}), HasSubstr("2 first and 1 last"));
 }
 
 }  // namespace
