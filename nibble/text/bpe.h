@@ -33,6 +33,7 @@ public:
                                                     const std::vector<float>& scores);
 
     std::unique_ptr<ModelScratch> make_scratch() const override;
+    bool encodes_bytes() const override { return options_.byte_level || options_.byte_fallback; }
     Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
                   std::vector<uint32_t>& out) const override;
 

@@ -21,6 +21,8 @@ class TokenModel {
 public:
     virtual ~TokenModel() = default;
     virtual std::unique_ptr<ModelScratch> make_scratch() const = 0;
+    // Returns whether a character without a token becomes the tokens of its bytes, where these exist.
+    virtual bool encodes_bytes() const = 0;
     // Appends the ids of `piece` (valid UTF-8). `scratch` was made by this model and is used by one thread at a time.
     // Error: a limit of the meter.
     virtual Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,

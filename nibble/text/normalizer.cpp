@@ -96,6 +96,24 @@ Normalizer Normalizer::sentencepiece(bool collapse, bool prefix, bool escape) {
     return out;
 }
 
+int64_t Normalizer::most_shrink() const {
+    int64_t product = 1;
+    for (const Step& step : steps_) {
+        if (const auto* form = std::get_if<NormalForm>(&step)) {
+            // A compatibility decomposition turns at most 4 bytes into 1, a composition at most 9 into 3 (Hangul).
+            product *= *form == NormalForm::nfkc || *form == NormalForm::nfkd ? 12 : 3;
+        } else if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
+            const size_t before = replace->pattern.shortest(), after = replace->content.size();
+            if (before == 0 || after == 0) return 0;
+            product *= static_cast<int64_t>((before + after - 1) / after);
+        } else if (std::holds_alternative<Collapse>(step)) {
+            return 0;
+        }
+        if (product > 1 << 20) return 0;
+    }
+    return product;
+}
+
 Result<std::string> Normalizer::apply(std::string_view text, Meter& meter) const {
     std::string out(text);
     for (const Step& step : steps_) {

@@ -30,6 +30,8 @@ public:
     static Normalizer sentencepiece(bool collapse, bool prefix, bool escape);
 
     bool empty() const { return steps_.empty(); }
+    // Returns the largest factor by which the steps can shorten a text in bytes; 0: there is no such factor.
+    int64_t most_shrink() const;
     // Precondition: valid UTF-8. Error: a limit of the meter.
     Result<std::string> apply(std::string_view text, Meter& meter) const;
 

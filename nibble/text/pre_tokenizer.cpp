@@ -100,6 +100,7 @@ public:
         NIBBLE_CHECK(joiner.part(done, text.size(), invert_));
         return joiner.finish();
     }
+    bool keeps_text() const override { return behavior_ != Behavior::removed; }
 
 private:
     Pattern pattern_;
@@ -228,6 +229,7 @@ Status PreTokenizer::add(const Json& component, int depth) {
     if (stages_.size() >= 32) return fail("pre_tokenizer: over 32 stages");
     if (type != "ByteLevel") {
         NIBBLE_TRY(auto stage, parse_stage(type, component).within(fmt::format("pre_tokenizer {}", type)));
+        keeps_text_ = keeps_text_ && stage->keeps_text();
         stages_.push_back(std::move(stage));
         return Ok{};
     }

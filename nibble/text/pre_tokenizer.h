@@ -21,6 +21,7 @@ class PreTokenizerStage {
 public:
     virtual ~PreTokenizerStage() = default;
     virtual Status split(std::string_view text, bool start, Meter& meter, PieceSink& next) const = 0;
+    virtual bool keeps_text() const { return true; }  // false: parts of a text can be in no piece
 };
 
 class PreTokenizer {
@@ -31,12 +32,13 @@ public:
     static Result<PreTokenizer> parse(const Json& component);
 
     bool byte_level() const { return byte_level_; }  // pieces consist of bytes in the byte alphabet
+    bool keeps_text() const { return keeps_text_; }  // every byte of the text is part of a piece
     Status split(std::string_view text, bool start, Meter& meter, PieceSink& out) const;
 
 private:
     Status add(const Json& component, int depth);
     std::vector<std::unique_ptr<PreTokenizerStage>> stages_;
-    bool byte_level_ = false;
+    bool byte_level_ = false, keeps_text_ = true;
 };
 
 }  // namespace nibble

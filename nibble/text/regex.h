@@ -19,7 +19,7 @@ public:
     static Result<Pattern> regex(std::string_view pattern);
     static Pattern literal(std::string text);
 
-    size_t shortest() const { return literal_.size(); }  // minimum size of a match in bytes; 0: unknown
+    size_t shortest() const { return literal_.size(); }  // the size of every match in bytes; 0: not a literal
 
 private:
     friend class RegexSearch;

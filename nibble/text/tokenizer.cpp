@@ -190,6 +190,11 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
         text = repaired;
     }
     std::vector<TokenId> out;
+    if (const int64_t most = meter.limits().tokens, bytes = data_->most_bytes_per_token;
+        bytes > 0 && static_cast<int64_t>(text.size()) / bytes > most) {
+        out.resize(static_cast<size_t>(most) + 1);
+        return out;
+    }
     if (options.add_special) out = data_->post_processor.before;
     auto scratch = data_->borrow_scratch();
     Status status = encode_all(*data_, text, options, *scratch, meter, out);

@@ -22,6 +22,7 @@ struct TokenizerData {
     std::unique_ptr<TokenModel> model;
     PostProcessor post_processor;
     Decoder decoder;
+    int64_t most_bytes_per_token = 0;  // token_bound.h
 
     // Returns scratch of the model, including its cache, for one encode(). give_back() keeps it for reuse.
     std::unique_ptr<ModelScratch> borrow_scratch() const {

@@ -1,5 +1,6 @@
 #include "text/bpe.h"
 #include "text/tokenizer.h"
+#include "text/token_bound.h"
 #include "text/tokenizer_data.h"
 #include "text/tokenizer_json.h"
 #include "text/unigram.h"
@@ -109,6 +110,7 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view text) {
     } else {
         return fail("model {:?} is not supported (supported: BPE, Unigram)", type);
     }
+    data->most_bytes_per_token = most_bytes_per_token(*data);
     return Tokenizer(std::move(data));
 }
 

@@ -1,6 +1,7 @@
 #include "text/bpe.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
+#include "text/token_bound.h"
 #include "text/tokenizer_data.h"
 #include "text/unigram.h"
 
@@ -87,6 +88,7 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view bytes, bool add
         return fail("model type {} is not supported (supported: 1 unigram, 2 BPE)",
                     static_cast<uint64_t>(model.algorithm));
     }
+    data->most_bytes_per_token = most_bytes_per_token(*data);
     return Tokenizer(std::move(data));
 }
 

@@ -25,6 +25,7 @@ public:
                                                  const std::vector<bool>& usable, const std::vector<double>& scores);
 
     std::unique_ptr<ModelScratch> make_scratch() const override;
+    bool encodes_bytes() const override { return options_.byte_fallback; }
     Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
                   std::vector<uint32_t>& out) const override;
 

@@ -1,5 +1,7 @@
 #include "text/tokenizer.h"
 
+#include "base/json.h"
+
 #include "support/files.h"
 #include "text/unicode.h"
 
@@ -194,6 +196,37 @@ TEST(TokenLimit, IsExactAndEndsTheWork) {
             EXPECT_EQ(ids->size(), 2049u) << name;
         }
     }
+}
+
+// A text that has too many tokens by its length alone is refused without being read, where no part of the tokenizer may
+// remove or join text.
+TEST(TokenLimit, RefusesByLengthAlone) {
+    const auto parse = [](const Json& file) {
+        auto tokenizer = Tokenizer::from_json(file.dump());
+        EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message();
+        return *tokenizer;
+    };
+    const Json stripping = Json::parse(test::read_file(test::test_data("text") / "byte_level.json"));
+    Json plain = stripping;
+    for (Json& token : plain["added_tokens"]) token["lstrip"] = token["rstrip"] = false;
+    const std::string text(8 << 20, 'x');
+    for (const Tokenizer& t : {parse(plain), load("byte_fallback.json")}) {
+        Meter meter({.steps = (8 << 20) / 64 + 1000, .tokens = 1024});
+        const auto ids = t.encode(text, {}, meter);
+        ASSERT_TRUE(ids.ok()) << ids.error().message();
+        EXPECT_EQ(ids->size(), 1025u);
+    }
+    // Steps that may remove text, or join it in one token, leave no bound.
+    const std::string blanks(1 << 16, ' ');
+    Json removes = plain, erases = plain;
+    removes["pre_tokenizer"] = {{"type", "Sequence"},
+                                {"pretokenizers",
+                                 {{{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "Removed"}},
+                                  {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    erases["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", ""}};
+    EXPECT_EQ(parse(removes).encode(blanks, {.most_tokens = 4})->size(), 0u);
+    EXPECT_EQ(parse(erases).encode(blanks, {.most_tokens = 4})->size(), 0u);
+    EXPECT_EQ(parse(stripping).encode(blanks + "<mask>", {.most_tokens = 4})->size(), 1u);
 }
 
 TEST(Streaming, NeverGivesPartOfACharacter) {
