@@ -7,37 +7,16 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "parallel/rank_place.h"
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace nibble {
 
 using RankBytes = std::vector<std::byte>;
-
-// The rank of a process and the meeting address: rank 0 listens at `address` ("unix:/path" or "host:port"), the others
-// connect to it.
-struct RankPlace {
-    int rank = 0, size = 1;
-    std::string address;
-    // Index of this process among those of its machine, and their number, if the launcher provides them.
-    std::optional<int> local_rank, local_size;
-    bool alone() const { return size == 1; }
-};
-
-// Reads the place from the environment: NIBBLE_RANK, NIBBLE_RANKS and NIBBLE_ADDRESS, or the ranks set by mpirun
-// (OMPI_COMM_WORLD_RANK, PMI_RANK), torchrun (RANK) or srun (SLURM_PROCID in a step). Local numbers come from the same
-// launcher. Without NIBBLE_ADDRESS, MASTER_ADDR and MASTER_PORT are used. Without any of them the process is alone.
-// Slurm's variables count only in a step (SLURM_STEP_ID), because a batch script has them too and is one process.
-// Errors: a rank that is not a number below the size, several ranks without an address.
-Result<RankPlace> rank_place();
-
-// Returns a string that is equal in processes which share a machine's memory: host name and boot id. Containers on one
-// machine have different host names, and their own memory limits.
-std::string machine_name();
 
 class RankGroup {
 public:

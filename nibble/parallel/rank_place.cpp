@@ -1,4 +1,4 @@
-#include "parallel/rank_group.h"
+#include "parallel/rank_place.h"
 
 #include <unistd.h>
 
@@ -48,6 +48,8 @@ constexpr Launcher launchers[] = {
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", true},
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", true},
+    {"PMIX_RANK", "NIBBLE_RANKS", "NIBBLE_LOCAL_RANK", "NIBBLE_LOCAL_RANKS"},
+    {"JOB_COMPLETION_INDEX", "NIBBLE_RANKS", "NIBBLE_LOCAL_RANK", "NIBBLE_LOCAL_RANKS"},
 };
 
 bool in_slurm_step() { return !variable("SLURM_STEP_ID").empty(); }
@@ -104,9 +106,12 @@ Result<RankPlace> rank_place() {
     place.address = variable("NIBBLE_ADDRESS");
     if (place.address.empty() && !variable("MASTER_ADDR").empty() && !variable("MASTER_PORT").empty())
         place.address = fmt::format("{}:{}", variable("MASTER_ADDR"), variable("MASTER_PORT"));
-    if (place.address.empty())
-        return fail("{} ranks need a place to meet: NIBBLE_ADDRESS=HOST:PORT of rank 0's machine", place.size);
     return place;
+}
+
+Status need_address(const RankPlace& place) {
+    if (place.alone() || !place.address.empty()) return Ok{};
+    return fail("{} ranks need a place to meet: NIBBLE_ADDRESS=HOST:PORT of rank 0's machine", place.size);
 }
 
 std::string machine_name() {

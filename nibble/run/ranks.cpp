@@ -78,6 +78,7 @@ Result<JobRanks> JobRanks::join(int wanted, const RankGroup::Options& options) {
         NIBBLE_CHECK(job.start(place));
     }
     if (place.alone()) return job;
+    NIBBLE_CHECK(need_address(place));
     NIBBLE_TRY(job.group_, RankGroup::meet(place, options));
     return job;
 }
