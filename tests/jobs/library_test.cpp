@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::Contains;
+using ::testing::HasSubstr;
 
 // Expects that nothing is printed to standard output or standard error while jobs run. Checks belong after it, because
 // a failure message would count as a job's output.
@@ -253,6 +254,25 @@ TEST(Jobs, AStoppedQuantizationIsContinuedToTheSameBytes) {
         EXPECT_FALSE(fs::exists(options.out + ".partial"));
         EXPECT_FALSE(fs::exists(options.out + ".calibration"));
     }
+}
+
+// The message of a stopped calibration says whether --resume has something to continue with.
+TEST(Jobs, AStoppedCalibrationReportsWhatResumeContinuesWith) {
+    Bed bed;
+    QuantizeOptions options = bed.calibrated("maxima");
+    Heard heard{.stop_in = "calibrate"};
+    const std::string nothing = quantize(options, heard.hooks()).error().message();
+    EXPECT_THAT(nothing, HasSubstr("it had found nothing to keep, and --resume starts it from the beginning"));
+    EXPECT_FALSE(fs::exists(options.out + ".calibration/journal")) << nothing;
+
+    options = bed.calibrated("solved");
+    options.recipe = "w4a16_nvfp4_gptq";
+    options.calib.tokens = 64;  // one batch, so that the stop flag is read again at layer 2
+    Heard solving{.stop_in = "calibrate"};  // after the forward pass of layer 1, whose weights are then solved and kept
+    const std::string kept = quantize(options, solving.hooks()).error().message();
+    EXPECT_THAT(kept, HasSubstr(".calibration keeps what it found, and --resume continues there"));
+    options.resume = true;
+    EXPECT_TRUE(quantize(options, {}).ok());
 }
 
 TEST(Jobs, AStopBeforeTheBeginningStopsEveryJob) {
