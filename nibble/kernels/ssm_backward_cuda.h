@@ -19,7 +19,7 @@ struct MambaBackward {
     MambaShape shape;                      // head_dim and state at most 128; states in FP32
     int64_t tokens = 0;                    // at most 65535
     int segments = 0;                      // at most 65535
-    const MambaSegment* list = nullptr;    // [segments] on the device, adjacent, without states
+    const StateSegment* list = nullptr;    // [segments] on the device, adjacent, without states
     const int32_t* first = nullptr;        // [tokens]: first row of a row's segment
     const std::byte* projected = nullptr;  // [tokens, inner + channels + heads] BF16
     // As in MambaStep.

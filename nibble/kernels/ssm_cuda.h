@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/ssm.h"
+#include "kernels/state_segment.h"
 #include "tensor/device.h"
 
 namespace nibble::cuda {
@@ -22,19 +23,12 @@ struct MambaShape {
         return (conv - 1) * channels() + (int64_t{heads} * state * head_dim * ssm_state_bytes(format) + 3) / 4;
     }
 };
-// Rows [row, row + rows) are consecutive tokens of one sequence. `state`: its state; null: the text starts from zero
-// and its state is not kept.
-struct MambaSegment {
-    int32_t row = 0, rows = 0;
-    float* state = nullptr;
-    int64_t position = 0;  // position of the first row in its sequence
-};
 struct MambaStep {
     MambaShape shape;
     int64_t tokens = 0;
     int segments = 0;
     int32_t longest = 0;                 // rows of the longest segment
-    const MambaSegment* list = nullptr;  // [segments], on the device
+    const StateSegment* list = nullptr;  // [segments], on the device
     const float* projected = nullptr;    // [tokens, inner + channels + heads]: z, x B C, dt
     const float* conv_weight = nullptr;  // [conv][channels]
     const float* conv_bias = nullptr;    // [channels]; null: none

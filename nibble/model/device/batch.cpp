@@ -160,10 +160,10 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
         blocks_[i].place = static_cast<size_t>(layers[i].config.index);
         if (layout.page_bytes > 0) add_pages(batch, sequences, index, blocks_[i]);
         if (layout.floats == 0) continue;
-        std::vector<cuda::MambaSegment> list;
+        std::vector<cuda::StateSegment> list;
         for (size_t s = 0; s < sequences.size(); ++s)
             list.push_back({segments_[s].row, segments_[s].rows, sequences[s]->state(index), segments_[s].position});
-        blocks_[i].segments = upload_.add(std::span<const cuda::MambaSegment>(list));
+        blocks_[i].segments = upload_.add(std::span<const cuda::StateSegment>(list));
     }
     NIBBLE_CHECK(plan_attention(layers, device));
     wanted_ = upload_.add(std::span<const int32_t>(wanted));
@@ -187,7 +187,7 @@ void DeviceBatch::describe(DeviceStep& step) const {
             to.slots = upload_.at<int64_t>(b.slots);
             to.table = upload_.at<int32_t>(b.table);
         }
-        if (b.segments >= 0) to.segments = upload_.at<cuda::MambaSegment>(b.segments);
+        if (b.segments >= 0) to.segments = upload_.at<cuda::StateSegment>(b.segments);
         if (b.attention >= 0) {
             to.attention = &attention_[static_cast<size_t>(b.attention)].plan;
             to.work = upload_.at<int32_t>(attention_[static_cast<size_t>(b.attention)].work);

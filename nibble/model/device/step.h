@@ -34,14 +34,14 @@ private:
     std::map<std::tuple<int64_t, int64_t, int64_t, bool>, cuda::MatmulPlan> matmul_;
 };
 
-// The part of a batch that one block's mixer needs: attention reads slots, table, attention and work; Mamba-2 reads
-// segments. Null where the block has no use for a member.
+// The part of a batch that one block's mixer needs: attention reads slots, table, attention and work; mixers
+// with recurrent states read segments. Null where the block has no use for a member.
 struct DeviceBlockBatch {
     const int64_t* slots = nullptr;  // [rows]: the place of a row's K and V in the pool
     const int32_t* table = nullptr;  // [segments, pitch]: page numbers of each sequence
     const cuda::AttentionPlan* attention = nullptr;
     const int32_t* work = nullptr;                 // AttentionWork::words of that plan
-    const cuda::MambaSegment* segments = nullptr;  // each with pointers to this block's states
+    const cuda::StateSegment* segments = nullptr;  // each with pointers to this block's states
 };
 
 // Tables of the rotary embedding: cos and sin of every position, [positions, dims / 2].

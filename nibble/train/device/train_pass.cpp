@@ -136,12 +136,12 @@ Status TrainPass::prepare(const MicroBatch& m) {
     const Batch texts = texts_of(m);
     for (Kind& kind : kinds_) NIBBLE_CHECK(fill_kind(kind, texts));
     const RowsById by_id = rows_by_id(m.ids());
-    std::vector<cuda::MambaSegment> segments;
+    std::vector<cuda::StateSegment> segments;
     for (size_t s = 0; s < texts.segments().size(); ++s)
         segments.push_back({.row = static_cast<int32_t>(texts.row(s)),
                             .rows = static_cast<int32_t>(texts.segments()[s].tokens.size())});
     upload_.clear();
-    segments_ = upload_.add(std::span<const cuda::MambaSegment>(segments));
+    segments_ = upload_.add(std::span<const cuda::StateSegment>(segments));
     labels_ = upload_.add(m.labels());
     first_ = upload_.add(std::span<const int32_t>(first_rows(m)));
     ids_ = upload_.add(std::span<const int32_t>(by_id.ids));
@@ -167,7 +167,7 @@ Status TrainPass::prepare(const MicroBatch& m) {
         std::vector<DeviceBlockBatch>& blocks = kind.step->blocks;
         const DeviceBlockBatch of_kind = blocks[static_cast<size_t>(weights_.layers()[kind.layer].config.index)];
         blocks.assign(weights_.layers().size(), of_kind);
-        for (DeviceBlockBatch& block : blocks) block.segments = upload_.at<cuda::MambaSegment>(segments_);
+        for (DeviceBlockBatch& block : blocks) block.segments = upload_.at<cuda::StateSegment>(segments_);
     }
     return Ok{};
 }

@@ -218,7 +218,7 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
         NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(states), 0, floats * segments * 4, kit.stream));
         NIBBLE_CHECK(fill_device(out, Kit::poison, tokens * s.inner() * 2, kit.stream));
         for (int32_t done = 0; done < *std::ranges::max_element(c.lengths);) {
-            std::vector<cuda::MambaSegment> list;
+            std::vector<cuda::StateSegment> list;
             int32_t first = 0, longest = 0;
             for (size_t i = 0; i < c.lengths.size(); first += c.lengths[i++]) {
                 const int32_t here = cut < 1 ? c.lengths[i] : std::min(cut, c.lengths[i] - done);

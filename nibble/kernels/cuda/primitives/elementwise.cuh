@@ -91,20 +91,27 @@ cudaError_t allow_shared_memory(void (*kernel)(Args...), int64_t bytes) {
     return prefer_shared_memory(kernel);
 }
 
-// Args::overlap: uses programmatic dependent launch.
+// Args::overlap: uses programmatic dependent launch. cluster: thread blocks of a cluster, along the first dimension.
 template <class Args>
 cudaError_t launch_kernel(void (*kernel)(Args), dim3 blocks, int threads, int shared_bytes, const Args& args,
-                          cudaStream_t stream) {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+                          cudaStream_t stream, int cluster = 1) {
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (cluster > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    }
+    if (args.overlap) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config{};
     config.gridDim = blocks;
     config.blockDim = static_cast<unsigned>(threads);
     config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = args.overlap ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = count;
     return cudaLaunchKernelEx(&config, kernel, args);
 }
 

@@ -3,14 +3,8 @@
 #include "kernels/cuda/primitives/launch_checks.h"
 #include "kernels/cuda/ssm/ssm_launch.h"
 
-#include <cstddef>
-
 namespace nibble::cuda {
 namespace {
-
-static_assert(sizeof(SsmSegment) == sizeof(MambaSegment) &&
-              offsetof(SsmSegment, state) == offsetof(MambaSegment, state) &&
-              offsetof(SsmSegment, position) == offsetof(MambaSegment, position));
 
 constexpr int64_t most_tokens = 65535, most_state = 128, most_group = 40000;
 
@@ -47,7 +41,7 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
                        .tokens = m.tokens,
                        .longest = m.longest,
                        .stride = s.inner() + s.channels() + s.heads,
-                       .list = reinterpret_cast<const SsmSegment*>(m.list),
+                       .list = m.list,
                        .projected = m.projected,
                        .conv_weight = m.conv_weight,
                        .conv_bias = m.conv_bias,

@@ -1,4 +1,5 @@
 // Mamba-2 around its scan, in the orders of kernels/ssm.h, one output per thread.
+#include "kernels/cuda/primitives/convolution.cuh"
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/ssm/ssm_launch.h"
 #include "kernels/cuda/ssm/ssm_step.cuh"
@@ -8,23 +9,18 @@ namespace {
 
 constexpr int threads = 128;
 
-// Returns channel c at token t of a segment, t >= -(conv - 1).
-__device__ float conv_input(const SsmArgs& args, const SsmSegment& s, int64_t t, int c) {
-    if (t >= 0) return rounded(args.projected[(s.row + t) * args.stride + args.inner + c]);
-    return s.state ? s.state[(args.conv - 1 + t) * args.channels + c] : 0.0f;
+__device__ Convolution convolution_of(const SsmArgs& args) {
+    return {args.projected, args.stride, args.conv_weight, args.conv_bias, args.channels, args.conv};
 }
 
 __global__ void __launch_bounds__(threads) mamba_convolve_kernel(const __grid_constant__ SsmArgs args) {
     start(args.overlap);
-    const SsmSegment s = args.list[blockIdx.z];
+    const StateSegment s = args.list[blockIdx.z];
     const int c = static_cast<int>(blockIdx.x * threads + threadIdx.x);
     if (c >= args.channels) return;
-    for (int64_t t = blockIdx.y; t < s.rows; t += gridDim.y) {
-        float acc = args.conv_bias ? args.conv_bias[c] : 0.0f;
-        for (int j = 0; j < args.conv; ++j)
-            acc = fmaf(args.conv_weight[j * args.channels + c], conv_input(args, s, t - (args.conv - 1) + j, c), acc);
-        args.xbc[(s.row + t) * args.channels + c] = bf16_from_float(silu(acc));
-    }
+    const Convolution convolution = convolution_of(args);
+    for (int64_t t = blockIdx.y; t < s.rows; t += gridDim.y)
+        args.xbc[(s.row + t) * args.channels + c] = bf16_from_float(silu(convolution.sum(s, t, c, args.inner + c)));
 }
 
 __global__ void __launch_bounds__(threads)
@@ -42,11 +38,9 @@ __global__ void __launch_bounds__(threads)
     }
     const int64_t i = (int64_t{blockIdx.x} - step_blocks) * threads + threadIdx.x;
     if (i >= int64_t{args.segments} * args.channels) return;
-    const SsmSegment s = args.list[i / args.channels];
+    const StateSegment s = args.list[i / args.channels];
     const int c = static_cast<int>(i % args.channels);
-    if (!s.state) return;
-    for (int j = 0; j < args.conv - 1; ++j)  // ascending: each entry is read before it is overwritten
-        s.state[int64_t{j} * args.channels + c] = conv_input(args, s, s.rows - (args.conv - 1) + j, c);
+    convolution_of(args).keep(s, c, args.inner + c);
 }
 
 // One thread block per token and group.

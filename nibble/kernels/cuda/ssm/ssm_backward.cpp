@@ -79,7 +79,7 @@ Status mamba_backward(const MambaBackward& b, const Stream& stream) {
             b.tokens, b.segments, s.heads, s.head_dim, s.groups, s.state, s.conv);
     MambaBackArgs a = sizes_of(s, b.tokens);
     a.segments = b.segments, a.first = b.first;
-    a.list = reinterpret_cast<const SsmSegment*>(b.list);  // equal layouts: kernels/cuda/ssm/ssm.cpp
+    a.list = b.list;
     a.projected = reinterpret_cast<const uint16_t*>(b.projected);
     a.conv_weight = b.conv_weight, a.conv_bias = b.conv_bias, a.a = b.a, a.d = b.d, a.dt_bias = b.dt_bias;
     a.norm = b.norm, a.dt_min = b.dt_min, a.eps = b.eps;

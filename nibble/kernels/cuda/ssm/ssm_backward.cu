@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(mamba_threads)
 __global__ void __launch_bounds__(mamba_threads) mamba_decays_kernel(const __grid_constant__ MambaBackArgs a) {
     const int64_t i = int64_t{blockIdx.x} * mamba_threads + threadIdx.x;
     if (i >= int64_t{a.segments} * a.heads) return;
-    const SsmSegment s = a.list[i / a.heads];
+    const StateSegment s = a.list[i / a.heads];
     const int64_t head = i % a.heads;
     double sum = 0;
 #pragma unroll 8

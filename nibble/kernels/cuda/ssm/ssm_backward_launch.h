@@ -15,7 +15,7 @@ inline constexpr int conv_parts = 64;  // parts of the sums over tokens for a co
 struct MambaBackArgs {
     int heads, head_dim, groups, state, conv, inner, channels, segments;
     int64_t tokens, stride;
-    const SsmSegment* list;
+    const StateSegment* list;
     const int32_t* first;
     const uint16_t* projected;
     const float *conv_weight, *conv_bias, *a, *d, *dt_bias, *norm;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
     __shared__ float xs[most_head_dim], gated[most_head_dim], partial[most_head_dim], step[2], shared_scale;
     extern __shared__ __align__(16) float row[];
     if (args.overlap) overlap_next();
-    const SsmSegment s = args.list[blockIdx.y];
+    const StateSegment s = args.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), p = static_cast<int>(threadIdx.x);
     const int size = args.heads / args.groups, group = head / size, rank = head % size;
     const int own_channels = args.head_dim + 2 * args.state;
@@ -150,20 +150,11 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
 
 template <int State, int Halves>
 cudaError_t launch(const SsmArgs& args, cudaStream_t stream) {
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {static_cast<unsigned>(args.heads / args.groups), 1, 1};
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = {static_cast<unsigned>(args.heads), static_cast<unsigned>(args.segments), 1};
-    config.blockDim = threads;
-    config.dynamicSmemBytes = static_cast<size_t>(norm_shared_bytes(args.inner / args.groups));
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = args.overlap ? 2 : 1;
+    const int cluster = args.heads / args.groups;
     if (const cudaError_t code = prefer_shared_memory(mamba_decode_kernel<State, Halves>)) return code;
-    return cudaLaunchKernelEx(&config, mamba_decode_kernel<State, Halves>, args);
+    return launch_kernel(mamba_decode_kernel<State, Halves>,
+                         dim3(static_cast<unsigned>(args.heads), static_cast<unsigned>(args.segments)), threads,
+                         norm_shared_bytes(args.inner / args.groups), args, stream, cluster);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/philox.h"
 #include "kernels/ssm_rows.h"
+#include "kernels/state_segment.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,18 +11,12 @@
 
 namespace nibble::cuda {
 
-struct SsmSegment {
-    int32_t row, rows;
-    float* state;  // null: starts from zero; the final state is not kept
-    int64_t position;
-};
-
 struct SsmArgs {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
     int inner = 0, channels = 0;
     int segments = 0;
     int64_t tokens = 0, longest = 0, stride = 0;  // stride: of projected
-    const SsmSegment* list = nullptr;
+    const StateSegment* list = nullptr;
     const float* projected = nullptr;
     const float* conv_weight = nullptr;
     const float* conv_bias = nullptr;

@@ -26,7 +26,7 @@ struct Chunk {
     float step = 0.0f;
 
     Chunk() = default;
-    __device__ Chunk(const SsmArgs& args, const SsmSegment& s, int first, int head, int first_state, int column,
+    __device__ Chunk(const SsmArgs& args, const StateSegment& s, int first, int head, int first_state, int column,
                      int lane) {
         const int64_t token = int64_t{s.row} + first;
         const uint16_t* const rows = args.xbc + token * args.channels;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(2 * State, least_blocks<State, Tokens>)
     const int blocks = (args.head_dim + columns - 1) / columns;  // per head
     const int head = static_cast<int>(blockIdx.x) / blocks;
     const int column = static_cast<int>(blockIdx.x) % blocks * columns + lane, first_state = warp * own_states;
-    const SsmSegment s = args.list[blockIdx.y];
+    const StateSegment s = args.list[blockIdx.y];
     float* const kept = s.state ? s.state + int64_t{args.conv - 1} * args.channels +
                                       (int64_t{head} * args.state + first_state) * args.head_dim + column
                                 : nullptr;

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(scan_threads)
     constexpr Sides sides = sides_of(Rows);
     __shared__ __align__(16) float b[run][Columns], v[run][Columns];
     __shared__ float own[run][scan_threads], factor[run];
-    const SsmSegment s = a.list[blockIdx.y];
+    const StateSegment s = a.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(threadIdx.x);
     // Returns the token of step i.
     const auto token_at = [&](int i) { return int64_t{s.row} + (sides.backward ? s.rows - 1 - i : i); };

@@ -38,7 +38,7 @@ __global__ void mamba_scan_narrow_state_kernel(const __grid_constant__ SsmArgs a
     extern __shared__ __align__(16) uint4 draws[];
     using Narrow = NarrowState<Format>;
     start(args.overlap);
-    const SsmSegment s = args.list[blockIdx.y];
+    const StateSegment s = args.list[blockIdx.y];
     const int head = static_cast<int>(blockIdx.x), p = static_cast<int>(threadIdx.x), block = blockDim.x;
     const int group = head / (args.heads / args.groups);
     const bool own = p < args.head_dim;
