@@ -120,6 +120,11 @@ __device__ inline void copy16_or_zero(uint32_t to, const void* from, bool presen
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
                  : "memory");
 }
+__device__ inline void copy8(uint32_t to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+// Waits for all copies of this thread.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Arrives when the thread's previous copies are done. The barrier counts this arrival.
 __device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

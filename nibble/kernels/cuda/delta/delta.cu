@@ -1,0 +1,94 @@
+// A gated delta net before and after its rule, in the orders of kernels/delta_rule.h and kernels/ssm.h.
+#include "kernels/cuda/delta/delta_columns.cuh"
+
+#include <algorithm>
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int threads = 128, most_dim = 256;
+
+// One thread block per token and key head: convolves the head's q and k and its value heads, scales q and k to unit
+// length, and computes decay and beta of the value heads.
+__global__ void __launch_bounds__(threads) delta_inputs_kernel(const __grid_constant__ DeltaArgs args) {
+    __shared__ __align__(16) float rows[2][norm_shared_bytes(most_dim) / 4];  // q, k
+    start(args.overlap);
+    const StateSegment s = args.list[blockIdx.z];
+    const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+    const int values = args.per_key * args.value_dim, pitch = lane_pitch(args.key_dim);
+    const Convolution convolution = convolution_of(args);
+    for (int64_t t = blockIdx.y; t < s.rows; t += gridDim.y) {
+        const int64_t token = s.row + t;
+        for (int i = thread; i < 2 * args.key_dim + values; i += threads) {
+            const int of_k = i >= args.key_dim;
+            const int c = i < 2 * args.key_dim ? of_k * args.keys + head * args.key_dim + i - of_k * args.key_dim
+                                               : 2 * args.keys + head * values + i - 2 * args.key_dim;
+            const uint16_t value = bf16_from_float(silu(convolution.sum(s, t, c, channel_column(args, c))));
+            if (i < 2 * args.key_dim)
+                *lane_place(rows[of_k], pitch, i - of_k * args.key_dim) = bf16_to_float(value);
+            else
+                args.v[token * args.inner + c - 2 * args.keys] = value;
+        }
+        for (int i = thread; i < args.per_key; i += threads) {
+            const int h = head * args.per_key + i;
+            args.steps[token * args.value_heads + h] = delta_steps(args, args.gates + token * 2 * args.value_heads, h);
+        }
+        __syncthreads();
+        if (const int of_k = thread / 32; of_k < 2) {
+            const float r = norm_scale(rows[of_k], args.key_dim, args.unit_eps);
+            const float scale = of_k ? args.k_scale : args.q_scale;
+            float* out = (of_k ? args.k : args.q) + (token * args.key_heads + head) * args.padded_key;
+            for (int i = thread % 32; i < args.padded_key; i += 32)
+                out[key_place(i)] = i < args.key_dim ? (*lane_place(rows[of_k], pitch, i) * r) * scale : 0.0f;
+        }
+        __syncthreads();
+    }
+}
+
+// Half a warp per token and value head: RMSNorm, then the gate.
+__global__ void __launch_bounds__(threads) delta_gate_kernel(const __grid_constant__ DeltaArgs args) {
+    constexpr int each = most_dim / sum_lanes;
+    start(args.overlap);
+    const int64_t unit = int64_t{blockIdx.x} * (threads / sum_lanes) + threadIdx.x / sum_lanes;
+    const int lane = static_cast<int>(threadIdx.x) % sum_lanes;
+    const bool present = unit < args.tokens * args.value_heads;
+    const int64_t token = present ? unit / args.value_heads : 0;
+    const int first = present ? static_cast<int>(unit % args.value_heads) * args.value_dim : 0;
+    const uint16_t* y = args.y + token * args.inner + first;
+    float x[each], sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < each; ++j) {
+        const int i = lane + j * sum_lanes;
+        x[j] = i < args.value_dim ? bf16_to_float(y[i]) : 0.0f;
+        if (i < args.value_dim) sum = fmaf(x[j], x[j], sum);
+    }
+#pragma unroll
+    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    const float r = 1.0f / sqrtf(sum / static_cast<float>(args.value_dim) + args.eps);
+    if (!present) return;
+    const float* row = args.projected + token * (int64_t{args.channels} + args.inner);
+#pragma unroll
+    for (int j = 0; j < each; ++j) {
+        const int i = lane + j * sum_lanes;
+        if (i >= args.value_dim) break;
+        const float normed = rounded((x[j] * r) * args.norm[i]);
+        const float z = rounded(row[z_column(args, first + i)]);
+        args.out[token * args.inner + first + i] = bf16_from_float(silu(z) * normed);
+    }
+}
+
+}  // namespace
+
+cudaError_t launch_delta_inputs(const DeltaArgs& args, cudaStream_t stream) {
+    const dim3 blocks(static_cast<unsigned>(args.key_heads),
+                      static_cast<unsigned>(std::min<int64_t>(args.longest, 8192)),
+                      static_cast<unsigned>(args.segments));
+    return launch_kernel(delta_inputs_kernel, blocks, threads, 0, args, stream);
+}
+
+cudaError_t launch_delta_gate(const DeltaArgs& args, cudaStream_t stream) {
+    return launch_kernel(delta_gate_kernel, ceil_blocks(args.tokens * args.value_heads, threads / sum_lanes), threads,
+                         0, args, stream);
+}
+
+}  // namespace nibble::cuda
