@@ -28,6 +28,19 @@ public:
     // Holds conv - 1 rows of convolution inputs, oldest first, then the states of the value heads.
     StateLayout state() const override;
 
+    const GatedDeltaConfig& config() const { return config_; }
+    const LinearStack& in() const { return in_; }        // q, k, v, z
+    const LinearStack& gates() const { return gates_; }  // b, a
+    const Linear& out() const { return out_; }
+    std::span<const float> conv_weight() const { return conv_.weight(); }
+    std::span<const float> a() const { return a_; }
+    std::span<const float> dt_bias() const { return dt_bias_; }
+    std::span<const float> norm() const { return norm_; }
+    // Epsilon and weights of the RMS norms that give q and k of unit length; q is scaled.
+    float unit_eps() const { return unit_eps_; }
+    float q_scale() const { return q_scale_[0]; }
+    float k_scale() const { return k_scale_[0]; }
+
 private:
     // Holds the inputs of the rule, in the arena. A row of `projected` is [q | k | v | z], each with all heads.
     struct Inputs {

@@ -1,6 +1,7 @@
 #include "model/device/mixer.h"
 
 #include "model/device/attention.h"
+#include "model/device/gated_delta.h"
 #include "model/device/latent_attention.h"
 #include "model/device/mamba.h"
 #include "model/device/mlp.h"
@@ -43,7 +44,7 @@ struct Maker {
         return DeviceMamba::make(block.config(), model.norm_eps, outline<Mamba>(), weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig&) const {
-        return fail("{}: gated delta nets have no GPU kernel; use --device cpu", block.config().prefix);
+        return DeviceGatedDelta::make(block.config(), model.norm_eps, outline<GatedDelta>(), weights);
     }
 };
 
@@ -68,7 +69,6 @@ Status check_device_block(const ModelConfig& model, const BlockConfig& block) {
     if (model.logit_cap > 0) return lacks("soft caps of logits are");
     if (model.head_bias) return lacks("a bias of lm_head is");
     if (model.layer_norm) return lacks("LayerNorm is");
-    if (std::holds_alternative<GatedDeltaConfig>(block.mixer)) return lacks("gated delta nets are");
     if (std::holds_alternative<PerLayerInputConfig>(block.mixer)) return lacks("per-layer embeddings are");
     if (std::holds_alternative<ParallelConfig>(block.mixer)) return lacks("mixers that read the same rows are");
     if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {

@@ -1,4 +1,5 @@
-// The mixers of model/cpu/block.h (attention, latent attention, MLP, mixture of experts, Mamba-2) on a GPU.
+// The mixers of model/cpu/block.h (attention, latent attention, MLP, mixture of experts, Mamba-2, gated delta net) on
+// a GPU.
 //
 // A device mixer is built from the CPU mixer's outline: names, shapes and small vectors, without matrices
 // (WeightSource::Mode::outline). Its forward pass computes what the CPU mixer computes with Compute::bf16 and rounds at
