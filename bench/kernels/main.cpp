@@ -1,5 +1,6 @@
-// bench_kernels attention|experts|chains [--device cuda:N] [--shape SHAPE] [--m TOKENS] [--repetitions N] [--json]:
-// checks a GPU's kernels against double precision, then times them (nibble/bench/kernels.h). `nibble bench matmul
+// bench_kernels attention|experts|chains|delta [--device cuda:N] [--shape SHAPE] [--m TOKENS] [--repetitions N]
+// [--json]: checks a GPU's kernels against double precision, then times them (nibble/bench/kernels.h). `nibble bench
+// matmul
 // --device cuda` and `nibble bench quantize --device cuda` do the same for products and casts.
 #include "bench/kernels.h"
 
@@ -12,12 +13,15 @@ using nibble::bench::KernelBench;
 
 int main(int argc, char** argv) {
     using Kernels = KernelBench::Kernels;
-    const std::map<std::string, Kernels> names{
-        {"attention", Kernels::attention}, {"experts", Kernels::experts}, {"chains", Kernels::chains}};
+    const std::map<std::string, Kernels> names{{"attention", Kernels::attention},
+                                               {"experts", Kernels::experts},
+                                               {"chains", Kernels::chains},
+                                               {"delta", Kernels::delta}};
     KernelBench bench;
     bench.kernels = Kernels::attention;
     CLI::App app("checks and times kernels of a GPU");
-    app.add_option("kernels", bench.kernels, "attention (decode, prefill, backward), experts, or chains")
+    app.add_option("kernels", bench.kernels,
+                   "attention (decode, prefill, backward), experts, chains, or delta (gated delta nets)")
         ->required()
         ->transform(CLI::CheckedTransformer(names));
     app.add_option("--device", bench.device, "cuda or cuda:N")->capture_default_str();

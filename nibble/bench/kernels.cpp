@@ -3,6 +3,7 @@
 #include "bench/attention.h"
 #include "bench/attention_backward.h"
 #include "bench/chains.h"
+#include "bench/delta.h"
 #include "bench/experts.h"
 #include "bench/products.h"
 #include "kernels/product_cuda.h"
@@ -97,7 +98,8 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
     const std::string_view baseline = o.kernels == Kernels::matmul      ? product_baseline
                                       : o.kernels == Kernels::attention ? attention_baseline
                                       : o.kernels == Kernels::experts   ? experts_baseline
-                                                                        : chains_baseline;
+                                      : o.kernels == Kernels::chains    ? chains_baseline
+                                                                        : delta_baseline;
     KernelTable table(o.json ? nullptr : out, info, rates, vendor, std::string(baseline));
     switch (o.kernels) {
         case Kernels::matmul:
@@ -114,6 +116,9 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
             break;
         case Kernels::chains:
             NIBBLE_CHECK(bench_chains(kit, o.repetitions, table));
+            break;
+        case Kernels::delta:
+            NIBBLE_CHECK(bench_delta_nets(kit, target_delta_nets(), o.repetitions, table));
             break;
     }
     if (o.json) fmt::print(out, "{}\n", table.json().dump(2));
