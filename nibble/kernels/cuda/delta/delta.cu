@@ -1,45 +1,51 @@
 // A gated delta net before and after its rule, in the orders of kernels/delta_rule.h and kernels/ssm.h.
 #include "kernels/cuda/delta/delta_columns.cuh"
 
-#include <algorithm>
-
 namespace nibble::cuda {
 namespace {
 
 constexpr int threads = 128, most_dim = 256;
 
-// One thread block per token and key head: convolves the head's q and k and its value heads, scales q and k to unit
-// length, and computes decay and beta of the value heads.
+// One thread block per key head and `Run` tokens: convolves the head's q and k and its value heads, scales q and k to
+// unit length, and computes decay and beta of the value heads.
+template <int Run>
 __global__ void __launch_bounds__(threads) delta_inputs_kernel(const __grid_constant__ DeltaArgs args) {
-    __shared__ __align__(16) float rows[2][norm_shared_bytes(most_dim) / 4];  // q, k
+    __shared__ __align__(16) float rows[2 * Run][norm_shared_bytes(most_dim) / 4];  // q and k of each token
     start(args.overlap);
     const StateSegment s = args.list[blockIdx.z];
     const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
     const int values = args.per_key * args.value_dim, pitch = lane_pitch(args.key_dim);
     const Convolution convolution = convolution_of(args);
-    for (int64_t t = blockIdx.y; t < s.rows; t += gridDim.y) {
-        const int64_t token = s.row + t;
+    for (int begin = static_cast<int>(blockIdx.y) * Run; begin < s.rows; begin += static_cast<int>(gridDim.y) * Run) {
+        const int tokens = min(Run, s.rows - begin);
+        const int64_t first = int64_t{s.row} + begin;
+        // A thread's tokens follow each other, so the convolution reads each input once from memory.
         for (int i = thread; i < 2 * args.key_dim + values; i += threads) {
             const int of_k = i >= args.key_dim;
             const int c = i < 2 * args.key_dim ? of_k * args.keys + head * args.key_dim + i - of_k * args.key_dim
                                                : 2 * args.keys + head * values + i - 2 * args.key_dim;
-            const uint16_t value = bf16_from_float(silu(convolution.sum(s, t, c, channel_column(args, c))));
-            if (i < 2 * args.key_dim)
-                *lane_place(rows[of_k], pitch, i - of_k * args.key_dim) = bf16_to_float(value);
-            else
-                args.v[token * args.inner + c - 2 * args.keys] = value;
+            const int column = channel_column(args, c);
+            for (int t = 0; t < tokens; ++t) {
+                const uint16_t value = bf16_from_float(silu(convolution.sum(s, begin + t, c, column)));
+                if (i < 2 * args.key_dim)
+                    *lane_place(rows[2 * t + of_k], pitch, i - of_k * args.key_dim) = bf16_to_float(value);
+                else
+                    args.v[(first + t) * args.inner + c - 2 * args.keys] = value;
+            }
         }
-        for (int i = thread; i < args.per_key; i += threads) {
-            const int h = head * args.per_key + i;
+        for (int i = thread; i < tokens * args.per_key; i += threads) {
+            const int64_t token = first + i / args.per_key;
+            const int h = head * args.per_key + i % args.per_key;
             args.steps[token * args.value_heads + h] = delta_steps(args, args.gates + token * 2 * args.value_heads, h);
         }
         __syncthreads();
-        if (const int of_k = thread / 32; of_k < 2) {
-            const float r = norm_scale(rows[of_k], args.key_dim, args.unit_eps);
+        for (int row = thread / 32; row < 2 * tokens; row += threads / 32) {
+            const int of_k = row % 2;
+            const float r = norm_scale(rows[row], args.key_dim, args.unit_eps);
             const float scale = of_k ? args.k_scale : args.q_scale;
-            float* out = (of_k ? args.k : args.q) + (token * args.key_heads + head) * args.padded_key;
+            float* out = (of_k ? args.k : args.q) + ((first + row / 2) * args.key_heads + head) * args.padded_key;
             for (int i = thread % 32; i < args.padded_key; i += 32)
-                out[key_place(i)] = i < args.key_dim ? (*lane_place(rows[of_k], pitch, i) * r) * scale : 0.0f;
+                out[key_place(i)] = i < args.key_dim ? (*lane_place(rows[row], pitch, i) * r) * scale : 0.0f;
         }
         __syncthreads();
     }
@@ -80,10 +86,11 @@ __global__ void __launch_bounds__(threads) delta_gate_kernel(const __grid_consta
 }  // namespace
 
 cudaError_t launch_delta_inputs(const DeltaArgs& args, cudaStream_t stream) {
-    const dim3 blocks(static_cast<unsigned>(args.key_heads),
-                      static_cast<unsigned>(std::min<int64_t>(args.longest, 8192)),
+    constexpr int run = 8;
+    const bool one = args.longest == 1;
+    const dim3 blocks(static_cast<unsigned>(args.key_heads), one ? 1 : ceil_blocks(args.longest, run),
                       static_cast<unsigned>(args.segments));
-    return launch_kernel(delta_inputs_kernel, blocks, threads, 0, args, stream);
+    return launch_kernel(one ? delta_inputs_kernel<1> : delta_inputs_kernel<run>, blocks, threads, 0, args, stream);
 }
 
 cudaError_t launch_delta_gate(const DeltaArgs& args, cudaStream_t stream) {
