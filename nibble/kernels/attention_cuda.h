@@ -2,8 +2,8 @@
 // function with one order of sums, so they give the same bits.
 //
 // Scores are FP32. Probabilities are rounded to BF16, or to FP16 with an E4M3 cache: E4M3 values convert exactly, as do
-// queries of magnitude 2^-14 ... 65504. A query at position t sees positions max(0, t - window + 1) .. t. The order
-// depends on positions only:
+// queries of magnitude 2^-14 ... 65504. A query at position t sees positions max(0, t - window + 1) .. t, with chunks
+// those of its own chunk only. The order depends on positions only:
 //   run     128 positions from a multiple of 128: s = chain over the head's dimensions (the scale not in it)
 //   group   4 runs in order, from (T, l, o) = (-inf, 0, 0). Tr = the run's largest visible s * scale * log2(e);
 //           T' = Tr if it is more than 8 above T, else T; a = 2^(T - T'); p = 2^fma(s, scale * log2(e), -T').
@@ -12,7 +12,9 @@
 //           second half; at the group's end all eight in a tree
 //   total   all groups in order from (-inf, 0, 0) by T' = max(T, Tg), a = 2^(T - T'), b = 2^(Tg - T'),
 //           l' = fma(b, lg, a * l), o' = fma(b, og, a * o)
-//   out     o * (v scale / l)
+//   sink    of a head: T' = max(T, sink * log2(e)), a = 2^(T - T'), l' = fma(a, l, 2^(sink * log2(e) - T')), else a = 1
+//   out     o * (v scale / l * a)
+// With a cap c, s is tanh(s * (scale / c)), and c takes the place of the scale.
 // A token's result therefore does not depend on the batch, on where its prompt was split, or on the number of
 // multiprocessors. A row without a visible position gives zeros.
 //
@@ -71,6 +73,8 @@ struct AttentionProblem {
     int q_heads = 0;          // a multiple of kv_heads
     float softmax_scale = 0;  // of q . k, above 0
     int64_t window = 0;       // positions that a query sees, including its own; 0: all
+    int64_t chunk = 0;        // a query sees positions of its own run of `chunk` only; 0: all
+    float soft_cap = 0;       // c: a score s becomes c tanh(s / c); 0: it does not
     int64_t table_pitch = 0;  // pages per row of the block table
     // Maxima per launch; they size workspace and work list. Results do not depend on them.
     int64_t most_segments = 0, most_rows = 0;
@@ -104,6 +108,7 @@ struct AttentionInput {
     const int32_t* work = nullptr;
     float* log_sums =
         nullptr;  // out [rows, q_heads]: T + log2(l) of the total, for the backward pass; null: not written
+    const float* sinks = nullptr;  // [q_heads]: a score of each head without a value; null: none
 };
 // Computes out [rows, q_heads, v_dim] BF16. `overlap`: see MatmulOptions; the previous kernel must not write the block
 // table, the work list, or cache tiles of positions below `position` of a segment.

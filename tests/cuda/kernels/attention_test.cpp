@@ -21,12 +21,21 @@ using cuda::KvType;
 struct Shape {
     cuda::KvShape kv;
     int q_heads;
-    int64_t window = 0;
+    int64_t window = 0, chunk = 0;
+    float cap = 0;
+    bool sinks = false;
     std::string name() const {
-        return fmt::format("{} KV, {}/{} heads of {}/{}, pages of {}{}", kv.type == KvType::bf16 ? "bf16" : "e4m3",
-                           q_heads, kv.kv_heads, kv.k_dim, kv.v_dim, kv.page_tokens,
-                           window ? fmt::format(", window {}", window) : "");
+        return fmt::format("{} KV, {}/{} heads of {}/{}, pages of {}{}{}{}{}",
+                           kv.type == KvType::bf16 ? "bf16" : "e4m3", q_heads, kv.kv_heads, kv.k_dim, kv.v_dim,
+                           kv.page_tokens, window ? fmt::format(", window {}", window) : "",
+                           chunk ? fmt::format(", chunks of {}", chunk) : "",
+                           cap > 0 ? fmt::format(", cap {}", cap) : "", sinks ? ", sinks" : "");
     }
+    int64_t first_seen(int64_t position) const {
+        const int64_t first = window ? std::max<int64_t>(0, position - window + 1) : 0;
+        return chunk ? std::max(first, position / chunk * chunk) : first;
+    }
+    float sink(int head) const { return 2.0f - static_cast<float>(head % 5); }
 };
 
 // Query rows [first, first + rows) of a sequence. Row 0 is at position length - rows of the sequence.
@@ -141,9 +150,8 @@ Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
         longest = std::max(longest, position + p.rows);
         // Pages that no query of the piece sees are invalid.
         std::vector<int32_t> row(table_.begin() + p.sequence * pitch_, table_.begin() + (p.sequence + 1) * pitch_);
-        if (shape_.window)
-            for (int64_t i = 0; (i + 1) * kv.page_tokens <= position - shape_.window + 1; ++i)
-                row[static_cast<size_t>(i)] = INT32_MAX / 2;
+        for (int64_t i = 0; (i + 1) * kv.page_tokens <= shape_.first_seen(position); ++i)
+            row[static_cast<size_t>(i)] = INT32_MAX / 2;
         table.insert(table.end(), row.begin(), row.end());
         const auto at = q_.begin() + (first_q_[static_cast<size_t>(p.sequence)] + p.first) * q_row;
         q.insert(q.end(), at, at + p.rows * q_row);
@@ -152,6 +160,8 @@ Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
                                                                      .q_heads = shape_.q_heads,
                                                                      .softmax_scale = scale(),
                                                                      .window = shape_.window,
+                                                                     .chunk = shape_.chunk,
+                                                                     .soft_cap = shape_.cap,
                                                                      .table_pitch = pitch_,
                                                                      .most_segments = std::ssize(pieces),
                                                                      .most_rows = all_rows,
@@ -163,6 +173,11 @@ Result<Outputs> Sequences::run(const std::vector<Piece>& pieces, bool overlap) {
     NIBBLE_TRY(in.q, kit_.upload_bytes(q));
     NIBBLE_TRY(in.table, kit_.upload(table));
     NIBBLE_TRY(in.work, kit_.upload(work.words));
+    if (shape_.sinks) {
+        std::vector<float> sinks;
+        for (int h = 0; h < shape_.q_heads; ++h) sinks.push_back(shape_.sink(h));
+        NIBBLE_TRY(in.sinks, kit_.upload(sinks));
+    }
     const size_t words = static_cast<size_t>(all_rows) * row_words();
     const auto bytes = static_cast<int64_t>((words + 64) * 2);
     NIBBLE_TRY(std::byte * device_out, kit_.poisoned(bytes));
@@ -188,7 +203,7 @@ Wanted Sequences::reference(int s, int32_t row, int q_head) const {
     const uint16_t* q =
         q_.data() + ((first_q_[static_cast<size_t>(s)] + row) * shape_.q_heads + q_head) * int64_t{kv.k_dim};
     const int64_t position = length(s) - rows(s) + row;
-    const int64_t from = shape_.window ? std::max<int64_t>(0, position - shape_.window + 1) : 0;
+    const int64_t from = shape_.first_seen(position);
     std::vector<double> scores(static_cast<size_t>(position - from + 1)), out(static_cast<size_t>(kv.v_dim));
     const auto element = [&](const std::vector<uint16_t>& x, int dim, int64_t t, int d) {
         return x[static_cast<size_t>(((first_[static_cast<size_t>(s)] + t) * kv.kv_heads + head) * dim + d)];
@@ -198,8 +213,13 @@ Wanted Sequences::reference(int s, int32_t row, int q_head) const {
             scores[t] += double{bf16_to_float(q[d])} *
                          stored(element(k_, kv.k_dim, from + static_cast<int64_t>(t), d), k_scales_, head) *
                          double{scale()};
-    const double top = *std::max_element(scores.begin(), scores.end());
-    double sum = 0;
+    if (shape_.cap > 0)
+        for (double& score : scores) score = shape_.cap * std::tanh(score / shape_.cap);
+    double top = *std::max_element(scores.begin(), scores.end()), sum = 0;
+    if (shape_.sinks) {
+        top = std::max<double>(top, shape_.sink(q_head));
+        sum = std::exp(shape_.sink(q_head) - top);
+    }
     for (size_t t = 0; t < scores.size(); ++t) {
         const double p = std::exp(scores[t] - top);
         sum += p;
@@ -329,6 +349,7 @@ Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInf
             NIBBLE_CHECK(add({{type, 2, 16, 128, 128, int64_t{1} << 16}, 6, 70}, three));
             NIBBLE_CHECK(add({{type, 1, 32, 192, 128}, 1}, three));
             NIBBLE_CHECK(add({{type, 1, 64, 256, 256}, 4, 600}, three));
+            NIBBLE_CHECK(add({{type, 2, 16}, 8, 0, 100, 5.0f, true}, three));
             continue;
         }
         NIBBLE_CHECK(add({{type, 2, 16}, 8}, lengths));
@@ -342,6 +363,11 @@ Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInf
         NIBBLE_CHECK(add({{type, 4, 32, 192, 128}, 4}, lengths));
         NIBBLE_CHECK(add({{type, 1, 64, 256, 256}, 4, 600}, lengths));
         NIBBLE_CHECK(add({{type, 1, 64, 80, 80}, 20}, lengths));
+        NIBBLE_CHECK(add({{type, 2, 64, 64, 64}, 16, 128, 0, 0.0f, true}, lengths));
+        NIBBLE_CHECK(add({{type, 2, 64, 128, 128}, 8, 0, 0, 5.0f, true}, lengths));
+        NIBBLE_CHECK(add({{type, 2, 64, 128, 128}, 8, 300, 200}, lengths));
+        NIBBLE_CHECK(add({{type, 1, 64, 256, 256}, 4, 0, 0, 5.0f}, lengths));
+        NIBBLE_CHECK(add({{type, 2, 64, 192, 128}, 8, 129, 0, 0.0f, true}, lengths));
         lengths = {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 700};
         if (!small) lengths.insert(lengths.end(), {1023, 1500, 4096, 9000});
     }

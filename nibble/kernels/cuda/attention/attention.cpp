@@ -92,6 +92,8 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     if (p.q_heads < 1 || p.q_heads % p.kv.kv_heads)
         return fail("attention: {} query heads over {} KV heads", p.q_heads, p.kv.kv_heads);
     if (!(p.softmax_scale > 0)) return fail("attention: scores times {}", p.softmax_scale);
+    if (p.chunk < 0 || p.chunk > INT32_MAX / 2 || !(p.soft_cap >= 0))
+        return fail("attention: chunks of {}, soft cap {}", p.chunk, p.soft_cap);
     if (p.most_segments < 1 || p.most_rows < p.most_segments || p.most_tokens < 1 || p.window < 0 ||
         p.table_pitch * p.kv.page_tokens < p.most_tokens || p.most_rows * p.q_heads > INT32_MAX / 512)
         return fail("attention: {} segments, {} rows, {} tokens in {} pages, window {}", p.most_segments, p.most_rows,
@@ -148,7 +150,8 @@ Result<AttentionWork> attention_work(const AttentionPlan& plan, std::span<const 
     int64_t rows = 0;
     // Returns the first run that rows of a segment see.
     const auto first_seen = [&](int64_t position) {
-        return p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
+        const int64_t first = p.window ? std::max<int64_t>(0, position - p.window + 1) : 0;
+        return p.chunk ? std::max(first, position / p.chunk * p.chunk) : first;
     };
     const auto prefill = [&](const AttentionSegment& s) {
         const int64_t seen = first_seen(s.position), last = s.position + s.rows - 1;
@@ -251,28 +254,32 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
         return fail("attention: device pointers must be 16-byte aligned");
     NIBBLE_TRY(const CacheArgs c, cache_args(cache));
     const AttentionKernelShape shape = shape_of(p);
-    const AttentionArgs args{.q = reinterpret_cast<const uint8_t*>(in.q),
-                             .pages = c.pages,
-                             .table = in.table,
-                             .work = const_cast<int32_t*>(in.work),  // its counters are zero again after the launch
-                             .k_scales = c.k_scales,
-                             .v_scales = c.v_scales,
-                             .sums = reinterpret_cast<float*>(workspace),
-                             .tops = reinterpret_cast<float2*>(workspace + sums_bytes(plan)),
-                             .scratch = reinterpret_cast<uint8_t*>(workspace + sums_bytes(plan) + tops_bytes(plan)),
-                             .out = reinterpret_cast<uint8_t*>(out),
-                             .log_sums = in.log_sums,
-                             .kv_heads = p.kv.kv_heads,
-                             .q_heads = p.q_heads,
-                             .page_tokens = p.kv.page_tokens,
-                             .k_dim = p.kv.k_dim,
-                             .v_dim = p.kv.v_dim,
-                             .window = static_cast<int>(std::min<int64_t>(p.window, INT32_MAX / 2)),
-                             .page_shift = page_shift(p.kv.page_tokens / kv_tile_tokens),
-                             .table_pitch = p.table_pitch,
-                             .page_stride = c.page_stride,
-                             .scale_log2 = p.softmax_scale * std::numbers::log2e_v<float>,
-                             .overlap = overlap};
+    const AttentionArgs args{
+        .q = reinterpret_cast<const uint8_t*>(in.q),
+        .pages = c.pages,
+        .table = in.table,
+        .work = const_cast<int32_t*>(in.work),  // its counters are zero again after the launch
+        .k_scales = c.k_scales,
+        .v_scales = c.v_scales,
+        .sums = reinterpret_cast<float*>(workspace),
+        .tops = reinterpret_cast<float2*>(workspace + sums_bytes(plan)),
+        .scratch = reinterpret_cast<uint8_t*>(workspace + sums_bytes(plan) + tops_bytes(plan)),
+        .out = reinterpret_cast<uint8_t*>(out),
+        .log_sums = in.log_sums,
+        .sinks = in.sinks,
+        .kv_heads = p.kv.kv_heads,
+        .q_heads = p.q_heads,
+        .page_tokens = p.kv.page_tokens,
+        .k_dim = p.kv.k_dim,
+        .v_dim = p.kv.v_dim,
+        .window = static_cast<int>(std::min<int64_t>(p.window, INT32_MAX / 2)),
+        .chunk = static_cast<int>(p.chunk),
+        .page_shift = page_shift(p.kv.page_tokens / kv_tile_tokens),
+        .table_pitch = p.table_pitch,
+        .page_stride = c.page_stride,
+        .scale_log2 = (p.soft_cap > 0 ? p.soft_cap : p.softmax_scale) * std::numbers::log2e_v<float>,
+        .cap_scale = p.soft_cap > 0 ? p.softmax_scale / p.soft_cap : 0.0f,
+        .overlap = overlap};
     if (plan.gathered_runs) {
         NIBBLE_CHECK(cuda_status(launch_gather(args, p.kv.type, p.kv.k_dim, 8 * plan.multiprocessors, queue_of(stream)),
                                  "attention: gather kernel launch"));

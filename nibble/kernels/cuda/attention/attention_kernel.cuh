@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
         for (auto& each : q)
 #pragma unroll
             for (uint32_t& pair : each) pair = Kv::operand_of(pair);
-        sums.scale = args.k_scales ? args.scale_log2 * args.k_scales[head] : args.scale_log2;
+        const ScoreScales scales(args, head);
+        sums.scale = scales.log2;
         const UnitTiles seen(unit.first_group, unit.groups, unit.first_seen, unit.last_seen);
         typename Sums::State total;
         total.clear();
@@ -113,16 +114,20 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
             const int own_position = (pass * L::pass_tiles + warp * L::per_warp) * kv_tile_tokens;
             sums.score(wait(), q);
             free_slot();
+            if (scales.cap > 0) sums.cap(scales.cap);
             const bool all_see = own_position + L::per_warp * kv_tile_tokens - 1 <= unit.lowest &&
-                                 (!args.window || own_position > unit.last_seen - args.window);
+                                 own_position > unit.last_seen - keys_seen(args, unit.last_seen);
             if (!all_see) {
-                int of_query[L::tiles][2];
+                int of_query[L::tiles][2], seen_keys[L::tiles][2];
 #pragma unroll
                 for (int n = 0; n < L::tiles; ++n)
 #pragma unroll
-                    for (int h = 0; h < 2; ++h)
-                        of_query[n][h] = unit.position + (unit.column + 8 * n + 2 * c + h) / group - own_position;
-                sums.hide(of_query, args.window);
+                    for (int h = 0; h < 2; ++h) {
+                        const int position = unit.position + (unit.column + 8 * n + 2 * c + h) / group;
+                        of_query[n][h] = position - own_position;
+                        seen_keys[n][h] = keys_seen(args, position);
+                    }
+                sums.hide(of_query, seen_keys);
             }
             sums.leave_tops();
             computing_sync();
@@ -187,9 +192,13 @@ __global__ void __launch_bounds__(32 * (attention_warps + asking_warps), 1)
                     const int place = unit.column + column;
                     const int64_t to =
                         (int64_t{unit.row} + place / group) * args.q_heads + head * group + place % group;
+                    float factor = 1.0f;
+                    if (args.sinks)
+                        factor = add_sink(args.sinks[head * group + place % group] * std::numbers::log2e_v<float>,
+                                          total.top[n][h], total.sum[n][h]);
                     if (args.log_sums && threadIdx.x < 4)  // every thread has the sums of all columns
                         args.log_sums[to] = total.top[n][h] + log2f(total.sum[n][h]);
-                    const float scale = output_scale(total.sum[n][h], v_scale);
+                    const float scale = output_scale(total.sum[n][h], v_scale) * factor;
 #pragma unroll
                     for (int s = 0; s < L::slices; ++s) {
                         const int d = 16 * (warp * L::slices + s) + 2 * g;

@@ -51,13 +51,16 @@ struct AttentionArgs {
     float2* tops = nullptr;      // [partial][KV head][column]: maximum of scores * log2(e), sum of exponentials
     uint8_t* scratch = nullptr;  // [gathered run][KV head][keys, values]
     uint8_t* out = nullptr;
-    float* log_sums = nullptr;  // [row][head]; may be null
+    float* log_sums = nullptr;     // [row][head]; may be null
+    const float* sinks = nullptr;  // [head]; may be null
     int kv_heads = 0, q_heads = 0, page_tokens = 0;
     int k_dim = 0, v_dim = 0;
     int window = 0;       // 0: unlimited
+    int chunk = 0;        // 0: none
     int page_shift = -1;  // log2 of the tiles per page if that is a power of two
     int64_t table_pitch = 0, page_stride = 0;
-    float scale_log2 = 0;
+    float scale_log2 = 0;  // of scores, or of their hyperbolic tangents
+    float cap_scale = 0;   // of scores in a hyperbolic tangent; 0: none
     bool overlap = false;
 };
 struct AttentionKernelShape {

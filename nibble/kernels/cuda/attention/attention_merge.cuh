@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/attention/attention_order.cuh"
 
+#include <numbers>
+
 namespace nibble::cuda {
 
 // Atomically adds to a global counter and returns the old value. Acquire-release: earlier writes of this thread are
@@ -57,8 +59,11 @@ __device__ void merge_groups(const AttentionArgs& args, const AttentionMerge& me
         if (d >= args.v_dim) continue;
         const int whole = merge.column + column;
         const int64_t to = (int64_t{merge.row} + whole / group) * args.q_heads + head * group + whole % group;
+        float factor = 1.0f;
+        if (args.sinks)
+            factor = add_sink(args.sinks[head * group + whole % group] * std::numbers::log2e_v<float>, top, sum);
         if (args.log_sums && d == 0) args.log_sums[to] = top + log2f(sum);
-        const float scale = output_scale(sum, args.v_scales ? args.v_scales[head] : 1.0f);
+        const float scale = output_scale(sum, args.v_scales ? args.v_scales[head] : 1.0f) * factor;
         *reinterpret_cast<uint32_t*>(args.out + (to * args.v_dim + d) * 2) =
             Bf16Kv::pack(output_of(total.x, scale), output_of(total.y, scale));
     }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/primitives/ptx.cuh"
+#include "kernels/soft_cap.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -36,6 +37,40 @@ struct Weights {
         own = other_top == -INFINITY ? 1.0f : exp2_of(top - now);
         other = other_top == -INFINITY ? 0.0f : exp2_of(other_top - now);
         top = now;
+    }
+};
+
+// Adds the score of a sink (times log2(e)) to a row's total. Returns the factor of its sum of values.
+__device__ inline float add_sink(float sink, float& top, float& sum) {
+    const Weights w(top, sink);
+    sum = fmaf(w.own, sum, w.other);
+    return w.own;
+}
+
+// Returns the number of keys that the query at `position` sees, its own included.
+__device__ inline int keys_seen(const AttentionArgs& args, int position) {
+    const int all = args.window ? args.window : INT32_MAX / 2;
+    return args.chunk ? min(all, position % args.chunk + 1) : all;
+}
+
+// Returns tanh(z), to about 2^-21 of the result.
+__device__ inline float tanh_of(float z) {
+    constexpr float t0 = tanh_terms[0], t1 = tanh_terms[1], t2 = tanh_terms[2], t3 = tanh_terms[3], t4 = tanh_terms[4];
+    constexpr float two_log2e = 2.88539008178f;
+    const float a = fabsf(z), z2 = z * z, p = fmaf(fmaf(fmaf(fmaf(t0, z2, t1), z2, t2), z2, t3), z2, t4);
+    const float near = fmaf(p * z2, z, z), far = copysignf(1.0f - __fdividef(2.0f, exp2_of(a * two_log2e) + 1.0f), z);
+    return a < 0.625f ? near : far;
+}
+
+// The factors of scores: a score s becomes s * log2, or with a cap tanh(s * cap) * log2.
+struct ScoreScales {
+    float log2, cap;
+    __device__ ScoreScales(const AttentionArgs& args, int head) : log2(args.scale_log2), cap(args.cap_scale) {
+        if (!args.k_scales) return;
+        if (cap > 0)
+            cap *= args.k_scales[head];
+        else
+            log2 *= args.k_scales[head];
     }
 };
 

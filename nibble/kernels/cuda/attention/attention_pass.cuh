@@ -108,9 +108,18 @@ struct AttentionSums {
         Kv::template scores<Dims.k, tiles, L::per_warp>(t, slot + warp * L::per_warp * L::half_bytes, L::half_bytes, q,
                                                         lane);
     }
-    // position[column]: the query's position minus that of the warp's first tile; window 0: unlimited.
-    __device__ void hide(const int (&position)[tiles][2], int window) {
-        const int token = k_token(lane / 4), sees = window ? window : INT32_MAX / 2;
+    // Replaces scores s by tanh(s * factor).
+    __device__ void cap(float factor) {
+#pragma unroll
+        for (auto& tile : t)
+#pragma unroll
+            for (auto& four : tile)
+#pragma unroll
+                for (float& v : four) v = tanh_of(v * factor);
+    }
+    // position[column]: the query's position minus that of the warp's first tile; sees[column]: see keys_seen().
+    __device__ void hide(const int (&position)[tiles][2], const int (&sees)[tiles][2]) {
+        const int token = k_token(lane / 4);
 #pragma unroll
         for (int i = 0; i < L::per_warp; ++i)
 #pragma unroll
@@ -118,7 +127,7 @@ struct AttentionSums {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int behind = position[n][e % 2] - token - (i * kv_tile_tokens + k_token(e / 2 * 8));
-                    if (behind < 0 || behind >= sees) t[i][n][e] = -INFINITY;
+                    if (behind < 0 || behind >= sees[n][e % 2]) t[i][n][e] = -INFINITY;
                 }
     }
     __device__ void leave_tops() const {

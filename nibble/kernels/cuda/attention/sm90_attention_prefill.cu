@@ -8,6 +8,7 @@
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/wgmma_shared.cuh"
 
+#include <numbers>
 #include <type_traits>
 
 namespace nibble::cuda {
@@ -153,20 +154,27 @@ public:
     }
 
     // Converts scores of a run to exponentials, and computes the factor of the group's earlier sums.
-    __device__ void softmax(float (&s)[score_registers], float (&factor)[2], int run_position, float scale,
-                            bool first_of_group) {
+    __device__ void softmax(float (&s)[score_registers], float (&factor)[2], int run_position,
+                            const ScoreScales& scales, bool first_of_group) {
+        if (scales.cap > 0) {
+#pragma unroll
+            for (float& v : s) v = tanh_of(v * scales.cap);
+        }
+        const float scale = scales.log2;
         const bool all_see =
-            run_position + run_tokens - 1 <= lowest && (!args.window || run_position > highest - args.window);
+            run_position + run_tokens - 1 <= lowest && run_position > highest - keys_seen(args, highest);
         if (!all_see) {
             // Register r: row 8 (r / 4 % 2) + 2 c + r % 2 of tile r / 8; the position relative to the lane's first one.
-            int seen[2];
+            int seen[2], keys[2];
 #pragma unroll
-            for (int h = 0; h < 2; ++h) seen[h] = position[h] - run_position - k_token(lane % 4 * 2);
-            const int window = args.window ? args.window : INT32_MAX / 2;
+            for (int h = 0; h < 2; ++h) {
+                seen[h] = position[h] - run_position - k_token(lane % 4 * 2);
+                keys[h] = keys_seen(args, position[h]);
+            }
 #pragma unroll
             for (int r = 0; r < score_registers; ++r) {
                 const int behind = seen[r / 2 % 2] - (r / 8 * 16 + k_token(r / 4 % 2 * 8 + r % 2));
-                if (behind < 0 || behind >= window) s[r] = -INFINITY;
+                if (behind < 0 || behind >= keys[r / 2 % 2]) s[r] = -INFINITY;
             }
         }
         if (first_of_group) {
@@ -246,7 +254,7 @@ public:
         for (int r = 0; r < registers; r += 4) total[r / 4 * 128] = {o[r], o[r + 1], o[r + 2], o[r + 3]};
     }
 
-    __device__ void store(const float (&o)[registers]) const {
+    __device__ void store(const float (&o)[registers]) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = thread / 32 * 16 + lane / 4 + 8 * h, column = first_column + row;
@@ -254,8 +262,12 @@ public:
             const int64_t head =
                 (int64_t{unit.row} + column / per_head) * args.q_heads + kv_head * per_head + column % per_head;
             uint32_t* out = reinterpret_cast<uint32_t*>(args.out + head * (2 * Dims)) + lane % 4;
+            float factor = 1.0f;
+            if (args.sinks)
+                factor = add_sink(args.sinks[head % args.q_heads] * std::numbers::log2e_v<float>, total_top[h],
+                                  total_sum[h]);
             if (args.log_sums && lane % 4 == 0) args.log_sums[head] = total_top[h] + log2f(total_sum[h]);
-            const float scale = output_scale(total_sum[h], args.v_scales ? args.v_scales[kv_head] : 1.0f);
+            const float scale = output_scale(total_sum[h], args.v_scales ? args.v_scales[kv_head] : 1.0f) * factor;
 #pragma unroll
             for (int r = 0; r < registers; r += 4)
                 out[r] = Bf16Kv::pack(output_of(o[r + 2 * h], scale), output_of(o[r + 2 * h + 1], scale));
@@ -328,7 +340,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
     while (item < items.total) {
         const AttentionPrefill unit = next;
         const int kv_head = item % args.kv_heads;
-        const float scale = args.k_scales ? args.scale_log2 * args.k_scales[kv_head] : args.scale_log2;
+        const ScoreScales scale(args, kv_head);
         Worker<Kv, Dims> worker(args, unit, kv_head, group, memory);
         // Products of other warps may still read the old ones.
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
