@@ -16,6 +16,11 @@ struct RouterConfig {
     bool round = false;    // rounds logits to BF16 first (softmax routers in a BF16 model)
     bool normalize = true;
     float scaling = 1.0f;
+    // The router of MoeConfig::Router::sparse_mixer, with its jitter; neither groups nor bias. Not for a choice inside
+    // a product kernel.
+    bool sparse_mixer = false;
+    float jitter = 0.0f;
+    const float* expert_scales = nullptr;  // [experts]: factors of the weights; null: none. Only route() reads them
 };
 struct Routing {
     int32_t* experts = nullptr;  // [tokens, top_k], ascending
@@ -29,17 +34,25 @@ Status route(const RouterConfig& config, const float* logits, const float* bias,
              bool overlap, const Stream& stream);
 
 // out[t] = bf16(sum over the token's experts, ascending, of weight * bf16(y[place])) (FP32: product, then sum); if
-// `shared` is given, then bf16(that + bf16(shared[t])). Written to `sum` as FP32 (AddNorm::update) or to `rows` as BF16
-// (the next product's input), whichever is given.
+// `shared` is given, then bf16(that + bf16(shared[t])); with `shared_gate`, shared[t] is bf16(bf16(shared[t]) *
+// sigmoid(bf16(shared_gate[t]))). Without `weighed` all weights are 1. Written to `sum` as FP32 (AddNorm::update) or to
+// `rows` as BF16 (the next product's input), whichever is given.
 struct CombineExperts {
     int64_t tokens = 0, width = 0;
     int top_k = 0;
-    const float* y = nullptr;       // [tokens * top_k, y_stride]
-    int64_t y_stride = 0;           // 0: width
-    const float* shared = nullptr;  // [tokens, width]
-    float* sum = nullptr;           // [tokens, width]
-    std::byte* rows = nullptr;      // [tokens, width]
+    const float* y = nullptr;            // [tokens * top_k, y_stride]
+    int64_t y_stride = 0;                // 0: width
+    const float* shared = nullptr;       // [tokens, width]
+    const float* shared_gate = nullptr;  // [tokens]; null: none
+    float* sum = nullptr;                // [tokens, width]
+    std::byte* rows = nullptr;           // [tokens, width]
+    bool weighed = true;
 };
 Status combine_experts(const CombineExperts& c, const Routing& routing, bool overlap, const Stream& stream);
+
+// out[place] = bf16(weight * x[token]) for every (token, chosen expert): inputs sorted by expert, for experts whose
+// inputs are weighed. x [tokens, width] BF16, width a multiple of 8.
+Status weigh_inputs(const std::byte* x, int64_t tokens, int64_t width, int top_k, const Routing& routing,
+                    std::byte* out, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

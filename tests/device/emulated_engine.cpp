@@ -1,11 +1,13 @@
 // The kernels of a forward pass and of its observers on the emulated GPU: plain loops over the operations that
 // kernels/elementwise_cuda.h, product_cuda.h, moe_cuda.h, attention_cuda.h and observe_cuda.h define. Sums are taken in
-// double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16. Latent attention,
-// Mamba-2, W4A16 records and FP8 codes but those with stored scales are not emulated: they are errors.
+// double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16. emulated_rows.cpp
+// has the operations between the products of attention and of gates. Mamba-2, W4A16 records and FP8 codes but those
+// with stored scales are not emulated: they are errors.
 #include "device/emulated_memory.h"
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/elementwise.h"
+#include "kernels/exp.h"
 #include "kernels/matmul.h"
 #include "kernels/matmul_cuda.h"
 #include "kernels/moe_cuda.h"
@@ -71,34 +73,40 @@ bool puts(const RowsOut& out) {
 Status add_norm(const AddNorm& a, bool, const Stream&) {
     if (!puts(a.out)) return missing("tiled rows, or codes with dynamic scales");
     const std::vector<float> weight = floats(a.weight, a.width), post = floats(a.post_norm, a.width);
+    const std::vector<float> bias = floats(a.bias, a.width), post_bias = floats(a.post_bias, a.width);
     std::vector<float> row(static_cast<size_t>(a.width)), update(row.size()), out(row.size());
+    const auto norm = [&](const std::vector<float>& w, const std::vector<float>& b, const float* x, float* y) {
+        if (a.centered)
+            elementwise().layer_norm(x, w.data(), b.empty() ? nullptr : b.data(), a.width, a.eps, true, y);
+        else
+            elementwise().rms_norm(x, w.data(), a.width, a.eps, true, y);
+    };
     for (int64_t t = 0; t < a.tokens; ++t) {
         uint16_t* h = codes(a.h) + t * a.width;
         if (a.update)
             for (size_t j = 0; j < row.size(); ++j) update[j] = rounded(on_host(a.update)[t * a.width + int64_t(j)]);
-        if (a.update && a.post_norm)
-            elementwise().rms_norm(update.data(), post.data(), a.width, a.eps, true, update.data());
+        if (a.update && a.post_norm) norm(post, post_bias, update.data(), update.data());
         bool finite = true;
         for (size_t j = 0; j < row.size(); ++j) {
-            row[j] = a.update ? rounded(bf16_to_float(h[j]) + update[j]) : bf16_to_float(h[j]);
+            row[j] = bf16_to_float(h[j]);
+            if (a.update) row[j] = rounded(rounded(row[j] + rounded(update[j] * a.update_scale)) * a.sum_scale);
             h[j] = bf16_from_float(row[j]);
             finite = finite && std::isfinite(row[j]);
         }
         if (!finite && a.nonfinite) *on_host(a.nonfinite) = std::min(*on_host(a.nonfinite), static_cast<int32_t>(t));
         if (!a.weight) continue;
-        elementwise().rms_norm(row.data(), weight.data(), a.width, a.eps, true, out.data());
+        norm(weight, bias, row.data(), out.data());
         put_row(a.out, t, out);
     }
     return Ok{};
 }
 
-Status norm_rows(const NormRows&, bool, const Stream&) { return missing("norm_rows"); }
-
-Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&, float*) {
+Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const RowsOut&, bool, const Stream&, float*,
+                const ClampedGlu&) {
     return fail("activate: rows of BF16, not emulated");
 }
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool, const Stream&, bool by_turns) {
+                const RowsOut& out, bool, const Stream&, bool by_turns, const ClampedGlu& clamp) {
     if (!puts(out) || by_turns) return missing("tiled rows, or codes with dynamic scales");
     std::vector<float> x(static_cast<size_t>(width)), up(x.size());
     for (int64_t t = 0; t < tokens; ++t) {
@@ -107,7 +115,10 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
             x[size_t(j)] = rounded(row[j]);
             if (gated) up[size_t(j)] = rounded(row[width + j]);
         }
-        elementwise().activate(activation, x.data(), gated ? up.data() : nullptr, width, true, x.data());
+        if (clamp.limit > 0)
+            elementwise().clamped_glu(clamp, x.data(), up.data(), width, true, x.data());
+        else
+            elementwise().activate(activation, x.data(), gated ? up.data() : nullptr, width, true, x.data());
         put_row(out, t, x);
     }
     return Ok{};
@@ -127,39 +138,6 @@ Status add_rows(float* y, const float* x, int64_t count, bool, const Stream&) {
     return Ok{};
 }
 
-Status round_rows(float* x, int64_t count, bool, const Stream&) {
-    for (int64_t i = 0; i < count; ++i) on_host(x)[i] = rounded(on_host(x)[i]);
-    return Ok{};
-}
-
-Status rope_append(const RopeAppend& r, const KvCache& cache, bool, const Stream& stream) {
-    const KvShape& kv = cache.shape;
-    const int dim = kv.k_dim, all = r.q_heads + kv.kv_heads, half = r.rope_dims / 2;
-    const int64_t stride = r.qkv_stride ? r.qkv_stride : int64_t{all} * dim + int64_t{kv.kv_heads} * kv.v_dim;
-    std::vector<float> head(static_cast<size_t>(dim));
-    std::vector<uint16_t> k(static_cast<size_t>(r.tokens * kv.kv_heads * dim)),
-        v(static_cast<size_t>(r.tokens * kv.kv_heads * kv.v_dim));
-    for (int64_t t = 0; t < r.tokens; ++t) {
-        const float* row = on_host(r.qkv) + t * stride;
-        for (int h = 0; h < all; ++h) {
-            for (int d = 0; d < dim; ++d) head[size_t(d)] = rounded(row[h * dim + d]);
-            if (const float* norm = h < r.q_heads ? r.q_norm : r.k_norm)
-                elementwise().rms_norm(head.data(), on_host(norm), dim, r.eps, true, head.data());
-            if (half > 0)
-                elementwise().rope(head.data(), 1, dim, on_host(r.cos) + on_host(r.positions)[t] * half,
-                                   on_host(r.sin) + on_host(r.positions)[t] * half, r.rope_dims, r.interleaved, true);
-            uint16_t* to = h < r.q_heads ? codes(r.q) + (t * r.q_heads + h) * dim
-                                         : k.data() + (t * kv.kv_heads + h - r.q_heads) * dim;
-            for (int d = 0; d < dim; ++d) to[d] = bf16_from_float(head[size_t(d)]);
-        }
-        for (int d = 0; d < kv.kv_heads * kv.v_dim; ++d)
-            v[static_cast<size_t>(t * kv.kv_heads * kv.v_dim + d)] = bf16_from_float(row[all * dim + d]);
-    }
-    return append_kv(cache, test::on_device(reinterpret_cast<const std::byte*>(k.data())),
-                     test::on_device(reinterpret_cast<const std::byte*>(v.data())), r.slots, r.tokens, stream);
-}
-
-Status latent_append(const LatentAppend&, const KvCache&, bool, const Stream&) { return missing("latent attention"); }
 Status argmax(const float*, int64_t, int64_t, int32_t*, bool, const Stream&) { return missing("argmax"); }
 
 // ---- attention_cuda.h: the same layout of the cache, attention in double -------------------------------------------
@@ -219,7 +197,8 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
         for (int32_t i = 0; i < segment[1]; ++i)
             for (int h = 0; h < p.q_heads; ++h) {
                 const int64_t row = segment[0] + i, last = segment[2] + i;
-                const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
+                int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
+                if (p.chunk > 0) first = std::max(first, last / p.chunk * p.chunk);
                 const int kv_head = h / (p.q_heads / kv.kv_heads);
                 const uint16_t* q = codes(in.q) + (row * p.q_heads + h) * kv.k_dim;
                 const auto slot = [&](int64_t at) {
@@ -232,8 +211,13 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
                     for (int d = 0; d < kv.k_dim; ++d)
                         dot +=
                             double(bf16_to_float(q[d])) * bf16_to_float(*element(cache, kv_head, slot(at), d, false));
-                    weights.push_back(dot * p.softmax_scale);
+                    dot *= p.softmax_scale;
+                    weights.push_back(p.soft_cap > 0 ? p.soft_cap * std::tanh(dot / p.soft_cap) : dot);
                     most = std::max(most, weights.back());
+                }
+                if (in.sinks) {
+                    most = std::max<double>(most, on_host(in.sinks)[h]);
+                    total = std::exp(on_host(in.sinks)[h] - most);
                 }
                 for (double& w : weights) total += w = std::exp(w - most);
                 for (int d = 0; d < kv.v_dim; ++d) {
@@ -376,7 +360,10 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
              const Stream&) {
     MoeConfig config;
     config.experts = c.experts, config.top_k = c.top_k, config.groups = c.groups, config.kept_groups = c.kept_groups;
-    config.router = c.sigmoid ? MoeConfig::Router::sigmoid : MoeConfig::Router::softmax;
+    config.router = c.sigmoid        ? MoeConfig::Router::sigmoid
+                    : c.sparse_mixer ? MoeConfig::Router::sparse_mixer
+                                     : MoeConfig::Router::softmax;
+    config.jitter = c.jitter;
     config.normalize = c.normalize, config.routed_scaling = c.scaling;
     const std::vector<float> shift = floats(bias, c.experts);
     const auto k = static_cast<size_t>(c.top_k);
@@ -386,6 +373,8 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
             for (float& x : row) x = rounded(x);
         nibble::route(config, row, shift, {on_host(out.experts) + t * c.top_k, k},
                       {on_host(out.weights) + t * c.top_k, k});
+        for (int64_t slot = t * c.top_k; c.expert_scales && slot < (t + 1) * c.top_k; ++slot)
+            on_host(out.weights)[slot] *= on_host(c.expert_scales)[on_host(out.experts)[slot]];
     }
     int32_t place = 0;
     for (int e = 0; e < c.experts; ++e) {
@@ -405,10 +394,15 @@ Status combine_experts(const CombineExperts& c, const Routing& routing, bool, co
         for (int64_t j = 0; j < c.width; ++j) {
             float sum = 0;
             for (int64_t slot = t * c.top_k; slot < (t + 1) * c.top_k; ++slot)
-                sum += on_host(routing.weights)[slot] *
+                sum += (c.weighed ? on_host(routing.weights)[slot] : 1.0f) *
                        rounded(on_host(c.y)[on_host(routing.places)[slot] * (c.y_stride ? c.y_stride : c.width) + j]);
             sum = rounded(sum);
-            if (c.shared) sum = rounded(sum + rounded(on_host(c.shared)[t * c.width + j]));
+            if (c.shared) {
+                float shared = rounded(on_host(c.shared)[t * c.width + j]);
+                if (c.shared_gate)
+                    shared = rounded(shared * (1.0f / (1.0f + exp_f32(-rounded(on_host(c.shared_gate)[t])))));
+                sum = rounded(sum + shared);
+            }
             if (c.sum) on_host(c.sum)[t * c.width + j] = sum;
             if (c.rows) codes(c.rows)[t * c.width + j] = bf16_from_float(sum);
         }

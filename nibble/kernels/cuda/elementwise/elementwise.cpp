@@ -84,7 +84,9 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .update = a.update,
                                         .update16 = reinterpret_cast<const uint16_t*>(a.update_rows),
                                         .post_norm = a.post_norm,
+                                        .post_bias = a.post_bias,
                                         .weight = a.weight,
+                                        .bias = a.bias,
                                         .out = reinterpret_cast<uint8_t*>(a.out.data),
                                         .nonfinite = a.nonfinite,
                                         .amax = a.amax,
@@ -93,6 +95,9 @@ Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
                                         .tile_tokens = a.out.tile_tokens,
                                         .codes = row_codes(a.out, a.tokens, a.width),
                                         .eps = a.eps,
+                                        .update_scale = a.update_scale,
+                                        .sum_scale = a.sum_scale,
+                                        .centered = a.centered,
                                         .overlap = overlap},
                                        queue_of(stream)),
                        "add_norm: kernel launch");
@@ -102,9 +107,11 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("norm_rows", n.tokens, n.width, 1, {}));
     if (n.groups < 1 || n.width % n.groups || n.width / n.groups > most_norm_width)
         return fail("norm_rows: width {} in {} groups", n.width, n.groups);
+    if (!n.out == !n.wide) return fail("norm_rows: one kind of output");
     return cuda_status(launch_norm_rows({.in = n.in,
                                          .weight = n.weight,
                                          .out = reinterpret_cast<uint16_t*>(n.out),
+                                         .wide = n.wide,
                                          .tokens = n.tokens,
                                          .in_stride = n.in_stride ? n.in_stride : n.width,
                                          .out_stride = n.width,
@@ -116,8 +123,9 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
 }
 
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns) {
+                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns, const ClampedGlu& clamp) {
     NIBBLE_CHECK(usable("activate", tokens, width, by_turns ? 16 : 8, out));
+    if (clamp.limit > 0 && !gated) return fail("activate: a clamped unit without a gate");
     if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
     const int64_t in_width = gated ? 2 * width : width;
     if (in_stride && (in_stride < in_width || in_stride % 2))
@@ -132,14 +140,16 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                                         .activation = static_cast<int>(activation),
                                         .gated = gated,
                                         .by_turns = by_turns,
+                                        .clamp = clamp,
                                         .overlap = overlap},
                                        queue_of(stream)),
                        "activate: kernel launch");
 }
 
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream, float* amax) {
+                const RowsOut& out, bool overlap, const Stream& stream, float* amax, const ClampedGlu& clamp) {
     NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
+    if (clamp.limit > 0 && !gated) return fail("activate: a clamped unit without a gate");
     if (out.codes == ActivationFormat::fp8_token || out.tile_tokens)
         return fail("activate: BF16 rows to codes with a scale per row, or to tiles");
     for (const std::byte* p : {in, static_cast<const std::byte*>(out.data)})
@@ -152,6 +162,7 @@ Status activate(Activation activation, bool gated, const std::byte* in, int64_t 
                                              .codes = row_codes(out, tokens, width),
                                              .activation = static_cast<int>(activation),
                                              .gated = gated,
+                                             .clamp = clamp,
                                              .overlap = overlap},
                                             queue_of(stream)),
                        "activate: kernel launch");
@@ -181,15 +192,58 @@ Status add_rows(float* y, const float* x, int64_t count, bool overlap, const Str
     return cuda_status(launch_add_rows({y, x, count, overlap}, queue_of(stream)), "add_rows: kernel launch");
 }
 
-Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream) {
+Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream, const LogitFactors& factors) {
     if (count < 1) return fail("round_rows: {} values", count);
-    return cuda_status(launch_round({x, count, overlap}, queue_of(stream)), "round_rows: kernel launch");
+    return cuda_status(launch_round({x, count, factors.scale, factors.cap, overlap}, queue_of(stream)),
+                       "round_rows: kernel launch");
+}
+
+Status gate_heads(const GateHeads& g, bool overlap, const Stream& stream) {
+    if (g.tokens < 1 || g.heads < 1 || g.dim < 1 || !g.gates == !g.gate_rows)
+        return fail("gate_heads: {} tokens, {} heads of {}, one kind of gates", g.tokens, g.heads, g.dim);
+    return cuda_status(launch_gate_heads({.x = reinterpret_cast<uint16_t*>(g.x),
+                                          .gates = g.gates,
+                                          .gate_rows = reinterpret_cast<const uint16_t*>(g.gate_rows),
+                                          .tokens = g.tokens,
+                                          .stride = g.stride,
+                                          .heads = g.heads,
+                                          .dim = g.dim,
+                                          .pitch = g.pitch,
+                                          .by_head = g.by_head,
+                                          .overlap = overlap},
+                                         queue_of(stream)),
+                       "gate_heads: kernel launch");
+}
+
+Status per_layer_rows(const PerLayerRows& p, bool overlap, const Stream& stream) {
+    if (p.tokens < 1 || p.width < 1 || p.width > most_norm_width)
+        return fail("per_layer_rows: {} tokens of {}", p.tokens, p.width);
+    return cuda_status(launch_per_layer_rows({.projected = p.projected,
+                                              .table = reinterpret_cast<const uint16_t*>(p.table),
+                                              .ids = p.ids,
+                                              .norm = p.norm,
+                                              .gate = p.gate,
+                                              .out = reinterpret_cast<uint16_t*>(p.out),
+                                              .tokens = p.tokens,
+                                              .width = static_cast<int>(p.width),
+                                              .root = p.root,
+                                              .half = p.half,
+                                              .eps = p.eps,
+                                              .overlap = overlap},
+                                             queue_of(stream)),
+                       "per_layer_rows: kernel launch");
 }
 
 Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overlap) {
     NIBBLE_TRY(const CacheArgs args, cache_args(cache));
     NIBBLE_CHECK(usable("rope_append", r.rope_dims, r.positions, r.cos, r.sin));
-    const int64_t width = int64_t{r.q_heads + args.kv_heads} * args.dims.k + int64_t{args.kv_heads} * args.dims.v;
+    const RopeAppend::Options& o = r.options;
+    const int64_t q_width = int64_t{r.q_heads} * args.dims.k * (o.gated ? 2 : 1);
+    const int64_t k_width = int64_t{args.kv_heads} * args.dims.k;
+    const int64_t v_width = o.keys_as_values ? 0 : int64_t{args.kv_heads} * args.dims.v;
+    const int64_t width = q_width + (o.queries_only ? 0 : k_width + v_width);
+    if (o.keys_as_values && args.dims.k != args.dims.v)
+        return fail("rope_append: values of {} columns from keys of {}", args.dims.v, args.dims.k);
     if (r.tokens < 1 || r.q_heads < 1 || r.rope_dims > args.dims.k || (r.qkv_stride && r.qkv_stride < width))
         return fail("rope_append: {} tokens, {} heads, {} rotary dimensions of {}, rows of {} lie {} apart", r.tokens,
                     r.q_heads, r.rope_dims, args.dims.k, width, r.qkv_stride);
@@ -207,9 +261,54 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
                     .overlap = overlap};
 }
 
+namespace {
+
+Status append_with_options(const RopeAppend& r, const RopeArgs& args, bool overlap, const Stream& stream) {
+    const RopeAppend::Options& o = r.options;
+    const int dim = args.cache.dims.k;
+    const auto* qkv16 = reinterpret_cast<const uint16_t*>(r.qkv_rows);
+    RopeOptionsArgs all{.rope = args,
+                        .qkv16 = qkv16,
+                        .joined_scales = o.joined_scales,
+                        .query_beta = o.query_beta,
+                        .query_period = o.query_period,
+                        .query_offset = o.query_offset,
+                        .value_scale = o.value_scale,
+                        .q_pitch = o.gated ? 2 * dim : dim,
+                        .kv_heads = o.queries_only ? 0 : args.cache.kv_heads,
+                        .late = o.late,
+                        .value_norm = o.value_norm,
+                        .overlap = overlap};
+    all.k_at = r.q_heads * all.q_pitch;
+    all.v_at = o.keys_as_values ? all.k_at : all.k_at + args.cache.kv_heads * dim;
+    if (o.query_period > 0 && !r.positions) return fail("rope_append: a factor by position without positions");
+    if (o.joined_scales) {
+        const int q_width = r.q_heads * dim, k_width = args.cache.kv_heads * dim;
+        if (o.late || o.gated || o.queries_only || q_width > most_norm_width || k_width > q_width || !r.q_norm ||
+            !r.k_norm)
+            return fail("rope_append: a norm of {} queries and {} keys together", q_width, k_width);
+        NIBBLE_CHECK(cuda_status(launch_joined_scales({.qkv = r.qkv,
+                                                       .qkv16 = qkv16,
+                                                       .scales = o.joined_scales,
+                                                       .tokens = r.tokens,
+                                                       .stride = args.qkv_stride,
+                                                       .q_width = q_width,
+                                                       .k_width = k_width,
+                                                       .k_at = all.k_at,
+                                                       .eps = r.eps,
+                                                       .overlap = overlap},
+                                                      queue_of(stream)),
+                                 "rope_append: norm kernel launch"));
+    }
+    return cuda_status(launch_rope_options(all, queue_of(stream)), "rope_append: kernel launch");
+}
+
+}  // namespace
+
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
     if (!r.qkv == !r.qkv_rows) return fail("rope_append: rows of FP32, or of BF16");
+    if (r.options != RopeAppend::Options{}) return append_with_options(r, args, overlap, stream);
     if (r.qkv) return cuda_status(launch_rope(args, queue_of(stream)), "rope_append: kernel launch");
     for (const void* p : std::initializer_list<const void*>{r.qkv_rows, r.q, r.cos, r.sin})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("rope_append: device pointers must be 16-byte aligned");
@@ -224,6 +323,7 @@ Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, cons
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const CacheArgs args, cache_args(cache));
     NIBBLE_CHECK(usable("latent_append", r.rope_dims, r.positions, r.cos, r.sin));
+    if (r.query_period > 0 && !r.positions) return fail("latent_append: a factor by position without positions");
     if (r.tokens < 1 || r.heads != args.kv_heads || r.nope_dim + r.rope_dims != args.dims.k || r.v_dim != args.dims.v)
         return fail("latent_append: {} tokens, {} heads of {} + {} and {} into a cache of {} heads of {} and {}",
                     r.tokens, r.heads, r.nope_dim, r.rope_dims, r.v_dim, args.kv_heads, args.dims.k, args.dims.v);
@@ -238,6 +338,8 @@ Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, 
                                       .q_stride = r.q_stride ? r.q_stride : int64_t{r.heads} * args.dims.k,
                                       .shared_stride = r.shared_stride ? r.shared_stride : r.rope_dims,
                                       .nope = r.nope_dim,
+                                      .query_beta = r.query_beta,
+                                      .query_period = r.query_period,
                                       .overlap = overlap},
                                      queue_of(stream)),
                        "latent_append: kernel launch");

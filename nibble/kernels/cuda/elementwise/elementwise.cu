@@ -33,8 +33,13 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
         float low = rounded(x[p].x), high = rounded(x[p].y);
-        if (args.activation >= 0) low = act(args.activation, low), high = act(args.activation, high);
-        if (args.gated) low *= rounded(up[p].x), high *= rounded(up[p].y);
+        if (args.clamp.limit > 0) {
+            low = clamped_unit(args.clamp, low, rounded(up[p].x));
+            high = clamped_unit(args.clamp, high, rounded(up[p].y));
+        } else {
+            if (args.activation >= 0) low = act(args.activation, low), high = act(args.activation, high);
+            if (args.gated) low *= rounded(up[p].x), high *= rounded(up[p].y);
+        }
         packed[p] = pair_of(low, high);
     }
     if (args.codes.format != 0)
@@ -54,8 +59,12 @@ __global__ void activate_bf16_rows_kernel(const __grid_constant__ ActivateRowsAr
         if (args.gated) unpack8(in + 2 * args.width, up);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            x[j] = act_of(args.activation, x[j]);
-            if (args.gated) x[j] *= up[j];
+            if (args.clamp.limit > 0) {
+                x[j] = clamped_unit(args.clamp, x[j], up[j]);
+            } else {
+                x[j] = act_of(args.activation, x[j]);
+                if (args.gated) x[j] *= up[j];
+            }
             m = fmaxf(m, fabsf(x[j]));
         }
         if (args.codes.format == 0) {
@@ -124,7 +133,25 @@ __global__ void __cluster_dims__(argmax_blocks, 1, 1) __launch_bounds__(1024)
 __global__ void round_rows_kernel(const __grid_constant__ RoundArgs args) {
     start(args.overlap);
     const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i < args.count) args.x[i] = rounded(args.x[i]);
+    if (i >= args.count) return;
+    float x = rounded(args.x[i]);
+    if (args.scale != 1.0f) x = rounded(x * args.scale);
+    if (args.cap > 0) x = rounded(soft_cap_of(x, args.cap));
+    args.x[i] = x;
+}
+
+// One thread per element.
+__global__ void gate_heads_kernel(const __grid_constant__ GateHeadsArgs args) {
+    start(args.overlap);
+    const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+    if (column >= args.heads * args.dim) return;
+    const int64_t token = blockIdx.x;
+    const int head = column / args.dim;
+    const int64_t at = token * args.stride + head * args.pitch + (args.by_head ? 0 : column % args.dim);
+    const float gate = args.gates ? rounded(args.gates[at]) : bf16_to_float(args.gate_rows[at]);
+    uint16_t& to = args.x[token * args.heads * args.dim + column];
+    const float x = bf16_to_float(to), below = 1.0f + exp_of(-gate);
+    to = bf16_from_float(args.by_head ? x * rounded(1.0f / below) : x / below);
 }
 
 __global__ void add_rows_kernel(const __grid_constant__ AddRowsArgs args) {
@@ -156,6 +183,12 @@ cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stre
 
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {
     return launch_kernel(round_rows_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
+}
+
+cudaError_t launch_gate_heads(const GateHeadsArgs& args, cudaStream_t stream) {
+    return launch_kernel(gate_heads_kernel,
+                         dim3(static_cast<unsigned>(args.tokens), ceil_blocks(int64_t{args.heads} * args.dim, 256)),
+                         256, 0, args, stream);
 }
 
 cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream) {

@@ -1,6 +1,7 @@
 // Kernels called by kernels/cuda/elementwise/elementwise.cpp, which checks the arguments.
 #pragma once
 
+#include "base/activation.h"
 #include "kernels/kv_tile.h"
 
 #include <cuda_runtime_api.h>
@@ -29,7 +30,9 @@ struct AddNormArgs {
     const float* update = nullptr;
     const uint16_t* update16 = nullptr;  // update in BF16
     const float* post_norm = nullptr;
+    const float* post_bias = nullptr;
     const float* weight = nullptr;
+    const float* bias = nullptr;
     uint8_t* out = nullptr;
     int32_t* nonfinite = nullptr;
     float* amax = nullptr;  // may be null
@@ -37,6 +40,8 @@ struct AddNormArgs {
     int width = 0, tile_tokens = 0;
     RowCodes codes;
     float eps = 0;
+    float update_scale = 1, sum_scale = 1;
+    bool centered = false;
     bool overlap = false;
 };
 inline constexpr int most_norm_width = 32768;
@@ -46,6 +51,7 @@ struct NormRowsArgs {
     const float* in = nullptr;
     const float* weight = nullptr;  // [all groups]
     uint16_t* out = nullptr;
+    float* wide = nullptr;  // instead of out
     int64_t tokens = 0, in_stride = 0, out_stride = 0;
     int group_width = 0;
     float eps = 0;
@@ -63,6 +69,7 @@ struct ActivateArgs {
     int activation = 0;     // nibble::Activation, -1: none
     bool gated = false;     // gate and up are the halves of a row, or
     bool by_turns = false;  // alternate every 16 columns
+    ClampedGlu clamp;       // limit 0: none
     bool overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);
@@ -76,6 +83,7 @@ struct ActivateRowsArgs {
     RowCodes codes;
     int activation = 0;
     bool gated = false;
+    ClampedGlu clamp;  // limit 0: none
     bool overlap = false;
 };
 cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stream);
@@ -91,9 +99,35 @@ cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream);
 struct RoundArgs {
     float* x = nullptr;
     int64_t count = 0;
+    float scale = 1, cap = 0;
     bool overlap = false;
 };
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream);
+
+struct GateHeadsArgs {
+    uint16_t* x = nullptr;  // [tokens, heads, dim]
+    const float* gates = nullptr;
+    const uint16_t* gate_rows = nullptr;  // instead of gates
+    int64_t tokens = 0, stride = 0;
+    int heads = 0, dim = 0, pitch = 0;
+    bool by_head = false;
+    bool overlap = false;
+};
+cudaError_t launch_gate_heads(const GateHeadsArgs& args, cudaStream_t stream);
+
+struct PerLayerRowsArgs {
+    const float* projected = nullptr;
+    const uint16_t* table = nullptr;
+    const int32_t* ids = nullptr;
+    const float* norm = nullptr;
+    const float* gate = nullptr;
+    uint16_t* out = nullptr;
+    int64_t tokens = 0;
+    int width = 0;
+    float root = 1, half = 1, eps = 0;
+    bool overlap = false;
+};
+cudaError_t launch_per_layer_rows(const PerLayerRowsArgs& args, cudaStream_t stream);
 
 // The destination of keys and values.
 struct CacheArgs {
@@ -127,6 +161,34 @@ struct RopeArgs {
 };
 cudaError_t launch_rope(const RopeArgs& args, cudaStream_t stream);
 
+// Holds the options of RopeAppend (rope_options.cu).
+struct RopeOptionsArgs {
+    RopeArgs rope;
+    const uint16_t* qkv16 = nullptr;       // instead of rope.qkv
+    const float* joined_scales = nullptr;  // [tokens, 2]: factors of the norms of all of q and k
+    float query_beta = 0;
+    int64_t query_period = 0, query_offset = 0;
+    float value_scale = 1;
+    int q_pitch = 0;   // columns from a query head to the next
+    int k_at = 0;      // first column of the keys
+    int v_at = 0;      // first column of the values
+    int kv_heads = 0;  // 0: writes queries only
+    bool late = false, value_norm = false;
+    bool overlap = false;
+};
+cudaError_t launch_rope_options(const RopeOptionsArgs& args, cudaStream_t stream);
+
+struct JoinedScalesArgs {
+    const float* qkv = nullptr;
+    const uint16_t* qkv16 = nullptr;  // instead of qkv
+    float* scales = nullptr;
+    int64_t tokens = 0, stride = 0;
+    int q_width = 0, k_width = 0, k_at = 0;
+    float eps = 0;
+    bool overlap = false;
+};
+cudaError_t launch_joined_scales(const JoinedScalesArgs& args, cudaStream_t stream);
+
 // BF16 rows whose addresses are multiples of 16 bytes; tokens * (q_heads + 2 kv_heads) is below 2^31.
 struct RopeRowsArgs {
     RopeArgs rope;  // without qkv
@@ -147,6 +209,8 @@ struct LatentArgs {
     uint16_t* q = nullptr;
     int64_t tokens = 0, q_stride = 0, shared_stride = 0;
     int nope = 0;
+    float query_beta = 0;
+    int64_t query_period = 0;
     bool overlap = false;
 };
 cudaError_t launch_latent(const LatentArgs& args, cudaStream_t stream);

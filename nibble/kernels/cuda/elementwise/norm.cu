@@ -8,10 +8,11 @@ namespace {
 
 // One thread block per token; a thread processes eight elements, PerThread times. Shared memory holds the row in the
 // order of the reference sum. Narrow rows use small thread blocks, so that many share a multiprocessor.
-template <int PerThread, int Threads>
+// Centered: LayerNorm, else RMSNorm.
+template <int PerThread, int Threads, bool Centered>
 __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant__ AddNormArgs args) {
     extern __shared__ __align__(16) float row[];
-    __shared__ float shared_scale;
+    __shared__ float2 shared_scale;
     const int64_t token = blockIdx.x, first = token * args.width;
     const int pitch = lane_pitch(args.width);
     float2 x[PerThread][4], w[PerThread][4];
@@ -21,15 +22,21 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             if (const int i = static_cast<int>(threadIdx.x) + k * Threads; i < args.width / 8)
                 each(k, Chunk8(i, token, args.width, args.tile_tokens));
     };
-    // Returns the scale of the row; x must be in shared memory.
+    // Returns the scale of the row and, with Centered, its mean; x must be in shared memory.
     const auto scale_of_row = [&] {
         __syncthreads();
         if (threadIdx.x < 32) {
-            const float scale = norm_scale(row, args.width, args.eps);
-            if (threadIdx.x == 0) shared_scale = scale;
+            float mean = 0.0f;
+            if constexpr (Centered) mean = row_mean(row, args.width);
+            const float scale = norm_scale<Centered>(row, args.width, args.eps, mean);
+            if (threadIdx.x == 0) shared_scale = {scale, mean};
         }
         __syncthreads();
         return shared_scale;
+    };
+    const auto normed = [&](float v, float2 of_row, float weight, const float* bias, int column) {
+        if constexpr (!Centered) return (v * of_row.x) * weight;
+        return fmaf((v - of_row.y) * of_row.x, weight, bias ? bias[column] : 0.0f);
     };
     const auto lay = [&](int k, const Chunk8& c) {
 #pragma unroll
@@ -72,16 +79,24 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
     const bool updates = args.update || args.update16;
     if (updates && args.post_norm) {
         visit(lay);
-        const float r = scale_of_row();
+        const float2 r = scale_of_row();
         visit([&](int k, const Chunk8& c) {
 #pragma unroll
             for (int p = 0; p < 4; ++p) {
                 const float2 post = *reinterpret_cast<const float2*>(args.post_norm + c.column[p]);
-                x[k][p] = {rounded((x[k][p].x * r) * post.x), rounded((x[k][p].y * r) * post.y)};
+                x[k][p] = {rounded(normed(x[k][p].x, r, post.x, args.post_bias, c.column[p])),
+                           rounded(normed(x[k][p].y, r, post.y, args.post_bias, c.column[p] + 1))};
             }
         });
         __syncthreads();
     }
+    if (updates && args.update_scale != 1.0f)
+        visit([&](int k, const Chunk8&) {
+#pragma unroll
+            for (int p = 0; p < 4; ++p)
+                x[k][p] = {rounded(x[k][p].x * args.update_scale), rounded(x[k][p].y * args.update_scale)};
+        });
+    const bool scales_sum = updates && args.sum_scale != 1.0f;
     bool bad = false;
     visit([&](int k, const Chunk8& c) {
 #pragma unroll
@@ -90,6 +105,7 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
             if (updates) {
                 low = rounded(low + x[k][p].x);
                 high = rounded(high + x[k][p].y);
+                if (scales_sum) low = rounded(low * args.sum_scale), high = rounded(high * args.sum_scale);
                 h[k][p] = __float_as_uint(low) >> 16 | __float_as_uint(high);
             }
             bad = bad || !is_finite(low) || !is_finite(high);
@@ -104,10 +120,12 @@ __global__ void __launch_bounds__(Threads) add_norm_kernel(const __grid_constant
     });
     if (bad && args.nonfinite) atomicMin(args.nonfinite, static_cast<int>(token));
     if (!args.weight) return;
-    const float r = scale_of_row();
+    const float2 r = scale_of_row();
     visit([&](int k, const Chunk8& c) {
 #pragma unroll
-        for (int p = 0; p < 4; ++p) h[k][p] = pair_of((x[k][p].x * r) * w[k][p].x, (x[k][p].y * r) * w[k][p].y);
+        for (int p = 0; p < 4; ++p)
+            h[k][p] = pair_of(normed(x[k][p].x, r, w[k][p].x, args.bias, c.column[p]),
+                              normed(x[k][p].y, r, w[k][p].y, args.bias, c.column[p] + 1));
         if (args.codes.format == 0)
             *reinterpret_cast<uint4*>(args.out + c.offset) = {h[k][0], h[k][1], h[k][2], h[k][3]};
     });
@@ -152,23 +170,42 @@ __global__ void norm_rows_kernel(const __grid_constant__ NormRowsArgs args) {
     }
     __syncthreads();
     const float r = shared_scale;
-    uint16_t* out = args.out + token * args.out_stride + at;
+    const int64_t to = token * args.out_stride + at;
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x)) {
+        const float y = (*lane_place(row, pitch, j) * r) * args.weight[at + j];
+        if (args.wide)
+            args.wide[to + j] = rounded(y);
+        else
+            args.out[to + j] = bf16_from_float(y);
+    }
+}
+
+// One thread block per token and for q or k.
+__global__ void joined_scales_kernel(const __grid_constant__ JoinedScalesArgs args) {
+    extern __shared__ __align__(16) float row[];
+    const int64_t token = blockIdx.y, first = token * args.stride + (blockIdx.x ? args.k_at : 0);
+    const int width = blockIdx.x ? args.k_width : args.q_width, pitch = lane_pitch(width);
+    start(args.overlap);
     for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
-        out[j] = bf16_from_float((*lane_place(row, pitch, j) * r) * args.weight[at + j]);
+        *lane_place(row, pitch, j) = args.qkv ? rounded(args.qkv[first + j]) : bf16_to_float(args.qkv16[first + j]);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    const float scale = norm_scale(row, width, args.eps);
+    if (threadIdx.x == 0) args.scales[2 * token + blockIdx.x] = scale;
 }
 
 constexpr int default_shared = 48 * 1024;
 
 template <int PerThread, int Threads>
 cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
+    const auto kernel =
+        args.centered ? add_norm_kernel<PerThread, Threads, true> : add_norm_kernel<PerThread, Threads, false>;
     const int bytes = norm_shared_bytes(args.width);
     if (bytes > default_shared)
-        if (const cudaError_t code =
-                cudaFuncSetAttribute(add_norm_kernel<PerThread, Threads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     norm_shared_bytes(most_norm_width)))
+        if (const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                          norm_shared_bytes(most_norm_width)))
             return code;
-    return launch_kernel(add_norm_kernel<PerThread, Threads>, dim3(static_cast<unsigned>(args.tokens)), Threads, bytes,
-                         args, stream);
+    return launch_kernel(kernel, dim3(static_cast<unsigned>(args.tokens)), Threads, bytes, args, stream);
 }
 
 }  // namespace
@@ -181,6 +218,15 @@ cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) {
     if (chunks == 2) return launch_add_norm<2, 512>(args, stream);
     if (chunks <= 4) return launch_add_norm<4, 512>(args, stream);
     return launch_add_norm<8, 512>(args, stream);
+}
+
+cudaError_t launch_joined_scales(const JoinedScalesArgs& args, cudaStream_t stream) {
+    const int bytes = norm_shared_bytes(args.q_width > args.k_width ? args.q_width : args.k_width);
+    if (bytes > default_shared)
+        if (const cudaError_t code = cudaFuncSetAttribute(
+                joined_scales_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, norm_shared_bytes(most_norm_width)))
+            return code;
+    return launch_kernel(joined_scales_kernel, dim3(2, static_cast<unsigned>(args.tokens)), 256, bytes, args, stream);
 }
 
 cudaError_t launch_norm_rows(const NormRowsArgs& args, int groups, cudaStream_t stream) {

@@ -25,8 +25,13 @@ __global__ void latent_append_kernel(const __grid_constant__ LatentArgs args) {
     if (which == 0) {
         const float* x = args.q_in + token * args.q_stride + head * dim;
         uint16_t* q = args.q + (token * heads + head) * dim;
-        for (int d = lane; d < dim; d += 32)
-            q[d] = rotated(args.rotary, args.nope, token, d, [&](int i) { return rounded(x[i]); });
+        const float factor = args.query_period > 0
+                                 ? query_factor(args.query_beta, args.query_period, 0, args.rotary.positions[token])
+                                 : 1.0f;
+        for (int d = lane; d < dim; d += 32) {
+            const uint16_t turned = rotated(args.rotary, args.nope, token, d, [&](int i) { return rounded(x[i]); });
+            q[d] = bf16_from_float(bf16_to_float(turned) * factor);
+        }
         return;
     }
     const int64_t slot = args.slots[token];

@@ -17,6 +17,8 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
         c.top_k > c.experts / c.groups * c.kept_groups)
         return fail("route: {} of {} experts in {} of {} groups; up to {} of {} in 32 groups are supported", c.top_k,
                     c.experts, c.kept_groups, c.groups, most_top_k, most_experts);
+    if (c.sparse_mixer && (c.top_k > 2 || c.groups > 1 || bias))
+        return fail("route: a sparse mixer of {} experts in {} groups", c.top_k, c.groups);
     if (tokens < 1 || tokens > most_tokens) return fail("route: {} tokens, 1 to {} are supported", tokens, most_tokens);
     const RouteArgs args{.logits = logits,
                          .bias = bias,
@@ -31,7 +33,10 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
                          .sigmoid = c.sigmoid,
                          .round = c.round,
                          .normalize = c.normalize,
-                         .overlap = overlap};
+                         .overlap = overlap,
+                         .sparse_mixer = c.sparse_mixer,
+                         .jitter = c.jitter,
+                         .expert_scales = c.expert_scales};
     const SortArgs sort{.experts = out.experts,
                         .begin = out.begin,
                         .rows = out.rows,
@@ -55,15 +60,33 @@ Status combine_experts(const CombineExperts& c, const Routing& routing, bool ove
                                        .weights = routing.weights,
                                        .places = routing.places,
                                        .shared = c.shared,
+                                       .shared_gate = c.shared_gate,
                                        .sum = c.sum,
                                        .rows = reinterpret_cast<uint16_t*>(c.rows),
                                        .tokens = c.tokens,
                                        .y_stride = c.y_stride ? c.y_stride : c.width,
                                        .width = static_cast<int>(c.width),
                                        .top_k = c.top_k,
+                                       .weighed = c.weighed,
                                        .overlap = overlap},
                                       queue_of(stream)),
                        "combine_experts: kernel launch");
+}
+
+Status weigh_inputs(const std::byte* x, int64_t tokens, int64_t width, int top_k, const Routing& routing,
+                    std::byte* out, bool overlap, const Stream& stream) {
+    if (tokens < 1 || tokens > most_tokens || width < 8 || width % 8 || width > INT32_MAX || top_k < 1)
+        return fail("weigh_inputs: {} tokens of {}, a multiple of 8, {} experts each", tokens, width, top_k);
+    return cuda_status(launch_weigh({.x = x,
+                                     .weights = routing.weights,
+                                     .places = routing.places,
+                                     .out = out,
+                                     .tokens = tokens,
+                                     .width = static_cast<int>(width),
+                                     .top_k = top_k,
+                                     .overlap = overlap},
+                                    queue_of(stream)),
+                       "weigh_inputs: kernel launch");
 }
 
 }  // namespace nibble::cuda

@@ -1,6 +1,6 @@
 // The choice of experts (the same code as model/cpu/router.cpp), the order of their rows, the sum of their outputs.
 #include "kernels/cuda/moe/moe_launch.h"
-#include "kernels/cuda/primitives/elementwise.cuh"
+#include "kernels/cuda/primitives/rows8.cuh"
 
 #include <algorithm>
 
@@ -41,6 +41,50 @@ __device__ float two_best(const float* values, int count) {
     return first + second;
 }
 
+// Gives the choices of lanes 0 ... top_k - 1 and their weights to the same lanes in ascending order.
+__device__ int in_order(const RouteArgs& args, int mine, float& weight) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int rank = 0, sorted = args.count;
+    for (int k = 0; k < args.top_k; ++k) rank += __shfl_sync(every_lane, mine, k) < mine;
+    float own = 0.0f;
+    for (int k = 0; k < args.top_k; ++k) {
+        const int expert = __shfl_sync(every_lane, mine, k), at = __shfl_sync(every_lane, rank, k);
+        const float of_choice = __shfl_sync(every_lane, weight, k);
+        if (at == lane) sorted = expert, own = of_choice;
+    }
+    weight = own;
+    return sorted;
+}
+
+__device__ void store_choice(const RouteArgs& args, int64_t token, int expert, float weight) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane >= args.top_k) return;
+    if (args.expert_scales && expert < args.count) weight = weight * args.expert_scales[expert];
+    args.experts[token * args.top_k + lane] = expert;
+    args.weights[token * args.top_k + lane] = weight;
+}
+
+// The router of phimoe. logits: those of the token, in shared memory.
+__device__ int route_sparse_mixer(const RouteArgs& args, int64_t token, const float* logits) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, n = args.count;
+    int taken = -1, mine = n;
+    float weight = 0.0f;
+    for (int k = 0; k < args.top_k; ++k) {
+        const int best = largest(logits, n, lane, [&](int i) { return i != taken; });
+        const float most = logits[best];
+        double sum = 0;
+        for (int i = 0; i < n; ++i) {
+            const bool far = (most - logits[i]) / fmaxf(fabsf(logits[i]), most) > 2 * args.jitter;
+            if (i != taken && !far) sum += exp_of(logits[i] - most);
+        }
+        if (lane == k) mine = best, weight = static_cast<float>(1.0 / sum) * args.scaling;
+        taken = best;
+    }
+    const int sorted = in_order(args, mine, weight);
+    store_choice(args, token, sorted, weight);
+    return sorted;
+}
+
 // Routes one token with a warp and 3 x count floats of shared memory. Lanes below top_k get the choices in ascending
 // order.
 __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) {
@@ -53,6 +97,10 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
         const float x = args.round ? rounded(logits[i]) : logits[i];
         scores[i] = x;
         most = fmaxf(most, x);
+    }
+    if (args.sparse_mixer) {
+        __syncwarp();
+        return route_sparse_mixer(args, token, scores);
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(every_lane, most, step));
@@ -86,22 +134,11 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
         if (best % 32 == lane) taken |= 1u << (best / 32);
         if (lane == k) mine = best;
     }
-    int rank = 0;
-    for (int k = 0; k < args.top_k; ++k) rank += __shfl_sync(every_lane, mine, k) < mine;
-    // Sorts the choices in ascending order on lanes 0 ... top_k - 1.
-    int sorted = n;
-    for (int k = 0; k < args.top_k; ++k) {
-        const int expert = __shfl_sync(every_lane, mine, k), at = __shfl_sync(every_lane, rank, k);
-        if (at == lane) sorted = expert;
-    }
-    float weight = sorted < n ? scores[sorted] : 0.0f, sum = 0.0f;
+    float weight = mine < n ? scores[mine] : 0.0f, sum = 0.0f;
+    const int sorted = in_order(args, mine, weight);
     for (int k = 0; k < args.top_k; ++k) sum += __shfl_sync(every_lane, weight, k);
     if (args.normalize) weight = weight / (sum + 1e-20f);
-    weight = weight * args.scaling;
-    if (lane < args.top_k) {
-        args.experts[token * args.top_k + lane] = sorted;
-        args.weights[token * args.top_k + lane] = weight;
-    }
+    store_choice(args, token, sorted, weight * args.scaling);
     return sorted;
 }
 
@@ -192,15 +229,36 @@ __global__ void moe_combine_kernel(const __grid_constant__ CombineArgs args) {
     float sum = 0.0f;
     for (int k = 0; k < args.top_k; ++k) {
         const int64_t slot = token * args.top_k + k;
-        sum += args.weights[slot] * rounded(args.y[args.places[slot] * args.y_stride + column]);
+        const float y = rounded(args.y[args.places[slot] * args.y_stride + column]);
+        sum += args.weighed ? args.weights[slot] * y : y;
     }
     sum = rounded(sum);
     const int64_t at = token * args.width + column;
-    if (args.shared) sum = rounded(sum + rounded(args.shared[at]));
+    if (args.shared) {
+        float shared = rounded(args.shared[at]);
+        if (args.shared_gate) shared = rounded(shared * (1.0f / (1.0f + exp_of(-rounded(args.shared_gate[token])))));
+        sum = rounded(sum + shared);
+    }
     if (args.sum)
         args.sum[at] = sum;
     else
         args.rows[at] = bf16_from_float(sum);
+}
+
+// One thread block per token and chosen expert.
+__global__ void moe_weigh_kernel(const __grid_constant__ WeighArgs args) {
+    start(args.overlap);
+    const int64_t slot = blockIdx.x;
+    const float weight = args.weights[slot];
+    const std::byte* from = args.x + slot / args.top_k * args.width * 2;
+    std::byte* to = args.out + int64_t{args.places[slot]} * args.width * 2;
+    for (int at = 8 * static_cast<int>(threadIdx.x); at < args.width; at += 8 * static_cast<int>(blockDim.x)) {
+        float v[8];
+        unpack8(from + 2 * at, v);
+#pragma unroll
+        for (float& x : v) x *= weight;
+        pack8(to + 2 * at, v);
+    }
 }
 
 }  // namespace
@@ -229,6 +287,10 @@ cudaError_t launch_route_and_sort(const RouteArgs& args, const SortArgs& sort, c
 
 cudaError_t launch_sort(const SortArgs& args, cudaStream_t stream) {
     return launch_kernel(moe_sort_kernel, dim3(static_cast<unsigned>(args.count)), sort_threads, 0, args, stream);
+}
+
+cudaError_t launch_weigh(const WeighArgs& args, cudaStream_t stream) {
+    return launch_kernel(moe_weigh_kernel, dim3(static_cast<unsigned>(args.tokens * args.top_k)), 256, 0, args, stream);
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {

@@ -21,6 +21,9 @@ struct RouteArgs {
     int count = 0, top_k = 0, groups = 1, kept_groups = 1;
     float scaling = 1;
     bool sigmoid = false, round = false, normalize = true, overlap = false;
+    bool sparse_mixer = false;
+    float jitter = 0;
+    const float* expert_scales = nullptr;
 };
 cudaError_t launch_route(const RouteArgs& args, cudaStream_t stream);
 
@@ -41,12 +44,25 @@ struct CombineArgs {
     const float* weights = nullptr;
     const int32_t* places = nullptr;
     const float* shared = nullptr;
+    const float* shared_gate = nullptr;
     float* sum = nullptr;
     uint16_t* rows = nullptr;
     int64_t tokens = 0, y_stride = 0;
     int width = 0, top_k = 0;
+    bool weighed = true;
     bool overlap = false;
 };
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream);
+
+struct WeighArgs {
+    const std::byte* x = nullptr;
+    const float* weights = nullptr;
+    const int32_t* places = nullptr;
+    std::byte* out = nullptr;
+    int64_t tokens = 0;
+    int width = 0, top_k = 0;
+    bool overlap = false;
+};
+cudaError_t launch_weigh(const WeighArgs& args, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,9 +1,11 @@
 // Shared by kernels between products; element by element the same operations as kernels/ref.
 #pragma once
 
+#include "base/activation.h"
 #include "formats/minifloat.h"
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/exp.h"
+#include "kernels/soft_cap.h"
 
 namespace nibble::cuda {
 
@@ -40,6 +42,31 @@ __device__ inline float act(int activation, float x) {
     if (activation == 0) return silu(x);
     if (activation == 1) return x / (1.0f + exp_of(-(x * fmaf(c1, x * x, c0))));
     return x > 0.0f || x != x ? x * x : 0.0f;
+}
+
+// ElementwiseKernels::clamped_glu of one element, not rounded.
+__device__ inline float clamped_unit(const ClampedGlu& glu, float x, float up) {
+    const auto at_most = [&](float v) { return glu.limit < v ? glu.limit : v; };  // NaN stays NaN
+    const float h = glu.activation_first ? x : at_most(x);
+    float a = h / (1.0f + exp_of(-glu.alpha * h));
+    if (glu.activation_first) a = at_most(a);
+    const float bounded = at_most(up);
+    return a * ((bounded < -glu.limit ? -glu.limit : bounded) + glu.up_offset);
+}
+
+// The bits of soft_cap_f32().
+__device__ inline float soft_cap_of(float x, float cap) {
+    constexpr float t0 = tanh_terms[0], t1 = tanh_terms[1], t2 = tanh_terms[2], t3 = tanh_terms[3], t4 = tanh_terms[4];
+    const float z = x / cap, a = fabsf(z);
+    if (!(a < 0.625f)) return cap * copysignf(1.0f - 2.0f / (exp_of(a + a) + 1.0f), z);
+    const float z2 = z * z, p = fmaf(fmaf(fmaf(fmaf(t0, z2, t1), z2, t2), z2, t3), z2, t4);
+    return cap * fmaf(p * z2, z, z);
+}
+
+// The factor of a query at a position (AttentionConfig::query_beta).
+__device__ inline float query_factor(float beta, int64_t period, int64_t offset, int position) {
+    const auto steps = static_cast<double>((position + offset) / period);
+    return static_cast<float>(1.0 + double{beta} * log1p(steps));
 }
 
 // Position of eight elements of a row that are written as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see
@@ -128,8 +155,23 @@ __host__ __device__ constexpr int norm_shared_bytes(int width) { return sum_lane
 __device__ inline float* lane_place(float* row, int pitch, int j) {
     return row + j % sum_lanes * pitch + j / sum_lanes;
 }
-// Returns 1 / sqrt(mean of squares + eps) of the row stored at lane_place(). Called by all lanes of a warp.
-__device__ inline float norm_scale(const float* row, int width, float eps) {
+// Return the mean, and 1 / sqrt(mean of squares + eps), of the row stored at lane_place(). Centered: squares of the
+// differences from `mean`. Called by all lanes of a warp.
+__device__ inline float row_mean(const float* row, int width) {
+    const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = (width - lane + sum_lanes - 1) / sum_lanes;
+    const float* own = row + lane * lane_pitch(width);
+    float sum = 0.0f;
+    for (int j = 0; j < count; ++j) sum += own[j];
+#pragma unroll
+    for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return sum / static_cast<float>(width);
+}
+template <bool Centered = false>
+__device__ inline float norm_scale(const float* row, int width, float eps, float mean = 0.0f) {
+    const auto add = [&](float v, float sum) {
+        const float d = Centered ? v - mean : v;
+        return fmaf(d, d, sum);
+    };
     const int lane = static_cast<int>(threadIdx.x) % sum_lanes, count = (width - lane + sum_lanes - 1) / sum_lanes;
     const float* own = row + lane * lane_pitch(width);
     float sum = 0.0f;
@@ -137,10 +179,10 @@ __device__ inline float norm_scale(const float* row, int width, float eps) {
 #pragma unroll 8
     for (; j + 4 <= count; j += 4) {
         const float4 v = *reinterpret_cast<const float4*>(own + j);
-        sum = fmaf(v.x, v.x, sum), sum = fmaf(v.y, v.y, sum);
-        sum = fmaf(v.z, v.z, sum), sum = fmaf(v.w, v.w, sum);
+        sum = add(v.y, add(v.x, sum));
+        sum = add(v.w, add(v.z, sum));
     }
-    for (; j < count; ++j) sum = fmaf(own[j], own[j], sum);
+    for (; j < count; ++j) sum = add(own[j], sum);
 #pragma unroll
     for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
     return 1.0f / sqrtf(sum / static_cast<float>(width) + eps);

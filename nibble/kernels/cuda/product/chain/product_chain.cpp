@@ -129,6 +129,8 @@ Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo&
     if (chain.rope) {
         if (!chain.cache || chain.rope->tokens != 1 || chain.rope->qkv != chain.products.back().y)
             return fail("chain_products: no cache for q, k and v, or they are not the last product's");
+        if (chain.rope->options != RopeAppend::Options{})
+            return fail("chain_products: a rotary embedding with options");
         NIBBLE_TRY(args.rope, rope_args(*chain.rope, *chain.cache, overlap));
         args.ropes = true;
         args.ropes_inside = records && ropes_inside(args.rope);
