@@ -166,7 +166,7 @@ Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int
 Result<Linear> WeightSource::linear_rows(const std::string& module, int64_t rows, int64_t cols, int64_t first,
                                          int64_t count) {
     NIBBLE_TRY(Linear linear, describe(module, rows, cols, false));
-    linear.rows = count;
+    linear.rows = count, linear.first_row = first;
     if (mode_ != Mode::load) return linear;
     const size_t index = index_.at(module + ".weight");
     if (checkpoint_->tensors()[index].quantized()) {

@@ -5,28 +5,16 @@
 #include "checkpoint/modules.h"
 #include "model/cpu/backward.h"
 #include "model/cpu/trainable.h"
+#include "model/family_folders.h"
 #include "model/fewer_tensors.h"
 #include "model/models.h"
 #include "model/parameters.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 
 namespace nibble::test {
 namespace {
-
-// Unpacks golden/families.tar.gz once per process.
-const std::filesystem::path& family_root() {
-    static const TempDir folder;
-    static const bool unpacked = [] {
-        const std::string command =
-            fmt::format("tar -xzf '{}' -C '{}'", test_data("golden/families.tar.gz").string(), folder.path().string());
-        return std::system(command.c_str()) == 0;
-    }();
-    EXPECT_TRUE(unpacked);
-    return folder.path();
-}
 
 template <class T>
 std::vector<T> numbers_of(const std::filesystem::path& path, std::string_view tensor) {

@@ -26,6 +26,13 @@ public:
     const Linear& out() const { return out_; }
     std::span<const float> q_norm() const { return q_norm_; }
     std::span<const float> k_norm() const { return k_norm_; }
+    std::span<const float> sinks() const { return sinks_; }  // may be empty
+    const std::optional<Linear>& head_gate() const { return head_gate_; }
+    // Returns the number of keys that a query can see, its own included; 0: all.
+    int64_t reach() const {
+        if (config_.window == 0 || config_.chunk == 0) return std::max(config_.window, config_.chunk);
+        return std::min(config_.window, config_.chunk);
+    }
     StateLayout state() const override {
         return config_.kv_block < 0 ? StateLayout{kv_page_bytes(kv_), reach(), 0} : StateLayout{};
     }
@@ -53,11 +60,6 @@ private:
     void gate_backward(const GateGradient& g, int64_t rows, float* d_gate, Workspace& work) const;
     // The inverse of split().
     void merge(const float* d_qkv, const float* d_gate, int64_t rows, float* d_projected, Workspace& work) const;
-    // Returns the number of keys that a query can see, its own included; 0: all.
-    int64_t reach() const {
-        if (config_.window == 0 || config_.chunk == 0) return std::max(config_.window, config_.chunk);
-        return std::min(config_.window, config_.chunk);
-    }
     // Rows of q, k and v [rows, cols()] of the outputs of qkv_: the values are a copy of k where there is no v_proj.
     float* with_values(float* projected, int64_t rows, Workspace& work) const;
     // Multiplies the output of every head [rows, out_cols] by the logistic sigmoid of its gate.

@@ -77,6 +77,9 @@ public:
     std::vector<const Linear*> linears() const { return mixer_->linears(); }
     std::span<const float> norm() const { return norm_.weight; }  // weights as they are multiplied; may be empty
     std::span<const float> post_norm() const { return post_norm_.weight; }  // may be empty
+    std::span<const float> norm_bias() const { return norm_.bias; }         // may be empty
+    std::span<const float> post_bias() const { return post_norm_.bias; }    // may be empty
+    float output_scale() const { return output_scale_; }                    // factor of x after the block
     StateLayout state() const { return mixer_->state(); }
 
     // Updates x [batch.rows(), hidden] in place. Error: a NaN or infinity in the result; the message names layer, mixer

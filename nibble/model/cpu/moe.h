@@ -26,6 +26,10 @@ public:
     std::span<const std::unique_ptr<Mlp>> experts() const { return experts_; }
     const Mlp* shared() const { return shared_.get(); }
     const std::optional<Linear>& shared_gate() const { return shared_gate_; }
+    std::span<const float> router_scale() const { return router_scale_; }  // times hidden^-0.5; may be empty
+    std::span<const float> expert_scale() const { return expert_scale_; }  // may be empty
+    const Norm& experts_norm() const { return experts_norm_; }             // may be empty
+    float eps() const { return eps_; }                                     // of the router's norm
     const std::optional<Linear>& to_latent() const { return to_latent_; }
     const std::optional<Linear>& from_latent() const { return from_latent_; }
 

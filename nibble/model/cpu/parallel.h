@@ -19,13 +19,14 @@ public:
     std::vector<const Linear*> linears() const override;
     std::vector<std::span<const Linear>> units() const override;
     StateLayout state() const override;
-
-private:
     struct Part {
         Norm norm, post_norm;  // may be empty
         std::string norm_name, post_norm_name;
         std::unique_ptr<Mixer> mixer;
     };
+    std::span<const Part> parts() const { return parts_; }  // one per branch
+
+private:
     int64_t hidden_ = 0;
     std::vector<Part> parts_;
 };

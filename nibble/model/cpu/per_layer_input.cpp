@@ -30,6 +30,9 @@ Result<std::unique_ptr<Mixer>> PerLayerInput::load(const ModelConfig& model, con
     return std::unique_ptr<Mixer>(std::move(p));
 }
 
+float PerLayerInput::root() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden_))); }
+float PerLayerInput::half() { return static_cast<float>(1.0 / std::numbers::sqrt2); }
+
 Status PerLayerInput::inputs(const Batch& batch, float* p, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), width = config_.width;
@@ -41,8 +44,7 @@ Status PerLayerInput::inputs(const Batch& batch, float* p, Workspace& work, Obse
         NIBBLE_CHECK(table_.forward(tokens, of_table + batch.row(s) * width, work));
     }
     NIBBLE_CHECK(projection_.forward(x, rows, p, work, config_.index == 0 ? observer : nullptr));
-    const auto root = static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden_)));
-    const auto half = static_cast<float>(1.0 / std::numbers::sqrt2);
+    const float root = this->root(), half = this->half();
     work.parallel_rows(rows, 4 * width, [&](int64_t first, int64_t last) {
         const ElementwiseKernels& k = *work.elementwise;
         for (int64_t i = first; i < last; ++i) {

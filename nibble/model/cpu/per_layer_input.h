@@ -17,6 +17,15 @@ public:
     // `projection` is shown by the first layer: all layers multiply the same rows by their part of it.
     std::vector<const Linear*> linears() const override;
     std::vector<std::span<const Linear>> units() const override;
+    const PerLayerInputConfig& config() const { return config_; }
+    const Embedding& table() const { return table_; }
+    const Linear& projection() const { return projection_; }
+    const Linear& gate() const { return gate_; }
+    const Linear& out() const { return out_; }
+    std::span<const float> norm() const { return norm_; }
+    // Return the factors of the projection's output, and of the sum with the table.
+    float root() const;
+    static float half();
 
 private:
     // P of every row, [rows, width].

@@ -57,6 +57,25 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
     NIBBLE_TRY(a->out_, weights.linear(attention.out()));
     NIBBLE_TRY(a->q_norm_, weights.vector(attention.q_norm()));
     NIBBLE_TRY(a->k_norm_, weights.vector(attention.k_norm()));
+    NIBBLE_TRY(a->sinks_, weights.vector(attention.sinks()));
+    if (attention.head_gate()) {
+        NIBBLE_TRY(a->head_gate_, weights.linear(*attention.head_gate()));
+    }
+    const AttentionConfig& c = a->config_;
+    a->reach_ = attention.reach();
+    a->joined_ = c.qk_norm == QkNorm::joined;
+    if (a->joined_ && (c.output_gate || c.kv_block >= 0))
+        return fail("{}: a norm over all heads with gates, or without keys, has no kernel on --device cuda",
+                    block.prefix);
+    a->options_ = {.late = c.qk_norm == QkNorm::late || c.qk_norm == QkNorm::late_plain,
+                   .query_beta = c.query_period > 0 ? c.query_beta : 0.0f,
+                   .query_period = c.query_period,
+                   .query_offset = c.query_offset,
+                   .value_norm = c.value_norm,
+                   .value_scale = c.value_scale,
+                   .gated = c.output_gate,
+                   .keys_as_values = c.v_proj.empty(),
+                   .queries_only = c.kv_block >= 0};
     return std::unique_ptr<DeviceMixer>(std::move(a));
 }
 
@@ -65,18 +84,51 @@ Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& ste
     const bool rounds = qkv_.rounds(step.rows);
     NIBBLE_TRY(std::byte * qkv, step.scratch.allocate(step.rows * qkv_.rows * (rounds ? 2 : 4)));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
-    NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * q_cols() * 2));
+    NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * out_.cols * 2));
     auto* exact = rounds ? nullptr : reinterpret_cast<float*>(qkv);
     cuda::RopeAppend append = rope_append(exact, q, step);
     if (rounds) append.qkv_rows = qkv;
+    if (joined_) {
+        NIBBLE_TRY(append.options.joined_scales, step.scratch.allocate_array<float>(2 * step.rows));
+    }
     NIBBLE_CHECK(rounds ? qkv_.parts[0].forward_rounded(in, step.rows, qkv, step)
                         : qkv_.forward(in, step.rows, exact, step));
     NIBBLE_CHECK(cuda::rope_append(append, cache(step), step.overlap, step.stream));
-    if (step.observer)
+    if (step.observer && config_.kv_block < 0)
         NIBBLE_CHECK(
             step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));
     NIBBLE_CHECK(attend(q, heads, step));
+    if (gates()) NIBBLE_CHECK(gate(in, exact, rounds ? qkv : nullptr, heads, step));
     return out_.forward({.x = heads}, step.rows, y, out_.rows, step);
+}
+
+Status DeviceAttention::gate(const DeviceInput& x, const float* exact, const std::byte* rounded, std::byte* heads,
+                             DeviceStep& step) const {
+    const DeviceScope scope(step);
+    const int dim = config_.value_dim();
+    if (config_.output_gate) {
+        const int64_t first = config_.head_dim;  // the gate of head 0
+        NIBBLE_CHECK(cuda::gate_heads({.tokens = step.rows,
+                                       .heads = config_.heads,
+                                       .dim = dim,
+                                       .x = heads,
+                                       .gates = exact ? exact + first : nullptr,
+                                       .gate_rows = rounded ? rounded + 2 * first : nullptr,
+                                       .stride = qkv_.rows,
+                                       .pitch = 2 * config_.head_dim},
+                                      step.overlap, step.stream));
+    }
+    if (!head_gate_) return Ok{};
+    NIBBLE_TRY(float* gates, step.scratch.allocate_array<float>(step.rows * config_.heads));
+    NIBBLE_CHECK(head_gate_->forward({.x = x.x}, step.rows, gates, config_.heads, step));
+    return cuda::gate_heads({.tokens = step.rows,
+                             .heads = config_.heads,
+                             .dim = dim,
+                             .x = heads,
+                             .gates = gates,
+                             .stride = config_.heads,
+                             .by_head = true},
+                            step.overlap, step.stream);
 }
 
 cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const {
@@ -93,7 +145,8 @@ cuda::RopeAppend DeviceAttention::rope_append(const float* qkv, std::byte* q, co
             .positions = step.positions,
             .cos = rotary.cos,
             .sin = rotary.sin,
-            .q = q};
+            .q = q,
+            .options = options_};
 }
 
 Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep& step, float* log_sums) const {
@@ -101,7 +154,8 @@ Status DeviceAttention::attend(const std::byte* q, std::byte* heads, DeviceStep&
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));
-    return cuda::attend(*batch.attention, {.q = read, .table = batch.table, .work = batch.work, .log_sums = log_sums},
+    return cuda::attend(*batch.attention,
+                        {.q = read, .table = batch.table, .work = batch.work, .log_sums = log_sums, .sinks = sinks_},
                         cache(step), heads, workspace, step.overlap, step.stream);
 }
 
@@ -109,12 +163,15 @@ Status DeviceAttention::kernels(bool inside, const DeviceStep& step, std::vector
     const size_t first = uses.size();
     NIBBLE_CHECK(qkv_.kernels(step.rows, step, uses));
     if (inside) note_norm_inside(uses, first);
+    if (head_gate_) NIBBLE_CHECK(head_gate_->kernels(step.rows, step, uses));
     return out_.kernels(step.rows, step, uses);
 }
 
 int64_t DeviceAttention::scratch_bytes(int64_t rows) const {
-    return rows * (4 * qkv_.rows + 4 * q_cols()) + kv_.query_bytes(rows, q_cols()) +
-           std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows)) + 8 * DeviceArena::alignment;
+    int64_t products = std::max(qkv_.scratch_bytes(rows), out_.scratch_bytes(rows));
+    if (head_gate_) products = std::max(products, 4 * rows * config_.heads + head_gate_->scratch_bytes(rows));
+    return rows * (4 * qkv_.rows + 2 * q_cols() + 2 * out_.cols + 8) + kv_.query_bytes(rows, q_cols()) + products +
+           12 * DeviceArena::alignment;
 }
 
 }  // namespace nibble

@@ -12,7 +12,8 @@ namespace {
 int64_t power_of_two(int64_t n) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))); }
 
 bool same_but_for_sizes(const cuda::AttentionProblem& a, const cuda::AttentionProblem& b) {
-    return a.kv == b.kv && a.q_heads == b.q_heads && a.window == b.window && a.softmax_scale == b.softmax_scale;
+    return a.kv == b.kv && a.q_heads == b.q_heads && a.window == b.window && a.chunk == b.chunk &&
+           a.soft_cap == b.soft_cap && a.softmax_scale == b.softmax_scale;
 }
 
 }  // namespace
@@ -159,6 +160,8 @@ Status DeviceBatch::make(const Batch& batch, std::span<Sequence* const> sequence
         const int index = first + static_cast<int>(i);
         blocks_[i].place = static_cast<size_t>(layers[i].config.index);
         if (layout.page_bytes > 0) add_pages(batch, sequences, index, blocks_[i]);
+        if (const int from = layers[i].mixer->kv_block(); from >= 0)
+            blocks_[i].table = blocks_[static_cast<size_t>(from - first)].table;
         if (layout.floats == 0) continue;
         std::vector<cuda::StateSegment> list;
         for (size_t s = 0; s < sequences.size(); ++s)
@@ -183,10 +186,8 @@ void DeviceBatch::describe(DeviceStep& step) const {
     for (const Block& b : blocks_) {
         if (step.blocks.size() <= b.place) step.blocks.resize(b.place + 1);
         DeviceBlockBatch& to = step.blocks[b.place];
-        if (b.slots >= 0) {
-            to.slots = upload_.at<int64_t>(b.slots);
-            to.table = upload_.at<int32_t>(b.table);
-        }
+        if (b.slots >= 0) to.slots = upload_.at<int64_t>(b.slots);
+        if (b.table >= 0) to.table = upload_.at<int32_t>(b.table);
         if (b.segments >= 0) to.segments = upload_.at<cuda::StateSegment>(b.segments);
         if (b.attention >= 0) {
             to.attention = &attention_[static_cast<size_t>(b.attention)].plan;

@@ -55,16 +55,17 @@ Result<KernelTable> DeviceModel::kernels(int64_t tokens) const {
     DeviceStep step = memory_.step();
     step.rows = tokens;
     KernelTable table{.device = device_.name, .tokens = tokens};
-    bool post_norm = false;  // of the previous layer; the next norm is then its own launch
+    const DeviceLayer* before = nullptr;
     for (const DeviceLayer& layer : layers_) {
         LayerKernels& to = table.layers.emplace_back();
         to.prefix = layer.config.prefix, to.layer = layer.config.layer;
         NIBBLE_TRY(const InputPlan plan, layer.mixer->plan(step));
-        NIBBLE_CHECK(layer.mixer->kernels(plan.inside && tokens == 1 && !post_norm, step, to.uses).within(to.prefix));
+        NIBBLE_CHECK(
+            layer.mixer->kernels(tokens == 1 && norm_inside(before, layer, plan), step, to.uses).within(to.prefix));
         if (product_chain_ && tokens == 1)
             for (KernelUse& use : to.uses) use.choice = product_chain_->describe();
         NIBBLE_CHECK(add_attention(*layer.mixer, tokens, device_, to.uses).within(to.prefix));
-        post_norm = layer.post_norm != nullptr;
+        before = &layer;
     }
     LayerKernels& head = table.layers.emplace_back();
     head.prefix = head_.name;

@@ -86,7 +86,9 @@ Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const 
                                       .positions = step.positions,
                                       .cos = rotary.cos,
                                       .sin = rotary.sin,
-                                      .q = q},
+                                      .q = q,
+                                      .query_beta = config_.query_beta,
+                                      .query_period = config_.query_period},
                                      cache, step.overlap, step.stream));
     if (step.observer) NIBBLE_CHECK(step.observer->kv(prefix_, cache, batch.slots, step.rows, step.stream));
     NIBBLE_TRY(const std::byte* read, kv_.read_queries(q, q_cols(), step));

@@ -42,18 +42,31 @@ public:
         return nullptr;
     }  // null: no KV cache. Not const: a trainer's scales are stored
        // elsewhere.
+    // The model's block (BlockConfig::index) whose keys and values the mixer reads instead of its own; -1: none.
+    virtual int kv_block() const { return -1; }
 };
 
-// Builds the mixer of `block`. Errors name the mixer or the tensor: a shape or a format without a kernel.
-Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const Block& block,
-                                                       DeviceWeights& weights);
+// Builds the mixer of `block`; outline: the CPU's mixer of the same block. Errors name the mixer or the tensor: a shape
+// or a format without a kernel.
+Result<std::unique_ptr<DeviceMixer>> make_device_mixer(const ModelConfig& model, const BlockConfig& block,
+                                                       const Mixer& outline, DeviceWeights& weights);
 
-// A residual block on the device: h + post_norm(mixer(norm(h))).
+// A residual block on the device: (h + residual_scale * post_norm(mixer(norm(h)))) * output_scale. With `centered` the
+// norms are LayerNorm.
 struct DeviceLayer {
     BlockConfig config;
-    const float* norm = nullptr;         // [hidden]
-    const float* post_norm = nullptr;    // [hidden]; null: none
+    const float* norm = nullptr;       // [hidden]; null: none
+    const float* norm_bias = nullptr;  // [hidden]; null: none
+    const float* post_norm = nullptr;  // [hidden]; null: none
+    const float* post_bias = nullptr;  // [hidden]; null: none
+    float output_scale = 1.0f;
+    bool centered = false;
     std::shared_ptr<DeviceMixer> mixer;  // shared by copies of the layer
+
+    // Whether the product after the block can compute the sum of the stream.
+    bool plain_sum() const { return !post_norm && !centered && config.residual_scale == 1.0f && output_scale == 1.0f; }
+    // Whether the mixer's first product can compute its norm.
+    bool plain_norm() const { return norm && !centered; }
 
     static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);
 };

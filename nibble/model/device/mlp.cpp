@@ -13,7 +13,7 @@ Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights
 }
 
 Result<bool> DeviceMlp::fused(const DeviceStep& step) const {
-    if (in_.parts.size() > 1) return false;
+    if (in_.parts.size() > 1 || config_.clamp) return false;
     return in_.parts[0].activates(step.rows, config_.gated, step);
 }
 
@@ -38,16 +38,17 @@ Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& 
     if (whole) return in_.parts[0].forward_activated(x, rows, config_.activation, mid, step);
     NIBBLE_TRY(cuda::RowsOut to, mid_order(step));
     to.data = mid;
+    const ClampedGlu clamp = config_.clamp.value_or(ClampedGlu{});
     if (in_.rounds(rows) && to.tile_tokens == 0) {
         NIBBLE_TRY(std::byte * in, step.scratch.allocate(2 * rows * in_.rows));
         NIBBLE_CHECK(in_.parts[0].forward_rounded(x, rows, in, step));
         return cuda::activate(config_.activation, config_.gated, in, rows, config_.intermediate, to, step.overlap,
-                              step.stream);
+                              step.stream, nullptr, clamp);
     }
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_CHECK(in_.forward(x, rows, in, step));
     return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,
-                          step.stream, in_.parts[0].by_turns);
+                          step.stream, in_.parts[0].by_turns, clamp);
 }
 
 Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) const {

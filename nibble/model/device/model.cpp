@@ -54,6 +54,7 @@ Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, con
     model->host_ = std::make_unique<Workspace>(std::move(host));
     NIBBLE_TRY(ModelParts parts, load_parts(model->config_, checkpoint, options, pool, WeightSource::Mode::outline));
     DeviceWeights plan = DeviceWeights::planner(checkpoint);
+    plan.use_host(*model->host_);
     NIBBLE_CHECK(model->make_parts(parts, plan));
     return Outline{std::move(model), std::move(parts), plan.bytes()};
 }
@@ -67,6 +68,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_TRY(model->weights_,
                DeviceArena::create(model->device_.index, outline.weight_bytes + DeviceWeights::staging_bytes));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*checkpoint, *model->weights_, model->stream_));
+    weights.use_host(*model->host_);
     NIBBLE_CHECK(model->make_parts(outline.parts, weights));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
@@ -100,13 +102,14 @@ Status DeviceModel::make_product_chain() {
 
 Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {
     layers_.clear();
-    NIBBLE_TRY(embedding_, weights.embedding(parts.embedding, config_, *host_));
+    NIBBLE_TRY(embedding_, weights.embedding(parts.embedding, config_.vocab, config_.hidden, *host_));
     for (const Block& block : parts.blocks) {
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
         if (const Rope* rope = layer.mixer->rope()) memory_.rotary().add(*rope);
         layers_.push_back(std::move(layer));
     }
     NIBBLE_TRY(norm_, weights.vector(parts.head.norm()));
+    NIBBLE_TRY(norm_bias_, weights.vector(parts.head.last_norm().bias));
     NIBBLE_TRY(head_, weights.linear(head_of(config_, parts.head)));
     if (!parts.predictor) return Ok{};
     NIBBLE_TRY(predictor_, DevicePredictor::make(config_, *parts.predictor, weights));
@@ -380,6 +383,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
 
 Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) const {
     const int64_t rows = step.rows, hidden = config_.hidden;
+    step.embedding = embedding_;
     NIBBLE_TRY(std::byte * h, step.scratch.allocate(2 * rows * hidden));
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
     // one-row steps alternate between `h` and this buffer
@@ -388,12 +392,31 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
     return queue_layers(layers_,
                         {.hidden = hidden,
                          .eps = config_.norm_eps,
+                         .centered = config_.layer_norm,
                          .h = h,
                          .other = rows == 1 ? other : nullptr,
                          .x = x,
                          .y = y,
                          .nonfinite = batch_.nonfinite()},
                         product_chain_ ? &*product_chain_ : nullptr, step);
+}
+
+cuda::AddNorm DeviceModel::last_norm(int64_t rows, std::byte* h, const cuda::RowsOut& out) const {
+    return {.tokens = rows,
+            .width = config_.hidden,
+            .h = h,
+            .weight = norm_,
+            .bias = norm_bias_,
+            .eps = config_.norm_eps,
+            .centered = config_.layer_norm,
+            .out = out};
+}
+
+Status DeviceModel::queue_logits(const cuda::RowsOut& from, int64_t rows, float* logits, DeviceStep& step) const {
+    NIBBLE_CHECK(head_.forward({.x = from.data, .ordered = !from.row_major()}, rows, logits, config_.vocab, step));
+    if (config_.logit_scale == 1.0f && config_.logit_cap == 0) return Ok{};
+    return cuda::round_rows(logits, rows * config_.vocab, step.overlap, stream_,
+                            {config_.logit_scale, config_.logit_cap});
 }
 
 // Allocates in the same order for every batch of a shape, so that graphs stay valid.
@@ -409,16 +432,10 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     to.data = x;
     norm.out = to;
     const auto keep_states = [&] {
-        return cuda::add_norm({.tokens = rows,
-                               .width = hidden,
-                               .h = norm.h,
-                               .weight = norm_,
-                               .eps = config_.norm_eps,
-                               .out = {guesses_->of_model.data}},
-                              step.overlap, stream_);
+        return cuda::add_norm(last_norm(rows, norm.h, {guesses_->of_model.data}), step.overlap, stream_);
     };
     if (wanted == rows) {
-        norm.weight = norm_;
+        norm.weight = norm_, norm.bias = norm_bias_;
         NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));
         if (predictor_) NIBBLE_CHECK(keep_states());
     } else {
@@ -433,12 +450,10 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
         NIBBLE_TRY(std::byte * some, step.scratch.allocate(2 * wanted * hidden));
         NIBBLE_TRY(to.data, step.scratch.allocate(2 * padded_rows(wanted) * hidden));
         NIBBLE_CHECK(cuda::embed(norm.h, batch_.wanted_rows(), wanted, hidden, some, step.overlap, stream_));
-        NIBBLE_CHECK(cuda::add_norm(
-            {.tokens = wanted, .width = hidden, .h = some, .weight = norm_, .eps = config_.norm_eps, .out = to},
-            step.overlap, stream_));
+        NIBBLE_CHECK(cuda::add_norm(last_norm(wanted, some, to), step.overlap, stream_));
     }
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
-    NIBBLE_CHECK(head_.forward({.x = to.data, .ordered = !to.row_major()}, wanted, logits, config_.vocab, step));
+    NIBBLE_CHECK(queue_logits(to, wanted, logits, step));
     if (landing) {
         NIBBLE_CHECK(queue_choice(step, logits, wanted, *landing));
         return DeviceLogits{.data = reinterpret_cast<const std::byte*>(logits)};

@@ -133,6 +133,10 @@ private:
     }
     // Queues embedding and all blocks. Returns the pending norm after the last block.
     Result<cuda::AddNorm> queue_blocks(std::byte* x, DeviceStep& step) const;
+    // Returns the last norm of h [rows, hidden].
+    cuda::AddNorm last_norm(int64_t rows, std::byte* h, const cuda::RowsOut& out) const;
+    // Queues the head's product. The logits [rows, vocab] are rounded if the model scales or caps them.
+    Status queue_logits(const cuda::RowsOut& from, int64_t rows, float* logits, DeviceStep& step) const;
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
     struct Deferred;  // see model_deferred.cpp
     // Multi-token prediction: see model_predict.cpp.
@@ -155,6 +159,7 @@ private:
     std::vector<DeviceLayer> layers_;
     std::optional<DeviceProductChain> product_chain_;  // single-token path through all layers
     const float* norm_ = nullptr;
+    const float* norm_bias_ = nullptr;
     DeviceLinear head_;
     std::optional<DevicePredictor> predictor_;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;  // rows and columns of the weights stored as records

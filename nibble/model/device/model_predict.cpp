@@ -131,7 +131,7 @@ Status DeviceModel::queue_guess(DeviceStep& step, int64_t wanted, bool again) co
                                    step));
     if (wanted == 0) return Ok{};
     NIBBLE_TRY(float* logits, step.scratch.allocate_array<float>(wanted * config_.vocab));
-    NIBBLE_CHECK(head_.forward({.x = to.data, .ordered = !to.row_major()}, wanted, logits, config_.vocab, step));
+    NIBBLE_CHECK(queue_logits(to, wanted, logits, step));
     return cuda::sample({.rows = wanted,
                          .width = config_.vocab,
                          .logits = logits,

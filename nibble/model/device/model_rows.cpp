@@ -33,7 +33,7 @@ Status DeviceModel::last_rows(const Batch& batch, std::byte* out) const {
     batch_.describe(step);
     NIBBLE_TRY(std::byte * x, step.scratch.allocate(2 * padded_rows(step.rows) * config_.hidden));
     NIBBLE_TRY(cuda::AddNorm norm, queue_blocks(x, step));
-    norm.weight = norm_;
+    norm.weight = norm_, norm.bias = norm_bias_;
     norm.out = {};
     norm.out.data = out;
     NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, stream_));

@@ -35,9 +35,16 @@ private:
         float* y = nullptr;              // the shared expert's output
         const std::byte* mid = nullptr;  // input of its last product, if the experts' first kernel computes that too
     };
+    // The rows that the router reads, and those that the experts read; the same, or norms of x of their own
+    // (MoeConfig::router_scale, experts_norm).
+    struct Inputs {
+        DeviceInput router;
+        const std::byte* experts = nullptr;
+    };
+    Result<Inputs> inputs(const DeviceInput& in, DeviceStep& step) const;
     // Chooses the experts, and computes the shared expert's output if there is one. `logits` of the result stays null
     // if route() has run.
-    Result<cuda::ExpertChoice> choose(const DeviceInput& in, Shared& shared, DeviceStep& step) const;
+    Result<cuda::ExpertChoice> choose(const Inputs& in, Shared& shared, DeviceStep& step) const;
     // Computes the outputs of the experts, [rows * top_k, width] by sorted slot, and of the shared expert. `sum`:
     // receives the combined output instead if combines(), else null.
     Status run_experts(const cuda::ExpertChoice& choice, const std::byte* x, const Shared& shared, float* y, float* sum,
@@ -52,6 +59,10 @@ private:
 
     // Whether the experts' products have a kernel for a single token.
     bool one_token(const DeviceStep& step) const;
+    // Whether, with one token, the experts' first kernel computes the shared expert's last product; whether the
+    // experts' kernels choose the experts.
+    bool takes_beside(const DeviceStep& step) const;
+    bool chooses_inside(const DeviceStep& step) const;
 
     Result<bool> routes_beside(const DeviceStep& step) const;
 
@@ -63,8 +74,16 @@ private:
 
     MoeConfig config_;
     int64_t hidden_ = 0, width_ = 0;  // width: columns of the experts' inputs
+    // Whether the activation is part of the kernels of the experts' first product.
+    bool activates() const { return !config_.expert.clamp && in_.activates(config_.expert.gated); }
+
     DeviceLinear gate_;
     const float* selection_bias_ = nullptr;
+    const float* router_scale_ = nullptr;  // [hidden]; null: none, like the others
+    const float* experts_norm_ = nullptr;  // [hidden]
+    const float* expert_scale_ = nullptr;  // [experts]
+    float eps_ = 0;                        // of the two norms
+    std::optional<DeviceLinear> shared_gate_;
     DeviceExperts in_, out_;
     std::unique_ptr<DeviceMlp> shared_;
     std::optional<DeviceLinear> to_latent_, from_latent_;

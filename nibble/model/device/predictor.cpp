@@ -10,6 +10,7 @@ Result<DevicePredictor> DevicePredictor::make(const ModelConfig& model, const Pr
     p.hidden_ = model.hidden;
     p.eps_ = model.norm_eps;
     p.hands_on_normed_ = outline.hands_on_normed();
+    if (model.layer_norm) return fail("layers for multi-token prediction with LayerNorm have no kernels on a GPU");
     NIBBLE_TRY(p.projection_, weights.linear(outline.projection()));
     NIBBLE_TRY(p.embedding_norm_, weights.vector(outline.embedding_norm()));
     NIBBLE_TRY(p.hidden_norm_, weights.vector(outline.hidden_norm()));

@@ -35,8 +35,9 @@ Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<con
         const Layer layer{dynamic_cast<const DeviceAttention*>(layers[i].mixer.get()),
                           dynamic_cast<const DeviceMlp*>(layers[i + 1].mixer.get()), layers[i].norm,
                           layers[i + 1].norm};
-        if (layers[i].post_norm || layers[i + 1].post_norm || !layer.attention || !layer.mlp ||
-            layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
+        const auto plain = [](const DeviceLayer& l) { return l.plain_norm() && l.plain_sum(); };
+        if (!plain(layers[i]) || !plain(layers[i + 1]) || !layer.attention || !layer.mlp || !layer.attention->plain() ||
+            layer.mlp->config().clamp || layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
             return std::optional<DeviceProductChain>();
         if (!c.layers_.empty() && layer.mlp->config().activation != c.layers_[0].mlp->config().activation)
             return std::optional<DeviceProductChain>();

@@ -7,7 +7,8 @@ namespace nibble {
 Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const DeviceResidual& r,
                                    const DeviceProductChain* chain, DeviceStep& step) {
     std::byte* other = r.other;
-    cuda::AddNorm norm{.tokens = step.rows, .width = r.hidden, .h = r.h, .eps = r.eps, .out = {r.x}};
+    cuda::AddNorm norm{
+        .tokens = step.rows, .width = r.hidden, .h = r.h, .eps = r.eps, .centered = r.centered, .out = {r.x}};
     if (chain && other && step.rows == 1 && !step.observer) {
         NIBBLE_CHECK(chain->forward(norm.h, other, r.y, r.nonfinite, step));
         norm.update = r.y;
@@ -17,9 +18,15 @@ Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const De
     for (size_t i = 0; i < layers.size(); ++i) {
         const DeviceLayer& layer = layers[i];
         norm.weight = layer.norm;
+        norm.bias = layer.norm_bias;
         NIBBLE_TRY(const InputPlan plan, layer.mixer->plan(step));
         DeviceInput in{.x = r.x};
-        if (plan.inside && other && !norm.post_norm) {
+        if (!layer.norm) {
+            // The mixer reads the stream itself.
+            norm.out = {};
+            if (norm.update) NIBBLE_CHECK(cuda::add_norm(norm, step.overlap, step.stream));
+            in.x = norm.h;
+        } else if (other && norm_inside(i > 0 ? &layers[i - 1] : nullptr, layer, plan)) {
             in.norm = {norm.h, norm.update, norm.weight, norm.eps, other, norm.nonfinite, r.x};
             if (norm.update) std::swap(norm.h, other);
         } else {
@@ -30,10 +37,11 @@ Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const De
         }
         NIBBLE_CHECK(layer.mixer->forward(in, r.y, step));
         norm.update = r.y;
-        norm.post_norm = layer.post_norm;
+        norm.post_norm = layer.post_norm, norm.post_bias = layer.post_bias;
+        norm.update_scale = layer.config.residual_scale, norm.sum_scale = layer.output_scale;
         norm.nonfinite = r.nonfinite + i;
     }
-    norm.weight = nullptr, norm.out = {};
+    norm.weight = norm.bias = nullptr, norm.out = {};
     return norm;
 }
 

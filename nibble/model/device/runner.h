@@ -17,6 +17,7 @@ namespace nibble {
 struct DeviceResidual {
     int64_t hidden = 0;
     float eps = 0;
+    bool centered = false;   // norms are LayerNorm
     std::byte* h = nullptr;  // [rows, hidden] BF16, the stream as it comes in
     // [hidden]: second buffer of the stream for one row. A product that computes the norm itself leaves the sum there,
     // and `h` and `other` are swapped from block to block. Null: every norm is its own launch, and the stream stays in
@@ -26,6 +27,12 @@ struct DeviceResidual {
     float* y = nullptr;            // [rows, hidden]: a mixer's output
     int32_t* nonfinite = nullptr;  // [layers]: lowered to the first row that holds a NaN after the layer
 };
+
+// Whether, with one row, the first product of `layer` computes the sum of the stream and its norm; `before`: the
+// previous layer, null for the first.
+inline bool norm_inside(const DeviceLayer* before, const DeviceLayer& layer, const InputPlan& plan) {
+    return plan.inside && layer.plain_norm() && (!before || before->plain_sum());
+}
 
 // Queues all layers in order. Returns the norm after the last layer: the caller adds weight and output and queues it;
 // the kernel adds the last mixer's y to the stream (AddNorm::h). `chain`: used for one row without an observer, runs

@@ -16,10 +16,22 @@ constexpr int64_t logits_bytes = int64_t{1} << 29;  // bytes of logits of each o
 std::string gib_text(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 std::byte* bytes_of(void* p) { return static_cast<std::byte*>(p); }
 
-const Rope* rope_of(const BlockConfig& block) {
-    if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) return &a->rope;
-    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer)) return &a->rope;
+const Rope* rope_of(const MixerConfig& mixer) {
+    if (const auto* a = std::get_if<AttentionConfig>(&mixer)) return &a->rope;
+    if (const auto* a = std::get_if<LatentAttentionConfig>(&mixer)) return &a->rope;
+    if (const auto* all = std::get_if<ParallelConfig>(&mixer))
+        for (const Branch& branch : all->branches)
+            if (const Rope* rope = rope_of(branch.mixer)) return rope;
     return nullptr;
+}
+
+// Rejects blocks that read what other blocks leave, because blocks run one after the other over all texts.
+Status check_alone(const BlockConfig& block) {
+    const auto* a = std::get_if<AttentionConfig>(&block.mixer);
+    if ((a && a->kv_block >= 0) || std::holds_alternative<PerLayerInputConfig>(block.mixer))
+        return fail("{}: a pass block by block on --device cuda does not support {}; use --device cpu", block.prefix,
+                    a ? "keys and values that layers share" : "per-layer embeddings");
+    return Ok{};
 }
 
 // Names the tensor that DeviceWeights reads: the embedding's for a tied head.
@@ -73,8 +85,9 @@ Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpo
         walk->pool_tokens_ = std::max(walk->pool_tokens_, tokens);
         walk->pool_sequences_ = std::max<int64_t>(walk->pool_sequences_, std::ssize(piece.batch.segments()));
     }
+    for (const BlockConfig& block : walk->config_.blocks) NIBBLE_CHECK(check_alone(block));
     for (const BlockConfig& block : walk->config_.blocks)
-        if (const Rope* rope = rope_of(block); rope && rope->dims > 0) walk->memory_.rotary().add(*rope);
+        if (const Rope* rope = rope_of(block.mixer); rope && rope->dims > 0) walk->memory_.rotary().add(*rope);
     NIBBLE_CHECK(walk->check_memory(options));
     NIBBLE_CHECK(walk->memory_.reserve_rotary(walk->longest_, walk->host_));
     return walk;
@@ -184,6 +197,7 @@ Result<DeviceHead> DeviceWalk::load_head(const Checkpoint& from, bool quantize_i
     DeviceWeights plan = DeviceWeights::planner(from);
     const auto make = [&](DeviceWeights& weights) -> Status {
         NIBBLE_TRY(head.norm_, weights.vector(outline.norm()));
+        NIBBLE_TRY(head.norm_bias_, weights.vector(outline.last_norm().bias));
         NIBBLE_TRY(head.linear_, weights.linear(linear));
         return Ok{};
     };
@@ -247,6 +261,7 @@ Status DeviceWalk::run(const DeviceLayers& layers, size_t place, const BatchPiec
     NIBBLE_TRY(const cuda::AddNorm sum, queue_layers(one,
                                                      {.hidden = hidden,
                                                       .eps = config_.norm_eps,
+                                                      .centered = config_.layer_norm,
                                                       .h = x.data_ + piece.row * hidden * 2,
                                                       .x = in,
                                                       .y = out,
@@ -265,20 +280,27 @@ Status DeviceWalk::show_head(const Checkpoint& from, const DeviceStreams& x, Dev
     NIBBLE_TRY(const Head outline, Head::load(config_, source));
     const std::vector<std::string> names{outline.linear().name};
     const int64_t hidden = config_.hidden, most = std::min<int64_t>(tokens_, 4096);
+    const std::span<const float> bias_values = outline.last_norm().bias;
     const auto norm_bytes = static_cast<int64_t>(outline.norm().size_bytes());
-    NIBBLE_CHECK(memory_.reserve(most * hidden * 2 + norm_bytes + 4 * DeviceArena::alignment, most));
+    NIBBLE_CHECK(memory_.reserve(most * hidden * 2 + 2 * norm_bytes + 4 * DeviceArena::alignment, most));
     DeviceStep s = memory_.step();
     NIBBLE_TRY(float* norm, s.scratch.allocate_array<float>(hidden));
+    NIBBLE_TRY(float* bias, s.scratch.allocate_array<float>(hidden));
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(most * hidden * 2));
     NIBBLE_CHECK(
         copy_to_device(bytes_of(norm), bytes_of(const_cast<float*>(outline.norm().data())), norm_bytes, stream_));
+    if (!bias_values.empty())
+        NIBBLE_CHECK(
+            copy_to_device(bytes_of(bias), bytes_of(const_cast<float*>(bias_values.data())), norm_bytes, stream_));
     for (int64_t at = 0; at < tokens_; at += most) {
         const int64_t rows = std::min(most, tokens_ - at);
         NIBBLE_CHECK(cuda::add_norm({.tokens = rows,
                                      .width = hidden,
                                      .h = x.data_ + at * hidden * 2,
                                      .weight = norm,
+                                     .bias = bias_values.empty() ? nullptr : bias,
                                      .eps = config_.norm_eps,
+                                     .centered = config_.layer_norm,
                                      .out = {in}},
                                     false, stream_));
         NIBBLE_CHECK(observer.input(names, in, rows, hidden, stream_));
@@ -297,11 +319,13 @@ Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_
                                  .width = config_.hidden,
                                  .h = x.data_ + row * config_.hidden * 2,
                                  .weight = head.norm_,
+                                 .bias = head.norm_bias_,
                                  .eps = config_.norm_eps,
+                                 .centered = config_.layer_norm,
                                  .out = to},
                                 s.overlap, stream_));
     NIBBLE_CHECK(head.linear_.forward({.x = in, .ordered = !to.row_major()}, rows, out, config_.vocab, s));
-    return cuda::round_rows(out, rows * config_.vocab, s.overlap, stream_);
+    return cuda::round_rows(out, rows * config_.vocab, s.overlap, stream_, {config_.logit_scale, config_.logit_cap});
 }
 
 Result<double> DeviceWalk::divergence(const DeviceHead& p_head, const DeviceStreams& p, const DeviceHead& q_head,

@@ -34,6 +34,7 @@ private:
 class DeviceHead {
     friend class DeviceWalk;
     const float* norm_ = nullptr;
+    const float* norm_bias_ = nullptr;
     DeviceLinear linear_;
     std::optional<DeviceArena> weights_;
 };

@@ -138,7 +138,7 @@ struct FixedBlocks {
 Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int64_t row, int64_t count, bool records,
                                              Scales& scales) {
     QuantMatrix scratch;
-    NIBBLE_TRY(QuantView from, checkpoint_->read_quant(tensor, row, count, scratch));
+    NIBBLE_TRY(QuantView from, checkpoint_->read_quant(tensor, l.first_row + row, count, scratch));
     if (row == 0) scales.one = from.tensor_scale;
     if (from.float_scales) {
         auto& to = l.format == Format::fp8_block128 ? scales.tiles : scales.rows;
@@ -195,7 +195,7 @@ Status DeviceWeights::narrow(std::span<const float> wide, std::span<uint16_t> ou
 // Rows of an unquantized weight in the staging buffer, as BF16: F32 and F16 values are rounded to it.
 Result<MatrixView> DeviceWeights::stage_plain(size_t tensor, const Linear& l, int64_t row, int64_t count) {
     Matrix scratch;
-    NIBBLE_TRY(const MatrixView host, checkpoint_->read_plain(tensor, row, count, scratch));
+    NIBBLE_TRY(const MatrixView host, checkpoint_->read_plain(tensor, l.first_row + row, count, scratch));
     const MatrixView out{DType::bf16, count, l.cols, staging_};
     if (out.bytes() > staging_bytes - 256) return fail("'{}.weight': {} columns are too many", l.name, l.cols);
     if (host.dtype == DType::bf16) {
@@ -304,7 +304,7 @@ Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) {
 Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_ && stack.parts.size() == 2));
         out.parts.push_back(std::move(all));
     } else {
         for (const Linear& part : stack.parts) {
@@ -316,22 +316,27 @@ Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     return out;
 }
 
-Result<const std::byte*> DeviceWeights::embedding(const Embedding& embedding, const ModelConfig& config,
+Result<Workspace*> DeviceWeights::host() const {
+    if (!host_) return fail("no workspace on the host to read embeddings with");
+    return host_;
+}
+
+Result<const std::byte*> DeviceWeights::embedding(const Embedding& embedding, int64_t vocab, int64_t width,
                                                   Workspace& work) {
-    NIBBLE_TRY(std::byte * memory, allocate(config.vocab * config.hidden * 2));
+    NIBBLE_TRY(std::byte * memory, allocate(vocab * width * 2));
     if (mode() == Mode::plan) return memory;
-    const int64_t step = std::max<int64_t>(1, (int64_t{16} << 20) / config.hidden);
+    const int64_t step = std::max<int64_t>(1, (int64_t{16} << 20) / width);
     std::vector<float> rows;
     std::vector<uint16_t> narrow;
     std::vector<int32_t> tokens;
-    for (int64_t row = 0; row < config.vocab; row += step) {
-        const int64_t count = std::min(step, config.vocab - row), n = count * config.hidden;
+    for (int64_t row = 0; row < vocab; row += step) {
+        const int64_t count = std::min(step, vocab - row), n = count * width;
         tokens.clear();
         for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(row + i));
         rows.resize(static_cast<size_t>(n)), narrow.resize(rows.size());
         NIBBLE_CHECK(embedding.forward(tokens, rows.data(), work));
         for (size_t i = 0; i < rows.size(); ++i) narrow[i] = bf16_from_float(rows[i]);
-        NIBBLE_CHECK(copy_to_device(memory + row * config.hidden * 2, host_bytes(narrow.data()), 2 * n, *stream_));
+        NIBBLE_CHECK(copy_to_device(memory + row * width * 2, host_bytes(narrow.data()), 2 * n, *stream_));
     }
     return memory;
 }

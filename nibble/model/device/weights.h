@@ -68,7 +68,7 @@ public:
     // Loads a linear. Names, sizes and input quantization are those of WeightSource; the matrix comes from the
     // checkpoint. Errors name the tensor: a format, or values, that the device's kernels cannot represent exactly.
     Result<DeviceLinear> linear(const Linear& linear);
-    // gated: the parts are gate and up, whose rows alternate if one kernel computes product and activation
+    // gated: two parts are gate and up, whose rows alternate if one kernel computes product and activation
     // (DeviceLinear::by_turns).
     Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
     // Load one stack or linear per expert. `gated`: the first of two parts gates the second.
@@ -76,8 +76,11 @@ public:
     Result<DeviceExperts> experts(std::span<const Linear* const> linears);
     Result<const float*> vector(std::span<const float> values);  // null for an empty span
     Result<const float*> constant(float value, int64_t count);
-    // Returns BF16 [vocab, hidden], scaled.
-    Result<const std::byte*> embedding(const Embedding& embedding, const ModelConfig& config, Workspace& work);
+    // Returns BF16 [vocab, width], scaled.
+    Result<const std::byte*> embedding(const Embedding& embedding, int64_t vocab, int64_t width, Workspace& work);
+    // Reads embeddings that blocks load. Errors of host(): none was set.
+    void use_host(Workspace& host) { host_ = &host; }
+    Result<Workspace*> host() const;
 
 private:
     DeviceWeights(const Checkpoint& checkpoint, DeviceArena* arena, const Stream* stream);
@@ -107,7 +110,7 @@ private:
                 NIBBLE_TRY(const MatrixView view, stage_plain(tensor, linear, row, count));
                 NIBBLE_CHECK(put(view, row));
             }
-            checkpoint_->done_with(tensor, row, count);
+            checkpoint_->done_with(tensor, linear.first_row + row, count);
         }
         return Ok{};
     }
@@ -132,6 +135,7 @@ private:
     DeviceArena* vectors_ = nullptr;
     int64_t bytes_ = 0, vector_bytes_ = 0;
     Replace replace_;
+    Workspace* host_ = nullptr;
     DeviceCover* cover_ = nullptr;
     bool turns_ = true;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;

@@ -16,7 +16,60 @@ constexpr int64_t most_kernel_rows = 65535;  // limit of the second dimension of
 
 }  // namespace
 
+namespace {
+
+// Rejects features of a description that have no backward pass on a GPU.
+Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
+    const auto lacks = [&](std::string_view what) {
+        return fail("{}: training does not support {} on --device cuda; use --device cpu", block.prefix, what);
+    };
+    if (block.norm.empty()) return lacks("a block without a norm before its mixer");
+    if (block.residual_scale != 1.0f) return lacks("multipliers of residuals");
+    if (!block.output_scale.empty()) return lacks("scalars of layers");
+    if (model.logit_scale != 1.0f) return lacks("multipliers of logits");
+    if (model.logit_cap > 0) return lacks("soft caps of logits");
+    if (model.head_bias) return lacks("a bias of lm_head");
+    if (model.layer_norm) return lacks("LayerNorm");
+    if (std::holds_alternative<GatedDeltaConfig>(block.mixer)) return lacks("gated delta nets");
+    if (std::holds_alternative<PerLayerInputConfig>(block.mixer)) return lacks("per-layer embeddings");
+    if (std::holds_alternative<ParallelConfig>(block.mixer)) return lacks("mixers that read the same rows");
+    if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
+        if (a->query_period > 0) return lacks("a scale of queries by their position");
+        if (a->output_gate) return lacks("gates on the output of attention");
+        if (a->qk_norm == QkNorm::joined) return lacks("norms over all heads of queries and keys");
+        if (a->qk_norm == QkNorm::late_plain) return lacks("norms of queries and keys without weights");
+        if (a->qk_norm == QkNorm::late) return lacks("norms of queries and keys after the rotary embedding");
+        if (a->soft_cap > 0) return lacks("soft caps of scores");
+        if (!a->sinks.empty()) return lacks("attention sinks");
+        if (!a->head_gate.empty()) return lacks("gates of heads");
+        if (a->chunk > 0) return lacks("attention in chunks");
+        if (a->v_dim > 0 || a->value_scale != 1.0f || a->value_norm || a->v_proj.empty())
+            return lacks("values with their own size, scale or norm, or from k_proj");
+        if (a->kv_block >= 0 || a->kv_shared) return lacks("keys and values that layers share");
+    }
+    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer); a && a->query_period > 0)
+        return lacks("a scale of queries by their position");
+    if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
+        if (!mlp->gate_up_proj.empty()) return lacks("gate_proj and up_proj in one matrix");
+        if (mlp->clamp) return lacks("clamped gated units");
+    }
+    if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) {
+        if (moe->expert.clamp || moe->shared.clamp) return lacks("clamped gated units");
+        if (moe->shared_gate) return lacks("gates on the output of shared experts");
+        if (moe->stacked) return lacks("experts in stacks");
+        if (moe->expert.bias || moe->gate_bias) return lacks("biases of experts and routers");
+        if (moe->router == MoeConfig::Router::sparse_mixer) return lacks("a sparse mixer's router");
+        if (moe->weigh_inputs) return lacks("experts whose inputs are weighed");
+        if (!moe->router_scale.empty() || !moe->experts_norm.empty() || !moe->expert_scale.empty())
+            return lacks("a router with a norm and scales");
+    }
+    return Ok{};
+}
+
+}  // namespace
+
 Status TrainWeights::check(const ModelConfig& config) {
+    for (const BlockConfig& block : config.blocks) NIBBLE_CHECK(check_trained_block(config, block));
     const bool attends = std::ranges::any_of(config.blocks, [](const BlockConfig& block) {
         return std::holds_alternative<AttentionConfig>(block.mixer) ||
                std::holds_alternative<LatentAttentionConfig>(block.mixer);
@@ -93,7 +146,7 @@ Status TrainWeights::make_parts(const std::function<DeviceWeights*(size_t part)>
         .at = [&](int64_t place) { return vectors_ ? vectors_ + (place - flat_.matrix_elements) : nullptr; }};
     if (adapters_) {
         NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, *pool_));
-        NIBBLE_TRY(frozen_embedding_, weights(0)->embedding(parts_.embedding, config_, host));
+        NIBBLE_TRY(frozen_embedding_, weights(0)->embedding(parts_.embedding, config_.vocab, config_.hidden, host));
         NIBBLE_TRY(norm_, weights(0)->vector(parts_.head.norm()));
     }
     for (size_t b = 0; b < parts_.blocks.size(); ++b) {
