@@ -39,7 +39,7 @@ namespace nibble::cuda {
 struct KvShape {
     KvType type = KvType::bf16;
     int kv_heads = 0, page_tokens = 16;
-    int k_dim = 128, v_dim = 128;  // multiples of 8, at most 256
+    int k_dim = 128, v_dim = 128;  // multiples of 8, at most 512
     int64_t page_stride = 0;       // bytes, a multiple of 16; 0: page_bytes()
 
     KvDims dims() const { return padded_dims(k_dim, v_dim); }

@@ -143,7 +143,7 @@ struct RopeAppend {
     const float* cos = nullptr;          // [.., rope_dims / 2]
     const float* sin = nullptr;
     std::byte* q = nullptr;  // [tokens, q_heads, k_dim] BF16
-    // Anything but the defaults uses a kernel of its own.
+    // Anything but the defaults uses a kernel of its own, as do heads of more than 256 dimensions.
     struct Options {
         // Norms after the rotary embedding, or over all heads together, whose weights are then [q_heads * k_dim] and
         // [kv_heads * k_dim]. joined_scales [tokens, 2]: memory for the latter; null: per head.

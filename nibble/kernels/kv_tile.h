@@ -23,13 +23,14 @@ struct KvDims {
     int k = 0, v = 0;
     bool operator==(const KvDims&) const = default;
 };
-inline constexpr KvDims kv_dims[] = {{64, 64}, {128, 128}, {192, 128}, {256, 256}};  // compiled
+inline constexpr KvDims kv_dims[] = {{64, 64}, {128, 128}, {192, 128}, {256, 256}, {512, 512}};  // compiled
 // Returns the smallest compiled dimensions that hold a head; {0, 0} if none do.
 NIBBLE_HD constexpr KvDims padded_dims(int k, int v) {
     if (k <= 64 && v <= 64) return {64, 64};
     if (k <= 128 && v <= 128) return {128, 128};
     if (k <= 192 && v <= 128) return {192, 128};
     if (k <= 256 && v <= 256) return {256, 256};
+    if (k <= 512 && v <= 512) return {512, 512};
     return {0, 0};
 }
 NIBBLE_HD constexpr int k_tile_bytes(KvType type, KvDims d) { return kv_tile_tokens * d.k * kv_element_bytes(type); }

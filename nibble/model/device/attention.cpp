@@ -17,9 +17,9 @@ Result<DeviceKv> DeviceKv::make(const KvShape& kv, const std::string& prefix, De
                  .k_dim = kv.k_dim,
                  .v_dim = kv.v_dim};
     for (const int dim : {kv.k_dim, kv.v_dim})
-        if (dim % 8 || dim > 256)
+        if (dim % 8 || dim > 512)
             return fail(
-                "{}: heads of {} dimensions have no attention kernel on --device cuda (multiples of 8 up to 256)",
+                "{}: heads of {} dimensions have no attention kernel on --device cuda (multiples of 8 up to 512)",
                 prefix, dim);
     if (kv.type == KvType::fp8) {
         NIBBLE_TRY(out.k_scales, weights.constant(kv.k_scale, kv.heads));

@@ -216,6 +216,25 @@ void DeviceWeights::merge(Scales& all, Scales part, int64_t rows) {
     all.tiles.insert(all.tiles.end(), part.tiles.begin(), part.tiles.end());
 }
 
+namespace {
+
+QuantView rows_of(QuantView view, int64_t first, int64_t count) {
+    view.codes += code_bytes(view.format, first, view.cols);
+    view.block_scales += block_scale_bytes(view.format, first, view.cols);
+    view.rows = count;
+    return view;
+}
+
+}  // namespace
+
+Status DeviceWeights::prepack_by_turns(const QuantView& view, int64_t first, const cuda::PackedSpan& to) {
+    const int64_t half = to.rows / 2, gates = std::clamp<int64_t>(half - first, 0, view.rows);
+    if (gates > 0) NIBBLE_CHECK(cuda::prepack(rows_of(view, 0, gates), 2 * first, to, refused_, *stream_, {16, 32}));
+    if (gates == view.rows) return Ok{};
+    return cuda::prepack(rows_of(view, gates, view.rows - gates), 2 * (first + gates - half) + 16, to, refused_,
+                         *stream_, {16, 32});
+}
+
 Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
@@ -234,8 +253,9 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
         NIBBLE_TRY(out.operand.bias, vector(bias));
         return out;
     }
-    out.by_turns =
-        by_turns && out.w4a16 && parts.size() == 2 && parts[0].rows == parts[1].rows && parts[0].rows % 16 == 0;
+    // One part has the rows of gate, then those of up.
+    const bool halves = parts.size() == 1 || (parts.size() == 2 && parts[0].rows == parts[1].rows);
+    out.by_turns = by_turns && out.w4a16 && halves && out.rows % 32 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
     out.operand.codes = runs_on_codes(first);
@@ -259,8 +279,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                 const cuda::PackedSpan span{out.rows, out.cols, memory, first.format};
                 NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
                     if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        return out.by_turns ? cuda::prepack(view, (row > 0 ? 16 : 0) + 2 * at, span, refused_, *stream_,
-                                                            {16, 32})
+                        return out.by_turns ? prepack_by_turns(view, row + at, span)
                                             : cuda::prepack(view, row + at, span, refused_, *stream_);
                     else
                         return fail("'{}.weight' is not quantized", part.name);
@@ -304,7 +323,7 @@ Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) {
 Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_ && stack.parts.size() == 2));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_));
         out.parts.push_back(std::move(all));
     } else {
         for (const Linear& part : stack.parts) {

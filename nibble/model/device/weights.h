@@ -68,7 +68,7 @@ public:
     // Loads a linear. Names, sizes and input quantization are those of WeightSource; the matrix comes from the
     // checkpoint. Errors name the tensor: a format, or values, that the device's kernels cannot represent exactly.
     Result<DeviceLinear> linear(const Linear& linear);
-    // gated: two parts are gate and up, whose rows alternate if one kernel computes product and activation
+    // gated: the rows are those of gate and up, which alternate if one kernel computes product and activation
     // (DeviceLinear::by_turns).
     Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
     // Load one stack or linear per expert. `gated`: the first of two parts gates the second.
@@ -92,6 +92,8 @@ private:
     Result<std::byte*> allocate(int64_t bytes);
     static void merge(Scales& all, Scales part, int64_t rows);
     Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts, bool paired);
+    // Writes rows [first, first + view.rows) of gate and up, one after the other, to their places (RowTurns{16, 32}).
+    Status prepack_by_turns(const QuantView& view, int64_t first, const cuda::PackedSpan& to);
     Status upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired, Scales& all);
     Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
     // Copies the rows of one weight through the staging buffer, panel by panel: put(QuantView or MatrixView, first

@@ -34,6 +34,7 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
     if (std::holds_alternative<PerLayerInputConfig>(block.mixer)) return lacks("per-layer embeddings");
     if (std::holds_alternative<ParallelConfig>(block.mixer)) return lacks("mixers that read the same rows");
     if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
+        if (std::max(a->head_dim, a->value_dim()) > 256) return lacks("heads of more than 256 dimensions");
         if (a->query_period > 0) return lacks("a scale of queries by their position");
         if (a->output_gate) return lacks("gates on the output of attention");
         if (a->qk_norm == QkNorm::joined) return lacks("norms over all heads of queries and keys");

@@ -368,6 +368,7 @@ Result<std::vector<Check>> check_attention(const Stream& stream, const DeviceInf
         NIBBLE_CHECK(add({{type, 2, 64, 128, 128}, 8, 300, 200}, lengths));
         NIBBLE_CHECK(add({{type, 1, 64, 256, 256}, 4, 0, 0, 5.0f}, lengths));
         NIBBLE_CHECK(add({{type, 2, 64, 192, 128}, 8, 129, 0, 0.0f, true}, lengths));
+        NIBBLE_CHECK(add({{type, 2, 64, 512, 512}, 8}, lengths));
         lengths = {1, 2, 15, 16, 17, 63, 64, 65, 130, 511, 512, 513, 700};
         if (!small) lengths.insert(lengths.end(), {1023, 1500, 4096, 9000});
     }

@@ -227,6 +227,7 @@ cudaError_t visit_attention(const AttentionKernelShape& s, Visit visit) {
     if (s.dims == KvDims{128, 128}) return with.template operator()<KvDims{128, 128}>();
     if (s.dims == KvDims{192, 128}) return with.template operator()<KvDims{192, 128}>();
     if (s.dims == KvDims{256, 256}) return with.template operator()<KvDims{256, 256}>();
+    if (s.dims == KvDims{512, 512}) return with.template operator()<KvDims{512, 512}>();
     return cudaErrorInvalidValue;
 }
 

@@ -39,7 +39,7 @@ struct AttentionLayout {
     static constexpr int last_at = tops_at + tops_bytes;  // whether a unit was the last of its columns
     static constexpr int barriers_at = last_at + 16;
     static constexpr int bytes = barriers_at + slots * 16;  // barriers: full, empty
-    static_assert(slots >= 3 && bytes <= most_bytes && group_tokens % pass_tokens == 0);
+    static_assert(slots >= (half_bytes > 8192 ? 1 : 3) && bytes <= most_bytes && group_tokens % pass_tokens == 0);
 
     // A warp's part of the values in slices of 16 dimensions. Warps from `busy` on have none.
     static constexpr int all_slices = Dims.v / 16;

@@ -46,7 +46,7 @@ Result<CacheArgs> cache_args(const KvCache& cache) {
     if (s.page_tokens < kv_tile_tokens || s.page_tokens % kv_tile_tokens)
         return fail("KV cache: pages of {} tokens, not of a multiple of {}", s.page_tokens, kv_tile_tokens);
     if (s.k_dim < 8 || s.k_dim % 8 || s.v_dim < 8 || s.v_dim % 8 || s.dims().k == 0)
-        return fail("KV cache: heads of {} and {} dimensions; multiples of 8 up to 256 are supported", s.k_dim,
+        return fail("KV cache: heads of {} and {} dimensions; multiples of 8 up to 512 are supported", s.k_dim,
                     s.v_dim);
     if (s.stride() % 16 || s.stride() < s.page_bytes())
         return fail("KV cache: pages of {} bytes lie {} apart", s.page_bytes(), s.stride());
@@ -308,7 +308,8 @@ Status append_with_options(const RopeAppend& r, const RopeArgs& args, bool overl
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
     if (!r.qkv == !r.qkv_rows) return fail("rope_append: rows of FP32, or of BF16");
-    if (r.options != RopeAppend::Options{}) return append_with_options(r, args, overlap, stream);
+    if (r.options != RopeAppend::Options{} || cache.shape.k_dim > 256)
+        return append_with_options(r, args, overlap, stream);
     if (r.qkv) return cuda_status(launch_rope(args, queue_of(stream)), "rope_append: kernel launch");
     for (const void* p : std::initializer_list<const void*>{r.qkv_rows, r.q, r.cos, r.sin})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("rope_append: device pointers must be 16-byte aligned");
