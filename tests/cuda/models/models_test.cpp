@@ -43,6 +43,8 @@ std::vector<Candidate> model_candidates() {
                                    .format = format,
                                    .layers = std::string_view(shape) == "nemotron-3-nano" ? 7 : 2,
                                    .weights_only = weights_only});
+        for (const char* shape : {"qwen3.5-35b-a3b", "qwen3.6-27b"})  // three gated delta nets and an attention
+            all.push_back({.shape = shape, .format = "nvfp4", .layers = 4, .weights_only = weights_only});
         std::string list = setting("NIBBLE_CUDA_MODELS");
         while (!list.empty()) {
             const size_t colon = std::min(list.find(':'), list.size());

@@ -295,6 +295,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaServing,
                                          ServedShape{"llama-8b", "fp8", 2, KvFormat::fp8_cast},
                                          ServedShape{"nemotron-3-nano", "nvfp4", 7, KvFormat::fp8_cast},
                                          ServedShape{"qwen3-30b-a3b", "nvfp4", 2},
+                                         ServedShape{"qwen3.5-35b-a3b", "nvfp4", 4},
                                          ServedShape{"nemotron-3-nano", "nvfp4", 7}));
 
 }  // namespace
