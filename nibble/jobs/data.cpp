@@ -22,9 +22,9 @@ Result<std::optional<TokenId>> end_token_of(const TokenDataOptions& options, con
     if (options.end_token == "none") return std::optional<TokenId>();
     std::string name = options.end_token;
     if (name.empty()) {
-        const auto told = text.variables.find("eos_token");
-        if (told == text.variables.end() || !told->is_string()) return std::optional<TokenId>();
-        name = told->get<std::string>();
+        const auto end_token = text.variables.find("eos_token");
+        if (end_token == text.variables.end() || !end_token->is_string()) return std::optional<TokenId>();
+        name = end_token->get<std::string>();
     }
     const auto id = text.tokenizer.id_of(name);
     if (!id) return fail("{}: has no token '{}' to end documents with", options.tokenizer, name);

@@ -24,7 +24,7 @@ public:
     // Names the field that the next error is about. `code`: OpenAI's word for it, if there is one.
     void blame(std::string_view name, std::string_view code = {}) { set_blamed(name), code_ = code; }
     // Returns the error that the client gets. After the deadline it is always the timeout error.
-    ApiError told(const Error& error) const {
+    ApiError client_error(const Error& error) const {
         if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return late_error();
         return {.message = error.message(), .param = blamed(), .code = code_};
     }

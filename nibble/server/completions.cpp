@@ -200,10 +200,11 @@ private:
 void answer_completions(ExchangePtr exchange, ModelPtr model) {
     Json body = std::move(exchange->body);
     BodyFields fields(body, exchange->deadline);
-    if (const Status read = unfold_nvext(fields, body); !read.ok()) return exchange->fail(fields.told(read.error()));
+    if (const Status read = unfold_nvext(fields, body); !read.ok())
+        return exchange->fail(fields.client_error(read.error()));
     auto wish = read_completion(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail(fields.told(wish.error()));
+        exchange->fail(fields.client_error(wish.error()));
         return;
     }
     const AnswerForms form{.whole = !wish->form.stream.stream,

@@ -193,7 +193,7 @@ void answer_messages(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(body, exchange->deadline);
     auto wish = read_message(fields, *model, exchange->core.options.ignore_unknown);
     if (!wish.ok()) {
-        exchange->fail(fields.told(wish.error()));
+        exchange->fail(fields.client_error(wish.error()));
         return;
     }
     note_unwritten_tools(*exchange, wish->turn.chat);
@@ -210,7 +210,7 @@ void answer_count_tokens(ExchangePtr exchange, ModelPtr model) {
     if (turn.ok())
         exchange->send(Json{{"input_tokens", turn->chat.prompt.tokens.size()}});
     else
-        exchange->fail(fields.told(turn.error()));
+        exchange->fail(fields.client_error(turn.error()));
 }
 
 }  // namespace nibble

@@ -339,7 +339,7 @@ void answer_responses(ExchangePtr exchange, ModelPtr model) {
     BodyFields fields(body, exchange->deadline);
     auto wish = read_response(fields, *model, exchange->core);
     if (!wish.ok()) {
-        exchange->fail(fields.told(wish.error()));
+        exchange->fail(fields.client_error(wish.error()));
         return;
     }
     note_unwritten_tools(*exchange, wish->turn.chat);

@@ -73,7 +73,7 @@ void tell(HttpExchange& exchange, const ServedModel& model, Result<Json> (*make)
     if (json.ok())
         exchange.send(*json);
     else
-        exchange.fail(fields.told(json.error()));
+        exchange.fail(fields.client_error(json.error()));
 }
 
 }  // namespace

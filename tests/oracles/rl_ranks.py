@@ -161,9 +161,9 @@ def main():
     runs.same("stopped", "unstopped", checkpoints=False)
     print("a signal to one rank: all ranks save, and the run resumes")
 
-    told = {"--ranks 4": "num_prompts_per_step 3: 4 ranks need", "--ranks 2 --device cuda:97": "", "--ranks 2 --gpus 2": "",
+    refused = {"--ranks 4": "num_prompts_per_step 3: 4 ranks need", "--ranks 2 --device cuda:97": "", "--ranks 2 --gpus 2": "",
             "--ranks 0": ""}
-    for arguments, part in told.items():
+    for arguments, part in refused.items():
         said = runs.run(["plain.yaml", "-o", "no", *arguments.split()], 2 if "--gpus" in arguments or "--ranks 0" in arguments else 1)
         assert part in said, said
         assert "--gpus" in arguments or "--ranks 0" in arguments or said.count("\n") == 1, said

@@ -180,7 +180,7 @@ def batches_of(rng):
     documents = [[sorted({0, *rng.integers(1, SEQ, 2).tolist()}) for _ in range(ROWS)] for _ in range(STEPS)]
     return tokens, labels, weights, documents
 
-def told(tokens, labels, weights, documents):
+def described(tokens, labels, weights, documents):
     return {'rows': ROWS, 'seq': SEQ, 'learning_rate': LR, 'weight_decay': WD, 'clip': CLIP, 'tokens': tokens.reshape(STEPS, -1).tolist(),
             'labels': labels.reshape(STEPS, -1).tolist(), 'weights': weights.reshape(STEPS, -1).tolist(),
             'documents': [[r * SEQ + b for r in range(ROWS) for b in documents[t][r]] for t in range(STEPS)]}
@@ -196,7 +196,7 @@ def main(out):
         'max_position_embeddings': 512, 'tie_word_embeddings': False}, indent=1) + '\n')
     batches = batches_of(rng)
     (out / 'muon.json').write_text(json.dumps(train(dict(p), True, *batches)) + '\n')
-    (out / 'steps.json').write_text(json.dumps({**told(*batches), **train(dict(p), False, *batches)}) + '\n')
+    (out / 'steps.json').write_text(json.dumps({**described(*batches), **train(dict(p), False, *batches)}) + '\n')
     batches = batches_of(np.random.default_rng(BF16_SEED))
     def in_bf16(places):
         rounded.update(places)
@@ -204,7 +204,7 @@ def main(out):
         rounded.clear()
         return {k: made[k] for k in ('losses', 'norms')}
     without = {place: in_bf16(set(PLACES) - {place})['losses'] for place in PLACES} | {'all': in_bf16(())['losses']}
-    (out / 'bf16.json').write_text(json.dumps({**told(*batches), **in_bf16(PLACES), 'without': without}) + '\n')
+    (out / 'bf16.json').write_text(json.dumps({**described(*batches), **in_bf16(PLACES), 'without': without}) + '\n')
 
 if __name__ == '__main__':
     main(sys.argv[1])

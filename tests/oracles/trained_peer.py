@@ -31,8 +31,8 @@ def main(nibble, steps=60):
         lines = [json.loads(line) for line in (folder / 'run/train.jsonl').read_text().splitlines()]
         first, own = next(l['loss'] for l in lines if 'loss' in l), lines[-1]['validation']
         model = AutoModelForCausalLM.from_pretrained(folder / 'run/model', dtype=torch.bfloat16).eval()
-        told = subprocess.run([nibble, 'tokenize', folder / 'run/model', '--json'], input=(ROOT / 'docs/formats.md').read_bytes(), capture_output=True, check=True)
-        ids = json.loads(told.stdout)['ids']
+        tokenized = subprocess.run([nibble, 'tokenize', folder / 'run/model', '--json'], input=(ROOT / 'docs/formats.md').read_bytes(), capture_output=True, check=True)
+        ids = json.loads(tokenized.stdout)['ids']
         rows = torch.tensor([ids[r * SEQUENCE:r * SEQUENCE + SEQUENCE + 1] for r in range(BATCH * BATCHES)])
         with torch.no_grad(): logits = model(rows[:, :-1]).logits
         peer = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), rows[:, 1:].flatten()).item()

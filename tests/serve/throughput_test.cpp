@@ -12,12 +12,12 @@ TEST(Throughput, CountsEveryTokenOfEveryAnswer) {
     for (const char* name : {"llama", "hybrid"}) {
         const auto model = load_small({name}, pool);
         const auto engine = make_engine(*model, {.sequences = 3, .step_rows = 40, .context = 32});
-        int64_t told = 0;
+        int64_t reported = 0;
         const auto t = measure_throughput(*engine, {.input = 20, .output = 7, .requests = 11},
-                                          [&](int64_t finished) { EXPECT_EQ(finished, ++told); });
+                                          [&](int64_t finished) { EXPECT_EQ(finished, ++reported); });
         ASSERT_TRUE(t.ok()) << t.error().message();
         EXPECT_EQ(t->requests, 11);
-        EXPECT_EQ(told, 11);
+        EXPECT_EQ(reported, 11);
         EXPECT_EQ(t->input_tokens, 220);
         EXPECT_EQ(t->output_tokens, 77);
         EXPECT_GE(t->most_running, 2);

@@ -152,12 +152,12 @@ __device__ void exchange_sums(float (&sums)[Registers], uint32_t* node, float* s
 // and 2 n + 1. Returns true for the warpgroup with the total. nodes[leaves], slots[leaves][128 * Registers].
 template <int Registers>
 __device__ bool climb_nodes(float (&sums)[Registers], uint32_t* nodes, float* slots, int leaves, int leaf, int group,
-                            int thread, uint32_t* told) {
+                            int thread, uint32_t* is_last) {
     bool last = true;
     for (int node = (leaves + leaf) / 2; last && node > 0; node /= 2) {
-        if (thread == 0) *told = second_at_node(nodes + node);
+        if (thread == 0) *is_last = second_at_node(nodes + node);
         group_barrier<128>(group);
-        last = *told;
+        last = *is_last;
         float* slot = slots + int64_t{node} * (Registers * 128);
         if (last) {
             add_slice(sums, slot, thread);
