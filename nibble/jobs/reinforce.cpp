@@ -84,7 +84,7 @@ Status open_trainer(const RlJob& job, const Checkpoint& checkpoint, RlParts& par
                                                       .micro_batch = 1,
                                                       .reference = compared,
                                                       .generation = c.generation.precision,
-                                                      .lend = 0.5},
+                                                      .time_shared_part = 0.5},
                                                      parts.pool));
         if (c.generation.precision) {
             NIBBLE_TRY(rollouts.generator, trainer->generating());

@@ -31,12 +31,12 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     engine.sequences =
         std::min(made->options_.sequences, std::max(config.batch_prompts() * config.generations, int64_t{1}));
     engine.memory_share = made->options_.memory_share;
-    engine.kv_memory = trainer.lent_bytes();
+    engine.kv_memory = trainer.time_shared_bytes();
     engine.context = config.length;
     const int64_t prompts = config.async ? config.async->prompts_in_flight : config.batch_prompts();
     engine.queue = std::max(prompts * config.generations, config.validation_prompts * config.validation_answers);
     NIBBLE_TRY(made->engine_, Engine::create(std::move(generator), made->options_.tokenizer, engine));
-    NIBBLE_CHECK(trainer.lend_memory());
+    NIBBLE_CHECK(trainer.give_memory_to_rollouts());
     made->pool_.emplace(*made->engine_, task, config.generations, made->options_.ranks);
     return made;
 }
@@ -214,14 +214,14 @@ Result<RlStep> PolicyTrainer::step(int64_t number) {
     ++version_;
     NIBBLE_CHECK(trainer_.take_memory_back());
     auto learned = learn(*collected, step);
-    auto lent = trainer_.lend_memory();
+    auto switched = trainer_.give_memory_to_rollouts();
     if (!learned.ok()) {
         // Scales of caches and inputs may include rows of an update that was not made.
         can_be_saved_ = alone() && step.updates == 0 && !trainer_.calibrates();
         if (can_be_saved_) go_back();
         return std::move(learned).error();
     }
-    NIBBLE_CHECK(std::move(lent));
+    NIBBLE_CHECK(std::move(switched));
     can_be_saved_ = true;
     step.train_seconds = seconds_since(start);
     return step;

@@ -24,9 +24,9 @@ struct DeviceTrainerOptions {
     GradientOrder order = GradientOrder::tree;
     std::function<Result<DeviceGroup>()> link;  // replaces NCCL between ranks in tests
     // If set, activations (of updates) share memory with the keys and values (of rollouts, serving() and generating());
-    // they take turns (LentMemory). The shared memory is as large as the activations plus this share of the memory that
-    // the plan leaves free. Absent: nothing is shared.
-    std::optional<double> lend;
+    // they take turns (TimeSharedMemory). The shared memory is as large as the activations plus this share of the
+    // memory that the plan leaves free. Absent: nothing is shared.
+    std::optional<double> time_shared_part;
 };
 
 // A GPU trainer with the functions that reinforcement learning needs.

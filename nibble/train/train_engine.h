@@ -96,10 +96,10 @@ public:
     virtual Result<std::shared_ptr<const LanguageModel>> serving() = 0;
 
     // Memory shared between the KV cache of serving() (rollouts) and the activations of updates, in bytes. 0: nothing
-    // is shared, and rollouts use free memory. lend_memory() gives it to the KV cache; computing with the trainer is an
-    // error then. take_memory_back() returns it and discards the cache.
-    virtual int64_t lent_bytes() const { return 0; }
-    virtual Status lend_memory() { return Ok{}; }
+    // is shared, and rollouts use free memory. give_memory_to_rollouts() gives it to the KV cache; computing with the
+    // trainer is an error then. take_memory_back() returns it and discards the cache.
+    virtual int64_t time_shared_bytes() const { return 0; }
+    virtual Status give_memory_to_rollouts() { return Ok{}; }
     virtual Status take_memory_back() { return Ok{}; }
 
     // See StepProducts.

@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Owner: the object that keeps the memory allocated (DeviceArena or MemoryLoan).
+// Owner: the object that keeps the memory allocated (DeviceArena or TimeSharedPart).
 template <class Owner>
 class DeviceStateMemory : public StateMemory {
 public:
@@ -40,9 +40,9 @@ Result<std::unique_ptr<StateMemory>> device_state_memory(int64_t bytes, int devi
         std::make_unique<DeviceStateMemory<DeviceArena>>(std::move(arena), base, stream));
 }
 
-std::unique_ptr<StateMemory> lent_state_memory(MemoryLoan loan, const Stream& stream) {
-    std::byte* base = loan.base();
-    return std::make_unique<DeviceStateMemory<MemoryLoan>>(std::move(loan), base, stream);
+std::unique_ptr<StateMemory> time_shared_state_memory(TimeSharedPart part, const Stream& stream) {
+    std::byte* base = part.base();
+    return std::make_unique<DeviceStateMemory<TimeSharedPart>>(std::move(part), base, stream);
 }
 
 void DeviceRotaryTables::add(const Rope& rope) {

@@ -6,7 +6,7 @@
 #include "model/device/step.h"
 #include "model/state_memory.h"
 #include "tensor/device.h"
-#include "tensor/lent_memory.h"
+#include "tensor/time_shared_memory.h"
 
 #include <optional>
 #include <utility>
@@ -17,7 +17,7 @@ namespace nibble {
 // Allocates `bytes` on the device. The stream must outlive the memory. Error: too little free memory.
 Result<std::unique_ptr<StateMemory>> device_state_memory(int64_t bytes, int device, const Stream& stream);
 // Wraps device memory that is shared with another user. It must be zeroed each time this user acquires it.
-std::unique_ptr<StateMemory> lent_state_memory(MemoryLoan loan, const Stream& stream);
+std::unique_ptr<StateMemory> time_shared_state_memory(TimeSharedPart part, const Stream& stream);
 
 // cos and sin by position of every rotary embedding of a model.
 class DeviceRotaryTables {

@@ -130,9 +130,9 @@ Status DeviceModel::check_memory(int64_t weight_bytes) const {
 
 Result<std::unique_ptr<KvPool>> DeviceModel::make_pool(int64_t tokens, int64_t sequences) const {
     const auto memory = [&](int64_t bytes) -> Result<std::unique_ptr<StateMemory>> {
-        if (!lent_) return device_state_memory(bytes, device_.index, stream_);
-        NIBBLE_TRY(MemoryLoan loan, lent_->join(std::string(rollouts), bytes));
-        return lent_state_memory(std::move(loan), stream_);
+        if (!time_shared_) return device_state_memory(bytes, device_.index, stream_);
+        NIBBLE_TRY(TimeSharedPart part, time_shared_->join(std::string(rollouts), bytes));
+        return time_shared_state_memory(std::move(part), stream_);
     };
     return KvPool::create(states(), tokens, sequences, memory);
 }
@@ -203,7 +203,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::pass(const Batch& batch, std::spa
             if (token < 0 || token >= config_.vocab)
                 return fail("token id {} is not in the vocabulary of {}", token, config_.vocab);
     NIBBLE_CHECK(use_device(device_.index));
-    if (lent_) NIBBLE_CHECK(lent_->check(rollouts));
+    if (time_shared_) NIBBLE_CHECK(time_shared_->check(rollouts));
     if (!pinned_) {
         NIBBLE_TRY(pinned_, PinnedBuffer::create(pinned_bytes));
     }

@@ -42,7 +42,7 @@ public:
     static Result<std::unique_ptr<DeviceModel>> over(Weights weights, const DeviceInfo& device, ThreadPool& pool);
     // The next pool uses this shared memory under the user name `rollouts`. Only one pool may exist at a time. A step
     // while another user holds the memory is an error. Call before make_pool().
-    void keep_pages_in(std::shared_ptr<LentMemory> memory) { lent_ = std::move(memory); }
+    void keep_pages_in(std::shared_ptr<TimeSharedMemory> memory) { time_shared_ = std::move(memory); }
     static constexpr std::string_view rollouts = "rollouts";
     Status wait() const { return stream_.synchronize(); }  // waits for all queued work
 
@@ -168,8 +168,8 @@ private:
     // Reused by later calls.
     mutable DeviceStepMemory memory_;
     mutable DeviceBatch batch_;
-    std::shared_ptr<LentMemory> lent_;       // null: pools allocate their own memory
-    mutable std::unique_ptr<KvPool> texts_;  // pages of whole texts
+    std::shared_ptr<TimeSharedMemory> time_shared_;  // null: pools allocate their own memory
+    mutable std::unique_ptr<KvPool> texts_;          // pages of whole texts
     mutable std::optional<PinnedBuffer> pinned_;
     mutable std::vector<Landing> landings_;  // empty, or two: for even and odd launches
     mutable int64_t launched_ = 0, collected_ = 0;

@@ -138,7 +138,7 @@ Status DeviceTrainer::allocate() {
     if (sharded()) {
         NIBBLE_TRY(units_, ShardedUnits::create(weights_, *ranks_, trace_, device_, stream_));
     }
-    if (options_.lend) NIBBLE_CHECK(make_lent_memory());
+    if (options_.time_shared_part) NIBBLE_CHECK(make_time_shared_memory());
     NIBBLE_CHECK(make_pass());
     NIBBLE_TRY(ends_, DeviceArena::create(device_.index, of_norm + 4 * plan_.micro_batch * seq + scalar_bytes +
                                                              4 * DeviceArena::alignment));
@@ -162,7 +162,7 @@ Status DeviceTrainer::allocate() {
 
 Status DeviceTrainer::make_pass() {
     NIBBLE_TRY(pass_, TrainPass::create(weights_, units_.get(), trace_, pass_shape(plan_.micro_batch, plan_.recompute),
-                                        device_, stream_, pool_, {lent_, lent_arena_.get()}));
+                                        device_, stream_, pool_, {time_shared_, time_shared_arena_.get()}));
     pass_->draw_from(cuda::drawn_from(options_.train.sampling));
     pass_->cache_in(cache_.get());
     return Ok{};
@@ -501,9 +501,9 @@ std::vector<std::string> DeviceTrainer::notes() const {
             "micro-batches of {} row{}, {}", plan_.micro_batch, plan_.micro_batch == 1 ? "" : "s",
             plan_.recompute == Recompute::block ? "blocks recomputed in the backward pass" : "nothing recomputed"),
         "memory: " + plan_.text()};
-    if (lent_)
+    if (time_shared_)
         notes.push_back(fmt::format("shared memory: {}; activations during updates, keys and values during rollouts",
-                                    gib_of(lent_->bytes())));
+                                    gib_of(time_shared_->bytes())));
     if (ranks_->size() > 1) notes.push_back(sharding_note());
     if (const std::string rounded = weights_.rounded().text(); !rounded.empty()) notes.push_back(rounded);
     return notes;

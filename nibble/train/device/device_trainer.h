@@ -53,8 +53,8 @@ public:
     Result<std::shared_ptr<const LanguageModel>> serving() override;
     Result<std::shared_ptr<const LanguageModel>> generating() override;
     Status renew_generation() override;
-    int64_t lent_bytes() const override { return lent_ ? lent_->bytes() : 0; }
-    Status lend_memory() override;
+    int64_t time_shared_bytes() const override { return time_shared_ ? time_shared_->bytes() : 0; }
+    Status give_memory_to_rollouts() override;
     Status take_memory_back() override;
     bool generation_sees_neighbours() const override { return generation_ && generation_->recipe().sees_neighbours(); }
     CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
@@ -102,7 +102,7 @@ private:
                                                        ThreadPool& pool);
     Status allocate();
     Status make_pass();
-    Status make_lent_memory();
+    Status make_time_shared_memory();
     Result<std::shared_ptr<const LanguageModel>> serve(DeviceModel::Weights weights);
     Result<std::vector<TrainMemoryPlan::Item>> pass_sizes(const TrainPassShape& shape) const;
     Status make_cache();
@@ -151,9 +151,9 @@ private:
     // scales of the reference: of its cache, of its stored inputs
     std::vector<float> reference_scales_, reference_input_scales_;
     DeviceTrace trace_;
-    std::unique_ptr<ShardedUnits> units_;      // set for Sharding::all
-    std::shared_ptr<DeviceArena> lent_arena_;  // covers all of lent_
-    std::shared_ptr<LentMemory> lent_;         // null: no memory is shared
+    std::unique_ptr<ShardedUnits> units_;             // set for Sharding::all
+    std::shared_ptr<DeviceArena> time_shared_arena_;  // covers all of time_shared_
+    std::shared_ptr<TimeSharedMemory> time_shared_;   // null: no memory is shared
     std::vector<std::weak_ptr<const DeviceModel>> served_;
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor

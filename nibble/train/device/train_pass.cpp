@@ -28,7 +28,7 @@ Result<std::vector<TrainMemoryPlan::Item>> TrainPass::sizes(const TrainWeights& 
 Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights, ShardedUnits* units,
                                                      DeviceTrace& trace, const TrainPassShape& shape,
                                                      const DeviceInfo& device, const Stream& stream, ThreadPool& pool,
-                                                     const LentActivations& lent) {
+                                                     const TimeSharedActivations& time_shared) {
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
     std::unique_ptr<TrainPass> pass(new TrainPass(weights, units, trace, shape, device, stream, std::move(host)));
     const auto layers = weights.layers();
@@ -41,17 +41,17 @@ Result<std::unique_ptr<TrainPass>> TrainPass::create(const TrainWeights& weights
         if (like == pass->kinds_.end()) pass->kinds_.emplace_back().layer = b;
         if (const Rope* rope = layers[b].mixer->rope()) pass->memory_.rotary().add(*rope);
     }
-    NIBBLE_CHECK(pass->allocate(lent));
+    NIBBLE_CHECK(pass->allocate(time_shared));
     return pass;
 }
 
-Status TrainPass::allocate(const LentActivations& lent) {
+Status TrainPass::allocate(const TimeSharedActivations& time_shared) {
     NIBBLE_TRY(const TrainScratch scratch, TrainScratch::make(weights_, shape_, device_));
     const int64_t n = shape_.tokens(), w = hidden();
-    if (lent.memory) {
-        NIBBLE_TRY(loan_, lent.memory->join(std::string(updates), scratch.kept));
-        lent.arena->release(0);
-        kept_memory_ = lent.arena;
+    if (time_shared.memory) {
+        NIBBLE_TRY(part_of_memory_, time_shared.memory->join(std::string(updates), scratch.kept));
+        time_shared.arena->release(0);
+        kept_memory_ = time_shared.arena;
     } else {
         NIBBLE_TRY(own_memory_, DeviceArena::create(device_.index, scratch.kept));
         kept_memory_ = &*own_memory_;
@@ -124,7 +124,7 @@ Status TrainPass::fill_kind(Kind& kind, const Batch& texts) {
 }
 
 Status TrainPass::prepare(const MicroBatch& m) {
-    if (loan_) NIBBLE_CHECK(loan_->check());
+    if (part_of_memory_) NIBBLE_CHECK(part_of_memory_->check());
     if (m.tokens() > shape_.tokens() || m.batch->seq > shape_.seq)
         return fail("a micro-batch of {} x {} tokens is more than the planned {} x {}", m.rows, m.batch->seq,
                     shape_.rows, shape_.seq);

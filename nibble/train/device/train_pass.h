@@ -11,7 +11,7 @@
 #include "kernels/sampling_row.h"
 #include "model/device/batch.h"
 #include "model/device/step_memory.h"
-#include "tensor/lent_memory.h"
+#include "tensor/time_shared_memory.h"
 #include "train/device/device_cache.h"
 #include "train/device/micro_batch.h"
 #include "train/device/sharded_units.h"
@@ -45,8 +45,8 @@ private:
 };
 
 // Memory shared with rollouts, used under the name TrainPass::updates, and an arena that covers it.
-struct LentActivations {
-    std::shared_ptr<LentMemory> memory;  // null: activations have memory of their own
+struct TimeSharedActivations {
+    std::shared_ptr<TimeSharedMemory> memory;  // null: activations have memory of their own
     DeviceArena* arena = nullptr;
 };
 
@@ -61,7 +61,7 @@ public:
     static Result<std::unique_ptr<TrainPass>> create(const TrainWeights& weights, ShardedUnits* units,
                                                      DeviceTrace& trace, const TrainPassShape& shape,
                                                      const DeviceInfo& device, const Stream& stream, ThreadPool& pool,
-                                                     const LentActivations& lent = {});
+                                                     const TimeSharedActivations& time_shared = {});
 
     // Sets the micro-batch of the next calls and copies the arrays that kernels read.
     Status prepare(const MicroBatch& m);
@@ -115,7 +115,7 @@ private:
           memory_(device_, stream_),
           plans_(device_) {}
 
-    Status allocate(const LentActivations& lent);
+    Status allocate(const TimeSharedActivations& time_shared);
     Status fill_kind(Kind& kind, const Batch& texts);
     DeviceStep& step_of(size_t block) { return *kinds_[kind_of_[block]].step; }
     int64_t hidden() const { return weights_.config().hidden; }
@@ -160,7 +160,7 @@ private:
     Workspace host_;
     DeviceStepMemory memory_;
     std::optional<DeviceArena> own_memory_;
-    std::optional<MemoryLoan> loan_;  // replaces own_memory_
+    std::optional<TimeSharedPart> part_of_memory_;  // replaces own_memory_
     DeviceArena* kept_memory_ = nullptr;
     std::vector<Kind> kinds_;
     std::vector<size_t> kind_of_;  // by block

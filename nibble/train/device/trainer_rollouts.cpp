@@ -25,43 +25,44 @@ Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::generating() {
 
 Result<std::shared_ptr<const LanguageModel>> DeviceTrainer::serve(DeviceModel::Weights weights) {
     NIBBLE_TRY(std::shared_ptr<DeviceModel> model, DeviceModel::over(std::move(weights), device_, pool_));
-    model->keep_pages_in(lent_);
+    model->keep_pages_in(time_shared_);
     served_.push_back(model);
     return std::shared_ptr<const LanguageModel>(std::move(model));
 }
 
 // Allocates the shared memory before the pass and the later allocations.
-Status DeviceTrainer::make_lent_memory() {
+Status DeviceTrainer::make_time_shared_memory() {
     NIBBLE_TRY(const auto items, pass_sizes(pass_shape(plan_.micro_batch, plan_.recompute)));
     int64_t planned = options_.reference ? reference_bytes() + passing_bytes : 0;
     for (const TrainMemoryPlan::Item& item : items) planned += item.bytes;
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     const int64_t left = std::max<int64_t>(0, memory.free - planned - (int64_t{1} << 29));
     const int64_t activations = items.front().bytes;
-    const auto more = static_cast<int64_t>(*options_.lend * static_cast<double>(left));
+    const auto more = static_cast<int64_t>(*options_.time_shared_part * static_cast<double>(left));
     const int64_t bytes = (activations + more) / DeviceArena::alignment * DeviceArena::alignment;
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(device_.index, std::max(bytes, activations)));
-    lent_arena_ = std::make_shared<DeviceArena>(std::move(arena));
-    NIBBLE_TRY(std::byte * base, lent_arena_->allocate(lent_arena_->capacity()));
-    lent_ = LentMemory::create(base, lent_arena_->capacity(), lent_arena_, std::string(TrainPass::updates));
+    time_shared_arena_ = std::make_shared<DeviceArena>(std::move(arena));
+    NIBBLE_TRY(std::byte * base, time_shared_arena_->allocate(time_shared_arena_->capacity()));
+    time_shared_ = TimeSharedMemory::create(base, time_shared_arena_->capacity(), time_shared_arena_,
+                                            std::string(TrainPass::updates));
     return Ok{};
 }
 
 // Pages that are not full are read beyond their end, with weight 0. The memory is cleared because 0 times an old bit
 // pattern (NaN or infinity) would be NaN.
-Status DeviceTrainer::lend_memory() {
-    if (!lent_) return Ok{};
+Status DeviceTrainer::give_memory_to_rollouts() {
+    if (!time_shared_) return Ok{};
     NIBBLE_CHECK(use_device(device_.index));
-    NIBBLE_CHECK(fill_device(lent_->base(), 0, lent_->bytes(), stream_));
+    NIBBLE_CHECK(fill_device(time_shared_->base(), 0, time_shared_->bytes(), stream_));
     NIBBLE_CHECK(stream_.synchronize());
-    return lent_->give_turn(DeviceModel::rollouts);
+    return time_shared_->give_turn(DeviceModel::rollouts);
 }
 
 Status DeviceTrainer::take_memory_back() {
-    if (!lent_) return Ok{};
+    if (!time_shared_) return Ok{};
     for (const auto& served : served_)
         if (const auto model = served.lock()) NIBBLE_CHECK(model->wait());
-    return lent_->give_turn(TrainPass::updates);
+    return time_shared_->give_turn(TrainPass::updates);
 }
 
 Status DeviceTrainer::renew_generation() {

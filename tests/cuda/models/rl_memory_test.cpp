@@ -6,21 +6,21 @@ namespace nibble::test {
 namespace {
 
 // With Mamba-2 states the pool has more than pages.
-Json lent_model(bool hybrid) {
+Json memory_model(bool hybrid) {
     if (!hybrid) return rl_llama();
     Json config = rl_hybrid();
     config["hybrid_override_pattern"] = "M*-M";
     return config;
 }
 
-struct LentLoop {
+struct MemoryLoop {
     ThreadPool pool;
     TokenTask task{share_of_even_tokens};
     std::unique_ptr<DeviceTrainer> trainer;
     std::unique_ptr<PolicyTrainer> policy;
 
-    Status open(const RlConfig& config, bool hybrid, const std::optional<double>& lend) {
-        NIBBLE_TRY(auto parameters, random_start(lent_model(hybrid), DType::bf16, 7, pool));
+    Status open(const RlConfig& config, bool hybrid, const std::optional<double>& time_shared_part) {
+        NIBBLE_TRY(auto parameters, random_start(memory_model(hybrid), DType::bf16, 7, pool));
         const int64_t row_tokens = 1024;
         NIBBLE_TRY(trainer,
                    DeviceTrainer::create(
@@ -32,7 +32,7 @@ struct LentLoop {
                         .micro_batch = 1,
                         .reference = config.loss.kl_penalty > 0,
                         .generation = config.generation.precision,
-                        .lend = lend},
+                        .time_shared_part = time_shared_part},
                        pool));
         PolicyTrainerOptions options{.end_tokens = {3}, .memory_share = 0.1, .row_tokens = row_tokens};
         if (config.loss.kl_penalty > 0) options.reference = std::make_shared<DeviceReference>(*trainer);
@@ -52,7 +52,7 @@ struct LentLoop {
     }
 };
 
-RlConfig lent_config() {
+RlConfig memory_config() {
     RlConfig c{.prompts = 8, .generations = 8, .steps = 30, .length = 128};
     c.optimizer.learning_rate = 3e-3;
     c.optimizer.weight_decay = 0;
@@ -63,8 +63,8 @@ RlConfig lent_config() {
 }
 
 // Several updates, a reference and validation; one run with shared memory, one without.
-TEST(CudaLentMemory, RunsEqualThoseWithSeparateMemory) {
-    RlConfig usual = lent_config(), cached = lent_config(), compared = lent_config(), other = lent_config();
+TEST(CudaTimeSharedMemory, RunsEqualThoseWithSeparateMemory) {
+    RlConfig usual = memory_config(), cached = memory_config(), compared = memory_config(), other = memory_config();
     cached.generation.cache.format = KvFormat::fp8;
     compared.loss.kl_penalty = 0.1, compared.train_batch = 32;
     other.generation.precision = TrainPrecision{.recipe = TrainRecipe::fp8_block};
@@ -81,13 +81,14 @@ TEST(CudaLentMemory, RunsEqualThoseWithSeparateMemory) {
                           {"FP8 rollouts", other, false, false}};
     for (const Case& c : cases) {
         SCOPED_TRACE(c.name);
-        LentLoop own, lent;
-        for (const Status& opened : {own.open(c.config, c.hybrid, std::nullopt), lent.open(c.config, c.hybrid, 0.1)})
+        MemoryLoop own, time_shared;
+        for (const Status& opened :
+             {own.open(c.config, c.hybrid, std::nullopt), time_shared.open(c.config, c.hybrid, 0.1)})
             ASSERT_TRUE(opened.ok()) << opened.error().message();
-        EXPECT_EQ(own.trainer->lent_bytes(), 0);
-        EXPECT_GT(lent.trainer->lent_bytes(), 0);
+        EXPECT_EQ(own.trainer->time_shared_bytes(), 0);
+        EXPECT_GT(time_shared.trainer->time_shared_bytes(), 0);
         for (int s = 0; s < 4; ++s) {
-            const auto a = own.policy->step(s), b = lent.policy->step(s);
+            const auto a = own.policy->step(s), b = time_shared.policy->step(s);
             ASSERT_TRUE(a.ok()) << a.error().message();
             ASSERT_TRUE(b.ok()) << b.error().message();
             EXPECT_GT(b->longest, 64);
@@ -96,17 +97,17 @@ TEST(CudaLentMemory, RunsEqualThoseWithSeparateMemory) {
             EXPECT_EQ(a->metrics.mismatch_tokens, b->metrics.mismatch_tokens);
             EXPECT_EQ(a->metrics.loss, b->metrics.loss);
             EXPECT_EQ(a->reward, b->reward);
-            const auto v = own.policy->validate(), w = lent.policy->validate();
+            const auto v = own.policy->validate(), w = time_shared.policy->validate();
             ASSERT_TRUE(v.ok() && w.ok());
             EXPECT_EQ(v->reward, w->reward);
         }
-        EXPECT_EQ(own.masters(), lent.masters());
+        EXPECT_EQ(own.masters(), time_shared.masters());
     }
 }
 
-TEST(CudaLentMemory, ComputingWithoutTheMemoryIsAnError) {
-    LentLoop loop;
-    const Status opened = loop.open(lent_config(), false, 0.1);
+TEST(CudaTimeSharedMemory, ComputingWithoutTheMemoryIsAnError) {
+    MemoryLoop loop;
+    const Status opened = loop.open(memory_config(), false, 0.1);
     ASSERT_TRUE(opened.ok()) << opened.error().message();
     TrainBatch row{.rows = 1, .seq = 96};
     for (int32_t t = 0; t < 96; ++t) row.tokens.push_back(t), row.labels.push_back(t + 1);
@@ -124,14 +125,14 @@ TEST(CudaLentMemory, ComputingWithoutTheMemoryIsAnError) {
               std::string::npos)
         << step.error().message();
     // A second pool over the same pages.
-    ASSERT_TRUE(loop.trainer->lend_memory().ok());
+    ASSERT_TRUE(loop.trainer->give_memory_to_rollouts().ok());
     const auto second = loop.trainer->serving();
     ASSERT_TRUE(second.ok());
     EXPECT_FALSE((*second)->make_pool(64, 1).ok());
 }
 
 // The plan respects a process's memory limit, and allocations beyond it fail.
-TEST(CudaLentMemory, AProcessRespectsItsMemoryLimit) {
+TEST(CudaTimeSharedMemory, AProcessRespectsItsMemoryLimit) {
     const DeviceChoice device = rl_device();
     const auto whole = device_memory(device.index);
     ASSERT_TRUE(whole.ok()) << whole.error().message();

@@ -1,22 +1,22 @@
 // Memory that users share by taking turns, on the host: the turn decides, not the possession of an address.
-#include "tensor/lent_memory.h"
+#include "tensor/time_shared_memory.h"
 
 #include <gtest/gtest.h>
 
 namespace nibble {
 namespace {
 
-std::shared_ptr<LentMemory> host_memory(std::shared_ptr<std::vector<std::byte>> bytes) {
+std::shared_ptr<TimeSharedMemory> host_memory(std::shared_ptr<std::vector<std::byte>> bytes) {
     std::byte* base = bytes->data();
     const auto size = std::ssize(*bytes);
-    return LentMemory::create(base, size, std::move(bytes), "updates");
+    return TimeSharedMemory::create(base, size, std::move(bytes), "updates");
 }
 
 bool says(const Status& status, std::string_view text) {
     return !status.ok() && status.error().message().find(text) != std::string::npos;
 }
 
-TEST(LentMemory, OneUserAtATimeHasAllOfIt) {
+TEST(TimeSharedMemory, OneUserAtATimeHasAllOfIt) {
     const auto bytes = std::make_shared<std::vector<std::byte>>(1024);
     const auto memory = host_memory(bytes);
     auto updates = memory->join("updates", 600);
@@ -35,7 +35,7 @@ TEST(LentMemory, OneUserAtATimeHasAllOfIt) {
     EXPECT_FALSE(rollouts->check().ok());
 }
 
-TEST(LentMemory, UsersAreKnownOnceAndNoLargerThanIt) {
+TEST(TimeSharedMemory, UsersAreKnownOnceAndNoLargerThanIt) {
     const auto memory = host_memory(std::make_shared<std::vector<std::byte>>(64));
     EXPECT_TRUE(says(
         memory->join("rollouts", 65).ok() ? Status(Ok{}) : fail("{}", memory->join("rollouts", 65).error().message()),
@@ -46,17 +46,17 @@ TEST(LentMemory, UsersAreKnownOnceAndNoLargerThanIt) {
         auto first = memory->join("rollouts", 64);
         ASSERT_TRUE(first.ok());
         EXPECT_FALSE(memory->join("rollouts", 1).ok());  // a second pool over the same pages
-        MemoryLoan moved = *std::move(first);
+        TimeSharedPart moved = *std::move(first);
         EXPECT_FALSE(memory->join("rollouts", 1).ok());
         EXPECT_EQ(moved.bytes(), 64);
     }
     EXPECT_TRUE(memory->join("rollouts", 1).ok());  // the part ended with its owner
 }
 
-TEST(LentMemory, LivesAsLongAsAPart) {
+TEST(TimeSharedMemory, LivesAsLongAsAPart) {
     auto bytes = std::make_shared<std::vector<std::byte>>(64);
     const std::weak_ptr<std::vector<std::byte>> seen = bytes;
-    std::optional<MemoryLoan> loan;
+    std::optional<TimeSharedPart> loan;
     {
         const auto memory = host_memory(std::move(bytes));
         auto joined = memory->join("rollouts", 64);

@@ -15,40 +15,40 @@
 
 namespace nibble {
 
-class LentMemory;
+class TimeSharedMemory;
 
 // A user's part, which starts at the base of the memory. Destroying the loan ends it. The memory lives at least as
 // long.
-class MemoryLoan {
+class TimeSharedPart {
 public:
-    MemoryLoan(MemoryLoan&&) = default;
-    MemoryLoan& operator=(MemoryLoan&&) = default;
+    TimeSharedPart(TimeSharedPart&&) = default;
+    TimeSharedPart& operator=(TimeSharedPart&&) = default;
 
     std::byte* base() const;
     int64_t bytes() const { return bytes_; }
-    // Calls LentMemory::check() for this user.
+    // Calls TimeSharedMemory::check() for this user.
     Status check() const;
 
 private:
-    friend class LentMemory;
+    friend class TimeSharedMemory;
     struct Leave {
         std::string user;
-        void operator()(LentMemory* memory) const;
+        void operator()(TimeSharedMemory* memory) const;
     };
-    MemoryLoan(std::shared_ptr<LentMemory> memory, std::string user, int64_t bytes);
-    std::shared_ptr<LentMemory> memory_;
-    std::unique_ptr<LentMemory, Leave> place_;  // ends before the memory
+    TimeSharedPart(std::shared_ptr<TimeSharedMemory> memory, std::string user, int64_t bytes);
+    std::shared_ptr<TimeSharedMemory> memory_;
+    std::unique_ptr<TimeSharedMemory, Leave> place_;  // ends before the memory
     int64_t bytes_ = 0;
 };
 
-class LentMemory : public std::enable_shared_from_this<LentMemory> {
+class TimeSharedMemory : public std::enable_shared_from_this<TimeSharedMemory> {
 public:
     // Wraps `bytes` bytes from `base`, kept alive by `owner`. The first turn belongs to `first`, who may join later.
-    static std::shared_ptr<LentMemory> create(std::byte* base, int64_t bytes, std::shared_ptr<void> owner,
-                                              std::string first);
+    static std::shared_ptr<TimeSharedMemory> create(std::byte* base, int64_t bytes, std::shared_ptr<void> owner,
+                                                    std::string first);
 
     // Errors: `bytes` exceeds the memory, the user has already joined.
-    Result<MemoryLoan> join(std::string user, int64_t bytes);
+    Result<TimeSharedPart> join(std::string user, int64_t bytes);
     // Fails if it is another user's turn, and names that user.
     Status check(std::string_view user) const;
     // Passes the turn to `user`. The caller ensures that the previous user's work has finished. Error: unknown user.
@@ -59,8 +59,8 @@ public:
     int64_t bytes() const { return bytes_; }
 
 private:
-    friend class MemoryLoan;
-    LentMemory(std::byte* base, int64_t bytes, std::shared_ptr<void> owner, std::string first)
+    friend class TimeSharedPart;
+    TimeSharedMemory(std::byte* base, int64_t bytes, std::shared_ptr<void> owner, std::string first)
         : base_(base), bytes_(bytes), owner_(std::move(owner)), turn_(std::move(first)) {}
 
     std::byte* base_;
