@@ -73,10 +73,10 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream);
 
 // out[t, j] = a(in[t, j]) * in[t, width + j]; without `gated` a(in); with a limit in `clamp`, which needs `gated`,
 // clamped_glu(in[t, j], in[t, width + j]). Rows of `in` are in_stride apart (0: adjacent).
-// Width is a multiple of 8. by_turns: columns of `in` alternate, 16 of gate, 16 of up and so on (MatmulProblem::gated);
-// width is then a multiple of 16. Codes: not fp8_token, whose scale needs a whole row.
+// Width is a multiple of 8. interleaved_gate: columns of `in` alternate, 16 of gate, 16 of up and so on
+// (MatmulProblem::gated); width is then a multiple of 16. Codes: not fp8_token, whose scale needs a whole row.
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns = false,
+                const RowsOut& out, bool overlap, const Stream& stream, bool interleaved_gate = false,
                 const ClampedGlu& clamp = {});
 
 // The same for adjacent BF16 rows, an output of a product that was already rounded. The bits are the same except for

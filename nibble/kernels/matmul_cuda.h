@@ -29,7 +29,7 @@ struct MatmulProblem {
     int64_t m = 0, n = 0, k = 0;  // x [m, k] BF16, W [n, k], y [m, n] FP32
     Format weights = Format::nvfp4;
     // W holds a gate and an up projection of n / 2 rows each (a multiple of 16), whose tiles of 16 rows alternate:
-    // gate, up, gate, up (RowTurns{16, 32}). A plan may then end with the activation.
+    // gate, up, gate, up (RowInterleave{16, 32}). A plan may then end with the activation.
     bool gated = false;
 };
 
@@ -90,18 +90,18 @@ int64_t packed_bytes(int64_t rows, int64_t cols);  // bytes of a whole matrix, p
 
 // Interleaving of two matrices in one: runs of `run` adjacent rows of a part begin `step` rows apart. Gate and up that
 // alternate by half tiles: {8, 16}; by tiles: {16, 32}. run 0: all rows are adjacent.
-struct RowTurns {
+struct RowInterleave {
     int run = 0, step = 0;
 };
 
 // Canonical layout to packed layout and back, without loss. prepack writes rows [first_row, first_row + w.rows) of
 // `out`; the parts of a stack are packed one after the other, and the part that ends at out.rows also writes the
-// padding. With `turns`, w.rows and first_row are multiples of turns.run.
+// padding. With `interleave`, w.rows and first_row are multiples of interleave.run.
 // The layout has no code for some block scales: of E4M3 all but the 126 positive finite ones, of E8M0 those outside
 // 2^-118 ... 2^8. prepack adds their number to *refused. Set *refused to zero before, and read it after the stream is
 // synchronized; a number above 0 means that the result must not be used. The caller keeps the tensor scale.
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
-               const RowTurns& turns = {});
+               const RowInterleave& interleave = {});
 Status unpack(const PackedMatrix& w, const QuantSpan& out, const Stream& stream);
 
 struct MatmulOptions {

@@ -106,8 +106,8 @@ Status activate(Activation, bool, const std::byte*, int64_t, int64_t, const Rows
     return fail("activate: rows of BF16, not emulated");
 }
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool, const Stream&, bool by_turns, const ClampedGlu& clamp) {
-    if (!puts(out) || by_turns) return missing("tiled rows, or codes with dynamic scales");
+                const RowsOut& out, bool, const Stream&, bool interleaved_gate, const ClampedGlu& clamp) {
+    if (!puts(out) || interleaved_gate) return missing("tiled rows, or codes with dynamic scales");
     std::vector<float> x(static_cast<size_t>(width)), up(x.size());
     for (int64_t t = 0; t < tokens; ++t) {
         const float* row = on_host(in) + t * (in_stride ? in_stride : width);

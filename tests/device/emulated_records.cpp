@@ -14,7 +14,7 @@ int MatmulTiling::most_parts() const { return 0; }
 Result<MatmulPlan> plan_matmul(const MatmulProblem&, const DeviceInfo&, const MatmulTiling&) { return no_records(); }
 KernelChoice describe(const MatmulPlan&) { return {}; }
 int64_t packed_bytes(int64_t, int64_t) { return 0; }
-Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowTurns&) {
+Status prepack(const QuantView&, int64_t, const PackedSpan&, uint32_t*, const Stream&, const RowInterleave&) {
     return no_records();
 }
 Status unpack(const PackedMatrix&, const QuantSpan&, const Stream&) { return no_records(); }

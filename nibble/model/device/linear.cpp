@@ -56,7 +56,7 @@ Result<cuda::ProductInput> read_input(const DeviceLinear& l, const DeviceInput& 
 
 Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float* y, const cuda::MatmulFactors& factors,
                  DeviceStep& step) {
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.by_turns));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, l.rows, l.cols, l.interleaved_gate));
     if (plan.workspace_bytes > step.matmul_workspace_bytes)
         return fail("a workspace of {} bytes was planned for products, but they need {}", step.matmul_workspace_bytes,
                     plan.workspace_bytes);
@@ -88,22 +88,22 @@ Result<InputPlan> DeviceLinear::plan(int64_t n, const DeviceStep& step, bool who
     if (operand.codes && cols % 128 == 0 && (whole_rows || activation != ActivationFormat::fp8_token))
         out.order.codes = activation, out.order.input_scale = input_scale;
     if (!w4a16) return out;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, interleaved_gate));
     if (plan.permuted_bytes > 0 && cols % 256 == 0) out.order.tile_tokens = plan.tiling.tokens;
     out.inside = plan.norms;
     return out;
 }
 
 Result<bool> DeviceLinear::activates(int64_t n, bool gated, const DeviceStep& step) const {
-    if (!w4a16 || by_turns != gated) return false;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+    if (!w4a16 || interleaved_gate != gated) return false;
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, interleaved_gate));
     return plan.activates();
 }
 
 Result<bool> DeviceLinear::takes_side(const DeviceLinear& side, const DeviceStep& step) const {
     if (!w4a16 || step.observer || other || side.other || side.w4a16 || side.activation != ActivationFormat::none)
         return false;
-    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, by_turns));
+    NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(1, rows, cols, interleaved_gate));
     return cuda::takes_side(plan, side.operand);
 }
 
@@ -168,7 +168,7 @@ Status DeviceLinear::kernels(int64_t n, const DeviceStep& step, std::vector<Kern
     if (other) {
         NIBBLE_TRY(use.choice, other->describe(n).within(name));
     } else if (w4a16) {
-        NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, by_turns));
+        NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, interleaved_gate));
         use.choice = cuda::describe(plan);
     } else {
         NIBBLE_TRY(use.choice, cuda::describe_product(operand, n).within(name));

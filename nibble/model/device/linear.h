@@ -80,7 +80,7 @@ struct DeviceLinear {
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
     bool w4a16 = false;
-    bool by_turns = false;  // records alternate rows of gate and up (MatmulProblem::gated)
+    bool interleaved_gate = false;  // records alternate rows of gate and up (MatmulProblem::gated)
     cuda::PackedMatrix records;
     cuda::MatmulFactors factors;
     cuda::Operand operand;

@@ -48,7 +48,7 @@ Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& 
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_CHECK(in_.forward(x, rows, in, step));
     return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,
-                          step.stream, in_.parts[0].by_turns, clamp);
+                          step.stream, in_.parts[0].interleaved_gate, clamp);
 }
 
 Status DeviceMlp::forward_out(const std::byte* mid, float* y, DeviceStep& step) const {

@@ -44,7 +44,8 @@ Result<std::optional<DeviceProductChain>> DeviceProductChain::make(std::span<con
         for (const DeviceLinear* l :
              {&layer.attention->in().parts[0], &layer.attention->out(), &layer.mlp->in().parts[0], &layer.mlp->out()})
             if (!chained(*l)) return std::optional<DeviceProductChain>();
-        if (const DeviceLinear& in = layer.mlp->in().parts[0]; in.w4a16 && in.by_turns != layer.mlp->config().gated)
+        if (const DeviceLinear& in = layer.mlp->in().parts[0];
+            in.w4a16 && in.interleaved_gate != layer.mlp->config().gated)
             return std::optional<DeviceProductChain>();
         c.layers_.push_back(layer);
     }

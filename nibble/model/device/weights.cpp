@@ -235,7 +235,8 @@ Status DeviceWeights::prepack_by_turns(const QuantView& view, int64_t first, con
                          *stream_, {16, 32});
 }
 
-Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns) {
+Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::span<const float> bias,
+                                            bool interleaved_gate) {
     const Linear& first = parts[0];
     NIBBLE_CHECK(check_inputs(first));
     DeviceLinear out{.name = first.name,
@@ -255,7 +256,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
     }
     // One part has the rows of gate, then those of up.
     const bool halves = parts.size() == 1 || (parts.size() == 2 && parts[0].rows == parts[1].rows);
-    out.by_turns = by_turns && out.w4a16 && halves && out.rows % 32 == 0;
+    out.interleaved_gate = interleaved_gate && out.w4a16 && halves && out.rows % 32 == 0;
     const bool tiles = first.format == Format::fp8_block128;
     const bool row_scales = !tiles && first.format != Format::none;
     out.operand.codes = runs_on_codes(first);
@@ -263,8 +264,8 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                          : out.operand.codes ? cuda::codes_bytes(out.rows, out.cols)
                                              : cuda::operand_bytes(out.rows, out.cols);
     NIBBLE_TRY(std::byte * memory, allocate(size));
-    const std::vector<float> turned = out.by_turns ? by_sixteen(bias) : std::vector<float>();
-    NIBBLE_TRY(const float* device_bias, vector(out.by_turns ? std::span<const float>(turned) : bias));
+    const std::vector<float> turned = out.interleaved_gate ? by_sixteen(bias) : std::vector<float>();
+    NIBBLE_TRY(const float* device_bias, vector(out.interleaved_gate ? std::span<const float>(turned) : bias));
     Scales all;
     if (mode() == Mode::plan) {
         // Planning assumes the number of scales that loading will find.
@@ -279,8 +280,8 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
                 const cuda::PackedSpan span{out.rows, out.cols, memory, first.format};
                 NIBBLE_CHECK(upload(part, true, scales, [&](const auto& view, int64_t at) -> Status {
                     if constexpr (std::is_same_v<std::decay_t<decltype(view)>, QuantView>)
-                        return out.by_turns ? prepack_by_turns(view, row + at, span)
-                                            : cuda::prepack(view, row + at, span, refused_, *stream_);
+                        return out.interleaved_gate ? prepack_by_turns(view, row + at, span)
+                                                    : cuda::prepack(view, row + at, span, refused_, *stream_);
                     else
                         return fail("'{}.weight' is not quantized", part.name);
                 }));
@@ -295,7 +296,7 @@ Result<DeviceLinear> DeviceWeights::product(std::span<const Linear> parts, std::
             if (first.format != Format::none) merge(all, std::move(scales), part.rows);
         }
     }
-    if (out.by_turns) all.rows = by_sixteen(all.rows);
+    if (out.interleaved_gate) all.rows = by_sixteen(all.rows);
     NIBBLE_TRY(const float* device_rows, vector(all.rows));
     NIBBLE_TRY(const float* device_tiles, vector(all.tiles));
     if (out.w4a16) {
@@ -323,7 +324,7 @@ Result<DeviceLinear> DeviceWeights::linear(const Linear& linear) {
 Result<DeviceStack> DeviceWeights::stack(const LinearStack& stack, bool gated) {
     DeviceStack out{.rows = stack.rows(), .cols = stack.parts[0].cols};
     if (stack.one && stackable(stack.parts)) {
-        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && turns_));
+        NIBBLE_TRY(DeviceLinear all, product(stack.parts, stack.bias, gated && interleaves_));
         out.parts.push_back(std::move(all));
     } else {
         for (const Linear& part : stack.parts) {

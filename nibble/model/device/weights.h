@@ -57,7 +57,7 @@ public:
     // From now on, every linear and all experts are wrapped by `cover`, which must outlive the weights. null: none.
     void cover(DeviceCover* cover) { cover_ = cover; }
     // Keeps the rows of gate and up in their stored order in every format. For callers that read a product's outputs.
-    void keep_order() { turns_ = false; }
+    void keep_order() { interleaves_ = false; }
 
     Mode mode() const { return arena_ ? Mode::load : Mode::plan; }
     int64_t bytes() const { return bytes_; }
@@ -69,7 +69,7 @@ public:
     // checkpoint. Errors name the tensor: a format, or values, that the device's kernels cannot represent exactly.
     Result<DeviceLinear> linear(const Linear& linear);
     // gated: the rows are those of gate and up, which alternate if one kernel computes product and activation
-    // (DeviceLinear::by_turns).
+    // (DeviceLinear::interleaved_gate).
     Result<DeviceStack> stack(const LinearStack& stack, bool gated = false);
     // Load one stack or linear per expert. `gated`: the first of two parts gates the second.
     Result<DeviceExperts> experts(std::span<const LinearStack* const> stacks, bool gated);
@@ -92,10 +92,12 @@ private:
     Result<std::byte*> allocate(int64_t bytes);
     static void merge(Scales& all, Scales part, int64_t rows);
     Result<DeviceExperts::Part> expert_part(std::span<const std::span<const Linear>> experts, bool paired);
-    // Writes rows [first, first + view.rows) of gate and up, one after the other, to their places (RowTurns{16, 32}).
+    // Writes rows [first, first + view.rows) of gate and up, one after the other, to their places (RowInterleave{16,
+    // 32}).
     Status prepack_by_turns(const QuantView& view, int64_t first, const cuda::PackedSpan& to);
     Status upload_expert(std::span<const Linear> parts, const cuda::PackedSpan& to, bool paired, Scales& all);
-    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias, bool by_turns = false);
+    Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias,
+                                 bool interleaved_gate = false);
     // Copies the rows of one weight through the staging buffer, panel by panel: put(QuantView or MatrixView, first
     // row).
     template <class Put>
@@ -139,7 +141,7 @@ private:
     Replace replace_;
     Workspace* host_ = nullptr;
     DeviceCover* cover_ = nullptr;
-    bool turns_ = true;
+    bool interleaves_ = true;
     std::vector<std::pair<int64_t, int64_t>> w4a16_;
     RoundedWeights rounded_;
     size_t last_rounded_ = SIZE_MAX;  // index of the tensor that was counted last

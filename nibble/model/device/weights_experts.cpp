@@ -142,7 +142,7 @@ Result<DeviceExperts> DeviceWeights::experts(std::span<const LinearStack* const>
     const LinearStack& first = *stacks[0];
     DeviceExperts out{.rows = first.rows(), .cols = first.parts[0].cols, .experts = std::ssize(stacks)};
     const bool one = std::ranges::all_of(stacks, [](const LinearStack* s) { return s->one; }) && stackable(first.parts);
-    out.paired = gated && turns_ && one && first.parts.size() == 2 && runs_on_records(first.parts[0]) &&
+    out.paired = gated && interleaves_ && one && first.parts.size() == 2 && runs_on_records(first.parts[0]) &&
                  first.parts[0].rows == first.parts[1].rows && first.parts[0].rows % 8 == 0;
     std::vector<std::span<const Linear>> experts;
     for (size_t p = 0; p < (one ? 1 : first.parts.size()); ++p) {

@@ -19,7 +19,7 @@ constexpr int workers = 2, prefill_threads = 128 * (workers + 1);
 // One warpgroup queues its products while the other computes its softmax. (Without this: 5 % slower at 4096 tokens, 1 %
 // at 16384; heads of 64, whose products are shorter, are 2 % slower with it.)
 template <int Dims>
-constexpr bool takes_turns = Dims == 128;
+constexpr bool ping_pong = Dims == 128;
 
 template <int Dims>
 struct PrefillLayout {
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     Place<L::stages> k, v;
     const bool speaks = threadIdx.x % 128 == 0;
-    if (takes_turns<Dims> && group == 1) asm volatile("bar.arrive 3, 256;" ::: "memory");
+    if (ping_pong<Dims> && group == 1) asm volatile("bar.arrive 3, 256;" ::: "memory");
     int item = items.next();
     AttentionPrefill next = read_prefill(args, counts, item, items.total);
     Queries<Kv, Dims> queries;
@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
         const auto step = [&](auto fold) {
             const bool ends = run % group_runs == group_runs - 1;
             barrier_wait(full + 8 * k.slot, k.parity);
-            if (takes_turns<Dims>) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
+            if (ping_pong<Dims>) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
             worker.scores(s, base, k.slot);
             if constexpr (fold) {
                 worker.end_group(o, first_group, false);
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
             }
             barrier_wait(full + values + 8 * v.slot, v.parity);
             worker.values(o, p, base, v.slot, first_run);
-            if (takes_turns<Dims>) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
+            if (ping_pong<Dims>) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
             if constexpr (!fold) wgmma_wait<1>();
             barrier_arrive_if(empty + 8 * k.slot, speaks);
             k.next();

@@ -123,8 +123,9 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
 }
 
 Status activate(Activation activation, bool gated, const float* in, int64_t in_stride, int64_t tokens, int64_t width,
-                const RowsOut& out, bool overlap, const Stream& stream, bool by_turns, const ClampedGlu& clamp) {
-    NIBBLE_CHECK(usable("activate", tokens, width, by_turns ? 16 : 8, out));
+                const RowsOut& out, bool overlap, const Stream& stream, bool interleaved_gate,
+                const ClampedGlu& clamp) {
+    NIBBLE_CHECK(usable("activate", tokens, width, interleaved_gate ? 16 : 8, out));
     if (clamp.limit > 0 && !gated) return fail("activate: a clamped unit without a gate");
     if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
     const int64_t in_width = gated ? 2 * width : width;
@@ -139,7 +140,7 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                                         .codes = row_codes(out, tokens, width),
                                         .activation = static_cast<int>(activation),
                                         .gated = gated,
-                                        .by_turns = by_turns,
+                                        .interleaved_gate = interleaved_gate,
                                         .clamp = clamp,
                                         .overlap = overlap},
                                        queue_of(stream)),

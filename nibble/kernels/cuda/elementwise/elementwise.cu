@@ -25,9 +25,9 @@ __global__ void activate_kernel(const __grid_constant__ ActivateArgs args) {
     float2 x[4], up[4];
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-        const int column = to.column[p], at = args.by_turns ? column + column / 16 * 16 : column;
+        const int column = to.column[p], at = args.interleaved_gate ? column + column / 16 * 16 : column;
         x[p] = pair_at(at);
-        if (args.gated) up[p] = pair_at(at + (args.by_turns ? 16 : args.width));
+        if (args.gated) up[p] = pair_at(at + (args.interleaved_gate ? 16 : args.width));
     }
     uint32_t packed[4];
 #pragma unroll

@@ -66,10 +66,10 @@ struct ActivateArgs {
     int64_t tokens = 0, in_stride = 0;
     int width = 0, tile_tokens = 0;
     RowCodes codes;
-    int activation = 0;     // nibble::Activation, -1: none
-    bool gated = false;     // gate and up are the halves of a row, or
-    bool by_turns = false;  // alternate every 16 columns
-    ClampedGlu clamp;       // limit 0: none
+    int activation = 0;             // nibble::Activation, -1: none
+    bool gated = false;             // gate and up are the halves of a row, or
+    bool interleaved_gate = false;  // alternate every 16 columns
+    ClampedGlu clamp;               // limit 0: none
     bool overlap = false;
 };
 cudaError_t launch_activate(const ActivateArgs& args, cudaStream_t stream);

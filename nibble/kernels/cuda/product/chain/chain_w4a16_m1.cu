@@ -157,14 +157,14 @@ struct Rotation {
     uint8_t* to[2];  // null: no destination
     float cos, sin, scale;
     KvType type;
-    bool turns;
+    bool rotates;
 
     __device__ void prepare(const RopeArgs& rope, int row) {
         const CacheArgs& cache = rope.cache;
         const int dim = cache.dims.k, half = dim / 2, of = row / dim, d = row % dim;
-        turns = of < rope.q_heads + cache.kv_heads;
+        rotates = of < rope.q_heads + cache.kv_heads;
         cos = sin = 0.0f, scale = 1.0f;
-        if (turns) {
+        if (rotates) {
             const int64_t angle = int64_t{rope.rotary.positions[0]} * half + d;
             cos = __ldg(rope.rotary.cos + angle), sin = __ldg(rope.rotary.sin + angle);
         }
@@ -177,19 +177,19 @@ struct Rotation {
         to[0] = to[1] = nullptr;
         if (slot < 0) return;
         type = cache.type;
-        const int head = of - rope.q_heads - (turns ? 0 : cache.kv_heads);
-        if (const float* scales = turns ? cache.k_scales : cache.v_scales) scale = scales[head];
-        uint8_t* tile = tile_of_slot(cache, head, slot) + (turns ? 0 : k_tile_bytes(type, cache.padded));
+        const int head = of - rope.q_heads - (rotates ? 0 : cache.kv_heads);
+        if (const float* scales = rotates ? cache.k_scales : cache.v_scales) scale = scales[head];
+        uint8_t* tile = tile_of_slot(cache, head, slot) + (rotates ? 0 : k_tile_bytes(type, cache.padded));
         const int t = static_cast<int>(slot % cache.page_tokens) % kv_tile_tokens;
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            to[i] = tile + (turns ? k_offset(type, t, d + i * half) : v_offset(type, t, d + i * half));
+            to[i] = tile + (rotates ? k_offset(type, t, d + i * half) : v_offset(type, t, d + i * half));
     }
     // The same as rotated() in rope.cuh.
     __device__ void store(float first, float second) const {
         if (!to[0]) return;
         uint16_t low = bf16_from_float(first), high = bf16_from_float(second);
-        if (turns) {
+        if (rotates) {
             const float a = bf16_to_float(low), b = bf16_to_float(high);
             low = bf16_from_float(fmaf(a, cos, -(b * sin))), high = bf16_from_float(fmaf(b, cos, a * sin));
         }

@@ -24,8 +24,8 @@ struct WideLayout {
     static constexpr int block_rows = 64 * RowGroups, threads = 128 * (RowGroups + 1);
     static constexpr int w_bytes = block_rows * 128, x_bytes = Tokens * 128, stage_bytes = w_bytes + x_bytes;
     // With many tokens a thread block processes several tiles, and outputs have their own memory.
-    static constexpr bool in_turns = RowGroups > 1 && !ByTile;
-    static constexpr int out_bytes = in_turns ? RowGroups * rounded_tile_bytes : 0;
+    static constexpr bool persistent = RowGroups > 1 && !ByTile;
+    static constexpr int out_bytes = persistent ? RowGroups * rounded_tile_bytes : 0;
     static constexpr int bytes(int stages) {  // stages begin at a multiple of 1024
         return stages * (stage_bytes + 16) + out_bytes + 1024;
     }
@@ -175,7 +175,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
             }
             wgmma_wait<0>();
             if (!ByTile && args.overlap) wait_for_previous();
-            if constexpr (L::in_turns) {
+            if constexpr (L::persistent) {
                 pin(acc);
                 release(slot > 0 ? slot - 1 : stages - 1, true);
                 if (args.y16 && args.y_stride % 8 == 0) {
@@ -204,7 +204,7 @@ __global__ void __cluster_dims__(cluster, 1, 1)
                             args.y[to] = y;
                     }
             }
-            if constexpr (!L::in_turns) break;
+            if constexpr (!L::persistent) break;
         }
     }
     cluster_sync();  // no thread block ends while the other one still arrives at its barriers
@@ -221,7 +221,7 @@ cudaError_t launch(ProductArgs args, const CUtensorMap& x_map, cudaStream_t stre
     const int64_t blocks = row_pairs * cluster * ((args.tokens + Tokens - 1) / Tokens);
     // Two thread blocks share a multiprocessor if there are more than fill the GPU once.
     args.stages = L::stages(RowGroups == 1 && blocks > one_wave ? 2 : 1);
-    config.gridDim = static_cast<unsigned>(L::in_turns ? std::min(blocks, one_wave) : blocks);
+    config.gridDim = static_cast<unsigned>(L::persistent ? std::min(blocks, one_wave) : blocks);
     config.blockDim = L::threads;
     config.dynamicSmemBytes = static_cast<size_t>(L::bytes(args.stages));
     config.stream = stream;

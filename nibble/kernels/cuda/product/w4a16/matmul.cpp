@@ -237,7 +237,7 @@ Result<MatmulPlan> plan_matmul(const MatmulProblem& p, const DeviceInfo& device,
         return fail("matmul: weights in {}, W4A16 takes nvfp4 and mxfp4", format_name(p.weights));
     if (p.m < 1 || p.m > INT32_MAX / 2) return fail("matmul: {} tokens", p.m);
     NIBBLE_CHECK(fits_groups(p.n, p.k, "matmul"));
-    if (p.gated && p.n % 32) return fail("matmul: {} rows of gate and up by turns, not a multiple of 32", p.n);
+    if (p.gated && p.n % 32) return fail("matmul: {} interleaved rows of gate and up, not a multiple of 32", p.n);
     const CurrentDevice current(device.index);
     NIBBLE_CHECK(current.status());
     if ((p.m > most_tokens && on_hopper()) || tiling.tokens) return plan_wide(p, device, tiling);
@@ -314,15 +314,15 @@ KernelChoice describe(const MatmulPlan& plan) {
 }
 
 Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uint32_t* refused, const Stream& stream,
-               const RowTurns& turns) {
+               const RowInterleave& interleave) {
     if (!has_records(w.format) || w.format != out.format)
         return fail("prepack: weights in {} for records of {}", format_name(w.format), format_name(out.format));
     NIBBLE_CHECK(fits_groups(w.rows, w.cols, "prepack"));
     if (w.format == Format::mxfp4 && w.cols % 32) return fail("prepack: {} columns in mxfp4", w.cols);
-    const int64_t run = turns.run;
-    if (run && (run < 0 || turns.step < run || w.rows % run || first_row % run))
-        return fail("prepack: {} rows from row {}, in runs of {} every {}", w.rows, first_row, run, turns.step);
-    const int64_t end = first_row + (run ? (w.rows / run - 1) * turns.step + run : w.rows);
+    const int64_t run = interleave.run;
+    if (run && (run < 0 || interleave.step < run || w.rows % run || first_row % run))
+        return fail("prepack: {} rows from row {}, in runs of {} every {}", w.rows, first_row, run, interleave.step);
+    const int64_t end = first_row + (run ? (w.rows / run - 1) * interleave.step + run : w.rows);
     if (first_row < 0 || end > out.rows || out.cols != w.cols)
         return fail("prepack: [{}, {}] into rows {} ... of [{}, {}]", w.rows, w.cols, first_row, out.rows, out.cols);
     if (!aligned(w.codes) || !aligned(out.records) || !refused)
@@ -333,8 +333,8 @@ Status prepack(const QuantView& w, int64_t first_row, const PackedSpan& out, uin
                                              .first_row = first_row,
                                              .padding = end == out.rows ? padded - end : 0,
                                              .mx = w.format == Format::mxfp4,
-                                             .run = turns.run,
-                                             .step = turns.step,
+                                             .run = interleave.run,
+                                             .step = interleave.step,
                                              .codes = const_cast<uint8_t*>(w.codes),
                                              .scales = const_cast<uint8_t*>(w.block_scales),
                                              .records = reinterpret_cast<uint8_t*>(out.records),

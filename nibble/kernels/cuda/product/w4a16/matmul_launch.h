@@ -34,7 +34,7 @@ ScaleBits scale_bits(Format format);  // only for formats that have records
 struct PackArgs {
     int64_t rows = 0, cols = 0, first_row = 0, padding = 0;
     bool mx = false;
-    int run = 0, step = 0;  // RowTurns
+    int run = 0, step = 0;  // RowInterleave
     uint8_t* codes = nullptr;
     uint8_t* scales = nullptr;
     uint8_t* records = nullptr;
