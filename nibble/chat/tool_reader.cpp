@@ -76,19 +76,19 @@ size_t first_close(std::string_view text, size_t at) {
 size_t json_close(std::string_view text, size_t at, bool last) {
     const size_t first = first_close(text, at);
     if (first == text.npos) return first;
-    JsonWalk walk;
+    JsonScanner scanner;
     for (; at < text.size(); ++at) {
-        if (walk.quoted() && text[at] == '\n') return first;
+        if (scanner.quoted() && text[at] == '\n') return first;
         const std::string_view rest = text.substr(at);
-        if (!walk.quoted() && (rest.starts_with(parameter_close) || rest.starts_with(function_close))) return at;
-        walk.step(text[at]);
+        if (!scanner.quoted() && (rest.starts_with(parameter_close) || rest.starts_with(function_close))) return at;
+        scanner.step(text[at]);
     }
     return last ? first : text.npos;
 }
 
 }  // namespace
 
-void JsonWalk::step(char c) {
+void JsonScanner::step(char c) {
     if (quoted_) {
         if (escaped_)
             escaped_ = false;
@@ -161,7 +161,7 @@ ToolCallReader::Step ToolCallReader::go(Place place, size_t at) {
 
 ToolCallReader::Step ToolCallReader::head_of(const CallForm& form, size_t at) {
     form_ = &form;
-    walk_ = {};
+    scanner_ = {};
     scanned_ = at;
     member_ = Member::key;
     whole_ = false;
@@ -209,12 +209,12 @@ ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
 ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool last) {
     for (; scanned_ < text.size(); ++scanned_) {
         const char c = text[scanned_];
-        const bool quoted = walk_.quoted(), blank = spaces.find(c) != spaces.npos;
+        const bool quoted = scanner_.quoted(), blank = spaces.find(c) != spaces.npos;
         if (!quoted && !closing().empty() && c == closing()[0]) {
             if (text.substr(scanned_).starts_with(closing())) return ended();
             if (!last && may_become(text.substr(scanned_), closing())) return Step::more;
         }
-        if (!quoted && walk_.depth() == 1 && !blank) {
+        if (!quoted && scanner_.depth() == 1 && !blank) {
             if (member_ == Member::value) {
                 if (holds_arguments(key_) && !whole_) {
                     if (c == '{' && !name_.empty()) return begin_arguments(name_, scanned_);
@@ -228,8 +228,8 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
             }
         }
         if (!quoted && c == '"') string_ = scanned_;
-        walk_.step(c);
-        if (walk_.ended()) {
+        scanner_.step(c);
+        if (scanner_.ended()) {
             const auto call = whole_call(text.substr(at_, scanned_ + 1 - at_));
             if (!call) return ended();
             begin(call->name);
@@ -237,7 +237,7 @@ ToolCallReader::Step ToolCallReader::object_head(std::string_view text, bool las
             end();
             return go(Place::between, scanned_ + 1);
         }
-        if (!quoted || walk_.quoted() || walk_.depth() != 1) continue;
+        if (!quoted || scanner_.quoted() || scanner_.depth() != 1) continue;
         std::string string = unquoted(text.substr(string_, scanned_ + 1 - string_));
         if (member_ == Member::key) {
             key_ = std::move(string);
@@ -297,7 +297,7 @@ ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool las
 
 ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, size_t at) {
     begin(name);
-    walk_ = {};
+    scanner_ = {};
     return go(Place::arguments, at);
 }
 
@@ -312,21 +312,21 @@ ToolCallReader::Step ToolCallReader::broken(std::string_view text, std::string_v
 ToolCallReader::Step ToolCallReader::arguments(std::string_view text, bool last) {
     size_t i = at_;
     bool closed = false;
-    for (; i < text.size() && !walk_.ended(); ++i) {
-        if (!walk_.quoted() && !closing().empty() && text[i] == closing()[0]) {
+    for (; i < text.size() && !scanner_.ended(); ++i) {
+        if (!scanner_.quoted() && !closing().empty() && text[i] == closing()[0]) {
             closed = text.substr(i).starts_with(closing());
             if (closed || (!last && may_become(text.substr(i), closing()))) break;
         }
-        walk_.step(text[i]);
+        scanner_.step(text[i]);
     }
     say(std::string(text.substr(at_, i - at_)));
     at_ = i;
-    if (!walk_.ended() && !closed && !last) return Step::more;
-    const bool whole = walk_.ended();
+    if (!scanner_.ended() && !closed && !last) return Step::more;
+    const bool whole = scanner_.ended();
     end();
     if (!whole && !closed) return Step::over;
-    walk_ = {};
-    if (style() == CallHead::object) walk_.step('{');
+    scanner_ = {};
+    if (style() == CallHead::object) scanner_.step('{');
     return go(style() == CallHead::named ? Place::between : Place::tail, at_);
 }
 
@@ -334,14 +334,14 @@ ToolCallReader::Step ToolCallReader::arguments(std::string_view text, bool last)
 ToolCallReader::Step ToolCallReader::tail(std::string_view text, bool last) {
     for (; at_ < text.size(); ++at_) {
         const std::string_view rest = text.substr(at_);
-        if (!walk_.quoted() && !closing().empty() && rest[0] == closing()[0]) {
+        if (!scanner_.quoted() && !closing().empty() && rest[0] == closing()[0]) {
             if (rest.starts_with(closing()))
                 return go(Place::between, at_ + (style() == CallHead::block ? closing().size() : 0));
             if (!last && may_become(rest, closing())) return Step::more;
         }
         if (style() == CallHead::block) continue;
-        walk_.step(rest[0]);
-        if (walk_.ended()) return go(Place::between, at_ + 1);
+        scanner_.step(rest[0]);
+        if (scanner_.ended()) return go(Place::between, at_ + 1);
     }
     return last ? Step::over : Step::more;
 }

@@ -13,7 +13,7 @@
 namespace nibble {
 
 // Tracks nesting and strings of JSON text that arrives in pieces.
-class JsonWalk {
+class JsonScanner {
 public:
     void step(char c);
     int depth() const { return depth_; }     // number of open braces and brackets
@@ -83,7 +83,7 @@ private:
     size_t at_ = 0;                   // how far the text is read
     size_t calls_ = 0;                // begun
     bool list_ = false;
-    JsonWalk walk_;
+    JsonScanner scanner_;
 
     // State of the head of an object.
     Member member_ = Member::key;

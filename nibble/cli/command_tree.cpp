@@ -30,7 +30,7 @@ FlagEntry flag_of(const CLI::Option& option) {
     return flag;
 }
 
-void walk(const CLI::App& command, const std::string& name, std::vector<CommandEntry>& tree) {
+void add_commands(const CLI::App& command, const std::string& name, std::vector<CommandEntry>& tree) {
     CommandEntry entry{.name = name, .description = command.get_description(), .footer = command.get_footer()};
     for (const CLI::Option* option : command.get_options()) {
         if (option->get_group().empty()) continue;  // not shown in the help either
@@ -41,14 +41,14 @@ void walk(const CLI::App& command, const std::string& name, std::vector<CommandE
     for (const CLI::App* sub : subcommands) entry.subcommands.push_back(sub->get_name());
     tree.push_back(std::move(entry));
     for (const CLI::App* sub : subcommands)
-        walk(*sub, name.empty() ? sub->get_name() : name + " " + sub->get_name(), tree);
+        add_commands(*sub, name.empty() ? sub->get_name() : name + " " + sub->get_name(), tree);
 }
 
 }  // namespace
 
 std::vector<CommandEntry> command_tree(const CLI::App& app) {
     std::vector<CommandEntry> tree;
-    walk(app, "", tree);
+    add_commands(app, "", tree);
     return tree;
 }
 

@@ -74,9 +74,9 @@ std::string zsh_flag(const FlagEntry& flag) {
 }  // namespace
 
 std::string bash_completion(const std::vector<CommandEntry>& tree) {
-    std::string walk, values, words;
+    std::string steps, values, words;
     each_step(tree, [&](const std::string& step, const std::string& command) {
-        walk += fmt::format("            '{}') command='{}' ;;\n", step, command);
+        steps += fmt::format("            '{}') command='{}' ;;\n", step, command);
     });
     for (const CommandEntry& command : tree) {
         for (const FlagEntry& flag : command.flags) {
@@ -115,7 +115,7 @@ std::string bash_completion(const std::vector<CommandEntry>& tree) {
         "    COMPREPLY=($(compgen -W \"$commands\" -- \"$cur\"))\n"
         "}}\n"
         "complete -o bashdefault -o default -F _nibble nibble\n",
-        walk, values, words, fmt::join(tree.front().subcommands, " "));
+        steps, values, words, fmt::join(tree.front().subcommands, " "));
 }
 
 std::string zsh_completion(const std::vector<CommandEntry>& tree) {
@@ -157,10 +157,10 @@ std::string zsh_completion(const std::vector<CommandEntry>& tree) {
 }
 
 std::string fish_completion(const std::vector<CommandEntry>& tree) {
-    std::string walk, lines;
+    std::string steps, lines;
     each_step(tree, [&](const std::string& step, const std::string& command) {
-        walk += fmt::format("            case {}\n                set command {}\n", fish_quoted(step),
-                            fish_quoted(command));
+        steps += fmt::format("            case {}\n                set command {}\n", fish_quoted(step),
+                             fish_quoted(command));
     });
     for (const CommandEntry& command : tree) {
         const std::string here =
@@ -198,7 +198,7 @@ std::string fish_completion(const std::vector<CommandEntry>& tree) {
         "    test \"$command\" = \"$argv[1]\"\n"
         "end\n"
         "{}",
-        walk, lines);
+        steps, lines);
 }
 
 }  // namespace nibble

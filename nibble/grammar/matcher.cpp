@@ -41,26 +41,26 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
         for (const uint32_t t : tokens) allowed[t / 32] |= 1u << (t % 32);
     };
     const auto nothing = [](uint32_t) {};
-    WalkCost cost;
+    TraversalCost cost;
     for (const StackTop& top : stacks_.tops()) {
         if (cost.enough() && std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; })) return;
         const auto mask = tokens_->mask_of(top.state);
         cost.add(mask->cost);  // counts cached masks too, so the result does not depend on other requests
         if (stacks_.depth(top.below) + mask->depth > uint32_t(grammar.limits().max_stack)) {
             // Near the depth limit the allowed tokens depend on the stack.
-            TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
-            walk.start_at(top);
-            walk.run(vocabulary.others(), allow, nothing);
-            walk.run(vocabulary.plain(), allow, nothing);
-            cost.add(walk.cost());
+            TokenTraversal traversal(grammar.automaton(), &stacks_, grammar.limits());
+            traversal.start_at(top);
+            traversal.run(vocabulary.others(), allow, nothing);
+            traversal.run(vocabulary.plain(), allow, nothing);
+            cost.add(traversal.cost());
             continue;
         }
         mask->add_to(allowed, vocabulary);
         if (top.below == stack_bottom || mask->rest.nodes.empty()) continue;
-        TokenWalk walk(grammar.automaton(), &stacks_, grammar.limits());
-        walk.start_behind(top.below);
-        walk.run(mask->rest, allow, nothing);
-        cost.add(walk.cost());
+        TokenTraversal traversal(grammar.automaton(), &stacks_, grammar.limits());
+        traversal.start_behind(top.below);
+        traversal.run(mask->rest, allow, nothing);
+        cost.add(traversal.cost());
     }
 }
 

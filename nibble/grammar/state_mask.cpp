@@ -73,7 +73,8 @@ void StateMask::add_to(std::span<uint32_t> allowed, const GrammarVocabulary& voc
     for (const uint32_t token : few) set_bit(allowed, token);
 }
 
-TokenWalk::TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits)
+TokenTraversal::TokenTraversal(const PushdownAutomaton& automaton, const GrammarStacks* stacks,
+                               const GrammarLimits& limits)
     : automaton_(automaton),
       stacks_(stacks),
       base_(stacks ? uint32_t(stacks->nodes()) : 0),
@@ -83,7 +84,7 @@ TokenWalk::TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* st
     levels_.push_back({0, 0, entries_.size()});
 }
 
-uint32_t TokenWalk::push(uint32_t state, uint32_t below) {
+uint32_t TokenTraversal::push(uint32_t state, uint32_t below) {
     const uint32_t own = depth(below) + 1;
     deepest_ = std::max(deepest_, own);
     ++work_;
@@ -92,19 +93,19 @@ uint32_t TokenWalk::push(uint32_t state, uint32_t below) {
     return node;
 }
 
-void TokenWalk::start_at(StackTop top) {
+void TokenTraversal::start_at(StackTop top) {
     tops_.push_back(top);
     levels_[0] = {0, tops_.size(), entries_.size()};
 }
 
-void TokenWalk::start_behind(uint32_t below) {
+void TokenTraversal::start_behind(uint32_t below) {
     bool ended = false;
     const std::vector<StackTop> starts(links(below).begin(), links(below).end());
     for (const StackTop start : starts) settle(start, 0, ended);
     levels_[0] = {0, tops_.size(), entries_.size()};
 }
 
-void TokenWalk::settle(StackTop from, size_t first, bool& ended) {
+void TokenTraversal::settle(StackTop from, size_t first, bool& ended) {
     pending_.assign(1, from);
     while (!pending_.empty()) {
         const StackTop at = pending_.back();
@@ -117,7 +118,7 @@ void TokenWalk::settle(StackTop from, size_t first, bool& ended) {
     }
 }
 
-bool TokenWalk::enter(uint8_t byte, bool& ended) {
+bool TokenTraversal::enter(uint8_t byte, bool& ended) {
     const Level from = levels_.back();
     const size_t first = tops_.size();
     seen_.clear();
@@ -139,7 +140,7 @@ bool TokenWalk::enter(uint8_t byte, bool& ended) {
     return true;
 }
 
-void TokenWalk::leave() {
+void TokenTraversal::leave() {
     const Level level = levels_.back();
     levels_.pop_back();
     tops_.resize(level.first);
@@ -156,10 +157,10 @@ StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocab
     std::vector<std::pair<uint32_t, uint32_t>> rests;  // (token, position in its text after the end of the rule)
     size_t count = 0;
     const ByteSet& follow = automaton.follow[automaton.rule_of[state]];
-    TokenWalk walk(automaton, nullptr, limits);
-    walk.start_at({state, stack_bottom});
+    TokenTraversal traversal(automaton, nullptr, limits);
+    traversal.start_at({state, stack_bottom});
     const auto over = [&](const TokenTree& tree) {
-        walk.run(
+        traversal.run(
             tree,
             [&](std::span<const uint32_t> tokens) {
                 for (const uint32_t t : tokens) set_bit(allowed, t);
@@ -178,8 +179,8 @@ StateMask find_state_mask(const PushdownAutomaton& automaton, const GrammarVocab
     };
     over(vocabulary.others());
     if (!all_plain && !closed) over(vocabulary.plain());
-    out.depth = walk.deepest();
-    out.cost = walk.cost();
+    out.depth = traversal.deepest();
+    out.cost = traversal.cost();
 
     std::vector<std::pair<std::string, uint32_t>> texts;
     for (const auto& [token, from] : rests) {

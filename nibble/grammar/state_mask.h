@@ -15,11 +15,11 @@
 namespace nibble {
 
 // Cost of traversals. `coarse`: only few readings were followed because the grammar is very ambiguous.
-struct WalkCost {
+struct TraversalCost {
     size_t steps = 0;
     bool coarse = false;
 
-    void add(const WalkCost& other) {
+    void add(const TraversalCost& other) {
         steps += other.steps;
         coarse |= other.coarse;
     }
@@ -35,7 +35,7 @@ struct StateMask {
     // they are allowed.
     TokenTree rest;
     uint32_t depth = 0;  // maximum number of entries that a token pushes
-    WalkCost cost;
+    TraversalCost cost;
     size_t bytes = 0;  // memory of this mask
 
     void add_to(std::span<uint32_t> allowed, const GrammarVocabulary& vocabulary) const;
@@ -78,10 +78,10 @@ private:
 };
 
 // Traverses a token tree with the readings of a text and calls allow(tokens) for each node that a reading reaches.
-class TokenWalk {
+class TokenTraversal {
 public:
     // `stacks` owns the nodes `below` of the first tops; null: only the bottom exists.
-    TokenWalk(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits);
+    TokenTraversal(const PushdownAutomaton& automaton, const GrammarStacks* stacks, const GrammarLimits& limits);
 
     // Sets the readings before the first byte: `top`, or what follows the end of a rule above `below`.
     void start_at(StackTop top);
@@ -119,7 +119,7 @@ public:
     uint32_t push(uint32_t state, uint32_t below);
     bool deep(uint32_t below) const { return depth(below) >= max_depth_; }
     uint32_t deepest() const { return deepest_; }
-    WalkCost cost() const { return {work_, max_live_ == few_live}; }
+    TraversalCost cost() const { return {work_, max_live_ == few_live}; }
 
 private:
     struct Entry {

@@ -14,7 +14,7 @@
 namespace nibble {
 
 // A block in one format: text about its scales, the scales by name, and the results per number.
-struct BlockWalk {
+struct BlockTrace {
     std::string steps;
     std::vector<std::pair<std::string, float>> scales;
     std::vector<float> quotients;  // values before they are rounded to elements
@@ -32,9 +32,9 @@ struct BlockWalk {
 // Quantizes the numbers as one block (one row) of a tensor whose largest magnitude is `amax`; default: that of the
 // numbers. Errors: more numbers than a block has, a number that is not finite, an amax below the numbers', an amax for
 // a format without tensor scale.
-Result<BlockWalk> walk_block(Format format, std::span<const float> numbers, Arithmetic arithmetic,
-                             std::optional<float> amax);
-// Returns the result as text; for NVFP4, with both six and four as the largest element. Errors: see walk_block().
+Result<BlockTrace> trace_block(Format format, std::span<const float> numbers, Arithmetic arithmetic,
+                               std::optional<float> amax);
+// Returns the result as text; for NVFP4, with both six and four as the largest element. Errors: see trace_block().
 Result<std::string> block_text(Format format, std::span<const float> numbers, Arithmetic arithmetic,
                                std::optional<float> amax);
 

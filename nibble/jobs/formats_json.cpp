@@ -86,15 +86,15 @@ Result<Json> quantized_json(std::string_view name, std::span<const float> number
             list.push_back(std::move(rounded));
         }
     } else {
-        NIBBLE_TRY(const BlockWalk walk, walk_block(*format_from_name(name), numbers, arithmetic, amax));
-        for (const auto& [scale, value] : walk.scales) scales[scale] = value;
+        NIBBLE_TRY(const BlockTrace trace, trace_block(*format_from_name(name), numbers, arithmetic, amax));
+        for (const auto& [scale, value] : trace.scales) scales[scale] = value;
         for (size_t i = 0; i < numbers.size(); ++i)
             list.push_back({{"number", numbers[i]},
-                            {"quotient", walk.quotients[i]},
-                            {"element", walk.elements[i]},
-                            {"code", walk.codes[i]},
-                            {"value", walk.values[i]},
-                            {"error", double(walk.values[i]) - double(numbers[i])}});
+                            {"quotient", trace.quotients[i]},
+                            {"element", trace.elements[i]},
+                            {"code", trace.codes[i]},
+                            {"value", trace.values[i]},
+                            {"error", double(trace.values[i]) - double(numbers[i])}});
     }
     return Json{{"format", name}, {"scales", std::move(scales)}, {"numbers", std::move(list)}};
 }

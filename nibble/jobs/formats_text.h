@@ -23,7 +23,7 @@ Result<std::string> format_text(std::string_view name);
 std::string numbers_text(std::span<const float> numbers);
 // Returns the numbers in one format: each separately for element formats, as one block (one row) for block formats.
 // amax: largest magnitude of the whole tensor, if it exceeds these numbers. Errors: an unknown name, those of
-// walk_block().
+// trace_block().
 Result<std::string> quantized_text(std::string_view name, std::span<const float> numbers, Arithmetic arithmetic,
                                    std::optional<float> amax = {});
 

@@ -23,7 +23,7 @@ public:
 // Runs on the CPU. Source and texts must outlive the runner.
 Result<std::unique_ptr<KlRunner>> cpu_kl_runner(const Checkpoint& source, TokenSequences sequences, Compute compute,
                                                 ThreadPool& pool);
-// Runs on options.device, rounding to BF16 between operators. Errors: those of DeviceWalk::create().
+// Runs on options.device, rounding to BF16 between operators. Errors: those of DeviceLayerwise::create().
 Result<std::unique_ptr<KlRunner>> open_device_kl_runner(const Checkpoint& source, TokenSequences sequences,
                                                         const ScoreOptions& options, ThreadPool& pool);
 

@@ -112,10 +112,10 @@ TEST(FormatsJson, ContainsTheValuesOfTheText) {
     const float numbers[] = {0.1f, -3.0f, 1.5f};
     EXPECT_EQ(numbers_json(numbers)[0]["formats"]["e4m3"]["code"], 0x1D);
     for (const Json& b : overview["blocks"]) {
-        const auto walk = quantized_json(b["name"].get<std::string>(), numbers, Arithmetic::reciprocal, {});
-        ASSERT_TRUE(walk.ok());
-        EXPECT_FALSE((*walk)["scales"].empty());
-        for (const Json& n : (*walk)["numbers"])
+        const auto trace = quantized_json(b["name"].get<std::string>(), numbers, Arithmetic::reciprocal, {});
+        ASSERT_TRUE(trace.ok());
+        EXPECT_FALSE((*trace)["scales"].empty());
+        for (const Json& n : (*trace)["numbers"])
             EXPECT_EQ(n["error"].get<double>(), n["value"].get<double>() - n["number"].get<double>());
     }
     EXPECT_EQ((*quantized_json("nvfp4", numbers, Arithmetic::reciprocal, 8.0f))["scales"]["tensor_scale"].get<float>(),

@@ -188,11 +188,11 @@ TEST(DeprecatedFunctions, ErrorsNameTheField) {
 // Every API accepts a returned call whose arguments are not an object, for templates that write text and for those that
 // iterate over members.
 TEST(BrokenCalls, AreAcceptedInTheHistoryOfEveryApi) {
-    const std::string walking =
+    const std::string iterating =
         "{% if tools %}<tool_call>{\"name\": f}</tool_call>{% endif %}{% for m in messages %}{{ m['content'] or '' }}"
         "{% for c in m['tool_calls'] or [] %}{% for k, v in c['function']['arguments'].items() %}[{{ k }}={{ v }}]"
         "{% endfor %}{% endfor %}{% endfor %}";
-    for (const std::string& source : {tool_template, walking}) {
+    for (const std::string& source : {tool_template, iterating}) {
         const TestServer s({.chat_template = source});
         for (const char* arguments : {"{\"a\": \"b", "", "[1]", "nothing", "{\"a\": 1}"}) {
             const Json call{{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};

@@ -1,5 +1,5 @@
-// The loop over the blocks of a model on a GPU. DeviceModel (a whole model per step) and DeviceWalk (one block, all
-// texts) both queue their layers with it.
+// The loop over the blocks of a model on a GPU. DeviceModel (a whole model per step) and DeviceLayerwise (one block,
+// all texts) both queue their layers with it.
 //
 //   residual stream h -> norm -> mixer -> y; the next norm adds y to h and checks the sum for NaNs
 //

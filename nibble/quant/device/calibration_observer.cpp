@@ -29,8 +29,8 @@ void DeviceCalibrationObserver::Memory::give_all() { free_.merge(taken_); }
 
 DeviceCalibrationObserver::DeviceCalibrationObserver(const Plan& plan, const CalibrationOptions& options,
                                                      Calibration* seen, bool solves, const StatisticsStore& done,
-                                                     DeviceWalk& walk)
-    : plan_(&plan), options_(&options), seen_(seen), walk_(&walk), memory_(walk.device().index) {
+                                                     DeviceLayerwise& layerwise)
+    : plan_(&plan), options_(&options), seen_(seen), layerwise_(&layerwise), memory_(layerwise.device().index) {
     for (const PlanEntry& entry : plan.entries)
         if (solves && entry.solver && !needed_statistics(entry.solver).gradients && !done.holds(entry.module))
             solved_.emplace(entry.module, &entry);
@@ -38,9 +38,9 @@ DeviceCalibrationObserver::DeviceCalibrationObserver(const Plan& plan, const Cal
 
 Result<std::byte*> DeviceCalibrationObserver::scratch(int64_t bytes) {
     if (!scratch_ || scratch_->capacity() < bytes) {
-        NIBBLE_CHECK(walk_->stream().synchronize());
+        NIBBLE_CHECK(layerwise_->stream().synchronize());
         scratch_.reset();
-        NIBBLE_TRY(scratch_, DeviceArena::create(walk_->device().index, bytes));
+        NIBBLE_TRY(scratch_, DeviceArena::create(layerwise_->device().index, bytes));
     }
     scratch_->release(0);
     return scratch_->allocate(bytes);
@@ -64,7 +64,7 @@ Result<DeviceCalibrationObserver::Place*> DeviceCalibrationObserver::place(const
     const auto experts = std::ssize(p.ranges);
     const auto zeros = [&](int64_t bytes) -> Result<std::byte*> {
         NIBBLE_TRY(std::byte * data, memory_.take(bytes));
-        NIBBLE_CHECK(fill_device(data, 0, bytes, walk_->stream()));
+        NIBBLE_CHECK(fill_device(data, 0, bytes, layerwise_->stream()));
         return data;
     };
     NIBBLE_TRY(std::byte * sums, zeros(experts * int64_t{sizeof(cuda::RangeSums)}));
@@ -139,9 +139,9 @@ Status DeviceCalibrationObserver::fetch_ranges() {
     for (const auto& [name, p] : places_) {
         auto& to = sums.emplace_back(p.ranges.size());
         NIBBLE_CHECK(copy_to_host(bytes_of(to.data()), bytes_of(p.sums),
-                                  std::ssize(to) * int64_t{sizeof(cuda::RangeSums)}, walk_->stream()));
+                                  std::ssize(to) * int64_t{sizeof(cuda::RangeSums)}, layerwise_->stream()));
     }
-    NIBBLE_CHECK(walk_->stream().synchronize());
+    NIBBLE_CHECK(layerwise_->stream().synchronize());
     std::vector<uint64_t> counts;
     size_t i = 0;
     for (auto& [name, p] : places_) {
@@ -152,8 +152,8 @@ Status DeviceCalibrationObserver::fetch_ranges() {
                 counts.resize(static_cast<size_t>(cuda::range_buckets));
                 NIBBLE_CHECK(copy_to_host(bytes_of(counts.data()),
                                           bytes_of(p.counts + static_cast<int64_t>(e) * cuda::range_buckets),
-                                          8 * cuda::range_buckets, walk_->stream()));
-                NIBBLE_CHECK(walk_->stream().synchronize());
+                                          8 * cuda::range_buckets, layerwise_->stream()));
+                NIBBLE_CHECK(layerwise_->stream().synchronize());
             }
             const auto rows = static_cast<int64_t>(found[e].rows);
             for (Range* range : p.ranges[e]) range->add_counts(rows, rows * p.cols, found[e].largest, counts);
@@ -173,7 +173,7 @@ Result<DeviceCalibrationObserver::Moments*> DeviceCalibrationObserver::moments(c
     m.local = local, m.scale = scale, m.n = entry.cols();
     const int64_t bytes = 8 * m.n * (local ? LocalGram::block : m.n);
     NIBBLE_TRY(std::byte * sums, memory_.take(bytes));
-    NIBBLE_CHECK(fill_device(sums, 0, bytes, walk_->stream()));
+    NIBBLE_CHECK(fill_device(sums, 0, bytes, layerwise_->stream()));
     m.sums = reinterpret_cast<double*>(sums);
     return &m;
 }
@@ -229,8 +229,8 @@ Status DeviceCalibrationObserver::fetch_moments(BlockSolver& solver) {
     std::map<const PlanEntry*, LinearStatistics> done;
     for (auto& [name, m] : open_) {
         std::vector<double> sums(static_cast<size_t>(m.n * (m.local ? LocalGram::block : m.n)));
-        NIBBLE_CHECK(copy_to_host(bytes_of(sums.data()), bytes_of(m.sums), 8 * std::ssize(sums), walk_->stream()));
-        NIBBLE_CHECK(walk_->stream().synchronize());
+        NIBBLE_CHECK(copy_to_host(bytes_of(sums.data()), bytes_of(m.sums), 8 * std::ssize(sums), layerwise_->stream()));
+        NIBBLE_CHECK(layerwise_->stream().synchronize());
         if (!std::ranges::all_of(sums, [](double s) { return std::isfinite(s); }))
             return fail("{}: its inputs are not finite", m.entries[0]->module);
         const double unit = m.scale ? double{*m.scale} * double{*m.scale} : 1.0;

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/observe_cuda.h"
-#include "model/device/walk.h"
+#include "model/device/layerwise.h"
 #include "quant/block_solver.h"
 #include "quant/calibrate.h"
 
@@ -20,7 +20,7 @@ public:
     // `seen` has an entry for every range to collect; null: none. `solves`: collect statistics of linears whose solver
     // reads no gradients, except those that `done` holds. All arguments must outlive the object.
     DeviceCalibrationObserver(const Plan& plan, const CalibrationOptions& options, Calibration* seen, bool solves,
-                              const StatisticsStore& done, DeviceWalk& walk);
+                              const StatisticsStore& done, DeviceLayerwise& layerwise);
     // GPTQ's moments become those of the quantized rows (quantized_inputs.h).
     void see_quantized(const ActivationScales& scales) { scales_ = &scales; }
 
@@ -78,7 +78,7 @@ private:
     const Plan* plan_;
     const CalibrationOptions* options_;
     Calibration* seen_;
-    DeviceWalk* walk_;
+    DeviceLayerwise* layerwise_;
     const ActivationScales* scales_ = nullptr;
     std::map<std::string_view, const PlanEntry*> solved_;  // by module
     Memory memory_;

@@ -1,2 +1,2 @@
 #include "kernels/moe_cuda.h"
-#include "model/device/walk.h"
+#include "model/device/layerwise.h"

@@ -137,10 +137,10 @@ __device__ void write_output(const float* v, const Output& out, float* staging, 
 
 // The items of a cluster: first tiles that one cluster computes alone, equally many for each; then tiles whose K is
 // split between `parts` adjacent clusters. Item i < args.whole is a tile; after them come `parts` items per tile.
-struct Walk {
+struct TileSchedule {
     int items, step, tail_step;
 
-    __device__ Walk(const WideArgs& args)
+    __device__ TileSchedule(const WideArgs& args)
         : items(args.whole + (args.row_groups * args.token_tiles - args.whole) * args.parts),
           step(static_cast<int>(gridDim.x) / cluster),
           tail_step(step / args.parts * args.parts) {}
@@ -177,11 +177,11 @@ struct Item {
 };
 
 template <class P>
-__device__ void bring_x(const WideArgs& args, const Walk& walk, uint32_t to, uint32_t full, uint32_t empty,
+__device__ void bring_x(const WideArgs& args, const TileSchedule& schedule, uint32_t to, uint32_t full, uint32_t empty,
                         uint32_t rank) {
     uint32_t slot = 0, parity = 1;
-    const int first_item = walk.first();
-    for (int index = first_item; walk.has(args, index, first_item); index = walk.after(args, index)) {
+    const int first_item = schedule.first();
+    for (int index = first_item; schedule.has(args, index, first_item); index = schedule.after(args, index)) {
         const Item item(args, index);
         const uint8_t* x =
             args.x + (int64_t{item.token_tile} * args.row_records + item.first) * (P::record_stages * P::stage_bytes) +
@@ -196,11 +196,11 @@ __device__ void bring_x(const WideArgs& args, const Walk& walk, uint32_t to, uin
 }
 
 template <class P>
-__device__ void bring_weights(const WideArgs& args, const Walk& walk, int row_block, uint32_t slots, uint32_t full,
-                              uint32_t empty) {
+__device__ void bring_weights(const WideArgs& args, const TileSchedule& schedule, int row_block, uint32_t slots,
+                              uint32_t full, uint32_t empty) {
     uint32_t slot = 0, parity = 1;
-    const int first_item = walk.first();
-    for (int index = first_item; walk.has(args, index, first_item); index = walk.after(args, index)) {
+    const int first_item = schedule.first();
+    for (int index = first_item; schedule.has(args, index, first_item); index = schedule.after(args, index)) {
         const Item item(args, index);
         const int row_tile = (item.row_pair * cluster * consumers + row_block) * 4;
         const int present = max(0, min(4, args.row_tiles - row_tile));
@@ -250,17 +250,17 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
     const bool brings_weights = group == consumers && warp % 4 > 0 && warp % 4 <= consumers;
     if (!brings_weights) meet();
     if (args.overlap) overlap_next();
-    const Walk walk(args);
+    const TileSchedule schedule(args);
 
     if (group == consumers) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         const int brings = warp % 4;  // 0: loads x, 1 and 2: load the weights of a warpgroup
         if (lane == 0 && brings == 0) {
             if (args.overlap) wait_for_previous();
-            bring_x<P>(args, walk, base, x_full, x_empty, rank);
+            bring_x<P>(args, schedule, base, x_full, x_empty, rank);
         } else if (lane == 0 && brings_weights) {
             const int of = brings - 1;
-            bring_weights<P>(args, walk, static_cast<int>(rank) * consumers + of,
+            bring_weights<P>(args, schedule, static_cast<int>(rank) * consumers + of,
                              base + P::weights_at + of * weight_slots * slot_bytes,
                              weights_full + 8 * weight_slots * of, weights_empty + 8 * weight_slots * of);
         }
@@ -269,7 +269,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         if (args.overlap) wait_for_previous();
-        const int first_item = walk.first();
+        const int first_item = schedule.first();
         float* parked = reinterpret_cast<float*>(shared + P::park_at + group * P::park_bytes);
         float* rest = parked + P::rest_at / 4;
         const uint8_t* records =
@@ -349,7 +349,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
             }
         };
 #pragma unroll 1
-        for (int index = first_item; walk.has(args, index, first_item); index = walk.after(args, index)) {
+        for (int index = first_item; schedule.has(args, index, first_item); index = schedule.after(args, index)) {
             const Item item(args, index);
             const int row_block = (item.row_pair * cluster + static_cast<int>(rank)) * consumers + group;
             const int factor_row = min(row_block * 64 + thread % 64, args.n - 1);

@@ -23,7 +23,7 @@ public:
     size_t count() const { return layers_.size(); }
 
 private:
-    friend class DeviceWalk;
+    friend class DeviceLayerwise;
     size_t first_ = 0;
     std::vector<DeviceLayer> layers_;
     std::optional<DeviceArena> weights_;
@@ -32,7 +32,7 @@ private:
 
 // The last norm and lm_head on the device.
 class DeviceHead {
-    friend class DeviceWalk;
+    friend class DeviceLayerwise;
     const float* norm_ = nullptr;
     const float* norm_bias_ = nullptr;
     DeviceLinear linear_;
@@ -41,12 +41,12 @@ class DeviceHead {
 
 // Residual streams of all tokens, [tokens, hidden] BF16.
 class DeviceStreams {
-    friend class DeviceWalk;
+    friend class DeviceLayerwise;
     std::optional<DeviceArena> memory_;
     std::byte* data_ = nullptr;
 };
 
-class DeviceWalk {
+class DeviceLayerwise {
 public:
     // texts: token ids, none empty. They, the checkpoint (whose embedding is read) and the pool must outlive the
     // object. streams: sets of residual streams that exist at the same time. Errors: no such device; an id outside the
@@ -57,10 +57,10 @@ public:
         int streams = 1;
         bool all_blocks = false;
     };
-    static Result<std::unique_ptr<DeviceWalk>> create(const Checkpoint& checkpoint,
-                                                      std::span<const std::vector<int32_t>> texts,
-                                                      const DeviceChoice& device, const Options& options,
-                                                      ThreadPool& pool);
+    static Result<std::unique_ptr<DeviceLayerwise>> create(const Checkpoint& checkpoint,
+                                                           std::span<const std::vector<int32_t>> texts,
+                                                           const DeviceChoice& device, const Options& options,
+                                                           ThreadPool& pool);
 
     const ModelConfig& config() const { return config_; }
     int64_t tokens() const { return tokens_; }
@@ -88,8 +88,8 @@ public:
                               const DeviceStreams& q);
 
 private:
-    DeviceWalk(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> texts, DeviceInfo device,
-               Stream stream, ModelConfig config, Workspace host, ThreadPool& pool);
+    DeviceLayerwise(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> texts, DeviceInfo device,
+                    Stream stream, ModelConfig config, Workspace host, ThreadPool& pool);
     WeightOptions weights(bool quantize_inputs) const {
         return {.compute = Compute::bf16, .quantize_activations = quantize_inputs, .kv = KvFormat::none};
     }

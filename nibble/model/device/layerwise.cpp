@@ -1,4 +1,4 @@
-#include "model/device/walk.h"
+#include "model/device/layerwise.h"
 
 #include "base/checked.h"
 #include "formats/minifloat.h"
@@ -47,8 +47,8 @@ int64_t rows_together(int64_t vocab) { return std::clamp<int64_t>(logits_bytes /
 
 }  // namespace
 
-DeviceWalk::DeviceWalk(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> texts, DeviceInfo device,
-                       Stream stream, ModelConfig config, Workspace host, ThreadPool& pool)
+DeviceLayerwise::DeviceLayerwise(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> texts,
+                                 DeviceInfo device, Stream stream, ModelConfig config, Workspace host, ThreadPool& pool)
     : checkpoint_(&checkpoint),
       device_(std::move(device)),
       stream_(std::move(stream)),
@@ -58,43 +58,43 @@ DeviceWalk::DeviceWalk(const Checkpoint& checkpoint, std::span<const std::vector
       texts_(texts),
       memory_(device_, stream_) {}
 
-Result<std::unique_ptr<DeviceWalk>> DeviceWalk::create(const Checkpoint& checkpoint,
-                                                       std::span<const std::vector<int32_t>> texts,
-                                                       const DeviceChoice& choice, const Options& options,
-                                                       ThreadPool& pool) {
+Result<std::unique_ptr<DeviceLayerwise>> DeviceLayerwise::create(const Checkpoint& checkpoint,
+                                                                 std::span<const std::vector<int32_t>> texts,
+                                                                 const DeviceChoice& choice, const Options& options,
+                                                                 ThreadPool& pool) {
     NIBBLE_TRY(DeviceInfo device, open_device(choice));
     NIBBLE_TRY(ModelConfig config, model_config(checkpoint));
     NIBBLE_CHECK(use_device(device.index));
     NIBBLE_CHECK(prepare_linears(device));
     NIBBLE_TRY(Stream stream, Stream::create(device.index));
     NIBBLE_TRY(Workspace host, Workspace::create(Compute::bf16, {}, pool));
-    std::unique_ptr<DeviceWalk> walk(new DeviceWalk(checkpoint, texts, std::move(device), std::move(stream),
-                                                    std::move(config), std::move(host), pool));
+    std::unique_ptr<DeviceLayerwise> layerwise(new DeviceLayerwise(
+        checkpoint, texts, std::move(device), std::move(stream), std::move(config), std::move(host), pool));
     for (const auto& text : texts) {
         for (const int32_t token : text)
-            if (token < 0 || token >= walk->config_.vocab)
-                return fail("token id {} is not in the vocabulary of {}", token, walk->config_.vocab);
-        walk->tokens_ += std::ssize(text);
-        walk->longest_ = std::max(walk->longest_, std::ssize(text));
+            if (token < 0 || token >= layerwise->config_.vocab)
+                return fail("token id {} is not in the vocabulary of {}", token, layerwise->config_.vocab);
+        layerwise->tokens_ += std::ssize(text);
+        layerwise->longest_ = std::max(layerwise->longest_, std::ssize(text));
     }
-    walk->batches_ = whole_batches(texts, options.batch_tokens);
-    for (const BatchPiece& piece : walk->batches_) {
+    layerwise->batches_ = whole_batches(texts, options.batch_tokens);
+    for (const BatchPiece& piece : layerwise->batches_) {
         int64_t tokens = 0;
         for (const Segment& s : piece.batch.segments()) tokens += round_up(std::ssize(s.tokens), kv_page_tokens);
-        walk->most_rows_ = std::max(walk->most_rows_, piece.batch.rows());
-        walk->pool_tokens_ = std::max(walk->pool_tokens_, tokens);
-        walk->pool_sequences_ = std::max<int64_t>(walk->pool_sequences_, std::ssize(piece.batch.segments()));
+        layerwise->most_rows_ = std::max(layerwise->most_rows_, piece.batch.rows());
+        layerwise->pool_tokens_ = std::max(layerwise->pool_tokens_, tokens);
+        layerwise->pool_sequences_ = std::max<int64_t>(layerwise->pool_sequences_, std::ssize(piece.batch.segments()));
     }
-    for (const BlockConfig& block : walk->config_.blocks) NIBBLE_CHECK(check_alone(block));
-    for (const BlockConfig& block : walk->config_.blocks)
-        if (const Rope* rope = rope_of(block.mixer); rope && rope->dims > 0) walk->memory_.rotary().add(*rope);
-    NIBBLE_CHECK(walk->check_memory(options));
-    NIBBLE_CHECK(walk->memory_.reserve_rotary(walk->longest_, walk->host_));
-    return walk;
+    for (const BlockConfig& block : layerwise->config_.blocks) NIBBLE_CHECK(check_alone(block));
+    for (const BlockConfig& block : layerwise->config_.blocks)
+        if (const Rope* rope = rope_of(block.mixer); rope && rope->dims > 0) layerwise->memory_.rotary().add(*rope);
+    NIBBLE_CHECK(layerwise->check_memory(options));
+    NIBBLE_CHECK(layerwise->memory_.reserve_rotary(layerwise->longest_, layerwise->host_));
+    return layerwise;
 }
 
 // Observers and heads allocate additional memory themselves.
-Status DeviceWalk::check_memory(const Options& options) {
+Status DeviceLayerwise::check_memory(const Options& options) {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     const int64_t streams = options.streams * tokens_ * config_.hidden * 2;
     int64_t largest = 0, all = 0, batch = 0;
@@ -120,7 +120,7 @@ Status DeviceWalk::check_memory(const Options& options) {
         gib_text(memory.total));
 }
 
-Result<DeviceStreams> DeviceWalk::embed() {
+Result<DeviceStreams> DeviceLayerwise::embed() {
     DeviceStreams x;
     const int64_t hidden = config_.hidden;
     NIBBLE_TRY(x.memory_, DeviceArena::create(device_.index, std::max<int64_t>(tokens_ * hidden * 2, 1)));
@@ -142,7 +142,7 @@ Result<DeviceStreams> DeviceWalk::embed() {
     return x;
 }
 
-Result<DeviceStreams> DeviceWalk::copy(const DeviceStreams& from) {
+Result<DeviceStreams> DeviceLayerwise::copy(const DeviceStreams& from) {
     DeviceStreams x;
     NIBBLE_TRY(x.memory_, DeviceArena::create(device_.index, tokens_ * config_.hidden * 2));
     NIBBLE_TRY(x.data_, x.memory_->allocate(tokens_ * config_.hidden * 2));
@@ -150,12 +150,12 @@ Result<DeviceStreams> DeviceWalk::copy(const DeviceStreams& from) {
     return x;
 }
 
-Status DeviceWalk::copy(const DeviceStreams& from, DeviceStreams& to) {
+Status DeviceLayerwise::copy(const DeviceStreams& from, DeviceStreams& to) {
     return copy_on_device(to.data_, from.data_, tokens_ * config_.hidden * 2, stream_);
 }
 
-Result<std::vector<Block>> DeviceWalk::outlines(const Checkpoint& from, size_t first, size_t count,
-                                                bool quantize_inputs) const {
+Result<std::vector<Block>> DeviceLayerwise::outlines(const Checkpoint& from, size_t first, size_t count,
+                                                     bool quantize_inputs) const {
     WeightSource source(from, weights(quantize_inputs), *pool_, WeightSource::Mode::outline);
     std::vector<Block> blocks;
     for (size_t b = first; b < first + count; ++b) {
@@ -165,7 +165,8 @@ Result<std::vector<Block>> DeviceWalk::outlines(const Checkpoint& from, size_t f
     return blocks;
 }
 
-Status DeviceWalk::make_layers(std::span<const Block> outlines, DeviceWeights& weights, DeviceLayers& layers) const {
+Status DeviceLayerwise::make_layers(std::span<const Block> outlines, DeviceWeights& weights,
+                                    DeviceLayers& layers) const {
     layers.layers_.clear();
     for (const Block& block : outlines) {
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
@@ -174,7 +175,7 @@ Status DeviceWalk::make_layers(std::span<const Block> outlines, DeviceWeights& w
     return Ok{};
 }
 
-Result<DeviceLayers> DeviceWalk::load(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs) {
+Result<DeviceLayers> DeviceLayerwise::load(const Checkpoint& from, size_t first, size_t count, bool quantize_inputs) {
     NIBBLE_TRY(const std::vector<Block> blocks, outlines(from, first, count, quantize_inputs));
     DeviceLayers layers;
     layers.first_ = first;
@@ -189,7 +190,7 @@ Result<DeviceLayers> DeviceWalk::load(const Checkpoint& from, size_t first, size
     return layers;
 }
 
-Result<DeviceHead> DeviceWalk::load_head(const Checkpoint& from, bool quantize_inputs) {
+Result<DeviceHead> DeviceLayerwise::load_head(const Checkpoint& from, bool quantize_inputs) {
     WeightSource source(from, weights(quantize_inputs), *pool_, WeightSource::Mode::outline);
     NIBBLE_TRY(const Head outline, Head::load(config_, source));
     const Linear linear = named(outline.linear(), config_.head);
@@ -210,7 +211,7 @@ Result<DeviceHead> DeviceWalk::load_head(const Checkpoint& from, bool quantize_i
     return head;
 }
 
-Result<KvPool*> DeviceWalk::pool_for(const StateLayout& layout) {
+Result<KvPool*> DeviceLayerwise::pool_for(const StateLayout& layout) {
     for (const auto& [kind, pool] : pools_)
         if (kind.page_bytes == layout.page_bytes && kind.window == layout.window && kind.floats == layout.floats)
             return pool.get();
@@ -221,12 +222,12 @@ Result<KvPool*> DeviceWalk::pool_for(const StateLayout& layout) {
     return pools_.back().second.get();
 }
 
-int64_t DeviceWalk::scratch_bytes(const DeviceMixer& mixer, int64_t rows) const {
+int64_t DeviceLayerwise::scratch_bytes(const DeviceMixer& mixer, int64_t rows) const {
     return (4 * rows + 2 * padded_rows(rows)) * config_.hidden + mixer.scratch_bytes(rows) + 4 * DeviceArena::alignment;
 }
 
-Status DeviceWalk::forward(const DeviceLayers& layers, size_t index, DeviceStreams& x, DeviceObserver* observer,
-                           const std::function<Status(int64_t rows)>& each) {
+Status DeviceLayerwise::forward(const DeviceLayers& layers, size_t index, DeviceStreams& x, DeviceObserver* observer,
+                                const std::function<Status(int64_t rows)>& each) {
     NIBBLE_CHECK(use_device(device_.index));
     for (const BatchPiece& piece : batches_) {
         NIBBLE_CHECK(run(layers, index - layers.first_, piece, x, observer));
@@ -235,8 +236,8 @@ Status DeviceWalk::forward(const DeviceLayers& layers, size_t index, DeviceStrea
     return Ok{};
 }
 
-Status DeviceWalk::run(const DeviceLayers& layers, size_t place, const BatchPiece& piece, DeviceStreams& x,
-                       DeviceObserver* observer) {
+Status DeviceLayerwise::run(const DeviceLayers& layers, size_t place, const BatchPiece& piece, DeviceStreams& x,
+                            DeviceObserver* observer) {
     const std::span<const DeviceLayer> one(&layers.layers_[place], 1);
     const DeviceLayer& layer = one[0];
     const Batch& batch = piece.batch;
@@ -275,7 +276,7 @@ Status DeviceWalk::run(const DeviceLayers& layers, size_t place, const BatchPiec
     return Ok{};
 }
 
-Status DeviceWalk::show_head(const Checkpoint& from, const DeviceStreams& x, DeviceObserver& observer) {
+Status DeviceLayerwise::show_head(const Checkpoint& from, const DeviceStreams& x, DeviceObserver& observer) {
     WeightSource source(from, weights(false), *pool_, WeightSource::Mode::outline);
     NIBBLE_TRY(const Head outline, Head::load(config_, source));
     const std::vector<std::string> names{outline.linear().name};
@@ -308,8 +309,8 @@ Status DeviceWalk::show_head(const Checkpoint& from, const DeviceStreams& x, Dev
     return stream_.synchronize();
 }
 
-Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_t row, int64_t rows, float* out,
-                          DeviceStep& s) {
+Status DeviceLayerwise::logits(const DeviceHead& head, const DeviceStreams& x, int64_t row, int64_t rows, float* out,
+                               DeviceStep& s) {
     const DeviceScope scope(s);
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(2 * padded_rows(rows) * config_.hidden));
     NIBBLE_TRY(const InputPlan plan, head.linear_.plan(rows, s, true));
@@ -328,8 +329,8 @@ Status DeviceWalk::logits(const DeviceHead& head, const DeviceStreams& x, int64_
     return cuda::round_rows(out, rows * config_.vocab, s.overlap, stream_, {config_.logit_scale, config_.logit_cap});
 }
 
-Result<double> DeviceWalk::divergence(const DeviceHead& p_head, const DeviceStreams& p, const DeviceHead& q_head,
-                                      const DeviceStreams& q) {
+Result<double> DeviceLayerwise::divergence(const DeviceHead& p_head, const DeviceStreams& p, const DeviceHead& q_head,
+                                           const DeviceStreams& q) {
     NIBBLE_CHECK(use_device(device_.index));
     const int64_t vocab = config_.vocab, most = std::min(rows_together(vocab), tokens_);
     const int64_t product = std::max(p_head.linear_.scratch_bytes(most), q_head.linear_.scratch_bytes(most));

@@ -1,2 +1,0 @@
-#include "kernels/moe_cuda.h"
-#include "model/device/walk.h"
