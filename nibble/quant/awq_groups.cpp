@@ -75,14 +75,14 @@ private:
             if (!i) return;  // the engine reports the missing tensor
             g.readers.push_back(*i);
             if (searched(*i)) g.members.push_back(*i);
-            g.exact |= plan_.entries[*i].spec.format == Format::none;
+            g.powers_of_two |= plan_.entries[*i].spec.format == Format::none;
         }
         if (g.members.empty()) return;
         const auto made_by = entry(producer);
         if (!made_by) return refuse(readers, "no tensor can absorb the inverse scale");
         g.producer = *made_by;
         if (!norm) {
-            g.exact |= plan_.entries[g.producer].spec.format == Format::none;
+            g.powers_of_two |= plan_.entries[g.producer].spec.format == Format::none;
             const std::string& module = plan_.entries[g.producer].module;
             g.bias = entry(module + ".bias");
         }
@@ -93,7 +93,7 @@ private:
             if (t.quantized() || (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32))
                 return refuse(readers, fmt::format("tensors in {} cannot be scaled", t.stored_type));
         }
-        if (norm && config_.norm_plus_one && g.exact)
+        if (norm && config_.norm_plus_one && g.powers_of_two)
             return refuse(readers,
                           "the norm multiplies by 1 + w, and a reader that stays unquantized needs exact scales");
         for (const size_t i : g.members) covered_[i] = true;

@@ -33,7 +33,7 @@ struct AwqGroup {
     std::vector<std::string> watched;  // modules whose inputs are the scaled values
     // One of the changed tensors stays unquantized or is rounded to its dtype. Scales are then powers of two, which
     // change no value's mantissa.
-    bool exact = false;
+    bool powers_of_two = false;
 };
 
 struct AwqPlan {

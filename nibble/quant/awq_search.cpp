@@ -141,7 +141,7 @@ private:
                                               .count = sample.count(),
                                               .quantized = first.activation == ActivationFormat::nvfp4,
                                               .classes = g.classes,
-                                              .powers_of_two = g.exact},
+                                              .powers_of_two = g.powers_of_two},
                                              spec, plan_.awq->alpha_step, *quantize_, *solver_, pool_));
         const double after = *std::ranges::min_element(found.loss);
         const AwqChoice choice{plan_.entries[g.readers[0]].module, found.alpha, found.unscaled, after,

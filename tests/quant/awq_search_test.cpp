@@ -145,7 +145,7 @@ TEST(AwqGroups, UnscalableLinearsAreListed) {
     EXPECT_NE(groups->unscaled[0].find("its input is not a linear function of up_proj's output"), std::string::npos);
     EXPECT_NE(groups->unscaled[1].find("no norm or linear before it can absorb the inverse scale"), std::string::npos);
     for (const AwqGroup& g : groups->groups)
-        EXPECT_TRUE(g.exact || !g.watched[0].ends_with(".gate")) << "the router stays BF16";
+        EXPECT_TRUE(g.powers_of_two || !g.watched[0].ends_with(".gate")) << "the router stays BF16";
 }
 
 }  // namespace

@@ -85,24 +85,24 @@ Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& ste
     NIBBLE_TRY(std::byte * qkv, step.scratch.allocate(step.rows * qkv_.rows * (rounds ? 2 : 4)));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * out_.cols * 2));
-    auto* exact = rounds ? nullptr : reinterpret_cast<float*>(qkv);
-    cuda::RopeAppend append = rope_append(exact, q, step);
+    auto* unrounded = rounds ? nullptr : reinterpret_cast<float*>(qkv);
+    cuda::RopeAppend append = rope_append(unrounded, q, step);
     if (rounds) append.qkv_rows = qkv;
     if (joined_) {
         NIBBLE_TRY(append.options.joined_scales, step.scratch.allocate_array<float>(2 * step.rows));
     }
     NIBBLE_CHECK(rounds ? qkv_.parts[0].forward_rounded(in, step.rows, qkv, step)
-                        : qkv_.forward(in, step.rows, exact, step));
+                        : qkv_.forward(in, step.rows, unrounded, step));
     NIBBLE_CHECK(cuda::rope_append(append, cache(step), step.overlap, step.stream));
     if (step.observer && config_.kv_block < 0)
         NIBBLE_CHECK(
             step.observer->kv(prefix_, cache(step), step.blocks[size_t(index_)].slots, step.rows, step.stream));
     NIBBLE_CHECK(attend(q, heads, step));
-    if (gates()) NIBBLE_CHECK(gate(in, exact, rounds ? qkv : nullptr, heads, step));
+    if (gates()) NIBBLE_CHECK(gate(in, unrounded, rounds ? qkv : nullptr, heads, step));
     return out_.forward({.x = heads}, step.rows, y, out_.rows, step);
 }
 
-Status DeviceAttention::gate(const DeviceInput& x, const float* exact, const std::byte* rounded, std::byte* heads,
+Status DeviceAttention::gate(const DeviceInput& x, const float* unrounded, const std::byte* rounded, std::byte* heads,
                              DeviceStep& step) const {
     const DeviceScope scope(step);
     const int dim = config_.value_dim();
@@ -112,7 +112,7 @@ Status DeviceAttention::gate(const DeviceInput& x, const float* exact, const std
                                        .heads = config_.heads,
                                        .dim = dim,
                                        .x = heads,
-                                       .gates = exact ? exact + first : nullptr,
+                                       .gates = unrounded ? unrounded + first : nullptr,
                                        .gate_rows = rounded ? rounded + 2 * first : nullptr,
                                        .stride = qkv_.rows,
                                        .pitch = 2 * config_.head_dim},

@@ -57,9 +57,9 @@ public:
 private:
     int64_t q_cols() const { return config_.q_cols(); }
     bool gates() const { return config_.output_gate || head_gate_.has_value(); }
-    // Multiplies heads [rows, out().cols] by their gates: from the product q, k, v, or of x. One of `exact` and
+    // Multiplies heads [rows, out().cols] by their gates: from the product q, k, v, or of x. One of `unrounded` and
     // `rounded` is given.
-    Status gate(const DeviceInput& x, const float* exact, const std::byte* rounded, std::byte* heads,
+    Status gate(const DeviceInput& x, const float* unrounded, const std::byte* rounded, std::byte* heads,
                 DeviceStep& step) const;
 
     std::string prefix_;

@@ -135,9 +135,9 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
 Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, DeviceStep& step) const {
     const DeviceScope scope(step);
     if (rounded_bytes(n) > 0) {
-        NIBBLE_TRY(float* exact, step.scratch.allocate_array<float>(n * rows));
-        NIBBLE_CHECK(forward(in, n, exact, rows, step));
-        return cuda::to_rows(exact, 0, n, rows, {y}, step.overlap, step.stream).within(name);
+        NIBBLE_TRY(float* unrounded, step.scratch.allocate_array<float>(n * rows));
+        NIBBLE_CHECK(forward(in, n, unrounded, rows, step));
+        return cuda::to_rows(unrounded, 0, n, rows, {y}, step.overlap, step.stream).within(name);
     }
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
     if (other) return other->forward_rounded(in, n, y, operand.bias, step).within(name);

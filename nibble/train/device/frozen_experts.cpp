@@ -63,13 +63,13 @@ Status FrozenExperts::publish(const std::byte* published, const Stream& stream) 
 Result<std::byte*> FrozenExperts::low(const DeviceExpertRows& in, DeviceStep& step) const {
     NIBBLE_TRY(std::byte * out, step.scratch.allocate(2 * in.n * width()));
     const DeviceScope scope(step);
-    NIBBLE_TRY(float* exact, step.scratch.allocate_array<float>(in.n * width()));
+    NIBBLE_TRY(float* unrounded, step.scratch.allocate_array<float>(in.n * width()));
     cuda::Experts a = a_;
     a.begin = in.begin;
-    NIBBLE_CHECK(cuda::grouped_product({.x = in.x, .tokens = in.n, .rows = in.rows}, a, exact, width(), step.overlap,
-                                       step.stream)
+    NIBBLE_CHECK(cuda::grouped_product({.x = in.x, .tokens = in.n, .rows = in.rows}, a, unrounded, width(),
+                                       step.overlap, step.stream)
                      .within(name_));
-    NIBBLE_CHECK(cuda::to_rows(exact, 0, in.n, width(), {out}, step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::to_rows(unrounded, 0, in.n, width(), {out}, step.overlap, step.stream));
     return out;
 }
 

@@ -84,9 +84,9 @@ Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::b
         const cuda::ProductInput in{.x = q.values, .tokens = n, .group_scales = q.scale};
         const cuda::Operand w{.rows = weight_.cols, .cols = padded, .tiles = back_, .tile_scales = back_scales_};
         if (cuda::has_rounded_product(w, n)) return cuda::rounded_product(in, w, dx, weight_.cols, false, step.stream);
-        NIBBLE_TRY(float* exact, step.scratch.allocate_array<float>(n * weight_.cols));
-        NIBBLE_CHECK(cuda::product(in, w, exact, weight_.cols, false, step.stream));
-        return cuda::to_rows(exact, 0, n, weight_.cols, {dx}, false, step.stream);
+        NIBBLE_TRY(float* unrounded, step.scratch.allocate_array<float>(n * weight_.cols));
+        NIBBLE_CHECK(cuda::product(in, w, unrounded, weight_.cols, false, step.stream));
+        return cuda::to_rows(unrounded, 0, n, weight_.cols, {dx}, false, step.stream);
     }
     NIBBLE_TRY(const cuda::BackScale scale, back_scale(q, by_weight_back(), step));
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, padded, weight_.cols, scale.factor != nullptr));

@@ -1,7 +1,7 @@
 // Operations between the products of a mixture's backward pass.
 #include "kernels/cuda/moe/moe_backward_launch.h"
 #include "kernels/cuda/primitives/value_slope.cuh"
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 
 namespace nibble::cuda {
 namespace {
@@ -20,7 +20,7 @@ __device__ float warp_max(float value) {
     return value;
 }
 
-// Each thread writes eight columns, in the layout of exact/operand.cu.
+// Each thread writes eight columns, in the layout of bf16/operand.cu.
 __global__ void __launch_bounds__(sum_threads) moe_operands_kernel(const __grid_constant__ ExpertsOperandsArgs a) {
     const int64_t i = int64_t{blockIdx.x} * sum_threads + threadIdx.x, chunks = a.cols / 8;
     if (i >= a.experts * a.rows * chunks) return;

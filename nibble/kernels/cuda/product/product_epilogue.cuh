@@ -1,7 +1,7 @@
 // Shared by all products of exact operands: the rows and expert of a thread block, and the factors of an output.
 #pragma once
 
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 
 #include <cuda_runtime.h>
 

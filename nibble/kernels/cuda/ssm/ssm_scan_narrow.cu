@@ -20,7 +20,7 @@ struct NarrowState {
         if constexpr (stochastic) return fp16_stochastic(x, random);
         return fp16_from_float(x);
     }
-    static __device__ uint16_t exact(float x) {
+    static __device__ uint16_t nearest_code(float x) {
         return Format == SsmStateFormat::bf16 ? bf16_from_float(x) : fp16_from_float(x);
     }
 };
@@ -106,7 +106,7 @@ __global__ void mamba_scan_narrow_state_kernel(const __grid_constant__ SsmArgs a
 #pragma unroll
     for (int i = 0; i < State; ++i) {
         if (i >= args.state) break;
-        kept[int64_t{i} * args.head_dim] = Narrow::exact(state[i]);
+        kept[int64_t{i} * args.head_dim] = Narrow::nearest_code(state[i]);
     }
 }
 

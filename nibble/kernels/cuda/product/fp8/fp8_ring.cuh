@@ -5,7 +5,7 @@
 #include "formats/minifloat.h"
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/primitives/tensor_map.cuh"
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
 #include "base/checked.h"
 #include "kernels/cuda/primitives/launch_checks.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 #include "kernels/cuda/product/dense/cublas_lt.h"
-#include "kernels/cuda/product/exact/product_launch.h"
 #include "kernels/product_cuda.h"
 
 namespace nibble::cuda {

@@ -1,7 +1,7 @@
 #include "kernels/matmul_cuda.h"
 
 #include "kernels/cuda/primitives/launch_checks.h"
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 #include "kernels/cuda/product/w4a16/matmul_launch.h"
 #include "kernels/w4a16_record.h"
 

@@ -5,7 +5,7 @@
 #include "formats/nvfp4.h"
 #include "formats/swizzle.h"
 #include "kernels/cuda/primitives/ptx.cuh"
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "formats/minifloat.h"
 #include "kernels/cuda/primitives/tensor_map.cuh"
 #include "kernels/cuda/primitives/wgmma_shared.cuh"
-#include "kernels/cuda/product/exact/rounded_tile.cuh"
+#include "kernels/cuda/product/bf16/rounded_tile.cuh"
 
 #include <algorithm>
 

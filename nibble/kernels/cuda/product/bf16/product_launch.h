@@ -1,4 +1,4 @@
-// Kernels called by kernels/cuda/product/exact/product.cpp, which checks the arguments. Pointers are device pointers.
+// Kernels called by kernels/cuda/product/bf16/product.cpp, which checks the arguments. Pointers are device pointers.
 #pragma once
 
 #include <cuda_runtime_api.h>

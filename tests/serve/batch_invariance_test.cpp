@@ -7,15 +7,15 @@
 namespace nibble::test {
 namespace {
 
-class Exactness : public testing::TestWithParam<SmallModel> {};
+class BatchInvariance : public testing::TestWithParam<SmallModel> {};
 
-TEST_P(Exactness, AnswersUnderLoadEqualThoseOfEachRequestAlone) {
+TEST_P(BatchInvariance, AnswersUnderLoadEqualThoseOfEachRequestAlone) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     expect_same_under_load(model.get(), model.get(), GetParam().golden ? 50 : 100, false);
 }
 
-TEST_P(Exactness, OverlappingStepsGiveTheSameAnswers) {
+TEST_P(BatchInvariance, OverlappingStepsGiveTheSameAnswers) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     const Overlapping overlapping(*model, 29, 0);
@@ -24,7 +24,7 @@ TEST_P(Exactness, OverlappingStepsGiveTheSameAnswers) {
     EXPECT_GT(overlapping.masked(), 200);
 }
 
-TEST_P(Exactness, PromptPiecesByTimeGiveTheSameAnswers) {
+TEST_P(BatchInvariance, PromptPiecesByTimeGiveTheSameAnswers) {
     ThreadPool pool(2);
     const auto model = load_small(GetParam(), pool);
     const Overlapping overlapping(*model, 29, 0);
@@ -70,7 +70,7 @@ TEST(HybridPreemption, GivesTheSameAnswers) {
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Exactness, testing::ValuesIn(small_models()),
+INSTANTIATE_TEST_SUITE_P(Families, BatchInvariance, testing::ValuesIn(small_models()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

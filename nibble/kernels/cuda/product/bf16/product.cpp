@@ -1,7 +1,7 @@
 #include "kernels/product_cuda.h"
 
 #include "kernels/cuda/primitives/launch_checks.h"
-#include "kernels/cuda/product/exact/product_launch.h"
+#include "kernels/cuda/product/bf16/product_launch.h"
 #include "kernels/quantize_activations.h"
 
 #include <algorithm>
