@@ -56,7 +56,7 @@ std::string_view AnswerConstraint::text_of(uint32_t token) const {
     return text;
 }
 
-std::optional<std::string_view> AnswerConstraint::behind_end(std::string& joined, uint32_t token) const {
+std::optional<std::string_view> AnswerConstraint::after_end(std::string& joined, uint32_t token) const {
     joined = tail_;
     joined += text_of(token);
     const size_t at = joined.find(gate_->end);
@@ -116,7 +116,7 @@ void AnswerConstraint::mask(std::span<uint32_t> allowed) const {
         if (!start_) return;
         std::string joined;
         for (const uint32_t t : gate_->closing)
-            if (const auto rest = behind_end(joined, t); rest && !rest->empty() && !may_begin(*rest))
+            if (const auto rest = after_end(joined, t); rest && !rest->empty() && !may_begin(*rest))
                 allowed[t / 32] &= ~(1u << (t % 32));
         return;
     }
@@ -159,7 +159,7 @@ bool AnswerConstraint::accept(int32_t token) {
             return true;
         case Phase::reasoning: {
             std::string joined;
-            if (const auto rest = behind_end(joined, id)) {
+            if (const auto rest = after_end(joined, id)) {
                 if (opening_) return go_on_free(std::string(*rest));
                 if (start_ && !rest->empty()) {
                     GrammarMatcher copy = *start_;

@@ -51,7 +51,7 @@ private:
     std::vector<uint32_t> closing_tokens(const std::string& text) const;
     std::string_view text_of(uint32_t token) const;
     // If this token ends the reasoning, returns the part of its text after the end tag.
-    std::optional<std::string_view> behind_end(std::string& joined, uint32_t token) const;
+    std::optional<std::string_view> after_end(std::string& joined, uint32_t token) const;
     bool begins_reasoning(uint32_t token) const;
     void think(std::string_view text);
     void end_reasoning();

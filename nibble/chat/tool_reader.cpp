@@ -16,7 +16,7 @@ std::string_view trimmed(std::string_view text) {
     return text.substr(first, text.find_last_not_of(spaces) + 1 - first);
 }
 
-size_t behind_spaces(std::string_view text, size_t at, std::string_view skipped = spaces) {
+size_t after_spaces(std::string_view text, size_t at, std::string_view skipped = spaces) {
     return std::min(text.find_first_not_of(skipped, at), text.size());
 }
 
@@ -170,7 +170,7 @@ ToolCallReader::Step ToolCallReader::head_of(const CallForm& form, size_t at) {
 }
 
 ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
-    at_ = behind_spaces(text, at_, style() == CallHead::object ? " \t\r\n,;]" : spaces);
+    at_ = after_spaces(text, at_, style() == CallHead::object ? " \t\r\n,;]" : spaces);
     const std::string_view rest = text.substr(at_);
     if (rest.empty()) return last ? ended() : Step::more;
     const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
@@ -272,13 +272,13 @@ ToolCallReader::Step ToolCallReader::block_head(std::string_view text, bool last
     const size_t separator = text.find(form_->separator, at_);
     if (separator == text.npos) return last ? ended() : Step::more;
     std::string_view name = trimmed(text.substr(at_, separator - at_));
-    size_t brace = behind_spaces(text, separator + form_->separator.size());
+    size_t brace = after_spaces(text, separator + form_->separator.size());
     if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     if (text[brace] != '{') {
         const size_t from = brace, block = text.find(fence, from);
         if (block == text.npos) return last ? ended() : Step::more;
         name = trimmed(text.substr(from, block - from));
-        brace = behind_spaces(text, block + fence.size());
+        brace = after_spaces(text, block + fence.size());
         if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     }
     return name.empty() || text[brace] != '{' ? ended() : begin_arguments(name, brace);
@@ -399,7 +399,7 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
         return Step::over;
     }
     if (!repeated_) say("\"");
-    return behind_value(text, close);
+    return after_value(text, close);
 }
 
 // Returns a value when it is complete: JSON unchanged, other text as a string. An incomplete value is left out.
@@ -417,10 +417,10 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
     // The JSON library skips a byte order mark, which is not valid JSON.
     const bool json = Json::accept(value) && !value.starts_with("\xEF\xBB\xBF");
     say_value(json ? std::string(value) : dumped(value));
-    return behind_value(text, close);
+    return after_value(text, close);
 }
 
-ToolCallReader::Step ToolCallReader::behind_value(std::string_view text, size_t close) {
+ToolCallReader::Step ToolCallReader::after_value(std::string_view text, size_t close) {
     return go(Place::parameters,
               close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
 }

@@ -60,7 +60,7 @@ private:
     Step parameters(std::string_view text, bool last);
     Step text_value(std::string_view text, bool last);
     Step other_value(std::string_view text, bool last);
-    Step behind_value(std::string_view text, size_t close);
+    Step after_value(std::string_view text, size_t close);
 
     Step go(Place place, size_t at);
     Step head_of(const CallForm& form, size_t at);

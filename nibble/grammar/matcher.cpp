@@ -58,7 +58,7 @@ void GrammarMatcher::mask(std::span<uint32_t> allowed) const {
         mask->add_to(allowed, vocabulary);
         if (top.below == stack_bottom || mask->rest.nodes.empty()) continue;
         TokenTraversal traversal(grammar.automaton(), &stacks_, grammar.limits());
-        traversal.start_behind(top.below);
+        traversal.start_after(top.below);
         traversal.run(mask->rest, allow, nothing);
         cost.add(traversal.cost());
     }

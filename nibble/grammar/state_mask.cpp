@@ -7,7 +7,7 @@ namespace nibble {
 namespace {
 
 // Returns the state after any plain character from `state`; none if it is not unique.
-uint32_t behind_plain(const PushdownAutomaton& a, uint32_t state) {
+uint32_t after_plain(const PushdownAutomaton& a, uint32_t state) {
     constexpr uint32_t none = PushdownAutomaton::none;
     // Returns the state after every byte of [first, last], if it is unique.
     const auto all = [&](uint32_t from, int first, int last) {
@@ -48,7 +48,7 @@ size_t plain_run(const PushdownAutomaton& automaton, uint32_t state, size_t most
     closed = false;
     size_t n = 0;
     for (; n < most; ++n) {
-        const uint32_t next = behind_plain(automaton, state);
+        const uint32_t next = after_plain(automaton, state);
         if (next == PushdownAutomaton::none) break;
         state = next;
     }
@@ -98,7 +98,7 @@ void TokenTraversal::start_at(StackTop top) {
     levels_[0] = {0, tops_.size(), entries_.size()};
 }
 
-void TokenTraversal::start_behind(uint32_t below) {
+void TokenTraversal::start_after(uint32_t below) {
     bool ended = false;
     const std::vector<StackTop> starts(links(below).begin(), links(below).end());
     for (const StackTop start : starts) settle(start, 0, ended);

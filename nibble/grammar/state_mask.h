@@ -85,7 +85,7 @@ public:
 
     // Sets the readings before the first byte: `top`, or what follows the end of a rule above `below`.
     void start_at(StackTop top);
-    void start_behind(uint32_t below);
+    void start_after(uint32_t below);
 
     // `allow` gets the tokens of each reached node. `at_end` gets the index of a node at which the bottom was reached;
     // only tokens below that node are undecided.

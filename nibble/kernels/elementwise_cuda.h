@@ -27,7 +27,7 @@ struct RowsOut {
     bool row_major() const { return tile_tokens == 0 && codes == ActivationFormat::none; }
 };
 // Returns the scales that follow rows of codes.
-inline float* scales_behind(std::byte* codes, int64_t tokens, int64_t width) {
+inline float* scales_after(std::byte* codes, int64_t tokens, int64_t width) {
     return reinterpret_cast<float*>(codes + tokens * width);
 }
 

@@ -23,8 +23,8 @@ int32_t rank_of(int32_t id, std::span<const float> log_probs) {
     const auto at = static_cast<size_t>(id);
     const float own = log_probs[at];
     const auto before = std::ranges::count(log_probs.first(at), true, [&](float x) { return x >= own; });
-    const auto behind = std::ranges::count(log_probs.subspan(at), true, [&](float x) { return x > own; });
-    return static_cast<int32_t>(1 + before + behind);
+    const auto after = std::ranges::count(log_probs.subspan(at), true, [&](float x) { return x > own; });
+    return static_cast<int32_t>(1 + before + after);
 }
 
 Answer::Answer(const SharedRequest& shared, std::span<const int32_t> prompt, uint64_t sequence,

@@ -88,8 +88,8 @@ private:
             const bool reached = f.position + f.rows + 1 == std::ssize(tokens) && c.answer.generated() > 0;
             int64_t most = reached ? wanted(c) : 0;
             // The draft's rows after the first are stored at the positions at which the next step verifies them.
-            const int64_t behind = f.position + f.rows + most - 1 - c.sequence->position();
-            if (most > 1 && !c.sequence->reserve(behind).ok()) most = 1;
+            const int64_t missing = f.position + f.rows + most - 1 - c.sequence->position();
+            if (most > 1 && !c.sequence->reserve(missing).ok()) most = 1;
             segments.push_back({.sequence = &*c.sequence,
                                 .tokens = next,
                                 .logits_from = most > 0 ? f.rows - 1 : f.rows,

@@ -126,10 +126,10 @@ Status StepRunner::run_logits(std::span<Choice* const> step) {
         };
         try {  // an exception of one request must not end the others
             std::vector<float> log_probs(vocab);
-            const int64_t behind = c.scores_prompt() ? c.base - 1 : 0;
+            const int64_t offset = c.scores_prompt() ? c.base - 1 : 0;
             if (c.scores_prompt()) score_prompt(c, start[size_t(at)], row, log_probs, *work.elementwise);
             if (c.wants_row && !c.answer.finished())
-                follow_draft(c, [&](int64_t i) { c.answer.choose(row(behind + i), log_probs, *work.elementwise); });
+                follow_draft(c, [&](int64_t i) { c.answer.choose(row(offset + i), log_probs, *work.elementwise); });
         } catch (const std::bad_alloc&) {
             c.answer.end(fail(ErrorKind::memory, "out of memory"));
         }

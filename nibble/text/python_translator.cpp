@@ -364,13 +364,13 @@ private:
         return width;
     }
 
-    Result<Width> look(Flags flags, int depth, std::string_view begin, bool behind) {
+    Result<Width> look(Flags flags, int depth, std::string_view begin, bool lookbehind) {
         out_ += begin;
         const auto outer = lookbehind_;
-        if (behind && !lookbehind_) lookbehind_ = groups();
+        if (lookbehind && !lookbehind_) lookbehind_ = groups();
         NIBBLE_TRY(const Width width, close(alternatives(flags, depth + 1)));
         lookbehind_ = outer;
-        if (behind && width.low != width.high) return fail("look-behind requires fixed-width pattern");
+        if (lookbehind && width.low != width.high) return fail("look-behind requires fixed-width pattern");
         return Width{};
     }
 

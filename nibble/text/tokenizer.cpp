@@ -69,21 +69,21 @@ struct DataGuard {
         return data.special[id] || std::binary_search(options.control.begin(), options.control.end(), id);
     }
     // Returns the first data range that ends after `at`.
-    TextRanges::const_iterator first_behind(size_t at) const {
+    TextRanges::const_iterator first_after(size_t at) const {
         return std::partition_point(options.data->begin(), options.data->end(),
                                     [&](const TextRange& r) { return r.end <= at; });
     }
     // Returns the data ranges within [begin, end), relative to `begin`.
     TextRanges within(size_t begin, size_t end) const {
         TextRanges out;
-        for (auto r = first_behind(begin); r != options.data->end() && r->begin < end; ++r)
+        for (auto r = first_after(begin); r != options.data->end() && r->begin < end; ++r)
             out.push_back({std::max(r->begin, begin) - begin, std::min(r->end, end) - begin});
         return out;
     }
     AddedTokenFinder::Refused raw() const {
         return [this](size_t begin, size_t end, const AddedToken& token) {
             if (!control(token.id)) return false;
-            const auto it = first_behind(begin);
+            const auto it = first_after(begin);
             return it != options.data->end() && it->begin < end;
         };
     }

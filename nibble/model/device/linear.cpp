@@ -47,7 +47,7 @@ Result<cuda::ProductInput> read_input(const DeviceLinear& l, const DeviceInput& 
     if (!l.operand.codes || !from.ordered)
         return product_input(l.activation, l.input_scale, from.x, n, l.cols, {.codes = l.operand.codes}, step);
     cuda::ProductInput in{.x = from.x, .codes = true, .tokens = n};
-    const float* scales = cuda::scales_behind(const_cast<std::byte*>(from.x), n, l.cols);
+    const float* scales = cuda::scales_after(const_cast<std::byte*>(from.x), n, l.cols);
     if (l.activation == ActivationFormat::fp8) in.scale = l.input_scale;
     if (l.activation == ActivationFormat::fp8_token) in.token_scales = scales;
     if (l.activation == ActivationFormat::fp8_group128) in.group_scales = scales;

@@ -252,7 +252,7 @@ Result<TrainProduct::Input> TrainProduct::input(const DeviceInput& from, int64_t
     Input in{.rows = {.x = x, .tokens = n}};
     if (from.ordered) {
         in.rows.codes = true;
-        in.rows.group_scales = cuda::scales_behind(const_cast<std::byte*>(x), n, weight_.cols);
+        in.rows.group_scales = cuda::scales_after(const_cast<std::byte*>(x), n, weight_.cols);
         return in;
     }
     if (r.x.stored) {  // scales in the order of the engine's product

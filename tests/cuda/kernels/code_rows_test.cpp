@@ -44,7 +44,7 @@ Result<Check> compare(Kit& kit, std::string name, ActivationFormat format, int64
         if (got_codes[size_t(i)] != 0xA5) check.note("wrote past its output");
     if (scales == 0) return check;
     NIBBLE_TRY(const auto one, kit.download<float>(want_scales, scales));
-    NIBBLE_TRY(const auto other, kit.download<float>(cuda::scales_behind(got, tokens, width), scales));
+    NIBBLE_TRY(const auto other, kit.download<float>(cuda::scales_after(got, tokens, width), scales));
     for (int64_t i = 0; i < scales; ++i, ++check.compared)
         if (float_bits(one[size_t(i)]) != float_bits(other[size_t(i)])) check.note(fmt::format("scale {}", i));
     return check;

@@ -97,10 +97,10 @@ TEST(CudaPolicyLoop, AGeneratorWithOldWeightsIsDetected) {
     EXPECT_EQ(said(**served), first);
     const TrainBatch batch = random_batch(2, 96, 1000, 5);
     ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-2).ok());
-    const auto renewed = said(**served), behind = said(**generator);
+    const auto renewed = said(**served), stale = said(**generator);
     EXPECT_NE(renewed, first);
-    EXPECT_NE(behind, renewed);
-    EXPECT_NE(behind, first);
+    EXPECT_NE(stale, renewed);
+    EXPECT_NE(stale, first);
     ASSERT_TRUE((*trainer)->renew_generation().ok());
     EXPECT_EQ(said(**generator), renewed);
     EXPECT_EQ(said(**served), renewed);

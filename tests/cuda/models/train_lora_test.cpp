@@ -142,9 +142,9 @@ TEST_P(CudaLora, LogProbabilitiesEqualThoseOfTheEngine) {
         EXPECT_EQ(way.mismatches, 0) << way.name << ", up to " << way.apart << " of " << way.labels;
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(gpu->step({&batch, 1}, 1e-2).ok());
     expect_the_engines_log_probs(*gpu, true);
-    const auto behind = check_forward(*gpu, batch, **plain);
-    ASSERT_TRUE(behind.ok());
-    EXPECT_GT(behind->mismatches(), 100);
+    const auto stale = check_forward(*gpu, batch, **plain);
+    ASSERT_TRUE(stale.ok());
+    EXPECT_GT(stale->mismatches(), 100);
 }
 
 TEST_P(CudaLora, RecomputationChangesNoBit) {

@@ -126,8 +126,8 @@ struct AttentionSums {
             for (int n = 0; n < tiles; ++n)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const int behind = position[n][e % 2] - token - (i * kv_tile_tokens + k_token(e / 2 * 8));
-                    if (behind < 0 || behind >= sees[n][e % 2]) t[i][n][e] = -INFINITY;
+                    const int distance = position[n][e % 2] - token - (i * kv_tile_tokens + k_token(e / 2 * 8));
+                    if (distance < 0 || distance >= sees[n][e % 2]) t[i][n][e] = -INFINITY;
                 }
     }
     __device__ void leave_tops() const {

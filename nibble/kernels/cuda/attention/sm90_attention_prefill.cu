@@ -173,8 +173,8 @@ public:
             }
 #pragma unroll
             for (int r = 0; r < score_registers; ++r) {
-                const int behind = seen[r / 2 % 2] - (r / 8 * 16 + k_token(r / 4 % 2 * 8 + r % 2));
-                if (behind < 0 || behind >= keys[r / 2 % 2]) s[r] = -INFINITY;
+                const int distance = seen[r / 2 % 2] - (r / 8 * 16 + k_token(r / 4 % 2 * 8 + r % 2));
+                if (distance < 0 || distance >= keys[r / 2 % 2]) s[r] = -INFINITY;
             }
         }
         if (first_of_group) {

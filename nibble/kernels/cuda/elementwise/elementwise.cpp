@@ -17,7 +17,7 @@ bool has_codes(ActivationFormat f) {
 RowCodes row_codes(const RowsOut& out, int64_t tokens, int64_t width) {
     static_assert(static_cast<int>(ActivationFormat::none) == 0);
     if (out.codes == ActivationFormat::none) return {};
-    return {static_cast<int>(out.codes), out.input_scale, scales_behind(out.data, tokens, width)};
+    return {static_cast<int>(out.codes), out.input_scale, scales_after(out.data, tokens, width)};
 }
 
 Status usable(std::string_view what, int64_t tokens, int64_t width, int64_t multiple, const RowsOut& out) {

@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(split_threads) directions_project_kernel(const
         const int64_t row = row0 + at / rank;
         if (row < s.n) to[row * s.pitch + at % rank] = bf16_from_float(sum[k]);
     }
-    const int behind = static_cast<int>(s.pitch) - rank;
-    for (int i = thread; i < split_rows * behind; i += split_threads)
-        if (row0 + i / behind < s.n) to[(row0 + i / behind) * s.pitch + rank + i % behind] = 0;
+    const int padding = static_cast<int>(s.pitch) - rank;
+    for (int i = thread; i < split_rows * padding; i += split_threads)
+        if (row0 + i / padding < s.n) to[(row0 + i / padding) * s.pitch + rank + i % padding] = 0;
 }
 
 // rest [n, cols] = BF16(x - a P^T)
