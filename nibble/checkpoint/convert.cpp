@@ -90,7 +90,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
                 .config = in.config(),
                 .max_shard_bytes = options.max_shard_bytes,
                 .manifest = options.manifest};
-    int64_t input_scales = 0, activations = 0, kv_scales = 0, predicting = 0, beside = 0;
+    int64_t input_scales = 0, activations = 0, kv_scales = 0, predicting = 0, towers = 0;
     const PredictionLayers prediction(in.config());
     ExactScales exact;
     for (size_t i = 0; i < in.tensors().size(); ++i) {
@@ -103,8 +103,8 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
             ++predicting;
             continue;
         }
-        if (drops.vision && beside_the_text(t.name)) {
-            ++beside;
+        if (drops.vision && is_outside_text_model(t.name)) {
+            ++towers;
             continue;
         }
         ExportTensor e{.name = t.name,
@@ -149,7 +149,7 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
     if (activations) lines.push_back(fmt::format("dropped the input format of {} matrices", activations));
     if (!exact.empty()) lines.push_back(exact_scales_note(exact));
     NIBBLE_TRY(job.spec.manifest, with_exact_scales(options.manifest, exact));
-    if (beside) lines.push_back(fmt::format("dropped {} tensors of towers next to the text model", beside));
+    if (towers) lines.push_back(fmt::format("dropped {} tensors of towers next to the text model", towers));
     if (predicting) lines.push_back(fmt::format("dropped {} tensors of layers for multi-token prediction", predicting));
     if (Json* announced = drops.mtp ? text_value(job.spec.config, "num_nextn_predict_layers") : nullptr) *announced = 0;
     if (kv_scales) lines.push_back(fmt::format("dropped {} KV cache scales", kv_scales));

@@ -212,7 +212,7 @@ private:
 
     // Moves reports and the manifest next to the output, before the weights get their final name.
     Status publish_documents() const {
-        const auto beside = [&](const std::string& name) {
+        const auto sibling = [&](const std::string& name) {
             fs::path to = spec_.out.lexically_normal();
             to += "." + name;
             return to;
@@ -225,7 +225,7 @@ private:
                 name != gguf_work_file && !name.starts_with(job_file_prefix))
                 names.push_back(name);
         if (error) return fail("{}: cannot list: {}", work_.path().string(), error.message());
-        for (const std::string& name : names) NIBBLE_CHECK(rename_durably(work_.path() / name, beside(name)));
+        for (const std::string& name : names) NIBBLE_CHECK(rename_durably(work_.path() / name, sibling(name)));
         return Ok{};
     }
 

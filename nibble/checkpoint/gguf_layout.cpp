@@ -108,7 +108,7 @@ private:
                 "--drop mtp`",
                 show_name(t.name));
         const auto found = parts_.find(t.name);
-        if (found == parts_.end() && beside_the_text(t.name))
+        if (found == parts_.end() && is_outside_text_model(t.name))
             return fail("{}: a GGUF file holds the text model alone; `nibble convert --drop vision` leaves towers out",
                         show_name(t.name));
         if (found == parts_.end())

@@ -289,7 +289,7 @@ std::vector<std::vector<size_t>> fused_groups(std::span<const Module> modules) {
     return groups;
 }
 
-bool beside_the_text(std::string_view name) {
+bool is_outside_text_model(std::string_view name) {
     return is_vision(name) || contains(name, "multi_modal_projector") || contains(name, "mm_projector") ||
            contains(name, "patch_merge_mlp") || contains(name, "vit_large_projector");
 }

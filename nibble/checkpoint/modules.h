@@ -71,7 +71,7 @@ struct FusedGroup {
 std::span<const FusedGroup> fused_group_table();
 
 // Whether the name belongs to a vision or audio tower, or to a projector between a tower and the text model.
-bool beside_the_text(std::string_view name);
+bool is_outside_text_model(std::string_view name);
 
 // Returns one name for the same module of all layers and experts: "model.layers.*.conv.conv" for
 // "model.layers.3.conv.conv".

@@ -112,14 +112,14 @@ void WorkFolder::Lock::release() {
     ::close(std::exchange(fd_, -1));
 }
 
-fs::path WorkFolder::beside(std::string_view ending) const {
+fs::path WorkFolder::sibling(std::string_view ending) const {
     fs::path path = path_;
     return path += ending;
 }
 
 // Whether an earlier run finished part of its work, that is, whether a journal has more than its first line.
 bool WorkFolder::holds_work() const {
-    for (const fs::path& journal : {path_ / Journal::file_name, beside(journal_ending)})
+    for (const fs::path& journal : {path_ / Journal::file_name, sibling(journal_ending)})
         if (Journal::holds_units(journal)) return true;
     return false;
 }
@@ -135,7 +135,7 @@ bool WorkFolder::is_ours() const {
 // the rest is removed.
 Status WorkFolder::tidy() {
     std::error_code ignored;
-    const fs::path outside = beside(journal_ending), inside = path_ / Journal::file_name;
+    const fs::path outside = sibling(journal_ending), inside = path_ / Journal::file_name;
     if (lock_.left() && fs::is_directory(path_, ignored) && !fs::exists(inside, ignored) && holds_job_files_only(path_))
         discard();
     if (!fs::exists(outside, ignored)) return Ok{};
@@ -181,8 +181,8 @@ Status WorkFolder::check(const fs::path& out, ExportMode mode, int64_t bytes_nee
     NIBBLE_TRY(WorkFolder work, named(out));
     std::error_code ignored;
     // Error if another process works there.
-    if (fs::exists(work.beside(lock_ending), ignored)) {
-        NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
+    if (fs::exists(work.sibling(lock_ending), ignored)) {
+        NIBBLE_TRY(work.lock_, Lock::take(work.sibling(lock_ending), work.path_));
         // A run that was killed after publishing may have left files (including this lock file) that no other run would
         // remove.
         NIBBLE_CHECK(work.tidy());
@@ -194,11 +194,11 @@ Status WorkFolder::check(const fs::path& out, ExportMode mode, int64_t bytes_nee
 Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_t bytes_needed) {
     NIBBLE_TRY(WorkFolder work, named(out));
     std::error_code error;
-    if (!fs::exists(work.beside(lock_ending), error)) NIBBLE_CHECK(work.look(mode, bytes_needed));
+    if (!fs::exists(work.sibling(lock_ending), error)) NIBBLE_CHECK(work.look(mode, bytes_needed));
     error.clear();
     if (work.path_.has_parent_path()) fs::create_directories(work.path_.parent_path(), error);
     if (error) return fail(ErrorKind::file, "{}: cannot create its folder: {}", work.path_.string(), error.message());
-    NIBBLE_TRY(work.lock_, Lock::take(work.beside(lock_ending), work.path_));
+    NIBBLE_TRY(work.lock_, Lock::take(work.sibling(lock_ending), work.path_));
     NIBBLE_CHECK(work.tidy());
     // There is nothing to resume: schedulers repeat the command of a job that was killed before it created a file.
     if (!fs::is_directory(work.path_, error)) mode = ExportMode::create;
@@ -228,7 +228,7 @@ Status WorkFolder::publish(const fs::path& from) {
     NIBBLE_CHECK(check_output_is_free(out_));
     remove_job_files(path_);
     std::error_code error;
-    const fs::path inside = path_ / Journal::file_name, outside = beside(journal_ending);
+    const fs::path inside = path_ / Journal::file_name, outside = sibling(journal_ending);
     const bool journal = fs::exists(inside, error);
     if (journal) NIBBLE_CHECK(rename_durably(inside, outside));
     const Status renamed = rename_durably(from, out_);

@@ -73,7 +73,7 @@ public:
 
 private:
     static Result<WorkFolder> named(const std::filesystem::path& out);
-    std::filesystem::path beside(std::string_view ending) const;
+    std::filesystem::path sibling(std::string_view ending) const;
     bool holds_work() const;
     bool is_ours() const;
     Status look(ExportMode mode, int64_t bytes_needed) const;

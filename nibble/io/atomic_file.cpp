@@ -49,7 +49,7 @@ std::string_view target_of(std::string_view name) {
 }
 
 // Removes temporary files that killed writers of the same file left. A living writer holds a lock on its file.
-void remove_abandoned_beside(const fs::path& path) {
+void remove_abandoned_siblings(const fs::path& path) {
     std::error_code error;
     const std::string name = path.filename().string();
     for (fs::directory_iterator it(folder_of(path), error), end; !error && it != end; it.increment(error)) {
@@ -83,7 +83,7 @@ void remove_abandoned_files(const fs::path& folder) {
 }
 
 Status write_file_atomically(const fs::path& path, Bytes bytes) {
-    remove_abandoned_beside(path);
+    remove_abandoned_siblings(path);
     fs::path temporary;
     NIBBLE_TRY(auto file, new_temporary(path, temporary));
     Status done = write_and_sync(file, bytes);

@@ -29,7 +29,7 @@ Result<SearchSpace> make_space(const SearchOptions& options, const Checkpoint& s
 }
 
 // Returns recipe.json or recipe.html for recipe.yaml.
-fs::path beside(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
+fs::path sibling(const std::string& out, const char* extension) { return fs::path(out).replace_extension(extension); }
 
 // Returns the folder in which an unfinished search saves its scores.
 fs::path work_folder(const std::string& out) { return out + ".unfinished"; }
@@ -186,7 +186,7 @@ Status check_outputs(const SearchOptions& options) {
     NIBBLE_CHECK(check_output_file(options.out).as(ErrorKind::file));
     std::error_code ignored;
     if (fs::exists(work_folder(options.out), ignored)) return Ok{};
-    for (const fs::path& path : {fs::path(options.out), beside(options.out, ".json"), beside(options.out, ".html")})
+    for (const fs::path& path : {fs::path(options.out), sibling(options.out, ".json"), sibling(options.out, ".html")})
         if (fs::exists(fs::symlink_status(path, ignored)))
             return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", path.string());
     return Ok{};
@@ -200,15 +200,15 @@ Result<SearchedRecipe> search_job(const SearchOptions& options, const JobHooks& 
     NIBBLE_CHECK(search.check(report));
     NIBBLE_CHECK(write_file_atomically(options.out,
                                        recipe_text(report.space, report.chosen, options.algorithm, &report.scores)));
-    NIBBLE_CHECK(write_file_atomically(beside(options.out, ".json"), to_json(report).dump(1) + "\n"));
-    NIBBLE_CHECK(write_file_atomically(beside(options.out, ".html"), report_page(report)));
+    NIBBLE_CHECK(write_file_atomically(sibling(options.out, ".json"), to_json(report).dump(1) + "\n"));
+    NIBBLE_CHECK(write_file_atomically(sibling(options.out, ".html"), report_page(report)));
     std::error_code ignored;
     fs::remove_all(work_folder(options.out), ignored);
     SearchedRecipe out;
     out.bits = report.chosen.bits;
     out.score = report.chosen.score;
     out.kl = report.chosen.kl;
-    out.page = beside(options.out, ".html").string();
+    out.page = sibling(options.out, ".html").string();
     const auto all = std::make_shared<const SearchReport>(std::move(report));
     out.text = [all] { return report_text(*all); };
     out.json = [all] { return to_json(*all).dump(1) + "\n"; };

@@ -183,14 +183,14 @@ struct ExpertsInput {
     bool routed = false;
     // One token's `config.top_k` slots, where takes_one_token(). Non-null `rows` mean that all slots read row 0.
     const ExpertChoice* choice = nullptr;
-    // A dense product in the same launch, for a `choice` and if takes_beside(): y = matmul(x, w) of one row, by extra
+    // A dense product in the same launch, for a `choice` and if takes_dense(): y = matmul(x, w) of one row, by extra
     // thread blocks that do not wait for the choice. Used for the last product of a shared expert.
-    struct Beside {
+    struct Dense {
         const std::byte* x = nullptr;  // [cols of w] BF16
         PackedMatrix w;                // rows 0: none
         MatmulFactors factors;
         float* y = nullptr;  // [rows of w]
-    } beside{};
+    } dense{};
 };
 // One of two outputs: y [slots, rows of W] FP32, or `out` [slots, width] BF16, activated as by activate(). For a gated
 // pair width is half the rows of W; in each tile of 16 rows the upper half are rows of the gate and the lower half the
@@ -214,7 +214,7 @@ Status prepare_grouped_matmul(const DeviceInfo& device);
 // Whether the one-token kernels accept these experts: with a choice; with an additional dense product; with the fused
 // sum.
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w);
-bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside);
+bool takes_dense(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& dense);
 bool takes_combine(const RouterConfig& config, const PackedExperts& w);
 Status grouped_matmul(const ExpertsInput& in, const PackedExperts& w, const ExpertsOutput& out, bool overlap,
                       const Stream& stream);

@@ -66,7 +66,8 @@ bool loaders_ask(const Module& module, Dialect dialect) {
         module.kind != ModuleKind::fused_experts)
         return false;
     // Loaders of Model Optimizer's checkpoints never expect quantized vision towers.
-    return dialect == Dialect::compressed_tensors || (dialect == Dialect::modelopt && !beside_the_text(module.name));
+    return dialect == Dialect::compressed_tensors ||
+           (dialect == Dialect::modelopt && !is_outside_text_model(module.name));
 }
 
 // Compares the lists of excluded modules with the tensors; one line per kind of module.

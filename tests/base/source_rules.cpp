@@ -58,10 +58,10 @@ std::string device_violation(const std::vector<std::string>& from, const std::ve
     if (is_device_code(from)) return "";
     if (std::find(to.begin(), to.end() - 1, "device") != to.end() - 1)
         return "a header of a device/ folder outside of GPU code";
-    const bool beside =
+    const bool shares_folder =
         from[0] == "kernels" && from.size() == 2;  // the headers of kernels/, and files that share their folder
     const bool kernels = to[0] == "kernels" && to.back().ends_with("_cuda.h");
-    return kernels && !beside ? "a header of GPU kernels outside of GPU code" : "";
+    return kernels && !shares_folder ? "a header of GPU kernels outside of GPU code" : "";
 }
 
 // Returns why a file of kernels/ may not include a header of kernels/; "": it may.

@@ -31,7 +31,7 @@ Status norm_product(const MatmulOptions::Norm&, const Operand&, float*, bool, co
 
 Status prepare_grouped_matmul(const DeviceInfo&) { return Ok{}; }
 bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; }
-bool takes_beside(const RouterConfig&, const PackedExperts&, const PackedMatrix&) { return false; }
+bool takes_dense(const RouterConfig&, const PackedExperts&, const PackedMatrix&) { return false; }
 bool takes_combine(const RouterConfig&, const PackedExperts&) { return false; }
 Status grouped_matmul(const ExpertsInput&, const PackedExperts&, const ExpertsOutput&, bool, const Stream&) {
     return no_records();

@@ -140,8 +140,8 @@ TEST_P(EntryTest, NumbersNextToEveryTieEqualRef) {
     for (int64_t row = 0; row < 48; ++row)
         for (int64_t k = 0; k < 32; ++k) {
             const uint32_t tie = float_bits(std::ldexp(ties[k % 8], static_cast<int>(row / 2) - 12));
-            const uint32_t beside = tie ? tie + static_cast<uint32_t>(k / 8) - 1 : static_cast<uint32_t>(k / 8);
-            const float x = k == 7 ? std::ldexp(6.0f, static_cast<int>(row / 2) - 12) : float_from_bits(beside);
+            const uint32_t neighbour = tie ? tie + static_cast<uint32_t>(k / 8) - 1 : static_cast<uint32_t>(k / 8);
+            const float x = k == 7 ? std::ldexp(6.0f, static_cast<int>(row / 2) - 12) : float_from_bits(neighbour);
             const float value = row % 2 ? -x : x;
             std::memcpy(m.data.data() + 4 * (row * 32 + k), &value, 4);
         }

@@ -126,7 +126,7 @@ TEST_P(Families, TheDescriptionListsTheTensors) {
     ASSERT_TRUE(config.ok()) << config.error().message();
     std::map<std::string, std::vector<int64_t>> have, list;
     for (const CheckpointTensor& t : checkpoint->tensors())
-        if (!beside_the_text(t.name)) have.emplace(t.name, t.shape);
+        if (!is_outside_text_model(t.name)) have.emplace(t.name, t.shape);
     for (const TensorEntry& t : tensor_list(*config)) list.emplace(t.name, t.shape);
     for (auto& [name, shape] : have)
         if (name.ends_with("e_score_correction_bias")) shape = {shape.back()};  // [1, experts] in ernie4_5_moe

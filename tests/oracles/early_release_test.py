@@ -27,7 +27,7 @@ def found(*code):
 
 
 class EarlyRelease(unittest.TestCase):
-    def test_requests_and_arrivals_beside_loads_are_found(self):
+    def test_requests_and_arrivals_next_to_loads_are_found(self):
         self.assertEqual(found((LOAD, 3), (REQUEST,)), [(0x10, [0])])
         self.assertEqual(found((LOAD, 3), (LOAD, 1), ("@!P2 " + ARRIVAL,)), [(0x20, [0, 0x10])])
         self.assertEqual(found((LOAD, 3), ("IADD3 R1, R2, R3, RZ", 7, 0b000111), (REQUEST,)), [(0x20, [0])])

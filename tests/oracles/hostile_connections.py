@@ -241,7 +241,7 @@ def test_answers_that_would_be_too_large(server, *_):
         assert got == status, (str(body)[:120], got, text[:300])
 
 
-def test_health_beside_large_answers(server, *_):
+def test_health_during_large_answers(server, *_):
     large = {"prompt": [5] * 1000, "max_tokens": 1, "prompt_logprobs": 272, "n": 2}
     over, worst = threading.Event(), 0.0
 

@@ -211,7 +211,7 @@ def random_ask(rng):
     return ask
 
 
-def test_500_random_requests_beside_each_alone(program):
+def test_500_random_requests_equal_each_alone(program):
     rng = random.Random(5)
     asks = [random_ask(rng) for _ in range(500)]
     quiet = Server(program, "--kv-memory", "64M", "--max-num-seqs", "1", "--no-prefix-cache")

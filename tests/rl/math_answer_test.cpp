@@ -26,18 +26,18 @@ TEST(MathAnswer, AgreesWithMathVerify) {
     }
 }
 
-struct BesideMathVerify {
+struct MathVerifyAgreement {
     int cases = 0, alike = 0, too_kind = 0;  // too_kind: nibble accepts, math-verify does not
 };
 
 // Counts agreement with math-verify by table. all: without kinds with a known difference ("other").
-std::map<std::string, BesideMathVerify> beside_math_verify(const Json& rows, BesideMathVerify& all) {
-    std::map<std::string, BesideMathVerify> tables;
+std::map<std::string, MathVerifyAgreement> agreement_with_math_verify(const Json& rows, MathVerifyAgreement& all) {
+    std::map<std::string, MathVerifyAgreement> tables;
     for (const Json& row : rows) {
         const std::string gold = row["gold"], given = row["pred"], table = row["table"];
         const bool same = row["same"], ours = math_reward(given, marked_answer(gold).value_or(gold)) == 1;
-        BesideMathVerify unused;
-        for (BesideMathVerify* t : {row.value("other", false) ? &unused : &all, &tables[table]})
+        MathVerifyAgreement unused;
+        for (MathVerifyAgreement* t : {row.value("other", false) ? &unused : &all, &tables[table]})
             ++t->cases, t->alike += ours == same, t->too_kind += ours && !same;
         if (ours != same && std::getenv("NIBBLE_MATH_SHOW"))
             fmt::print("{} | {} | {} | {}\n", same ? "same" : "other", table, gold, given);
@@ -53,8 +53,8 @@ TEST(MathAnswer, OwnCasesOfMathVerify) {
     if (!file) GTEST_SKIP() << "run by tests/oracles/math_verify_own_cases.py";
     const auto rows = read_json_file(file);
     ASSERT_TRUE(rows.ok()) << rows.error().message();
-    BesideMathVerify all;
-    beside_math_verify(*rows, all);
+    MathVerifyAgreement all;
+    agreement_with_math_verify(*rows, all);
     fmt::print("{:50} {:3} of {:3} alike, {} too kind\n", "all", all.alike, all.cases, all.too_kind);
     EXPECT_EQ(all.cases, 274);
     EXPECT_GE(all.alike, 236);
@@ -68,8 +68,8 @@ TEST(MathAnswer, GeneratedPairsOfMathVerify) {
     if (!file) GTEST_SKIP() << "run by tests/oracles/math_verify_pairs.py";
     const auto rows = read_json_file(file);
     ASSERT_TRUE(rows.ok()) << rows.error().message();
-    BesideMathVerify all;
-    for (const auto& [name, t] : beside_math_verify(*rows, all)) EXPECT_GT(2 * t.alike, t.cases) << name;
+    MathVerifyAgreement all;
+    for (const auto& [name, t] : agreement_with_math_verify(*rows, all)) EXPECT_GT(2 * t.alike, t.cases) << name;
     fmt::print("{:50} {:3} of {:3} alike, {} too kind\n", "all but those named", all.alike, all.cases, all.too_kind);
     EXPECT_GE(all.cases, 600);
     EXPECT_EQ(all.alike, all.cases);

@@ -47,10 +47,10 @@ TEST(PrefixCache, TilesAreFoundByTokensParentAndSalt) {
         auto first = f.begin(prompt);
         EXPECT_EQ(first.found.tokens, 0);
         f.compute(first, prompt);
-        auto beside = f.begin(prompt);
-        EXPECT_EQ(beside.found.tokens, 192);
-        EXPECT_EQ(beside.sequence.position(), 192);
-        EXPECT_EQ(beside.sequence.pages(0)[1], first.sequence.pages(0)[1]);
+        auto neighbour = f.begin(prompt);
+        EXPECT_EQ(neighbour.found.tokens, 192);
+        EXPECT_EQ(neighbour.sequence.position(), 192);
+        EXPECT_EQ(neighbour.sequence.pages(0)[1], first.sequence.pages(0)[1]);
     }
     EXPECT_EQ(f.cache->idle_pages(), 6);
     EXPECT_EQ(f.pool->free_pages(), 16 - 6);

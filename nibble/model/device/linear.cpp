@@ -211,7 +211,7 @@ int64_t DeviceStack::scratch_bytes(int64_t n) const {
 namespace {
 
 cuda::ExpertsInput experts_input(const DeviceExpertRows& in) {
-    return {.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed, .choice = in.choice, .beside = in.beside};
+    return {.x = in.x, .rows = in.rows, .slots = in.n, .routed = in.routed, .choice = in.choice, .dense = in.dense};
 }
 
 cuda::PackedExperts packed_experts(const DeviceExperts::Part& part, const DeviceExpertRows& in) {

@@ -136,7 +136,7 @@ struct DeviceExpertRows {
     const int32_t* begin = nullptr;
     bool routed = false;  // the previous kernel in the stream was a grouped product of the same rows
     const cuda::ExpertChoice* choice = nullptr;  // experts of the only token; requires takes_one_token()
-    cuda::ExpertsInput::Beside beside;           // fused work of the first product
+    cuda::ExpertsInput::Dense dense;             // fused work of the first product
     cuda::ExpertsOutput::Combine combine;        // replaces y of the last product; requires takes_combine()
 };
 
@@ -171,8 +171,8 @@ struct DeviceExperts {
     bool takes_one_token(const cuda::RouterConfig& config) const {
         return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
     }
-    bool takes_beside(const cuda::RouterConfig& config, const DeviceLinear& other) const {
-        return other.w4a16 && cuda::takes_beside(config, parts[0].packed, other.records);
+    bool takes_dense(const cuda::RouterConfig& config, const DeviceLinear& other) const {
+        return other.w4a16 && cuda::takes_dense(config, parts[0].packed, other.records);
     }
     bool takes_combine(const cuda::RouterConfig& config) const {
         return parts.size() == 1 && parts[0].w4a16 && cuda::takes_combine(config, parts[0].packed);

@@ -47,11 +47,11 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMoe::make(const Moe& moe, const std::
 Result<InputPlan> DeviceMoe::plan(const DeviceStep& step) const {
     if (!one_token(step) || gate_.w4a16 || gate_.activation != ActivationFormat::none || router_scale_ || experts_norm_)
         return InputPlan{};
-    NIBBLE_TRY(const bool beside, routes_beside(step));
-    return InputPlan{.inside = beside || cuda::norms_few_rows(gate_.operand)};
+    NIBBLE_TRY(const bool joint, routes_jointly(step));
+    return InputPlan{.inside = joint || cuda::norms_few_rows(gate_.operand)};
 }
 
-Result<bool> DeviceMoe::routes_beside(const DeviceStep& step) const {
+Result<bool> DeviceMoe::routes_jointly(const DeviceStep& step) const {
     if (!shared_) return false;
     return shared_->takes_side(gate_, step);
 }
@@ -104,9 +104,9 @@ Result<cuda::ExpertChoice> DeviceMoe::choose(const Inputs& inputs, Shared& share
     NIBBLE_TRY(r.begin, step.scratch.allocate_array<int32_t>(config_.experts + 1));
     NIBBLE_TRY(r.rows, step.scratch.allocate_array<int32_t>(slots));
     NIBBLE_TRY(r.places, step.scratch.allocate_array<int32_t>(slots));
-    NIBBLE_TRY(const bool beside, routes_beside(step));
+    NIBBLE_TRY(const bool joint, routes_jointly(step));
     DeviceInput shared_in{.x = inputs.experts};
-    if (in.norm.h && beside) {
+    if (in.norm.h && joint) {
         shared_in.norm = in.norm, shared_in.side = {&gate_.operand, logits};
     } else if (in.norm.h) {
         NIBBLE_CHECK(cuda::norm_product(in.norm, gate_.operand, logits, step.overlap, step.stream));
@@ -116,7 +116,7 @@ Result<cuda::ExpertChoice> DeviceMoe::choose(const Inputs& inputs, Shared& share
     if (shared_) {
         NIBBLE_TRY(std::byte * mid, step.scratch.allocate(shared_->mid_bytes(rows)));
         NIBBLE_CHECK(shared_->forward_mid(shared_in, mid, step));
-        if (takes_beside(step))
+        if (takes_dense(step))
             shared.mid = mid;
         else
             NIBBLE_CHECK(shared_->forward_out(mid, shared.y, step));
@@ -134,8 +134,8 @@ bool DeviceMoe::one_token(const DeviceStep& step) const {
            in_.takes_one_token(config) && out_.takes_one_token(config);
 }
 
-bool DeviceMoe::takes_beside(const DeviceStep& step) const {
-    return one_token(step) && in_.takes_beside(router(), shared_->out());
+bool DeviceMoe::takes_dense(const DeviceStep& step) const {
+    return one_token(step) && in_.takes_dense(router(), shared_->out());
 }
 
 bool DeviceMoe::chooses_inside(const DeviceStep& step) const {
@@ -188,7 +188,7 @@ DeviceExpertRows DeviceMoe::first_rows(const cuda::ExpertChoice& choice, const s
                           .choice = one_token(step) ? &choice : nullptr};
     if (shared.mid) {
         const DeviceLinear& out = shared_->out();
-        rows.beside = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
+        rows.dense = {.x = shared.mid, .w = out.records, .factors = out.factors, .y = shared.y};
     }
     return rows;
 }
@@ -272,18 +272,18 @@ Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
     auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{4096});
     auto* const floats = reinterpret_cast<float*>(somewhere);
     auto* const words = reinterpret_cast<int32_t*>(somewhere);
-    NIBBLE_TRY(const bool beside, routes_beside(step));
+    NIBBLE_TRY(const bool joint, routes_jointly(step));
     const size_t router_at = uses.size();
     NIBBLE_CHECK(gate_.kernels(step.rows, step, uses));
-    if (inside && !beside) uses[router_at].choice = {"product_w4a16_m8", "1 token: norm and router in one launch"};
+    if (inside && !joint) uses[router_at].choice = {"product_w4a16_m8", "1 token: norm and router in one launch"};
     Shared shared;
     if (shared_) {
         shared.y = floats;
         const size_t at = uses.size();
-        NIBBLE_CHECK(shared_->kernels(inside && beside, step, uses));
-        if (inside && beside)
+        NIBBLE_CHECK(shared_->kernels(inside && joint, step, uses));
+        if (inside && joint)
             uses[router_at].choice = {uses[at].choice.kernel, "in the launch of the shared expert's product"};
-        if (takes_beside(step)) shared.mid = somewhere;
+        if (takes_dense(step)) shared.mid = somewhere;
     }
     cuda::ExpertChoice choice{.config = router(), .logits = chooses_inside(step) ? floats : nullptr};
     choice.routing = {words, floats, words, words, words};

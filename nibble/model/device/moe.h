@@ -61,10 +61,10 @@ private:
     bool one_token(const DeviceStep& step) const;
     // Whether, with one token, the experts' first kernel computes the shared expert's last product; whether the
     // experts' kernels choose the experts.
-    bool takes_beside(const DeviceStep& step) const;
+    bool takes_dense(const DeviceStep& step) const;
     bool chooses_inside(const DeviceStep& step) const;
 
-    Result<bool> routes_beside(const DeviceStep& step) const;
+    Result<bool> routes_jointly(const DeviceStep& step) const;
 
     // Writes mid, the input of the experts' last product.
     Status activated(const DeviceExpertRows& rows, std::byte* mid, DeviceStep& step) const;

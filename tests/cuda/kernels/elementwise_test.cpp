@@ -314,8 +314,8 @@ Result<Check> Checker::rope(const cuda::KvShape& kv, int q_heads, int dims, bool
     NIBBLE_CHECK(compare_pages());
     r.qkv = nullptr;  // rows that are already BF16, into separate and adjacent slots
     NIBBLE_TRY(r.qkv_rows, upload_bytes(rounded_qkv));
-    for (const bool beside : {false, true}) {
-        for (size_t t = 0; beside && t < slots.size(); ++t)
+    for (const bool contiguous : {false, true}) {
+        for (size_t t = 0; contiguous && t < slots.size(); ++t)
             slots[t] = t == 5 ? -1 : static_cast<int64_t>(t) + (t < 20 ? 4 : 5);
         NIBBLE_TRY(r.slots, upload(slots));
         fill_pages();

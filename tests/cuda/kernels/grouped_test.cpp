@@ -254,14 +254,14 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     constexpr int other = 5;
     NIBBLE_TRY(const auto plan, cuda::plan_matmul({.m = 1, .n = c_.n, .k = c_.k, .weights = c_.format}, device));
     NIBBLE_TRY(float* dense, arena.allocate_array<float>((c_.n + 3) / 4 * 8));
-    one.beside = {.x = device_x_,
-                  .w = plain_.first,
-                  .factors = {.row_scales = plain_.row_scales + other * c_.n, .bias = plain_.bias + other * c_.n},
-                  .y = dense};
-    one.beside.w.records += other * bytes_;
-    if (!cuda::takes_beside(config, plain_, one.beside.w)) return fail("no joint product with [{}, {}]", c_.n, c_.k);
+    one.dense = {.x = device_x_,
+                 .w = plain_.first,
+                 .factors = {.row_scales = plain_.row_scales + other * c_.n, .bias = plain_.bias + other * c_.n},
+                 .y = dense};
+    one.dense.w.records += other * bytes_;
+    if (!cuda::takes_dense(config, plain_, one.dense.w)) return fail("no joint product with [{}, {}]", c_.n, c_.k);
     float* const alone = dense + (c_.n + 3) / 4 * 4;
-    NIBBLE_CHECK(cuda::matmul(plan, device_x_, one.beside.w, one.beside.factors, alone, nullptr, {}, stream));
+    NIBBLE_CHECK(cuda::matmul(plan, device_x_, one.dense.w, one.dense.factors, alone, nullptr, {}, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(first, plain, y(want_y), true, stream));
     NIBBLE_CHECK(cuda::grouped_matmul(one, plain, y(got_y), true, stream));
     NIBBLE_CHECK(same("first"));
@@ -269,7 +269,7 @@ Status Grouped::one_token(Check& check, bool sigmoid) {
     NIBBLE_TRY(const auto got_dense, download<uint32_t>(dense, c_.n));
     for (size_t i = 0; i < want_dense.size(); ++i, ++check.compared)
         if (want_dense[i] != got_dense[i]) check.note(fmt::format("joint with one token: row {}", i));
-    one.beside = {};
+    one.dense = {};
     NIBBLE_TRY(const auto a, download<uint32_t>(want.experts, 4 * top_k + experts + 1));
     NIBBLE_TRY(const auto b, download<uint32_t>(got.experts, 4 * top_k + experts + 1));
     for (size_t i = 0; i < a.size(); ++i, ++check.compared)
@@ -304,7 +304,7 @@ Status Grouped::combined(Check& check, const cuda::ExpertsInput& first, const cu
     if (!cuda::takes_combine(config, w)) return Ok{};  // a case with empty chunks
     NIBBLE_TRY(const float* shared, upload(normal(c_.n, 1.0f)));
     NIBBLE_TRY(float* y, arena.allocate_array<float>(config.top_k * c_.n));
-    for (const float* beside : {shared, static_cast<const float*>(nullptr)}) {
+    for (const float* addend : {shared, static_cast<const float*>(nullptr)}) {
         const DeviceArena::Mark mark = arena.mark();
         NIBBLE_TRY(std::byte * want_sum, poisoned((c_.n + 16) * 4));
         NIBBLE_TRY(std::byte * got_sum, poisoned((c_.n + 16) * 4));
@@ -314,16 +314,16 @@ Status Grouped::combined(Check& check, const cuda::ExpertsInput& first, const cu
                                             .width = c_.n,
                                             .top_k = config.top_k,
                                             .y = y,
-                                            .shared = beside,
+                                            .shared = addend,
                                             .sum = reinterpret_cast<float*>(want_sum)},
                                            want, true, stream));
         NIBBLE_CHECK(cuda::grouped_matmul(first, w, {.y = y}, true, stream));
-        const cuda::ExpertsOutput::Combine combine{got.weights, beside, reinterpret_cast<float*>(got_sum)};
+        const cuda::ExpertsOutput::Combine combine{got.weights, addend, reinterpret_cast<float*>(got_sum)};
         NIBBLE_CHECK(cuda::grouped_matmul(second, w, {.combine = combine}, true, stream));
         NIBBLE_TRY(const auto a, download<uint32_t>(want_sum, c_.n + 16));
         NIBBLE_TRY(const auto b, download<uint32_t>(got_sum, c_.n + 16));
         for (size_t i = 0; i < a.size(); ++i, ++check.compared)
-            if (a[i] != b[i]) check.note(fmt::format("combined, {} shared: row {}", beside ? "with" : "without", i));
+            if (a[i] != b[i]) check.note(fmt::format("combined, {} shared: row {}", addend ? "with" : "without", i));
         arena.release(mark);
     }
     return Ok{};

@@ -268,8 +268,8 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
     NIBBLE_CHECK(cuda::make_operand({DType::bf16, experts, k, reinterpret_cast<std::byte*>(device_router)}, experts, 0,
                                     tiles, stream_));
     const cuda::Operand side{.rows = experts, .cols = k, .tiles = tiles, .scale = 0.75f};
-    const bool beside = cuda::takes_side(plan, side);
-    if (!beside && k >= 1024) return fail("matmul: the plan for {} x {} has no joint product", n, k);
+    const bool joint = cuda::takes_side(plan, side);
+    if (!joint && k >= 1024) return fail("matmul: the plan for {} x {} has no joint product", n, k);
     for (const bool with_update : {true, false})
         for (const bool broken : {false, true}) {
             const DeviceArena::Mark inner = arena_.mark();
@@ -307,7 +307,7 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
                 {.overlap = true,
                  .norm = {reinterpret_cast<const std::byte*>(again), u, device_weight, 1e-5f,
                           reinterpret_cast<std::byte*>(sum), rows + 1, x_out},
-                 .side = beside ? cuda::MatmulOptions::Side{&side, logits + experts} : cuda::MatmulOptions::Side{}},
+                 .side = joint ? cuda::MatmulOptions::Side{&side, logits + experts} : cuda::MatmulOptions::Side{}},
                 stream_));
             NIBBLE_CHECK(cuda::product({.x = x, .tokens = 1}, side, logits, 0, true, stream_));
             if (cuda::norms_few_rows(side) != (k >= 1024)) note(check, "a norm before few rows, or none");
@@ -341,7 +341,7 @@ Result<Check> Checker::normed(int64_t n, int64_t k) {
                     if (float_bits(third[i]) != float_bits(both_logits[i]))
                         note(check, fmt::format("norm_product, row {}", i));
             }
-            for (size_t i = 0; beside && i < static_cast<size_t>(experts); ++i, ++check.compared)
+            for (size_t i = 0; joint && i < static_cast<size_t>(experts); ++i, ++check.compared)
                 if (float_bits(both_logits[i]) != float_bits(both_logits[i + size_t{experts}]))
                     note(check, fmt::format("joint product, row {}: {} instead of {}", i,
                                             both_logits[i + size_t{experts}], both_logits[i]));

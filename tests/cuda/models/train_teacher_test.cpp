@@ -87,15 +87,15 @@ TEST(CudaDistillation, LossAndGradientAgreeWithTheCpu) {
 TEST(CudaDistillation, WithOnlyCrossEntropyItIsTheUsualStep) {
     ThreadPool pool;
     const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 8);
-    const auto plain = taught(nullptr, 0, {}, 2, pool), beside = taught(small_and_sure(pool), 1, {}, 2, pool);
-    ASSERT_TRUE(plain.ok() && beside.ok());
+    const auto plain = taught(nullptr, 0, {}, 2, pool), with_teacher = taught(small_and_sure(pool), 1, {}, 2, pool);
+    ASSERT_TRUE(plain.ok() && with_teacher.ok());
     std::vector<std::vector<float>> a, b;
-    const auto x = (*plain)->backward({&batch, 1}, a), y = (*beside)->backward({&batch, 1}, b);
+    const auto x = (*plain)->backward({&batch, 1}, a), y = (*with_teacher)->backward({&batch, 1}, b);
     ASSERT_TRUE(x.ok() && y.ok());
     EXPECT_NEAR(x->loss, y->loss, 1e-6 * x->loss);
     for (size_t id = 0; id < a.size(); ++id) EXPECT_LT(norm_of_difference(b[id], a[id]), 1e-3);
     // Validation and objectives do not use the teacher.
-    const auto e = (*plain)->evaluate({&batch, 1}), f = (*beside)->evaluate({&batch, 1});
+    const auto e = (*plain)->evaluate({&batch, 1}), f = (*with_teacher)->evaluate({&batch, 1});
     ASSERT_TRUE(e.ok() && f.ok());
     EXPECT_EQ(*e, *f);
 }

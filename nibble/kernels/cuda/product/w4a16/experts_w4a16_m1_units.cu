@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
             for (int row = thread; row < rows; row += threads) {
                 const int out = 16 * own.first + row;
                 if (out >= args.n) break;
-                const float beside = one.combine.shared ? one.combine.shared[out] : 0.0f;
+                const float shared_sum = one.combine.shared ? one.combine.shared[out] : 0.0f;
                 float sum = 0.0f;
                 for (int k = 0; k < top_k; ++k) {
                     const float value = k < half ? values[k * rows + row]
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(32 * most_warps, 2)
                     sum += one.combine.weights[k] * value;
                 }
                 sum = rounded(sum);
-                one.combine.sum[out] = one.combine.shared ? rounded(sum + rounded(beside)) : sum;
+                one.combine.sum[out] = one.combine.shared ? rounded(sum + rounded(shared_sum)) : sum;
             }
         cluster_sync();  // keeps shared memory alive until the other block has read it
     } else {

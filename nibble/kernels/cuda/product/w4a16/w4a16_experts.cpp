@@ -94,11 +94,11 @@ bool takes_one_token(const RouterConfig& config, const PackedExperts& w) {
     return fits_experts_w4a16_m1(args, one_token({.config = config}, false), multiprocessors);
 }
 
-bool takes_beside(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& beside) {
+bool takes_dense(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& dense) {
     if (!takes_one_token(config, w)) return false;
     ExpertsArgs args = weight_args(w);
     OneTokenArgs one = one_token({.config = config}, false);
-    one.dense = dense_args(beside);
+    one.dense = dense_args(dense);
     return fits_experts_w4a16_m1(args, one, multiprocessors);
 }
 
@@ -159,19 +159,19 @@ Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts
                         in.choice->config.top_k, in.choice->config.experts, in.choice->config.groups);
         OneTokenArgs& one = launch.one;
         one = one_token(*in.choice, in.rows != nullptr);
-        if (in.beside.w.rows > 0) {
-            const MatmulFactors& f = in.beside.factors;
-            if (!takes_beside(in.choice->config, w, in.beside.w) || !in.beside.y || f.activated || args.early ||
-                !aligned(in.beside.x) || !aligned(in.beside.w.records))
-                return fail("grouped_matmul: [{}, {}] has no place beside experts of [{}, {}]", in.beside.w.rows,
-                            in.beside.w.cols, n, k);
-            one.dense = dense_args(in.beside.w);
-            one.dense.x = reinterpret_cast<const uint8_t*>(in.beside.x);
+        if (in.dense.w.rows > 0) {
+            const MatmulFactors& f = in.dense.factors;
+            if (!takes_dense(in.choice->config, w, in.dense.w) || !in.dense.y || f.activated || args.early ||
+                !aligned(in.dense.x) || !aligned(in.dense.w.records))
+                return fail("grouped_matmul: [{}, {}] does not fit in the launch of experts of [{}, {}]",
+                            in.dense.w.rows, in.dense.w.cols, n, k);
+            one.dense = dense_args(in.dense.w);
+            one.dense.x = reinterpret_cast<const uint8_t*>(in.dense.x);
             one.dense.factors = {f.tensor_scale, f.row_scales, f.bias};
-            one.dense.y = in.beside.y;
+            one.dense.y = in.dense.y;
         }
         if (combine.sum) {
-            if (!takes_combine(in.choice->config, w) || in.rows || in.beside.w.rows > 0 || !combine.weights)
+            if (!takes_combine(in.choice->config, w) || in.rows || in.dense.w.rows > 0 || !combine.weights)
                 return fail("grouped_matmul: experts of [{}, {}] cannot be combined here", n, k);
             one.combine = {combine.weights, combine.shared, combine.sum};
         }
