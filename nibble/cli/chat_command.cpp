@@ -86,9 +86,10 @@ Result<Outcome> run_chat(const ChatConfig& config) {
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     if (!text.chat) return fail("{}: has no chat template", config.path);
     ThreadPool pool(config.engine.threads);
-    NIBBLE_TRY(const Speculation guess, parse_speculation(config.cache.speculate));
-    NIBBLE_TRY(const LoadedModel engine, LoadedModel::open(config.path, config.engine, pool,
-                                                           printing_hooks(config.engine.quiet), guess.predicts()));
+    NIBBLE_TRY(const Speculation speculation, parse_speculation(config.cache.speculate));
+    NIBBLE_TRY(const LoadedModel engine,
+               LoadedModel::open(config.path, config.engine, pool, printing_hooks(config.engine.quiet),
+                                 speculation.predicts()));
     NIBBLE_TRY(Request like, sampled_request(config.sampling, engine, text));
     // Memory for twice the context, so that a new conversation does not evict the old one.
     NIBBLE_TRY(EngineOptions options, engine_options(config.cache, 2));

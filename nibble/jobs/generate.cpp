@@ -68,10 +68,10 @@ Result<GenerationReport> generate_job(const GenerateOptions& options, const Gene
                    encode_one(prompt, text, options.parse_special).within(prompt.where).as(ErrorKind::usage));
     }
     NIBBLE_TRY(const auto grammar, grammar_of(options.form).as(ErrorKind::usage));
-    NIBBLE_TRY(const Speculation guess, parse_speculation(options.cache.speculate).within("--speculate"));
+    NIBBLE_TRY(const Speculation speculation, parse_speculation(options.cache.speculate).within("--speculate"));
     ThreadPool pool(options.engine.threads);
     NIBBLE_TRY(const LoadedModel loaded,
-               LoadedModel::open(options.model, options.engine, pool, hooks, guess.predicts()));
+               LoadedModel::open(options.model, options.engine, pool, hooks, speculation.predicts()));
     NIBBLE_TRY(Request like, sampled_request(options.sampling, loaded, text));
     const ModelConfig& model = loaded.model->config();
     if (grammar) {

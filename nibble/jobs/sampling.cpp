@@ -54,29 +54,30 @@ Result<Request> sampled_request(const SamplingSettings& settings, const LoadedMo
 }
 
 Result<Speculation> parse_speculation(std::string_view word) {
-    Speculation guess;
+    Speculation speculation;
     const size_t colon = word.find(':');
     const std::string_view who = word.substr(0, colon);
-    if (who == "none" && colon == word.npos) return guess;
+    if (who == "none" && colon == word.npos) return speculation;
     if (who != "lookup" && who != "mtp")
         return fail(ErrorKind::usage, "'{}': choose none, lookup[:N] or mtp[:N]", word);
-    guess.drafter = who == "mtp" ? DraftSource::prediction : DraftSource::lookup;
-    guess.drafts = who == "mtp" ? usual_predicted : usual_looked_up;
-    if (colon == word.npos) return guess;
+    speculation.drafter = who == "mtp" ? DraftSource::prediction : DraftSource::lookup;
+    speculation.drafts = who == "mtp" ? usual_predicted : usual_looked_up;
+    if (colon == word.npos) return speculation;
     const std::string_view number = word.substr(colon + 1);
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), guess.drafts);
-    if (error != std::errc() || end != number.data() + number.size() || guess.drafts < 1 || guess.drafts > most_drafts)
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), speculation.drafts);
+    if (error != std::errc() || end != number.data() + number.size() || speculation.drafts < 1 ||
+        speculation.drafts > most_drafts)
         return fail(ErrorKind::usage, "'{}': N is a whole number from 1 to {}", word, most_drafts);
-    return guess;
+    return speculation;
 }
 
 Result<EngineOptions> engine_options(const CacheSettings& settings, int64_t sequences) {
-    NIBBLE_TRY(const Speculation guess, parse_speculation(settings.speculate).within("--speculate"));
+    NIBBLE_TRY(const Speculation speculation, parse_speculation(settings.speculate).within("--speculate"));
     EngineOptions options{.sequences = sequences,
                           .memory_share = settings.memory_share,
                           .prefix_cache = !settings.no_prefix_cache,
-                          .drafts = guess.drafts,
-                          .drafter = guess.drafter};
+                          .drafts = speculation.drafts,
+                          .drafter = speculation.drafter};
     if (settings.kv_memory.empty()) return options;
     NIBBLE_TRY(options.kv_memory, parse_size(settings.kv_memory).within("--kv-memory"));
     if (options.kv_memory > int64_t{1} << 50)

@@ -90,10 +90,10 @@ Status hold_weights(const LoadedModel& loaded) {
 
 Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, const JobHooks& hooks) {
     const auto start = std::chrono::steady_clock::now();
-    NIBBLE_TRY(const Speculation guess, parse_speculation(config.cache.speculate).within("--speculate"));
+    NIBBLE_TRY(const Speculation speculation, parse_speculation(config.cache.speculate).within("--speculate"));
     NIBBLE_TRY(ModelText text, open_model_text(config.model));
     NIBBLE_TRY(const LoadedModel loaded,
-               LoadedModel::open(config.model, config.engine, pool, hooks, guess.predicts(), config.context));
+               LoadedModel::open(config.model, config.engine, pool, hooks, speculation.predicts(), config.context));
     if (const int64_t most = loaded.model->config().context; most > 0 && config.context > most)
         return fail(ErrorKind::usage,
                     "--max-model-len {}: the model is made for {} tokens (max_position_embeddings); give at most that",

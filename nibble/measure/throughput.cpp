@@ -76,10 +76,11 @@ Status bench_throughput(const BenchThroughputOptions& o, std::FILE* out) {
         return fail("--isl has {} values and --osl has {}: they must be pairs", o.input.size(), o.output.size());
     ThreadPool threads(o.engine.threads);
     NIBBLE_TRY(ModelOptions options, model_options(o.engine));
-    NIBBLE_TRY(const Speculation guess, parse_speculation(o.cache.speculate));
-    options.prediction = guess.predicts();
+    NIBBLE_TRY(const Speculation speculation, parse_speculation(o.cache.speculate));
+    options.prediction = speculation.predicts();
     NIBBLE_TRY(const DeviceChoice device, parse_device(o.engine.device).within("--device"));
-    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint, o.subject.open(!o.engine.weights_only, guess.predicts()));
+    NIBBLE_TRY(std::shared_ptr<const Checkpoint> checkpoint,
+               o.subject.open(!o.engine.weights_only, speculation.predicts()));
     NIBBLE_TRY(std::shared_ptr<const LanguageModel> model, load_model(checkpoint, options, device, threads));
     for (size_t i = 0; i < o.input.size(); ++i)
         if (o.input[i] + o.output[i] > model->config().context)

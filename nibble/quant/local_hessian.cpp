@@ -95,9 +95,9 @@ Result<SolveGaps> quantize_local_hessian(const MatrixView& weight, std::span<con
             const Candidates& c = sweep ? swept : own;
             const float* h = hessian.empty() ? identity : hessian.data() + b * hessian_block * hessian_block;
             Choice choice = least_loss(x, h, c, kernels);
-            const bool guessed = choice.blind && largest > 0.0f;
-            blind += guessed;
-            const bool again = guessed && spec.search.maximum_when_blind;
+            const bool by_blind_choice = choice.blind && largest > 0.0f;
+            blind += by_blind_choice;
+            const bool again = by_blind_choice && spec.search.maximum_when_blind;
             if (again && h != identity) choice = least_loss(x, identity, c, kernels);
             const bool by_maximum = again && choice.blind;
             if (!by_maximum && !sweep && multipliers[choice.candidate] > 1.0f) ++raised;

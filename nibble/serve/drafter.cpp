@@ -12,14 +12,14 @@ std::vector<int32_t> look_up(Choice& choice, int64_t most, const EngineOptions& 
         choice.lookup.emplace(most_drafted(choice, options),
                               std::span(text).first(static_cast<size_t>(choice.answer.prompt())),
                               choice.job->request.expected);
-    return choice.lookup->guess(text, most);
+    return choice.lookup->draft(text, most);
 }
 
 class LookupDrafter : public Drafter {
 public:
     explicit LookupDrafter(const EngineOptions& options) : options_(options) {}
-    std::vector<int32_t> guess(Choice& choice, int64_t most) override { return look_up(choice, most, options_); }
-    void learn(Choice& choice, int64_t guessed, int64_t right) override { choice.lookup->learn(guessed, right); }
+    std::vector<int32_t> draft(Choice& choice, int64_t most) override { return look_up(choice, most, options_); }
+    void learn(Choice& choice, int64_t drafted, int64_t right) override { choice.lookup->learn(drafted, right); }
 
 private:
     const EngineOptions& options_;
@@ -34,7 +34,7 @@ public:
         : model_(model), options_(options), stats_(stats) {}
     bool follows() const override { return true; }
 
-    std::vector<int32_t> guess(Choice& choice, int64_t most) override {
+    std::vector<int32_t> draft(Choice& choice, int64_t most) override {
         std::vector<int32_t> out = std::exchange(choice.predicted, {});
         if (!choice.job->request.expected.empty())
             if (auto found = look_up(choice, most, options_); !found.empty()) return found;
@@ -43,8 +43,8 @@ public:
         return out;
     }
 
-    void learn(Choice& choice, int64_t guessed, int64_t right) override {
-        if (choice.lookup) choice.lookup->learn(guessed, right);
+    void learn(Choice& choice, int64_t drafted, int64_t right) override {
+        if (choice.lookup) choice.lookup->learn(drafted, right);
     }
 
     void follow(std::span<const FollowedRows> list) override {

@@ -1,7 +1,7 @@
 // Drafts of the next tokens (speculative decoding). A step verifies them row by row against the model's own tokens.
 // Rows do not depend on each other, so a draft changes the time but no bit of an answer.
 //
-// The engine calls guess() while it plans a step, and follow() when the step's tokens are known.
+// The engine calls draft() while it plans a step, and follow() when the step's tokens are known.
 #pragma once
 
 #include "model/language_model.h"
@@ -25,9 +25,9 @@ class Drafter {
 public:
     virtual ~Drafter() = default;
     // Returns up to `most` tokens that may follow the text; often none.
-    virtual std::vector<int32_t> guess(Choice& choice, int64_t most) = 0;
+    virtual std::vector<int32_t> draft(Choice& choice, int64_t most) = 0;
     // Reports how many tokens of the last draft were accepted.
-    virtual void learn(Choice&, int64_t /*guessed*/, int64_t /*right*/) {}
+    virtual void learn(Choice&, int64_t /*drafted*/, int64_t /*right*/) {}
     // Whether follow() must be called after every step. The step's tokens must then be known before the next step.
     virtual bool follows() const { return false; }
     // Called after a step; the sequences hold exactly the tokens of their answers. Errors only mean that there is no

@@ -28,8 +28,8 @@ PromptLookup::PromptLookup(int64_t most, std::span<const int32_t> prompt, std::s
     known_.insert(known_.end(), expected.begin(), expected.end());
 }
 
-std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t limit) {
-    guessed_ = false;
+std::vector<int32_t> PromptLookup::draft(std::span<const int32_t> text, int64_t limit) {
+    drafted_ = false;
     known_.insert(known_.end(), text.begin() + std::ptrdiff_t(text_), text.end());
     text_ = text.size();
     const std::span<const int32_t> known = known_;
@@ -51,15 +51,15 @@ std::vector<int32_t> PromptLookup::guess(std::span<const int32_t> text, int64_t 
             const size_t at = next + out.size();
             out.push_back(at < known.size() ? known[at] : out[at - known.size()]);
         }
-        guessed_ = true;
+        drafted_ = true;
         return out;
     }
     return {};
 }
 
-void PromptLookup::learn(int64_t guessed, int64_t right) {
-    if (guessed == 0 || !guessed_) return;
-    if (right == guessed)
+void PromptLookup::learn(int64_t drafted, int64_t right) {
+    if (drafted == 0 || !drafted_) return;
+    if (right == drafted)
         ahead_ = std::min(most_, 2 * ahead_);
     else
         ahead_ = std::max<int64_t>(1, std::min(ahead_, right + 1));

@@ -18,16 +18,16 @@ public:
 
     // Returns up to `limit` tokens that may follow `text`, a continuation found earlier in the text or in the expected
     // text; often none. `text` must begin with the prompt and extend the text of the last call.
-    std::vector<int32_t> guess(std::span<const int32_t> text, int64_t limit);
+    std::vector<int32_t> draft(std::span<const int32_t> text, int64_t limit);
     // Reports how many of the drafted tokens were accepted. Ignored if the last draft of this object was empty, because
     // the draft then came from another source.
-    void learn(int64_t guessed, int64_t right);
+    void learn(int64_t drafted, int64_t right);
 
 private:
     static constexpr size_t shortest = 2, longest = 4;  // lengths of the token sequences that are looked up
 
     int64_t most_, ahead_;
-    bool guessed_ = false;        // whether the last draft had tokens
+    bool drafted_ = false;        // whether the last draft had tokens
     std::vector<int32_t> known_;  // the prompt, its last tokens followed by the expected text, then the rest of the
                                   // text
     size_t text_ = 0;             // number of the text's tokens in known_

@@ -141,14 +141,14 @@ bool Scheduler::holds_up(const Choice& choice) const {
 }
 
 // After a rejected draft, a recurrent model reads the accepted tokens again; a new draft may follow at once.
-void Scheduler::guess(Choice& choice, int64_t rows) {
+void Scheduler::draft(Choice& choice, int64_t rows) {
     choice.draft.clear();
     if (!drafts(choice) || !choice.decodes() || choice.pending > 0) return;
     const int64_t room = options_.context - std::ssize(choice.answer.tokens()) - 1;
     const int64_t most = std::min(
         {most_drafted(choice, options_), room, rows, choice.answer.tokens_left() - 1, most_rewind - choice.left()});
     if (most <= 0) return;
-    choice.draft = drafter_.guess(choice, most);
+    choice.draft = drafter_.draft(choice, most);
     choice.answer.trim(choice.draft);
 }
 
@@ -271,7 +271,7 @@ std::vector<Choice*> Scheduler::plan(int64_t mixed_rows) {
     for (size_t i = 0; i < answers.size(); ++i) {
         Choice& c = *answers[i];
         if (!c.sequence) continue;  // preempted by an earlier one
-        guess(c, std::min(drafts, rows - std::ssize(answers) + static_cast<int64_t>(i)));
+        draft(c, std::min(drafts, rows - std::ssize(answers) + static_cast<int64_t>(i)));
         if (!place(c, c.left(), step)) continue;
         rows -= c.base + std::ssize(c.draft);
         drafts -= std::ssize(c.draft);

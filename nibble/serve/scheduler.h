@@ -62,7 +62,7 @@ private:
     void push_out(Choice& choice);
     Choice* last_running() const;
     void plan_prompts(std::vector<Choice*>& step, int64_t rows);
-    void guess(Choice& choice, int64_t rows);
+    void draft(Choice& choice, int64_t rows);
     int64_t piece(const Choice& choice, int64_t rows) const;
     int64_t end_of(const Choice& choice) const;
     bool drafts(const Choice& choice) const;

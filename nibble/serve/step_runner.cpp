@@ -62,20 +62,20 @@ Error nonfinite(const Choice& c) {
 
 // Removes the rejected part of a draft from pages and states.
 Status StepRunner::clean_up(Choice& c) const {
-    const int64_t guessed = std::ssize(c.draft);
-    if (guessed == 0) return Ok{};
+    const int64_t drafted = std::ssize(c.draft);
+    if (drafted == 0) return Ok{};
     ++stats_.drafts;
-    stats_.draft_tokens += guessed;
+    stats_.draft_tokens += drafted;
     stats_.accepted_tokens += c.right;
     for (int64_t i = 0; i < c.right; ++i) ++stats_.accepted_at[static_cast<size_t>(i)];
-    c.job->report.draft_tokens += guessed;
+    c.job->report.draft_tokens += drafted;
     c.job->report.accepted_tokens += c.right;
-    drafter_.learn(c, guessed, c.right);
+    drafter_.learn(c, drafted, c.right);
     c.draft.clear();
     const StateCopy before = std::exchange(c.before_draft, StateCopy());
-    if (c.right == guessed) return Ok{};
+    if (c.right == drafted) return Ok{};
     if (c.sequence->pool().recurrent()) return c.sequence->restore(before);
-    c.sequence->rewind(c.sequence->position() - (guessed - c.right));
+    c.sequence->rewind(c.sequence->position() - (drafted - c.right));
     return Ok{};
 }
 

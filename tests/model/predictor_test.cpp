@@ -112,7 +112,7 @@ TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
         for (int i = 0; i < 40; ++i) text.push_back((i * 37 + 5) % 250);
         const auto predicted = [&](std::span<const int64_t> pieces) {
             Sequence s = (*pool)->sequence();
-            std::vector<int32_t> guesses;
+            std::vector<int32_t> drafted_tokens;
             for (int64_t at = 0; const int64_t piece : pieces) {
                 std::vector<float> logits(size_t(model->config().vocab));
                 const auto rows = std::span(text).subspan(size_t(at), size_t(piece));
@@ -126,18 +126,18 @@ TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
                                     .logits_from = piece - 1,
                                     .position = at}});
                 EXPECT_TRUE(model->predict(batch, places, false, requests, chosen).ok());
-                guesses.assign(1, chosen[0].id);
+                drafted_tokens.assign(1, chosen[0].id);
                 for (int draft = 0; draft < 3; ++draft) {  // applied to its own outputs
                     EXPECT_TRUE(s.reserve(draft + 1).ok());
                     const int32_t token = chosen[0].id, place = 0;
                     const Batch more({{.sequence = &s, .tokens = {&token, 1}, .position = at + piece + draft}});
                     EXPECT_TRUE(model->predict(more, {&place, 1}, true, requests, chosen).ok());
-                    guesses.push_back(chosen[0].id);
+                    drafted_tokens.push_back(chosen[0].id);
                 }
                 at += piece;
             }
             EXPECT_EQ(s.position(), std::ssize(text) - 1) << "predict() moves no sequence";
-            return guesses;
+            return drafted_tokens;
         };
         const auto whole = predicted(std::array{int64_t{39}});
         EXPECT_EQ(whole.size(), 4u);

@@ -169,9 +169,9 @@ def test_responses(client, _):
 def test_prediction(client, _):
     plain = one(client, temperature=0)
     said = plain.choices[0].message.content
-    guessed = one(client, temperature=0, prediction={"type": "content", "content": said}, verbosity="low", reasoning_effort="low")
-    assert guessed.choices[0].message.content == said
-    assert guessed.usage.completion_tokens_details.accepted_prediction_tokens >= 0
+    predicted = one(client, temperature=0, prediction={"type": "content", "content": said}, verbosity="low", reasoning_effort="low")
+    assert predicted.choices[0].message.content == said
+    assert predicted.usage.completion_tokens_details.accepted_prediction_tokens >= 0
 
 
 def expect(error, call):

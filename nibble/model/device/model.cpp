@@ -1,5 +1,5 @@
+#include "model/device/draft_state.h"
 #include "model/device/model_deferred.h"
-#include "model/device/model_guesses.h"
 
 #include "base/checked.h"
 #include "formats/minifloat.h"
@@ -115,7 +115,7 @@ Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) 
     NIBBLE_TRY(predictor_, DevicePredictor::make(config_, *parts.predictor, weights));
     for (const DeviceLayer& layer : predictor_->layers())
         if (const Rope* rope = layer.mixer->rope()) memory_.rotary().add(*rope);
-    guesses_ = std::make_unique<Guesses>();
+    draft_state_ = std::make_unique<DraftState>();
     return Ok{};
 }
 
@@ -150,7 +150,7 @@ Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
     NIBBLE_TRY(const DeviceMemory memory, device_memory(device_.index));
     int64_t step = scratch_bytes(rows, wanted);
     const int64_t held = memory_.scratch_bytes();
-    if (predictor_) step = std::max(step, guess_bytes(rows, wanted)) + 4 * (rows + wanted) * config_.hidden;
+    if (predictor_) step = std::max(step, draft_bytes(rows, wanted)) + 4 * (rows + wanted) * config_.hidden;
     return std::max<int64_t>(0, memory.free + held - step - step / 8 - (int64_t{1} << 29));
 }
 
@@ -345,8 +345,8 @@ Result<DeviceModel::DeviceLogits> DeviceModel::run(const Batch& batch, const Lan
     NIBBLE_CHECK(memory_.reserve_rotary(shape.most_tokens, *host_));
     NIBBLE_CHECK(reserve(shape.rows, batch.wanted()));
     if (predictor_) {
-        NIBBLE_CHECK(reserve_states(guesses_->of_model, shape.rows));
-        guesses_->of_model.rows = shape.rows;
+        NIBBLE_CHECK(reserve_states(draft_state_->of_model, shape.rows));
+        draft_state_->of_model.rows = shape.rows;
     }
     DeviceStep step = memory_.step();
     batch_.describe(step);
@@ -432,7 +432,7 @@ Result<DeviceModel::DeviceLogits> DeviceModel::queue(DeviceStep& step, int64_t w
     to.data = x;
     norm.out = to;
     const auto keep_states = [&] {
-        return cuda::add_norm(last_norm(rows, norm.h, {guesses_->of_model.data}), step.overlap, stream_);
+        return cuda::add_norm(last_norm(rows, norm.h, {draft_state_->of_model.data}), step.overlap, stream_);
     };
     if (wanted == rows) {
         norm.weight = norm_, norm.bias = norm_bias_;

@@ -140,12 +140,12 @@ private:
     Status queue_choice(DeviceStep& step, float* logits, int64_t wanted, const Landing& landing) const;
     struct Deferred;  // see model_deferred.cpp
     // Multi-token prediction: see model_predict.cpp.
-    struct Guesses;
+    struct DraftState;
     Status reserve_states(DeviceStates& states, int64_t rows) const;
-    int64_t guess_bytes(int64_t rows, int64_t wanted) const;
-    Status check_guess(const Batch& batch, std::span<const int32_t> rows, bool again, size_t requests,
+    int64_t draft_bytes(int64_t rows, int64_t wanted) const;
+    Status check_draft(const Batch& batch, std::span<const int32_t> rows, bool again, size_t requests,
                        size_t chosen) const;
-    Status queue_guess(DeviceStep& step, int64_t wanted, bool again) const;
+    Status queue_draft(DeviceStep& step, int64_t wanted, bool again) const;
     int64_t flag_bytes() const;  // bytes of page-locked memory: one row number per block
     Status fetch(const Batch& batch, const DeviceLogits& from, std::span<float> logits) const;
     Status check_rows(const Batch& batch) const;
@@ -176,8 +176,8 @@ private:
     mutable const float* chosen_from_ = nullptr;  // logits of the step that was collected last
     mutable int64_t chosen_rows_ = 0;
     mutable std::map<GraphKey, std::pair<Graph, DeviceLogits>> graphs_;
-    mutable int64_t graphs_moves_ = 0;  // value of memory_.moves() for which graphs_ are valid
-    std::unique_ptr<Guesses> guesses_;  // null without a predictor
+    mutable int64_t graphs_moves_ = 0;         // value of memory_.moves() for which graphs_ are valid
+    std::unique_ptr<DraftState> draft_state_;  // null without a predictor
     mutable std::unique_ptr<Deferred> deferred_;
 };
 

@@ -217,7 +217,7 @@ TEST_P(CudaPrediction, DraftTokensEqualThoseOfTheCpu) {
     ASSERT_TRUE(cpu.ok()) << cpu.error().message();
     std::vector<int32_t> text;
     for (int i = 0; i < 200; ++i) text.push_back((i * i * 3 + i * 37 + 5) % 250);
-    const auto guesses = [&](const LanguageModel& model) {
+    const auto drafted_tokens = [&](const LanguageModel& model) {
         std::vector<int32_t> out;
         const auto pool = model.make_pool(512, 2);
         EXPECT_TRUE(pool.ok());
@@ -247,7 +247,7 @@ TEST_P(CudaPrediction, DraftTokensEqualThoseOfTheCpu) {
         }
         return out;
     };
-    const auto mine = guesses(**device), want = guesses(*cpu);
+    const auto mine = drafted_tokens(**device), want = drafted_tokens(*cpu);
     ASSERT_EQ(mine.size(), want.size());
     int64_t same = 0;
     for (size_t i = 0; i < mine.size(); ++i) same += mine[i] == want[i];

@@ -5,11 +5,11 @@
 
 namespace nibble {
 
-struct DeviceModel::Guesses {
+struct DeviceModel::DraftState {
     using GraphKey =
         std::tuple<int64_t, int64_t, int64_t, const std::byte*, const std::byte*, const float*, const std::byte*, bool>;
 
-    DeviceStates of_model, of_guess;  // hidden states of the last step after the last norm, and the outputs of the last
+    DeviceStates of_model, of_draft;  // hidden states of the last step after the last norm, and the outputs of the last
                                       // prediction pass
 
     DeviceBatch batch;
