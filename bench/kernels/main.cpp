@@ -15,13 +15,13 @@ int main(int argc, char** argv) {
     using Kernels = KernelBench::Kernels;
     const std::map<std::string, Kernels> names{{"attention", Kernels::attention},
                                                {"experts", Kernels::experts},
-                                               {"chains", Kernels::chains},
+                                               {"fused-decode", Kernels::fused_decode},
                                                {"delta", Kernels::delta}};
     KernelBench bench;
     bench.kernels = Kernels::attention;
     CLI::App app("checks and times kernels of a GPU");
     app.add_option("kernels", bench.kernels,
-                   "attention (decode, prefill, backward), experts, chains, or delta (gated delta nets)")
+                   "attention (decode, prefill, backward), experts, fused-decode, or delta (gated delta nets)")
         ->required()
         ->transform(CLI::CheckedTransformer(names));
     app.add_option("--device", bench.device, "cuda or cuda:N")->capture_default_str();

@@ -2,9 +2,9 @@
 
 #include "bench/attention.h"
 #include "bench/attention_backward.h"
-#include "bench/chains.h"
 #include "bench/delta.h"
 #include "bench/experts.h"
+#include "bench/fused_decode.h"
 #include "bench/products.h"
 #include "kernels/product_cuda.h"
 
@@ -95,11 +95,11 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
     NIBBLE_CHECK(cuda::prepare_products(info));
     const Vendor vendor = Vendor::open(info);
     NIBBLE_TRY(const MachineRates rates, measure_machine(kit, vendor));
-    const std::string_view baseline = o.kernels == Kernels::matmul      ? product_baseline
-                                      : o.kernels == Kernels::attention ? attention_baseline
-                                      : o.kernels == Kernels::experts   ? experts_baseline
-                                      : o.kernels == Kernels::chains    ? chains_baseline
-                                                                        : delta_baseline;
+    const std::string_view baseline = o.kernels == Kernels::matmul         ? product_baseline
+                                      : o.kernels == Kernels::attention    ? attention_baseline
+                                      : o.kernels == Kernels::experts      ? experts_baseline
+                                      : o.kernels == Kernels::fused_decode ? fused_decode_baseline
+                                                                           : delta_baseline;
     KernelTable table(o.json ? nullptr : out, info, rates, vendor, std::string(baseline));
     switch (o.kernels) {
         case Kernels::matmul:
@@ -114,8 +114,8 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
         case Kernels::experts:
             NIBBLE_CHECK(bench_experts(kit, job.experts, job.tokens, o.repetitions, table));
             break;
-        case Kernels::chains:
-            NIBBLE_CHECK(bench_chains(kit, o.repetitions, table));
+        case Kernels::fused_decode:
+            NIBBLE_CHECK(bench_fused_decode(kit, o.repetitions, table));
             break;
         case Kernels::delta:
             NIBBLE_CHECK(bench_delta_nets(kit, target_delta_nets(), o.repetitions, table));

@@ -13,7 +13,7 @@
 namespace nibble::bench {
 
 struct KernelBench {
-    enum class Kernels : uint8_t { matmul, attention, experts, chains, delta };
+    enum class Kernels : uint8_t { matmul, attention, experts, fused_decode, delta };
     Kernels kernels = Kernels::matmul;
     std::string device = "cuda";
     std::vector<std::string> shapes;  // NxK; attention: SEQUENCESxTOKENS; empty: all shapes of the page

@@ -458,11 +458,11 @@ private:
             const size_t room = shape.most == SIZE_MAX ? SIZE_MAX : shape.most - std::min(shape.most, count);
             if (room == 0) continue;
             // Other members: a separate chain per count.
-            const size_t chain = room == SIZE_MAX ? 1 : room;
-            NIBBLE_CHECK(budget_.pay_work(chain * 4));
-            if (chain > budget_.limits.max_states) return fail("objects of so many members are not supported");
+            const size_t copies = room == SIZE_MAX ? 1 : room;
+            NIBBLE_CHECK(budget_.pay_work(copies * 4));
+            if (copies > budget_.limits.max_states) return fail("objects of so many members are not supported");
             uint32_t from = node(last, count);
-            for (size_t i = 0; i < chain; ++i) {
+            for (size_t i = 0; i < copies; ++i) {
                 arcs.push_back({from, nodes, with_comma(count + i, others)});
                 arcs.push_back({nodes, end_node, frame.close});
                 from = nodes++;

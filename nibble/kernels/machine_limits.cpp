@@ -16,13 +16,13 @@ namespace nibble {
 namespace {
 
 int64_t scalar_multiply_add(int64_t rounds) {
-    constexpr int chains = 8;
-    float sum[chains] = {};
+    constexpr int accumulators = 8;
+    float sum[accumulators] = {};
     for (int64_t i = 0; i < rounds; ++i)
         for (float& s : sum) s = std::fma(0.5f, 0.25f, s);
     volatile float keep = 0;
     for (const float s : sum) keep = keep + s;
-    return rounds * chains * 2;
+    return rounds * accumulators * 2;
 }
 
 uint64_t scalar_read(const std::byte* p, int64_t n) {

@@ -1,5 +1,5 @@
 // Kernels of decoding and of benchmarks that the emulated GPU does not have.
-#include "kernels/product_chain_cuda.h"
+#include "kernels/fused_decode_cuda.h"
 #include "kernels/sampling_cuda.h"
 #include "kernels/scaled_mm_cuda.h"
 #include "kernels/ssm_cuda.h"
@@ -13,11 +13,11 @@ Error missing_operation() { return fail("the emulated GPU does not have this ker
 
 }  // namespace
 
-// ---- product_chain_cuda.h -------------------------------------------------------------------------------------------
+// ---- fused_decode_cuda.h -------------------------------------------------------------------------------------------
 
-bool takes_product_chain(const ProductChain&, const DeviceInfo&) { return false; }
-int64_t product_chain_bytes(const ProductChain&) { return 0; }
-Status chain_products(const ProductChain&, bool, const DeviceInfo&, const Stream&) { return missing_operation(); }
+bool takes_fused_decode(const FusedDecode&, const DeviceInfo&) { return false; }
+int64_t fused_decode_bytes(const FusedDecode&) { return 0; }
+Status run_fused_decode(const FusedDecode&, bool, const DeviceInfo&, const Stream&) { return missing_operation(); }
 
 // ---- sampling_cuda.h ------------------------------------------------------------------------------------------------
 

@@ -127,8 +127,8 @@ void matmul_in_tiles(const PackedMatrix& w, const MatmulInput& in, const MatmulO
                             const float weight =
                                 flushed(tiled ? code : code * packed_factor(p, panel, k / p.block, lane));
                             const float x = flushed(round_to_bf16(row.x[static_cast<size_t>(k)]));
-                            float& chain = (k - begin) % 2 ? o : e;
-                            chain = flushed(std::fma(x, weight, chain));
+                            float& accumulator = (k - begin) % 2 ? o : e;
+                            accumulator = flushed(std::fma(x, weight, accumulator));
                         }
                         acc = flushed(acc + flushed(e + o));
                     }

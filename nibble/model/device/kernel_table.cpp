@@ -62,8 +62,8 @@ Result<KernelTable> DeviceModel::kernels(int64_t tokens) const {
         NIBBLE_TRY(const InputPlan plan, layer.mixer->plan(step));
         NIBBLE_CHECK(
             layer.mixer->kernels(tokens == 1 && norm_inside(before, layer, plan), step, to.uses).within(to.prefix));
-        if (product_chain_ && tokens == 1)
-            for (KernelUse& use : to.uses) use.choice = product_chain_->describe();
+        if (fused_decode_ && tokens == 1)
+            for (KernelUse& use : to.uses) use.choice = fused_decode_->describe();
         NIBBLE_CHECK(add_attention(*layer.mixer, tokens, device_, to.uses).within(to.prefix));
         before = &layer;
     }
@@ -79,7 +79,7 @@ Result<KernelTable> DeviceModel::kernels(int64_t tokens) const {
 Result<KernelTable> DeviceModel::kernel_table(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options,
                                               const DeviceChoice& device, int64_t tokens, ThreadPool& pool) {
     NIBBLE_TRY(const Outline outline, open(*checkpoint, options, device, pool));
-    NIBBLE_CHECK(outline.model->make_product_chain());
+    NIBBLE_CHECK(outline.model->make_fused_decode());
     return outline.model->kernels(tokens);
 }
 

@@ -73,7 +73,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
     model->rounded_ = weights.rounded();
-    NIBBLE_CHECK(model->make_product_chain());
+    NIBBLE_CHECK(model->make_fused_decode());
     return model;
 }
 
@@ -91,12 +91,12 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::over(Weights weights, const De
     model->norm_ = weights.norm;
     model->head_ = std::move(weights.head);
     model->w4a16_ = std::move(weights.w4a16);
-    NIBBLE_CHECK(model->make_product_chain());
+    NIBBLE_CHECK(model->make_fused_decode());
     return model;
 }
 
-Status DeviceModel::make_product_chain() {
-    NIBBLE_TRY(product_chain_, DeviceProductChain::make(layers_, config_.norm_eps, config_.hidden, device_));
+Status DeviceModel::make_fused_decode() {
+    NIBBLE_TRY(fused_decode_, DeviceFusedDecode::make(layers_, config_.norm_eps, config_.hidden, device_));
     return Ok{};
 }
 
@@ -157,7 +157,7 @@ Result<int64_t> DeviceModel::free_bytes(int64_t rows, int64_t wanted) const {
 int64_t DeviceModel::scratch_bytes(int64_t rows, int64_t wanted) const {
     int64_t mixer = 0;
     for (const DeviceLayer& layer : layers_) mixer = std::max(mixer, layer.mixer->scratch_bytes(rows));
-    if (product_chain_) mixer = std::max(mixer, product_chain_->scratch_bytes());
+    if (fused_decode_) mixer = std::max(mixer, fused_decode_->scratch_bytes());
     const int64_t ends = wanted * (6 * config_.vocab + 2 * config_.hidden) + 2 * padded_rows(wanted) * config_.hidden +
                          head_.scratch_bytes(wanted);
     return (rows * 6 + padded_rows(rows) * 2 + 2) * config_.hidden + std::max(mixer, ends) +
@@ -398,7 +398,7 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
                          .x = x,
                          .y = y,
                          .nonfinite = batch_.nonfinite()},
-                        product_chain_ ? &*product_chain_ : nullptr, step);
+                        fused_decode_ ? &*fused_decode_ : nullptr, step);
 }
 
 cuda::AddNorm DeviceModel::last_norm(int64_t rows, std::byte* h, const cuda::RowsOut& out) const {

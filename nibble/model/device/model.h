@@ -104,7 +104,7 @@ private:
     static Result<Outline> open(const Checkpoint& checkpoint, const ModelOptions& options, const DeviceChoice& device,
                                 ThreadPool& pool);
     Status make_parts(const ModelParts& parts, DeviceWeights& weights);
-    Status make_product_chain();
+    Status make_fused_decode();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
     Status reserve(int64_t rows, int64_t wanted) const;
@@ -157,7 +157,7 @@ private:
     std::optional<DeviceArena> weights_;  // no value: another object owns the weights
     const std::byte* embedding_ = nullptr;
     std::vector<DeviceLayer> layers_;
-    std::optional<DeviceProductChain> product_chain_;  // single-token path through all layers
+    std::optional<DeviceFusedDecode> fused_decode_;  // single-token path through all layers
     const float* norm_ = nullptr;
     const float* norm_bias_ = nullptr;
     DeviceLinear head_;

@@ -5,12 +5,12 @@
 namespace nibble {
 
 Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const DeviceResidual& r,
-                                   const DeviceProductChain* chain, DeviceStep& step) {
+                                   const DeviceFusedDecode* fused_decode, DeviceStep& step) {
     std::byte* other = r.other;
     cuda::AddNorm norm{
         .tokens = step.rows, .width = r.hidden, .h = r.h, .eps = r.eps, .centered = r.centered, .out = {r.x}};
-    if (chain && other && step.rows == 1 && !step.observer) {
-        NIBBLE_CHECK(chain->forward(norm.h, other, r.y, r.nonfinite, step));
+    if (fused_decode && other && step.rows == 1 && !step.observer) {
+        NIBBLE_CHECK(fused_decode->forward(norm.h, other, r.y, r.nonfinite, step));
         norm.update = r.y;
         norm.nonfinite = r.nonfinite + layers.size() - 1;
         return norm;

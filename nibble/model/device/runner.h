@@ -7,7 +7,7 @@
 // inputs of linears, and K and V.
 #pragma once
 
-#include "model/device/product_chain.h"
+#include "model/device/fused_decode.h"
 
 #include <span>
 
@@ -35,10 +35,10 @@ inline bool norm_inside(const DeviceLayer* before, const DeviceLayer& layer, con
 }
 
 // Queues all layers in order. Returns the norm after the last layer: the caller adds weight and output and queues it;
-// the kernel adds the last mixer's y to the stream (AddNorm::h). `chain`: used for one row without an observer, runs
-// all products between two attentions in one launch. If it is null, or with more rows, every kernel is launched
+// the kernel adds the last mixer's y to the stream (AddNorm::h). `fused_decode`: used for one row without an observer,
+// runs all products between two attentions in one launch. If it is null, or with more rows, every kernel is launched
 // separately.
 Result<cuda::AddNorm> queue_layers(std::span<const DeviceLayer> layers, const DeviceResidual& residual,
-                                   const DeviceProductChain* chain, DeviceStep& step);
+                                   const DeviceFusedDecode* fused_decode, DeviceStep& step);
 
 }  // namespace nibble

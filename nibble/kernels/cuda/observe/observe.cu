@@ -131,17 +131,17 @@ __global__ void __launch_bounds__(256)
     const int64_t column = int64_t{blockIdx.x} * side;
     double* entry = sums + int64_t{blockIdx.x} * side * side + threadIdx.x;
     double sum = *entry;
-    float chain = 0.0f;
+    float partial = 0.0f;
     for (int64_t first = 0; first < rows; first += together) {
         const int count = static_cast<int>(min(rows - first, int64_t{together}));
         __syncthreads();
         for (int at = static_cast<int>(threadIdx.x); at < count * side; at += 256)
             staged[at / side][at % side] = bf16_to_float(x[(first + at / side) * n + column + at % side]);
         __syncthreads();
-        for (int t = 0; t < count; ++t) chain = fmaf(staged[t][i], staged[t][j], chain);
+        for (int t = 0; t < count; ++t) partial = fmaf(staged[t][i], staged[t][j], partial);
         if ((first + together) % local_moment_chunk == 0 || first + together >= rows) {
-            sum += static_cast<double>(chain);
-            chain = 0.0f;
+            sum += static_cast<double>(partial);
+            partial = 0.0f;
         }
     }
     *entry = sum;

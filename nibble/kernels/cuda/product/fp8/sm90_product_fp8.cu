@@ -44,7 +44,7 @@ struct Fp8Shape {
     static constexpr int rows = N * RowGroups, tokens = 64 * TokenGroups, groups = TokenGroups * RowGroups;
     // Chains in flight, as many as registers allow (168 per thread for nine warps, 255 for five). An iteration waits
     // for the latency of one chain.
-    static constexpr int chains = many ? 2 : N <= 32 || groups == 1 ? 4 : N <= 64 ? 2 : 1;
+    static constexpr int accumulators = many ? 2 : N <= 32 || groups == 1 ? 4 : N <= 64 ? 2 : 1;
     // The last warp fills the ring buffer. With `many` it has a whole warpgroup, because setmaxnreg moves registers
     // between warpgroups.
     static constexpr int threads = 128 * groups + (many ? 128 : 32);
@@ -91,8 +91,8 @@ struct Fp8Block {
           all_groups((args.product.k + fp8_group_cols - 1) / fp8_group_cols),
           last_row(args.product.n - 1) {
         if (Cluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-        // Groups are padded to a multiple of S::chains and of stage_groups, both powers of two.
-        const int unit = stage_groups > S::chains ? stage_groups : S::chains;
+        // Groups are padded to a multiple of S::accumulators and of stage_groups, both powers of two.
+        const int unit = stage_groups > S::accumulators ? stage_groups : S::accumulators;
         padded_groups = (all_groups + unit - 1) / unit * unit;
         all_stages = padded_groups / stage_groups;
     }
@@ -194,11 +194,11 @@ __device__ __forceinline__ void multiply(const Fp8Block<S, Cluster, By>& b, cons
     const int token_group = group % TokenGroups, row_group = group / TokenGroups;
     int token = 0, row = 0, split = 0;
     const uint32_t w_upper = 0x40000000u | static_cast<uint32_t>(b.stage_groups * 64);
-    constexpr int chains = S::chains;
+    constexpr int accumulators = S::accumulators;
     constexpr bool one_block = 128 % S::rows == 0;  // all rows lie in one 128-row scale block
-    float acc[chains][N / 2], total[N / 2];
+    float acc[accumulators][N / 2], total[N / 2];
     // Scales of the groups in flight: of the tokens g and g + 8, and of the one or two row blocks.
-    [[maybe_unused]] float token_scale[2][chains], row_scale[2][chains];
+    [[maybe_unused]] float token_scale[2][accumulators], row_scale[2][accumulators];
     const float* of_rows[2] = {};
     const float* of_tokens[2] = {};
     uint32_t token_at[2] = {}, row_at = 0;  // offsets in a unit of scales
@@ -238,7 +238,7 @@ __device__ __forceinline__ void multiply(const Fp8Block<S, Cluster, By>& b, cons
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
-                for (int j = 0; j < chains; ++j) {
+                for (int j = 0; j < accumulators; ++j) {
                     const int group_of = min(n + j, b.all_groups - 1);
                     token_scale[i][j] = of_tokens[i][group_of];
                     if (i == 0 || !one_block) row_scale[i][j] = n + j < b.all_groups ? of_rows[i][group_of] : 0.0f;
@@ -273,7 +273,7 @@ __device__ __forceinline__ void multiply(const Fp8Block<S, Cluster, By>& b, cons
     };
     const auto turn = [&]<int... I>(std::integer_sequence<int, I...>, int n) {
         const auto finish = [&]<int J>(std::integral_constant<int, J> j) {
-            wgmma_wait<chains - 1 - J>();
+            wgmma_wait<accumulators - 1 - J>();
             pin(acc[J]);
             add(j);
             release();
@@ -301,7 +301,8 @@ __device__ __forceinline__ void multiply(const Fp8Block<S, Cluster, By>& b, cons
 #pragma unroll
         for (float& v : total) v = 0.0f;
 #pragma unroll 1
-        for (int n = 0; n < b.padded_groups; n += chains) turn(std::make_integer_sequence<int, chains>(), n);
+        for (int n = 0; n < b.padded_groups; n += accumulators)
+            turn(std::make_integer_sequence<int, accumulators>(), n);
         store_outputs<N>(p, total, token, row, c, b.last_row);
     }
 }

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(threads, 1)
                         by[i / 2][i % 2] =
                             shared_float(scales_at + 16 * (first_token + 64 * (i / 2) + g + 8 * (i % 2))) * of_row;
                 }
-                const auto chain = [&]<int H>(std::integral_constant<int, H>) {
+                const auto accumulate = [&]<int H>(std::integral_constant<int, H>) {
                     const uint32_t left = swizzled_operand(at + (128 * group + 64 * H) * 128);
                     const uint32_t right = swizzled_operand(at + x_bytes);
                     wgmma_fence();
@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(threads, 1)
                         else
                             total[H][v] = acc[v] + total[H][v];
                 };
-                chain(std::integral_constant<int, 0>());
-                chain(std::integral_constant<int, 1>());
+                accumulate(std::integral_constant<int, 0>());
+                accumulate(std::integral_constant<int, 1>());
                 if (++slot == stages) slot = 0, parity ^= 1;
             }
             const int2 at = tiles.at(tile);

@@ -16,7 +16,7 @@
 // Formats: FP8 weights and inputs (per tensor or per row, stored input scales; Hopper), or W4A16 with records
 // (kernels/w4a16_record.h). The bits are those of add_norm(), quantize_inputs(), product() or matmul(), activate() and
 // rope_append() one after the other. Pointers are device pointers, 16-byte aligned (float vectors and `meet`: 8).
-// chain_products() queues the kernel and returns at once.
+// run_fused_decode() queues the kernel and returns at once.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"
@@ -28,7 +28,7 @@
 
 namespace nibble::cuda {
 
-struct ChainedProduct {
+struct FusedProduct {
     // The weight: FP8 codes in `w`, or records in `packed`. One kind for all products of a chain.
     Operand w;              // codes, without tile scales; cols a multiple of 128
     float input_scale = 1;  // of the FP8 codes of the input
@@ -38,27 +38,27 @@ struct ChainedProduct {
     // 1. a row that is there before the kernel starts;
     const std::byte* x = nullptr;  // [cols] BF16
     // 2. RMSNorm of the residual stream, after the pending update was added: the output of the product before, or
-    //    ProductChain::update for the first product;
+    //    FusedDecode::update for the first product;
     const float* norm = nullptr;   // [cols] weights of the norm
     int32_t* nonfinite = nullptr;  // set to 0 if that sum holds a NaN or an infinity; may be null
     // 3. otherwise the activated output of the product before.
-    bool activated = false;  // this product's output goes through ProductChain::activation to the next product only
+    bool activated = false;  // this product's output goes through FusedDecode::activation to the next product only
     bool gated = false;      // rows of a gate, then rows of what the gate multiplies (`packed`: alternating tiles)
     float* y = nullptr;      // [rows] FP32, unless activated; may be null where only the next product reads it
 };
 
-struct ProductChain {
-    std::span<const ChainedProduct> products;  // at most most_chained
-    const std::byte* h = nullptr;              // the residual stream, BF16
-    const float* update = nullptr;             // FP32 sum to add to h before the first norm; null: none
-    std::byte* h_out = nullptr;                // the residual stream after the last norm's sum; not h; may be null
+struct FusedDecode {
+    std::span<const FusedProduct> products;  // at most most_fused_products
+    const std::byte* h = nullptr;            // the residual stream, BF16
+    const float* update = nullptr;           // FP32 sum to add to h before the first norm; null: none
+    std::byte* h_out = nullptr;              // the residual stream after the last norm's sum; not h; may be null
     float eps = 0;
     Activation activation = Activation::silu;
-    // Hand-over memory of this call: product_chain_bytes() bytes, all bits set (the sentinel) when the kernel starts.
+    // Hand-over memory of this call: fused_decode_bytes() bytes, all bits set (the sentinel) when the kernel starts.
     std::byte* between = nullptr;
     // Hand-over memory of the call before, which this call fills with the sentinel again; not `between`; may be null.
     std::byte* used = nullptr;
-    int64_t used_bytes = 0;  // product_chain_bytes() of the call before
+    int64_t used_bytes = 0;  // fused_decode_bytes() of the call before
     // Rotary embedding and cache append of the last product's y (one token); y itself may then stay unwritten. Null:
     // neither.
     const RopeAppend* rope = nullptr;
@@ -67,11 +67,11 @@ struct ProductChain {
     // before the first use, shared by all such kernels of a stream.
     uint64_t* meet = nullptr;
 };
-inline constexpr int most_chained = 4;
+inline constexpr int most_fused_products = 4;
 
 // Whether a kernel exists for these shapes and formats. Reads no pointer.
-bool takes_product_chain(const ProductChain& chain, const DeviceInfo& device);
-int64_t product_chain_bytes(const ProductChain& chain);
-Status chain_products(const ProductChain& chain, bool overlap, const DeviceInfo& device, const Stream& stream);
+bool takes_fused_decode(const FusedDecode& decode, const DeviceInfo& device);
+int64_t fused_decode_bytes(const FusedDecode& decode);
+Status run_fused_decode(const FusedDecode& decode, bool overlap, const DeviceInfo& device, const Stream& stream);
 
 }  // namespace nibble::cuda

@@ -1,4 +1,4 @@
-// Benchmarks the products of one token between two attentions as one kernel (kernels/product_chain_cuda.h), at the
+// Benchmarks the products of one token between two attentions as one kernel (kernels/fused_decode_cuda.h), at the
 // sizes of Llama-3.1-8B: a whole layer, and shorter chains of it. The check requires equal bits with and without early
 // loads. tests/cuda/kernels/chains_test.cpp compares chains with their single products.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace nibble::bench {
 
-inline constexpr std::string_view chains_baseline = "the same without early loads";
-Status bench_chains(Kit& kit, int repeats, KernelTable& table);
+inline constexpr std::string_view fused_decode_baseline = "the same without early loads";
+Status bench_fused_decode(Kit& kit, int repeats, KernelTable& table);
 
 }  // namespace nibble::bench

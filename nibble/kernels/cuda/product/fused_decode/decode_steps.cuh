@@ -1,4 +1,4 @@
-// Device code shared by the two kernels of a chain of products (kernels/product_chain_cuda.h), FP8 and W4A16: the grid
+// Device code shared by the two kernels of a chain of products (kernels/fused_decode_cuda.h), FP8 and W4A16: the grid
 // barrier, the hand-over of values through sentinels, the ring buffer of weights, RMSNorm between two products, rotary
 // embedding after the last one, and the launch.
 //
@@ -9,16 +9,16 @@
 #include "kernels/cuda/primitives/elementwise.cuh"
 #include "kernels/cuda/primitives/grid.cuh"
 #include "kernels/cuda/primitives/rope.cuh"
-#include "kernels/cuda/product/chain/product_chain_launch.h"
+#include "kernels/cuda/product/fused_decode/fused_decode_launch.h"
 
-namespace nibble::cuda::chain {
+namespace nibble::cuda::fused {
 
 // Copies the kernel's arguments to shared memory. In the constant cache they are cold at every launch, and the first
 // use of each cache line would wait for memory after the requests for weights.
-__device__ inline ProductChainArgs& shared_arguments(uint8_t* to, const ProductChainArgs& given) {
-    for (uint32_t i = threadIdx.x; i < sizeof(ProductChainArgs) / 4; i += blockDim.x)
+__device__ inline FusedDecodeArgs& shared_arguments(uint8_t* to, const FusedDecodeArgs& given) {
+    for (uint32_t i = threadIdx.x; i < sizeof(FusedDecodeArgs) / 4; i += blockDim.x)
         reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(&given)[i];
-    return *reinterpret_cast<ProductChainArgs*>(to);
+    return *reinterpret_cast<FusedDecodeArgs*>(to);
 }
 
 // Grid barrier. After wait() all thread blocks have arrived, and what their threads wrote before is visible. The
@@ -61,7 +61,7 @@ __device__ bool are_written(const uint4& v) {
 // Fills the hand-over memory of the previous kernel with the sentinel again. Call after the wait for that kernel: then
 // all of its thread blocks have read the memory.
 template <int Threads>
-__device__ void set_back(const ProductChainArgs& args) {
+__device__ void set_back(const FusedDecodeArgs& args) {
     const int grid = static_cast<int>(gridDim.x);
     for (int i = static_cast<int>(threadIdx.x) * grid + static_cast<int>(blockIdx.x); i < args.used_words;
          i += grid * Threads)
@@ -149,7 +149,7 @@ struct Stream {
 
     // Loads the weights of the next norm. Call long before the norm: after the requests for weights of all thread
     // blocks, the loads take microseconds.
-    __device__ void load_weight(const ProductChainArgs& args, const float* norm) {
+    __device__ void load_weight(const FusedDecodeArgs& args, const float* norm) {
         const float2* from = reinterpret_cast<const float2*>(norm);
         const int thread = Kept ? opaque_thread() : static_cast<int>(threadIdx.x);
 #pragma unroll
@@ -160,7 +160,7 @@ struct Stream {
     // put() is called. handed: the update is the previous product's output, which may not be written yet; null update:
     // nothing is added.
     template <class Put>
-    __device__ void norm(const ProductChainArgs& args, const ProductStep& step, const float* update, bool handed,
+    __device__ void norm(const FusedDecodeArgs& args, const ProductStep& step, const float* update, bool handed,
                          Put put) {
         const int width = args.width, pitch = lane_pitch(width);
         float* shared_scale = row + sum_lanes * pitch;
@@ -265,4 +265,4 @@ cudaError_t launch(void (*kernel)(Parameters...), int multiplying_threads, int s
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-}  // namespace nibble::cuda::chain
+}  // namespace nibble::cuda::fused

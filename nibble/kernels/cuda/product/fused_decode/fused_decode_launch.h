@@ -1,4 +1,4 @@
-// Kernels called by kernels/cuda/product/chain/product_chain.cpp, which checks the arguments. Pointers are device
+// Kernels called by kernels/cuda/product/fused_decode/fused_decode.cpp, which checks the arguments. Pointers are device
 // pointers.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace nibble::cuda {
 
-inline constexpr int product_chain_steps = 4;
-inline constexpr int most_chain_width = 8192;
-// Codes (sm90_chain_fp8_m1.cu): bytes per slot of the ring buffer, number of multiplying threads.
-inline constexpr int product_slot_bytes = 32 * 1024, product_chain_threads = 512;
-// Records (chain_w4a16_m1.cu): a slot has one record of each of a tile's eight chunks.
+inline constexpr int fused_decode_steps = 4;
+inline constexpr int most_fused_width = 8192;
+// Codes (sm90_fused_decode_fp8_m1.cu): bytes per slot of the ring buffer, number of multiplying threads.
+inline constexpr int product_slot_bytes = 32 * 1024, fused_decode_threads = 512;
+// Records (fused_decode_w4a16_m1.cu): a slot has one record of each of a tile's eight chunks.
 inline constexpr int record_slot_bytes = matmul_chunks * 2304;
 
 struct ProductStep {
@@ -42,8 +42,8 @@ struct ProductStep {
     uint32_t span_magic = 0;  // n / span is the upper half of their product, except for span 1
     bool activated = false, gated = false;
 };
-struct ProductChainArgs {
-    ProductStep step[product_chain_steps];
+struct FusedDecodeArgs {
+    ProductStep step[fused_decode_steps];
     int steps = 0;
     const uint16_t* h = nullptr;
     const float* update = nullptr;
@@ -64,9 +64,9 @@ struct ProductChainArgs {
     bool overlap = false;
 };
 // Sets the fields that depend on the grid and on shared memory. Returns whether a kernel exists for these steps.
-bool shape_product_chain(ProductChainArgs& args, int multiprocessors);
-bool shape_record_chain(ProductChainArgs& args, int multiprocessors);
-cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
-cudaError_t launch_chain_w4a16_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream);
+bool shape_code_decode(FusedDecodeArgs& args, int multiprocessors);
+bool shape_record_decode(FusedDecodeArgs& args, int multiprocessors);
+cudaError_t launch_sm90_fused_decode_fp8_m1(const FusedDecodeArgs& args, int multiprocessors, cudaStream_t stream);
+cudaError_t launch_fused_decode_w4a16_m1(const FusedDecodeArgs& args, int multiprocessors, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,13 +1,13 @@
-#include "bench/chains.h"
+#include "bench/fused_decode.h"
 
-#include "kernels/product_chain_cuda.h"
+#include "kernels/fused_decode_cuda.h"
 
 #include <vector>
 
 namespace nibble::bench {
 namespace {
 
-Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
+Status decode_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
     constexpr int copies = 4;  // 0.5 GB of records, 0.9 GB of codes
     constexpr int64_t hidden = 4096, inter = 14336;
     const std::pair<int64_t, int64_t> shapes[] = {
@@ -25,7 +25,7 @@ Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
     NIBBLE_CHECK(fill_device(between, 0xFF, 2 * between_bytes, kit.stream));
     NIBBLE_TRY(uint64_t * meet, kit.arena.allocate_array<uint64_t>(1));
     NIBBLE_CHECK(fill_device(reinterpret_cast<std::byte*>(meet), 0, 8, kit.stream));
-    cuda::ChainedProduct layer[copies][4];
+    cuda::FusedProduct layer[copies][4];
     for (auto& products : layer)
         for (int i = 0; i < 4; ++i) {
             const auto [n, k] = shapes[i];
@@ -54,7 +54,7 @@ Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
             bytes += shapes[i].first * shapes[i].second * (records ? 9 : 16) / 16;
         const int last = part.first + part.count - 1;
         const auto launch = [&](int i, bool overlap) {
-            const cuda::ProductChain chain{.products = std::span(layer[i % copies]).subspan(part.first, part.count),
+            const cuda::FusedDecode decode{.products = std::span(layer[i % copies]).subspan(part.first, part.count),
                                            .h = h,
                                            .h_out = h_out,
                                            .eps = 1e-5f,
@@ -62,7 +62,7 @@ Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
                                            .used = between + (i + 1) % 2 * between_bytes,
                                            .used_bytes = between_bytes,
                                            .meet = meet};
-            return cuda::chain_products(chain, overlap, kit.device, kit.stream);
+            return cuda::run_fused_decode(decode, overlap, kit.device, kit.stream);
         };
         KernelRow row{.kernel = records ? "chain NVFP4" : "chain FP8",
                       .shape = part.name,
@@ -91,9 +91,9 @@ Status chain_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
 
 }  // namespace
 
-Status bench_chains(Kit& kit, int repeats, KernelTable& table) {
-    NIBBLE_CHECK(chain_rows(kit, false, repeats, table));
-    return chain_rows(kit, true, repeats, table);
+Status bench_fused_decode(Kit& kit, int repeats, KernelTable& table) {
+    NIBBLE_CHECK(decode_rows(kit, false, repeats, table));
+    return decode_rows(kit, true, repeats, table);
 }
 
 }  // namespace nibble::bench

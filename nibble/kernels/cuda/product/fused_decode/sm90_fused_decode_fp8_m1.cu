@@ -1,5 +1,5 @@
 // Products of one token in W8A8 with one thread block per multiprocessor for all of them
-// (kernels/product_chain_cuda.h).
+// (kernels/fused_decode_cuda.h).
 //
 // A warp fills a ring buffer of slots of 32 KB with W, product after product. Four warpgroups multiply: 64 rows of W
 // are the rows of wgmma, the token is the only column in use. (B has no swizzle: the eight columns start 16 bytes
@@ -10,7 +10,7 @@
 // Rows of a tile of 64 beyond the block's rows have any contents; their sums are not read.
 #include "kernels/cuda/primitives/block16.cuh"
 #include "kernels/cuda/primitives/tensor_map.cuh"
-#include "kernels/cuda/product/chain/chain_steps.cuh"
+#include "kernels/cuda/product/fused_decode/decode_steps.cuh"
 #include "kernels/cuda/product/product_epilogue.cuh"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ constexpr int all_bytes = 227 * 1024, group_cols = 128, most_rows = 256, most_sl
 constexpr int most_asked = 2;
 // Shared memory of arguments and barriers.
 constexpr int args_bytes = 1024;
-static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
+static_assert(sizeof(FusedDecodeArgs) % 8 == 0 && sizeof(FusedDecodeArgs) + 16 * most_slots <= args_bytes);
 
-struct ChainMaps {
-    CUtensorMap of[product_chain_steps];
+struct WeightMaps {
+    CUtensorMap of[fused_decode_steps];
 };
 
 // d[64, 8] (+)= a[64, 32] b[8, 32]^T of E4M3: a in the layout of swizzled_operand(), b in eight rows that start 16
@@ -43,31 +43,31 @@ __device__ __forceinline__ void multiply_codes(float (&d)[4], uint32_t left, uin
 }
 
 // Writes the sums of a block's rows to `sums`. Parts warpgroups share 64 rows, each with Chains groups of a slot.
-template <int Chains, int Parts>
-__device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+template <int Accumulators, int Parts>
+__device__ void multiply(const ProductStep& step, fused::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     constexpr int tiles = 4 / Parts;
     const int warpgroup = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
     const int tile = warpgroup % tiles, part = warpgroup / tiles, rows = step.rows_each;
     const int lane = static_cast<int>(threadIdx.x) % 32,
               row = 64 * tile + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
-    const uint32_t w_at = (part * Chains * rows + 64 * tile) * group_cols;
+    const uint32_t w_at = (part * Accumulators * rows + 64 * tile) * group_cols;
     const bool holds = lane % 4 == 0;
-    float acc[Chains][4] = {}, total[2] = {};
+    float acc[Accumulators][4] = {}, total[2] = {};
 #pragma unroll 1
-    for (int group = part * Chains; group < step.groups + part * Chains; group += Chains * Parts) {
+    for (int group = part * Accumulators; group < step.groups + part * Accumulators; group += Accumulators * Parts) {
         barrier_wait(ring.full + 8 * ring.slot, ring.parity);
         const uint32_t left = ring.base + ring.slot * product_slot_bytes + w_at;
         wgmma_fence();
 #pragma unroll
         for (int j = 0; j < 4; ++j)
 #pragma unroll
-            for (int i = 0; i < Chains; ++i)
+            for (int i = 0; i < Accumulators; ++i)
                 multiply_codes(acc[i], swizzled_operand(left + i * rows * group_cols) + 2 * j,
                                swizzled_operand(x_at + (group + i) * group_cols) + 2 * j, j > 0);
         wgmma_commit();
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < Chains; ++i)
+        for (int i = 0; i < Accumulators; ++i)
 #pragma unroll
             for (float& v : acc[i]) asm volatile("" : "+f"(v)::"memory");
         barrier_arrive_if(ring.empty + 8 * ring.slot, threadIdx.x % 128 == 0);
@@ -76,7 +76,7 @@ __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_
             total[0] = acc[0][0] + total[0], total[1] = acc[0][2] + total[1];
         } else if (holds) {
 #pragma unroll
-            for (int i = 0; i < Chains; ++i) {
+            for (int i = 0; i < Accumulators; ++i) {
                 if (group + i >= step.groups) continue;
                 float* to = of_groups + (group + i) * rows + row;
                 if (row < rows) to[0] = acc[i][0];
@@ -88,7 +88,7 @@ __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_
         if (row < rows) sums[row] = total[0];
         if (row + 8 < rows) sums[row + 8] = total[1];
     }
-    meet_warps<product_chain_threads>();
+    meet_warps<fused_decode_threads>();
     if constexpr (Parts > 1) {
         const int own = static_cast<int>(threadIdx.x);
         if (own < rows) {
@@ -100,7 +100,7 @@ __device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_
     }
 }
 
-__device__ void multiply(const ProductStep& step, chain::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
+__device__ void multiply(const ProductStep& step, fused::Ring& ring, uint32_t x_at, float* of_groups, float* sums) {
     switch (step.stage_groups) {
         case 8:
             return multiply<2, 4>(step, ring, x_at, of_groups, sums);
@@ -127,7 +127,7 @@ struct Coder {
         return e4m3_code(copysignf(by.quotient(size > most ? most : size), x));
     }
     __device__ uint32_t pair(uint32_t bf16) const {
-        const float2 v = chain::floats_of(bf16);
+        const float2 v = fused::floats_of(bf16);
         return code(v.x) | uint32_t{code(v.y)} << 8;
     }
 };
@@ -135,7 +135,7 @@ struct Coder {
 // Inputs of a product without a norm: codes in shared memory, for the tensor cores.
 __device__ void quantize_rows(const ProductStep& step, uint8_t* codes) {
     const Coder coder(step.input_scale);
-    for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += product_chain_threads) {
+    for (int i = static_cast<int>(threadIdx.x); i < step.k / 8; i += fused_decode_threads) {
         const uint4 v = __ldcg(reinterpret_cast<const uint4*>(step.rows) + i);
         const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
         uint32_t word[2] = {};
@@ -160,7 +160,7 @@ struct Output {
         scale = (s.row_scales ? s.row_scales[row] : s.scale) * s.input_scale;
         bias = s.bias ? s.bias[row] : 0.0f;
     }
-    __device__ void store(const ProductChainArgs& args, const ProductStep& s, float* sums) const {
+    __device__ void store(const FusedDecodeArgs& args, const ProductStep& s, float* sums) const {
         const float v = present ? product_output(sums[place], scale, bias) : 0.0f;
         if (!s.activated) {
             if (present && s.y) s.y[row] = v;
@@ -170,7 +170,7 @@ struct Output {
         if (s.gated) {
             const int half = s.rows_each / 2;
             if (present && place >= half) sums[place] = rounded(v);
-            meet_warps<product_chain_threads>();
+            meet_warps<fused_decode_threads>();
             if (!present || place >= half) return;
             hand(s.handed + row, code(act(args.activation, rounded(v)) * sums[place + half], s));
         } else if (present) {
@@ -182,11 +182,10 @@ struct Output {
 
 // The part of W that fills one slot of the ring buffer; iterates over all of a thread block's slots in order.
 struct Stage {
-    const ProductChainArgs& args;
+    const FusedDecodeArgs& args;
     int grid, step = 0, work, group = 0;
 
-    __device__ Stage(const ProductChainArgs& a, int blocks)
-        : args(a), grid(blocks), work(static_cast<int>(blockIdx.x)) {
+    __device__ Stage(const FusedDecodeArgs& a, int blocks) : args(a), grid(blocks), work(static_cast<int>(blockIdx.x)) {
         skip();
     }
     __device__ bool exists() const { return step < args.steps; }
@@ -197,7 +196,7 @@ struct Stage {
         group = 0, work += grid;
         skip();
     }
-    __device__ void fetch(const ChainMaps& maps, uint32_t to, uint32_t barrier) const {
+    __device__ void fetch(const WeightMaps& maps, uint32_t to, uint32_t barrier) const {
         const ProductStep& s = args.step[step];
         const int count = s.gated ? min(s.stage_groups, s.groups - group) : s.stage_groups;
         barrier_expect(barrier, count * s.rows_each * group_cols);
@@ -222,33 +221,34 @@ private:
 };
 
 template <int Pairs>
-__global__ void __launch_bounds__(product_chain_threads + 32, 1)
-    sm90_chain_fp8_m1_kernel(const __grid_constant__ ProductChainArgs given, const __grid_constant__ ChainMaps maps) {
+__global__ void __launch_bounds__(fused_decode_threads + 32, 1)
+    sm90_fused_decode_fp8_m1_kernel(const __grid_constant__ FusedDecodeArgs given,
+                                    const __grid_constant__ WeightMaps maps) {
     extern __shared__ __align__(128) uint8_t shared_bytes[];
     const uint32_t before = shared_address(shared_bytes), base = (before + 1023u) & ~1023u;
     uint8_t* const shared = shared_bytes + (base - before);
-    const ProductChainArgs& args = chain::shared_arguments(shared, given);
-    const uint32_t full = base + sizeof(ProductChainArgs), empty = full + 8 * most_slots;
+    const FusedDecodeArgs& args = fused::shared_arguments(shared, given);
+    const uint32_t full = base + sizeof(FusedDecodeArgs), empty = full + 8 * most_slots;
     float* const sums = reinterpret_cast<float*>(shared + args_bytes);
     uint8_t* const slots = shared + args_bytes + 4 * most_rows;
     uint8_t* const x = slots + given.slots * product_slot_bytes;
     float* const of_groups = reinterpret_cast<float*>(x + given.x_bytes);
-    chain::Ring ring{shared_address(slots), full, empty, given.slots};
+    fused::Ring ring{shared_address(slots), full, empty, given.slots};
     if (threadIdx.x == 0) {
         for (int s = 0; s < given.slots; ++s) {
             barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, product_chain_threads / 128);
+            barrier_init(empty + 8 * s, fused_decode_threads / 128);
         }
         barrier_init_done();
     }
     __syncthreads();
     if (args.overlap) overlap_next();
     const int grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    if (threadIdx.x >= product_chain_threads) {
-        if (threadIdx.x > product_chain_threads) return;
+    if (threadIdx.x >= fused_decode_threads) {
+        if (threadIdx.x > fused_decode_threads) return;
         for (int i = 0; i < args.steps; ++i) prefetch_map(&maps.of[i]);
         Stage stage(args, grid);
-        chain::Ring landed = ring;
+        fused::Ring landed = ring;
         for (int i = 0; stage.exists(); stage.next(), ++i) {
             if (i >= args.asked) {
                 barrier_wait(full + 8 * landed.slot, landed.parity);
@@ -260,21 +260,21 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
         }
         return;
     }
-    chain::Stream<Pairs, product_chain_threads> stream{of_groups};
+    fused::Stream<Pairs, fused_decode_threads> stream{of_groups};
     // Loads data for the first norm from step i on.
     const auto load_weight = [&](int i) {
         while (i < args.steps && !args.step[i].norm) ++i;
         if (i < args.steps) stream.load_weight(args, args.step[i].norm);
     };
     load_weight(0);
-    chain::Meeting<product_chain_threads> meeting{args.meet};
+    fused::Meeting<fused_decode_threads> meeting{args.meet};
     const float* update = args.update;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& step = args.step[i];
         if (i == 0) {
             if (args.overlap) wait_for_previous();
             meeting.begin();
-            chain::set_back<product_chain_threads>(args);
+            fused::set_back<fused_decode_threads>(args);
         }
         if (step.rows)
             quantize_rows(step, x);
@@ -285,26 +285,26 @@ __global__ void __launch_bounds__(product_chain_threads + 32, 1)
             });
             load_weight(i + 1);
         } else
-            chain::take_words<8, product_chain_threads>(args.step[i - 1].handed, step.k / 16, x);
+            fused::take_words<8, fused_decode_threads>(args.step[i - 1].handed, step.k / 16, x);
         update = reinterpret_cast<const float*>(step.handed);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        meet_warps<product_chain_threads>();
+        meet_warps<fused_decode_threads>();
         for (int work = block; work < step.works; work += grid) {
             const Output output(step, work);
             multiply(step, ring, shared_address(x), of_groups, sums);
             output.store(args, step, sums);
-            meet_warps<product_chain_threads>();  // sums may be overwritten only after they were read
+            meet_warps<fused_decode_threads>();  // sums may be overwritten only after they were read
         }
     }
-    if (args.ropes) chain::rope_rows(args.rope, meeting);
+    if (args.ropes) fused::rope_rows(args.rope, meeting);
 }
 
 int stage_groups_for(int rows) { return rows <= 32 ? 8 : rows <= 64 ? 4 : rows <= 128 ? 2 : 1; }
 
 }  // namespace
 
-bool shape_product_chain(ProductChainArgs& args, int multiprocessors) {
-    if (args.width > most_chain_width) return false;
+bool shape_code_decode(FusedDecodeArgs& args, int multiprocessors) {
+    if (args.width > most_fused_width) return false;
     int x_bytes = 0, row_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0;
     for (int i = 0; i < args.steps; ++i) {
         ProductStep& s = args.step[i];
@@ -332,9 +332,9 @@ bool shape_product_chain(ProductChainArgs& args, int multiprocessors) {
     return args.slots >= 3;
 }
 
-cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_sm90_fused_decode_fp8_m1(const FusedDecodeArgs& args, int multiprocessors, cudaStream_t stream) {
     if (!map_encoder()) return cudaErrorNotSupported;
-    ChainMaps maps{};
+    WeightMaps maps{};
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& s = args.step[i];
         const auto groups = static_cast<cuuint64_t>(s.groups);
@@ -347,8 +347,9 @@ cudaError_t launch_sm90_chain_fp8_m1(const ProductChainArgs& args, int multiproc
                        CU_TENSOR_MAP_SWIZZLE_NONE))
             return cudaErrorInvalidValue;
     }
-    const auto kernel = args.width <= most_chain_width / 2 ? sm90_chain_fp8_m1_kernel<4> : sm90_chain_fp8_m1_kernel<8>;
-    return chain::launch(kernel, product_chain_threads, all_bytes, args.overlap, multiprocessors, stream, args, maps);
+    const auto kernel =
+        args.width <= most_fused_width / 2 ? sm90_fused_decode_fp8_m1_kernel<4> : sm90_fused_decode_fp8_m1_kernel<8>;
+    return fused::launch(kernel, fused_decode_threads, all_bytes, args.overlap, multiprocessors, stream, args, maps);
 }
 
 }  // namespace nibble::cuda

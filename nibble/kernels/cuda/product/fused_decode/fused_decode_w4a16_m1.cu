@@ -1,11 +1,11 @@
 // Products of one token in W4A16 with one thread block per multiprocessor for all of them
-// (kernels/product_chain_cuda.h). The arithmetic and bits are those of product_w4a16_m8.cu.
+// (kernels/fused_decode_cuda.h). The arithmetic and bits are those of product_w4a16_m8.cu.
 //
 // A warp fills a ring buffer of slots with W, product after product. A slot has, for a tile of 16 rows, one record of
 // each of the eight chunks of K. Eight warps share one or two tiles, one warp per chunk; groups of eight warps
 // alternate over the thread block's tiles. Tiles share nothing: the chunks' sums of all tiles of a product are in
 // shared memory, and its outputs are computed together after the last one.
-#include "kernels/cuda/product/chain/chain_steps.cuh"
+#include "kernels/cuda/product/fused_decode/decode_steps.cuh"
 #include "kernels/cuda/product/w4a16/w4a16_decode.cuh"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int all_bytes = 227 * 1024, most_slots = 12, args_bytes = 1024, tile_s
 // Groups of eight warps, and tiles per group at once. Three groups of one tile (72 registers per thread) took 48.4 us
 // per layer, two took 46.7; 3, 6 and 10 slots in flight are equal within 1 %.
 constexpr int groups = 2, most_tiles = 2, most_asked = 4;
-static_assert(sizeof(ProductChainArgs) % 8 == 0 && sizeof(ProductChainArgs) + 16 * most_slots <= args_bytes);
+static_assert(sizeof(FusedDecodeArgs) % 8 == 0 && sizeof(FusedDecodeArgs) + 16 * most_slots <= args_bytes);
 
 // The number of units and of tiles that this thread block processes in step s, and the index of its j-th tile.
 __device__ inline int units_of(const ProductStep& s) { return s.units + (static_cast<int>(blockIdx.x) < s.more); }
@@ -33,9 +33,9 @@ __device__ inline int tile_of(const ProductStep& s, int j) {
 
 // The warp that requests records, in the order of their use.
 template <int Round>
-__device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
+__device__ void feed(const FusedDecodeArgs& args, fused::Ring ring) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    chain::Ring landed = ring;
+    fused::Ring landed = ring;
     int asked = 0;
     for (int i = 0; i < args.steps; ++i) {
         const ProductStep& s = args.step[i];
@@ -67,14 +67,14 @@ __device__ void feed(const ProductChainArgs& args, chain::Ring ring) {
 // Computes a chunk of Count tiles with one warp. Their records are in adjacent slots; the next records are `apart`
 // slots further.
 template <int Count>
-__device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int records, int present, uint32_t column,
+__device__ __forceinline__ void multiply_chunk(fused::Ring own, int apart, int records, int present, uint32_t column,
                                                ScaleBits bits, float* sums) {
     const int lane = static_cast<int>(threadIdx.x) % 32, chunk = static_cast<int>(threadIdx.x) / 32 % matmul_chunks;
     float acc[Count][4] = {};
 #pragma unroll 1
     for (int r = 0; r < records; ++r) {
         uint32_t slot[Count];
-        chain::Ring at = own;
+        fused::Ring at = own;
 #pragma unroll
         for (int n = 0; n < Count; ++n) {
             slot[n] = at.slot;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_chunk(chain::Ring own, int apart, int r
 // Computes a warp's chunks of the thread block's tiles, Groups * Most tiles at a time. `ring` is the step's first slot
 // and is moved past its last one.
 template <int Groups, int Most>
-__device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t* x, ScaleBits bits, float* sums) {
+__device__ void multiply(const ProductStep& s, fused::Ring& ring, const uint8_t* x, ScaleBits bits, float* sums) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int group = warp / matmul_chunks, chunk = warp % matmul_chunks;
     const int tiles = tiles_of(s), records = s.chunk_records;
@@ -141,7 +141,7 @@ __device__ void multiply(const ProductStep& s, chain::Ring& ring, const uint8_t*
     for (int first = 0; first < tiles; first += Groups * Most) {
         const int active = min(Groups * Most, tiles - first), more = active % Groups;
         const int count = active / Groups + (group < more), own = group * (active / Groups) + min(group, more);
-        chain::Ring at = ring;
+        fused::Ring at = ring;
         at.next(own);
         float* to = sums + (first + own) * tile_sums;
         if (Most == 2 && count == 2)
@@ -226,7 +226,7 @@ struct Output {
         const float y = w4a16_scaled(tree_sum(v), scale);
         return s.bias ? y + bias : y;
     }
-    __device__ void store(const ProductChainArgs& args, const float* sums, const float4* factors,
+    __device__ void store(const FusedDecodeArgs& args, const float* sums, const float4* factors,
                           const Rotation* rotation) const {
         if (!present) return;
         const float4 f = factors[threadIdx.x];
@@ -246,7 +246,7 @@ struct Output {
 };
 
 // Loads data for the last step's outputs, with threads other than those that wait for other thread blocks.
-__device__ inline void prepare_rotations(const ProductChainArgs& args, Rotation* rotation) {
+__device__ inline void prepare_rotations(const FusedDecodeArgs& args, Rotation* rotation) {
     const ProductStep& last = args.step[args.steps - 1];
     const int output = static_cast<int>(threadIdx.x) - 32;
     if (output < 0 || output / 16 >= units_of(last)) return;
@@ -255,18 +255,18 @@ __device__ inline void prepare_rotations(const ProductChainArgs& args, Rotation*
 
 template <int Groups, int Most, int Pairs>
 __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
-    chain_w4a16_m1_kernel(const __grid_constant__ ProductChainArgs given) {
+    fused_decode_w4a16_m1_kernel(const __grid_constant__ FusedDecodeArgs given) {
     constexpr int threads = 32 * matmul_chunks * Groups;
     extern __shared__ __align__(128) uint8_t shared[];
-    const ProductChainArgs& args = chain::shared_arguments(shared, given);
-    const uint32_t base = shared_address(shared), full = base + sizeof(ProductChainArgs), empty = full + 8 * most_slots;
+    const FusedDecodeArgs& args = fused::shared_arguments(shared, given);
+    const uint32_t base = shared_address(shared), full = base + sizeof(FusedDecodeArgs), empty = full + 8 * most_slots;
     uint8_t* const x = shared + args_bytes;
     float* const sums = reinterpret_cast<float*>(x + given.x_bytes);
     auto* const rotation = reinterpret_cast<Rotation*>(reinterpret_cast<uint8_t*>(sums) + given.row_bytes);
     auto* const factors = reinterpret_cast<float4*>(reinterpret_cast<uint8_t*>(rotation) + given.rotation_bytes);
     auto* const kept = reinterpret_cast<uint32_t*>(reinterpret_cast<uint8_t*>(factors) + given.factor_bytes);
     uint8_t* const slots = shared + all_bytes - given.slots * record_slot_bytes;
-    chain::Ring ring{shared_address(slots), full, empty, given.slots};
+    fused::Ring ring{shared_address(slots), full, empty, given.slots};
     if (threadIdx.x == 0) {
         for (int s = 0; s < given.slots; ++s) {
             barrier_init(full + 8 * s, 1);
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
     __syncthreads();
     if (args.overlap) overlap_next();
     if (threadIdx.x >= threads) return feed<Groups * Most>(args, ring);
-    chain::Meeting<threads> meeting{args.meet};
+    fused::Meeting<threads> meeting{args.meet};
     const float* update = args.update;
     bool summed = false;
     for (int i = 0; i < args.steps; ++i) {
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
         // Loads the inputs of this step that do not depend on other thread blocks while these are still in the previous
         // step.
         Output(step).load(factors);
-        chain::Stream<Pairs, threads, true> stream{.row = reinterpret_cast<float*>(x), .kept = kept, .summed = summed};
+        fused::Stream<Pairs, threads, true> stream{.row = reinterpret_cast<float*>(x), .kept = kept, .summed = summed};
         if (step.norm) stream.load_weight(args, step.norm);
         if (i == 0) {
             if (args.overlap) wait_for_previous();
@@ -293,28 +293,28 @@ __global__ void __launch_bounds__(32 * matmul_chunks * Groups + 32, 1)
         }
         if (args.ropes_inside && i == min(1, args.steps - 1)) prepare_rotations(args, rotation);
         if (step.rows) {
-            chain::take_words<0, threads>(reinterpret_cast<const uint8_t*>(step.rows), step.k / 8, x);
+            fused::take_words<0, threads>(reinterpret_cast<const uint8_t*>(step.rows), step.k / 8, x);
         } else if (step.norm) {
             stream.norm(args, step, update, i > 0,
                         [&](int pair, uint32_t bf16) { reinterpret_cast<uint32_t*>(x)[pair] = bf16; });
             summed = true;
         } else {
-            chain::take_words<16, threads>(args.step[i - 1].handed, step.k / 8, x);
+            fused::take_words<16, threads>(args.step[i - 1].handed, step.k / 8, x);
         }
-        if (i == 0) chain::set_back<threads>(args);
+        if (i == 0) fused::set_back<threads>(args);
         update = reinterpret_cast<const float*>(step.handed);
         meet_warps<threads>();
         multiply<Groups, Most>(step, ring, x, args.scale_bits, sums);
         meet_warps<threads>();
         Output(step).store(args, sums, factors, rotation);
     }
-    if (args.ropes && !args.ropes_inside) chain::rope_rows(args.rope, meeting);
+    if (args.ropes && !args.ropes_inside) fused::rope_rows(args.rope, meeting);
 }
 
 }  // namespace
 
-bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
-    if (args.width > most_chain_width) return false;
+bool shape_record_decode(FusedDecodeArgs& args, int multiprocessors) {
+    if (args.width > most_fused_width) return false;
     int x_bytes = args.width ? norm_shared_bytes(args.width) + 16 : 0, tiles = 0, rotations = 0, outputs = 0;
     for (int i = 0; i < args.steps; ++i) {
         ProductStep& s = args.step[i];
@@ -338,12 +338,13 @@ bool shape_record_chain(ProductChainArgs& args, int multiprocessors) {
     return args.slots >= 4;
 }
 
-cudaError_t launch_chain_w4a16_m1(const ProductChainArgs& args, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_fused_decode_w4a16_m1(const FusedDecodeArgs& args, int multiprocessors, cudaStream_t stream) {
     constexpr int threads = 32 * matmul_chunks * groups;
-    const auto kernel = args.width <= most_chain_width / 2
-                            ? chain_w4a16_m1_kernel<groups, most_tiles, (most_chain_width / 4 + threads - 1) / threads>
-                            : chain_w4a16_m1_kernel<groups, most_tiles, (most_chain_width / 2 + threads - 1) / threads>;
-    return chain::launch(kernel, threads, all_bytes, args.overlap, multiprocessors, stream, args);
+    const auto kernel =
+        args.width <= most_fused_width / 2
+            ? fused_decode_w4a16_m1_kernel<groups, most_tiles, (most_fused_width / 4 + threads - 1) / threads>
+            : fused_decode_w4a16_m1_kernel<groups, most_tiles, (most_fused_width / 2 + threads - 1) / threads>;
+    return fused::launch(kernel, threads, all_bytes, args.overlap, multiprocessors, stream, args);
 }
 
 }  // namespace nibble::cuda

@@ -2,7 +2,7 @@
 #include "cuda/device.h"
 
 #include "kernels/elementwise_cuda.h"
-#include "kernels/product_chain_cuda.h"
+#include "kernels/fused_decode_cuda.h"
 #include "kernels/product_cuda.h"
 #include "kernels/w4a16_record.h"
 
@@ -24,11 +24,11 @@ public:
 
 private:
     Result<cuda::Operand> weight(int64_t n, int64_t k, bool bias);
-    Result<cuda::ChainedProduct> packed(int64_t n, int64_t k, bool bias);
-    Result<cuda::ChainedProduct> chained(const Shape& s, int64_t n, int64_t k, float input_scale);
+    Result<cuda::FusedProduct> packed(int64_t n, int64_t k, bool bias);
+    Result<cuda::FusedProduct> fused(const Shape& s, int64_t n, int64_t k, float input_scale);
     // The separate kernels. input(): the product's inputs as codes or BF16.
-    Result<const std::byte*> input(const cuda::ChainedProduct& p, const std::byte* x);
-    Status product(const cuda::ChainedProduct& p, const std::byte* x, float* y, std::byte* activated = nullptr);
+    Result<const std::byte*> input(const cuda::FusedProduct& p, const std::byte* x);
+    Status product(const cuda::FusedProduct& p, const std::byte* x, float* y, std::byte* activated = nullptr);
 };
 
 Result<cuda::Operand> Checker::weight(int64_t n, int64_t k, bool bias) {
@@ -52,7 +52,7 @@ Result<cuda::Operand> Checker::weight(int64_t n, int64_t k, bool bias) {
     return w;
 }
 
-Result<cuda::ChainedProduct> Checker::packed(int64_t n, int64_t k, bool bias) {
+Result<cuda::FusedProduct> Checker::packed(int64_t n, int64_t k, bool bias) {
     std::vector<uint8_t> records(static_cast<size_t>(cuda::packed_bytes(n, k)));
     for (size_t i = 0; i < records.size(); ++i)
         records[i] = i % w4a16::record_bytes < w4a16::record_code_bytes
@@ -60,7 +60,7 @@ Result<cuda::ChainedProduct> Checker::packed(int64_t n, int64_t k, bool bias) {
                          : w4a16::pack_scale(static_cast<uint8_t>(0x28 + random() % 24));
     std::vector<float> scales(static_cast<size_t>(n));
     for (float& v : scales) v = 0.004f + 0.0002f * static_cast<float>(random() % 16);
-    cuda::ChainedProduct p;
+    cuda::FusedProduct p;
     NIBBLE_TRY(const std::byte* from, upload_bytes(records));
     p.packed = {n, k, from, Format::nvfp4};
     NIBBLE_TRY(p.factors.row_scales, upload(scales));
@@ -70,14 +70,14 @@ Result<cuda::ChainedProduct> Checker::packed(int64_t n, int64_t k, bool bias) {
     return p;
 }
 
-Result<cuda::ChainedProduct> Checker::chained(const Shape& s, int64_t n, int64_t k, float input_scale) {
+Result<cuda::FusedProduct> Checker::fused(const Shape& s, int64_t n, int64_t k, float input_scale) {
     if (s.records) return packed(n, k, s.bias);
-    cuda::ChainedProduct p{.input_scale = input_scale};
+    cuda::FusedProduct p{.input_scale = input_scale};
     NIBBLE_TRY(p.w, weight(n, k, s.bias));
     return p;
 }
 
-Result<const std::byte*> Checker::input(const cuda::ChainedProduct& p, const std::byte* x) {
+Result<const std::byte*> Checker::input(const cuda::FusedProduct& p, const std::byte* x) {
     if (p.packed.rows) return x;
     NIBBLE_TRY(std::byte * out, poisoned(p.w.cols));
     NIBBLE_CHECK(cuda::quantize_inputs({.format = ActivationFormat::fp8,
@@ -91,7 +91,7 @@ Result<const std::byte*> Checker::input(const cuda::ChainedProduct& p, const std
     return out;
 }
 
-Status Checker::product(const cuda::ChainedProduct& p, const std::byte* x, float* y, std::byte* activated) {
+Status Checker::product(const cuda::FusedProduct& p, const std::byte* x, float* y, std::byte* activated) {
     if (!p.packed.rows)
         return cuda::product({.x = x, .codes = true, .tokens = 1, .scale = p.input_scale}, p.w, y, 0, true, stream);
     NIBBLE_TRY(const cuda::MatmulPlan plan,
@@ -104,12 +104,12 @@ Status Checker::product(const cuda::ChainedProduct& p, const std::byte* x, float
 Result<std::vector<Check>> Checker::run(const Shape& s) {
     const DeviceArena::Mark mark = arena.mark();
     const int64_t rows_in = s.inter * (s.gated ? 2 : 1);
-    cuda::ChainedProduct list[4];
+    cuda::FusedProduct list[4];
     const std::pair<int64_t, int64_t> shapes[] = {
         {s.hidden, s.heads}, {rows_in, s.hidden}, {s.hidden, s.inter}, {s.qkv, s.hidden}};
     const float scales[] = {0.011f, 0.013f, 0.007f, 0.012f};
     for (int i = 0; i < 4; ++i) {
-        NIBBLE_TRY(list[i], chained(s, shapes[i].first, shapes[i].second, scales[i]));
+        NIBBLE_TRY(list[i], fused(s, shapes[i].first, shapes[i].second, scales[i]));
     }
     list[1].activated = true, list[1].gated = s.gated;
     float* y[4];
@@ -155,20 +155,20 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
     list[1].norm = norm1;
     list[2].y = got[2];
     list[3].norm = norm2, list[3].y = got[3];
-    cuda::ProductChain chain{.products = list, .h = h[1], .h_out = h_out, .eps = 1e-5f, .meet = meet};
-    chain.used_bytes = cuda::product_chain_bytes(chain);
-    NIBBLE_TRY(std::byte * between, arena.allocate(2 * chain.used_bytes));
-    NIBBLE_CHECK(fill_device(between, 0xFF, 2 * chain.used_bytes, stream));
+    cuda::FusedDecode decode{.products = list, .h = h[1], .h_out = h_out, .eps = 1e-5f, .meet = meet};
+    decode.used_bytes = cuda::fused_decode_bytes(decode);
+    NIBBLE_TRY(std::byte * between, arena.allocate(2 * decode.used_bytes));
+    NIBBLE_CHECK(fill_device(between, 0xFF, 2 * decode.used_bytes, stream));
     int calls = 0;
-    if (!cuda::takes_product_chain(chain, device)) return fail("no kernel for this chain");
+    if (!cuda::takes_fused_decode(decode, device)) return fail("no kernel for this chain");
     std::vector<Check> results;
     for (const bool overlap : {false, true}) {
         Check check{fmt::format("chain {}{} {} {} {}{}{}{}", s.records ? "records " : "", s.heads, s.hidden, s.inter,
                                 s.qkv, s.gated ? " gated" : "", s.bias ? " bias" : "", overlap ? " overlap" : "")};
         for (int again = 0; again < 3; ++again, ++calls) {
-            chain.between = between + calls % 2 * chain.used_bytes;
-            chain.used = between + (calls + 1) % 2 * chain.used_bytes;
-            NIBBLE_CHECK(cuda::chain_products(chain, overlap, device, stream));
+            decode.between = between + calls % 2 * decode.used_bytes;
+            decode.used = between + (calls + 1) % 2 * decode.used_bytes;
+            NIBBLE_CHECK(cuda::run_fused_decode(decode, overlap, device, stream));
         }
         for (const int i : {0, 2, 3}) {
             NIBBLE_TRY(const auto one, download<uint32_t>(y[i], shapes[i].first));
@@ -188,7 +188,7 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
     return results;
 }
 
-Result<std::vector<Check>> check_chains(const Kit& kit) {
+Result<std::vector<Check>> check_fused_decode(const Kit& kit) {
     NIBBLE_CHECK(cuda::prepare_products(kit.device));
     std::vector<Check> results;
     for (const Shape& s : {Shape{4096, 4096, 14336, 6144},
@@ -211,6 +211,6 @@ Result<std::vector<Check>> check_chains(const Kit& kit) {
 
 }  // namespace
 
-TEST(CudaKernels, Chains) { expect_all(check_chains(kit())); }
+TEST(CudaKernels, FusedDecode) { expect_all(check_fused_decode(kit())); }
 
 }  // namespace nibble::bench
