@@ -6,7 +6,7 @@
 
 namespace nibble::cuda {
 
-// FP8 scales from the maxima of earlier steps (DelayedScale in train/train_products.h). A maximum in `seen` becomes the
+// FP8 scales from the maxima of earlier steps (DelayedScale in train/host_recipe.h). A maximum in `seen` becomes the
 // newest entry of the history, the scale follows from the largest entry, and `seen` is set to 0. The maximum is taken
 // over all processes.
 struct DelayedScales {

@@ -25,7 +25,7 @@ Result<std::shared_ptr<FrozenPolicy>> FrozenPolicy::create(const Checkpoint& fro
     made->cache_ = std::move(scales);
     made->ranks_ = ranks;
     // Seed 0: forward products draw no random numbers.
-    NIBBLE_TRY(made->products_, TrainProducts::create(made->model_, *made->parameters_, precision, 0, pool));
+    NIBBLE_TRY(made->products_, HostRecipe::create(made->model_, *made->parameters_, precision, 0, pool));
     made->model_.workspace().products = made->products_.get();
     return made;
 }

@@ -5,7 +5,7 @@
 #include "model/cpu/model.h"
 #include "rl/reference_policy.h"
 #include "train/cache_scales.h"
-#include "train/train_products.h"
+#include "train/host_recipe.h"
 
 #include <memory>
 #include <span>
@@ -35,7 +35,7 @@ private:
     std::shared_ptr<CacheScales> cache_;  // null: no FP8 KV cache
     float temperature_;
     RankGroup* ranks_ = nullptr;
-    std::unique_ptr<TrainProducts> products_;
+    std::unique_ptr<HostRecipe> products_;
 };
 
 }  // namespace nibble

@@ -19,7 +19,7 @@ Result<std::shared_ptr<GenerationPolicy>> GenerationPolicy::create(std::shared_p
     std::shared_ptr<GenerationPolicy> made(new GenerationPolicy(parameters));
     made->model_ = std::make_shared<Model>(std::move(model));
     // Seed 0: forward products draw no random numbers.
-    NIBBLE_TRY(made->products_, TrainProducts::create(*made->model_, *parameters, precision, 0, pool));
+    NIBBLE_TRY(made->products_, HostRecipe::create(*made->model_, *parameters, precision, 0, pool));
     made->model_->workspace().products = made->products_.get();
     return made;
 }

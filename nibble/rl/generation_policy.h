@@ -4,8 +4,8 @@
 #pragma once
 
 #include "model/cpu/model.h"
+#include "train/host_recipe.h"
 #include "train/train_engine.h"
-#include "train/train_products.h"
 #include "train/trained_codes.h"
 
 #include <memory>
@@ -35,7 +35,7 @@ private:
     explicit GenerationPolicy(std::shared_ptr<Parameters> parameters) : parameters_(std::move(parameters)) {}
     std::shared_ptr<Parameters> parameters_;
     std::shared_ptr<Model> model_;
-    std::unique_ptr<TrainProducts> products_;
+    std::unique_ptr<HostRecipe> products_;
 };
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 // The forward weights of a model in one phase of a precision recipe, computed from its parameters alone. An export in
-// training's codes uses it when the trainer's own copies are on a GPU. Units have the order of train/train_products.h.
+// training's codes uses it when the trainer's own copies are on a GPU. Units have the order of train/host_recipe.h.
 #pragma once
 
 #include "model/cpu/model.h"

@@ -3,12 +3,12 @@
 #include "base/clock.h"
 #include "model/cpu/trainable.h"
 #include "model/loss.h"
+#include "train/host_recipe.h"
 #include "train/input_directions.h"
 #include "train/lora.h"
 #include "train/lora_export.h"
 #include "train/rank_message.h"
 #include "train/train_flops.h"
-#include "train/train_products.h"
 
 #include <sys/resource.h>
 
@@ -142,7 +142,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(std::shared_ptr<Parameters> par
     std::unique_ptr<Trainer> made(new Trainer(std::move(parameters), nullptr, options, std::move(model), pool));
     made->cache_ = std::move(cache);
     NIBBLE_TRY(made->products_,
-               TrainProducts::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
+               HostRecipe::create(*made->model_, *made->parameters_, options.precision, options.seed, pool));
     made->model_->workspace().products = made->products_.get();
     return made;
 }

@@ -2,8 +2,8 @@
 #include "train/train_config.h"
 
 #include "support/files.h"
+#include "train/host_recipe.h"
 #include "train/small_trainer.h"
-#include "train/train_products.h"
 #include "train/train_self_test.h"
 
 #include <nlohmann/json.hpp>

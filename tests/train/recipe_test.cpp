@@ -4,10 +4,10 @@
 
 #include "model/models.h"
 #include "train/check_forward.h"
+#include "train/host_recipe.h"
 #include "train/tiny_families.h"
 #include "train/train_eden.h"
 #include "train/train_flops.h"
-#include "train/train_products.h"
 #include "train/train_shapes.h"
 
 #include <cmath>
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(All, TrainRecipes, testing::ValuesIn(quantized_recipes)
                          [](const auto& info) { return info.param; });
 
 // The forward product of fp8_block equals the engine's own product with such weights and inputs.
-TEST(TrainProducts, BlockProductsAreTheEngines) {
+TEST(HostRecipe, BlockProductsAreTheEngines) {
     ThreadPool pool(2);
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
@@ -124,7 +124,7 @@ TEST(TrainProducts, BlockProductsAreTheEngines) {
 }
 
 // Compares the product of any operands with the FP64 product of their decoded values.
-TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
+TEST(HostRecipe, ProductsAreThoseOfDecodedOperands) {
     ThreadPool pool(2);
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
@@ -170,7 +170,7 @@ TEST(TrainProducts, ProductsAreThoseOfDecodedOperands) {
 }
 
 // A transpose has no padding, whatever the blocks of the other dimension.
-TEST(TrainProducts, TransposesOfBlocksKeepTheirSize) {
+TEST(HostRecipe, TransposesOfBlocksKeepTheirSize) {
     ThreadPool pool(2);
     std::mt19937 random(6);
     std::normal_distribution<float> normal;
@@ -222,7 +222,7 @@ TEST(MsEden, IsUnbiasedAtHalfTheErrorOfStochasticRounding) {
 
 // If every expert gets every token, all experts see the same gradients of their outputs before the router's weights are
 // applied. The input gradient rounds these. So one scale fits all experts, whatever the router's weights.
-TEST(TrainProducts, DelayedScalesCoverUnweightedGradientsOfExperts) {
+TEST(HostRecipe, DelayedScalesCoverUnweightedGradientsOfExperts) {
     ThreadPool pool(2);
     Json config = tiny("mixtral");
     config["num_experts_per_tok"] = 4;
@@ -238,7 +238,7 @@ TEST(TrainProducts, DelayedScalesCoverUnweightedGradientsOfExperts) {
     ASSERT_TRUE(trainer.ok()) << trainer.error().message();
     const TrainBatch batch = random_batch(2, 24, 64, 3);
     ASSERT_TRUE((*trainer)->step({&batch, 1}, 1e-3).ok());
-    const TrainProducts* const products = dynamic_cast<const TrainProducts*>(&(*trainer)->products());
+    const HostRecipe* const products = dynamic_cast<const HostRecipe*>(&(*trainer)->products());
     ASSERT_TRUE(products);
     const std::vector<float> state = products->state();  // per unit: scale and history of inputs, weights and gradients
     std::map<std::string, std::set<float>> scales;       // by layer
@@ -264,7 +264,7 @@ TEST(TrainProducts, DelayedScalesCoverUnweightedGradientsOfExperts) {
     }
 }
 
-TEST(TrainProducts, TheTableListsTheProducts) {
+TEST(HostRecipe, TheTableListsTheProducts) {
     ThreadPool pool(1);
     TrainerOptions options = with("nvfp4");
     options.precision.last_bf16 = 1;

@@ -1,4 +1,4 @@
-// Quantizes the operands of a TrainProduct into scratch memory (kernels/cast_cuda.h), and answers questions about
+// Quantizes the operands of a RecipeProduct into scratch memory (kernels/cast_cuda.h), and answers questions about
 // rules.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace nibble {
 
-// Roles of random numbers. train/train_products.cpp has the same list.
+// Roles of random numbers. train/host_recipe.cpp has the same list.
 enum CastRole : uint32_t { row_role = 1, column_role, weight_role, input_role, input_signs, weight_signs, first_role };
 
 inline float divisor_of(const CastRule& rule) { return rule.format == CastFormat::nvfp4 ? nv_largest(rule) : 1.0f; }

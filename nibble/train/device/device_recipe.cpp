@@ -65,8 +65,8 @@ Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& p
             if (rules.quantized) {
                 const auto own =
                     scales.try_emplace(rules.x.stored ? input_group(name) : name, std::ssize(scales)).first;
-                auto product = std::make_unique<TrainProduct>(matrices[u], number, std::ssize(r->products_),
-                                                              own->second, rules, late, r->step_);
+                auto product = std::make_unique<RecipeProduct>(matrices[u], number, std::ssize(r->products_),
+                                                               own->second, rules, late, r->step_);
                 NIBBLE_CHECK(product->check());
                 const DeviceDirections* along = product->directions();
                 line.forward = both(rules.x, rules.w) + (along ? fmt::format(" + rank {}", along->rank()) : "");
@@ -162,7 +162,7 @@ int64_t DeviceRecipe::scratch_bytes(int64_t n) const {
     return most;
 }
 
-TrainProduct* DeviceRecipe::find(const std::string& name) const {
+RecipeProduct* DeviceRecipe::find(const std::string& name) const {
     const auto at = by_name_.find(name);
     return at == by_name_.end() ? nullptr : at->second;
 }

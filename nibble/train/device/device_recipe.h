@@ -1,5 +1,5 @@
-// The precision recipe of a model on a GPU: a TrainProduct for every unit of linears that it quantizes, and their
-// shared state. Units, rules, roles of random numbers and the table are those of train/train_products.h. The tensor of
+// The precision recipe of a model on a GPU: a RecipeProduct for every unit of linears that it quantizes, and their
+// shared state. Units, rules, roles of random numbers and the table are those of train/host_recipe.h. The tensor of
 // a per-tensor scale is a micro-batch.
 //
 // On Hopper, products of two FP8 operands (fp8, fp8_delayed, fp8_block and similar) use the FP8 tensor cores. The
@@ -57,12 +57,12 @@ struct RecipeStep {
 };
 
 // The products of one unit under the rules of a recipe.
-class TrainProduct : public TrainedProduct {
+class RecipeProduct : public DifferentiableProduct {
 public:
     // number: of the unit; keys random numbers. place: index among quantized units. scales: its unit in
     // RecipeStep::delayed.
-    TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales, const UnitRules& early,
-                 const UnitRules& late, const RecipeStep& step);
+    RecipeProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales, const UnitRules& early,
+                  const UnitRules& late, const RecipeStep& step);
 
     // Error: sizes that do not fit the recipe's blocks.
     Status check() const;
@@ -200,7 +200,7 @@ public:
     int64_t scratch_bytes(int64_t n) const;
 
     // Returns the product of the unit whose first linear has this name; null: the engine's product is used.
-    TrainProduct* find(const std::string& name) const;
+    RecipeProduct* find(const std::string& name) const;
     // Begins step `step` of `steps` (0: unknown). watched: this process has the first rows of the step. Returns true if
     // copies of weights differ from this step on.
     Result<bool> begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream);
@@ -232,7 +232,7 @@ public:
     Result<bool> count_step(const Stream& stream);
     Status skip_step(const Stream& stream);  // call it after a step that changed nothing
 
-    // TrainState::recipe in the layout of train/train_products.h. These functions wait for the stream.
+    // TrainState::recipe in the layout of train/host_recipe.h. These functions wait for the stream.
     int64_t state_size() const;
     Result<std::vector<float>> state(const Stream& stream) const;
     Status set_state(const std::vector<float>& state, const Stream& stream);
@@ -253,9 +253,9 @@ private:
     RecipeStep step_;
     bool experts_ = false;
     std::vector<UnitLine> lines_;
-    std::vector<std::unique_ptr<TrainProduct>> products_;
+    std::vector<std::unique_ptr<RecipeProduct>> products_;
     std::vector<size_t> blocks_;  // block of each product
-    std::unordered_map<std::string, TrainProduct*> by_name_;
+    std::unordered_map<std::string, RecipeProduct*> by_name_;
     std::optional<DeviceArena> memory_;
     int64_t done_ = 0;            // steps that changed the parameters, for the directions
     int64_t scales_ = 0;          // number of scales per role

@@ -18,7 +18,7 @@
 
 namespace nibble {
 
-class FrozenProduct : public TrainedProduct {
+class FrozenProduct : public DifferentiableProduct {
 public:
     FrozenProduct(std::string name, FrozenWeight weight, const AdapterUnit& adapters, const AdapterConstants& constants)
         : name_(std::move(name)), weight_(std::move(weight)), adapters_(adapters), constants_(constants) {}

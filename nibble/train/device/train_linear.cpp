@@ -33,7 +33,7 @@ Status TrainLinear::forward(const std::byte* x, int64_t n, float* y, int64_t y_s
 
 Status TrainLinear::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
                                    TrainWork& work) const {
-    if (const TrainedProduct* p = own()) return p->input_gradient(dy, x, n, dx, work);
+    if (const DifferentiableProduct* p = own()) return p->input_gradient(dy, x, n, dx, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_input_gradient(*plan, dy, work.published + 2 * weight_.at, dx, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -52,7 +52,7 @@ Status TrainLinear::bias_gradient(const std::byte* dy, int64_t n, TrainWork& wor
 Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
                                     TrainWork& work) const {
     NIBBLE_CHECK(bias_gradient(dy, n, work));
-    if (const TrainedProduct* p = own()) return p->weight_gradient(dy, x, n, gradient, add, work);
+    if (const DifferentiableProduct* p = own()) return p->weight_gradient(dy, x, n, gradient, add, work);
     NIBBLE_TRY(const cuda::BackPlan* plan, work.plans.of(n, weight_.rows, weight_.cols));
     return cuda::back_weight_gradient(*plan, dy, x, gradient + weight_.at, add, work.workspace, work.step.stream)
         .within(weight_.name);
@@ -60,7 +60,7 @@ Status TrainLinear::weight_gradient(const std::byte* dy, const std::byte* x, int
 
 Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
                              bool add, TrainWork& work, const Between& between) const {
-    if (const TrainedProduct* p = own()) {
+    if (const DifferentiableProduct* p = own()) {
         NIBBLE_CHECK(bias_gradient(dy, n, work));
         return p->backward(dy, x, n, dx, gradient, add, work, between);
     }
@@ -70,7 +70,7 @@ Status TrainLinear::backward(const std::byte* dy, const std::byte* x, int64_t n,
 }
 
 Status TrainLinear::publish(const std::byte* published, const Stream& stream) const {
-    if (const TrainedProduct* p = own()) return p->publish(published, stream);
+    if (const DifferentiableProduct* p = own()) return p->publish(published, stream);
     const MatrixView values{DType::bf16, weight_.rows, weight_.cols, published + 2 * weight_.at};
     return cuda::make_operand(values, weight_.rows, 0, const_cast<std::byte*>(engine_.operand.tiles), stream);
 }

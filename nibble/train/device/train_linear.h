@@ -1,6 +1,6 @@
 // The three products of a linear in training on a GPU (or of several stacked linears that read the same rows). The
 // forward product is the engine's. The backward products are planned once per number of tokens. If the engine's linear
-// is replaced (DeviceLinear::other), the replacement is a TrainedProduct and computes all three.
+// is replaced (DeviceLinear::other), the replacement is a DifferentiableProduct and computes all three.
 #pragma once
 
 #include "kernels/codes_product_cuda.h"
@@ -58,9 +58,9 @@ inline float* gradient_at(float* gradient, int64_t place) { return place < 0 ? n
 using Between = std::function<Status()>;
 inline Status made(const Between& between) { return between ? between() : Status(Ok{}); }
 
-// Replaces a linear's products, including the backward pass: a quantizing recipe (TrainProduct), or adapters over a
+// Replaces a linear's products, including the backward pass: a quantizing recipe (RecipeProduct), or adapters over a
 // frozen weight (FrozenProduct).
-class TrainedProduct : public DeviceProduct {
+class DifferentiableProduct : public DeviceProduct {
 public:
     // Makes its operands from the published values.
     virtual Status publish(const std::byte* published, const Stream& stream) const = 0;
@@ -122,7 +122,7 @@ public:
     Status publish(const std::byte* published, const Stream& stream) const;
 
 private:
-    const TrainedProduct* own() const { return static_cast<const TrainedProduct*>(engine_.other); }
+    const DifferentiableProduct* own() const { return static_cast<const DifferentiableProduct*>(engine_.other); }
     Status bias_gradient(const std::byte* dy, int64_t n, TrainWork& work) const;
 
     FlatMatrix weight_;

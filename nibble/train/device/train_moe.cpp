@@ -28,7 +28,7 @@ public:
         t.engine_ = &engine;
         t.frozen_ = static_cast<const FrozenExperts*>(engine.other);
         for (const DeviceProduct* p : engine.parts[0].others)
-            t.products_.push_back(static_cast<const TrainProduct*>(p));
+            t.products_.push_back(static_cast<const RecipeProduct*>(p));
         return t;
     }
     bool quantized() const { return !products_.empty(); }
@@ -76,7 +76,7 @@ public:
     }
     Status publish(const std::byte* published, const Stream& stream) const {
         if (frozen_) return frozen_->publish(published, stream);
-        for (const TrainProduct* p : products_) NIBBLE_CHECK(p->publish(published, stream));
+        for (const RecipeProduct* p : products_) NIBBLE_CHECK(p->publish(published, stream));
         if (quantized()) return Ok{};
         return cuda::experts_operands(shape(0), published + 2 * weights_.at,
                                       const_cast<std::byte*>(engine_->parts[0].weights.first.tiles), stream)
@@ -133,8 +133,8 @@ private:
 
     FlatMatrix weights_;
     const DeviceExperts* engine_ = nullptr;
-    std::vector<const TrainProduct*> products_;  // one per expert, if a recipe quantizes them
-    const FrozenExperts* frozen_ = nullptr;      // set if adapters are trained
+    std::vector<const RecipeProduct*> products_;  // one per expert, if a recipe quantizes them
+    const FrozenExperts* frozen_ = nullptr;       // set if adapters are trained
 };
 
 class TrainMoe : public TrainMixer {

@@ -1,4 +1,4 @@
-// Compares gradients of a whole model on a GPU with the CPU trainer. train_product_test.cpp compares single products
+// Compares gradients of a whole model on a GPU with the CPU trainer. recipe_product_test.cpp compares single products
 // with equal inputs. In a model inputs differ by the order of sums and by BF16 gradients of activations. A number that
 // crosses the boundary between two 4-bit codes changes by a tenth. The tolerance is measured on the CPU: two trainers
 // whose embeddings differ by half a unit in the last place of BF16.

@@ -43,7 +43,7 @@ protected:
     ThreadPool pool_;
 };
 
-// Micro-batches are single rows, so that tensors, blocks and random bits equal the CPU's. train_product_test.cpp
+// Micro-batches are single rows, so that tensors, blocks and random bits equal the CPU's. recipe_product_test.cpp
 // compares single products with equal inputs. In a whole model inputs differ: the order of sums and BF16 gradients of
 // activations change numbers by a unit in the last place, and a number that crosses the boundary between two 4-bit
 // codes changes by a tenth. The tolerance is the difference between two CPU trainers whose embeddings differ by half a
@@ -182,7 +182,8 @@ TEST(CudaRecipeRefusals, NameUnsupportedOptions) {
     };
     EXPECT_THAT(refused(recipe_of(TrainRecipe::fp32)), HasSubstr("does not train in fp32"));
     EXPECT_THAT(refused({.recipe = TrainRecipe::nibble_nvfp4, .rank = 129}), HasSubstr("limit of 128"));
-    EXPECT_THAT(refused({.recipe = TrainRecipe::nvfp4, .first_bf16 = 2, .last_bf16 = 1}), HasSubstr("2 first and 1 last"));
+    EXPECT_THAT(refused({.recipe = TrainRecipe::nvfp4, .first_bf16 = 2, .last_bf16 = 1}),
+                HasSubstr("2 first and 1 last"));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
+int64_t RecipeProduct::back_scratch_bytes(int64_t n) const {
     const int64_t rows = weight_.rows, cols = weight_.cols;
     const int64_t of_used = split_size(n) + (early_.rank > 0 || draws() ? quantized_size(n, cols, early_.x) : 0);
     if (early_.plain_back) return split_size(n);
@@ -27,8 +27,8 @@ int64_t TrainProduct::back_scratch_bytes(int64_t n) const {
     return std::max(input, weight);
 }
 
-Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
-                                    TrainWork& work) const {
+Status RecipeProduct::input_gradient(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx,
+                                     TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -57,26 +57,26 @@ Status TrainProduct::input_gradient(const std::byte* dy, const std::byte* x, int
     return values_input_gradient(q, n, dx, work).within(weight_.name);
 }
 
-FactorWanted TrainProduct::by_weight_back() const {
+FactorWanted RecipeProduct::by_weight_back() const {
     const UnitRules& r = rules();
     return {.other = one_copy() ? scales_ : back_scales_,
             .constant = draws() ? 1.0f : 1.0f / (divisor_of(r.dy) * divisor_of(r.w_back))};
 }
 
-CastRandom TrainProduct::row_random() const {
+CastRandom RecipeProduct::row_random() const {
     CastRandom r = random(row_role);
     r.first_outer = step_.tokens;
     r.outer_step = static_cast<uint64_t>((back_rows() + 15) / 16);
     return r;
 }
-CastRandom TrainProduct::column_random(uint32_t role, int64_t columns) const {
+CastRandom RecipeProduct::column_random(uint32_t role, int64_t columns) const {
     CastRandom r = random(role);
     r.first_group = step_.groups;
     r.group_step = static_cast<uint64_t>(columns);
     return r;
 }
 
-Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::byte* dx, TrainWork& work) const {
+Status RecipeProduct::values_input_gradient(const Quantized& q, int64_t n, std::byte* dx, TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const int64_t padded = back_rows();
@@ -94,11 +94,11 @@ Status TrainProduct::values_input_gradient(const Quantized& q, int64_t n, std::b
 }
 
 // Returns the factor of a backward sum, if any: the one stored with an operand, or one computed now.
-Result<cuda::BackScale> TrainProduct::back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const {
+Result<cuda::BackScale> RecipeProduct::back_scale(const Quantized& q, const FactorWanted& by, DeviceStep& step) const {
     if (q.factor) return cuda::BackScale{q.factor, step_.ends};
     return back_scale(q.scale, by, step);
 }
-Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const {
+Result<cuda::BackScale> RecipeProduct::back_scale(const float* scale, const FactorWanted& by, DeviceStep& step) const {
     if (!scale) return cuda::BackScale{};
     NIBBLE_TRY(float* factor, step.scratch.allocate_array<float>(1));
     NIBBLE_CHECK(cuda::product_scales(scale, by.other, by.constant, factor, 1, step.stream));
@@ -106,7 +106,7 @@ Result<cuda::BackScale> TrainProduct::back_scale(const float* scale, const Facto
 }
 
 // For a term along directions, or MS-EDEN, returns the values that the forward product multiplied, if they are NVFP4.
-Result<TrainProduct::Used> TrainProduct::used(const std::byte* x, int64_t n, DeviceStep& step) const {
+Result<RecipeProduct::Used> RecipeProduct::used(const std::byte* x, int64_t n, DeviceStep& step) const {
     const UnitRules& r = rules();
     Used u{.source = {.x = x, .rows = n, .cols = weight_.cols, .down = true}};
     if (r.rank == 0 && !draws()) return u;
@@ -126,8 +126,8 @@ Result<TrainProduct::Used> TrainProduct::used(const std::byte* x, int64_t n, Dev
     return u;
 }
 
-Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
-                                     TrainWork& work) const {
+Status RecipeProduct::weight_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                                      TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -165,8 +165,8 @@ Status TrainProduct::weight_gradient(const std::byte* dy, const std::byte* x, in
 }
 
 // a: dY along tokens.
-Status TrainProduct::values_weight_gradient(const Quantized& a, const std::byte* dy, const std::byte* x, int64_t n,
-                                            float* gradient, bool add, TrainWork& work) const {
+Status RecipeProduct::values_weight_gradient(const Quantized& a, const std::byte* dy, const std::byte* x, int64_t n,
+                                             float* gradient, bool add, TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     NIBBLE_TRY(const Used in, used(x, n, step));
@@ -191,12 +191,12 @@ Status TrainProduct::values_weight_gradient(const Quantized& a, const std::byte*
     return step_.recording ? directions_->observe(x, in.along, n, work) : Status(Ok{});
 }
 
-bool TrainProduct::casts_both(const UnitRules& r) const {
+bool RecipeProduct::casts_both(const UnitRules& r) const {
     return !draws() && !r.plain_back && !weights_only(r) && cuda::casts_both(r.dy, r.dy_t);
 }
 
-Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
-                              bool add, TrainWork& work, const Between& between) const {
+Status RecipeProduct::backward(const std::byte* dy, const std::byte* x, int64_t n, std::byte* dx, float* gradient,
+                               bool add, TrainWork& work, const Between& between) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);
@@ -216,12 +216,12 @@ Status TrainProduct::backward(const std::byte* dy, const std::byte* x, int64_t n
         step.scratch.release(q.columns_end);
         return values_weight_gradient(q.columns, dy, x, n, gradient, add, work).within(weight_.name);
     }
-    return TrainedProduct::backward(dy, x, n, dx, gradient, add, work, between);
+    return DifferentiableProduct::backward(dy, x, n, dx, gradient, add, work, between);
 }
 
 // Both operands are in blocks along tokens: computes dY^T times x^T as an operand with one scale per row.
-Status TrainProduct::block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
-                                    TrainWork& work) const {
+Status RecipeProduct::block_gradient(const std::byte* dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                                     TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const DeviceScope scope(step);

@@ -34,14 +34,13 @@ struct DelayedScale {
     void end_step(bool hold = false);
 };
 
-class TrainProducts : public StepProducts {
+class HostRecipe : public StepProducts {
 public:
     // Covers all linears of `model`, whose weights are `parameters`. Errors: a recipe that does not suit the sizes of a
     // linear; a failed self-test of random numbers.
-    static Result<std::unique_ptr<TrainProducts>> create(const Model& model, const Parameters& parameters,
-                                                         const TrainPrecision& precision, uint64_t seed,
-                                                         ThreadPool& pool);
-    ~TrainProducts() override;
+    static Result<std::unique_ptr<HostRecipe>> create(const Model& model, const Parameters& parameters,
+                                                      const TrainPrecision& precision, uint64_t seed, ThreadPool& pool);
+    ~HostRecipe() override;
 
     void begin_step(int64_t step, int64_t steps) override;
     void begin_row(int64_t row, int64_t seq) override;
@@ -77,7 +76,7 @@ public:
 private:
     struct Unit;
     struct Units;
-    TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed);
+    HostRecipe(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed);
     Status add_unit(std::span<const Linear> unit, const std::string& head, const UnitRules& early,
                     const UnitRules& late, int64_t layer);
     Unit& find(std::span<const Linear> unit) const;

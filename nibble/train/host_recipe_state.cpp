@@ -1,5 +1,5 @@
 // The state that a step leaves for later steps: scales, directions, statistics; and its form in checkpoints.
-#include "train/train_products_units.h"
+#include "train/host_recipe_units.h"
 
 #include <algorithm>
 #include <cfloat>
@@ -25,11 +25,11 @@ void DelayedScale::end_step(bool hold) {
     history[0] = 0;
 }
 
-TrainProducts::TrainProducts(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed)
+HostRecipe::HostRecipe(const Parameters& parameters, const TrainPrecision& precision, uint64_t seed)
     : parameters_(parameters), precision_(precision), seed_(seed), units_(std::make_unique<Units>()) {}
-TrainProducts::~TrainProducts() = default;
+HostRecipe::~HostRecipe() = default;
 
-void TrainProducts::begin_step(int64_t step, int64_t steps) {
+void HostRecipe::begin_step(int64_t step, int64_t steps) {
     step_ = step;
     recording_ = true;
     const bool late = late_phase(precision_, step, steps);
@@ -45,13 +45,13 @@ void TrainProducts::begin_step(int64_t step, int64_t steps) {
     if (precision_.recipe == TrainRecipe::fp8_delayed) ++epoch_;  // maxima of weights are recorded once per step
 }
 
-void TrainProducts::begin_row(int64_t row, int64_t seq) {
+void HostRecipe::begin_row(int64_t row, int64_t seq) {
     watched_row_ = watch_ && row == 0;
     row_tokens_ = static_cast<uint64_t>(row * seq);
     row_groups_ = static_cast<uint64_t>(row * ((seq + 15) / 16));
 }
 
-void TrainProducts::end_step(bool updated) {
+void HostRecipe::end_step(bool updated) {
     recording_ = watched_row_ = false;
     if (!updated) {  // maxima of a skipped step are unreliable
         for (const auto& unit : units_->list)
@@ -69,7 +69,7 @@ void TrainProducts::end_step(bool updated) {
     }
 }
 
-StepSeen TrainProducts::seen() const {
+StepSeen HostRecipe::seen() const {
     StepSeen all;
     for (const auto& u : units_->list) {
         for (const DelayedScale& d : u->delayed)
@@ -80,7 +80,7 @@ StepSeen TrainProducts::seen() const {
     return all;
 }
 
-void TrainProducts::set_seen(const StepSeen& seen) {
+void HostRecipe::set_seen(const StepSeen& seen) {
     auto largest = seen.largest.begin();
     std::span<const float> directions(seen.directions);
     for (const auto& u : units_->list) {
@@ -92,30 +92,30 @@ void TrainProducts::set_seen(const StepSeen& seen) {
     }
 }
 
-void TrainProducts::pause() { recording_ = watched_row_ = false; }
+void HostRecipe::pause() { recording_ = watched_row_ = false; }
 
-bool TrainProducts::calibrates() const {
+bool HostRecipe::calibrates() const {
     return std::ranges::any_of(units_->list, [](const auto& u) { return u->early.x.stored; });
 }
 
-void TrainProducts::begin_calibration() {
+void HostRecipe::begin_calibration() {
     recording_ = true;
     for (DelayedScale* d : stored_scales())
         *d = {.history = std::vector<float>(d->history.size()), .scale = 0, .largest = d->largest, .stored = true};
 }
 
-void TrainProducts::end_calibration() {
+void HostRecipe::end_calibration() {
     recording_ = false;
     for (DelayedScale* d : stored_scales()) d->end_step();
 }
 
-std::vector<float> TrainProducts::input_scales() const {
+std::vector<float> HostRecipe::input_scales() const {
     std::vector<float> all;
     for (const DelayedScale* d : stored_scales()) all.push_back(d->scale);
     return all;
 }
 
-Status TrainProducts::set_input_scales(std::span<const float> scales) {
+Status HostRecipe::set_input_scales(std::span<const float> scales) {
     const std::vector<DelayedScale*> all = stored_scales();
     if (scales.size() != all.size())
         return fail("there are {} scales of inputs for {} units", scales.size(), all.size());
@@ -126,14 +126,14 @@ Status TrainProducts::set_input_scales(std::span<const float> scales) {
 }
 
 // Returns each shared scale once.
-std::vector<DelayedScale*> TrainProducts::stored_scales() const {
+std::vector<DelayedScale*> HostRecipe::stored_scales() const {
     std::vector<DelayedScale*> all;
     for (const auto& u : units_->list)
         if (u->inputs->stored && u->inputs == u->delayed.data()) all.push_back(u->inputs);
     return all;
 }
 
-std::vector<float> TrainProducts::state() const {
+std::vector<float> HostRecipe::state() const {
     std::vector<float> all;
     if (precision_.recipe == TrainRecipe::nibble_nvfp4) all.push_back(static_cast<float>(done_));
     for (const auto& u : units_->list) {
@@ -148,7 +148,7 @@ std::vector<float> TrainProducts::state() const {
     return all;
 }
 
-Status TrainProducts::set_state(const std::vector<float>& state) {
+Status HostRecipe::set_state(const std::vector<float>& state) {
     const size_t want = this->state().size();
     if (state.size() != want)
         return fail("the state of the precision recipe has {} numbers instead of {}", state.size(), want);

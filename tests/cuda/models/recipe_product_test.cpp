@@ -1,9 +1,9 @@
-// Compares the three products of every unit of a recipe on a GPU with the CPU (train/train_products.h) for equal
+// Compares the three products of every unit of a recipe on a GPU with the CPU (train/host_recipe.h) for equal
 // inputs. Codes and scales are equal, so the differences are the order of FP32 sums, the 14 bits that the FP8 tensor
 // cores keep of a sum, and the BF16 rounding of input gradients.
 #include "kernels/prepare_training_cuda.h"
 #include "train/device/device_trainer.h"
-#include "train/train_products.h"
+#include "train/host_recipe.h"
 #include "train/train_shapes.h"
 
 #include "cuda/models/train_recipes.h"
@@ -71,7 +71,7 @@ protected:
         like.compute = Compute::bf16;
         NIBBLE_TRY(auto model, Model::load(parameters_, like, pool_));
         model_.emplace(std::move(model));
-        NIBBLE_TRY(cpu_, TrainProducts::create(*model_, *parameters_, precision, product_seed, pool_));
+        NIBBLE_TRY(cpu_, HostRecipe::create(*model_, *parameters_, precision, product_seed, pool_));
         NIBBLE_TRY(auto device, open_device(recipe_device()));
         device_.emplace(device);
         NIBBLE_CHECK(use_device(device_->index));
@@ -113,7 +113,7 @@ protected:
         NIBBLE_CHECK(stream_->synchronize());
         return to;
     }
-    Status compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work);
+    Status compare(std::span<const Linear> unit, const RecipeProduct& gpu, TrainWork& work);
     void compare_all(std::initializer_list<int64_t> steps);
 
     Json shape_;
@@ -121,7 +121,7 @@ protected:
     ThreadPool pool_;
     std::shared_ptr<Parameters> parameters_;
     std::optional<Model> model_;
-    std::unique_ptr<TrainProducts> cpu_;
+    std::unique_ptr<HostRecipe> cpu_;
     std::optional<DeviceInfo> device_;
     std::optional<Stream> stream_;
     std::optional<DeviceArena> arena_;
@@ -129,7 +129,7 @@ protected:
     double worst_ = 0, worst_sums_ = 0;  // relative to the tolerances; of all but input gradients
 };
 
-Status CudaProducts::compare(std::span<const Linear> unit, const TrainProduct& gpu, TrainWork& work) {
+Status CudaProducts::compare(std::span<const Linear> unit, const RecipeProduct& gpu, TrainWork& work) {
     const DeviceArena::Mark mark = arena_->mark();
     const int64_t n = tokens_, rows = gpu.weight().rows, cols = gpu.weight().cols;
     const std::string& name = unit[0].name;
@@ -221,7 +221,7 @@ void CudaProducts::compare_all(std::initializer_list<int64_t> steps) {
         recipe.begin_rows(product_row, tokens_);
         for (const Block& block : model_->blocks())
             for (const std::span<const Linear> unit : block.mixer().units())
-                if (const TrainProduct* gpu = recipe.find(unit[0].name)) {
+                if (const RecipeProduct* gpu = recipe.find(unit[0].name)) {
                     const Status status = compare(unit, *gpu, work);
                     ASSERT_TRUE(status.ok()) << unit[0].name << ": " << status.error().message();
                     ++units;

@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-int64_t TrainProduct::codes_back_size(int64_t n) const {
+int64_t RecipeProduct::codes_back_size(int64_t n) const {
     const UnitRules& r = early_;
     const int64_t rows = weight_.rows, cols = weight_.cols;
     return coded_size(n, rows, r.dy, {true, true}) + coded_size(n, cols, r.x_t, {.columns = true}) +
@@ -15,13 +15,14 @@ int64_t TrainProduct::codes_back_size(int64_t n) const {
 }
 
 // Magnitudes are recorded for either product, because experts' input gradients read dY before it is weighed.
-Result<Codes> TrainProduct::gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted, DeviceStep& step) const {
+Result<Codes> RecipeProduct::gradient_codes(const std::byte* dy, int64_t n, CodesWanted wanted,
+                                            DeviceStep& step) const {
     float* const to = step_.recording ? seen(DelayedUnits::gradients) : nullptr;
     return coded({.x = dy, .rows = n, .cols = weight_.rows}, rules().dy, wanted, step, given(DelayedUnits::gradients),
                  to);
 }
 
-Status TrainProduct::codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const {
+Status RecipeProduct::codes_input_gradient(const Codes& dy, int64_t n, std::byte* dx, TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     const int64_t m = coded_rows(n), cols = weight_.cols;
@@ -42,8 +43,8 @@ Status TrainProduct::codes_input_gradient(const Codes& dy, int64_t n, std::byte*
     return to == dx ? Status(Ok{}) : copy_on_device(dx, to, 2 * n * cols, step.stream);
 }
 
-Status TrainProduct::codes_weight_gradient(const Codes& dy, const std::byte* x, int64_t n, float* gradient, bool add,
-                                           TrainWork& work) const {
+Status RecipeProduct::codes_weight_gradient(const Codes& dy, const std::byte* x, int64_t n, float* gradient, bool add,
+                                            TrainWork& work) const {
     const UnitRules& r = rules();
     DeviceStep& step = work.step;
     NIBBLE_TRY(const Codes of_x, coded({.x = x, .rows = n, .cols = weight_.cols}, r.x_t, {.columns = true}, step,

@@ -27,31 +27,31 @@ bool is_same(const CastRule& a, const CastRule& b) {
 
 }  // namespace
 
-TrainProduct::TrainProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales,
-                           const UnitRules& early, const UnitRules& late, const RecipeStep& step)
+RecipeProduct::RecipeProduct(const FlatMatrix& weight, uint32_t number, int64_t place, int64_t scales,
+                             const UnitRules& early, const UnitRules& late, const RecipeStep& step)
     : weight_(weight), number_(number), place_(place), delayed_(scales), early_(early), late_(late), step_(step) {
     if (early.rank > 0) directions_ = std::make_unique<DeviceDirections>(weight.cols, early.rank, random(first_role));
 }
 
-CastRandom TrainProduct::random(uint32_t role) const { return {.id = 8 * number_ + role, .draw = step_.draw}; }
+CastRandom RecipeProduct::random(uint32_t role) const { return {.id = 8 * number_ + role, .draw = step_.draw}; }
 
-const float* TrainProduct::given(DelayedUnits::Role role) const {
+const float* RecipeProduct::given(DelayedUnits::Role role) const {
     return rules().delayed ? step_.delayed.of(step_.delayed.scales, role, delayed_) : nullptr;
 }
-float* TrainProduct::seen(DelayedUnits::Role role) const {
+float* RecipeProduct::seen(DelayedUnits::Role role) const {
     return rules().delayed ? step_.delayed.of(step_.delayed.seen, role, delayed_) : nullptr;
 }
 
-int64_t TrainProduct::back_rows() const {
+int64_t RecipeProduct::back_rows() const {
     return draws() ? eden_padded(weight_.rows) : cast_padded(weight_.rows, rules().w_back);
 }
 
-bool TrainProduct::one_copy() const {
+bool RecipeProduct::one_copy() const {
     const UnitRules& r = rules();
     return !draws() && (lies_square(r.w_back) || weights_only(r)) && is_same(r.w, r.w_back);
 }
 
-Status TrainProduct::check() const {
+Status RecipeProduct::check() const {
     if (weight_.rows % 8 || weight_.cols % 8)
         return fail("{}: rows and columns [{}, {}] must be multiples of 8", weight_.name, weight_.rows, weight_.cols);
     if (early_.rank > cuda::most_directions)
@@ -69,17 +69,17 @@ Status TrainProduct::check() const {
 
 // ---- Copies of the weight ------------------------------------------------------------------------------------------
 
-bool TrainProduct::forward_codes(const UnitRules& r) const { return step_.codes && !r.emulate && are_codes(r.x, r.w); }
-bool TrainProduct::back_codes(const UnitRules& r) const {
+bool RecipeProduct::forward_codes(const UnitRules& r) const { return step_.codes && !r.emulate && are_codes(r.x, r.w); }
+bool RecipeProduct::back_codes(const UnitRules& r) const {
     return step_.codes && !r.emulate && !r.eden && are_codes(r.dy, r.w_back) && are_codes(r.dy_t, r.x_t) &&
            is_same(r.dy, r.dy_t);
 }
-bool TrainProduct::one_rounding() const {
+bool RecipeProduct::one_rounding() const {
     const UnitRules& r = rules();
     return forward_codes(r) && back_codes(r) && is_same(r.w, r.w_back);
 }
 
-TrainProduct::CopySizes TrainProduct::copy_sizes() const {
+RecipeProduct::CopySizes RecipeProduct::copy_sizes() const {
     CopySizes s;
     const int64_t rows = weight_.rows, cols = weight_.cols;
     for (const UnitRules* r : {&early_, &late_}) {
@@ -96,19 +96,19 @@ TrainProduct::CopySizes TrainProduct::copy_sizes() const {
     return s;
 }
 
-int64_t TrainProduct::copy_bytes() const {
+int64_t RecipeProduct::copy_bytes() const {
     const CopySizes s = copy_sizes();
     return in_arena(s.tiles) + in_arena(s.back);
 }
 
-int64_t TrainProduct::bytes() const {
+int64_t RecipeProduct::bytes() const {
     const CopySizes s = copy_sizes();
     int64_t along = 0;
     if (directions_) along = directions_->bytes() + in_arena(cuda::operand_bytes(weight_.rows, directions_->pitch()));
     return in_arena(s.tiles) + in_arena(s.back) + 2 * in_arena(4 * s.scales) + along;
 }
 
-int64_t TrainProduct::staging_bytes() const {
+int64_t RecipeProduct::staging_bytes() const {
     int64_t most = 0;
     for (const UnitRules* r : {&early_, &late_}) {
         if (!forward_codes(*r)) most = std::max(most, 2 * weight_.rows * cast_padded(weight_.cols, r->w));
@@ -119,7 +119,7 @@ int64_t TrainProduct::staging_bytes() const {
     return most;
 }
 
-Status TrainProduct::load(DeviceArena& arena, DeviceArena& copies, const Stream& stream) {
+Status RecipeProduct::load(DeviceArena& arena, DeviceArena& copies, const Stream& stream) {
     const CopySizes s = copy_sizes();
     NIBBLE_TRY(tiles_, copies.allocate(s.tiles));
     NIBBLE_TRY(back_, copies.allocate(s.back));
@@ -135,7 +135,7 @@ Status TrainProduct::load(DeviceArena& arena, DeviceArena& copies, const Stream&
     return fill_device(back_, 0, s.back, stream);
 }
 
-Status TrainProduct::look_at_weight(const std::byte* published, const Stream& stream) const {
+Status RecipeProduct::look_at_weight(const std::byte* published, const Stream& stream) const {
     const CastRule& rule = rules().w;
     if (!step_.samples || rule.format == CastFormat::bf16 || rule.rotate) return Ok{};
     return step_.samples->take(static_cast<size_t>(place_), OperandSamples::weights,
@@ -143,8 +143,8 @@ Status TrainProduct::look_at_weight(const std::byte* published, const Stream& st
                                weight_.rows, rule, {}, given(DelayedUnits::weights), stream);
 }
 
-Status TrainProduct::look_at_rows(OperandSamples::Part part, const std::byte* x, int64_t n,
-                                  const Stream& stream) const {
+Status RecipeProduct::look_at_rows(OperandSamples::Part part, const std::byte* x, int64_t n,
+                                   const Stream& stream) const {
     const UnitRules& r = rules();
     const bool back = part == OperandSamples::gradients;
     const CastRule& rule = back ? r.dy : r.x;
@@ -155,7 +155,7 @@ Status TrainProduct::look_at_rows(OperandSamples::Part part, const std::byte* x,
         rule, back ? row_random() : CastRandom{}, given(back ? DelayedUnits::gradients : DelayedUnits::inputs), stream);
 }
 
-Status TrainProduct::publish(const std::byte* published, const Stream& stream) const {
+Status RecipeProduct::publish(const std::byte* published, const Stream& stream) const {
     const UnitRules& r = rules();
     NIBBLE_CHECK(look_at_weight(published, stream));
     const cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
@@ -165,8 +165,8 @@ Status TrainProduct::publish(const std::byte* published, const Stream& stream) c
     return draws() || r.plain_back || (!forward && one_copy()) ? Status(Ok{}) : publish_back_values(from, stream);
 }
 
-Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,
-                                   const Stream& stream) const {
+Status RecipeProduct::publish_codes(const cuda::CastSource& from, const CastRule& rule, bool forward, bool back,
+                                    const Stream& stream) const {
     cuda::CastCodes to{.tiles = true};
     if (forward) to.rows = tiles_;
     if (back) to.columns = back_;
@@ -181,7 +181,7 @@ Status TrainProduct::publish_codes(const cuda::CastSource& from, const CastRule&
     return cuda::cast_codes(from, rule, given(DelayedUnits::weights), to, stream);
 }
 
-Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& stream) const {
+Status RecipeProduct::publish_values(const cuda::CastSource& from, const Stream& stream) const {
     const UnitRules& r = rules();
     // The edges of tiles are not written, and the buffer may hold codes.
     if (forward_codes(early_)) NIBBLE_CHECK(fill_device(tiles_, 0, copy_sizes().tiles, stream));
@@ -205,7 +205,7 @@ Status TrainProduct::publish_values(const cuda::CastSource& from, const Stream& 
     return tiled(step_.staging, directions_->pitch(), along_);
 }
 
-Status TrainProduct::publish_back_values(cuda::CastSource from, const Stream& stream) const {
+Status RecipeProduct::publish_back_values(cuda::CastSource from, const Stream& stream) const {
     const CastRule& rule = rules().w_back;
     if (in_blocks(rule)) {
         from.down = true;
@@ -218,7 +218,7 @@ Status TrainProduct::publish_back_values(cuda::CastSource from, const Stream& st
 }
 
 // Applies MS-EDEN to the weight of the forward product: its rounded values if they are NVFP4, else its BF16 values.
-Status TrainProduct::draw(const std::byte* published, const Stream& stream) const {
+Status RecipeProduct::draw(const std::byte* published, const Stream& stream) const {
     if (!draws()) return Ok{};
     const CastRule& w = rules().w;
     cuda::CastSource from{.x = published + 2 * weight_.at, .rows = weight_.rows, .cols = weight_.cols};
@@ -239,13 +239,13 @@ Status TrainProduct::draw(const std::byte* published, const Stream& stream) cons
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
 // The engine makes the blocks of fp8_block, except with power-of-two scales.
-ActivationFormat TrainProduct::reads_codes() const {
+ActivationFormat RecipeProduct::reads_codes() const {
     const UnitRules& r = rules();
     const bool engines = r.x.format == CastFormat::fp8_block && forward_codes(r);
     return engines ? ActivationFormat::fp8_group128 : ActivationFormat::none;
 }
 
-Result<TrainProduct::Input> TrainProduct::input(const DeviceInput& from, int64_t n, DeviceStep& step) const {
+Result<RecipeProduct::Input> RecipeProduct::input(const DeviceInput& from, int64_t n, DeviceStep& step) const {
     const UnitRules& r = rules();
     const std::byte* x = from.x;
     const float* amax = from.amax;
@@ -298,8 +298,8 @@ Result<TrainProduct::Input> TrainProduct::input(const DeviceInput& from, int64_t
 
 // Calls the engine's rounding with a scale on the device, as for one expert that has all rows: `ends` are 0 and, read
 // as an integer, more rows than there are.
-Result<TrainProduct::StoredInput> TrainProduct::stored_input(const std::byte* x, int64_t n, bool record,
-                                                             DeviceStep& step) const {
+Result<RecipeProduct::StoredInput> RecipeProduct::stored_input(const std::byte* x, int64_t n, bool record,
+                                                               DeviceStep& step) const {
     if (record) NIBBLE_CHECK(cuda::see_largest(x, n * weight_.cols, seen(DelayedUnits::inputs), step.stream));
     if (!step_.stored) return StoredInput{.x = x};
     const float* const scale = given(DelayedUnits::inputs);
@@ -316,8 +316,8 @@ Result<TrainProduct::StoredInput> TrainProduct::stored_input(const std::byte* x,
     return StoredInput{rounded, scale};
 }
 
-Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const float* amax, int64_t n,
-                                                     DeviceStep& step) const {
+Result<cuda::ProductInput> RecipeProduct::coded_input(const std::byte* x, const float* amax, int64_t n,
+                                                      DeviceStep& step) const {
     const CastRule& rule = rules().x;
     const int64_t groups = cuda::codes_pitch(weight_.cols) / fp8_group;
     cuda::ProductInput in{.codes = true, .tokens = n};
@@ -352,21 +352,21 @@ Result<cuda::ProductInput> TrainProduct::coded_input(const std::byte* x, const f
 }
 
 // With directions, the remainder of x has another maximum than x.
-bool TrainProduct::reads_amax() const {
+bool RecipeProduct::reads_amax() const {
     const UnitRules& r = rules();
     const bool of_all = of_tensor(r.x) || (r.x.format == CastFormat::nvfp4 && !r.x.row_scaled);
     return of_all && !r.delayed && r.rank == 0;
 }
 
 // Factor of each row of an input: its scale times the weight's.
-FactorWanted TrainProduct::by_weight(int64_t n) const {
+FactorWanted RecipeProduct::by_weight(int64_t n) const {
     const UnitRules& r = rules();
     return {.other = scales_, .constant = 1.0f / (divisor_of(r.x) * divisor_of(r.w)), .count = n};
 }
 
 // The kernel choice depends on whether there are scales. For a description of unloaded weights this is a scale that is
 // not read.
-cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const {
+cuda::Operand RecipeProduct::operand(const UnitRules& r, const float* bias) const {
     static constexpr float of_description = 1.0f;
     const bool codes = forward_codes(r);
     return {.rows = weight_.rows,
@@ -379,8 +379,8 @@ cuda::Operand TrainProduct::operand(const UnitRules& r, const float* bias) const
             .bias = bias};
 }
 
-Status TrainProduct::forward(const DeviceInput& from, int64_t n, float* y, int64_t y_stride, const float* bias,
-                             DeviceStep& step) const {
+Status RecipeProduct::forward(const DeviceInput& from, int64_t n, float* y, int64_t y_stride, const float* bias,
+                              DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(from, n, step));
     NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, step.overlap, step.stream));
@@ -391,19 +391,19 @@ Status TrainProduct::forward(const DeviceInput& from, int64_t n, float* y, int64
     return cuda::add_rows(y, y_stride ? y_stride : weight_.rows, more, n, weight_.rows, step.stream);
 }
 
-Status TrainProduct::forward_rounded(const DeviceInput& from, int64_t n, std::byte* y, const float* bias,
-                                     DeviceStep& step) const {
+Status RecipeProduct::forward_rounded(const DeviceInput& from, int64_t n, std::byte* y, const float* bias,
+                                      DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(from, n, step));
     return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, step.overlap, step.stream);
 }
 
-bool TrainProduct::rounds(int64_t n) const {
+bool RecipeProduct::rounds(int64_t n) const {
     return !directions_ && cuda::has_rounded_product(operand(early_, nullptr), n) &&
            cuda::has_rounded_product(operand(late_, nullptr), n);
 }
 
-Result<cuda::KernelChoice> TrainProduct::describe(int64_t n) const {
+Result<cuda::KernelChoice> RecipeProduct::describe(int64_t n) const {
     const UnitRules& r = rules();
     NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_product(operand(r, nullptr), n));
     choice.why +=
@@ -411,16 +411,16 @@ Result<cuda::KernelChoice> TrainProduct::describe(int64_t n) const {
     return choice;
 }
 
-int64_t TrainProduct::split_size(int64_t n) const {
+int64_t RecipeProduct::split_size(int64_t n) const {
     return directions_ ? in_arena(2 * n * directions_->pitch()) + in_arena(2 * n * weight_.cols) : 0;
 }
 
-int64_t TrainProduct::coded_input_size(int64_t n, const CastRule& rule) const {
+int64_t RecipeProduct::coded_input_size(int64_t n, const CastRule& rule) const {
     const int64_t pitch = cuda::codes_pitch(weight_.cols);
     return in_arena(n * pitch) + (in_blocks(rule) ? in_arena(4 * n * pitch / fp8_group) : 2 * in_arena(4));
 }
 
-int64_t TrainProduct::scratch_bytes(int64_t n) const {
+int64_t RecipeProduct::scratch_bytes(int64_t n) const {
     int64_t most = 0;
     for (const UnitRules* r : {&early_, &late_})
         most = std::max(most, forward_codes(*r) ? coded_input_size(n, r->x) : quantized_size(n, weight_.cols, r->x));

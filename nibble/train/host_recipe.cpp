@@ -1,4 +1,4 @@
-#include "train/train_products_units.h"
+#include "train/host_recipe_units.h"
 
 #include "formats/nvfp4.h"
 #include "kernels/unpack.h"
@@ -53,11 +53,10 @@ std::vector<float> decoded(const CastOperand& o, int64_t cols) {
 
 }  // namespace
 
-Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model, const Parameters& parameters,
-                                                             const TrainPrecision& precision, uint64_t seed,
-                                                             ThreadPool&) {
+Result<std::unique_ptr<HostRecipe>> HostRecipe::create(const Model& model, const Parameters& parameters,
+                                                       const TrainPrecision& precision, uint64_t seed, ThreadPool&) {
     NIBBLE_CHECK(train_self_test(precision, seed));
-    std::unique_ptr<TrainProducts> products(new TrainProducts(parameters, precision, seed));
+    std::unique_ptr<HostRecipe> products(new HostRecipe(parameters, precision, seed));
     int64_t layers = 0;
     for (const Block& block : model.blocks()) layers = std::max<int64_t>(layers, block.config().layer + 1);
     if (precision.first_bf16 + precision.last_bf16 > layers)
@@ -89,8 +88,8 @@ Result<std::unique_ptr<TrainProducts>> TrainProducts::create(const Model& model,
 }
 
 // `head`: the weight's tensor if its name is not the linear's name with ".weight".
-Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
-                               const UnitRules& late, int64_t layer) {
+Status HostRecipe::add_unit(std::span<const Linear> parts, const std::string& head, const UnitRules& early,
+                            const UnitRules& late, int64_t layer) {
     auto unit = std::make_unique<Unit>();
     unit->name = parts[0].name;
     unit->number = static_cast<uint32_t>(units_->list.size());
@@ -120,25 +119,23 @@ Status TrainProducts::add_unit(std::span<const Linear> parts, const std::string&
     return Ok{};
 }
 
-std::optional<float> TrainProducts::given(const Unit& unit, Side side) const {
+std::optional<float> HostRecipe::given(const Unit& unit, Side side) const {
     const DelayedScale& d = side == of_inputs ? *unit.inputs : unit.delayed[side];
     return rules(unit).delayed && d.scale > 0 ? std::optional<float>(d.scale) : std::nullopt;
 }
 
-CastRandom TrainProducts::random(const Unit& unit, uint32_t role) const {
+CastRandom HostRecipe::random(const Unit& unit, uint32_t role) const {
     return {.id = 8 * unit.number + role, .draw = (seed_ << 20) + static_cast<uint64_t>(step_)};
 }
 
-TrainProducts::Unit& TrainProducts::find(std::span<const Linear> unit) const {
-    return *units_->by_name.at(unit[0].name);
-}
+HostRecipe::Unit& HostRecipe::find(std::span<const Linear> unit) const { return *units_->by_name.at(unit[0].name); }
 
-void TrainProducts::look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride,
-                         const CastRule& rule, const CastOperand& operand) const {
+void HostRecipe::look(std::optional<CastQuality>& seen, const float* x, int64_t cols, int64_t stride,
+                      const CastRule& rule, const CastOperand& operand) const {
     if (watched_row_ && rule.format != CastFormat::bf16 && !rule.rotate) seen = cast_quality(x, cols, stride, operand);
 }
 
-std::vector<UnitQuality> TrainProducts::quality() const {
+std::vector<UnitQuality> HostRecipe::quality() const {
     std::vector<UnitQuality> list;
     for (const auto& u : units_->list)
         if (u->inputs_seen || u->weights_seen || u->gradients_seen)
@@ -146,9 +143,9 @@ std::vector<UnitQuality> TrainProducts::quality() const {
     return list;
 }
 
-const UnitRules& TrainProducts::rules(const Unit& unit) const { return late_ ? unit.late : unit.early; }
+const UnitRules& HostRecipe::rules(const Unit& unit) const { return late_ ? unit.late : unit.early; }
 
-TrainProducts::Unit& TrainProducts::fresh(std::span<const Linear> unit) {
+HostRecipe::Unit& HostRecipe::fresh(std::span<const Linear> unit) {
     Unit& u = find(unit);
     if (u.version == parameters_.version() && u.epoch == epoch_) return u;
     // Plain transposes stay valid in the next epoch, because they depend on the parameters only.
@@ -159,7 +156,7 @@ TrainProducts::Unit& TrainProducts::fresh(std::span<const Linear> unit) {
     return u;
 }
 
-Matrix TrainProducts::stacked(const Unit& unit) const {
+Matrix HostRecipe::stacked(const Unit& unit) const {
     Matrix all(parameters_.published(unit.parts[0]).dtype, unit.rows, unit.cols);
     std::byte* to = all.data.data();
     for (const size_t id : unit.parts) {
@@ -170,15 +167,15 @@ Matrix TrainProducts::stacked(const Unit& unit) const {
     return all;
 }
 
-std::vector<float> TrainProducts::weights(const Unit& unit) const {
+std::vector<float> HostRecipe::weights(const Unit& unit) const {
     std::vector<float> w(static_cast<size_t>(unit.rows * unit.cols));
     widen(stacked(unit).view(), w.data());
     return w;
 }
 
-size_t TrainProducts::units() const { return units_->list.size(); }
+size_t HostRecipe::units() const { return units_->list.size(); }
 
-ForwardWeight TrainProducts::forward_weight(size_t unit) const {
+ForwardWeight HostRecipe::forward_weight(size_t unit) const {
     const Unit& u = *units_->list[unit];
     ForwardWeight w{.cols = u.cols, .rules = rules(u)};
     if (w.rules.x.stored) w.input_scale = u.inputs->scale;
@@ -190,16 +187,16 @@ ForwardWeight TrainProducts::forward_weight(size_t unit) const {
     return w;
 }
 
-CastOperand TrainProducts::forward_operand(size_t unit, ThreadPool& pool) const {
+CastOperand HostRecipe::forward_operand(size_t unit, ThreadPool& pool) const {
     const Unit& u = *units_->list[unit];
     return cast_weights(u, weights(u), pool);
 }
 
-CastOperand TrainProducts::cast_weights(const Unit& u, const std::vector<float>& w, ThreadPool& pool) const {
+CastOperand HostRecipe::cast_weights(const Unit& u, const std::vector<float>& w, ThreadPool& pool) const {
     return cast_rows(w.data(), u.rows, u.cols, u.cols, rules(u).w, {}, given(u, of_weights), pool);
 }
 
-void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
+void HostRecipe::pack_forward(Unit& u, ThreadPool& pool) {
     const UnitRules& r = rules(u);
     const std::vector<float> w = weights(u);
     CastOperand o = cast_weights(u, w, pool);
@@ -222,13 +219,13 @@ void TrainProducts::pack_forward(Unit& u, ThreadPool& pool) {
     u.has_forward = true;
 }
 
-bool TrainProducts::replaces(std::span<const Linear> unit) const {
+bool HostRecipe::replaces(std::span<const Linear> unit) const {
     const UnitRules& r = rules(find(unit));
     return r.quantized && (r.x.format != CastFormat::bf16 || r.w.format != CastFormat::bf16);
 }
 
-void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
-                            Workspace& work) {
+void HostRecipe::forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
+                         Workspace& work) {
     Unit& u = fresh(unit);
     const UnitRules& r = rules(u);
     ThreadPool& pool = *work.pool;
@@ -261,7 +258,7 @@ void TrainProducts::forward(std::span<const Linear> unit, const float* x, int64_
 }
 
 // x is already BF16. Inputs without a scale stay BF16.
-void TrainProducts::engine_forward(Unit& u, const float* x, int64_t n, const MatmulOutput& out, Workspace& work) {
+void HostRecipe::engine_forward(Unit& u, const float* x, int64_t n, const MatmulOutput& out, Workspace& work) {
     const UnitRules& r = rules(u);
     if (r.x.stored && recording_)
         for (int64_t i = 0; i < n * u.cols; ++i) u.inputs->seen = std::max(u.inputs->seen, magnitude(x[i]));
@@ -274,14 +271,14 @@ void TrainProducts::engine_forward(Unit& u, const float* x, int64_t n, const Mat
 }
 
 // Returns W or x for the backward pass: the codes of the forward product if they are NVFP4, else BF16 values.
-std::vector<float> TrainProducts::used_weights(Unit& u, ThreadPool& pool) const {
+std::vector<float> HostRecipe::used_weights(Unit& u, ThreadPool& pool) const {
     std::vector<float> w = weights(u);
     const CastRule& rule = rules(u).w;
     if (rule.format != CastFormat::nvfp4) return w;
     return decoded(cast_rows(w.data(), u.rows, u.cols, u.cols, rule, {}, {}, pool), u.cols);
 }
 
-std::vector<float> TrainProducts::used_inputs(const Unit& u, const float* x, int64_t n, ThreadPool& pool) const {
+std::vector<float> HostRecipe::used_inputs(const Unit& u, const float* x, int64_t n, ThreadPool& pool) const {
     const UnitRules& r = rules(u);
     std::vector<float> in(x, x + n * u.cols);
     if (r.rank > 0) {
@@ -292,7 +289,7 @@ std::vector<float> TrainProducts::used_inputs(const Unit& u, const float* x, int
     return decoded(cast_rows(in.data(), n, u.cols, u.cols, r.x, {}, {}, pool), u.cols);
 }
 
-void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
+void HostRecipe::pack_back(Unit& u, ThreadPool& pool) {
     const UnitRules& r = rules(u);
     if (!r.quantized || r.plain_back) {
         std::vector<MatrixView> parts;
@@ -327,8 +324,8 @@ void TrainProducts::pack_back(Unit& u, ThreadPool& pool) {
     u.has_back = true;
 }
 
-void TrainProducts::input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
-                                   int64_t stride, float* dx, Workspace& work) {
+void HostRecipe::input_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
+                                int64_t stride, float* dx, Workspace& work) {
     Unit& u = fresh(unit);
     const UnitRules& r = rules(u);
     ThreadPool& pool = *work.pool;
@@ -351,14 +348,14 @@ void TrainProducts::input_gradient(std::span<const Linear> unit, const float* x,
         clear_clipped(x, n * u.cols, *input_scale, dx, pool);
 }
 
-void TrainProducts::plain_weight_gradient(const Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
-                                          Workspace& work) const {
+void HostRecipe::plain_weight_gradient(const Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
+                                       Workspace& work) const {
     const PackedMatrix x_t = pack_transposed(x, n, u.cols, u.cols, *work.pool);
     work.matmul->matmul(x_t, {.x = dy_t, .rows = u.rows, .stride = n}, {dw, u.cols}, *work.pool);
 }
 
-void TrainProducts::cast_weight_gradient(Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
-                                         Workspace& work) {
+void HostRecipe::cast_weight_gradient(Unit& u, const float* x, const float* dy_t, int64_t n, float* dw,
+                                      Workspace& work) {
     const UnitRules& r = rules(u);
     ThreadPool& pool = *work.pool;
     CastRandom dy_draws = random(u, column_copy), x_draws = random(u, input_copy);
@@ -397,8 +394,8 @@ void TrainProducts::cast_weight_gradient(Unit& u, const float* x, const float* d
     if (recording_) u.directions.observe(x, a.data(), n, pool);
 }
 
-Status TrainProducts::weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
-                                      int64_t stride, Workspace& work, GradientSink& sink) {
+Status HostRecipe::weight_gradient(std::span<const Linear> unit, const float* x, const float* dy, int64_t n,
+                                   int64_t stride, Workspace& work, GradientSink& sink) {
     const Arena::Scope scope(work.arena);
     Unit& u = fresh(unit);
     float* dy_t = work.arena.floats(u.rows * n);
@@ -428,7 +425,7 @@ Status TrainProducts::weight_gradient(std::span<const Linear> unit, const float*
     return Ok{};
 }
 
-std::vector<UnitLine> TrainProducts::table() const {
+std::vector<UnitLine> HostRecipe::table() const {
     const auto pair = [](const CastRule& a, const CastRule& b) {
         const std::string left = rule_text(a), right = rule_text(b);
         return left == right ? left : left + " x " + right;
@@ -452,7 +449,7 @@ std::vector<UnitLine> TrainProducts::table() const {
     return lines;
 }
 
-bool TrainProducts::sees_neighbours() const {
+bool HostRecipe::sees_neighbours() const {
     return std::ranges::any_of(units_->list, [&](const auto& u) { return nibble::sees_neighbours(rules(*u)); });
 }
 

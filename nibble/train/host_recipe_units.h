@@ -1,8 +1,8 @@
-// Private data of train_products*.cpp: the linears of a model.
+// Private data of host_recipe*.cpp: the linears of a model.
 #pragma once
 
 #include "model/gradients.h"
-#include "train/train_products.h"
+#include "train/host_recipe.h"
 
 #include <array>
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace nibble {
 
-struct TrainProducts::Unit {
+struct HostRecipe::Unit {
     std::string name;
     uint32_t number = 0;
     int64_t layer = -1;
@@ -34,7 +34,7 @@ struct TrainProducts::Unit {
     std::optional<PackedMatrix> served;  // replaces `forward`: NVFP4 weights in the engine's form
 };
 
-struct TrainProducts::Units {
+struct HostRecipe::Units {
     std::vector<std::unique_ptr<Unit>> list;
     std::unordered_map<std::string, Unit*> by_name;  // by name of the first linear
     std::unordered_map<std::string, Unit*> inputs;   // by input_group()
