@@ -1,9 +1,9 @@
 #include "bench/experts.h"
 
 #include "bench/noise.h"
-#include "kernels/matmul_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/quantize.h"
+#include "kernels/w4a16_matmul_cuda.h"
 
 #include <cmath>
 
@@ -175,21 +175,21 @@ Status Experts::queue(int launch) {
             {.x = x_, .rows = d.device_rows, .slots = slots_},
             {.count = s_.experts, .first = {s_.n, s_.k, at}, .row_scales = row_scales_, .begin = d.device_begin},
             {.y = y_}, true, kit_.stream);
-    return cuda::grouped_product({.x = x_,
-                                  .codes = codes_in_,
-                                  .tokens = slots_,
-                                  .rows = d.device_rows,
-                                  .token_scales = kind_ == Kind::fp8 ? device_inputs_ : nullptr,
-                                  .group_scales = kind_ == Kind::fp8_tiles ? device_inputs_ : nullptr},
-                                 {.count = s_.experts,
-                                  .first = {.rows = s_.n,
-                                            .cols = s_.k,
-                                            .tiles = at,
-                                            .codes = codes_in_,
-                                            .row_scales = codes_in_ && !device_tiles_ ? row_scales_ : nullptr,
-                                            .tile_scales = device_tiles_},
-                                  .begin = d.device_begin},
-                                 y_, 0, true, kit_.stream);
+    return cuda::grouped_matmul({.x = x_,
+                                 .codes = codes_in_,
+                                 .tokens = slots_,
+                                 .rows = d.device_rows,
+                                 .token_scales = kind_ == Kind::fp8 ? device_inputs_ : nullptr,
+                                 .group_scales = kind_ == Kind::fp8_tiles ? device_inputs_ : nullptr},
+                                {.count = s_.experts,
+                                 .first = {.rows = s_.n,
+                                           .cols = s_.k,
+                                           .tiles = at,
+                                           .codes = codes_in_,
+                                           .row_scales = codes_in_ && !device_tiles_ ? row_scales_ : nullptr,
+                                           .tile_scales = device_tiles_},
+                                 .begin = d.device_begin},
+                                y_, 0, true, kit_.stream);
 }
 
 double Experts::input(int64_t token, int64_t col) const {
@@ -255,7 +255,7 @@ std::vector<ExpertsShape> target_experts() { return {{1856, 2688}, {2688, 1856}}
 
 Status bench_experts(Kit& kit, const std::vector<ExpertsShape>& shapes, const std::vector<int64_t>& tokens, int repeats,
                      KernelTable& table) {
-    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_matmul(kit.device));
     NIBBLE_CHECK(cuda::prepare_grouped_matmul(kit.device));
     for (const ExpertsShape& shape : shapes) {
         std::vector<double> baseline(tokens.size());

@@ -6,7 +6,7 @@
 #include "bench/experts.h"
 #include "bench/fused_decode.h"
 #include "bench/products.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -92,7 +92,7 @@ Status run_kernel_bench(const KernelBench& o, std::FILE* out) {
     NIBBLE_TRY(Stream stream, Stream::create(info.index));
     NIBBLE_TRY(DeviceArena arena, DeviceArena::create(info.index, kernel_memory));
     Kit kit(stream, info, arena, 1);
-    NIBBLE_CHECK(cuda::prepare_products(info));
+    NIBBLE_CHECK(cuda::prepare_matmul(info));
     const Vendor vendor = Vendor::open(info);
     NIBBLE_TRY(const MachineRates rates, measure_machine(kit, vendor));
     const std::string_view baseline = o.kernels == Kernels::matmul         ? product_baseline

@@ -1,8 +1,8 @@
 #include "bench/product_kernels.h"
 
-#include "kernels/matmul_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/quantize.h"
+#include "kernels/w4a16_matmul_cuda.h"
 
 #include <utility>
 
@@ -61,9 +61,9 @@ public:
         return true;
     }
     Status queue(int launch) override {
-        return cuda::product({.x = x_, .tokens = m_},
-                             {.rows = n_, .cols = k_, .tiles = weights_ + launch % copies_ * weight_bytes_}, y_, 0,
-                             true, kit_.stream);
+        return cuda::matmul({.x = x_, .tokens = m_},
+                            {.rows = n_, .cols = k_, .tiles = weights_ + launch % copies_ * weight_bytes_}, y_, 0, true,
+                            kit_.stream);
     }
     void weights(int64_t row, double* out) const override {
         for (int64_t j = 0; j < k_; ++j) out[j] = bf16_to_float(noise_.bf16.at(row * k_ + j));
@@ -167,7 +167,7 @@ public:
         cuda::ProductInput in{.x = x_, .codes = true, .tokens = m_};
         cuda::Operand w{.rows = n_, .cols = k_, .tiles = weights_ + launch % copies_ * weight_bytes_, .codes = true};
         if (blocks_) in.group_scales = group_scales_, w.tile_scales = tile_scales_;
-        return cuda::product(in, w, y_, 0, true, kit_.stream);
+        return cuda::matmul(in, w, y_, 0, true, kit_.stream);
     }
     void weights(int64_t row, double* out) const override {
         for (int64_t j = 0; j < k_; ++j)

@@ -66,7 +66,7 @@ Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValue
 // along the reduction of their product, in whole groups of 128 padded with zeros; one pass reads the source for both.
 struct CastCodes {
     std::byte* rows = nullptr;             // [rows, columns in groups]; may be null
-    bool tiles = false;                    // writes rows as an operand of codes (product_cuda.h) instead
+    bool tiles = false;                    // writes rows as an operand of codes (operand_matmul_cuda.h) instead
     std::byte* columns = nullptr;          // transposed: [cols, rows in groups]; may be null
     CodeScales row_scales, column_scales;  // blocks: factors of the codes
     float* scale = nullptr;                // tensor scale, as in CastValues

@@ -14,14 +14,14 @@
 // on a device, in one stream; two concurrent ones would deadlock.
 //
 // Formats: FP8 weights and inputs (per tensor or per row, stored input scales; Hopper), or W4A16 with records
-// (kernels/w4a16_record.h). The bits are those of add_norm(), quantize_inputs(), product() or matmul(), activate() and
+// (kernels/w4a16_record.h). The bits are those of add_norm(), quantize_inputs(), matmul(), activate() and
 // rope_append() one after the other. Pointers are device pointers, 16-byte aligned (float vectors and `meet`: 8).
 // run_fused_decode() queues the kernel and returns at once.
 #pragma once
 
 #include "kernels/elementwise_cuda.h"
-#include "kernels/matmul_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
+#include "kernels/w4a16_matmul_cuda.h"
 #include "tensor/device.h"
 
 #include <span>

@@ -7,7 +7,7 @@
 namespace nibble::cuda {
 
 struct KernelChoice {
-    std::string kernel;  // its file in kernels/cuda/: "product_w4a16_m1"
+    std::string kernel;  // its file in kernels/cuda/: "matmul_w4a16_m1"
     std::string why;
 };
 

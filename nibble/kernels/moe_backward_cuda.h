@@ -27,8 +27,8 @@ Status experts_input_gradient(const ExpertsShape& shape, const int32_t* begin, c
 Status experts_weight_gradient(const ExpertsShape& shape, const int32_t* begin, const std::byte* dy, const std::byte* x,
                                float* dw, const Stream& stream);
 
-// Writes the operands (kernels/product_cuda.h) of all experts, adjacent, from w BF16, 16-byte aligned; `slots` is not
-// read. Fill the tiles with zeros before.
+// Writes the operands (kernels/operand_matmul_cuda.h) of all experts, adjacent, from w BF16, 16-byte aligned; `slots`
+// is not read. Fill the tiles with zeros before.
 Status experts_operands(const ExpertsShape& shape, const std::byte* w, std::byte* tiles, const Stream& stream);
 
 // Gradient of mid = a(gate) * up (or a(in)) in out = sum over experts of weight * W mid. `d_mid` is the gradient of mid

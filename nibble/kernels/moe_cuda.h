@@ -1,4 +1,4 @@
-// The routing of a mixture of experts on a GPU; its products are in product_cuda.h and matmul_cuda.h.
+// The routing of a mixture of experts on a GPU; its products are in operand_matmul_cuda.h and w4a16_matmul_cuda.h.
 //
 // The choice equals model/cpu/router.h for the same logits (ties: the lower index). A token's experts are in ascending
 // order and their outputs are added in that order, so results do not depend on the batch or on the order of arrival.

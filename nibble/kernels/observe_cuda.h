@@ -3,7 +3,7 @@
 //   ranges   the largest |x| and, if requested, counts by the BF16 code of |x|: maxima and integers, so the order does
 //            not matter
 //   moments  S += X^T X in FP64: every call splits its rows into chunks of 2048; in a chunk an entry is one FP32 chain
-//            of tensor-core steps over 16 rows, ascending (product_cuda.h), which is then added to S
+//            of tensor-core steps over 16 rows, ascending (operand_matmul_cuda.h), which is then added to S
 //   local    the 16 x 16 blocks on its diagonal: chunks of 512 rows, an FP32 chain of fused multiply-adds in row order
 //
 // Pointers are device pointers, 16-byte aligned. Functions queue work and return at once; they neither allocate nor
@@ -31,7 +31,7 @@ Status observe_ranges(const ObservedRows& rows, RangeSums* sums, uint64_t* count
 Status read_kv(const KvCache& cache, const int64_t* slots, int64_t tokens, std::byte* k, std::byte* v,
                const Stream& stream);
 
-// Adds to sums [n, n]. x [rows, n] BF16, n a multiple of 8. Precondition: prepare_products() was called.
+// Adds to sums [n, n]. x [rows, n] BF16, n a multiple of 8. Precondition: prepare_matmul() was called.
 inline constexpr int64_t moment_chunk = 2048;
 int64_t moments_scratch_bytes(int64_t n);
 Status add_moments(const std::byte* x, int64_t rows, int64_t n, double* sums, std::byte* scratch, const Stream& stream);

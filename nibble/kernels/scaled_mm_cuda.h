@@ -3,9 +3,9 @@
 //
 // Compute capability 10.0 and above: cuBLASLt with VEC16_UE4M3 scales, opened at run time. This path compiles but was
 // never run, because no such GPU was available. Below 10.0 the product is emulated: codes times block scales are exact
-// in BF16, so it is the product of product_cuda.h with one FP32 chain over k-steps of 16 columns, ascending, and d =
-// sum * alpha. The bits of a row do not depend on m. Pointers are device pointers, 16-byte aligned. scaled_mm() queues
-// work and returns at once.
+// in BF16, so it is the product of operand_matmul_cuda.h with one FP32 chain over k-steps of 16 columns, ascending, and
+// d = sum * alpha. The bits of a row do not depend on m. Pointers are device pointers, 16-byte aligned. scaled_mm()
+// queues work and returns at once.
 #pragma once
 
 #include "tensor/device.h"
@@ -32,7 +32,7 @@ struct ScaledMmPlan {
 // Errors: k is not a multiple of 32; the device needs cuBLASLt and it cannot be opened.
 Result<ScaledMmPlan> plan_scaled_mm(int64_t m, int64_t n, int64_t k, const DeviceInfo& device);
 
-// a [m, k], b [n, k], d [m, n] FP32. Call prepare_products() of product_cuda.h once before.
+// a [m, k], b [n, k], d [m, n] FP32. Call prepare_matmul() of operand_matmul_cuda.h once before.
 Status scaled_mm(const ScaledMmPlan& plan, const ScaledMatrix& a, const ScaledMatrix& b, float alpha, float* d,
                  std::byte* workspace, const Stream& stream);
 

@@ -39,7 +39,7 @@ TEST(IncludeDirection, EveryPlantedViolationIsFound) {
                   "io/without_folder.cpp:1: include by folder, e.g. \"base/error.h\"",
                   "kernels/cpu/loops.inc:1: kernels (level 3) includes model (level 4)",
                   "kernels/cpu/takes_cuda.cpp:2: kernels/cpu includes kernels/cuda",
-                  "kernels/cuda/attention/takes_fp8.cu:3: kernels/cuda/attention includes kernels/cuda/product",
+                  "kernels/cuda/attention/takes_fp8.cu:3: kernels/cuda/attention includes kernels/cuda/matmul",
                   "kernels/cuda/ssm/takes_cpu.cuh:1: kernels/cuda includes kernels/cpu",
                   "kernels/cuda/ssm/takes_ref.cu:1: kernels/cuda includes kernels/ref",
                   "kernels/header.h:1: kernels includes kernels/ref",

@@ -1,18 +1,18 @@
 // The kernels of a forward pass and of its observers on the emulated GPU: plain loops over the operations that
-// kernels/elementwise_cuda.h, product_cuda.h, moe_cuda.h, attention_cuda.h and observe_cuda.h define. Sums are taken in
-// double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16. emulated_rows.cpp
-// has the operations between the products of attention and of gates. Mamba-2, W4A16 records and FP8 codes but those
-// with stored scales are not emulated: they are errors.
+// kernels/elementwise_cuda.h, operand_matmul_cuda.h, moe_cuda.h, attention_cuda.h and observe_cuda.h define. Sums are
+// taken in double, so values differ from the CPU's as a GPU's do: in the last bit before a rounding to BF16.
+// emulated_rows.cpp has the operations between the products of attention and of gates. Mamba-2, W4A16 records and FP8
+// codes but those with stored scales are not emulated: they are errors.
 #include "device/emulated_memory.h"
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/elementwise.h"
 #include "kernels/exp.h"
 #include "kernels/matmul.h"
-#include "kernels/matmul_cuda.h"
 #include "kernels/moe_cuda.h"
 #include "kernels/observe_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
+#include "kernels/w4a16_matmul_cuda.h"
 #include "model/cpu/router.h"
 
 #include <algorithm>
@@ -231,9 +231,9 @@ Status attend(const AttentionPlan& plan, const AttentionInput& in, const KvCache
     return Ok{};
 }
 
-// ---- product_cuda.h: operands are row-major, BF16 or codes --------------------------------------------------------
+// ---- operand_matmul_cuda.h: operands are row-major, BF16 or codes ---------------------------------------------------
 
-Status prepare_products(const DeviceInfo&) { return Ok{}; }
+Status prepare_matmul(const DeviceInfo&) { return Ok{}; }
 int64_t operand_bytes(int64_t rows, int64_t cols) { return (rows + 63) / 64 * 64 * ((cols + 63) / 64 * 64) * 2; }
 
 bool multiplies_codes() { return true; }
@@ -297,16 +297,16 @@ Status multiply(const ProductInput& in, const Operand& w, int64_t first, int64_t
 
 }  // namespace
 
-Status product(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool, const Stream&) {
+Status matmul(const ProductInput& in, const Operand& w, float* y, int64_t y_stride, bool, const Stream&) {
     return multiply(in, w, 0, in.tokens, w.tiles, 0, w.scale, y, y_stride);
 }
 
-Status rounded_product(const ProductInput&, const Operand&, std::byte*, int64_t, bool, const Stream&) {
-    return fail("rounded_product: training's, not emulated");
+Status rounded_matmul(const ProductInput&, const Operand&, std::byte*, int64_t, bool, const Stream&) {
+    return fail("rounded_matmul: training's, not emulated");
 }
-bool has_rounded_product(const Operand&, int64_t) { return false; }
+bool has_rounded_matmul(const Operand&, int64_t) { return false; }
 
-Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool, const Stream&) {
+Status grouped_matmul(const ProductInput& in, const Experts& w, float* y, int64_t y_stride, bool, const Stream&) {
     const int64_t bytes = operand_bytes(w.first.rows, w.first.cols);
     for (int e = 0; e < w.count; ++e)
         NIBBLE_CHECK(multiply(in, w.first, on_host(w.begin)[e], on_host(w.begin)[e + 1], w.first.tiles + e * bytes,
@@ -314,10 +314,10 @@ Status grouped_product(const ProductInput& in, const Experts& w, float* y, int64
     return Ok{};
 }
 
-Result<KernelChoice> describe_product(const Operand& w, int64_t tokens) {
+Result<KernelChoice> describe_matmul(const Operand& w, int64_t tokens) {
     return KernelChoice{w.codes ? "emulated codes" : "emulated", std::to_string(tokens) + " rows"};
 }
-Result<KernelChoice> describe_grouped_product(const Experts& w, int64_t tokens) {
+Result<KernelChoice> describe_grouped_matmul(const Experts& w, int64_t tokens) {
     return KernelChoice{"emulated grouped",
                         std::to_string(tokens) + " rows of " + std::to_string(w.count) + " experts"};
 }

@@ -1,6 +1,6 @@
-// W4A16 records (kernels/matmul_cuda.h) on the emulated GPU: not supported, so models with NVFP4 weights and BF16
+// W4A16 records (kernels/w4a16_matmul_cuda.h) on the emulated GPU: not supported, so models with NVFP4 weights and BF16
 // inputs are rejected.
-#include "kernels/matmul_cuda.h"
+#include "kernels/w4a16_matmul_cuda.h"
 
 namespace nibble::cuda {
 
@@ -27,7 +27,7 @@ Status matmul(const MatmulPlan&, const std::byte*, const PackedMatrix&, const Ma
 }
 bool takes_side(const MatmulPlan&, const Operand&) { return false; }
 bool norms_few_rows(const Operand&) { return false; }
-Status norm_product(const MatmulOptions::Norm&, const Operand&, float*, bool, const Stream&) { return no_records(); }
+Status norm_matmul(const MatmulOptions::Norm&, const Operand&, float*, bool, const Stream&) { return no_records(); }
 
 Status prepare_grouped_matmul(const DeviceInfo&) { return Ok{}; }
 bool takes_one_token(const RouterConfig&, const PackedExperts&) { return false; }

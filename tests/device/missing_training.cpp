@@ -2,7 +2,7 @@
 #include "kernels/attention_backward_cuda.h"
 #include "kernels/cache_rows_cuda.h"
 #include "kernels/cast_cuda.h"
-#include "kernels/codes_product_cuda.h"
+#include "kernels/codes_matmul_cuda.h"
 #include "kernels/dense_backward_cuda.h"
 #include "kernels/elementwise_backward_cuda.h"
 #include "kernels/lora_cuda.h"
@@ -63,11 +63,11 @@ Status add_term(const float*, int64_t, const SplitRows&, float*, const Stream&) 
 Status add_rows(float*, int64_t, const float*, int64_t, int64_t, const Stream&) { return missing_training(); }
 Status add_step(float*, const float*, int64_t, const float*, const Stream&) { return missing_training(); }
 
-// ---- codes_product_cuda.h -------------------------------------------------------------------------------------------
+// ---- codes_matmul_cuda.h -------------------------------------------------------------------------------------------
 
-Result<CodesPlan> plan_codes_product(const CodesShape&, const DeviceInfo&) { return missing_training(); }
-Status codes_product(const CodesPlan&, const CodesOperand&, const CodesOperand&, void*, bool, std::byte*,
-                     const Stream&) {
+Result<CodesPlan> plan_codes_matmul(const CodesShape&, const DeviceInfo&) { return missing_training(); }
+Status codes_matmul(const CodesPlan&, const CodesOperand&, const CodesOperand&, void*, bool, std::byte*,
+                    const Stream&) {
     return missing_training();
 }
 

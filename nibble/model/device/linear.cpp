@@ -74,7 +74,7 @@ Status run_w4a16(const DeviceLinear& l, const DeviceInput& in, int64_t n, float*
 }  // namespace
 
 Status prepare_linears(const DeviceInfo& device) {
-    NIBBLE_CHECK(cuda::prepare_products(device));
+    NIBBLE_CHECK(cuda::prepare_matmul(device));
     return cuda::prepare_grouped_matmul(device);
 }
 
@@ -129,7 +129,7 @@ Status DeviceLinear::forward(const DeviceInput& from, int64_t n, float* y, int64
     if (from.norm.h || from.side.w) return fail("{}: this product cannot compute a norm or a second product", name);
     if (other) return other->forward(from, n, y, y_stride, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput in, read_input(*this, from, n, step).within(name));
-    return cuda::product(in, operand, y, y_stride, step.overlap, step.stream).within(name);
+    return cuda::matmul(in, operand, y, y_stride, step.overlap, step.stream).within(name);
 }
 
 Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, DeviceStep& step) const {
@@ -142,11 +142,11 @@ Status DeviceLinear::forward_rounded(const DeviceInput& in, int64_t n, std::byte
     if (step.observer) NIBBLE_CHECK(step.observer->input(names, in.x, n, cols, step.stream).within(name));
     if (other) return other->forward_rounded(in, n, y, operand.bias, step).within(name);
     NIBBLE_TRY(const cuda::ProductInput x, read_input(*this, in, n, step).within(name));
-    return cuda::rounded_product(x, operand, y, rows, step.overlap, step.stream).within(name);
+    return cuda::rounded_matmul(x, operand, y, rows, step.overlap, step.stream).within(name);
 }
 
 int64_t DeviceLinear::rounded_bytes(int64_t n) const {
-    const bool rounds = other ? other->rounds(n) : !w4a16 && cuda::has_rounded_product(operand, n);
+    const bool rounds = other ? other->rounds(n) : !w4a16 && cuda::has_rounded_matmul(operand, n);
     return rounds ? 0 : aligned(4 * n * rows);
 }
 
@@ -171,7 +171,7 @@ Status DeviceLinear::kernels(int64_t n, const DeviceStep& step, std::vector<Kern
         NIBBLE_TRY(const cuda::MatmulPlan plan, step.plans.matmul(n, rows, cols, interleaved_gate));
         use.choice = cuda::describe(plan);
     } else {
-        NIBBLE_TRY(use.choice, cuda::describe_product(operand, n).within(name));
+        NIBBLE_TRY(use.choice, cuda::describe_matmul(operand, n).within(name));
     }
     uses.push_back(std::move(use));
     return Ok{};
@@ -269,7 +269,7 @@ Status DeviceExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
         }
         cuda::Experts weights = part.weights;
         weights.begin = in.begin;
-        NIBBLE_CHECK(cuda::grouped_product(product, weights, y, rows, step.overlap, step.stream).within(part.name));
+        NIBBLE_CHECK(cuda::grouped_matmul(product, weights, y, rows, step.overlap, step.stream).within(part.name));
         y += part.rows();
     }
     return Ok{};
@@ -300,7 +300,7 @@ Status DeviceExperts::kernels(const DeviceExpertRows& in, bool activation, std::
             NIBBLE_TRY(use.choice, part.others[0]->describe(in.n).within(part.name));
             use.choice.why += "; one launch per expert";
         } else {
-            NIBBLE_TRY(use.choice, cuda::describe_grouped_product(part.weights, in.n).within(part.name));
+            NIBBLE_TRY(use.choice, cuda::describe_grouped_matmul(part.weights, in.n).within(part.name));
         }
         uses.push_back(std::move(use));
     }

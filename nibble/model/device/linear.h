@@ -1,11 +1,11 @@
 // Linears on a GPU, stored in the layout of their kernel. NVFP4 and MXFP4 weights with BF16 inputs are records
-// (kernels/matmul_cuda.h). FP8 weights with FP8 inputs are codes for the FP8 tensor cores (Hopper), including experts.
-// All other weights are operands that are exact in BF16 (kernels/product_cuda.h), among them FP8 weights with BF16
-// inputs, and FP8 on GPUs other than Hopper.
+// (kernels/w4a16_matmul_cuda.h). FP8 weights with FP8 inputs are codes for the FP8 tensor cores (Hopper), including
+// experts. All other weights are operands that are exact in BF16 (kernels/operand_matmul_cuda.h), among them FP8
+// weights with BF16 inputs, and FP8 on GPUs other than Hopper.
 #pragma once
 
-#include "kernels/matmul_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
+#include "kernels/w4a16_matmul_cuda.h"
 #include "model/device/step.h"
 #include "model/kernel_use.h"
 

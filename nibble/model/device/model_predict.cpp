@@ -1,7 +1,7 @@
 // DeviceModel's drafts by layers for multi-token prediction: passes over separate batches, starting from hidden states
 // of the last step or of the last prediction pass.
 #include "base/checked.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "model/device/draft_state.h"
 #include "model/device/model_deferred.h"
 

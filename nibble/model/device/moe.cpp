@@ -109,7 +109,7 @@ Result<cuda::ExpertChoice> DeviceMoe::choose(const Inputs& inputs, Shared& share
     if (in.norm.h && joint) {
         shared_in.norm = in.norm, shared_in.side = {&gate_.operand, logits};
     } else if (in.norm.h) {
-        NIBBLE_CHECK(cuda::norm_product(in.norm, gate_.operand, logits, step.overlap, step.stream));
+        NIBBLE_CHECK(cuda::norm_matmul(in.norm, gate_.operand, logits, step.overlap, step.stream));
     } else {
         NIBBLE_CHECK(gate_.forward(in, rows, logits, config_.experts, step));
     }
@@ -275,7 +275,7 @@ Status DeviceMoe::kernels(bool inside, const DeviceStep& step, std::vector<Kerne
     NIBBLE_TRY(const bool joint, routes_jointly(step));
     const size_t router_at = uses.size();
     NIBBLE_CHECK(gate_.kernels(step.rows, step, uses));
-    if (inside && !joint) uses[router_at].choice = {"product_w4a16_m8", "1 token: norm and router in one launch"};
+    if (inside && !joint) uses[router_at].choice = {"matmul_w4a16_m8", "1 token: norm and router in one launch"};
     Shared shared;
     if (shared_) {
         shared.y = floats;

@@ -11,8 +11,8 @@
 #include "architecture/model_config.h"
 #include "kernels/attention_cuda.h"
 #include "kernels/elementwise_cuda.h"
-#include "kernels/matmul_cuda.h"
 #include "kernels/ssm_cuda.h"
+#include "kernels/w4a16_matmul_cuda.h"
 #include "model/device/observer.h"
 #include "tensor/device.h"
 

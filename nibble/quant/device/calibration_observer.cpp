@@ -1,7 +1,7 @@
 #include "quant/device/calibration_observer.h"
 
 #include "base/checked.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "train/device/cast_operand.h"
 
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 namespace nibble {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 #include "kernels/cast_cuda.h"
-#include "kernels/codes_product_cuda.h"
+#include "kernels/codes_matmul_cuda.h"
 #include "model/device/step.h"
 #include "train/train_rules.h"
 
@@ -62,7 +62,7 @@ Result<QuantizedBoth> quantized_both(const cuda::CastSource& from, const CastDra
 int64_t quantized_size(int64_t outer, int64_t reduction, const CastRule& rule);
 int64_t eden_size(int64_t outer, int64_t reduction);
 
-// Codes of x [rows, cols] for codes_product(): rows along columns (padded to a multiple of 16 rows), and columns along
+// Codes of x [rows, cols] for codes_matmul(): rows along columns (padded to a multiple of 16 rows), and columns along
 // rows.
 struct Codes {
     std::byte* rows = nullptr;

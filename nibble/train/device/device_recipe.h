@@ -3,10 +3,10 @@
 // a per-tensor scale is a micro-batch.
 //
 // On Hopper, products of two FP8 operands (fp8, fp8_delayed, fp8_block and similar) use the FP8 tensor cores. The
-// forward pass uses the engine's kernels (kernels/product_cuda.h), whose bits do not depend on the number of rows. The
-// backward pass uses cuBLASLt (kernels/codes_product_cuda.h). All other products, and these with the switch `emulate`,
-// are emulated exactly (kernels/cast_cuda.h): quantized values in BF16, BF16 tensor cores, and scales applied to the
-// finished FP32 sum (or, for blocks of 128, to the sum of a block).
+// forward pass uses the engine's kernels (kernels/operand_matmul_cuda.h), whose bits do not depend on the number of
+// rows. The backward pass uses cuBLASLt (kernels/codes_matmul_cuda.h). All other products, and these with the switch
+// `emulate`, are emulated exactly (kernels/cast_cuda.h): quantized values in BF16, BF16 tensor cores, and scales
+// applied to the finished FP32 sum (or, for blocks of 128, to the sum of a block).
 #pragma once
 
 #include "kernels/cast_cuda.h"

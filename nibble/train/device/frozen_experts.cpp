@@ -66,8 +66,8 @@ Result<std::byte*> FrozenExperts::low(const DeviceExpertRows& in, DeviceStep& st
     NIBBLE_TRY(float* unrounded, step.scratch.allocate_array<float>(in.n * width()));
     cuda::Experts a = a_;
     a.begin = in.begin;
-    NIBBLE_CHECK(cuda::grouped_product({.x = in.x, .tokens = in.n, .rows = in.rows}, a, unrounded, width(),
-                                       step.overlap, step.stream)
+    NIBBLE_CHECK(cuda::grouped_matmul({.x = in.x, .tokens = in.n, .rows = in.rows}, a, unrounded, width(), step.overlap,
+                                      step.stream)
                      .within(name_));
     NIBBLE_CHECK(cuda::to_rows(unrounded, 0, in.n, width(), {out}, step.overlap, step.stream));
     return out;
@@ -82,7 +82,7 @@ Status FrozenExperts::forward(const DeviceExpertRows& in, float* y, DeviceStep& 
     cuda::Experts b = b_;
     b.begin = in.begin;
     NIBBLE_CHECK(
-        cuda::grouped_product({.x = narrow, .tokens = in.n}, b, term, rows(), step.overlap, step.stream).within(name_));
+        cuda::grouped_matmul({.x = narrow, .tokens = in.n}, b, term, rows(), step.overlap, step.stream).within(name_));
     return cuda::add_scaled_rows(y, rows(), term, constants_.host_scale, in.n, rows(), step.stream);
 }
 

@@ -85,7 +85,7 @@ Status FrozenProduct::forward_rounded(const DeviceInput&, int64_t, std::byte*, c
 
 Result<cuda::KernelChoice> FrozenProduct::describe(int64_t n) const {
     if (base_[0].w4a16) return cuda::KernelChoice{"w4a16", "weights in four bits that stay as they are"};
-    return cuda::describe_product(base_[0].operand, n);
+    return cuda::describe_matmul(base_[0].operand, n);
 }
 
 int64_t FrozenProduct::scratch_bytes(int64_t n) const {

@@ -383,11 +383,11 @@ Status RecipeProduct::forward(const DeviceInput& from, int64_t n, float* y, int6
                               DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(from, n, step));
-    NIBBLE_CHECK(cuda::product(in.rows, operand(rules(), bias), y, y_stride, step.overlap, step.stream));
+    NIBBLE_CHECK(cuda::matmul(in.rows, operand(rules(), bias), y, y_stride, step.overlap, step.stream));
     if (!in.along) return Ok{};
     NIBBLE_TRY(float* more, step.scratch.allocate_array<float>(n * weight_.rows));
     const cuda::Operand w{.rows = weight_.rows, .cols = directions_->pitch(), .tiles = along_};
-    NIBBLE_CHECK(cuda::product({.x = in.along, .tokens = n}, w, more, weight_.rows, false, step.stream));
+    NIBBLE_CHECK(cuda::matmul({.x = in.along, .tokens = n}, w, more, weight_.rows, false, step.stream));
     return cuda::add_rows(y, y_stride ? y_stride : weight_.rows, more, n, weight_.rows, step.stream);
 }
 
@@ -395,17 +395,17 @@ Status RecipeProduct::forward_rounded(const DeviceInput& from, int64_t n, std::b
                                       DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(const Input in, input(from, n, step));
-    return cuda::rounded_product(in.rows, operand(rules(), bias), y, weight_.rows, step.overlap, step.stream);
+    return cuda::rounded_matmul(in.rows, operand(rules(), bias), y, weight_.rows, step.overlap, step.stream);
 }
 
 bool RecipeProduct::rounds(int64_t n) const {
-    return !directions_ && cuda::has_rounded_product(operand(early_, nullptr), n) &&
-           cuda::has_rounded_product(operand(late_, nullptr), n);
+    return !directions_ && cuda::has_rounded_matmul(operand(early_, nullptr), n) &&
+           cuda::has_rounded_matmul(operand(late_, nullptr), n);
 }
 
 Result<cuda::KernelChoice> RecipeProduct::describe(int64_t n) const {
     const UnitRules& r = rules();
-    NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_product(operand(r, nullptr), n));
+    NIBBLE_TRY(cuda::KernelChoice choice, cuda::describe_matmul(operand(r, nullptr), n));
     choice.why +=
         (forward_codes(r) ? "; " : "; operands emulated in BF16: ") + rule_text(r.x) + " by " + rule_text(r.w);
     return choice;

@@ -83,9 +83,9 @@ Status RecipeProduct::values_input_gradient(const Quantized& q, int64_t n, std::
     if (!draws() && in_blocks(r.dy)) {
         const cuda::ProductInput in{.x = q.values, .tokens = n, .group_scales = q.scale};
         const cuda::Operand w{.rows = weight_.cols, .cols = padded, .tiles = back_, .tile_scales = back_scales_};
-        if (cuda::has_rounded_product(w, n)) return cuda::rounded_product(in, w, dx, weight_.cols, false, step.stream);
+        if (cuda::has_rounded_matmul(w, n)) return cuda::rounded_matmul(in, w, dx, weight_.cols, false, step.stream);
         NIBBLE_TRY(float* unrounded, step.scratch.allocate_array<float>(n * weight_.cols));
-        NIBBLE_CHECK(cuda::product(in, w, unrounded, weight_.cols, false, step.stream));
+        NIBBLE_CHECK(cuda::matmul(in, w, unrounded, weight_.cols, false, step.stream));
         return cuda::to_rows(unrounded, 0, n, weight_.cols, {dx}, false, step.stream);
     }
     NIBBLE_TRY(const cuda::BackScale scale, back_scale(q, by_weight_back(), step));
@@ -237,7 +237,7 @@ Status RecipeProduct::block_gradient(const std::byte* dy, const std::byte* x, in
     if (add) {
         NIBBLE_TRY(to, step.scratch.allocate_array<float>(rows * cols));
     }
-    NIBBLE_CHECK(cuda::product(in, w, to, cols, false, step.stream));
+    NIBBLE_CHECK(cuda::matmul(in, w, to, cols, false, step.stream));
     if (!add) return Ok{};
     return cuda::add_gradient(gradient + weight_.at, to, rows * cols, step.stream);
 }

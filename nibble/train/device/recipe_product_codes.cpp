@@ -39,7 +39,7 @@ Status RecipeProduct::codes_input_gradient(const Codes& dy, int64_t n, std::byte
                                                            .rounded = true}));
     const float* of_w = in_blocks(r.w_back) || !one_rounding() ? back_scales_ : scales_;
     NIBBLE_CHECK(
-        cuda::codes_product(*plan, {dy.rows, dy.row_scales}, {back_, of_w}, to, false, work.workspace, step.stream));
+        cuda::codes_matmul(*plan, {dy.rows, dy.row_scales}, {back_, of_w}, to, false, work.workspace, step.stream));
     return to == dx ? Status(Ok{}) : copy_on_device(dx, to, 2 * n * cols, step.stream);
 }
 
@@ -55,8 +55,8 @@ Status RecipeProduct::codes_weight_gradient(const Codes& dy, const std::byte* x,
                                                            .e5m2 = r.dy_t.format == CastFormat::fp8_e5m2,
                                                            .a = code_scaling(r.dy_t),
                                                            .b = code_scaling(r.x_t)}));
-    return cuda::codes_product(*plan, {dy.columns, dy.column_scales}, {of_x.columns, of_x.column_scales},
-                               gradient + weight_.at, add, work.workspace, step.stream);
+    return cuda::codes_matmul(*plan, {dy.columns, dy.column_scales}, {of_x.columns, of_x.column_scales},
+                              gradient + weight_.at, add, work.workspace, step.stream);
 }
 
 }  // namespace nibble

@@ -11,7 +11,7 @@ Result<const cuda::BackPlan*> BackPlans::of(int64_t tokens, int64_t rows, int64_
 
 Result<const cuda::CodesPlan*> BackPlans::of(const cuda::CodesShape& shape) {
     if (const auto found = codes_.find(shape); found != codes_.end()) return &found->second;
-    NIBBLE_TRY(cuda::CodesPlan plan, cuda::plan_codes_product(shape, device_));
+    NIBBLE_TRY(cuda::CodesPlan plan, cuda::plan_codes_matmul(shape, device_));
     return &codes_.emplace(shape, std::move(plan)).first->second;
 }
 

@@ -3,7 +3,7 @@
 // is replaced (DeviceLinear::other), the replacement is a DifferentiableProduct and computes all three.
 #pragma once
 
-#include "kernels/codes_product_cuda.h"
+#include "kernels/codes_matmul_cuda.h"
 #include "kernels/dense_backward_cuda.h"
 #include "kernels/elementwise_backward_cuda.h"
 #include "model/device/linear.h"

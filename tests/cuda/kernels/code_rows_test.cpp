@@ -3,7 +3,7 @@
 #include "cuda/device.h"
 
 #include "kernels/elementwise_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 #include <functional>
 

@@ -2,7 +2,7 @@
 // codes, bit for bit, and against double precision.
 #include "base/thread_pool.h"
 #include "cuda/device.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/quantize.h"
 
 #include <algorithm>
@@ -171,7 +171,7 @@ Status CodedExperts::slots(Check& check, int64_t average) {
     if (gathered()) given.rows = device_rows;
     const int64_t words = count * stride + 64;
     NIBBLE_TRY(std::byte * y, poisoned(words * 4));
-    NIBBLE_CHECK(cuda::grouped_product(given, all, reinterpret_cast<float*>(y), stride, average % 2 == 0, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(given, all, reinterpret_cast<float*>(y), stride, average % 2 == 0, stream));
     NIBBLE_TRY(const auto strided, download<float>(y, words));
     std::vector<float> got;
     for (int64_t i = 0; i < words; ++i) {
@@ -208,7 +208,7 @@ Status CodedExperts::slots(Check& check, int64_t average) {
         cuda::ProductInput own{.x = sorted_codes + first * pitch, .codes = true, .tokens = m};
         if (in.device.token_scales) own.token_scales = sorted_scales + first;
         if (in.device.group_scales) own.group_scales = sorted_scales + first * groups_;
-        NIBBLE_CHECK(cuda::product(own, one, one_y + first * c_.n, 0, false, stream));
+        NIBBLE_CHECK(cuda::matmul(own, one, one_y + first * c_.n, 0, false, stream));
     }
     NIBBLE_TRY(const auto want, download<float>(one_y, count * c_.n));
     for (int64_t i = 0; i < count * c_.n; ++i, ++check.compared)
@@ -220,7 +220,7 @@ Status CodedExperts::slots(Check& check, int64_t average) {
     if (in.device.token_scales) again.token_scales = sorted_scales;
     if (in.device.group_scales) again.group_scales = sorted_scales;
     NIBBLE_CHECK(fill_device(y, poison, words * 4, stream));
-    NIBBLE_CHECK(cuda::grouped_product(again, all, reinterpret_cast<float*>(y), 0, true, stream));
+    NIBBLE_CHECK(cuda::grouped_matmul(again, all, reinterpret_cast<float*>(y), 0, true, stream));
     NIBBLE_TRY(const auto second, download<float>(y, count * c_.n));
     for (int64_t i = 0; i < count * c_.n; ++i, ++check.compared)
         if (float_bits(second[size_t(i)]) != float_bits(want[size_t(i)]))
@@ -243,7 +243,7 @@ Result<Check> CodedExperts::run(const std::vector<int64_t>& averages) {
 Result<std::vector<Check>> check_expert_codes(const Kit& kit, bool small) {
     std::vector<Check> results;
     if (!cuda::multiplies_codes()) return results;
-    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_matmul(kit.device));
     using A = ActivationFormat;
     std::vector<Case> cases{{Format::fp8, A::fp8, 208, 416, true},
                             {Format::fp8_row, A::fp8_token, 208, 160},

@@ -3,7 +3,7 @@
 
 #include "kernels/elementwise_cuda.h"
 #include "kernels/fused_decode_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/w4a16_record.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ Result<const std::byte*> Checker::input(const cuda::FusedProduct& p, const std::
 
 Status Checker::product(const cuda::FusedProduct& p, const std::byte* x, float* y, std::byte* activated) {
     if (!p.packed.rows)
-        return cuda::product({.x = x, .codes = true, .tokens = 1, .scale = p.input_scale}, p.w, y, 0, true, stream);
+        return cuda::matmul({.x = x, .codes = true, .tokens = 1, .scale = p.input_scale}, p.w, y, 0, true, stream);
     NIBBLE_TRY(const cuda::MatmulPlan plan,
                cuda::plan_matmul({.m = 1, .n = p.packed.rows, .k = p.packed.cols, .gated = p.gated}, device));
     cuda::MatmulFactors factors = p.factors;
@@ -189,7 +189,7 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
 }
 
 Result<std::vector<Check>> check_fused_decode(const Kit& kit) {
-    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_matmul(kit.device));
     std::vector<Check> results;
     for (const Shape& s : {Shape{4096, 4096, 14336, 6144},
                            {2048, 4096, 768, 5120, true, true},

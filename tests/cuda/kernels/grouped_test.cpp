@@ -3,8 +3,8 @@
 #include "base/thread_pool.h"
 #include "cuda/device.h"
 #include "kernels/elementwise_cuda.h"
-#include "kernels/matmul_cuda.h"
 #include "kernels/quantize.h"
+#include "kernels/w4a16_matmul_cuda.h"
 
 #include <algorithm>
 #include <cmath>

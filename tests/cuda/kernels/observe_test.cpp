@@ -2,7 +2,7 @@
 // divergences with double precision.
 #include "cuda/device.h"
 #include "kernels/observe_cuda.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 #include <algorithm>
 #include <bit>
@@ -162,7 +162,7 @@ Result<Check> check_divergence(Kit& kit, int64_t rows, int64_t vocab) {
 
 Result<std::vector<Check>> check_observers(const Kit& given) {
     Kit kit = given;
-    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_matmul(kit.device));
     std::vector<Check> all;
     const auto add = [&](Result<Check> check) -> Status {
         NIBBLE_TRY(Check one, std::move(check));

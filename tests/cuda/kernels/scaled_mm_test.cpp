@@ -2,7 +2,7 @@
 // precision.
 #include "cuda/device.h"
 #include "formats/swizzle.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/scaled_mm_cuda.h"
 
 #include <cmath>
@@ -56,8 +56,8 @@ Result<Check> check_case(const Kit& given, int64_t m, int64_t n, int64_t k) {
     NIBBLE_TRY(view.block_scales, kit.upload(b.canonical.block_scales));
     NIBBLE_CHECK(cuda::make_operand(view, n, 0, tiles, kit.stream));
     NIBBLE_TRY(std::byte * y, kit.poisoned(m * n * 4));
-    NIBBLE_CHECK(cuda::product({.x = device_rows, .tokens = m, .scale = alpha}, {.rows = n, .cols = k, .tiles = tiles},
-                               reinterpret_cast<float*>(y), 0, false, kit.stream));
+    NIBBLE_CHECK(cuda::matmul({.x = device_rows, .tokens = m, .scale = alpha}, {.rows = n, .cols = k, .tiles = tiles},
+                              reinterpret_cast<float*>(y), 0, false, kit.stream));
     NIBBLE_TRY(const auto want, kit.download<float>(y, m * n));
     for (int64_t i = 0; i < m * n; ++i, ++check.compared) {
         double sum = 0, magnitude = 0;
@@ -79,7 +79,7 @@ Result<Check> check_case(const Kit& given, int64_t m, int64_t n, int64_t k) {
 
 Result<std::vector<Check>> check_scaled_mm(const Kit& kit) {
     std::vector<Check> checks;
-    NIBBLE_CHECK(cuda::prepare_products(kit.device));
+    NIBBLE_CHECK(cuda::prepare_matmul(kit.device));
     for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 128, 64},
                                   {5, 200, 32},
                                   {130, 72, 544},

@@ -3,8 +3,8 @@
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_backward_cuda.h"
 #include "kernels/moe_backward_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "kernels/prepare_training_cuda.h"
-#include "kernels/product_cuda.h"
 #include "model/cpu/router.h"
 
 #include <algorithm>

@@ -75,7 +75,7 @@ protected:
         NIBBLE_TRY(auto device, open_device(recipe_device()));
         device_.emplace(device);
         NIBBLE_CHECK(use_device(device_->index));
-        NIBBLE_CHECK(cuda::prepare_products(*device_));
+        NIBBLE_CHECK(cuda::prepare_matmul(*device_));
         NIBBLE_CHECK(cuda::prepare_training(*device_));
         NIBBLE_TRY(auto stream, Stream::create(device_->index));
         stream_.emplace(std::move(stream));

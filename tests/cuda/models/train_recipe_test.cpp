@@ -2,7 +2,7 @@
 // resumed runs, the tree of micro-batches, and refusals.
 #include "cuda/models/train_gradients.h"
 #include "cuda/models/train_same_bits.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "train/train_shapes.h"
 
 #include <gmock/gmock.h>

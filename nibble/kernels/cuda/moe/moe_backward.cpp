@@ -1,7 +1,7 @@
 #include "kernels/moe_backward_cuda.h"
 
 #include "kernels/cuda/moe/moe_backward_launch.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 #include "tensor/cuda/call.h"
 
 namespace nibble::cuda {

@@ -1,7 +1,7 @@
 // Operations between the products of a mixture's backward pass.
+#include "kernels/cuda/matmul/bf16/operand_launch.h"
 #include "kernels/cuda/moe/moe_backward_launch.h"
 #include "kernels/cuda/primitives/value_slope.cuh"
-#include "kernels/cuda/product/bf16/product_launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/observe/observe_launch.h"
 #include "kernels/cuda/primitives/cache_args.h"
 #include "kernels/cuda/primitives/launch_checks.h"
-#include "kernels/product_cuda.h"
+#include "kernels/operand_matmul_cuda.h"
 
 #include <algorithm>
 
@@ -83,7 +83,7 @@ Status add_moments(const std::byte* x, int64_t rows, int64_t n, double* sums, st
         NIBBLE_CHECK(fill_device(tiles, 0, operand_bytes(n, padded), stream));
         NIBBLE_CHECK(make_operand(MatrixView{DType::bf16, n, padded, scratch}, n, 0, tiles, stream));
         NIBBLE_CHECK(
-            product({.x = scratch, .tokens = n}, {.rows = n, .cols = padded, .tiles = tiles}, part, n, false, stream));
+            matmul({.x = scratch, .tokens = n}, {.rows = n, .cols = padded, .tiles = tiles}, part, n, false, stream));
         NIBBLE_CHECK(
             cuda_status(launch_add_sums(part, n * n, sums, queue_of(stream)), "add_moments: kernel launch, sums"));
     }

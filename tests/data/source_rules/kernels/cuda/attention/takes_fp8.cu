@@ -1,4 +1,4 @@
 #include "kernels/cuda/primitives/ptx.cuh"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
-#include "kernels/cuda/product/fp8/fp8_ring.cuh"
+#include "kernels/cuda/matmul/fp8/fp8_ring.cuh"
 #include <cuda_runtime.h>
