@@ -63,8 +63,8 @@ asan tsan:
 serve-asan serve-tsan: serve-%:
 	tools/setup --test
 	cmake --preset $* -DNIBBLE_TESTS=ON
-	cmake --build build/$* --target nibble test_http test_serve test_server
-	for folder in http serve server; do build/$*/tests/test_$$folder || exit 1; done
+	cmake --build build/$* --target nibble test_http test_engine test_server
+	for folder in http engine server; do build/$*/tests/test_$$folder || exit 1; done
 	python3 tests/oracles/openai_clients.py build/$*/nibble
 
 fuzz:

@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # All folders but cli, which only the program uses.
-set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor architecture grammar parallel kernels checkpoint chat model data quant train run serve eval rl server jobs)
+set(NIBBLE_LIBRARY_FOLDERS base formats io http page text tensor architecture grammar parallel kernels checkpoint chat model data quant train run engine eval rl server jobs)
 set(objects "")
 foreach(folder ${NIBBLE_LIBRARY_FOLDERS})
   get_target_property(type nibble_${folder} TYPE)

@@ -22,7 +22,7 @@ struct ReasoningGate {
     std::optional<int64_t> budget;    // most tokens of reasoning; no value: unlimited
 };
 
-// Has the functions of serve's TokenConstraint (serve/request.h; serve/answer_constraint.h connects them). A copy is
+// Has the functions of serve's TokenConstraint (engine/request.h; engine/answer_constraint.h connects them). A copy is
 // independent and cheap. Not thread-safe.
 class AnswerConstraint {
 public:

@@ -4,7 +4,7 @@
 #include "cli/engine.h"
 #include "cli/line_editor.h"
 #include "cli/terminal.h"
-#include "serve/answer_all.h"
+#include "engine/answer_all.h"
 
 #include <fmt/format.h>
 

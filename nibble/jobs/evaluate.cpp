@@ -1,6 +1,7 @@
 #include "nibble/evaluate.h"
 
 #include "checkpoint/output_place.h"
+#include "engine/answer_all.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
 #include "eval/report.h"
@@ -9,7 +10,6 @@
 #include "io/atomic_file.h"
 #include "jobs/job.h"
 #include "jobs/loaded_model.h"
-#include "serve/answer_all.h"
 
 #include <fmt/format.h>
 

@@ -2,12 +2,12 @@
 
 #include "base/mapped_file.h"
 #include "chat/prompt_tokens.h"
+#include "engine/answer_all.h"
+#include "engine/answer_constraint.h"
 #include "grammar/grammar.h"
 #include "jobs/job.h"
 #include "jobs/loaded_model.h"
 #include "jobs/sampling.h"
-#include "serve/answer_all.h"
-#include "serve/answer_constraint.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 #include "jobs/running_model.h"
 
 #include "chat/prompt_tokens.h"
+#include "engine/answer_constraint.h"
 #include "jobs/job.h"
 #include "jobs/served.h"
-#include "serve/answer_constraint.h"
 #include "server/chat_turn.h"
 #include "server/parameters.h"
 

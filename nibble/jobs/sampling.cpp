@@ -1,8 +1,8 @@
 #include "jobs/sampling.h"
 
 #include "base/fields.h"
+#include "engine/sampler.h"
 #include "jobs/words.h"
-#include "serve/sampler.h"
 
 #include <charconv>
 

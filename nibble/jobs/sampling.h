@@ -1,9 +1,9 @@
 // Converts sampling and engine settings to values.
 #pragma once
 
+#include "engine/engine.h"
 #include "jobs/loaded_model.h"
 #include "nibble/sampling.h"
-#include "serve/engine.h"
 
 #include <string>
 #include <string_view>

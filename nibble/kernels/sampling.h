@@ -1,4 +1,4 @@
-// How a token is chosen from a row of logits. The samplers on the CPU (serve/sampler.h) and on a GPU
+// How a token is chosen from a row of logits. The samplers on the CPU (engine/sampler.h) and on a GPU
 // (kernels/sampling_cuda.h) share these definitions, so the same logits give the same token.
 //
 // Order, as in vLLM V1: penalties; temperature 0 then takes the largest logit (the lower id of equal ones); division by

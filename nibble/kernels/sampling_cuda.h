@@ -1,6 +1,6 @@
-// Sampling of kernels/sampling.h on a GPU, without copying logits to the host. The token equals that of serve/sampler.h
-// for the same logits. Log-probabilities equal ElementwiseKernels::log_softmax except for one FP64 logarithm, which may
-// differ from libm's in its last place (once in 10^8 results after rounding to float).
+// Sampling of kernels/sampling.h on a GPU, without copying logits to the host. The token equals that of
+// engine/sampler.h for the same logits. Log-probabilities equal ElementwiseKernels::log_softmax except for one FP64
+// logarithm, which may differ from libm's in its last place (once in 10^8 results after rounding to float).
 //
 // A cluster of eight thread blocks processes a row. Tokens are counted in bins of 1/32 below the largest logit; only
 // tokens of the few bins in which top-k, top-p and the draw end are sorted. A bin of more than `most_candidates` tokens

@@ -1,7 +1,7 @@
 #include "measure/throughput.h"
 
+#include "engine/throughput.h"
 #include "jobs/sampling.h"
-#include "serve/throughput.h"
 
 #include <fmt/format.h>
 

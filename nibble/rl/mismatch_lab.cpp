@@ -1,7 +1,7 @@
 #include "rl/mismatch_lab.h"
 
 #include "base/philox.h"
-#include "serve/answer_all.h"
+#include "engine/answer_all.h"
 #include "train/check_forward.h"
 
 #include <algorithm>

@@ -3,11 +3,11 @@
 // model reads but does not learn.
 #pragma once
 
+#include "engine/answer_all.h"
 #include "parallel/rank_group.h"
 #include "rl/environment.h"
 #include "rl/rank_work.h"
 #include "rl/tasks.h"
-#include "serve/answer_all.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The size of the largest possible answer to a request, computed before the request is accepted.
 #pragma once
 
-#include "serve/request.h"
+#include "engine/request.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "server/chat_turn.h"
 
 #include "chat/chat_request.h"
-#include "serve/answer_constraint.h"
+#include "engine/answer_constraint.h"
 
 namespace nibble {
 

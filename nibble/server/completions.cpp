@@ -1,5 +1,5 @@
 // POST /v1/completions.
-#include "serve/answer_constraint.h"
+#include "engine/answer_constraint.h"
 #include "server/neutral_fields.h"
 #include "server/openai_writer.h"
 #include "server/routes.h"

@@ -1,7 +1,7 @@
 #include "server/parameters.h"
 
 #include "base/sha256.h"
-#include "serve/sampler.h"
+#include "engine/sampler.h"
 #include "server/exchange.h"
 #include "server/neutral_fields.h"
 

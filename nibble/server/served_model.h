@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "chat/chat_format.h"
-#include "serve/engine.h"
+#include "engine/engine.h"
 #include "server/answer_grammar.h"
 #include "text/tokenizer.h"
 

@@ -52,7 +52,7 @@ TEST(IncludeDirection, EveryPlantedViolationIsFound) {
                   "nameless/file.cpp:1: folder 'nameless' has no level",
                   "quant/angle.cpp:2: project header in angle brackets",
                   "quant/angle.cpp:3: project header in angle brackets",
-                  "quant/angle.cpp:3: quant (level 5) includes serve (level 5)",
+                  "quant/angle.cpp:3: quant (level 5) includes engine (level 5)",
                   "quant/unknown.cpp:1: unknown folder 'elsewhere'"}));
 }
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 const std::map<std::string, int> levels{
     {"base", 0},         {"formats", 1}, {"io", 1},       {"http", 1},    {"page", 1},       {"text", 1}, {"tensor", 2},
     {"architecture", 2}, {"grammar", 2}, {"parallel", 2}, {"kernels", 3}, {"checkpoint", 3}, {"data", 4}, {"bench", 4},
-    {"model", 4},        {"chat", 4},    {"quant", 5},    {"serve", 5},   {"train", 5},      {"eval", 6}, {"run", 6},
+    {"model", 4},        {"chat", 4},    {"quant", 5},    {"engine", 5},  {"train", 5},      {"eval", 6}, {"run", 6},
     {"server", 6},       {"rl", 7},      {"nibble", 7},   {"jobs", 8},    {"measure", 9},    {"cli", 10}};
 
 std::vector<std::string> parts_of(const fs::path& path) {

@@ -3,10 +3,10 @@
 // requests, so everything is read and checked but nothing is generated. Every request must get exactly one answer in
 // valid HTTP, and every refusal a JSON body with a message, within the limits of time and memory.
 #include "chat/chat_format.h"
+#include "engine/engine.h"
 #include "http/connection.h"
 #include "judge.h"
 #include "model/cpu/model.h"
-#include "serve/engine.h"
 #include "server/routes.h"
 #include "text/chat_template.h"
 

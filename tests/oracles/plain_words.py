@@ -19,11 +19,11 @@ FOLDERS = [
     "bench", "nibble/architecture", "nibble/base", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
     "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/io", "nibble/jobs",
     "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/parallel", "nibble/quant", "nibble/rl",
-    "nibble/run", "nibble/serve", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
+    "nibble/run", "nibble/engine", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
     "tests/base", "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/eval",
     "tests/formats", "tests/fuzz", "tests/grammar", "tests/http", "tests/install", "tests/io", "tests/jobs",
     "tests/kernels", "tests/model", "tests/oracles", "tests/page", "tests/parallel", "tests/peers", "tests/quant",
-    "tests/rl", "tests/serve", "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train", "tools",
+    "tests/rl", "tests/engine", "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train", "tools",
 ]  # fmt: skip
 
 # Folders whose messages follow the rules too: every string literal of two words or more is checked.
@@ -31,9 +31,9 @@ MESSAGES = [
     "include/nibble",
     "nibble/architecture", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli", "nibble/data",
     "nibble/io", "nibble/jobs", "nibble/measure", "nibble/model", "nibble/quant", "nibble/rl", "nibble/run",
-    "nibble/serve", "nibble/server", "nibble/train",
+    "nibble/engine", "nibble/server", "nibble/train",
     "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/fuzz", "tests/install",
-    "tests/io", "tests/jobs", "tests/model", "tests/quant", "tests/serve", "tests/server", "tests/train",
+    "tests/io", "tests/jobs", "tests/model", "tests/quant", "tests/engine", "tests/server", "tests/train",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.

@@ -1,5 +1,5 @@
 // Answers of the routes equal those of the engine alone, whole and streamed.
-#include "serve/answer_all.h"
+#include "engine/answer_all.h"
 #include "server/server_fixture.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Compares tokens chosen on the GPU with serve/sampler.h, and log-probabilities with log_softmax.
+// Compares tokens chosen on the GPU with engine/sampler.h, and log-probabilities with log_softmax.
 #include "cuda/device.h"
+#include "engine/sampler.h"
 #include "kernels/elementwise.h"
 #include "kernels/sampling_cuda.h"
-#include "serve/sampler.h"
 
 #include <cmath>
 

@@ -1,9 +1,9 @@
 // Tests the serving engine on a GPU: random requests under load give the bits of each request alone. A step that is
 // launched before the previous step's tokens are known equals the step launched afterwards.
 #include "checkpoint/random_checkpoint.h"
+#include "engine/random_load.h"
 #include "model/device/model.h"
 #include "model/made_up_model.h"
-#include "serve/random_load.h"
 
 #include <cstdlib>
 #include <numeric>

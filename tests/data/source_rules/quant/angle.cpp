@@ -1,3 +1,3 @@
 #include <vector>
 #include <base/error.h>
-#include <serve/sampler.h>
+#include <engine/sampler.h>

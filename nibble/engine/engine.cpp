@@ -1,0 +1,594 @@
+#include "engine/engine.h"
+
+#include "engine/drafter.h"
+#include "engine/scheduler.h"
+#include "engine/step_pace.h"
+#include "engine/step_runner.h"
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+
+namespace nibble {
+namespace {
+
+double seconds(EngineClock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+// Options with every 0 replaced, and the resulting sizes.
+struct Settled {
+    EngineOptions options;
+    int64_t tokens = 0, states = 0, state_copies = 0;  // sizes of the pool; state_copies: those for the prefix cache
+};
+
+Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
+    Settled s;
+    const bool device = model.chooses();
+    if (o.drafts < 0 || o.drafts > most_drafts)
+        return fail("{} draft tokens are not in [0, {}]", o.drafts, most_drafts);
+    if (o.drafter == DraftSource::prediction && !model.predicts())
+        return fail("the model was loaded without layers for multi-token prediction");
+    if (!(o.stretch == 0 || o.stretch > 1))
+        return fail("the limit of how much prompts lengthen a step, {}, must be above 1, or 0", o.stretch);
+    if (!(o.memory_share > 0 && o.memory_share <= 1))
+        return fail("a memory share of {} is not in (0, 1]", o.memory_share);
+    if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
+    o.sequences = std::min<int64_t>(o.sequences, 4096);
+    if (o.step_rows <= 0) o.step_rows = device ? 8192 : 512;
+    if (o.mixed_rows <= 0) o.mixed_rows = std::max<int64_t>(1, o.step_rows / 8);
+    const int64_t context = o.context > 0 ? std::min(o.context, model.config().context) : model.config().context;
+
+    const std::vector<StateLayout> layouts = model.states();
+    const int64_t state = pool_bytes(layouts, 0, 1), tile = pool_bytes(layouts, kv_page_tokens, 0);
+    int64_t bytes = o.kv_memory;
+    if (bytes <= 0) {
+        NIBBLE_TRY(const int64_t free, model.free_bytes(o.step_rows, 2 * o.sequences));
+        bytes = static_cast<int64_t>(static_cast<double>(free) * o.memory_share);
+    }
+    if (state > 0) {  // at most half of the memory
+        const int64_t each = o.drafts > 0 ? 2 : 1;
+        o.sequences = std::clamp<int64_t>(bytes / 2 / state / each * 4 / 5, 1, o.sequences);
+        if (o.prefix_cache) s.state_copies = std::clamp<int64_t>(o.sequences / 4, 2, 256);
+        s.states = o.sequences * each + s.state_copies;
+        bytes -= s.states * state;
+    }
+    o.step_rows = std::max(o.step_rows, o.sequences + 1);
+    o.mixed_rows = std::clamp<int64_t>(o.mixed_rows, 1, o.step_rows - o.sequences);
+    const int64_t whole = (context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
+    s.tokens = o.sequences * whole;
+    if (tile > 0) s.tokens = std::min(s.tokens, bytes / tile * kv_page_tokens);
+    if (bytes < 0 || s.tokens < kv_page_tokens)
+        return fail("{} bytes of KV cache memory are too few: {} tokens of one sequence need {}; increase --kv-memory",
+                    std::max<int64_t>(bytes, 0) + s.states * state, kv_page_tokens, tile + s.states * state);
+    o.context = context;
+    o.kv_memory = pool_bytes(layouts, s.tokens, s.states);
+    s.options = std::move(o);
+    return s;
+}
+
+// Returns the length of the longest text that fits in the pool alone, at most `most`.
+int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
+    int64_t low = 0, high = most;
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        if (pool.pages_for(middle, step_rows) <= pool.pages())
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// `error` may be null.
+void note_error(AnswerEvent& event, const Error* error) {
+    if (!error) return;
+    event.error = error->message();
+    event.error_kind = error->kind();
+}
+
+// Turns exceptions of one request into an error, so that they do not end the process.
+template <class Work>
+Status guarded(const Work& work) {
+    try {
+        return work();
+    } catch (const std::bad_alloc&) {
+        return fail(ErrorKind::memory, "out of memory");
+    }
+}
+
+}  // namespace
+
+struct Engine::State {
+    std::shared_ptr<const LanguageModel> model;
+    std::optional<Tokenizer> tokenizer;
+    EngineOptions options;
+    int64_t capacity = 0;
+
+    // Used only by the engine's thread.
+    EngineStats counts;
+    std::unique_ptr<Drafter> drafter;
+    std::optional<Scheduler> scheduler;
+    std::optional<StepRunner> runner;
+    double service_seconds = 0;    // recent service time of a request
+    std::optional<StepPace> pace;  // set if the time is limited
+    std::optional<Flight> under_way;
+    std::vector<Choice*> arrived_choices;          // those whose device step ended in this call of step()
+    std::vector<std::unique_ptr<Choice>> leaving;  // finished and reported, but part of a step in flight
+    EngineClock::time_point last_arrival;
+
+    mutable std::mutex mutex;
+    std::condition_variable wake, rest;
+    // Protected by the mutex.
+    std::vector<std::shared_ptr<Job>> arrived;
+    std::vector<uint64_t> cancelled;
+    bool cancel_all = false, draining = false, quit = false, idle = true;
+    uint64_t next_handle = 1;
+    int64_t waiting = 0;  // choices that have arrived or wait
+    EngineStats published;
+    double published_service = 0;
+
+    std::thread thread;
+
+    bool step();
+    void take_arrivals();
+    void enqueue(const std::shared_ptr<Job>& job);
+    void end_cancelled_and_late();
+    void fork(Choice& leader);
+    Flight depart(std::span<Choice* const> step);
+    void run(std::vector<Choice*> step);
+    void land(bool carried_on);
+    void arrive(const Flight& flight, const Status& ran);
+    void fail_step(const Flight& flight, const Status& status, bool certain);
+    void settle(Choice& choice);
+    void count_tokens(Choice& choice, EngineClock::time_point now);
+    void count_finished(Job& job, EngineClock::time_point now);
+    void tell(Choice& choice);
+    void count_choice(Job& job, AnswerEvent& event);
+    void tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error);
+    void tell_finished();
+    void publish(bool more);
+    void loop();
+};
+
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const LanguageModel> model,
+                                               std::optional<Tokenizer> tokenizer, const EngineOptions& options) {
+    NIBBLE_TRY(Settled settled, settle(options, *model));
+    NIBBLE_TRY(auto pool, model->make_pool(settled.tokens, settled.states));
+    auto state = std::make_unique<State>();
+    state->capacity = longest(*pool, settled.options.step_rows, settled.options.context);
+    settled.options.context = state->capacity;
+    state->options = std::move(settled.options);
+    state->model = std::move(model);
+    state->tokenizer = std::move(tokenizer);
+    state->counts.pages = pool->pages();
+    state->drafter = make_drafter(*state->model, state->options, state->counts);
+    state->scheduler.emplace(std::move(pool), state->options, *state->drafter, state->counts, settled.state_copies,
+                             state->model->chooses());
+    state->runner.emplace(*state->model, *state->drafter, state->counts);
+    if (state->options.stretch > 0) state->pace.emplace(state->options.stretch, state->options.mixed_rows);
+    state->published = state->counts;
+    return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Engine::~Engine() {
+    State& s = *state_;
+    {
+        const std::lock_guard lock(s.mutex);
+        s.quit = s.cancel_all = s.draining = true;
+    }
+    s.wake.notify_all();
+    if (s.thread.joinable()) s.thread.join();
+    s.step();  // reports the end to the sinks of unfinished requests
+}
+
+const EngineOptions& Engine::limits() const { return state_->options; }
+int64_t Engine::capacity() const { return state_->capacity; }
+const LanguageModel& Engine::model() const { return *state_->model; }
+
+EngineStats Engine::stats() const {
+    const std::lock_guard lock(state_->mutex);
+    EngineStats stats = state_->published;
+    stats.waiting = state_->waiting;
+    stats.deferred = std::min(stats.deferred, stats.waiting);
+    return stats;
+}
+
+Admission Engine::submit(Request request, AnswerSink sink) {
+    std::vector<int32_t> prompt = std::move(request.prompt);
+    request.prompt.clear();
+    const uint64_t sequence = request.sequence;
+    auto shared = share(std::move(request));
+    if (!shared.ok()) return {.refusal = Admission::Refusal::invalid, .message = shared.error().message()};
+    return submit(*std::move(shared), std::move(prompt), sequence, std::move(sink));
+}
+
+Result<SharedRequestPtr> Engine::share(Request parameters) const {
+    const int64_t vocab = state_->model->config().vocab;
+    NIBBLE_CHECK(check_parameters(parameters, vocab));
+    if (!state_->tokenizer && !parameters.stop.empty()) return fail("stop strings need a tokenizer");
+    return std::make_shared<const SharedRequest>(std::move(parameters), vocab);
+}
+
+Admission Engine::submit(SharedRequestPtr shared, std::vector<int32_t> prompt, uint64_t sequence, AnswerSink sink) {
+    State& s = *state_;
+    Status valid = check_prompt(prompt, s.model->config().vocab, s.options.context);
+    if (valid.ok()) valid = check_resumed(shared->request, std::ssize(prompt));
+    if (!valid.ok()) return {.refusal = Admission::Refusal::invalid, .message = valid.error().message()};
+    auto job = std::make_shared<Job>(std::move(shared), std::move(prompt), sequence, std::move(sink));
+    job->submitted = EngineClock::now();
+    job->report.prompt_tokens = std::ssize(job->prompt);
+    const std::lock_guard lock(s.mutex);
+    if (s.draining) return {.refusal = Admission::Refusal::draining, .message = "the engine is shutting down"};
+    if (s.waiting + job->open > s.options.queue) {
+        const double ahead = static_cast<double>(s.waiting) / static_cast<double>(s.options.sequences);
+        return {.refusal = Admission::Refusal::full,
+                .message = fmt::format("{} requests are waiting; the queue can hold {}", s.waiting, s.options.queue),
+                .retry_seconds = std::clamp(s.published_service * (ahead + 0.5), 1.0, 120.0)};
+    }
+    job->handle = s.next_handle++;
+    s.waiting += job->open;
+    s.idle = false;
+    s.arrived.push_back(job);
+    s.wake.notify_one();
+    return {.handle = job->handle};
+}
+
+void Engine::cancel(uint64_t handle) {
+    const std::lock_guard lock(state_->mutex);
+    state_->cancelled.push_back(handle);
+    state_->wake.notify_one();
+}
+
+bool Engine::step() { return state_->step(); }
+
+void Engine::start() {
+    if (!state_->thread.joinable()) state_->thread = std::thread([s = state_.get()] { s->loop(); });
+}
+
+void Engine::drain(EngineClock::time_point deadline) {
+    State& s = *state_;
+    if (!s.thread.joinable()) {
+        {
+            const std::lock_guard lock(s.mutex);
+            s.draining = true;
+        }
+        while (s.step()) {
+            if (EngineClock::now() < deadline) continue;
+            const std::lock_guard lock(s.mutex);
+            s.cancel_all = true;
+        }
+        return;
+    }
+    std::unique_lock lock(s.mutex);
+    s.draining = true;
+    if (s.rest.wait_until(lock, deadline, [&] { return s.idle; })) return;
+    s.cancel_all = true;
+    s.wake.notify_one();
+    s.rest.wait(lock, [&] { return s.idle; });
+}
+
+void Engine::State::loop() {
+    for (bool more = true;;) {
+        if (!more) {
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [&] { return quit || !arrived.empty() || !cancelled.empty() || cancel_all; });
+        }
+        {
+            const std::lock_guard lock(mutex);
+            if (quit) return;
+            if (idle) cancel_all = false;
+        }
+        try {
+            more = step();
+        } catch (const std::bad_alloc&) {  // running requests end; the server continues
+            scheduler->each([](Choice& c) { c.answer.end(fail(ErrorKind::memory, "out of memory")); });
+            more = true;
+        }
+    }
+}
+
+bool Engine::State::step() {
+    take_arrivals();
+    end_cancelled_and_late();
+    tell_finished();
+    for (Choice* leader : scheduler->forking()) fork(*leader);
+    const std::vector<Choice*> planned = scheduler->plan(pace ? pace->rows() : options.mixed_rows);
+    if (!planned.empty())
+        run(planned);
+    else if (under_way)
+        land(false);
+    for (Choice* choice : std::exchange(arrived_choices, {}))
+        if (!choice->answer.finished()) tell(*choice);
+    tell_finished();
+    const bool more = scheduler->running() + scheduler->waiting() > 0 || under_way;
+    publish(more);
+    const std::lock_guard lock(mutex);
+    return more || !arrived.empty();
+}
+
+void Engine::State::take_arrivals() {
+    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<uint64_t> handles;
+    bool all = false;
+    {
+        const std::lock_guard lock(mutex);
+        jobs.swap(arrived);
+        handles.swap(cancelled);
+        all = cancel_all;
+    }
+    for (const auto& job : jobs) enqueue(job);
+    if (!handles.empty() || all)
+        scheduler->each([&](Choice& c) {
+            if (all || std::ranges::find(handles, c.job->handle) != handles.end()) c.job->cancelled = true;
+        });
+}
+
+// Choices fork after the prompt if it has more than the one token that each choice processes itself.
+void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
+    const int32_t all = job->request.choices;
+    const bool forks = all > 1 && job->prompt.size() > 1;
+    int32_t made = 0;
+    const Status enough = guarded([&]() -> Status {
+        for (; made < (forks ? 1 : all); ++made) {
+            auto choice = std::make_unique<Choice>(job, made, tokenizer, options.context);
+            choice->forks = forks;
+            scheduler->wait(std::move(choice));
+        }
+        return Ok{};
+    });
+    if (!enough.ok()) tell_unmade(*job, made, FinishReason::error, &enough.error());
+}
+
+void Engine::State::fork(Choice& leader) {
+    std::vector<std::unique_ptr<Choice>> children;
+    int32_t made = 1;
+    const Status enough = guarded([&]() -> Status {
+        for (; made < leader.job->request.choices; ++made)
+            children.push_back(std::make_unique<Choice>(leader.job, made, tokenizer, options.context));
+        return Ok{};
+    });
+    scheduler->fork(leader, std::move(children));
+    if (!enough.ok()) tell_unmade(*leader.job, made, FinishReason::error, &enough.error());
+}
+
+void Engine::State::end_cancelled_and_late() {
+    std::optional<EngineClock::time_point> now;
+    scheduler->each([&](Choice& c) {
+        if (c.job->cancelled) c.answer.end(FinishReason::cancelled);
+        if (!c.job->request.deadline) return;
+        if (!now) now = EngineClock::now();
+        if (*now >= *c.job->request.deadline) c.answer.end(FinishReason::deadline);
+    });
+}
+
+Flight Engine::State::depart(std::span<Choice* const> step) {
+    Flight flight{.start = EngineClock::now()};
+    for (Choice* c : step) {
+        const int64_t rows = c->base + std::ssize(c->draft);
+        flight.rows += rows;
+        if (c->sequence->position() < c->answer.prompt()) flight.prompt_rows += rows;
+        flight.parts.push_back({c, c->epoch, c->wants_row, c->answer.generated()});
+        ++c->steps;
+        if (c->job->started) continue;
+        c->job->started = flight.start;
+        counts.prompt_tokens += c->job->report.prompt_tokens;
+        counts.cached_prompt_tokens += c->job->report.cached_tokens;
+    }
+    return flight;
+}
+
+// Runs a step to its end, or only launches it if its tokens need not be known for the next step.
+void Engine::State::run(std::vector<Choice*> step) {
+    if (under_way && !runner->launches(step)) {
+        land(false);
+        std::erase_if(step, [](const Choice* c) { return c->answer.finished() || !c->sequence; });
+    }
+    if (step.empty()) return;
+    Flight flight = depart(step);
+    if (!runner->launches(step)) return arrive(flight, guarded([&] { return runner->run(step); }));
+    const Status launched = guarded([&] { return runner->launch(step, flight); });
+    if (!launched.ok()) {
+        // The previous step's tokens for these choices are computed again.
+        fail_step(flight, launched, !under_way);
+        if (under_way) land(false);
+        return arrive(flight, Ok{});
+    }
+    // Prompt pieces are known already, so later steps may continue after them at once.
+    for (const Flight::Part& part : flight.parts)
+        if (!part.wants_row) settle(*part.choice);
+    if (under_way) {
+        ++counts.overlapped_steps;
+        land(true);
+    }
+    under_way = std::move(flight);
+    // The earlier tokens are known now.
+    if (const Status chosen = guarded([&] { return runner->choose_deferred(*under_way); }); !chosen.ok()) {
+        fail_step(*under_way, chosen, true);
+        return land(false);
+    }
+    const auto holds_up = [&](const Flight::Part& p) {
+        return p.wants_row && p.valid() && scheduler->holds_up(*p.choice);
+    };
+    if (std::ranges::any_of(under_way->parts, holds_up)) {
+        runner->prepare(*under_way);
+        land(false);
+    }
+}
+
+// Finishes the step in flight. carried_on: another step was launched after it.
+void Engine::State::land(bool carried_on) {
+    Flight flight = *std::exchange(under_way, std::nullopt);
+    for (Flight::Part& part : flight.parts) part.before = part.choice->answer.generated();
+    arrive(flight, guarded([&] { return runner->collect(flight, carried_on); }));
+    for (const Flight::Part& part : flight.parts)
+        if (carried_on && part.wants_row && part.valid() && part.choice->on_host) scheduler->preempt(*part.choice);
+}
+
+void Engine::State::settle(Choice& choice) {
+    if (const Status settled = scheduler->settle(choice); !settled.ok()) choice.answer.end(settled.error());
+}
+
+// Handles a failed step: each of its choices runs alone to find the cause. certain: the choice was alone and is the
+// cause.
+void Engine::State::fail_step(const Flight& flight, const Status& status, bool certain) {
+    for (const Flight::Part& part : flight.parts) {
+        if (!part.valid()) continue;
+        if (certain && flight.parts.size() == 1) {
+            part.choice->answer.end(status.error());
+        } else {
+            part.choice->alone = true;
+            scheduler->preempt(*part.choice);
+        }
+    }
+}
+
+void Engine::State::arrive(const Flight& flight, const Status& ran) {
+    const auto end = EngineClock::now();
+    const auto start = std::max(flight.start, last_arrival);
+    last_arrival = end;
+    (flight.prompt_rows > 0 ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
+    if (pace) pace->see(seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
+    if (options.on_step) options.on_step(flight.rows);
+    ++counts.steps;
+    counts.step_rows += flight.rows;
+    counts.histograms.iteration_tokens.add(static_cast<double>(flight.rows));
+    for (const Flight::Part& part : flight.parts) {
+        --part.choice->steps;
+        arrived_choices.push_back(part.choice);
+    }
+    if (!ran.ok()) return fail_step(flight, ran, true);
+    for (const Flight::Part& part : flight.parts) {
+        if (part.epoch != part.choice->epoch) continue;
+        Choice& c = *part.choice;
+        const int64_t added = c.answer.generated() - part.before;
+        counts.generated_tokens += added;
+        c.job->report.generated_tokens += added;
+        if (added > 0) count_tokens(c, end);
+        if (part.wants_row) c.alone = false;
+        if (c.answer.finished() && c.answer.finish() == FinishReason::error) continue;
+        if (!c.on_host && c.sequence) settle(c);
+    }
+}
+
+// Updates counters after a step has added tokens to `choice`.
+void Engine::State::count_tokens(Choice& choice, EngineClock::time_point now) {
+    if (!choice.job->first_token) {
+        choice.job->first_token = now;
+        counts.histograms.time_to_first_token.add(seconds(now - choice.job->submitted));
+    }
+    if (choice.last_token) counts.histograms.inter_token_latency.add(seconds(now - *choice.last_token));
+    choice.last_token = now;
+}
+
+// Updates counters when the last choice of `job` has finished.
+void Engine::State::count_finished(Job& job, EngineClock::time_point now) {
+    RequestReport& r = job.report;
+    EngineHistograms& h = counts.histograms;
+    r.queue_seconds = seconds(job.started.value_or(now) - job.submitted);
+    if (job.started) r.prompt_seconds = seconds(job.first_token.value_or(now) - *job.started);
+    if (job.first_token) r.generate_seconds = seconds(now - *job.first_token);
+    const double service = r.prompt_seconds + r.generate_seconds;
+    service_seconds = service_seconds == 0 ? service : 0.9 * service_seconds + 0.1 * service;
+    h.e2e_request_latency.add(seconds(now - job.submitted));
+    h.request_queue_time.add(r.queue_seconds);
+    h.request_prefill_time.add(r.prompt_seconds);
+    h.request_decode_time.add(r.generate_seconds);
+    h.request_inference_time.add(service);
+    if (job.longest > 1) h.request_time_per_output_token.add(r.generate_seconds / static_cast<double>(job.longest - 1));
+    h.request_prompt_tokens.add(static_cast<double>(r.prompt_tokens));
+    h.request_generation_tokens.add(static_cast<double>(r.generated_tokens));
+    h.request_max_num_generation_tokens.add(static_cast<double>(job.longest));
+    h.request_params_max_tokens.add(static_cast<double>(job.request.max_tokens));
+    h.request_params_n.add(job.request.choices);
+    h.request_num_preemptions.add(static_cast<double>(r.preemptions));
+    h.request_prefill_kv_computed_tokens.add(static_cast<double>(r.prompt_tokens - r.cached_tokens));
+}
+
+void Engine::State::tell(Choice& choice) {
+    Job& job = *choice.job;
+    const Answer::News news = choice.answer.take();
+    AnswerEvent event{.choice = choice.index, .text = news.text, .tokens = news.tokens};
+    std::vector<GeneratedToken> scores;
+    if (choice.prompt_scored) scores = std::exchange(choice.prompt_scores, {});
+    event.prompt = scores;
+    if (choice.answer.finished()) {
+        event.finish = choice.answer.finish();
+        event.stop = choice.answer.stop();
+        event.stop_token = choice.answer.stop_token();
+        note_error(event, choice.answer.error() ? &*choice.answer.error() : nullptr);
+        job.longest = std::max(job.longest, choice.answer.generated());
+        count_choice(job, event);
+    }
+    if (event.text.empty() && event.tokens.empty() && event.prompt.empty() && event.finish == FinishReason::none)
+        return;
+    if (job.sink) job.sink(event);
+}
+
+// Counts a finished choice; the event of the last choice gets the report.
+void Engine::State::count_choice(Job& job, AnswerEvent& event) {
+    if (--job.open == 0) {
+        count_finished(job, EngineClock::now());
+        event.report = &job.report;
+    }
+    switch (event.finish) {
+        case FinishReason::none:
+            break;
+        case FinishReason::stop:
+            ++counts.finished_stop;
+            break;
+        case FinishReason::length:
+            ++counts.finished_length;
+            break;
+        case FinishReason::cancelled:
+            ++counts.finished_cancelled;
+            break;
+        case FinishReason::deadline:
+            ++counts.finished_deadline;
+            break;
+        case FinishReason::error:
+            ++counts.finished_error;
+            break;
+    }
+}
+
+// Reports the end of choices [from, n) that were never started: the choice they were to fork from has not finished its
+// prompt, or memory is missing.
+void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error) {
+    for (int32_t i = from; i < job.request.choices; ++i) {
+        AnswerEvent event{.choice = i, .finish = finish};
+        note_error(event, error);
+        count_choice(job, event);
+        if (job.sink) job.sink(event);
+    }
+}
+
+void Engine::State::tell_finished() {
+    for (auto& choice : scheduler->take_finished()) {
+        const auto& error = choice->answer.error();
+        if (choice->forks) tell_unmade(*choice->job, 1, choice->answer.finish(), error ? &*error : nullptr);
+        tell(*choice);
+        if (choice->steps > 0) leaving.push_back(std::move(choice));
+    }
+    std::erase_if(leaving, [](const auto& choice) { return choice->steps == 0; });
+}
+
+void Engine::State::publish(bool more) {
+    counts.running = scheduler->running();
+    counts.cached_pages = scheduler->cache().idle_pages();
+    counts.used_pages = scheduler->pool().pages() - scheduler->pool().free_pages() - counts.cached_pages;
+    counts.prefix_evictions = scheduler->cache().evictions();
+    counts.block_times = scheduler->cache().block_times();
+    const std::lock_guard lock(mutex);
+    waiting = scheduler->waiting();
+    for (const auto& job : arrived) waiting += job->open;
+    published = counts;
+    published_service = service_seconds;
+    idle = !more && arrived.empty();
+    if (idle) rest.notify_all();
+}
+
+}  // namespace nibble
