@@ -1,5 +1,5 @@
 # nibble_device(): GPU code, and the boundary between it and the rest of the program. Call it after all nibble_folder().
-#   nibble_device    GPU code that runs on the host: the folders device/ of model, train and quant, and bench/. Without CUDA only
+#   nibble_device    GPU code that runs on the host: the folders device/ of model, train and quant, and gpu_bench/. Without CUDA only
 #                    test_device compiles it, over a GPU made of host memory (tests/device)
 #   nibble_cuda      tensor/cuda/ and kernels/cuda/ (with NIBBLE_CUDA)
 #   nibble_backend   what every program links that may open a device: nibble_device and nibble_cuda; without CUDA nibble/no_device.cpp,
@@ -7,7 +7,7 @@
 # Objects, not archives: folders below call the boundary and GPU code calls the folders, so no order of archives would do.
 function(nibble_device)
   add_library(nibble_device INTERFACE)
-  foreach(part model/device train/device quant/device bench)
+  foreach(part model/device train/device quant/device gpu_bench)
     string(REPLACE "/" "_" name nibble_${part})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${part}/*.cpp)
     add_library(${name} OBJECT ${sources})

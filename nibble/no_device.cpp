@@ -1,7 +1,7 @@
 // The boundary between the program and GPU code in a build without CUDA. With CUDA these functions are implemented in
-// tensor/cuda/, model/device/, train/device/, quant/device/ and bench/; here each of them returns the same error.
-#include "bench/kernels.h"
-#include "bench/quantize.h"
+// tensor/cuda/, model/device/, train/device/, quant/device/ and gpu_bench/; here each of them returns the same error.
+#include "gpu_bench/kernels.h"
+#include "gpu_bench/quantize.h"
 #include "model/device_model.h"
 #include "quant/device_calibration.h"
 #include "quant/device_workers.h"

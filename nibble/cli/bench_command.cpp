@@ -1,10 +1,10 @@
 // `nibble bench WHAT`: checks results first, then measures times.
-#include "bench/kernels.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_subject.h"
 #include "cli/command.h"
 #include "cli/engine.h"
 #include "cli/options.h"
+#include "gpu_bench/kernels.h"
 #include "measure/matmul.h"
 #include "measure/model.h"
 #include "measure/quantize.h"

@@ -10,7 +10,7 @@
 namespace nibble {
 
 struct BenchMatmulOptions {
-    std::string device = "cpu";      // cuda: bench/kernels.h is used instead
+    std::string device = "cpu";      // cuda: gpu_bench/kernels.h is used instead
     std::string shapes = "smollm2";  // "smollm2", "llama" or "all"
     std::string format;              // name of one row of the table; empty: all rows
     int64_t rows = 512;              // rows of the prefill

@@ -1,8 +1,8 @@
 #include "measure/quantize.h"
 
 #include "base/thread_pool.h"
-#include "bench/quantize.h"
 #include "formats/minifloat.h"
+#include "gpu_bench/quantize.h"
 #include "kernels/quantize.h"
 #include "measure/median.h"
 

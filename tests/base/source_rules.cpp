@@ -16,10 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::map<std::string, int> levels{
-    {"base", 0},         {"formats", 1}, {"io", 1},       {"http", 1},    {"page", 1},       {"text", 1}, {"tensor", 2},
-    {"architecture", 2}, {"grammar", 2}, {"parallel", 2}, {"kernels", 3}, {"checkpoint", 3}, {"data", 4}, {"bench", 4},
-    {"model", 4},        {"chat", 4},    {"quant", 5},    {"engine", 5},  {"train", 5},      {"eval", 6}, {"run", 6},
-    {"server", 6},       {"rl", 7},      {"nibble", 7},   {"jobs", 8},    {"measure", 9},    {"cli", 10}};
+    {"base", 0},   {"formats", 1},      {"io", 1},      {"http", 1},     {"page", 1},    {"text", 1},
+    {"tensor", 2}, {"architecture", 2}, {"grammar", 2}, {"parallel", 2}, {"kernels", 3}, {"checkpoint", 3},
+    {"data", 4},   {"gpu_bench", 4},    {"model", 4},   {"chat", 4},     {"quant", 5},   {"engine", 5},
+    {"train", 5},  {"eval", 6},         {"run", 6},     {"server", 6},   {"rl", 7},      {"nibble", 7},
+    {"jobs", 8},   {"measure", 9},      {"cli", 10}};
 
 std::vector<std::string> parts_of(const fs::path& path) {
     std::vector<std::string> parts;
@@ -50,7 +51,8 @@ bool within_cuda(const std::vector<std::string>& parts) {
 // GPU code, which a build without CUDA does not compile: cmake/device.cmake.
 bool is_device_code(const std::vector<std::string>& parts) {
     const auto folders_end = parts.end() - 1;
-    return parts[0] == "bench" || within_cuda(parts) || std::find(parts.begin(), folders_end, "device") != folders_end;
+    return parts[0] == "gpu_bench" || within_cuda(parts) ||
+           std::find(parts.begin(), folders_end, "device") != folders_end;
 }
 
 // Returns why a file that is not GPU code may not include a header; "": it may.

@@ -25,7 +25,7 @@ struct RuleReport {
 //  - a folder of kernels/cuda/ includes itself, common/, and of the other folders the interfaces *_launch.h;
 //  - folders other than kernels/ include only the headers that lie in kernels/ itself;
 //  - headers of GPU code (folders device/ and kernels/*_cuda.h) are included only from GPU code (folders device/ and
-//    cuda/, and bench/), which a build without CUDA does not compile;
+//    cuda/, and gpu_bench/), which a build without CUDA does not compile;
 //  - CUDA's own headers, and headers of a cuda/ folder, are included only from a cuda/ folder.
 RuleReport check_includes(const std::filesystem::path& root);
 

@@ -4,7 +4,7 @@
 //   NIBBLE_CUDA_MEMORY  GiB of device memory for the checks' data (default 24)
 #pragma once
 
-#include "bench/kit.h"
+#include "gpu_bench/kit.h"
 
 #include <gtest/gtest.h>
 

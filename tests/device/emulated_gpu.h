@@ -1,6 +1,6 @@
 // A GPU emulated in host memory. It implements tensor/device.h, tensor/device_group.h and the headers kernels/*_cuda.h
 // in place of nibble/tensor/cuda/ and nibble/kernels/cuda/. GPU code that runs on the host (model/device/,
-// train/device/, quant/device/, bench/) can thus be tested without a GPU: test_device links it with this emulation.
+// train/device/, quant/device/, gpu_bench/) can thus be tested without a GPU: test_device links it with this emulation.
 // Device addresses differ from host addresses, so code that confuses them aborts at once.
 #pragma once
 

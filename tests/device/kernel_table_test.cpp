@@ -1,6 +1,6 @@
-#include "bench/kernel_table.h"
+#include "gpu_bench/kernel_table.h"
 
-#include "bench/products.h"
+#include "gpu_bench/products.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>

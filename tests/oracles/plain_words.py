@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Folders whose comments follow the rules, with all folders below them. Add a folder once its comments are rewritten.
 FOLDERS = [
     "include/nibble",
-    "bench", "nibble/architecture", "nibble/base", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
+    "bench", "nibble/architecture", "nibble/base", "nibble/gpu_bench", "nibble/chat", "nibble/checkpoint", "nibble/cli",
     "nibble/data", "nibble/eval", "nibble/formats", "nibble/grammar", "nibble/http", "nibble/io", "nibble/jobs",
     "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/parallel", "nibble/quant", "nibble/rl",
     "nibble/run", "nibble/engine", "nibble/server", "nibble/tensor", "nibble/text", "nibble/train",
@@ -29,7 +29,7 @@ FOLDERS = [
 # Folders whose messages follow the rules too: every string literal of two words or more is checked.
 MESSAGES = [
     "include/nibble",
-    "nibble/architecture", "nibble/bench", "nibble/chat", "nibble/checkpoint", "nibble/cli", "nibble/data",
+    "nibble/architecture", "nibble/gpu_bench", "nibble/chat", "nibble/checkpoint", "nibble/cli", "nibble/data",
     "nibble/io", "nibble/jobs", "nibble/measure", "nibble/model", "nibble/quant", "nibble/rl", "nibble/run",
     "nibble/engine", "nibble/server", "nibble/train",
     "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/fuzz", "tests/install",

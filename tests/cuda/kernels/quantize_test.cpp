@@ -1,5 +1,5 @@
-#include "bench/quantize_check.h"
 #include "cuda/device.h"
+#include "gpu_bench/quantize_check.h"
 
 namespace nibble::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/quantize_data.h"
+#include "gpu_bench/quantize_data.h"
 
 #include "base/thread_pool.h"
 #include "formats/minifloat.h"

@@ -1,4 +1,4 @@
-#include "bench/fused_decode.h"
+#include "gpu_bench/fused_decode.h"
 
 #include "kernels/fused_decode_cuda.h"
 

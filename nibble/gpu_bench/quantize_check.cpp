@@ -1,12 +1,12 @@
-#include "bench/quantize_check.h"
+#include "gpu_bench/quantize_check.h"
 
 #include "base/thread_pool.h"
-#include "bench/quantize_data.h"
 #include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "formats/mx.h"
 #include "formats/stochastic.h"
 #include "formats/swizzle.h"
+#include "gpu_bench/quantize_data.h"
 #include "kernels/quantize_cuda.h"
 
 #include <algorithm>

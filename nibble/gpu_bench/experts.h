@@ -2,7 +2,7 @@
 // double precision; then launches are timed with randomly chosen experts per token.
 #pragma once
 
-#include "bench/kernel_table.h"
+#include "gpu_bench/kernel_table.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "bench/attention.h"
+#include "gpu_bench/attention.h"
 
 #include <cmath>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "bench/kernel_table.h"
+#include "gpu_bench/kernel_table.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "bench/product_kernels.h"
+#include "gpu_bench/product_kernels.h"
 
 #include "kernels/operand_matmul_cuda.h"
 #include "kernels/quantize.h"

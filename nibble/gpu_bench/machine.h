@@ -1,7 +1,7 @@
 // Measures the peak rates of this GPU, in the same run as the kernels that are compared with them.
 #pragma once
 
-#include "bench/kit.h"
+#include "gpu_bench/kit.h"
 #include "kernels/vendor_cuda.h"
 
 namespace nibble::bench {

@@ -1,4 +1,4 @@
-#include "bench/graph_time.h"
+#include "gpu_bench/graph_time.h"
 
 #include <algorithm>
 

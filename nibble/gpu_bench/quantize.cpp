@@ -1,4 +1,4 @@
-#include "bench/quantize.h"
+#include "gpu_bench/quantize.h"
 
 #include "tensor/device.h"
 

@@ -2,7 +2,7 @@
 // product of gigabytes can be checked.
 #pragma once
 
-#include "bench/kit.h"
+#include "gpu_bench/kit.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // double precision before the timing.
 #pragma once
 
-#include "bench/kernel_table.h"
-#include "bench/noise.h"
+#include "gpu_bench/kernel_table.h"
+#include "gpu_bench/noise.h"
 
 #include <vector>
 

@@ -2,8 +2,8 @@
 // checks and times them.
 #pragma once
 
-#include "bench/machine.h"
-#include "bench/noise.h"
+#include "gpu_bench/machine.h"
+#include "gpu_bench/noise.h"
 
 #include <memory>
 #include <string_view>

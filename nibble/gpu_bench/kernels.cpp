@@ -1,11 +1,11 @@
-#include "bench/kernels.h"
+#include "gpu_bench/kernels.h"
 
-#include "bench/attention.h"
-#include "bench/attention_backward.h"
-#include "bench/delta.h"
-#include "bench/experts.h"
-#include "bench/fused_decode.h"
-#include "bench/products.h"
+#include "gpu_bench/attention.h"
+#include "gpu_bench/attention_backward.h"
+#include "gpu_bench/delta.h"
+#include "gpu_bench/experts.h"
+#include "gpu_bench/fused_decode.h"
+#include "gpu_bench/products.h"
 #include "kernels/operand_matmul_cuda.h"
 
 #include <fmt/format.h>

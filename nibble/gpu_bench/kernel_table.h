@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/json.h"
-#include "bench/graph_time.h"
-#include "bench/machine.h"
+#include "gpu_bench/graph_time.h"
+#include "gpu_bench/machine.h"
 
 #include <cstdio>
 #include <string>

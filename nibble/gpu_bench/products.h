@@ -2,8 +2,8 @@
 // double precision before the timing.
 #pragma once
 
-#include "bench/kernel_table.h"
-#include "bench/product_kernels.h"
+#include "gpu_bench/kernel_table.h"
+#include "gpu_bench/product_kernels.h"
 
 #include <vector>
 

@@ -1,6 +1,6 @@
-#include "bench/quantize_timing.h"
+#include "gpu_bench/quantize_timing.h"
 
-#include "bench/quantize_data.h"
+#include "gpu_bench/quantize_data.h"
 #include "kernels/cast_cuda.h"
 #include "kernels/quantize_cuda.h"
 

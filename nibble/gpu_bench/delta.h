@@ -2,7 +2,7 @@
 // two heads are checked against double precision before the timing.
 #pragma once
 
-#include "bench/kernel_table.h"
+#include "gpu_bench/kernel_table.h"
 #include "kernels/delta_rule_cuda.h"
 
 #include <vector>

@@ -1,4 +1,4 @@
-#include "bench/attention_backward.h"
+#include "gpu_bench/attention_backward.h"
 
 #include "kernels/attention_backward_cuda.h"
 #include "kernels/prepare_training_cuda.h"

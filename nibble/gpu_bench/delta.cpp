@@ -1,6 +1,6 @@
-#include "bench/delta.h"
+#include "gpu_bench/delta.h"
 
-#include "bench/noise.h"
+#include "gpu_bench/noise.h"
 
 #include <array>
 #include <cmath>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "base/json.h"
-#include "bench/quantize_check.h"
-#include "bench/quantize_timing.h"
+#include "gpu_bench/quantize_check.h"
+#include "gpu_bench/quantize_timing.h"
 
 #include <cstdio>
 

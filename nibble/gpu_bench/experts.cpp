@@ -1,6 +1,6 @@
-#include "bench/experts.h"
+#include "gpu_bench/experts.h"
 
-#include "bench/noise.h"
+#include "gpu_bench/noise.h"
 #include "kernels/operand_matmul_cuda.h"
 #include "kernels/quantize.h"
 #include "kernels/w4a16_matmul_cuda.h"

@@ -1,4 +1,4 @@
-#include "bench/products.h"
+#include "gpu_bench/products.h"
 
 #include <cmath>
 #include <map>

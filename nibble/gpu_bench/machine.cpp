@@ -1,7 +1,7 @@
-#include "bench/machine.h"
+#include "gpu_bench/machine.h"
 
-#include "bench/graph_time.h"
-#include "bench/product_kernels.h"
+#include "gpu_bench/graph_time.h"
+#include "gpu_bench/product_kernels.h"
 
 namespace nibble::bench {
 

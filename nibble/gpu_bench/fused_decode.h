@@ -3,7 +3,7 @@
 // loads. tests/cuda/kernels/chains_test.cpp compares chains with their single products.
 #pragma once
 
-#include "bench/kernel_table.h"
+#include "gpu_bench/kernel_table.h"
 
 namespace nibble::bench {
 
