@@ -51,8 +51,8 @@ struct DeltaStep {
 };
 int64_t delta_workspace_bytes(const DeltaShape& shape, int64_t tokens);
 // Computes convolution and silu, unit lengths, decay and beta, the rule and the gated norm, and advances the states.
-// The previous kernel must not write states: with `overlap` they may be read before it ends. Error: a shape without a
-// kernel.
+// With `overlap`, segments and states may be read before the previous kernels end, back to the last kernel that was
+// launched without overlap: these must not write them. Error: a shape without a kernel.
 Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

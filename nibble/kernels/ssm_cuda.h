@@ -43,8 +43,9 @@ struct MambaStep {
     std::byte* workspace = nullptr;  // mamba_workspace_bytes
 };
 int64_t mamba_workspace_bytes(const MambaShape& shape, int64_t tokens);
-// Computes convolution and silu, dt and decay, scan and gated group norm, and advances the states. The previous kernel
-// must not write states: with `overlap` they may be read before it ends.
+// Computes convolution and silu, dt and decay, scan and gated group norm, and advances the states. With `overlap`,
+// segments and states may be read before the previous kernels end, back to the last kernel that was launched without
+// overlap: these must not write them.
 Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream);
 
 }  // namespace nibble::cuda

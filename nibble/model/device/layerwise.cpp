@@ -257,6 +257,7 @@ Status DeviceLayerwise::run(const DeviceLayers& layers, size_t place, const Batc
     DeviceStep s = memory_.step();
     batch_.describe(s);
     s.observer = observer;
+    s.overlap = false;  // see DeviceModel::queue_blocks
     NIBBLE_TRY(std::byte * in, s.scratch.allocate(2 * padded_rows(rows) * hidden));
     NIBBLE_TRY(float* out, s.scratch.allocate_array<float>(rows * hidden));
     NIBBLE_TRY(const cuda::AddNorm sum, queue_layers(one,

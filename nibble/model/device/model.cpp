@@ -388,7 +388,9 @@ Result<cuda::AddNorm> DeviceModel::queue_blocks(std::byte* x, DeviceStep& step) 
     NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * hidden));
     // one-row steps alternate between `h` and this buffer
     NIBBLE_TRY(std::byte * other, step.scratch.allocate(rows == 1 ? 2 * hidden : 0));
-    NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, step.overlap, stream_));
+    // Without overlap: kernels with recurrent states read states and segments before they wait for the previous kernel,
+    // which is safe if a step begins with a kernel that waits for all earlier work and empties the caches.
+    NIBBLE_CHECK(cuda::embed(embedding_, step.tokens, rows, hidden, h, false, stream_));
     return queue_layers(layers_,
                         {.hidden = hidden,
                          .eps = config_.norm_eps,
