@@ -12,7 +12,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int parts = 4, most_taps = 4, most_cluster = 8, most_value_dim = 256;
-constexpr int most_segments = 8;  // with more, the separate kernels have more thread blocks in flight
+constexpr int most_segments = 4;  // with more, the thread blocks do not all run at once
 
 // Key: key_dim, rounded up to a size with a kernel.
 template <int Key, int Columns>

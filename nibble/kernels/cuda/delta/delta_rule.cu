@@ -2,14 +2,18 @@
 //
 // A thread block has 32 columns of a head's state. Four threads share a column: thread j holds the rows i with i % 4 ==
 // j in registers, and its sums are the parts a[j] and b[j] of the definition. The sum b of a token and the sum a of the
-// next one are computed in one pass over the state, so that two chains of key_dim / 4 operations overlap. q, k and v of
-// the next tokens are copied to shared memory meanwhile.
+// next one are computed in one pass over the state, so that their chains of key_dim / 4 operations overlap. q, k and v
+// of the next tokens are copied to shared memory meanwhile.
+//
+// Every thread reads key_dim / 4 elements of q and of k from shared memory for each token, which took longer than the
+// arithmetic. With `Each` = 2 columns it does so for two columns at once, and it keeps k of the next token in
+// registers.
 #include "kernels/cuda/delta/delta_columns.cuh"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int parts = 4, columns = 32, threads = parts * columns;
+constexpr int parts = 4, columns = 32;
 constexpr int ring_chunks = 3;
 
 template <int Key>
@@ -20,31 +24,55 @@ struct __align__(16) Operands {
     float2 unused;
 };
 
-// Key: key_dim, rounded up to a size with a kernel. Tokens: of a chunk of copies.
-template <int Key, int Tokens>
-__global__ void __launch_bounds__(threads) delta_rule_kernel(const __grid_constant__ DeltaArgs args) {
-    constexpr int own = Key / parts, quads = Key / 16, ring_tokens = ring_chunks * Tokens;
+// A thread's part of q or k of a token, in the order of its states.
+template <int Key>
+struct Part {
+    float x[Key / parts];
+
+    Part() = default;
+    __device__ Part(const float (&row)[Key], int part) {
+#pragma unroll
+        for (int m = 0; m < Key / 16; ++m) {
+            const float4 four = reinterpret_cast<const float4*>(row)[m * parts + part];
+            x[4 * m] = four.x, x[4 * m + 1] = four.y, x[4 * m + 2] = four.z, x[4 * m + 3] = four.w;
+        }
+    }
+};
+
+// Key: key_dim, rounded up to a size with a kernel. Tokens: of a chunk of copies. Each: columns of a thread.
+template <int Key, int Tokens, int Each>
+__global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 128 ? 5 : 1)
+    delta_rule_kernel(const __grid_constant__ DeltaArgs args) {
+    constexpr int threads = parts * columns / Each, own = Key / parts, quads = Key / 16;
+    constexpr int ring_tokens = ring_chunks * Tokens;
     __shared__ Operands<Key> ring[ring_tokens];
+    constexpr bool one = Tokens == 1;  // every segment has one token
     if (args.overlap) overlap_next();
+    if (args.overlap && !one) wait_for_previous();
     const int thread = static_cast<int>(threadIdx.x), part = thread % parts;
     const int blocks = (args.value_dim + columns - 1) / columns;  // of a head
     const int head = static_cast<int>(blockIdx.x) / blocks, first = static_cast<int>(blockIdx.x) % blocks * columns;
-    const int column = first + thread / parts;
-    const bool present = column < args.value_dim;
     const StateSegment s = args.list[blockIdx.y];
-    float4* const kept =
-        s.state && present ? reinterpret_cast<float4*>(s.state + args.history +
-                                                       int64_t{head} * args.padded_key * args.value_dim + column * 16) +
-                                 part
-                           : nullptr;
-    const auto is_kept = [&](int quad) { return kept && quad * 16 < args.padded_key; };
-    float state[own];
+    // The thread's columns are `between` apart, so that a warp reads adjacent ones.
+    constexpr int between = columns / Each;
+    const auto column_of = [&](int c) { return first + thread / parts + c * between; };
+    const auto kept = [&](int c, int quad) {
+        float* of_head = s.state + args.history + int64_t{head} * args.padded_key * args.value_dim;
+        return reinterpret_cast<float4*>(of_head) + (int64_t{quad} * args.value_dim + column_of(c)) * 4 + part;
+    };
+    const auto is_kept = [&](int c, int quad) {
+        return s.state && column_of(c) < args.value_dim && quad * 16 < args.padded_key;
+    };
+    float state[Each][own];
 #pragma unroll
-    for (int m = 0; m < quads; ++m) {
-        const float4 four = is_kept(m) ? kept[int64_t{m} * args.value_dim * 4] : float4{};
-        state[4 * m] = four.x, state[4 * m + 1] = four.y, state[4 * m + 2] = four.z, state[4 * m + 3] = four.w;
-    }
-    if (args.overlap) wait_for_previous();  // states were written by an earlier step
+    for (int c = 0; c < Each; ++c)
+#pragma unroll
+        for (int m = 0; m < quads; ++m) {
+            const float4 four = is_kept(c, m) ? *kept(c, m) : float4{};
+            float* to = &state[c][4 * m];
+            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+        }
+    if (args.overlap && one) wait_for_previous();  // states were written by an earlier step
 
     const auto copy_chunk = [&](int chunk) {
         constexpr int of_key = Key / 4, of_value = columns / 8, of_token = 2 * of_key + of_value + 1;
@@ -72,68 +100,74 @@ __global__ void __launch_bounds__(threads) delta_rule_kernel(const __grid_consta
     const int chunks = (s.rows + Tokens - 1) / Tokens;
     copy_chunk(0);
     if (chunks > 1) copy_chunk(1);
-    float read = 0.0f;  // S^T k of the next token, whose decay the state already has
-    int place = 0;      // in the ring
-    uint16_t* y = args.y + int64_t{s.row} * args.inner + head * args.value_dim + column;
+    float read[Each];  // S^T k of the next token, whose decay the state already has
+    Part<Key> k;       // of the next token
+    int place = 0;     // in the ring
+    uint16_t* y = args.y + int64_t{s.row} * args.inner + head * args.value_dim;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
         wait_for_copies();
         __syncthreads();  // chunk and chunk + 1 have arrived, and no thread reads chunk - 1 any more
         if (chunk + 2 < chunks) copy_chunk(chunk + 2);
         if (chunk == 0) {
-            const Operands<Key>& now = ring[0];
-            float a = 0.0f;
+            k = Part<Key>(ring[0].k, part);
+            const float decay = ring[0].step.x;
 #pragma unroll
-            for (int m = 0; m < quads; ++m) {
-                const float4 k = reinterpret_cast<const float4*>(now.k)[m * parts + part];
-                const float of_k[4] = {k.x, k.y, k.z, k.w};
+            for (int c = 0; c < Each; ++c) {
+                float a = 0.0f;
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    float& x = state[4 * m + e];
-                    x = now.step.x * x;
-                    a = fmaf(of_k[e], x, a);
+                for (int i = 0; i < own; ++i) {
+                    state[c][i] = decay * state[c][i];
+                    a = fmaf(k.x[i], state[c][i], a);
                 }
+                read[c] = over_parts(a);
             }
-            read = over_parts(a);
         }
         const int tokens = min(Tokens, s.rows - chunk * Tokens);
 #pragma unroll 1
-        for (int i = 0; i < tokens; ++i) {
-            const bool last = i + 1 == tokens && chunk + 1 == chunks;
+        for (int t = 0; t < tokens; ++t) {
+            const bool last = one || (t + 1 == tokens && chunk + 1 == chunks);
             const int after = place + 1 < ring_tokens ? place + 1 : 0;
             const Operands<Key>&now = ring[place], &next = ring[last ? place : after];
             place = after;
+            const Part<Key> q(now.q, part);
+            Part<Key> next_k;
+            if constexpr (!one) next_k = Part<Key>(next.k, part);
             // The last token multiplies the state by one, which changes no bit.
             const float decay = last ? 1.0f : next.step.x;
-            const float u = now.step.y * (bf16_to_float(now.v[thread / parts]) - read);
-            float a = 0.0f, b = 0.0f;
+            float u[Each], a[Each] = {}, b[Each] = {};
 #pragma unroll
-            for (int m = 0; m < quads; ++m) {
-                const float4 k = reinterpret_cast<const float4*>(now.k)[m * parts + part];
-                const float4 q = reinterpret_cast<const float4*>(now.q)[m * parts + part];
-                const float4 n = reinterpret_cast<const float4*>(next.k)[m * parts + part];
-                const float of_k[4] = {k.x, k.y, k.z, k.w}, of_q[4] = {q.x, q.y, q.z, q.w},
-                            of_next[4] = {n.x, n.y, n.z, n.w};
+            for (int c = 0; c < Each; ++c)
+                u[c] = now.step.y * (bf16_to_float(now.v[thread / parts + c * between]) - read[c]);
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    float& x = state[4 * m + e];
-                    x = fmaf(of_k[e], u, x);
-                    b = fmaf(of_q[e], x, b);
+            for (int i = 0; i < own; ++i)
+#pragma unroll
+                for (int c = 0; c < Each; ++c) {
+                    float& x = state[c][i];
+                    x = fmaf(k.x[i], u[c], x);
+                    b[c] = fmaf(q.x[i], x, b[c]);
+                    if constexpr (one) continue;
                     x = decay * x;
-                    a = fmaf(of_next[e], x, a);
+                    a[c] = fmaf(next_k.x[i], x, a[c]);
                 }
+            if constexpr (!one) k = next_k;
+#pragma unroll
+            for (int c = 0; c < Each; ++c) {
+                read[c] = over_parts(a[c]);
+                const float out = over_parts(b[c]);
+                if (part == 0 && column_of(c) < args.value_dim) y[column_of(c)] = bf16_from_float(out);
             }
-            read = over_parts(a);
-            const float out = over_parts(b);
-            if (part == 0 && present) *y = bf16_from_float(out);
             y += args.inner;
         }
     }
 #pragma unroll
-    for (int m = 0; m < quads; ++m)
-        if (is_kept(m))
-            kept[int64_t{m} * args.value_dim * 4] = {state[4 * m], state[4 * m + 1], state[4 * m + 2],
-                                                     state[4 * m + 3]};
+    for (int c = 0; c < Each; ++c)
+#pragma unroll
+        for (int m = 0; m < quads; ++m)
+            if (is_kept(c, m)) {
+                const float* from = &state[c][4 * m];
+                *kept(c, m) = {from[0], from[1], from[2], from[3]};
+            }
     // The convolution of this step is done.
     const Convolution convolution = convolution_of(args);
     for (int c = static_cast<int>(blockIdx.x) * threads + thread; c < args.channels;
@@ -143,11 +177,12 @@ __global__ void __launch_bounds__(threads) delta_rule_kernel(const __grid_consta
 
 template <int Key>
 cudaError_t launch(const DeltaArgs& args, cudaStream_t stream) {
-    constexpr int chunk = Key <= 128 ? 8 : 4;
-    const auto kernel = args.longest == 1 ? delta_rule_kernel<Key, 1> : delta_rule_kernel<Key, chunk>;
     const dim3 blocks(static_cast<unsigned>(args.value_heads * ((args.value_dim + columns - 1) / columns)),
                       static_cast<unsigned>(args.segments));
-    return launch_kernel(kernel, blocks, threads, 0, args, stream);
+    constexpr int chunk = Key <= 128 ? 8 : 4, each = Key <= 128 ? 2 : 1;
+    // One token is limited by the memory of the states: more threads, with fewer registers.
+    if (args.longest == 1) return launch_kernel(delta_rule_kernel<Key, 1, 1>, blocks, parts * columns, 0, args, stream);
+    return launch_kernel(delta_rule_kernel<Key, chunk, each>, blocks, parts * columns / each, 0, args, stream);
 }
 
 }  // namespace
