@@ -7,8 +7,6 @@
 #include "jobs/loaded_model.h"
 #include "jobs/served.h"
 #include "page/html.h"
-#include "page/numbers.h"
-#include "page/svg.h"
 #include "server/model_server.h"
 
 #include <fmt/format.h>
@@ -84,43 +82,18 @@ struct TargetRuns {
     std::vector<LoadResult> runs;
 };
 
-// Draws throughput against time per token: one curve per target, one point per load.
 std::string bench_page(const std::vector<TargetRuns>& targets) {
-    LineChart chart{.title = "throughput and time per token",
-                    .x_label = "output tokens per second",
-                    .y_label = "time per output token, ms (median; band to the 99th percentile)"};
-    chart.x_high = chart.y_high = 0;
-    std::string rows, legend = "<div class=\"legend\">";
-    for (size_t t = 0; t < targets.size(); ++t) {
-        Series series{.name = targets[t].name, .style = static_cast<int>(t)};
-        legend += fmt::format("<span>{}{}</span>", marker_icon(series.style), escape_html(targets[t].name));
-        for (const LoadResult& r : targets[t].runs) {
-            const double low = r.tpot.p50 * 1e3, high = r.tpot.p99 * 1e3;
-            series.points.push_back({r.output_rate(), low, low, high,
-                                     fmt::format("{} at {}: {:.1f} tokens/s, {:.2f} ms per token", targets[t].name,
-                                                 load_name(r.plan), r.output_rate(), low)});
-            chart.x_high = std::max(chart.x_high, r.output_rate() * 1.05);
-            chart.y_high = std::max(chart.y_high, high * 1.05);
-            rows += "<tr>" + name_cell(targets[t].name) + cell(load_name(r.plan)) +
-                    number_cell(fmt::format("{:.1f}", r.output_rate()), r.output_rate()) +
-                    number_cell(fmt::format("{:.2f}", r.request_rate()), r.request_rate()) + cell(trio(r.ttft)) +
-                    cell(trio(r.tpot)) + cell(trio(r.itl)) + cell(trio(r.latency)) +
-                    number_cell(fmt::format("{}", r.failed), double(r.failed)) + "</tr>\n";
+    Json loads = Json::array();
+    for (const TargetRuns& target : targets)
+        for (const LoadResult& r : target.runs) {
+            Json& load = loads.emplace_back(load_json(target.name, r));
+            load["name"] = target.name;
         }
-        std::ranges::sort(series.points, {}, &SeriesPoint::x);
-        chart.series.push_back(std::move(series));
-    }
     const LoadPlan& plan = targets[0].runs[0].plan;
-    const std::string head = fmt::format(
-        "<header><div class=\"kicker\">nibble · bench serve</div>\n<h1>{} tokens in, {} out</h1>\n</header>\n",
-        plan.texts.empty() ? std::to_string(plan.input_tokens) : "texts as", plan.output_tokens);
-    return document("nibble bench serve",
-                    head + "<section>" + legend + "</div>\n" + draw(chart) + "</section>\n<section>" +
-                        table("sortable",
-                              {"<target", "load", "tokens/s", "requests/s", "TTFT ms p50 / p90 / p99", "TPOT ms",
-                               "ITL ms", "end to end ms", "failed"},
-                              rows) +
-                        "</section>\n");
+    return document("nibble bench serve", "serving",
+                    {{"input", plan.texts.empty() ? std::to_string(plan.input_tokens) : "texts as"},
+                     {"output", plan.output_tokens},
+                     {"loads", std::move(loads)}});
 }
 
 Result<std::vector<std::string>> read_prompt_texts(const std::string& path) {

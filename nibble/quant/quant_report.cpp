@@ -146,24 +146,6 @@ Result<std::vector<CalibrationGap>> gaps_from(const Json& json) {
     return gaps;
 }
 
-Json without_tensors(const QuantReport& r) {
-    Json kv_scales = Json::object();
-    for (const auto& [name, value] : r.kv_scales) kv_scales[name] = value;
-    return Json{{"source", r.source},
-                {"recipe", r.recipe},
-                {"settings", r.settings},
-                {"versions", r.versions},
-                {"kv", kv_name(r.kv)},
-                {"kv_scales", std::move(kv_scales)},
-                {"weights_only", r.weights_only},
-                {"warnings", r.warnings},
-                {"gaps", gaps_json(r.gaps)},
-                {"totals", totals_json(r.totals())},
-                {"layer_outputs", outputs_json(r.output_errors)},
-                {"plan", r.plan},
-                {"timing", timing_json(r.timing)}};
-}
-
 }  // namespace
 
 Histogram::Histogram(std::span<const int64_t, 256> all) {
@@ -315,8 +297,26 @@ Result<TensorReport> tensor_report_from_json(const Json& json) {
     return t;
 }
 
+Json to_json_without_tensors(const QuantReport& r) {
+    Json kv_scales = Json::object();
+    for (const auto& [name, value] : r.kv_scales) kv_scales[name] = value;
+    return Json{{"source", r.source},
+                {"recipe", r.recipe},
+                {"settings", r.settings},
+                {"versions", r.versions},
+                {"kv", kv_name(r.kv)},
+                {"kv_scales", std::move(kv_scales)},
+                {"weights_only", r.weights_only},
+                {"warnings", r.warnings},
+                {"gaps", gaps_json(r.gaps)},
+                {"totals", totals_json(r.totals())},
+                {"layer_outputs", outputs_json(r.output_errors)},
+                {"plan", r.plan},
+                {"timing", timing_json(r.timing)}};
+}
+
 Json to_json(const QuantReport& r) {
-    Json json = without_tensors(r), tensors = Json::array();
+    Json json = to_json_without_tensors(r), tensors = Json::array();
     for (const TensorReport& t : r.tensors) tensors.push_back(to_json(t));
     json["tensors"] = std::move(tensors);
     return json;
@@ -326,7 +326,7 @@ std::string to_json_text(const QuantReport& r) {
     const auto dump = [](const Json& json, int indent) {
         return json.dump(indent, ' ', false, Json::error_handler_t::replace);
     };
-    std::string text = dump(without_tensors(r), 1);
+    std::string text = dump(to_json_without_tensors(r), 1);
     text.erase(text.rfind('\n'));  // removes the newline before the closing brace
     text += ",\n \"tensors\": [";
     for (size_t i = 0; i < r.tensors.size(); ++i) text += (i ? ",\n  " : "\n  ") + dump(to_json(r.tensors[i]), -1);

@@ -128,6 +128,7 @@ struct QuantReport {
 // values (mse, sqnr_db, totals ...) are written for other programs and not read back.
 Json to_json(const TensorReport& tensor);
 Json to_json(const QuantReport& report);
+Json to_json_without_tensors(const QuantReport& report);
 // to_json_text() writes the same document with one line per tensor, without building all of it in memory first (a model
 // with 100,000 experts would need gigabytes). Errors of the readers: a missing key or a wrong type, with the key.
 std::string to_json_text(const QuantReport& report);

@@ -1,142 +1,196 @@
 #include "quant/report_html.h"
 
 #include "page/html.h"
-#include "page/svg.h"
-#include "quant/report_page.h"
 #include "quant/report_summary.h"
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <unordered_map>
 
 namespace nibble {
-
 namespace {
 
-std::string headline(const QuantReport& r) {
-    const auto dialect = r.settings.find("dialect");
-    std::string meta = fmt::format("<span>{}</span>", escape_html(r.recipe));
-    if (dialect != r.settings.end() && dialect->is_string())
-        meta += fmt::format("<span>{} checkpoint</span>", escape_html(dialect->get<std::string>()));
-    if (r.kv != KvFormat::none) meta += fmt::format("<span>KV cache {}</span>", kv_name(r.kv));
-    if (r.weights_only) meta += "<span>weights only</span>";
-    meta += r.timing.verified.empty() ? "<span class=\"badge warn\">Not verified</span>"
-                                      : fmt::format("<span class=\"badge good\" title=\"{}\">✓ Verified</span>",
-                                                    escape_html(r.timing.verified));
-    if (!r.warnings.empty())
-        meta += fmt::format("<a class=\"badge warn\" href=\"#warnings\">{} warning{}</a>", r.warnings.size(),
-                            r.warnings.size() == 1 ? "" : "s");
-    return fmt::format(
-        "<header><div class=\"kicker\">nibble · quantization report</div>\n<h1>{}</h1>\n<div "
-        "class=\"meta\">{}</div></header>\n",
-        escape_html(report_name(r)), meta);
+constexpr size_t worst_listed = 20;
+
+// Returns null if no tensor has a finite SQNR.
+Json range_json(const SqnrRange& range) {
+    if (!range.measured()) return nullptr;
+    return {{"low", rounded(range.low)},
+            {"median", rounded(range.median)},
+            {"mean", rounded(range.mean)},
+            {"high", rounded(range.high)}};
 }
 
-std::string cards(const QuantReport& r) {
-    const ReportTotals t = r.totals();
-    const ReportTiming& timing = r.timing;
+Json all_sqnr(const QuantReport& report) {
     std::vector<double> decibels;
-    for (const TensorReport& tensor : r.tensors)
-        if (tensor.quantized()) decibels.push_back(tensor.sqnr_db());
-    const SqnrRange range = sqnr_range(std::move(decibels));
-
-    std::string out = "<div class=\"cards\">\n";
-    const double smaller = t.stored_bytes ? double(t.source_bytes) / double(t.stored_bytes) : 0;
-    out +=
-        card("Size of the weights",
-             fmt::format("{} → {}", with_units(human_bytes(t.source_bytes)), with_units(human_bytes(t.stored_bytes))),
-             fmt::format("{:.2f}× smaller · {} weights in {} tensors", smaller, human_large(t.elements),
-                         human_count(t.tensors)),
-             true);
-    out += card("Bits per weight", fmt::format("{:.2f}", t.quantized_bits_per_element),
-                fmt::format("of the {} quantized tensors; {:.2f} over all", human_count(t.quantized_tensors),
-                            t.bits_per_element));
-    if (range.measured()) {
-        out += card("SQNR of all weights", with_units(fmt::format("{} dB", human_db(t.sqnr_db))),
-                    fmt::format("mean of tensors {} dB, median {} dB", human_db(range.mean), human_db(range.median)));
-        const TensorReport& worst = r.tensors[worst_tensors(r, 1).front()];
-        const TensorPlace place = place_of(worst.name);
-        std::string where = escape_html(place.role);
-        if (place.expert >= 0) where = fmt::format("{} {}", where, place.expert);
-        if (place.layer >= 0) where = fmt::format("layer {}, {}", place.layer, where);
-        out += card("Lowest SQNR of a tensor", with_units(fmt::format("{} dB", human_db(range.low))), where);
-    } else {
-        out += card("SQNR of all weights", t.quantized_tensors ? "∞" : "–",
-                    t.quantized_tensors ? "no weight changed" : "nothing was quantized");
-    }
-    if (timing.seconds > 0) {
-        const bool whole = timing.whole_seconds > 0;
-        std::string parts = fmt::format("{} threads, {} kernels", timing.threads, escape_html(timing.kernels));
-        if (whole) parts = fmt::format("quantizing {}; {}", human_seconds(timing.seconds), parts);
-        if (timing.calibration_seconds > 0)
-            parts = fmt::format("calibration {}, {}", human_seconds(timing.calibration_seconds), parts);
-        out += card(whole ? "Time of the whole job" : "Time",
-                    with_units(human_seconds(whole ? timing.whole_seconds : timing.seconds)), parts);
-        out += card("Throughput", with_units(fmt::format("{:.2f} GB/s", timing.gigabytes_per_second)),
-                    "of source weights");
-        out += card("Peak memory", with_units(human_bytes(timing.peak_anonymous_bytes)),
-                    fmt::format("{} with the page cache", human_bytes(timing.peak_resident_bytes)));
-    }
-    return out + "</div>\n";
+    for (const TensorReport& t : report.tensors)
+        if (t.quantized()) decibels.push_back(t.sqnr_db());
+    return range_json(sqnr_range(std::move(decibels)));
 }
 
-std::string composition(const QuantReport& r) {
-    const std::vector<FormatSummary> formats = summarize_formats(r);
-    const ReportTotals t = r.totals();
-    if (formats.empty()) return "<section><h2>What is in the export</h2><p class=\"note\">No tensors.</p></section>\n";
-    std::string bar, rows;
-    for (const FormatSummary& f : formats) {
-        const std::string share = human_share(f.stored_bytes, t.stored_bytes);
-        bar += fmt::format(
-            "<div class=\"{}\" style=\"flex:{} 1 0\" title=\"{}: {}, {} of the export\"><span>{}</span></div>",
-            f.quantized ? format_style(f.format) : "plain", f.stored_bytes, escape_html(f.label),
-            human_bytes(f.stored_bytes), escape_html(share),
-            double(f.stored_bytes) >= 0.12 * double(t.stored_bytes)
-                ? fmt::format("{} {}", escape_html(f.label), escape_html(share))
-                : "");
-        rows += fmt::format("<tr><td class=\"l\"><span class=\"swatch {}\"></span>{}</td>",
-                            f.quantized ? format_style(f.format) : "plain", escape_html(f.label));
-        for (const std::string& text :
-             {human_count(f.tensors), human_large(f.elements), human_bytes(f.source_bytes), human_bytes(f.stored_bytes),
-              share, fmt::format("{:.3f}", f.bits_per_element()), f.quantized ? human_db(f.pooled_db()) : "",
-              f.quantized ? human_share(f.zeros, f.elements) : "", f.quantized ? human_count(f.saturated) : "",
-              f.quantized ? human_count(f.sign_flips) : ""})
-            rows += cell(text);
-        rows += "</tr>\n";
+Json formats_json(const QuantReport& report) {
+    Json list = Json::array();
+    for (const FormatSummary& f : summarize_formats(report)) {
+        Json& format = list.emplace_back(Json{{"label", f.label},
+                                              {"format", format_name(f.format)},
+                                              {"quantized", f.quantized},
+                                              {"tensors", f.tensors},
+                                              {"elements", f.elements},
+                                              {"source_bytes", f.source_bytes},
+                                              {"stored_bytes", f.stored_bytes}});
+        if (!f.quantized) continue;
+        const FormatLayout layout = format_layout(f.format);
+        format.update(Json{{"zeros", f.zeros},
+                           {"saturated", f.saturated},
+                           {"sign_flips", f.sign_flips},
+                           {"squared_weight", f.squared_weight},
+                           {"squared_error", f.squared_error},
+                           {"code_bits", layout.code_bits},
+                           {"codes", f.codes},
+                           {"scale_type", layout.block == 0    ? "none"
+                                          : layout.e8m0_scales ? "e8m0"
+                                                               : "e4m3"},
+                           {"scales", f.scales}});
     }
-    rows += "<tr class=\"total\"><td class=\"l\">total</td>";
-    for (const std::string& text :
-         {human_count(t.tensors), human_large(t.elements), human_bytes(t.source_bytes), human_bytes(t.stored_bytes),
-          std::string("100%"), fmt::format("{:.3f}", t.bits_per_element),
-          t.quantized_tensors ? human_db(t.sqnr_db) : "", human_share(t.zeros, t.quantized_elements),
-          human_count(t.saturated), human_count(t.sign_flips)})
-        rows += cell(text);
-    rows += "</tr>\n";
-    return fmt::format("<section><h2>What is in the export</h2>\n<div class=\"composition\">{}</div>\n{}</section>\n",
-                       bar,
-                       table({},
-                             {"<format", "tensors", "weights", "before", "after", "share", "bits per weight",
-                              "SQNR, dB", "became zero", "saturated", "sign flips"},
-                             rows));
+    return list;
+}
+
+// A layer is [number, tensors, lossless tensors, lowest, median, highest SQNR].
+Json roles_json(const QuantReport& report) {
+    Json list = Json::array();
+    for (const RoleSummary& r : summarize_roles(report)) {
+        Json layers = Json::array();
+        for (const auto& [layer, sqnr] : r.layers) {
+            Json& entry = layers.emplace_back(Json{layer, sqnr.tensors, sqnr.lossless});
+            if (!sqnr.measured()) continue;
+            for (const double value : {sqnr.low, sqnr.median, sqnr.high}) entry.push_back(rounded(value));
+        }
+        list.push_back({{"role", r.role},
+                        {"format", format_name(r.format)},
+                        {"tensors", r.tensors},
+                        {"elements", r.elements},
+                        {"squared_weight", r.squared_weight},
+                        {"squared_error", r.squared_error},
+                        {"sqnr", range_json(r.sqnr)},
+                        {"layers", std::move(layers)}});
+    }
+    return list;
+}
+
+Json worst_json(const QuantReport& report) {
+    Json list = Json::array();
+    for (const size_t i : worst_tensors(report, worst_listed)) {
+        const TensorReport& t = report.tensors[i];
+        const TensorPlace place = place_of(t.name);
+        list.push_back({{"name", t.name},
+                        {"layer", place.layer},
+                        {"expert", place.expert},
+                        {"role", place.role},
+                        {"format", format_name(t.format)},
+                        {"squared_weight", t.squared_weight},
+                        {"squared_error", t.squared_error},
+                        {"max_error", t.max_error},
+                        {"amax", t.amax},
+                        {"elements", t.elements},
+                        {"zeros", t.zeros},
+                        {"saturated", t.saturated},
+                        {"sign_flips", t.sign_flips}});
+    }
+    return list;
+}
+
+Json raised_json(const QuantReport& report) {
+    Json layers = Json::array();
+    for (const RaisedSummary& l : summarize_raised(report))
+        layers.push_back({{"layer", l.layer}, {"raised", l.raised}, {"blocks", l.blocks}});
+    return {{"four_over_six", raised_is_four_over_six(report)}, {"layers", std::move(layers)}};
+}
+
+Json carried_json(const QuantReport& report) {
+    Json list = Json::array();
+    for (const CarriedReason& r : summarize_carried(report)) {
+        Json patterns = Json::array();
+        for (const CarriedPattern& p : r.patterns)
+            patterns.push_back({{"pattern", p.pattern},
+                                {"dtype", p.dtype},
+                                {"tensors", p.tensors},
+                                {"elements", p.elements},
+                                {"bytes", p.bytes}});
+        list.push_back({{"reason", r.reason},
+                        {"tensors", r.tensors},
+                        {"elements", r.elements},
+                        {"bytes", r.bytes},
+                        {"patterns", std::move(patterns)}});
+    }
+    return list;
+}
+
+// One tensor, or the experts of one layer and role with the same plan.
+struct PlanRow {
+    std::string name;
+    const TensorReport* first;
+    int64_t tensors = 0, elements = 0, stored_bytes = 0;
+    std::vector<double> decibels;
+};
+
+std::vector<PlanRow> plan_rows(const QuantReport& report) {
+    std::vector<PlanRow> rows;
+    std::unordered_map<std::string, size_t> index;
+    for (const TensorReport& t : report.tensors) {
+        const std::string pattern = name_pattern(t.name, Wildcards::experts);
+        const std::string key =
+            fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", pattern, human_shape(t.shape), dtype_name(t.dtype),
+                        format_name(t.format), t.method, activation_name(t.activation), t.reason);
+        const auto [slot, added] = index.try_emplace(key, rows.size());
+        if (added) rows.push_back({.name = t.name, .first = &t});
+        PlanRow& row = rows[slot->second];
+        if (!added) row.name = pattern;
+        ++row.tensors;
+        row.elements += t.elements;
+        row.stored_bytes += t.stored_bytes;
+        if (t.quantized()) row.decibels.push_back(t.sqnr_db());
+    }
+    return rows;
+}
+
+// "sqnr" is absent in rows of unchanged tensors, and empty if all tensors are lossless.
+Json plan_rows_json(const QuantReport& report) {
+    Json list = Json::array();
+    for (const PlanRow& row : plan_rows(report)) {
+        const TensorReport& t = *row.first;
+        Json& entry = list.emplace_back(Json{{"name", row.name},
+                                             {"tensors", row.tensors},
+                                             {"dtype", dtype_name(t.dtype)},
+                                             {"shape", t.shape},
+                                             {"elements", row.elements},
+                                             {"stored_bytes", row.stored_bytes},
+                                             {"reason", t.reason}});
+        if (t.activation != ActivationFormat::none) entry["activation"] = activation_name(t.activation);
+        if (!t.quantized()) continue;
+        entry["method"] = t.method;
+        const SqnrRange range = sqnr_range(row.decibels);
+        entry["sqnr"] = Json::array();
+        if (range.measured()) entry["sqnr"] = {rounded(range.low), rounded(range.high)};
+    }
+    return list;
 }
 
 }  // namespace
 
-std::string render_html(const QuantReport& r) {
-    std::string page = headline(r);
-    page += cards(r);
-    page += composition(r);
-    page += sqnr_section(r);
-    page += outputs_section(r);
-    page += distribution_section(r);
-    page += raised_section(r);
-    page += worst_section(r);
-    page += carried_section(r);
-    page += plan_section(r);
-    page += warnings_section(r);
-    page += gaps_section(r);
-    page += run_section(r);
-    return document(fmt::format("{} – nibble report", report_name(r)), page);
+std::string render_html(const QuantReport& report) {
+    Json head = to_json_without_tensors(report);
+    head.erase("plan");
+    Json summary{{"name", report_name(report)},
+                 {"sqnr_note", chose_by_outputs(report) ? sqnr_is_not_the_aim : std::string_view()},
+                 {"sqnr", all_sqnr(report)},
+                 {"formats", formats_json(report)},
+                 {"roles", roles_json(report)},
+                 {"worst", worst_json(report)},
+                 {"raised", raised_json(report)},
+                 {"carried", carried_json(report)},
+                 {"plan", plan_rows_json(report)}};
+    return document(fmt::format("{} – nibble report", report_name(report)), "quantization",
+                    {{"report", std::move(head)}, {"summary", std::move(summary)}});
 }
 
 }  // namespace nibble

@@ -1,6 +1,5 @@
-// Renders the error report as one self-contained HTML page: inline SVG and style, no external requests (a content
-// security policy forbids them), light and dark, printable, complete without its script. The same report gives the same
-// bytes.
+// Renders the error report as one HTML page that stands alone (page/html.h). The page holds {"report", "summary"}: the
+// JSON report without its tensors and its plan, and the tensors in groups.
 #pragma once
 
 #include "quant/quant_report.h"
@@ -9,8 +8,8 @@
 
 namespace nibble {
 
-// Names, reasons, settings and messages are untrusted and are escaped. Tensors of one expert layer with the same plan
-// share a row, so a model with thousands of experts stays readable; the JSON report has every tensor.
+// Tensors of one expert layer with the same plan share a row, so a model with thousands of experts stays readable; the
+// JSON report has every tensor. The same report gives the same bytes.
 std::string render_html(const QuantReport& report);
 
 }  // namespace nibble

@@ -1,9 +1,9 @@
 #include "page/html.h"
 #include "page/numbers.h"
-#include "page/svg.h"
 #include "quant/search.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace nibble {
@@ -48,67 +48,6 @@ std::string what_scores_are(const SearchScores& scores) {
             return "as given";
     }
     return {};
-}
-
-std::string curve(const SearchReport& r) {
-    LineChart chart{.title = "Predicted and measured loss against effective bits",
-                    .x_label = "effective bits per weight",
-                    .y_label = "log10 of score and KL",
-                    .x_low = INFINITY,
-                    .x_high = -INFINITY,
-                    .y_low = INFINITY,
-                    .y_high = -INFINITY};
-    Series predicted{.name = "predicted score", .style = 0, .points = {}};
-    Series measured{.name = "measured KL", .style = 1, .points = {}};
-    const auto add = [&](Series& series, double bits, double value, std::string_view unit) {
-        if (!(value > 0)) return;
-        const double y = std::log10(value);
-        series.points.push_back({bits, y, y, y, fmt::format("{:.3f} bits: {} {:.4g}", bits, unit, value)});
-        chart.x_low = std::min(chart.x_low, bits);
-        chart.x_high = std::max(chart.x_high, bits);
-        chart.y_low = std::min(chart.y_low, std::floor(y));
-        chart.y_high = std::max(chart.y_high, std::ceil(y));
-    };
-    for (const SearchPoint& point : r.sweep) {
-        add(predicted, point.bits, point.score, "score");
-        if (point.kl) add(measured, point.bits, *point.kl, "KL");
-    }
-    if (predicted.points.empty() && measured.points.empty()) return {};
-    if (chart.x_low == chart.x_high) chart.x_low -= 0.5, chart.x_high += 0.5;
-    if (chart.y_low == chart.y_high) chart.y_high += 1;
-    std::string legend = fmt::format("<span>{}predicted score</span>", marker_icon(0));
-    if (!measured.points.empty()) legend += fmt::format("<span>{}measured KL</span>", marker_icon(1));
-    chart.series.push_back(std::move(predicted));
-    if (!measured.points.empty()) chart.series.push_back(std::move(measured));
-    return fmt::format("<div class=\"legend\">{}</div>\n<div class=\"chart\">{}</div>\n", legend, draw(chart));
-}
-
-std::string sweep_rows(const SearchReport& r) {
-    std::string rows;
-    for (const SearchPoint& point : r.sweep) {
-        rows += "<tr>" + number_cell(fmt::format("{:.3f}", point.target), point.target) +
-                number_cell(fmt::format("{:.4f}", point.bits), point.bits) +
-                number_cell(fmt::format("{:.4g}", point.score), point.score);
-        rows += point.kl ? number_cell(fmt::format("{:.5f}", *point.kl), *point.kl) : cell("–");
-        rows += cell(shares(r.space, point), "l wrap") + "</tr>\n";
-    }
-    return rows;
-}
-
-std::string group_rows(const SearchReport& r) {
-    std::string rows;
-    for (size_t g = 0; g < r.space.groups.size(); ++g) {
-        const SearchGroup& group = r.space.groups[g];
-        std::string weighed;
-        for (size_t i = 0; i < group.candidates.size(); ++i)
-            weighed += fmt::format("{}{} {:.3g}", i ? ", " : "", r.space.formats[group.candidates[i]].name,
-                                   r.scores.values[g][i]);
-        rows += "<tr>" + name_cell(group.name) + number_cell(human_large(group.elements), double(group.elements)) +
-                cell(r.space.formats[r.chosen.choice[g]].name, "l") +
-                number_cell(fmt::format("{:.3g}", r.scores.values[g][0]), r.scores.values[g][0]) +
-                cell(group.fixed.empty() ? weighed : group.fixed, "l wrap") + "</tr>\n";
-    }
-    return rows;
 }
 
 }  // namespace
@@ -185,27 +124,6 @@ std::string report_text(const SearchReport& r) {
     return text;
 }
 
-std::string report_page(const SearchReport& r) {
-    std::string main = fmt::format(
-        "<header><div class=\"kicker\">nibble · search</div>\n<h1>{:.3f} effective bits</h1>\n<div "
-        "class=\"meta\"><span>{}</span><span>target {:.3f}</span><span>{}</span></div></header>\n",
-        r.chosen.bits, escape_html(r.source), r.chosen.target, escape_html(shares(r.space, r.chosen)));
-    main += fmt::format(
-        "<section><h2>Loss against bits per weight</h2>\n<p class=\"note\">Score: {}; over {} tokens of "
-        "{}.{}</p>\n{}{}</section>\n",
-        escape_html(what_scores_are(r.scores)), human_count(r.scores.tokens), escape_html(r.scores.origin),
-        r.measured_on.empty() ? ""
-                              : fmt::format(" KL: measured on {} tokens of {}.", human_count(r.measured_tokens),
-                                            escape_html(r.measured_on)),
-        curve(r), table("sortable", {"target", "bits", "score", "KL", "<weights in"}, sweep_rows(r)));
-    main += fmt::format("<section><h2>Groups</h2>\n{}</section>\n",
-                        table("sortable filterable",
-                              {"<group", "weights", "<chosen", "score at its fewest bits", "<weighed"}, group_rows(r)));
-    main += fmt::format(
-        "<section><h2>How it was made</h2>\n<dl><dt>command</dt><dd>{}</dd>\n<dt>time</dt><dd>{}</dd></dl>"
-        "</section>\n",
-        escape_html(r.command), human_seconds(r.seconds));
-    return document("nibble search", main);
-}
+std::string report_page(const SearchReport& r) { return document("nibble search", "search", to_json(r)); }
 
 }  // namespace nibble

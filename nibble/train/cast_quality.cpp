@@ -1,13 +1,6 @@
 #include "train/cast_quality.h"
 
 #include "base/fields.h"
-#include "page/html.h"
-#include "page/numbers.h"
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
 
 namespace nibble {
 namespace {
@@ -70,37 +63,6 @@ Status read_quality(const Json& json, UnitQuality& unit) {
             NIBBLE_CHECK(Fields(part).need(key, *into));
     }
     return Ok{};
-}
-
-std::string quality_section(const std::vector<UnitQuality>& units, int64_t step) {
-    if (units.empty()) return {};
-    std::string rows;
-    for (const UnitQuality& unit : units) {
-        rows += "<tr>" + number_cell(unit.layer < 0 ? "–" : fmt::to_string(unit.layer), double(unit.layer)) +
-                name_cell(unit.name);
-        for (const auto* part : parts_of(unit)) {
-            if (!*part) {
-                rows += cell("–") + cell("–") + cell("–") + cell("–");
-                continue;
-            }
-            const CastQuality& q = **part;
-            const double error = std::sqrt(q.error);
-            rows += number_cell(fmt::format("{:.2f}%", 100 * error), error) +
-                    number_cell(fmt::format("{:.4f}", q.gain), q.gain) +
-                    number_cell(fmt::format("{:.3g}%", 100 * q.zeroed), q.zeroed) +
-                    number_cell(fmt::format("{:.3g}%", 100 * q.saturated), q.saturated);
-        }
-        rows += "</tr>\n";
-    }
-    std::vector<std::string> heads{"layer", "<unit"};
-    for (const std::string_view operand : operands)
-        for (const std::string_view what : {"error", "gain", "zeroed", "saturated"})
-            heads.push_back(fmt::format("{} {}", operand, what));
-    return fmt::format(
-        "<section><h2>Quantization error</h2>\n<p class=\"note\">Step {}, first row of the batch. Error: |q - x| / "
-        "|x|; gain: &lt;x, q&gt; / &lt;x, x&gt;; zeroed: blocks whose scale is 0; saturated: elements beyond the "
-        "largest code.</p>\n{}</section>\n",
-        step, table("sortable", heads, rows));
 }
 
 }  // namespace nibble

@@ -32,7 +32,4 @@ Json to_json(const UnitQuality& quality);
 // Error: fields of other types.
 Status read_quality(const Json& json, UnitQuality& quality);
 
-// Returns the page section with the error of every unit and a table, or "" without units.
-std::string quality_section(const std::vector<UnitQuality>& units, int64_t step);
-
 }  // namespace nibble

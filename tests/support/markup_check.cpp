@@ -127,4 +127,13 @@ bool is_utf8(std::string_view text) {
     return true;
 }
 
+Json page_data(std::string_view page) {
+    constexpr std::string_view begin = "<script type=\"application/json\" id=\"data\"", end = "</script>";
+    const size_t tag = page.find(begin);
+    if (tag == page.npos) return nullptr;
+    const size_t from = page.find('>', tag) + 1;
+    const auto json = parse_json(page.substr(from, page.find(end, from) - from));
+    return json.ok() ? *json : Json();
+}
+
 }  // namespace nibble::test

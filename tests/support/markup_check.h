@@ -2,6 +2,8 @@
 // attribute without quotes.
 #pragma once
 
+#include "base/json.h"
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,5 +23,7 @@ struct Markup {
 
 Markup check_markup(std::string_view page);
 bool is_utf8(std::string_view text);
+// Returns the document that a page draws (page/html.h), or null if the page has none.
+Json page_data(std::string_view page);
 
 }  // namespace nibble::test

@@ -1,5 +1,4 @@
 // Tests the measured quality of rounded operands.
-#include "page/html.h"
 #include "run/history.h"
 #include "train/operand_sample.h"
 #include "train/small_trainer.h"
@@ -150,9 +149,6 @@ TEST(QualityOfARun, EveryRoundedUnitIsSeenAndReadBack) {
         ASSERT_TRUE(read_quality(to_json(unit), read).ok());
         EXPECT_EQ(to_json(read), to_json(unit));
     }
-    const std::string section = quality_section(seen, 0);
-    for (const UnitQuality& unit : seen) EXPECT_NE(section.find(name_cell(unit.name)), std::string::npos) << unit.name;
-    EXPECT_EQ(quality_section({}, 0), "");
     UnitQuality bad;
     EXPECT_FALSE(read_quality({{"unit", 3}, {"layer", 0}}, bad).ok());
 }

@@ -1,16 +1,12 @@
-// The page is complete without this file: it adds tooltips at the pointer, sorting by column, and filters.
-"use strict";
+// Draws the page, and adds tooltips at the pointer, sorting by column, and filters.
 (() => {
+  const source = document.getElementById("data");
+  document.querySelector("main").append(...[views[source.dataset.view](JSON.parse(source.textContent))].flat(Infinity).filter((node) => node instanceof Node));
+
   const tip = document.createElement("div");
   tip.className = "tooltip";
   tip.hidden = true;
   document.body.append(tip);
-  for (const title of document.querySelectorAll("svg title")) {
-    const mark = title.parentNode;
-    mark.dataset.tip = title.textContent;
-    mark.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
   document.addEventListener("pointermove", (event) => {
     const mark = event.target.closest ? event.target.closest("[data-tip]") : null;
     tip.hidden = !mark;
