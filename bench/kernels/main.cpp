@@ -1,7 +1,6 @@
-// bench_kernels attention|experts|chains|delta [--device cuda:N] [--shape SHAPE] [--m TOKENS] [--repetitions N]
+// bench_kernels attention|experts|fused-decode|delta [--device cuda:N] [--shape SHAPE] [--m TOKENS] [--repetitions N]
 // [--json]: checks a GPU's kernels against double precision, then times them (nibble/gpu_bench/kernels.h). `nibble
-// bench matmul
-// --device cuda` and `nibble bench quantize --device cuda` do the same for products and casts.
+// bench matmul --device cuda` and `nibble bench quantize --device cuda` do the same for products and casts.
 #include "gpu_bench/kernels.h"
 
 #include <fmt/format.h>

@@ -64,7 +64,7 @@ Status decode_rows(Kit& kit, bool records, int repeats, KernelTable& table) {
                                            .meet = meet};
             return cuda::run_fused_decode(decode, overlap, kit.device, kit.stream);
         };
-        KernelRow row{.kernel = records ? "chain NVFP4" : "chain FP8",
+        KernelRow row{.kernel = records ? "fused NVFP4" : "fused FP8",
                       .shape = part.name,
                       .tokens = 1,
                       .bytes = static_cast<double>(bytes),

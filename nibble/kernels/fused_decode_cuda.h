@@ -1,9 +1,9 @@
-// One token through a chain of dependent matrix-vector products in one persistent kernel. The chain of a Llama layer:
-// o_proj of attention, RMSNorm, gate and up with their activation, down, RMSNorm, q/k/v of the next layer, rotary
-// embedding and the append to the KV cache. Attention itself is the kernel between two chains.
+// One token through dependent matrix-vector products in one persistent kernel. For a Llama layer: o_proj of attention,
+// RMSNorm, gate and up with their activation, down, RMSNorm, q/k/v of the next layer, rotary embedding and the append
+// to the KV cache. Attention itself is the kernel between two such kernels.
 //
 // Why: one token is bound by reading weights, and separate kernels leave memory idle at every boundary (last sums,
-// launch, latency of the first weights). Here one thread block per multiprocessor stays for the whole chain. One warp
+// launch, latency of the first weights). Here one thread block per multiprocessor stays for all products. One warp
 // prefetches weights, which depend on no other product, into a ring buffer as far ahead as shared memory reaches. The
 // other warps multiply, and build the next product's input from the outputs of all thread blocks.
 //
@@ -29,7 +29,7 @@
 namespace nibble::cuda {
 
 struct FusedProduct {
-    // The weight: FP8 codes in `w`, or records in `packed`. One kind for all products of a chain.
+    // The weight: FP8 codes in `w`, or records in `packed`. All products have the same kind.
     Operand w;              // codes, without tile scales; cols a multiple of 128
     float input_scale = 1;  // of the FP8 codes of the input
     PackedMatrix packed;    // cols a multiple of 256; gated: tiles of gate and up alternate (MatmulProblem::gated)

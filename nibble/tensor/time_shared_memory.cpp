@@ -19,19 +19,19 @@ std::shared_ptr<TimeSharedMemory> TimeSharedMemory::create(std::byte* base, int6
 }
 
 Result<TimeSharedPart> TimeSharedMemory::join(std::string user, int64_t bytes) {
-    if (bytes > bytes_) return fail("{} wants {} bytes of memory in turn; there are {}", user, bytes, bytes_);
-    if (std::ranges::count(users_, user)) return fail("{} has its part of the memory already", user);
+    if (bytes > bytes_) return fail("{} requests {} bytes of time-shared memory, which has {}", user, bytes, bytes_);
+    if (std::ranges::count(users_, user)) return fail("{} has already joined the time-shared memory", user);
     users_.push_back(user);
     return TimeSharedPart(shared_from_this(), std::move(user), bytes);
 }
 
 Status TimeSharedMemory::check(std::string_view user) const {
     if (turn_ == user) return Ok{};
-    return fail("memory in turn: {} would compute in it, the turn is that of {}", user, turn_);
+    return fail("time-shared memory: {} must not compute while it is the turn of {}", user, turn_);
 }
 
 Status TimeSharedMemory::give_turn(std::string_view user) {
-    if (!std::ranges::count(users_, user)) return fail("memory in turn: there is no user {}", user);
+    if (!std::ranges::count(users_, user)) return fail("time-shared memory: no user {}", user);
     turn_ = user;
     return Ok{};
 }

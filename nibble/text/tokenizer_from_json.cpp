@@ -1,6 +1,6 @@
 #include "text/bpe.h"
-#include "text/tokenizer.h"
 #include "text/token_bound.h"
+#include "text/tokenizer.h"
 #include "text/tokenizer_data.h"
 #include "text/tokenizer_json.h"
 #include "text/unigram.h"
@@ -34,7 +34,7 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const TokenizerJson& file, const Js
     if (filled(model, "unk_token")) {
         NIBBLE_TRY(const std::string unknown, json_string(model, "unk_token"));
         options.unknown = data.vocabulary.find(unknown);
-        if (!options.unknown) return fail("model BPE: 'unk_token' is no token");
+        if (!options.unknown) return fail("model BPE: 'unk_token' is not a token");
     }
     NIBBLE_TRY(auto bpe, Bpe::from_merges(data.vocabulary, options, file.merges));
     return std::unique_ptr<TokenModel>(std::move(bpe));
@@ -49,7 +49,7 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const TokenizerJson& file, cons
     const Json unknown = child(model, "unk_id");
     if (!unknown.is_null()) {
         if (!unknown.is_number_unsigned() || unknown.get<uint64_t>() >= file.scored.size())
-            return fail("model Unigram: 'unk_id' is no token");
+            return fail("model Unigram: 'unk_id' is not a token");
         options.unknown = unknown.get<uint32_t>();
     }
     std::vector<bool> usable(data.vocabulary.size());
@@ -96,7 +96,7 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view text) {
     auto ids = data->post_processor.before;
     ids.insert(ids.end(), data->post_processor.after.begin(), data->post_processor.after.end());
     for (const uint32_t id : ids)
-        if (!data->vocabulary.has(id)) return fail("post_processor: id {} is no token", id);
+        if (!data->vocabulary.has(id)) return fail("post_processor: id {} is not a token", id);
 
     // Files before 2021 have no type; a list of merges then means BPE.
     std::string type = model.contains("merges") ? "BPE" : "";

@@ -1,7 +1,7 @@
 #include "text/bpe.h"
 #include "text/sentencepiece_model.h"
-#include "text/tokenizer.h"
 #include "text/token_bound.h"
+#include "text/tokenizer.h"
 #include "text/tokenizer_data.h"
 #include "text/unigram.h"
 
@@ -25,7 +25,7 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const Model& model, const Tokenizer
     NIBBLE_TRY(auto bpe, Bpe::from_scores(data.vocabulary, options, mergeable, scores));
     for (uint32_t id = 0; id < model.pieces.size(); ++id)
         if (model.pieces[id].type == Model::Type::unused && bpe->makes(id))
-            return fail("piece {} is unused but made by merges, which is not supported", id);
+            return fail("piece {} is unused but merges produce it, which is not supported", id);
     return std::unique_ptr<TokenModel>(std::move(bpe));
 }
 
@@ -74,7 +74,7 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view bytes, bool add
     data->decoder = Decoder::sentencepiece(model.add_dummy_prefix, model.byte_fallback);
     const auto put = [&](bool wanted, int64_t id, std::vector<uint32_t>& side) -> Status {
         if (!wanted || id < 0) return Ok{};
-        if (static_cast<size_t>(id) >= model.pieces.size()) return fail("the BOS or EOS id {} is no piece", id);
+        if (static_cast<size_t>(id) >= model.pieces.size()) return fail("the BOS or EOS id {} is not a piece", id);
         side.push_back(static_cast<uint32_t>(id));
         return Ok{};
     };

@@ -256,7 +256,7 @@ TEST(Jobs, AStoppedQuantizationIsContinuedToTheSameBytes) {
     }
 }
 
-// The message of a stopped calibration says whether --resume has something to continue with.
+// The message of a stopped calibration states whether --resume has something to continue with.
 TEST(Jobs, AStoppedCalibrationReportsWhatResumeContinuesWith) {
     Bed bed;
     QuantizeOptions options = bed.calibrated("maxima");
@@ -267,7 +267,7 @@ TEST(Jobs, AStoppedCalibrationReportsWhatResumeContinuesWith) {
 
     options = bed.calibrated("solved");
     options.recipe = "w4a16_nvfp4_gptq";
-    options.calib.tokens = 64;  // one batch, so that the stop flag is read again at layer 2
+    options.calib.tokens = 64;              // one batch, so that the stop flag is read again at layer 2
     Heard solving{.stop_in = "calibrate"};  // after the forward pass of layer 1, whose weights are then solved and kept
     const std::string kept = quantize(options, solving.hooks()).error().message();
     EXPECT_THAT(kept, HasSubstr(".calibration keeps what it found, and --resume continues there"));

@@ -29,11 +29,12 @@ FOLDERS = [
 # Folders whose messages follow the rules too: every string literal of two words or more is checked.
 MESSAGES = [
     "include/nibble",
-    "nibble/architecture", "nibble/gpu_bench", "nibble/chat", "nibble/checkpoint", "nibble/cli", "nibble/data",
-    "nibble/io", "nibble/jobs", "nibble/measure", "nibble/model", "nibble/quant", "nibble/rl", "nibble/run",
-    "nibble/engine", "nibble/server", "nibble/train",
-    "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/fuzz", "tests/install",
-    "tests/io", "tests/jobs", "tests/model", "tests/quant", "tests/engine", "tests/server", "tests/train",
+    "nibble/architecture", "nibble/chat", "nibble/checkpoint", "nibble/cli", "nibble/data",
+    "nibble/engine", "nibble/formats", "nibble/gpu_bench", "nibble/io", "nibble/jobs",
+    "nibble/kernels", "nibble/measure", "nibble/model", "nibble/page", "nibble/quant", "nibble/rl",
+    "nibble/run", "nibble/server", "nibble/tensor", "nibble/train",
+    "tests/chat", "tests/checkpoint", "tests/cli", "tests/cuda", "tests/device", "tests/engine", "tests/fuzz",
+    "tests/install", "tests/io", "tests/jobs", "tests/model", "tests/quant", "tests/server", "tests/train",
 ]  # fmt: skip
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
@@ -42,7 +43,7 @@ OPENINGS = [
     ("opens with 'As'", r"As\b(?! (in|above|many)\b)"),
 ]
 WORDS = [
-    ("'behind' (after, next to)", r"\bbehind\b(?! (a|the) (flag|proxy|firewall))"),
+    ("'behind' (after, next to)", r"(?<!look-)\bbehind\b(?! (a|the) (flag|proxy|firewall))"),
     ("'beside' (with, next to, in addition to)", r"(?<!::)(?<!-)\bbeside\b"),
     ("'the way back' (the backward pass)", r"\bthe way back\b"),
     ("'told' (gets, is passed, returns)", r"\btold\b"),

@@ -25,11 +25,11 @@ TEST(TimeSharedMemory, OneUserAtATimeHasAllOfIt) {
     EXPECT_EQ(updates->base(), bytes->data());
     EXPECT_EQ(rollouts->base(), bytes->data());  // the same bytes
     EXPECT_TRUE(updates->check().ok());
-    EXPECT_TRUE(says(rollouts->check(), "rollouts would compute in it, the turn is that of updates"));
+    EXPECT_TRUE(says(rollouts->check(), "rollouts must not compute while it is the turn of updates"));
     ASSERT_TRUE(memory->give_turn("rollouts").ok());
     EXPECT_TRUE(rollouts->check().ok());
-    EXPECT_TRUE(says(updates->check(), "the turn is that of rollouts"));
-    EXPECT_TRUE(says(memory->check("updates"), "the turn is that of rollouts"));
+    EXPECT_TRUE(says(updates->check(), "it is the turn of rollouts"));
+    EXPECT_TRUE(says(memory->check("updates"), "it is the turn of rollouts"));
     ASSERT_TRUE(memory->give_turn("updates").ok());
     EXPECT_TRUE(updates->check().ok());
     EXPECT_FALSE(rollouts->check().ok());
@@ -39,7 +39,7 @@ TEST(TimeSharedMemory, UsersAreKnownOnceAndNoLargerThanIt) {
     const auto memory = host_memory(std::make_shared<std::vector<std::byte>>(64));
     EXPECT_TRUE(says(
         memory->join("rollouts", 65).ok() ? Status(Ok{}) : fail("{}", memory->join("rollouts", 65).error().message()),
-        "rollouts wants 65 bytes"));
+        "rollouts requests 65 bytes"));
     EXPECT_TRUE(says(memory->give_turn("rollouts"), "no user rollouts"));
     EXPECT_EQ(memory->turn(), "updates");
     {

@@ -1,12 +1,13 @@
-// How a dense model becomes chains. With L layers of attention and MLP there are L + 1 chains, and attention runs
-// between two of them:
+// How a dense model is divided into fused kernels. With L layers of attention and MLP there are L + 1 of them, and
+// attention runs between two of them:
 //
-//   chain 0        norm, q/k/v of layer 0
-//   chain i        o_proj of layer i - 1, norm, gate and up, down, norm, q/k/v of layer i
-//   chain L        o_proj of layer L - 1, norm, gate and up, down
+//   kernel 0       norm, q/k/v of layer 0
+//   kernel i       o_proj of layer i - 1, norm, gate and up, down, norm, q/k/v of layer i
+//   kernel L       o_proj of layer L - 1, norm, gate and up, down
 //
-// Every chain hands values on through memory that holds a sentinel before it is written, and restores the sentinel in
-// the memory of the chain before (FusedDecode::between and ::used). Three buffers are enough: see between().
+// The products of a kernel exchange values through memory that holds a sentinel before it is written. Each kernel
+// restores the sentinel in the memory of the kernel before (FusedDecode::between and ::used). Three buffers are enough:
+// see between().
 #include "model/device/fused_decode.h"
 
 #include <algorithm>
@@ -91,9 +92,9 @@ cuda::FusedDecode DeviceFusedDecode::fused_decode(std::span<const cuda::FusedPro
     return {.products = products, .eps = eps_, .activation = layers_[0].mlp->config().activation, .meet = meet_};
 }
 
-// Returns the buffer of the i-th chain. Chains alternate between two buffers. The first chain of the next token follows
-// the last chain of this token, so with an odd number of chains (an even number of layers) both would use buffer 0; the
-// last chain then uses the third buffer.
+// Returns the buffer of the i-th kernel. Kernels alternate between two buffers. The first kernel of the next token
+// follows the last kernel of this token, so with an odd number of kernels (an even number of layers) both would use
+// buffer 0; the last kernel then uses the third buffer.
 std::byte* DeviceFusedDecode::between(size_t i) const {
     const bool own = i == layers_.size() && i % 2 == 0;
     return between_ + (own ? 2 : static_cast<int64_t>(i % 2)) * between_bytes_;

@@ -16,7 +16,7 @@ namespace nibble {
 class DeviceFusedDecode {
 public:
     // Returns no value if layers do not alternate between attention and feed-forward, if mixers have a norm after them,
-    // or if a product needs another kernel. The layers' mixers must outlive the chain.
+    // or if a product needs another kernel. The layers' mixers must outlive the object.
     static Result<std::optional<DeviceFusedDecode>> make(std::span<const DeviceLayer> layers, float eps, int64_t hidden,
                                                          const DeviceInfo& device);
 

@@ -138,7 +138,7 @@ Status DeviceGroup::settle(int code, std::string_view call) {
         asked = now;
         if (Status lives = alive_(); !lives.ok()) return give_up(std::move(lives));
         if (now - begin > patience)
-            return give_up(fail(ErrorKind::device, "{}: no answer in {} minutes", call, patience.count()));
+            return give_up(fail(ErrorKind::device, "{}: no result within {} minutes", call, patience.count()));
     }
     Status done = n.status(code, call);
     return done.ok() ? done : give_up(std::move(done));
@@ -164,7 +164,7 @@ Status DeviceGroup::exchange(std::span<const Part> send, std::span<const Part> r
 }
 
 Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
-    if (exchange_) return fail(ErrorKind::device, "sums in a free order are NCCL's");
+    if (exchange_) return fail(ErrorKind::device, "sums in any order need NCCL");
     NIBBLE_TRY(const Nccl n, nccl());
     auto* queue = static_cast<cudaStream_t>(stream.handle());
     return together([&]() -> Status {
@@ -185,7 +185,7 @@ Status DeviceGroup::add(std::span<const Sum> sums, const Stream& stream) {
 // Issues NCCL calls as one group, so that they start together.
 Status DeviceGroup::together(const std::function<Status()>& calls) {
     NIBBLE_TRY(const Nccl n, nccl());
-    if (!communicator_) return fail(ErrorKind::device, "NCCL: given up after a failure");
+    if (!communicator_) return fail(ErrorKind::device, "NCCL: closed after an earlier failure");
     NIBBLE_CHECK(n.status(n.group_start(), "ncclGroupStart"));
     Status done = calls();
     const int ended = n.group_end();
@@ -211,7 +211,7 @@ Status DeviceGroup::wait(const Event& event) {
 
 Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
     NIBBLE_TRY(const Nccl n, nccl());
-    if (!communicator_) return fail(ErrorKind::device, "NCCL: given up after a failure");
+    if (!communicator_) return fail(ErrorKind::device, "NCCL: closed after an earlier failure");
     const auto begin = std::chrono::steady_clock::now();
     for (auto asked = begin;;) {
         const Result<bool> there = done();
@@ -226,7 +226,7 @@ Status DeviceGroup::wait_for(const std::function<Result<bool>()>& done) {
             // An error of another rank takes precedence: it causes the NCCL error.
             if (Status others = alive_(); !others.ok()) lives = std::move(others);
             if (lives.ok() && now - begin > patience)
-                lives = fail(ErrorKind::device, "a step waits for other GPUs since {} minutes", patience.count());
+                lives = fail(ErrorKind::device, "a step has waited for other GPUs for {} minutes", patience.count());
             if (!lives.ok()) return give_up(std::move(lives));
         }
         std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -44,15 +44,15 @@ Status limit_device_memory(int device, double share) {
 }
 
 Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
-    if (bytes <= 0) return fail(ErrorKind::memory, "device arena: {} bytes asked for", bytes);
+    if (bytes <= 0) return fail(ErrorKind::memory, "device arena: {} bytes requested", bytes);
     NIBBLE_TRY(Budget * budget, budget_of(device));
     const int64_t held = budget->held += bytes;
     const auto give_back = [&] { budget->held -= bytes; };
     if (held > budget->limit) {
         give_back();
         return fail(ErrorKind::memory,
-                    "{} bytes on cuda:{} are beyond this process's share of its memory: {} of {} are taken", bytes,
-                    device, held - bytes, budget->limit.load());
+                    "{} bytes on cuda:{} exceed this process's share of its memory: {} of {} are used", bytes, device,
+                    held - bytes, budget->limit.load());
     }
     CurrentDevice current(device);
     if (Status status = current.status(); !status.ok()) {
@@ -74,7 +74,7 @@ Result<DeviceArena> DeviceArena::create(int device, int64_t bytes) {
 Result<std::byte*> DeviceArena::allocate(int64_t bytes) {
     const int64_t left = capacity_ - used_;
     if (bytes < 0 || bytes > left)
-        return fail(ErrorKind::memory, "device arena: {} bytes asked for, {} of {} are left", bytes, left, capacity_);
+        return fail(ErrorKind::memory, "device arena: {} bytes requested, {} of {} are free", bytes, left, capacity_);
     std::byte* p = base_.get() + used_;
     used_ = std::min(capacity_, used_ + round_up(bytes, alignment));
     return p;
@@ -87,7 +87,7 @@ void DeviceArena::Free::operator()(std::byte* p) const {
 }
 
 Result<PinnedBuffer> PinnedBuffer::create(int64_t bytes) {
-    if (bytes <= 0) return fail(ErrorKind::memory, "pinned buffer: {} bytes asked for", bytes);
+    if (bytes <= 0) return fail(ErrorKind::memory, "pinned buffer: {} bytes requested", bytes);
     void* data = nullptr;
     NIBBLE_CUDA_CALL(cudaMallocHost, &data, static_cast<size_t>(bytes));
     return PinnedBuffer(static_cast<std::byte*>(data), bytes);

@@ -160,10 +160,10 @@ Result<std::vector<Check>> Checker::run(const Shape& s) {
     NIBBLE_TRY(std::byte * between, arena.allocate(2 * decode.used_bytes));
     NIBBLE_CHECK(fill_device(between, 0xFF, 2 * decode.used_bytes, stream));
     int calls = 0;
-    if (!cuda::takes_fused_decode(decode, device)) return fail("no kernel for this chain");
+    if (!cuda::takes_fused_decode(decode, device)) return fail("no kernel for these products");
     std::vector<Check> results;
     for (const bool overlap : {false, true}) {
-        Check check{fmt::format("chain {}{} {} {} {}{}{}{}", s.records ? "records " : "", s.heads, s.hidden, s.inter,
+        Check check{fmt::format("fused {}{} {} {} {}{}{}{}", s.records ? "records " : "", s.heads, s.hidden, s.inter,
                                 s.qkv, s.gated ? " gated" : "", s.bias ? " bias" : "", overlap ? " overlap" : "")};
         for (int again = 0; again < 3; ++again, ++calls) {
             decode.between = between + calls % 2 * decode.used_bytes;

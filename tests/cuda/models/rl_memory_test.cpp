@@ -116,12 +116,12 @@ TEST(CudaTimeSharedMemory, ComputingWithoutTheMemoryIsAnError) {
     const auto says = [](const Status& s, std::string_view text) {
         return !s.ok() && s.error().message().find(text) != std::string::npos;
     };
-    EXPECT_TRUE(says(loop.trainer->log_probs(row, out), "updates would compute in it, the turn is that of rollouts"));
+    EXPECT_TRUE(says(loop.trainer->log_probs(row, out), "updates must not compute while it is the turn of rollouts"));
     ASSERT_TRUE(loop.trainer->take_memory_back().ok());
     EXPECT_TRUE(loop.trainer->log_probs(row, out).ok());
     const auto step = loop.policy->validate();
     ASSERT_FALSE(step.ok());
-    EXPECT_NE(step.error().message().find("rollouts would compute in it, the turn is that of updates"),
+    EXPECT_NE(step.error().message().find("rollouts must not compute while it is the turn of updates"),
               std::string::npos)
         << step.error().message();
     // A second pool over the same pages.

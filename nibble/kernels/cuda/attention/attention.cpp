@@ -105,7 +105,7 @@ Result<AttentionPlan> plan_attention(const AttentionProblem& p, const DeviceInfo
     NIBBLE_CHECK(cuda_status(
         p.kv.type == KvType::bf16 ? prepare_attention_bf16(shape, &fit) : prepare_attention_e4m3(shape, &fit),
         "attention: cudaFuncSetAttribute"));
-    if (fit < 1) return fail("attention: the kernel does not fit a multiprocessor of {}", device.name);
+    if (fit < 1) return fail("attention: the kernel needs more memory than a multiprocessor of {} has", device.name);
     AttentionPlan plan{.problem = p, .multiprocessors = device.multiprocessors, .blocks = device.multiprocessors * fit};
     // Groups are split off a block of columns only while less than this remains to be done.
     plan.partials =

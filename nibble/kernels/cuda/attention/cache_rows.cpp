@@ -16,14 +16,14 @@ Status check_sides(std::string_view what, int64_t tokens, int count, const Cache
         return fail("{}: {} tokens, {} sides", what, tokens, count);
     for (const CacheSide& side : std::span(sides, static_cast<size_t>(count)))
         if (side.width < 8 || side.width % 8 || !side.x || reinterpret_cast<uintptr_t>(side.x) % 16)
-            return fail("{}: rows of {}; 16-byte aligned, in multiples of 8", what, side.width);
+            return fail("{}: rows of {}; the width must be a multiple of 8 and rows 16-byte aligned", what, side.width);
     return Ok{};
 }
 
 Status check_written(std::string_view what, int count, const CacheSide (&sides)[most_cache_sides],
                      std::byte* const (&out)[most_cache_sides]) {
     for (int i = 0; i < count; ++i)
-        if (!sides[i].scale || !out[i]) return fail("{}: side {} has no scale, or nowhere to write", what, i);
+        if (!sides[i].scale || !out[i]) return fail("{}: side {} has no scale or no output", what, i);
     return Ok{};
 }
 
@@ -38,7 +38,7 @@ Status round_cache(const RoundCache& r, const Stream& stream) {
 Status clear_clipped(const ClearClipped& c, const Stream& stream) {
     NIBBLE_CHECK(check_sides("clear_clipped", c.tokens, c.count, c.sides));
     NIBBLE_CHECK(check_written("clear_clipped", c.count, c.sides, c.d));
-    if (c.stride % 8) return fail("clear_clipped: rows {} apart", c.stride);
+    if (c.stride % 8) return fail("clear_clipped: the stride {} is not a multiple of 8", c.stride);
     return cuda_status(launch_clear_clipped(c, cache_queue(stream)), "clear_clipped: kernel launch");
 }
 

@@ -23,9 +23,10 @@ RowCodes row_codes(const RowsOut& out, int64_t tokens, int64_t width) {
 Status usable(std::string_view what, int64_t tokens, int64_t width, int64_t multiple, const RowsOut& out) {
     if (tokens < 1 || tokens > most_tokens)
         return fail("{}: {} tokens, 1 to {} are supported", what, tokens, most_tokens);
-    if (width < multiple || width % multiple) return fail("{}: width {} is no multiple of {}", what, width, multiple);
+    if (width < multiple || width % multiple)
+        return fail("{}: width {} is not a multiple of {}", what, width, multiple);
     if (out.tile_tokens && width % 256)
-        return fail("{}: width {} is no multiple of 256, permute() pads it", what, width);
+        return fail("{}: width {} is not a multiple of 256 (permute() pads rows)", what, width);
     if (out.codes == ActivationFormat::none) return Ok{};
     if (out.tile_tokens || width % 128 || !has_codes(out.codes))
         return fail("{}: rows of {} as codes of {}", what, width, activation_name(out.codes));
@@ -34,7 +35,7 @@ Status usable(std::string_view what, int64_t tokens, int64_t width, int64_t mult
 
 Status usable(std::string_view what, int dims, const int32_t* positions, const float* cos, const float* sin) {
     if (dims < 0 || dims % 2 || (dims > 0 && (!positions || !cos || !sin)))
-        return fail("{}: {} rotary dimensions, or no positions and angles for them", what, dims);
+        return fail("{}: {} rotary dimensions are not supported, or positions or angles are missing", what, dims);
     return Ok{};
 }
 
@@ -44,12 +45,12 @@ Result<CacheArgs> cache_args(const KvCache& cache) {
     const KvShape& s = cache.shape;
     if (s.kv_heads < 1) return fail("KV cache: {} heads", s.kv_heads);
     if (s.page_tokens < kv_tile_tokens || s.page_tokens % kv_tile_tokens)
-        return fail("KV cache: pages of {} tokens, not of a multiple of {}", s.page_tokens, kv_tile_tokens);
+        return fail("KV cache: pages of {} tokens, which is not a multiple of {}", s.page_tokens, kv_tile_tokens);
     if (s.k_dim < 8 || s.k_dim % 8 || s.v_dim < 8 || s.v_dim % 8 || s.dims().k == 0)
         return fail("KV cache: heads of {} and {} dimensions; multiples of 8 up to 512 are supported", s.k_dim,
                     s.v_dim);
     if (s.stride() % 16 || s.stride() < s.page_bytes())
-        return fail("KV cache: pages of {} bytes lie {} apart", s.page_bytes(), s.stride());
+        return fail("KV cache: pages of {} bytes have the stride {}", s.page_bytes(), s.stride());
     return CacheArgs{.pages = reinterpret_cast<uint8_t*>(cache.pages),
                      .k_scales = s.type == KvType::e4m3 ? cache.k_scales : nullptr,
                      .v_scales = s.type == KvType::e4m3 ? cache.v_scales : nullptr,
@@ -64,7 +65,7 @@ Result<CacheArgs> cache_args(const KvCache& cache) {
 Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64_t width, std::byte* h, bool overlap,
              const Stream& stream) {
     if (count < 1 || count > INT32_MAX || width < 8 || width % 8)
-        return fail("embed: {} rows of {}, a multiple of 8", count, width);
+        return fail("embed: {} rows of {}; the width must be a multiple of 8", count, width);
     return cuda_status(launch_embed({.table = reinterpret_cast<const uint4*>(table),
                                      .tokens = tokens,
                                      .h = reinterpret_cast<uint4*>(h),
@@ -77,7 +78,7 @@ Status embed(const std::byte* table, const int32_t* tokens, int64_t count, int64
 
 Status add_norm(const AddNorm& a, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("add_norm", a.tokens, a.width, 8, a.out));
-    if (a.update && a.update_rows) return fail("add_norm: two updates");
+    if (a.update && a.update_rows) return fail("add_norm: both update and update_rows are given");
     if (a.width > most_norm_width) return fail("add_norm: width {} is more than {}", a.width, most_norm_width);
     return cuda_status(launch_add_norm({.h = reinterpret_cast<uint16_t*>(a.h),
                                         .sum = reinterpret_cast<uint16_t*>(a.sum ? a.sum : a.h),
@@ -107,7 +108,7 @@ Status norm_rows(const NormRows& n, bool overlap, const Stream& stream) {
     NIBBLE_CHECK(usable("norm_rows", n.tokens, n.width, 1, {}));
     if (n.groups < 1 || n.width % n.groups || n.width / n.groups > most_norm_width)
         return fail("norm_rows: width {} in {} groups", n.width, n.groups);
-    if (!n.out == !n.wide) return fail("norm_rows: one kind of output");
+    if (!n.out == !n.wide) return fail("norm_rows: give out or wide, not both");
     return cuda_status(launch_norm_rows({.in = n.in,
                                          .weight = n.weight,
                                          .out = reinterpret_cast<uint16_t*>(n.out),
@@ -126,11 +127,11 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
                 const RowsOut& out, bool overlap, const Stream& stream, bool interleaved_gate,
                 const ClampedGlu& clamp) {
     NIBBLE_CHECK(usable("activate", tokens, width, interleaved_gate ? 16 : 8, out));
-    if (clamp.limit > 0 && !gated) return fail("activate: a clamped unit without a gate");
-    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row");
+    if (clamp.limit > 0 && !gated) return fail("activate: a limit needs a gated unit");
+    if (out.codes == ActivationFormat::fp8_token) return fail("activate: codes with a scale per row are not supported");
     const int64_t in_width = gated ? 2 * width : width;
     if (in_stride && (in_stride < in_width || in_stride % 2))
-        return fail("activate: rows of {} lie {} apart", in_width, in_stride);
+        return fail("activate: rows of {} have the stride {}", in_width, in_stride);
     return cuda_status(launch_activate({.in = in,
                                         .out = reinterpret_cast<uint8_t*>(out.data),
                                         .tokens = tokens,
@@ -150,9 +151,9 @@ Status activate(Activation activation, bool gated, const float* in, int64_t in_s
 Status activate(Activation activation, bool gated, const std::byte* in, int64_t tokens, int64_t width,
                 const RowsOut& out, bool overlap, const Stream& stream, float* amax, const ClampedGlu& clamp) {
     NIBBLE_CHECK(usable("activate", tokens, width, 8, out));
-    if (clamp.limit > 0 && !gated) return fail("activate: a clamped unit without a gate");
+    if (clamp.limit > 0 && !gated) return fail("activate: a limit needs a gated unit");
     if (out.codes == ActivationFormat::fp8_token || out.tile_tokens)
-        return fail("activate: BF16 rows to codes with a scale per row, or to tiles");
+        return fail("activate: BF16 rows have no kernel for codes with a scale per row or for tiles");
     for (const std::byte* p : {in, static_cast<const std::byte*>(out.data)})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("activate: device pointers must be 16-byte aligned");
     return cuda_status(launch_activate_rows({.in = in,
@@ -172,9 +173,9 @@ Status activate(Activation activation, bool gated, const std::byte* in, int64_t 
 Status to_rows(const float* in, int64_t in_stride, int64_t tokens, int64_t width, const RowsOut& out, bool overlap,
                const Stream& stream) {
     NIBBLE_CHECK(usable("to_rows", tokens, width, 8, out));
-    if (out.codes == ActivationFormat::fp8_token) return fail("to_rows: codes with a scale per row");
+    if (out.codes == ActivationFormat::fp8_token) return fail("to_rows: codes with a scale per row are not supported");
     if (in_stride && (in_stride < width || in_stride % 2))
-        return fail("to_rows: rows of {} lie {} apart", width, in_stride);
+        return fail("to_rows: rows of {} have the stride {}", width, in_stride);
     return cuda_status(launch_activate({.in = in,
                                         .out = reinterpret_cast<uint8_t*>(out.data),
                                         .tokens = tokens,
@@ -246,8 +247,8 @@ Result<RopeArgs> rope_args(const RopeAppend& r, const KvCache& cache, bool overl
     if (o.keys_as_values && args.dims.k != args.dims.v)
         return fail("rope_append: values of {} columns from keys of {}", args.dims.v, args.dims.k);
     if (r.tokens < 1 || r.q_heads < 1 || r.rope_dims > args.dims.k || (r.qkv_stride && r.qkv_stride < width))
-        return fail("rope_append: {} tokens, {} heads, {} rotary dimensions of {}, rows of {} lie {} apart", r.tokens,
-                    r.q_heads, r.rope_dims, args.dims.k, width, r.qkv_stride);
+        return fail("rope_append: {} tokens, {} heads, {} rotary dimensions of {}, rows of {} with the stride {}",
+                    r.tokens, r.q_heads, r.rope_dims, args.dims.k, width, r.qkv_stride);
     return RopeArgs{.cache = args,
                     .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
                     .qkv = r.qkv,
@@ -282,7 +283,7 @@ Status append_with_options(const RopeAppend& r, const RopeArgs& args, bool overl
                         .overlap = overlap};
     all.k_at = r.q_heads * all.q_pitch;
     all.v_at = o.keys_as_values ? all.k_at : all.k_at + args.cache.kv_heads * dim;
-    if (o.query_period > 0 && !r.positions) return fail("rope_append: a factor by position without positions");
+    if (o.query_period > 0 && !r.positions) return fail("rope_append: query_period needs positions");
     if (o.joined_scales) {
         const int q_width = r.q_heads * dim, k_width = args.cache.kv_heads * dim;
         if (o.late || o.gated || o.queries_only || q_width > most_norm_width || k_width > q_width || !r.q_norm ||
@@ -308,14 +309,14 @@ Status append_with_options(const RopeAppend& r, const RopeArgs& args, bool overl
 
 Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const RopeArgs args, rope_args(r, cache, overlap));
-    if (!r.qkv == !r.qkv_rows) return fail("rope_append: rows of FP32, or of BF16");
+    if (!r.qkv == !r.qkv_rows) return fail("rope_append: give qkv or qkv_rows, not both");
     if (r.options != RopeAppend::Options{} || cache.shape.k_dim > 256)
         return append_with_options(r, args, overlap, stream);
     if (r.qkv) return cuda_status(launch_rope(args, queue_of(stream)), "rope_append: kernel launch");
     for (const void* p : std::initializer_list<const void*>{r.qkv_rows, r.q, r.cos, r.sin})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("rope_append: device pointers must be 16-byte aligned");
     if (args.qkv_stride % 8 || r.tokens * (r.q_heads + 2 * args.cache.kv_heads) > INT32_MAX)
-        return fail("rope_append: {} rows of BF16 lie {} apart", r.tokens, args.qkv_stride);
+        return fail("rope_append: {} rows of BF16 have the stride {}", r.tokens, args.qkv_stride);
     return cuda_status(
         launch_rope_rows({.rope = args, .qkv = reinterpret_cast<const uint16_t*>(r.qkv_rows), .overlap = overlap},
                          queue_of(stream)),
@@ -325,7 +326,7 @@ Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, cons
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const CacheArgs args, cache_args(cache));
     NIBBLE_CHECK(usable("latent_append", r.rope_dims, r.positions, r.cos, r.sin));
-    if (r.query_period > 0 && !r.positions) return fail("latent_append: a factor by position without positions");
+    if (r.query_period > 0 && !r.positions) return fail("latent_append: query_period needs positions");
     if (r.tokens < 1 || r.heads != args.kv_heads || r.nope_dim + r.rope_dims != args.dims.k || r.v_dim != args.dims.v)
         return fail("latent_append: {} tokens, {} heads of {} + {} and {} into a cache of {} heads of {} and {}",
                     r.tokens, r.heads, r.nope_dim, r.rope_dims, r.v_dim, args.kv_heads, args.dims.k, args.dims.v);

@@ -24,7 +24,7 @@ int64_t norm_backward_workspace(int64_t width) { return int64_t{4} * sum_parts *
 Status norm_backward(const NormBackward& n, const Stream& stream) {
     NIBBLE_CHECK(check_rows("norm_backward", n.tokens, n.width));
     NIBBLE_CHECK(check_aligned("norm_backward", {n.x, n.weight, n.dy, n.dx, n.rows, n.dweight, n.workspace}));
-    if (n.add && !n.dx) return fail("norm_backward: nothing to add to");
+    if (n.add && !n.dx) return fail("norm_backward: add needs dx");
     if (n.width > most_back_width) return fail("norm_backward: width {} is more than {}", n.width, most_back_width);
     return cuda_status(launch_norm_backward(n, queue_of(stream)), "norm_backward: kernel launch");
 }
@@ -79,7 +79,7 @@ Status rope_backward(const RopeRows& r, std::byte* d_qkv, float* dq_norm, float*
     NIBBLE_CHECK(check_heads("rope_backward", r));
     NIBBLE_CHECK(check_aligned("rope_backward", {d_qkv}));
     if ((dq_norm && !r.q_norm) || (dk_norm && !r.k_norm) || ((dq_norm || dk_norm) && !workspace))
-        return fail("rope_backward: gradients of norms that are not there, or no room for them");
+        return fail("rope_backward: gradients of norms need the norms and a workspace");
     return cuda_status(launch_rope_backward(r, d_qkv, dq_norm, dk_norm, workspace, queue_of(stream)),
                        "rope_backward: kernel launch");
 }

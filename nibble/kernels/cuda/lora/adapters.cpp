@@ -24,7 +24,8 @@ Status check_blocks(const AdapterBlocks& b) {
 
 Status add_scaled_rows(float* y, int64_t stride, const float* more, float scale, int64_t n, int64_t cols,
                        const Stream& stream) {
-    if (n < 1 || cols < 1 || stride < cols) return fail("add_scaled_rows: [{}, {}], {} apart", n, cols, stride);
+    if (n < 1 || cols < 1 || stride < cols)
+        return fail("add_scaled_rows: [{}, {}] with the stride {}", n, cols, stride);
     return cuda_status(launch_add_scaled_rows(y, stride, more, scale, n, cols, adapter_queue(stream)),
                        "add_scaled_rows: kernel launch");
 }

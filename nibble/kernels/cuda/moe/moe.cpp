@@ -54,8 +54,7 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
 Status combine_experts(const CombineExperts& c, const Routing& routing, bool overlap, const Stream& stream) {
     if (c.tokens < 1 || c.tokens > most_tokens || c.width < 1 || c.width > INT32_MAX || c.top_k < 1 ||
         (c.y_stride && c.y_stride < c.width) || !c.sum == !c.rows)
-        return fail("combine_experts: {} tokens of {}, {} experts each, one kind of output", c.tokens, c.width,
-                    c.top_k);
+        return fail("combine_experts: {} tokens of {}, {} experts each; give one output", c.tokens, c.width, c.top_k);
     return cuda_status(launch_combine({.y = c.y,
                                        .weights = routing.weights,
                                        .places = routing.places,

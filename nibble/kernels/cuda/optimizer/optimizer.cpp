@@ -57,7 +57,7 @@ Status adamw_update(const NarrowAdamW& a, const Stream& stream) {
     const AdamW& p = a.plain;
     if (p.count < 4 || p.count % 4 || a.first % 4)
         return fail("adamw_update: {} elements from {}; both are multiples of 4", p.count, a.first);
-    if (a.owners.count < 1) return fail("adamw_update: nobody owns the elements");
+    if (a.owners.count < 1) return fail("adamw_update: the elements have no owner");
     NIBBLE_CHECK(aligned_for_optimizer("adamw_update", {p.master, a.m, a.v, p.gradient, p.published}));
     for (const void* four : {static_cast<const void*>(p.master), static_cast<const void*>(p.gradient)})
         if (reinterpret_cast<uintptr_t>(four) % 16) return fail("adamw_update: masters must be 16-byte aligned");
@@ -69,7 +69,7 @@ int64_t muon_workspace(int64_t rows, int64_t cols) { return 4 * MuonWorkspace(ro
 Status muon_update(const Muon& u, const Stream& stream) {
     if (u.rows < 1 || u.cols < 8 || u.cols % 8 || u.rows > most_muon_rows || u.cols > most_muon_rows)
         return fail("muon_update: a matrix of {} x {}; columns are multiples of 8", u.rows, u.cols);
-    if (!u.m == !u.narrow_m) return fail("muon_update: one state, FP32 or BF16");
+    if (!u.m == !u.narrow_m) return fail("muon_update: give m or narrow_m, not both");
     NIBBLE_CHECK(aligned_for_optimizer("muon_update", {u.master, u.gradient, u.published, u.workspace}));
     cudaStream_t queue = queue_of(stream);
     NIBBLE_CHECK(cuda_status(launch_muon_direction(u, queue), "muon_update: kernel launch"));

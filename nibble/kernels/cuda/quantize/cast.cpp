@@ -14,7 +14,7 @@ uint16_t* halves(std::byte* p) { return reinterpret_cast<uint16_t*>(p); }
 Result<CastArgs> cast_arguments(const CastSource& from, int64_t padded, int64_t block, const CastValues& to) {
     const int64_t stride = from.stride ? from.stride : from.cols;
     if (from.rows < 1 || from.cols < 8 || from.cols % 8 || stride % 8 || stride < from.cols)
-        return fail("cast: [{}, {}], {} apart; columns are multiples of 8", from.rows, from.cols, stride);
+        return fail("cast: [{}, {}] with the stride {}; columns must be a multiple of 8", from.rows, from.cols, stride);
     if (from.rows > most_cast_rows) return fail("cast: {} rows; at most {}", from.rows, most_cast_rows);
     for (const void* p : {static_cast<const void*>(from.x), static_cast<const void*>(to.values)})
         if (!p || reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
@@ -46,15 +46,16 @@ Status check_factor(const CastFactor& f, int64_t rows, bool down) {
 Status cast_values(const CastSource& from, const CastRule& rule, const CastRandom& random, const float* given,
                    const CastValues& to, const Stream& stream) {
     if (rule.format == CastFormat::fp8_block || rule.format == CastFormat::fp8_block2)
-        return fail("cast: blocks of 128 are codes, not values");
+        return fail("cast: blocks of 128 give codes only");
     const bool mx = rule.format == CastFormat::mxfp8;
-    if (from.amax && rule.rotate) return fail("cast: the largest magnitude is wanted of rotated numbers");
+    if (from.amax && rule.rotate) return fail("cast: amax is not supported for rotated numbers");
     NIBBLE_TRY(CastArgs a, cast_arguments(from, cast_padded(from.reduction(), rule), mx ? mx_group : nv_group, to));
     if (rule.square && (from.down || from.cols % 16)) return fail("cast: tiles of 16 x 16 of {} columns", from.cols);
     if (rule.four_over_six && (rule.rotate || rule.stochastic))
-        return fail("cast: four over six is neither rotated nor drawn");
-    if (rule.row_scaled && (from.down || rule.rotate)) return fail("cast: a scale of each row, down the columns");
-    if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: no room for scales");
+        return fail("cast: four over six supports neither rotation nor stochastic rounding");
+    if (rule.row_scaled && (from.down || rule.rotate))
+        return fail("cast: scales per row are not supported down the columns or with rotation");
+    if (!mx && (!to.scale || (!rule.row_scaled && !to.amax))) return fail("cast: the output for scales is null");
     NIBBLE_CHECK(check_factor(to.factor, from.rows, from.down));
     a.rule = rule, a.random = random, a.given = given;
     return cuda_status(launch_cast(a, from.down, cast_queue(stream)), "cast: kernel launch");
@@ -71,7 +72,7 @@ Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom&
     if (from.down || from.amax || !casts_both(rows, columns))
         return fail("cast: no kernel for both directions by these rules");
     const bool mx = rows.format == CastFormat::mxfp8;
-    if (!mx && (!to.scales || !to.amax)) return fail("cast: no room for scales");
+    if (!mx && (!to.scales || !to.amax)) return fail("cast: the output for scales is null");
     CastSource turned = from;
     turned.down = true;
     // Columns that are not rotated have the same magnitudes as rows.
@@ -87,8 +88,8 @@ Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom&
 
 Status cast_blocks(const CastSource& from, const CastRule& rule, const CastValues& to, const Stream& stream) {
     if (rule.format != CastFormat::fp8_block && rule.format != CastFormat::fp8_block2)
-        return fail("cast: codes of blocks are fp8_block's");
-    if (from.scale || !to.scale) return fail("cast: blocks of 128 take no scale and give one each");
+        return fail("cast: codes of blocks need the format fp8_block");
+    if (from.scale || !to.scale) return fail("cast: blocks of 128 need an output for scales and no given scale");
     const int64_t padded = cast_padded(from.reduction(), rule);
     NIBBLE_TRY(CastArgs a, cast_arguments(from, padded, fp8_group, to));
     a.pitch = padded, a.rule = rule;
@@ -99,18 +100,18 @@ Status cast_codes(const CastSource& from, const CastRule& rule, const float* giv
                   const Stream& stream) {
     const bool tensor = rule.format == CastFormat::fp8 || rule.format == CastFormat::fp8_e5m2;
     if (!tensor && rule.format != CastFormat::fp8_block && rule.format != CastFormat::fp8_block2)
-        return fail("cast: codes of eight bits are those of fp8 and fp8_block");
+        return fail("cast: codes of eight bits need the format fp8 or fp8_block");
     if (from.rows < 1 || from.cols < 8 || from.cols % 8 || (from.stride && from.stride != from.cols) || from.down ||
         from.scale)
-        return fail("cast: codes of [{}, {}], {} apart; rows are adjacent, columns multiples of 8", from.rows,
-                    from.cols, from.stride);
+        return fail("cast: codes of [{}, {}] with the stride {}; rows must be adjacent, columns a multiple of 8",
+                    from.rows, from.cols, from.stride);
     for (const void* p :
          {static_cast<const void*>(from.x), static_cast<const void*>(to.rows), static_cast<const void*>(to.columns)})
         if (reinterpret_cast<uintptr_t>(p) % 16) return fail("cast: device pointers must be 16-byte aligned");
-    if (!from.x || (!to.rows && !to.columns)) return fail("cast: no source, or no codes that are wanted");
+    if (!from.x || (!to.rows && !to.columns)) return fail("cast: the source or both outputs are null");
     if (tensor ? !to.scale || (!given && !to.amax)
                : (to.rows && !to.row_scales.at) || (to.columns && !to.column_scales.at))
-        return fail("cast: no room for scales");
+        return fail("cast: the output for scales is null");
     NIBBLE_CHECK(check_factor(to.factor, from.rows, false));
     const auto in_groups = [](int64_t n) { return (n + fp8_group - 1) / fp8_group * fp8_group; };
     const CodesArgs a{.x = halves(from.x),
@@ -149,13 +150,13 @@ Status product_scales(const float* a, const float* b, float constant, float* out
 
 Status see_largest(const std::byte* x, int64_t count, float* seen, const Stream& stream) {
     if (count < 8 || count % 8 || reinterpret_cast<uintptr_t>(x) % 16)
-        return fail("see_largest: {} numbers, not in groups of 8", count);
+        return fail("see_largest: {} numbers are not a multiple of 8", count);
     return cuda_status(launch_see_largest(halves(x), count, seen, cast_queue(stream)), "see_largest: kernel launch");
 }
 
 Status clear_clipped(const std::byte* x, int64_t count, const float* input_scale, std::byte* dx, const Stream& stream) {
     if (count < 8 || count % 8 || reinterpret_cast<uintptr_t>(x) % 16 || reinterpret_cast<uintptr_t>(dx) % 16)
-        return fail("clear_clipped: {} numbers, not in groups of 8", count);
+        return fail("clear_clipped: {} numbers are not a multiple of 8", count);
     return cuda_status(
         launch_clear_clipped(halves(x), count, input_scale, reinterpret_cast<uint16_t*>(dx), cast_queue(stream)),
         "clear_clipped: kernel launch");
@@ -168,7 +169,7 @@ Status renew_scales(const DelayedScales& d, const float* clip, const Stream& str
 
 Status split_rows(const SplitRows& s, const Stream& stream) {
     if (s.n < 1 || s.cols < 1 || s.rank < 1 || s.rank > most_directions || s.pitch < s.rank || s.pitch % 8)
-        return fail("split: [{}, {}] along {} directions, {} apart", s.n, s.cols, s.rank, s.pitch);
+        return fail("split: [{}, {}] along {} directions, with the stride {}", s.n, s.cols, s.rank, s.pitch);
     return cuda_status(launch_split_rows(s, cast_queue(stream)), "split: kernel launch");
 }
 

@@ -10,7 +10,7 @@ Status sample(const Sampling& s, bool overlap, const Stream& stream) {
     if (s.rows < 1 || s.rows > most_rows || s.width < 1 || s.width > most_width)
         return fail("sample: {} rows of {} logits, up to {} of {} are supported", s.rows, s.width, most_rows,
                     most_width);
-    if (s.scored && !s.round) return fail("sample: scores are of rounded logits");
+    if (s.scored && !s.round) return fail("sample: scores need rounded logits");
     const SampleArgs args{.logits = s.logits,
                           .requests = s.requests,
                           .seen = s.seen,

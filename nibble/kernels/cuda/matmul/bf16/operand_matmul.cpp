@@ -306,11 +306,12 @@ Result<KernelChoice> describe_grouped_matmul(const Experts& w, int64_t tokens) {
 Status quantize_inputs(const QuantizeInputs& q, bool overlap, const Stream& stream) {
     const int64_t stride = q.stride ? q.stride : q.cols;
     if (q.tokens < 1 || q.cols < 8 || q.cols % 8 || stride % 8 || stride < q.cols)
-        return fail("quantize_inputs: {} tokens of {} columns, {} apart", q.tokens, q.cols, stride);
+        return fail("quantize_inputs: {} tokens of {} columns, with the stride {}", q.tokens, q.cols, stride);
     if (q.format == ActivationFormat::none) return fail("quantize_inputs: no format");
     if (!activation_fits(q.format, q.cols))
-        return fail("quantize_inputs: {} columns are not made of blocks of {}", q.cols, activation_name(q.format));
-    if (activation_float_scales(q.format, q.cols) > 0 && !q.scales) return fail("quantize_inputs: no room for scales");
+        return fail("quantize_inputs: {} columns are not whole blocks of {}", q.cols, activation_name(q.format));
+    if (activation_float_scales(q.format, q.cols) > 0 && !q.scales)
+        return fail("quantize_inputs: the output for scales is null");
     if (q.codes && q.format != ActivationFormat::fp8 && q.format != ActivationFormat::fp8_token &&
         q.format != ActivationFormat::fp8_group128)
         return fail("quantize_inputs: {} has no codes of eight bits", activation_name(q.format));

@@ -95,8 +95,8 @@ struct BackProducts {
 
 Result<BackPlan> plan_back_products(const BackShape& s, const DeviceInfo& device) {
     if (s.tokens < 1 || s.rows < 8 || s.cols < 8 || s.rows % 8 || s.cols % 8)
-        return fail("products of the way back: {} tokens, [{}, {}]; rows and columns must be multiples of 8", s.tokens,
-                    s.rows, s.cols);
+        return fail("backward products: {} tokens, [{}, {}]; rows and columns must be multiples of 8", s.tokens, s.rows,
+                    s.cols);
     NIBBLE_TRY(const auto library, CublasLt::of_training(device));
     auto products = std::make_shared<BackProducts>();
     NIBBLE_CHECK(products->input.make(library, s.cols, s.tokens, s.rows, false, CUDA_R_16BF, s.scaled));
@@ -108,7 +108,7 @@ namespace {
 
 Status check_scale(const BackPlan& plan, const BackScale& scale) {
     if (plan.shape.scaled == (scale.factor && scale.ends)) return Ok{};
-    return fail("products of the way back: planned {} a scale", plan.shape.scaled ? "with" : "without");
+    return fail("backward products: the plan is {} a scale", plan.shape.scaled ? "with" : "without");
 }
 
 }  // namespace

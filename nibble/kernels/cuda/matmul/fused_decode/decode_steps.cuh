@@ -1,4 +1,4 @@
-// Device code shared by the two kernels of a chain of products (kernels/fused_decode_cuda.h), FP8 and W4A16: the grid
+// Device code shared by the two kernels of fused decoding (kernels/fused_decode_cuda.h), FP8 and W4A16: the grid
 // barrier, the hand-over of values through sentinels, the ring buffer of weights, RMSNorm between two products, rotary
 // embedding after the last one, and the launch.
 //

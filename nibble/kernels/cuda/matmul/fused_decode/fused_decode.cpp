@@ -114,9 +114,9 @@ int64_t fused_decode_bytes(const FusedDecode& decode) {
 Status run_fused_decode(const FusedDecode& decode, bool overlap, const DeviceInfo& device, const Stream& stream) {
     FusedDecodeArgs args;
     if (!supported(decode, device) || !fill(decode, args))
-        return fail("run_fused_decode: {} products that have no kernel in one", decode.products.size());
+        return fail("run_fused_decode: no kernel for these {} products", decode.products.size());
     if (!decode.meet || (args.width && !decode.h) || !decode.between || decode.between == decode.used)
-        return fail("run_fused_decode: no stream, no memory between products or no word to meet at");
+        return fail("run_fused_decode: h, between or meet is null, or between is used");
     auto* handed = reinterpret_cast<uint8_t*>(decode.between);
     for (int i = 0; i + 1 < args.steps; ++i) {
         args.step[i].handed = handed;
@@ -128,7 +128,7 @@ Status run_fused_decode(const FusedDecode& decode, bool overlap, const DeviceInf
     const bool records = has_records(decode.products[0]);
     if (decode.rope) {
         if (!decode.cache || decode.rope->tokens != 1 || decode.rope->qkv != decode.products.back().y)
-            return fail("run_fused_decode: no cache for q, k and v, or they are not the last product's");
+            return fail("run_fused_decode: rope needs a cache, one token and the output of the last product");
         if (decode.rope->options != RopeAppend::Options{})
             return fail("run_fused_decode: a rotary embedding with options");
         NIBBLE_TRY(args.rope, rope_args(*decode.rope, *decode.cache, overlap));
@@ -139,7 +139,7 @@ Status run_fused_decode(const FusedDecode& decode, bool overlap, const DeviceInf
         if (args.ropes_inside && !shape(decode, device.multiprocessors, args)) args.ropes_inside = false, span = 0;
     }
     if (!shape(decode, device.multiprocessors, args))
-        return fail("run_fused_decode: {} products that have no kernel in one", decode.products.size());
+        return fail("run_fused_decode: no kernel for these {} products", decode.products.size());
     args.overlap = overlap;
     const auto raw = static_cast<cudaStream_t>(stream.handle());
     return cuda_status(records ? launch_fused_decode_w4a16_m1(args, device.multiprocessors, raw)

@@ -36,7 +36,7 @@ Status fits_groups(int64_t rows, int64_t cols, std::string_view what) {
 // unpack() does not handle padding.
 Status fits_records(int64_t rows, int64_t cols, std::string_view what) {
     if (rows > 0 && cols > 0 && rows % w4a16::record_rows == 0 && cols % w4a16::record_cols == 0) return Ok{};
-    return fail("{}: [{}, {}] is not made of records of {} x {}", what, rows, cols, w4a16::record_rows,
+    return fail("{}: [{}, {}] is not whole records of {} x {}", what, rows, cols, w4a16::record_rows,
                 w4a16::record_cols);
 }
 
@@ -298,7 +298,7 @@ KernelChoice describe(const MatmulPlan& plan) {
         case MatmulKernel::token:
             return {"matmul_w4a16_m1", tokens +
                                            ": the even pattern of matmul_w4a16_m8 would leave warps or much of the GPU "
-                                           "without work, so work is dealt chunk by chunk"};
+                                           "without work, so work is distributed chunk by chunk"};
         case MatmulKernel::wide:
             return {"sm90_matmul_w4a16_m32", tiles("9 to 32")};
         case MatmulKernel::prefill:
@@ -403,7 +403,7 @@ bool norms_few_rows(const Operand& w) {
 
 Status norm_matmul(const MatmulOptions::Norm& norm, const Operand& w, float* y, bool overlap, const Stream& stream) {
     if (!norms_few_rows(w) || !y || !norm.h || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out))
-        return fail("norm_matmul: [{}, {}], or the norm's weight or the place of the sum is missing", w.rows, w.cols);
+        return fail("norm_matmul: [{}, {}] has no kernel, or the norm's weight or output is null", w.rows, w.cols);
     if (!aligned(w.tiles)) return fail("norm_matmul: device pointers must be 16-byte aligned");
     const int records = static_cast<int>(ceil_div(w.cols, w4a16::record_cols));
     const GemvArgs args{.norm = norm_args(norm),
@@ -422,7 +422,7 @@ Status norm_matmul(const MatmulOptions::Norm& norm, const Operand& w, float* y, 
 Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const MatmulOptions& options,
                const Stream& stream) {
     const MatmulProblem& p = plan.problem;
-    if (plan.permuted_bytes == 0) return fail("permute: this plan reads x as it is");
+    if (plan.permuted_bytes == 0) return fail("permute: this plan reads x in row order");
     if (!aligned(x) || !aligned(out)) return fail("permute: device pointers must be 16-byte aligned");
     return cuda_status(
         launch_w4a16_permute({.x = reinterpret_cast<const uint8_t*>(x),
@@ -443,15 +443,16 @@ Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w,
                     p.n, p.k);
     const MatmulOptions::Norm& norm = options.norm;
     if (norm.h && (!plan.norms || norm.h == norm.h_out || !norm.weight || (norm.update && !norm.h_out)))
-        return fail("matmul: this plan makes no norm, or its weight or the place of the sum is missing");
+        return fail("matmul: this plan has no norm, or its weight or its output is null");
     if (!aligned(x) || !aligned(w.records) || !aligned(y) || !aligned(workspace))
         return fail("matmul: device pointers must be 16-byte aligned");
-    if (plan.workspace_bytes && !workspace) return fail("matmul: no workspace of {} bytes", plan.workspace_bytes);
+    if (plan.workspace_bytes && !workspace)
+        return fail("matmul: the plan needs a workspace of {} bytes", plan.workspace_bytes);
     if (factors.activated && (!plan.activates() || !aligned(factors.activated)))
         return fail("matmul: this plan has no activation, or the place of its results is not 16-byte aligned");
     const MatmulOptions::Side& side = options.side;
     if (side.w && (!norm.h || !side.y || !takes_side(plan, *side.w)))
-        return fail("matmul: this plan has no other product beside it");
+        return fail("matmul: this plan has no joint product");
     if (plan.kernel == MatmulKernel::wide || plan.kernel == MatmulKernel::prefill)
         return run_wide(plan, x, w, factors, y, workspace, options, stream);
     const int records = static_cast<int>(ceil_div(p.k, w4a16::record_cols));

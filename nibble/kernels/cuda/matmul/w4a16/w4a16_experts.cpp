@@ -141,7 +141,7 @@ Result<GroupedLaunch> choose_grouped(const ExpertsInput& in, const PackedExperts
         return fail("grouped_matmul: {} rows by [{}, {}], strides {} and {}", in.slots, n, k, x_stride, y_stride);
     const ExpertsOutput::Combine& combine = out.combine;
     if ((out.y ? 1 : 0) + (out.out ? 1 : 0) + (combine.sum ? 1 : 0) != 1 || (out.gated && (!out.out || n % 16)))
-        return fail("grouped_matmul: one kind of output; gated ones have pairs of eight rows, not {} rows", n);
+        return fail("grouped_matmul: give y or out, not both; gated rows are a multiple of 16, not {}", n);
     if (!aligned(in.x) || !aligned(w.first.records))
         return fail("grouped_matmul: device pointers must be 16-byte aligned");
     GroupedLaunch launch{.args = weight_args(w)};
@@ -206,12 +206,12 @@ Result<KernelChoice> describe_grouped_matmul(const ExpertsInput& in, const Packe
     NIBBLE_TRY(const GroupedLaunch launch, choose_grouped(in, w, out, false));
     const std::string ends = out.combine.sum ? ", weighted sum inside" : "";
     if (launch.kernel == GroupedKernel::token_experts)
-        return KernelChoice{"experts_w4a16_m1_units",
-                            "1 token: work dealt in chunks of the " + std::to_string(in.slots) + " experts" + ends};
+        return KernelChoice{"experts_w4a16_m1_units", "1 token: work distributed in chunks of the " +
+                                                          std::to_string(in.slots) + " experts" + ends};
     if (launch.kernel == GroupedKernel::one_token)
         return KernelChoice{"experts_w4a16_m1",
                             fmt::format("1 token, {} experts{}{}", in.slots,
-                                        launch.one.dense.n ? ", the shared expert's product beside" : "", ends)};
+                                        launch.one.dense.n ? ", with the shared expert's product" : "", ends)};
     const ExpertsLaunchShape& shape = launch.shape;
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(in.slots) / w.count, shape.tokens);
