@@ -13,7 +13,7 @@ views.serving = ({ loads, input, output }) => {
   return [
     header("bench serve", `${input} tokens in, ${output} out`),
     section("Throughput and time per token", legend(series), chart(lineChart({ title: "throughput and time per token", series,
-      xLabel: "output tokens per second", yLabel: "time per output token, ms (median; band to the 99th percentile)",
+      xLabel: "output tokens per second", yLabel: "ms per output token (median; band to p99)",
       x: [0, Math.max(...loads.map(rate)) * 1.05], y: [0, Math.max(...loads.map((r) => r.tpot_ms.p99)) * 1.05] }))),
     section("Loads", table("sortable", ["<target", "load", "tokens/s", "requests/s", "TTFT ms p50 / p90 / p99", "TPOT ms", "ITL ms", "end to end ms", "failed"], rows)),
   ];
