@@ -129,9 +129,9 @@ struct MoeConfig {
     // RMSNorm(x) with the weight `experts_norm`; weights are multiplied by the tensor `expert_scale` [experts]. Empty:
     // both read x, and nothing is multiplied.
     std::string router_scale, experts_norm, expert_scale;
-    // The experts lie in stacks, as in files of GPT-OSS: PREFIX.EXPERTS.gate_up_proj [experts, in, 2 * intermediate]
-    // with alternating gate and up outputs, down_proj [experts, intermediate, out], and biases NAME_bias [experts,
-    // outputs].
+    // The experts lie in stacks, as in files of GPT-OSS: PREFIX.EXPERTS.gate_up_proj [experts * 2 * intermediate, in]
+    // with alternating gate and up outputs, down_proj [experts * out, intermediate], and biases NAME_bias [experts,
+    // outputs]. Without it, stacks whose gate outputs come first are read too.
     bool stacked = false;
     // Expert e is PREFIX.EXPERTS.e. `selection_bias_name` is a tensor, not a module.
     std::string gate = "gate", selection_bias_name = "gate.e_score_correction_bias";

@@ -44,6 +44,10 @@ private:
     void linear(const std::string& module, int64_t rows, int64_t cols) {
         add(module + ".weight", {rows, cols}, TensorRole::linear);
     }
+    // The matrices of all experts, each [rows, cols], in one tensor.
+    void stack(std::string name, int64_t experts, int64_t rows, int64_t cols) {
+        list.push_back({std::move(name), {experts * rows, cols}, TensorRole::linear, experts});
+    }
     void bias(const std::string& module, int64_t rows) { add(module + ".bias", {rows}, TensorRole::bias); }
 
     void mixer(const BlockConfig& b, const AttentionConfig& a) {
@@ -107,9 +111,9 @@ private:
         const std::string experts = b.name(m.experts_name);
         if (m.stacked) {
             const int64_t width = m.expert.intermediate;
-            add(experts + ".gate_up_proj", {m.experts, hidden_, 2 * width}, TensorRole::linear);
+            stack(experts + ".gate_up_proj", m.experts, 2 * width, hidden_);
             add(experts + ".gate_up_proj_bias", {m.experts, 2 * width}, TensorRole::bias);
-            add(experts + ".down_proj", {m.experts, width, hidden_}, TensorRole::linear);
+            stack(experts + ".down_proj", m.experts, hidden_, width);
             add(experts + ".down_proj_bias", {m.experts, hidden_}, TensorRole::bias);
         }
         for (int e = 0; e < (m.stacked ? 0 : m.experts); ++e)

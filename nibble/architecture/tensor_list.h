@@ -26,6 +26,7 @@ struct TensorEntry {
     std::string name;
     std::vector<int64_t> shape;
     TensorRole role = TensorRole::linear;
+    int64_t experts = 0;  // as in CheckpointTensor
 };
 
 // Returns the name of a norm's bias for the name of its weight.

@@ -29,9 +29,11 @@ int64_t CheckpointTensor::cols() const {
     return n;
 }
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& path, ScaleReading scales) {
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::filesystem::path& path, ScaleReading scales,
+                                                     StackReading stacks) {
     std::error_code error;
-    if (std::filesystem::is_directory(path, error)) return open_hf_checkpoint(path, scales).as(ErrorKind::checkpoint);
+    if (std::filesystem::is_directory(path, error))
+        return open_hf_checkpoint(path, scales, stacks).as(ErrorKind::checkpoint);
     if (!std::filesystem::exists(path, error)) return no_such_model(path);
     if (path.extension() == ".gguf") return open_gguf_checkpoint(path, scales).as(ErrorKind::checkpoint);
     return fail(ErrorKind::checkpoint, "{}: neither a folder with config.json and safetensors nor a .gguf file",

@@ -3,7 +3,8 @@
 // A tensor is plain (dtype, shape, bytes) or a quantized matrix (the canonical form of QuantMatrix). Only this folder
 // knows the dialects (Model Optimizer, compressed-tensors, FP8 as in DeepSeek and vLLM, GGUF): the names and directions
 // of their scales, and how they pack nibbles, permute rows and stack experts. Canonical tensors have one matrix per
-// expert and unfused q/k/v. A stack of experts that cannot be split stays a plain 3-D tensor with the reason.
+// expert and unfused q/k/v. A stack that engines read as one parameter (GPT-OSS) is one matrix of all experts' rows. A
+// stack of experts that cannot be split stays a plain 3-D tensor with the reason.
 #pragma once
 
 #include "base/json.h"
@@ -34,6 +35,8 @@ struct CheckpointTensor {
     int64_t stored_bytes = 0;  // codes and all scales
     std::string stored_type;   // the file's own name for the type: "BF16", "NVFP4", "Q4_1" ...
     std::string whole;         // set for experts stacked in one tensor that cannot be split: the reason
+    int64_t experts = 0;       // above 0: a stack in one matrix [experts * outputs, inputs]; folders store it as
+                               // [experts, inputs, outputs]
 
     bool quantized() const { return format != Format::none; }
     int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
@@ -45,12 +48,17 @@ struct CheckpointTensor {
 // error.
 enum class ScaleReading : uint8_t { checked, raw };
 
+// How plain experts of Llama 4 are read, whose stacks [experts, in, out] Model Optimizer exports as stacks. `split`:
+// one matrix per expert and projection; `whole`: one matrix of all experts' rows.
+enum class StackReading : uint8_t { split, whole };
+
 class Checkpoint {
 public:
     // Opens a Hugging Face folder or a .gguf file (of a split GGUF its first part). Errors: a tensor that a dialect
     // requires is missing or has the wrong dtype or shape; a tensor that no dialect knows.
     static Result<std::unique_ptr<Checkpoint>> open(const std::filesystem::path& path,
-                                                    ScaleReading scales = ScaleReading::checked);
+                                                    ScaleReading scales = ScaleReading::checked,
+                                                    StackReading stacks = StackReading::split);
     virtual ~Checkpoint() = default;
 
     virtual const std::filesystem::path& path() const = 0;

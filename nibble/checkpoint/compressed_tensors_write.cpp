@@ -89,6 +89,8 @@ Result<std::vector<SchemeModules>> group_modules(const ExportSpec& spec) {
     std::vector<SchemeModules> groups;  // in order of first appearance
     for (const ExportTensor& t : spec.tensors) {
         if (t.format == Format::none) continue;
+        if (t.experts)
+            return fail("{}: compressed-tensors has no stacks of experts: use --format modelopt", show_name(t.name));
         const Scheme scheme{t.format, t.activation};
         const std::string_view format = compressed_tensors_format(scheme);
         if (format.empty())

@@ -8,6 +8,7 @@
 #include "checkpoint/reciprocal.h"
 #include "checkpoint/side_files.h"
 #include "checkpoint/source_files.h"
+#include "checkpoint/stacked_experts.h"
 #include "checkpoint/stored_parts.h"
 #include "checkpoint/text_config.h"
 #include "formats/minifloat.h"
@@ -113,7 +114,8 @@ Result<Job> make_job(const Checkpoint& in, const ConvertOptions& options) {
                        .format = t.format,
                        .activation = t.activation,
                        .input_scale = t.input_scale.has_value(),
-                       .listed_module = t.listed_module};
+                       .listed_module = t.listed_module,
+                       .experts = t.experts};
         const bool decode = decodes(options.to, t.format);
         if (e.input_scale && (drops.input_scale || drops.activation || decode)) {
             ++input_scales;
@@ -274,11 +276,22 @@ Status for_each_panel(const Checkpoint& in, const Job& job, ThreadPool& pool, co
 Status compare_stored(const Checkpoint& in, const Item& item, const ModelFiles& files, int64_t row, int64_t count) {
     const CheckpointTensor& t = in.tensors()[item.source];
     Scratch s;
-    NIBBLE_TRY(const MatrixView x, in.read_plain(item.source, row, count, s.plain));
+    MatrixView x;
+    if (item.decode) {
+        NIBBLE_TRY(const QuantView q, in.read_quant(item.source, row, count, s.quant));
+        NIBBLE_TRY(x, decoded_panel(q, s.decoded));
+    } else {
+        NIBBLE_TRY(x, in.read_plain(item.source, row, count, s.plain));
+    }
     const ModelTensor* stored = files.find(t.name);
-    if (!stored || stored->record->dtype != x.dtype || stored->record->shape != t.shape)
+    if (!stored || stored->record->dtype != x.dtype ||
+        stored->record->shape != (t.experts ? stack_shape(t.shape, t.experts) : t.shape))
         return fail("{}: is missing when read back", show_name(t.name));
-    if (same_bytes(x.data, stored->record->data.data() + row * x.row_bytes(), x.bytes())) return Ok{};
+    std::vector<std::byte> rows(t.experts ? static_cast<size_t>(x.bytes()) : 0);
+    if (t.experts)
+        read_stack(stored->record->data, dtype_bytes(x.dtype), t.rows() / t.experts, x.cols, row, count, rows.data());
+    const std::byte* have = t.experts ? rows.data() : stored->record->data.data() + row * x.row_bytes();
+    if (same_bytes(x.data, have, x.bytes())) return Ok{};
     return fail("{}: rows [{}, {}) read back differently than they were written", show_name(t.name), row, row + count);
 }
 
@@ -293,7 +306,8 @@ Status verify(const Checkpoint& in, const Job& job, const std::filesystem::path&
     for (size_t i = 0; i < job.items.size(); ++i) {
         const ExportTensor& want = job.spec.tensors[i];
         const auto at = by_name.find(want.name);
-        if (at == by_name.end() && !in.tensors()[job.items[i].source].whole.empty()) {
+        if (const CheckpointTensor& t = in.tensors()[job.items[i].source];
+            at == by_name.end() && (!t.whole.empty() || t.experts)) {
             if (!files) {
                 NIBBLE_TRY(files, ModelFiles::open(written));
             }

@@ -24,6 +24,7 @@ struct ExportTensor {
     ActivationFormat activation = ActivationFormat::none;
     bool input_scale = false;    // an input_scale is stored (write_scalars() writes it later)
     bool listed_module = false;  // is listed in exclude_modules / ignore although its name does not require it
+    int64_t experts = 0;         // as in CheckpointTensor
 };
 
 struct ExportSpec {
@@ -85,7 +86,8 @@ Status check_export(const ExportSpec& spec);
 std::string export_note(const ExportSpec& spec);
 
 // The implementations of the functions above per dialect.
-Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& folder, ScaleReading scales);
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::filesystem::path& folder, ScaleReading scales,
+                                                       StackReading stacks);
 Result<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::filesystem::path& file, ScaleReading scales);
 Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode);
 Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mode);

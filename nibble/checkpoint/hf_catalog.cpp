@@ -311,14 +311,49 @@ void Catalog::take_grid(std::string_view module, CodeGrid grid, std::string_view
 std::vector<std::string> Catalog::stacked_modules() const {
     std::vector<std::string> modules;
     for (const CodeStack& stack : stacks_) {
-        const std::string_view module = module_of_weight(stack.name);
-        modules.emplace_back(module.empty() ? std::string_view(stack.name) : module);
+        modules.emplace_back(module_of_tensor(stack.name));
     }
     return modules;
 }
 
+// Adds a stack of codes as one matrix of all experts' rows. Stacks without a Format are decoded.
+Status Catalog::add_stack_matrix(CodeStack stack, CatalogEntry entry) {
+    const auto shape = stack.shape();  // [experts, inputs, outputs]
+    CheckpointTensor& t = entry.tensor;
+    t.shape = {shape[0] * shape[2], shape[1]};
+    t.experts = shape[0];
+    if (stack.format == Format::none) {
+        if (stack.input_scale) ++stack_input_scales_;
+        entry.matrix.turned = !stack.turned;
+        entries_.push_back(std::move(entry));
+        return Ok{};
+    }
+    entry.grid = nullptr;
+    t.dtype = decoded_;
+    t.format = stack.format;
+    t.activation = stack.activation;
+    t.listed_module = false;
+    entry.block_scales = stack.block_scales;
+    entry.tensor_scale = stack.tensor_scale;
+    entry.stride = stack.turned ? 0 : shape[2];
+    if (stores_input_scale(t.activation)) {
+        InputScales& inputs = inputs_[fmt::format("stacks of experts in {}", stack.stored_type)];
+        if (stack.input_scale) {
+            ++inputs.stored;
+            NIBBLE_TRY(t.input_scale, read_scalar(*stack.input_scale, false));
+        } else {
+            if (inputs.missing++ == 0) inputs.first_missing = t.name + "_input_scale";
+            t.activation = ActivationFormat::none;
+        }
+    } else if (stack.input_scale) {
+        ++unused_input_scales_;
+    }
+    entries_.push_back(std::move(entry));
+    return Ok{};
+}
+
 // `experts`: how the stack is split; null: its kind of experts is unknown.
-void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
+Status Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
     const auto shape = stack.shape();
     CatalogEntry entry{.data = stack.codes};
     entry.tensor = {.name = stack.name,
@@ -328,12 +363,15 @@ void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
                     .file = file_of(*stack.codes),
                     .stored_bytes = stack.stored_bytes,
                     .stored_type = std::string(stack.stored_type)};
-    entry.grid = std::make_shared<const CodeGrid>(std::move(stack.grid));
+    entry.grid = std::make_shared<const CodeGrid>(stack.grid);
+    if (experts && experts->whole.empty() && experts->matrix)
+        return add_stack_matrix(std::move(stack), std::move(entry));
+    if (stack.input_scale) ++stack_input_scales_;
     if (!experts || !experts->whole.empty()) {
         entry.tensor.whole = experts ? experts->whole : "a stack of quantized matrices that nibble does not know";
         entry.matrix.turned = stack.turned;
         entries_.push_back(std::move(entry));
-        return;
+        return Ok{};
     }
     const auto matrices = expert_matrices(*experts, shape);
     for (const ExpertMatrix& m : matrices) {
@@ -343,18 +381,20 @@ void Catalog::add_code_stack(CodeStack stack, const ExpertStack* experts) {
         entry.matrix = {m.expert, m.row, experts->transposed};
         entries_.push_back(entry);
     }
+    return Ok{};
 }
 
-Status Catalog::take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config) {
+Status Catalog::take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config,
+                           StackReading reading) {
     std::vector<StackTensor> candidates;
     for (const ModelTensor& t : files_.tensors())
         if (!taken_.contains(&t) && is_plain_float(t.record->dtype))
             candidates.push_back({&t, t.record->name, t.record->shape});
     for (const CodeStack& s : stacks_) candidates.push_back({s.codes, s.name, s.shape(), true, s.turned});
-    const auto stacks = find_expert_stacks(candidates, files_, config);
+    const auto stacks = find_expert_stacks(candidates, files_, config, reading);
     for (CodeStack& s : stacks_) {
         const auto at = stacks.find(s.codes);
-        add_code_stack(std::move(s), at == stacks.end() ? nullptr : &at->second);
+        NIBBLE_CHECK(add_code_stack(std::move(s), at == stacks.end() ? nullptr : &at->second));
     }
     for (const ModelTensor& t : files_.tensors()) {
         if (taken_.contains(&t)) continue;
@@ -367,7 +407,8 @@ Status Catalog::take_plain(const std::function<bool(std::string_view module)>& l
         if (!r.shape.empty() && !checked_elements(std::span(r.shape).subspan(1)))
             return fail("{}: {}: shape {} overflows", file_of(t), show_name(r.name), shape_text(r.shape));
         const auto stack = stacks.find(&t);
-        if (stack != stacks.end() && stack->second.whole.empty()) {
+        const bool known = stack != stacks.end() && stack->second.whole.empty();
+        if (known && !stack->second.matrix) {
             add_experts(t, stack->second, listed);
             continue;
         }
@@ -382,6 +423,12 @@ Status Catalog::take_plain(const std::function<bool(std::string_view module)>& l
                         .stored_type = std::string(dtype_name(r.dtype)),
                         .whole = stack != stacks.end() ? stack->second.whole : ""};
         entry.data = &t;
+        if (known) {
+            entry.tensor.shape = {r.shape[0] * r.shape[2], r.shape[1]};
+            entry.tensor.experts = r.shape[0];
+            entry.tensor.listed_module = listed(module_of_tensor(r.name));
+            entry.stride = r.shape[2];
+        }
         entries_.push_back(std::move(entry));
     }
     return Ok{};

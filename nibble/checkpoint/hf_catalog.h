@@ -22,7 +22,7 @@ struct CatalogEntry {
     CheckpointTensor tensor;
     const ModelTensor* data = nullptr;  // plain bytes, or codes
     int64_t first = 0;   // for plain tensors: element of `data` where the tensor begins (one expert of a stack)
-    int64_t stride = 0;  // for plain tensors stored as [in, out]: elements from one input to the next
+    int64_t stride = 0;  // for tensors stored as [in, out]: elements from one input to the next
     const ModelTensor* block_scales = nullptr;
     const ModelTensor* float_scales = nullptr;
     float tensor_scale = 1.0f;
@@ -37,9 +37,11 @@ public:
     Catalog(const ModelFiles& files, Dialect dialect, DType decoded, ScaleReading scales = ScaleReading::checked)
         : files_(files), dialect_(dialect), decoded_(decoded), scales_(scales) {}
 
-    // Takes the stacks of quantized experts (stacked_codes.cpp); take_plain() adds their matrices. Call before
-    // quantized_modules(). Error: a stack without its scales, or with wrong shapes.
-    Status take_stacked_codes();
+    // Takes the stacks of quantized experts (stacked_codes.cpp); take_plain() adds their matrices. `activation` returns
+    // the format that the configuration declares for the inputs of a stack. Call before quantized_modules(). Error: a
+    // stack without its scales, or with wrong shapes.
+    using StackInputs = std::function<ActivationFormat(std::string_view module, Format format)>;
+    Status take_stacked_codes(const StackInputs& activation = {});
 
     // Returns the modules of these stacks: "model.layers.0.mlp.experts.gate_up_proj".
     std::vector<std::string> stacked_modules() const;
@@ -80,7 +82,8 @@ public:
 
     // Adds all other tensors as plain ones, and stacked experts as one matrix each (stacked_experts.h). `listed`
     // returns whether the list of exceptions names an unquantized module.
-    Status take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config);
+    Status take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config,
+                      StackReading reading = StackReading::split);
 
     std::string file_of(const ModelTensor& tensor) const { return files_.shard_names()[size_t(tensor.shard)]; }
     KvFormat kv() const { return kv_; }
@@ -106,13 +109,22 @@ private:
         CodeGrid grid;
         int64_t stored_bytes = 0;
         bool turned = false;  // the decoded tensor is [experts, cols, rows]
+        // Set if all experts together are one quantized matrix; none: a stack that is not split is decoded.
+        Format format = Format::none;
+        const ModelTensor* block_scales = nullptr;
+        float tensor_scale = 1.0f;
+        const ModelTensor* input_scale = nullptr;
+        ActivationFormat activation = ActivationFormat::none;
         std::vector<int64_t> shape() const {
             return {grid.experts, turned ? grid.cols : grid.rows, turned ? grid.rows : grid.cols};
         }
     };
     Status take_blocks(const ModelTensor& blocks, std::string_view stem);
-    Status take_stack(const ModelTensor& codes, std::string_view stem, const ModelTensor& scales);
-    void add_code_stack(CodeStack stack, const ExpertStack* experts);
+    Status take_stack(const ModelTensor& codes, std::string_view stem, const ModelTensor& scales,
+                      const StackInputs& activation);
+    Result<Format> whole_format(const ModelTensor& scales, CodeStack& stack) const;
+    Status add_code_stack(CodeStack stack, const ExpertStack* experts);
+    Status add_stack_matrix(CodeStack stack, CatalogEntry entry);
 
     Result<const ModelTensor*> take_part(std::string_view module, const StoredPart& part, std::string_view says);
     Status take_input_scale(std::string_view module, const StoredPart& part, std::string_view says,

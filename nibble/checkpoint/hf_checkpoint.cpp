@@ -88,7 +88,12 @@ public:
         }
         if (e->stride) {
             scratch = Matrix(t.dtype, count, t.cols());
-            read_transposed(e->data->record->data, e->first, e->stride, begin, scratch);
+            const Bytes stored = e->data->record->data;
+            if (t.experts)
+                read_stack(stored, dtype_bytes(t.dtype), e->stride, t.cols(), begin, count, scratch.data.data());
+            else
+                read_transposed({stored, dtype_bytes(t.dtype), e->first, e->stride, t.cols()}, begin, count,
+                                scratch.data.data());
             return scratch.view();
         }
         const Bytes bytes = plain_rows(*e, begin, count);
@@ -106,13 +111,17 @@ public:
         const Format f = t.format;
         if (f == Format::fp8_block128 && begin % fp8_tile)
             return fail("{}: row {} is not a multiple of {}", show_name(t.name), begin, fp8_tile);
-        const auto bytes_of = [&](const ModelTensor& part, int64_t row_bytes) {
-            return reinterpret_cast<const uint8_t*>(row_range(part, begin, count, row_bytes).data());
+        const auto bytes_of = [&](const ModelTensor& part, int64_t row_bytes, std::vector<uint8_t>& turned) {
+            if (!e->stride) return reinterpret_cast<const uint8_t*>(row_range(part, begin, count, row_bytes).data());
+            turned.resize(static_cast<size_t>(count * row_bytes));
+            read_stack(part.record->data, 1, e->stride, row_bytes, begin, count,
+                       reinterpret_cast<std::byte*>(turned.data()));
+            return static_cast<const uint8_t*>(turned.data());
         };
         QuantView view{.format = f, .rows = count, .cols = t.cols(), .tensor_scale = e->tensor_scale};
-        view.codes = bytes_of(*e->data, code_bytes(f, 1, t.cols()));
+        view.codes = bytes_of(*e->data, code_bytes(f, 1, t.cols()), scratch.codes);
         if (e->block_scales) {
-            view.block_scales = bytes_of(*e->block_scales, block_scale_bytes(f, 1, t.cols()));
+            view.block_scales = bytes_of(*e->block_scales, block_scale_bytes(f, 1, t.cols()), scratch.block_scales);
             if (scales_ == ScaleReading::checked) NIBBLE_CHECK(check_block_scales(*e, view).within(t.file));
         }
         if (e->float_scales) {
@@ -147,7 +156,11 @@ public:
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
             if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
         };
-        if (e.grid) {  // rows may be scattered, so all pages of an expert are released after its last row
+        if (t.experts && (e.grid || e.stride)) {  // pages hold parts of many rows
+            if (begin + count < t.rows()) return;
+            for (const ModelTensor* part : {e.data, e.block_scales})
+                if (part) drop(*part, part->record->data);
+        } else if (e.grid) {  // rows may be scattered, so all pages of an expert are released after its last row
             const int64_t expert = t.shape.size() == 3 ? begin : e.matrix.expert, n = t.shape.size() == 3 ? count : 1;
             if (t.shape.size() == 3 || begin + count == t.rows())
                 drop(*e.data, row_range(*e.data, expert, n, e.grid->expert_bytes()));
@@ -181,6 +194,16 @@ private:
         scratch = Matrix(t.dtype, count, t.cols());
         const std::span out(reinterpret_cast<uint16_t*>(scratch.data.data()), scratch.data.size() / 2);
         const std::string where = fmt::format("{}: {}", t.file, show_name(t.name));
+        if (t.experts) {
+            Status decoded = Ok{};
+            for_each_expert(t.rows() / t.experts, begin, count, [&](int64_t x, int64_t first, int64_t n, int64_t done) {
+                if (decoded.ok())
+                    decoded = decode_grid_rows(*e.grid, {x, 0, e.matrix.turned}, first, t.cols(),
+                                               out.subspan(size_t(done * t.cols()), size_t(n * t.cols())), raw);
+            });
+            NIBBLE_CHECK(std::move(decoded).within(where));
+            return scratch.view();
+        }
         if (t.shape.size() == 2) {
             NIBBLE_CHECK(decode_grid_rows(*e.grid, e.matrix, begin, t.cols(), out, raw).within(where));
             return scratch.view();
@@ -216,7 +239,8 @@ private:
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, ScaleReading scales) {
+Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, ScaleReading scales,
+                                                       StackReading stacks) {
     const fs::path config_path = folder / "config.json", hf_path = folder / "hf_quant_config.json";
     std::error_code ignored;
     if (!fs::exists(config_path, ignored) && fs::exists(folder / "params.json", ignored))
@@ -234,7 +258,7 @@ Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, S
     NIBBLE_TRY(auto opened, ModelFiles::open(folder));
     auto files = std::make_unique<ModelFiles>(std::move(opened));
     NIBBLE_TRY(auto contents,
-               read_contents(*files, std::move(config), hf_quant_config, scales).within(folder.string()));
+               read_contents(*files, std::move(config), hf_quant_config, scales, stacks).within(folder.string()));
     if (contents.dialect == Dialect::compressed_tensors) NIBBLE_CHECK(apply_exact_scales(folder, contents));
     auto checkpoint = std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents), scales);
     NIBBLE_CHECK(checkpoint->settle_tied_head().within(folder.string()));

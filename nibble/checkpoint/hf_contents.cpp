@@ -76,7 +76,7 @@ Result<Dialect> dialect_of(const Json& section) {
 }  // namespace
 
 Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config,
-                                 ScaleReading scales) {
+                                 ScaleReading scales, StackReading stacks) {
     if (!config.is_object()) return fail("{}: must be an object", config_name);
     NIBBLE_TRY(const auto section, take_section(config).within(config_name));
     NIBBLE_CHECK(canonical_config(config));  // rejects keys with contradicting values
@@ -111,10 +111,10 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
             break;
         }
     }
-    NIBBLE_CHECK(catalog.take_plain(listed, config));
+    NIBBLE_CHECK(catalog.take_plain(listed, config, stacks));
     NIBBLE_TRY(auto entries, catalog.finish());
     for (CatalogEntry& e : entries)
-        if (e.tensor.quantized()) e.tensor.listed_module = listed(module_of_weight(e.tensor.name));
+        if (e.tensor.quantized()) e.tensor.listed_module = listed(module_of_tensor(e.tensor.name));
     return HfContents{dialect, std::move(config), catalog.kv(), std::move(entries), catalog.notes()};
 }
 

@@ -18,6 +18,7 @@ struct HfContents {
 
 // Reads the contents. `files` must outlive the result. Errors name the document, but not the folder.
 Result<HfContents> read_contents(const ModelFiles& files, Json config, const std::optional<Json>& hf_quant_config,
-                                 ScaleReading scales = ScaleReading::checked);
+                                 ScaleReading scales = ScaleReading::checked,
+                                 StackReading stacks = StackReading::split);
 
 }  // namespace nibble

@@ -2,6 +2,7 @@
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/hf_layout.h"
 #include "checkpoint/reciprocal.h"
+#include "checkpoint/stacked_experts.h"
 #include "checkpoint/work_folder.h"
 #include "formats/fp8.h"
 #include "io/atomic_file.h"
@@ -10,6 +11,7 @@
 #include "io/sharding.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 namespace {
@@ -110,7 +112,10 @@ public:
         for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) {
             const Place& p = places_[s];
             const SafetensorsFileWriter& file = files_[size_t(p.file)];
-            const auto read = [&](int64_t at, std::span<std::byte> part) { return file.read_back(p.tensor, at, part); };
+            const auto read = [&](int64_t at, std::span<std::byte> part) -> Status {
+                if (!is_turned(index, s)) return file.read_back(p.tensor, at, part);
+                return read_turned(index, s, at, part);
+            };
             NIBBLE_TRY(const uint64_t part_sum, read_back_checksum(file.layout().bytes(p.tensor), row_bytes(index, s),
                                                                    int(s - layout_.first_of[index]), read));
             sum += part_sum;
@@ -150,7 +155,55 @@ private:
         const Place& p = places_[stored];
         ledger_.wrote(index,
                       rows_checksum(bytes, row_bytes(index, stored), offset, int(stored - layout_.first_of[index])));
+        if (is_turned(index, stored)) return write_turned(index, stored, offset, bytes);
         return files_[size_t(p.file)].write(p.tensor, offset, bytes);
+    }
+
+    // Whether the part belongs to a stack of experts, which is stored as [experts, inputs, outputs].
+    bool is_turned(size_t index, size_t stored) const {
+        return spec_.tensors[index].experts > 0 && layout_.tensors[stored].spec.shape.size() == 3;
+    }
+
+    // Calls visit(offset in the stored part, element of `bytes`, elements) for the runs of outputs in the file that
+    // hold the given whole rows; element `at + i * columns` of the rows is element i of a run.
+    template <class Visit>
+    Status for_each_run(size_t index, size_t stored, int64_t offset, int64_t size, Visit visit) const {
+        const std::vector<int64_t>& shape = layout_.tensors[stored].spec.shape;
+        const int64_t columns = shape[1], outputs = shape[2], row = row_bytes(index, stored), element = row / columns;
+        Status status = Ok{};
+        for_each_expert(outputs, offset / row, size / row, [&](int64_t e, int64_t first, int64_t count, int64_t done) {
+            for (int64_t c = 0; c < columns && status.ok(); ++c)
+                status =
+                    visit(((e * columns + c) * outputs + first) * element, done * columns + c, count, element, columns);
+        });
+        return status;
+    }
+
+    Status write_turned(size_t index, size_t stored, int64_t offset, Bytes rows) const {
+        const Place& p = places_[stored];
+        std::vector<std::byte> run;
+        return for_each_run(index, stored, offset, std::ssize(rows),
+                            [&](int64_t to, int64_t at, int64_t count, int64_t element, int64_t columns) {
+                                run.resize(static_cast<size_t>(count * element));
+                                for (int64_t i = 0; i < count; ++i)
+                                    std::memcpy(run.data() + i * element, rows.data() + (at + i * columns) * element,
+                                                static_cast<size_t>(element));
+                                return files_[size_t(p.file)].write(p.tensor, to, run);
+                            });
+    }
+
+    Status read_turned(size_t index, size_t stored, int64_t offset, std::span<std::byte> rows) const {
+        const Place& p = places_[stored];
+        std::vector<std::byte> run;
+        return for_each_run(index, stored, offset, std::ssize(rows),
+                            [&](int64_t from, int64_t at, int64_t count, int64_t element, int64_t columns) -> Status {
+                                run.resize(static_cast<size_t>(count * element));
+                                NIBBLE_CHECK(files_[size_t(p.file)].read_back(p.tensor, from, run));
+                                for (int64_t i = 0; i < count; ++i)
+                                    std::memcpy(rows.data() + (at + i * columns) * element, run.data() + i * element,
+                                                static_cast<size_t>(element));
+                                return Ok{};
+                            });
     }
 
     ExportSpec spec_;

@@ -18,10 +18,13 @@ Status check_quantized(const ExportSpec& spec, const ExportTensor& t) {
     if (spec.dialect == Dialect::plain)
         return fail("{}: is {}; a plain checkpoint holds no quantized tensors", show_name(t.name),
                     format_name(t.format));
-    if (module_of_weight(t.name).empty())
+    if (!t.experts && module_of_weight(t.name).empty())
         return fail("{}: only tensors named '….weight' can be quantized", show_name(t.name));
     if (t.shape.size() != 2 || t.shape[0] < 1 || !format_fits(t.format, t.shape[1]))
         return fail("{}: shape does not hold whole blocks of {}", show_name(t.name), format_name(t.format));
+    if (t.experts && format_layout(t.format).float_scales)
+        return fail("{}: a stack of experts has one scale, {} has one per {}", show_name(t.name), format_name(t.format),
+                    t.format == Format::fp8_row ? "row" : "tile");
     if (t.input_scale != stores_input_scale(t.activation))
         return fail("{}: {} inputs {} an input_scale", show_name(t.name), activation_name(t.activation),
                     t.input_scale ? "do not store" : "need");
@@ -57,7 +60,7 @@ Status check_side_files(const ExportSpec& spec) {
 // compressed-tensors stores KV scales in the attention module: "P.k_proj.k_scale" becomes "P.k_scale" of shape [1]. The
 // value stays FP32; the library itself stores BF16, which would lose bits, and engines widen whatever they read.
 TensorSpec plain_spec(Dialect dialect, const ExportTensor& t) {
-    TensorSpec spec{t.name, t.dtype, t.shape};
+    TensorSpec spec{t.name, t.dtype, t.experts ? stack_shape(t.shape, t.experts) : t.shape};
     if (dialect != Dialect::compressed_tensors || !is_kv_scale(t)) return spec;
     const std::string_view projection = parent_name(t.name), last = last_name(t.name);
     if (last_name(projection) == fmt::format("{}_proj", last.front()))
@@ -94,7 +97,8 @@ bool HfLayout::has_scalars(size_t i) const {
 
 std::vector<std::string> unquantized_modules(const ExportSpec& spec) {
     std::vector<CheckpointTensor> tensors;
-    for (const ExportTensor& t : spec.tensors) tensors.push_back({.name = t.name, .shape = t.shape, .dtype = t.dtype});
+    for (const ExportTensor& t : spec.tensors)
+        tensors.push_back({.name = t.name, .shape = t.shape, .dtype = t.dtype, .experts = t.experts});
     const ModelModules model = find_modules(tensors, spec.config);
     std::vector<std::string> names;
     std::string embeddings;
@@ -172,10 +176,12 @@ Result<HfLayout> make_hf_layout(const ExportSpec& spec) {
         }
         NIBBLE_CHECK(check_quantized(spec, t));
         const Scheme scheme{t.format, t.activation};
-        for (StoredPart& part : stored_parts(spec.dialect, scheme, t.input_scale, t.shape[0], t.shape[1]))
-            NIBBLE_CHECK(
-                add({fmt::format("{}.{}", module_of_weight(t.name), part.suffix), part.dtype, std::move(part.shape)},
-                    part.part, part.divides));
+        for (StoredPart& part : stored_parts(spec.dialect, scheme, t.input_scale, t.shape[0], t.shape[1])) {
+            std::string name =
+                t.experts ? stack_part_name(t.name, part) : fmt::format("{}.{}", module_of_weight(t.name), part.suffix);
+            if (t.experts && part.shape.size() == 2) part.shape = stack_shape(part.shape, t.experts);
+            NIBBLE_CHECK(add({std::move(name), part.dtype, std::move(part.shape)}, part.part, part.divides));
+        }
     }
     layout.first_of.push_back(layout.tensors.size());
     NIBBLE_CHECK(add_documents(spec, layout));

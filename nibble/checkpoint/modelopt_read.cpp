@@ -86,7 +86,11 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
 
     const ModulePatterns excluded(config.exclude);
     LayerTable layers(config);
-    NIBBLE_CHECK(catalog.take_stacked_codes());
+    NIBBLE_CHECK(catalog.take_stacked_codes([&](std::string_view stack, Format format) {
+        const ModeloptAlgo* algo = config.mixed ? layers.find(stack) : config.algo;
+        const bool said = algo && algo->scheme.format == format && !config.plain_inputs;
+        return said ? algo->scheme.activation : ActivationFormat::none;
+    }));
     for (const std::string& stack : catalog.stacked_modules()) {
         if (config.mixed) layers.find(stack);
         if (excluded.matches(stack)) catalog.add_excluded(stack);

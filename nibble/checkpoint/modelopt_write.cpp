@@ -24,6 +24,9 @@ Result<std::vector<QuantizedModule>> quantized_modules(const ExportSpec& spec) {
     std::vector<QuantizedModule> modules;
     for (const ExportTensor& t : spec.tensors) {
         if (t.format == Format::none) continue;
+        if (t.experts && format_layout(t.format).e8m0_scales)
+            return fail("{}: Model Optimizer has no stacks of experts in {}; --format bf16 decodes them",
+                        show_name(t.name), format_name(t.format));
         const ModeloptAlgo* algo = modelopt_algo_for({t.format, t.activation});
         if (!algo)
             return fail("{}: Model Optimizer has no {} weights with {} inputs{}", show_name(t.name),
@@ -32,7 +35,7 @@ Result<std::vector<QuantizedModule>> quantized_modules(const ExportSpec& spec) {
                         t.format == Format::fp8 && t.activation == ActivationFormat::none
                             ? "; --format compressed-tensors holds them"
                             : "");
-        modules.push_back({std::string(module_of_weight(t.name)), algo});
+        modules.push_back({std::string(module_of_tensor(t.name)), algo});
     }
     return modules;
 }

@@ -112,6 +112,10 @@ public:
             m.listed = tensor.shape.size() == 2 && is_linear_leaf(leaf);
         } else if (!is_plain_float(tensor.dtype)) {
             m.why = fmt::format("{}: not a weight", dtype_name(tensor.dtype));
+        } else if (tensor.experts) {  // a parameter of a module of its own class
+            m.kind = ModuleKind::linear;
+            m.listed = true;
+            m.routed_expert = false;
         } else if (tensor.shape.size() == 3 && is_stack(tensor)) {
             m.kind = ModuleKind::fused_experts;
             m.why = tensor.whole;

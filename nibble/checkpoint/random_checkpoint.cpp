@@ -133,8 +133,11 @@ struct Linears {  // formats of the model's linears
 };
 
 CheckpointTensor random_tensor(TensorEntry entry, const Linears& linears, bool head) {
-    CheckpointTensor t{
-        .name = std::move(entry.name), .shape = std::move(entry.shape), .dtype = DType::bf16, .file = "random"};
+    CheckpointTensor t{.name = std::move(entry.name),
+                       .shape = std::move(entry.shape),
+                       .dtype = DType::bf16,
+                       .file = "random",
+                       .experts = entry.experts};
     if (entry.role == TensorRole::state || entry.role == TensorRole::choice) t.dtype = DType::f32;
     if (entry.role == TensorRole::linear || (head && entry.role == TensorRole::head)) {
         t.format = linears.format;

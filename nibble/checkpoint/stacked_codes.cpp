@@ -1,5 +1,5 @@
-// Quantized experts that are stacked in one tensor per projection and layer. They are decoded to BF16 when they are
-// read.
+// Quantized experts that are stacked in one tensor per projection and layer. A stack that is one matrix (GPT-OSS)
+// keeps its codes; other stacks are decoded to BF16 when they are read.
 //
 //   GPT-OSS            P.gate_up_proj_blocks [E, out, in/32, 16], P.gate_up_proj_scales [E, out, in/32]
 //                      -> P.gate_up_proj [E, in, out], the layout of transformers
@@ -108,12 +108,35 @@ Status Catalog::take_blocks(const ModelTensor& blocks, std::string_view stem) {
                   .scale_cols = s[2],
                   .block_cols = 32};
     taken_.insert({&blocks, scales});
-    stacks_.push_back({&blocks, std::string(stem), "MXFP4", std::move(grid),
-                       static_cast<int64_t>(codes.data.size() + scales->record->data.size()), true});
+    stacks_.push_back({.codes = &blocks,
+                       .name = std::string(stem),
+                       .stored_type = "MXFP4",
+                       .grid = std::move(grid),
+                       .stored_bytes = static_cast<int64_t>(codes.data.size() + scales->record->data.size()),
+                       .turned = true,
+                       .format = Format::mxfp4,
+                       .block_scales = scales});
     return Ok{};
 }
 
-Status Catalog::take_stack(const ModelTensor& codes, std::string_view stem, const ModelTensor& scales) {
+// Returns the format of a stack [experts, inputs, outputs] whose experts share the scales that a matrix has once; none:
+// the stack has another layout.
+Result<Format> Catalog::whole_format(const ModelTensor& scales, CodeStack& stack) const {
+    const CodeGrid& g = stack.grid;
+    if (g.factors.size() != 1) return Format::none;
+    if (g.bits == 8) {
+        if (g.scales_per_expert || g.scale_rows * g.scale_cols != 1) return Format::none;
+        NIBBLE_TRY(stack.tensor_scale, read_scalar(scales, false));
+        return Format::fp8;
+    }
+    if (!g.pairs_down || g.block_cols != 1 || g.scale_dtype != DType::f8_e4m3) return Format::none;
+    stack.tensor_scale = g.factors[0];
+    stack.block_scales = &scales;
+    return g.block_rows == 16 ? Format::nvfp4 : g.block_rows == 32 ? Format::nvfp4_bs32 : Format::none;
+}
+
+Status Catalog::take_stack(const ModelTensor& codes, std::string_view stem, const ModelTensor& scales,
+                           const StackInputs& activation) {
     const TensorRecord& c = *codes.record;
     const TensorRecord& s = *scales.record;
     const bool packed = c.dtype != DType::f8_e4m3;
@@ -139,20 +162,33 @@ Status Catalog::take_stack(const ModelTensor& codes, std::string_view stem, cons
                         dtype_name(f.dtype), shape_text(f.shape));
         grid.factors.resize(static_cast<size_t>(count));
         widen_scales(f.dtype, f.data.data(), grid.factors);
+        if (count == 1) {
+            NIBBLE_TRY(grid.factors[0], read_scalar(*factor, false));
+        }
         bytes += static_cast<int64_t>(f.data.size());
         taken_.insert(factor);
     }
-    if (const ModelTensor* input = find_any(files_, stem, stack_inputs)) {
-        taken_.insert(input);
-        ++stack_input_scales_;
+    CodeStack stack{.codes = &codes,
+                    .name = c.name,
+                    .stored_type = packed ? s.dtype == DType::f8_e4m3 ? "NVFP4" : "MXFP4" : "FP8",
+                    .grid = std::move(grid),
+                    .stored_bytes = bytes,
+                    .input_scale = find_any(files_, stem, stack_inputs)};
+    if (stack.input_scale) {
+        const TensorRecord& i = *stack.input_scale->record;
+        if (!is_scale_dtype(i.dtype) || checked_elements(i.shape) != 1)
+            return fail("{}: {}: {} {} is not one scale", file_of(*stack.input_scale), show_name(i.name),
+                        dtype_name(i.dtype), shape_text(i.shape));
+        taken_.insert(stack.input_scale);
     }
+    NIBBLE_TRY(stack.format, whole_format(scales, stack));
+    if (activation) stack.activation = activation(stem, stack.format);
     taken_.insert({&codes, &scales});
-    stacks_.push_back({&codes, c.name, packed ? s.dtype == DType::f8_e4m3 ? "NVFP4" : "MXFP4" : "FP8", std::move(grid),
-                       bytes, false});
+    stacks_.push_back(std::move(stack));
     return Ok{};
 }
 
-Status Catalog::take_stacked_codes() {
+Status Catalog::take_stacked_codes(const StackInputs& activation) {
     constexpr std::string_view blocks = "_blocks", weight = ".weight";
     for (const ModelTensor& t : files_.tensors()) {
         const std::string_view name = t.record->name;
@@ -165,7 +201,7 @@ Status Catalog::take_stacked_codes() {
             continue;
         const std::string_view stem = name.ends_with(weight) ? name.substr(0, name.size() - weight.size()) : name;
         if (const ModelTensor* scales = find_any(files_, stem, stack_scales))
-            NIBBLE_CHECK(take_stack(t, stem, *scales));
+            NIBBLE_CHECK(take_stack(t, stem, *scales, activation));
     }
     return Ok{};
 }

@@ -28,17 +28,12 @@ struct Layer {
 
 std::span<const int64_t> shape_of(const StackTensor& t) { return t.shape; }
 
-std::string_view module_of(std::string_view name) {
-    const std::string_view module = module_of_weight(name);
-    return module.empty() ? name : module;
-}
-
 // By the name of their module; ordered, so that messages do not depend on hashing.
 std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTensor> candidates, const ModelFiles& files,
                                                       const PredictionLayers& prediction) {
     std::map<std::string, Layer, std::less<>> layers;
     for (const StackTensor& t : candidates) {
-        const std::string_view module = module_of(t.name), parent = parent_name(module);
+        const std::string_view module = module_of_tensor(t.name), parent = parent_name(module);
         const auto named = std::ranges::find(projection_names, last_name(module));
         if ((last_name(parent) != "experts" && last_name(parent) != "moe") || named == projection_names.end()) continue;
         if (shape_of(t).size() != 3 || prediction.contains(t.name)) continue;
@@ -65,15 +60,15 @@ bool fits(const Layer& layer, bool transposed) {
     return true;
 }
 
-// Sets `transposed`. Returns why the layer cannot be split; empty: it can.
-std::string decide(const Layer& layer, const Json& config, bool& transposed) {
+// Sets `transposed` and `matrix`. Returns why the layer can be neither split nor kept as matrices; empty: it can.
+std::string decide(const Layer& layer, const Json& config, StackReading reading, ExpertStack& stack) {
+    bool& transposed = stack.transposed;
     const Json* type = text_value(config, "model_type");
     const std::string architecture =
         type && type->is_string() ? fmt::format("{}: ", type->get_ref<const std::string&>()) : "";
     const bool gated = layer.tensors[gate_up] != nullptr;
-    if (architecture.starts_with("gpt_oss"))
-        return fmt::format("{}experts with interleaved gate and up and with biases are not supported", architecture);
-    if (layer.biased) return fmt::format("{}experts with biases are not supported", architecture);
+    const bool interleaved = architecture.starts_with("gpt_oss");
+    if (layer.biased && !interleaved) return fmt::format("{}experts with biases are not supported", architecture);
     if (!layer.tensors[down] || gated == (layer.tensors[up] != nullptr) || (gated && layer.tensors[gate]))
         return fmt::format(
             "{}a layer's experts are gate_up_proj and down_proj, or up_proj, down_proj and maybe gate_proj",
@@ -91,7 +86,7 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
     const auto any = [&](bool StackTensor::*flag) {
         return std::ranges::any_of(layer.tensors, [&](const StackTensor* t) { return t && t->*flag; });
     };
-    const bool straight = fits(layer, false) && !any(&StackTensor::turned);
+    const bool straight = !interleaved && fits(layer, false) && !any(&StackTensor::turned);
     transposed = fits(layer, true);
     if (!straight && !transposed)
         return fmt::format("{}the shapes of the layer's expert tensors do not match", architecture);
@@ -102,33 +97,33 @@ std::string decide(const Layer& layer, const Json& config, bool& transposed) {
         if ((down_shape[1] == hidden) == transposed)
             return fmt::format("{}hidden_size {} does not show which dimension is the inputs", architecture, hidden);
     }
-    // Engines read such a stack as one parameter of the module.
-    if (transposed && any(&StackTensor::quantized))
-        return fmt::format("{}quantized experts in a stack [experts, in, out] are not split", architecture);
+    const bool kept = reading == StackReading::whole && architecture.starts_with("llama4");
+    stack.matrix = interleaved || (transposed && (kept || any(&StackTensor::quantized)));
     return {};
 }
 
 template <class T>
-void transpose(const std::byte* from, int64_t stride, Matrix& out) {
+void transpose(const std::byte* from, int64_t stride, int64_t rows, int64_t cols, std::byte* out) {
     constexpr int64_t columns = 32;  // rows of the panel that are written together: 32 lines of the L1 cache
-    for (int64_t begin = 0; begin < out.cols; begin += columns) {
-        const int64_t end = std::min(begin + columns, out.cols);
-        for (int64_t r = 0; r < out.rows; ++r)
+    for (int64_t begin = 0; begin < cols; begin += columns) {
+        const int64_t end = std::min(begin + columns, cols);
+        for (int64_t r = 0; r < rows; ++r)
             for (int64_t c = begin; c < end; ++c)
-                std::memcpy(out.data.data() + (r * out.cols + c) * int64_t{sizeof(T)},
-                            from + (c * stride + r) * int64_t{sizeof(T)}, sizeof(T));
+                std::memcpy(out + (r * cols + c) * int64_t{sizeof(T)}, from + (c * stride + r) * int64_t{sizeof(T)},
+                            sizeof(T));
     }
 }
 
 }  // namespace
 
 std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span<const StackTensor> candidates,
-                                                                       const ModelFiles& files, const Json& config) {
+                                                                       const ModelFiles& files, const Json& config,
+                                                                       StackReading reading) {
     std::unordered_map<const ModelTensor*, ExpertStack> stacks;
     for (const auto& [experts, layer] : find_layers(candidates, files, PredictionLayers(config))) {
         // Step calls the module that holds the stacks "moe"; other names of one matrix per expert have "experts".
         ExpertStack stack{.experts = last_name(experts) == "moe" ? experts + ".experts" : experts};
-        stack.whole = decide(layer, config, stack.transposed);
+        stack.whole = decide(layer, config, reading, stack);
         for (size_t p = 0; p < projections; ++p) {
             if (!layer.tensors[p]) continue;
             stack.projections = {projection_names[p]};
@@ -158,12 +153,20 @@ std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, std::span<co
     return matrices;
 }
 
-void read_transposed(Bytes stored, int64_t first, int64_t stride, int64_t begin, Matrix& out) {
-    const int bytes = dtype_bytes(out.dtype);
-    const std::byte* from = stored.data() + (first + begin) * bytes;
-    if (bytes == 2) return transpose<uint16_t>(from, stride, out);
-    if (bytes == 4) return transpose<uint32_t>(from, stride, out);
-    return transpose<uint64_t>(from, stride, out);
+void read_transposed(const TransposedMatrix& m, int64_t begin, int64_t rows, std::byte* out) {
+    const std::byte* from = m.stored.data() + (m.first + begin) * m.element_bytes;
+    if (m.element_bytes == 1) return transpose<uint8_t>(from, m.stride, rows, m.cols, out);
+    if (m.element_bytes == 2) return transpose<uint16_t>(from, m.stride, rows, m.cols, out);
+    if (m.element_bytes == 4) return transpose<uint32_t>(from, m.stride, rows, m.cols, out);
+    return transpose<uint64_t>(from, m.stride, rows, m.cols, out);
+}
+
+void read_stack(Bytes stored, int element_bytes, int64_t outputs, int64_t cols, int64_t begin, int64_t rows,
+                std::byte* out) {
+    for_each_expert(outputs, begin, rows, [&](int64_t expert, int64_t first, int64_t count, int64_t done) {
+        read_transposed({stored, element_bytes, expert * outputs * cols, outputs, cols}, first, count,
+                        out + done * cols * element_bytes);
+    });
 }
 
 }  // namespace nibble

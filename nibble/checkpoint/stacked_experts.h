@@ -11,9 +11,11 @@
 
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "checkpoint/checkpoint.h"
 #include "io/model_files.h"
 #include "tensor/matrix.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +28,8 @@ struct ExpertStack {
     std::string experts;                        // "model.layers.0.mlp.experts"
     std::vector<std::string_view> projections;  // in their order along the outputs: {"gate_proj", "up_proj"}
     bool transposed = false;                    // stored as [experts, in, out]
-    std::string whole;                          // why it cannot be split; empty: it can
+    bool matrix = false;                        // stays one matrix: engines read the stack as one parameter
+    std::string whole;                          // why it is neither split nor a matrix; empty: it is
 };
 
 // A tensor that may be a stack, with the shape it has after decoding.
@@ -34,14 +37,15 @@ struct StackTensor {
     const ModelTensor* tensor = nullptr;  // the stored tensor
     std::string_view name;
     std::vector<int64_t> shape;
-    bool quantized = false;  // decoded while it is read; only split if its experts are [out, in]
+    bool quantized = false;  // only split if its experts are [out, in]
     bool turned = false;     // quantized, and stored transposed relative to `shape`
 };
 
 // Returns all stacks among the candidates except those of multi-token prediction layers, which are copied unchanged.
 // `files`: searched for biases, with which a stack cannot be split.
 std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span<const StackTensor> candidates,
-                                                                       const ModelFiles& files, const Json& config);
+                                                                       const ModelFiles& files, const Json& config,
+                                                                       StackReading reading = StackReading::split);
 
 struct ExpertMatrix {
     std::string name;
@@ -51,11 +55,31 @@ struct ExpertMatrix {
     int64_t expert = 0, row = 0;  // its expert, and the index of its first output in that expert's tensor
 };
 
-// Returns the matrices expert by expert. Precondition: `stack.whole` is empty; `shape` is that of its tensor.
+// Returns the matrices expert by expert. Precondition: `stack` is split; `shape` is that of its tensor.
 std::vector<ExpertMatrix> expert_matrices(const ExpertStack& stack, std::span<const int64_t> shape);
 
-// Writes rows [begin, begin + out.rows) of a transposed matrix. `stored`: the bytes of the stack; out.cols: the
-// matrix's number of inputs. Precondition: the dtype has 2, 4 or 8 bytes.
-void read_transposed(Bytes stored, int64_t first, int64_t stride, int64_t begin, Matrix& out);
+// A matrix [rows, cols] whose element (r, c) is element first + r + c * stride of the stored bytes.
+struct TransposedMatrix {
+    Bytes stored;
+    int element_bytes = 2;  // 1, 2, 4 or 8
+    int64_t first = 0, stride = 0, cols = 0;
+};
+// Writes rows [begin, begin + rows) of the matrix to `out`.
+void read_transposed(const TransposedMatrix& matrix, int64_t begin, int64_t rows, std::byte* out);
+// Writes rows [begin, begin + rows) of a stack in one matrix [experts * outputs, cols], which is stored as [experts,
+// cols, outputs].
+void read_stack(Bytes stored, int element_bytes, int64_t outputs, int64_t cols, int64_t begin, int64_t rows,
+                std::byte* out);
+
+// Calls visit(expert, first, count, done) for the experts to which rows [begin, begin + rows) of such a matrix belong:
+// outputs [first, first + count) of the expert are rows [begin + done, begin + done + count).
+template <class Visit>
+void for_each_expert(int64_t outputs, int64_t begin, int64_t rows, Visit visit) {
+    for (int64_t done = 0; done < rows;) {
+        const int64_t row = begin + done, first = row % outputs, count = std::min(outputs - first, rows - done);
+        visit(row / outputs, first, count, done);
+        done += count;
+    }
+}
 
 }  // namespace nibble

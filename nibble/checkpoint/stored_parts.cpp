@@ -2,6 +2,8 @@
 
 #include "formats/fp8.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -53,6 +55,21 @@ std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_
             {Part::input_scale, divides ? "input_global_scale" : "input_scale", DType::f32, scalar, divides});
     }
     return parts;
+}
+
+std::vector<int64_t> stack_shape(std::span<const int64_t> shape, int64_t experts) {
+    return {experts, shape[1], shape[0] / experts};
+}
+
+std::string stack_part_name(std::string_view name, const StoredPart& part) {
+    if (part.part == Part::codes) return std::string(name);
+    const std::string_view module = module_of_tensor(name);
+    return fmt::format("{}{}{}", module, module == name ? "_" : ".", part.suffix);
+}
+
+std::string_view module_of_tensor(std::string_view name) {
+    const std::string_view module = module_of_weight(name);
+    return module.empty() ? name : module;
 }
 
 std::string_view parent_name(std::string_view name) {

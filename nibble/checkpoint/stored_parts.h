@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,9 +47,18 @@ struct StoredPart {
 // one of the three above.
 std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_scale, int64_t rows, int64_t cols);
 
+// Returns the shape in which a part of a stack of experts is stored: [experts, inputs, outputs] for the part's [experts
+// * outputs, inputs].
+std::vector<int64_t> stack_shape(std::span<const int64_t> shape, int64_t experts);
+// Returns the full name of a part of the stack `name`: "P.experts.up_proj_weight_scale" for "P.experts.up_proj", and
+// "P.experts.up_proj.weight_scale" for "P.experts.up_proj.weight".
+std::string stack_part_name(std::string_view name, const StoredPart& part);
+
 // Returns "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight"; empty: the name does not end in
 // ".weight".
 std::string_view module_of_weight(std::string_view name);
+// Returns the name without ".weight"; other names, as those of stacks of experts, are returned unchanged.
+std::string_view module_of_tensor(std::string_view name);
 // Returns everything before the last dot; empty: there is no dot.
 std::string_view parent_name(std::string_view name);
 // Returns everything after the last dot.

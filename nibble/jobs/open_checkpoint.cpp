@@ -6,8 +6,8 @@
 namespace nibble {
 
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path, const JobHooks& hooks,
-                                                    ScaleReading scales) {
-    NIBBLE_TRY(auto checkpoint, Checkpoint::open(path, scales));
+                                                    ScaleReading scales, StackReading stacks) {
+    NIBBLE_TRY(auto checkpoint, Checkpoint::open(path, scales, stacks));
     for (const std::string& note : checkpoint->notes()) hooks.emit_note(fmt::format("{}: {}", path.string(), note));
     return checkpoint;
 }

@@ -8,7 +8,8 @@ namespace nibble {
 
 // Calls Checkpoint::open(); its notes go to hooks.note.
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::filesystem::path& path, const JobHooks& hooks,
-                                                    ScaleReading scales = ScaleReading::checked);
+                                                    ScaleReading scales = ScaleReading::checked,
+                                                    StackReading stacks = StackReading::split);
 
 // Refuses a checkpoint that lacks weights which its config.json requires (model/missing_weights.h). `partial` accepts
 // the checkpoint and reports the missing weights to hooks.note.

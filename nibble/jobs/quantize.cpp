@@ -109,11 +109,18 @@ Result<ExportSpec> export_spec(const QuantizeOptions& options, const QuantizeSet
                       .report_bytes = report_bytes(plan)};
 }
 
+// With `compat`, stacks that Model Optimizer exports as stacks stay stacks in its dialect.
+StackReading stack_reading(const QuantizeOptions& options, const QuantizeSettings& settings) {
+    const bool kept = settings.dialect == Dialect::modelopt && options.compat != "none";
+    return kept ? StackReading::whole : StackReading::split;
+}
+
 // Reads the work folder back. A checkpoint that fails never gets its final name.
 Result<std::string> verify_written(const QuantizeOptions& options, const QuantizeSettings& settings,
                                    const Checkpoint& source, const Plan& plan, const QuantReport& report,
                                    const Export& out, ThreadPool& pool, const JobHooks& hooks) {
-    NIBBLE_TRY(const auto written, Checkpoint::open(out.checkpoint_path()));
+    NIBBLE_TRY(const auto written,
+               Checkpoint::open(out.checkpoint_path(), ScaleReading::checked, stack_reading(options, settings)));
     const ExpectedFormats expected = expected_formats(plan);
     NIBBLE_TRY(
         const auto checked,
@@ -183,7 +190,8 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     }
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
     if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
-    NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened, open_checkpoint(options.source, hooks));
+    NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened,
+               open_checkpoint(options.source, hooks, ScaleReading::checked, stack_reading(options, settings)));
     NIBBLE_CHECK(check_weights_present(*opened, options.partial, hooks));
     NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
     NIBBLE_CHECK(refuse_quantized_source(options, *opened));

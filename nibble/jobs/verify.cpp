@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -48,6 +49,11 @@ Result<VerifyReport> verify_one(const std::string& path, const Checkpoint* sourc
         return fail(ErrorKind::usage,
                     "{}: is not quantized, but {} is; --against names the source: nibble verify {} --against {}", path,
                     source->path().string(), source->path().string(), path);
+    std::unique_ptr<Checkpoint> whole;  // the source, with its stacks of experts as in the checkpoint
+    if (source && std::ranges::any_of(checkpoint->tensors(), [](const CheckpointTensor& t) { return t.experts > 0; })) {
+        NIBBLE_TRY(whole, Checkpoint::open(source->path(), ScaleReading::checked, StackReading::whole));
+        source = whole.get();
+    }
     if (source && folds_scales(path)) {
         hooks.emit_warning(
             fmt::format("{}: awq_lite moved scales of inputs into norms and weights, so tensors cannot be compared "

@@ -21,7 +21,7 @@ public:
     explicit StoredNames(const Checkpoint& checkpoint) {
         for (const CheckpointTensor& t : checkpoint.tensors()) {
             names_.insert(t.name);
-            if (!t.whole.empty()) stacks_.insert(folder_of(t.name));
+            if (!t.whole.empty() || t.experts) stacks_.insert(folder_of(t.name));
             if (const std::string experts = experts_of(t.name); !experts.empty()) split_.insert(experts);
         }
     }

@@ -31,6 +31,16 @@ bool is_harmless(std::string_view name) {
     return false;
 }
 
+// Returns the even rows, then the odd ones.
+template <class T>
+std::vector<T> separated(const T* from, int64_t rows, int64_t cols) {
+    std::vector<T> to(static_cast<size_t>(rows * cols));
+    const int64_t half = rows / 2;
+    for (int64_t r = 0; r < rows; ++r)
+        std::copy_n(from + (r < half ? 2 * r : 2 * (r - half) + 1) * cols, cols, to.data() + r * cols);
+    return to;
+}
+
 }  // namespace
 
 WeightSource::WeightSource(const Checkpoint& checkpoint, const WeightOptions& options, ThreadPool& pool, Mode mode)
@@ -43,15 +53,11 @@ WeightSource::WeightSource(const Checkpoint& checkpoint, const WeightOptions& op
     for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
 }
 
-Result<size_t> WeightSource::find_any(const std::string& tensor) {
+Result<size_t> WeightSource::find(const std::string& tensor) {
     const auto at = index_.find(tensor);
     if (at == index_.end()) return fail("tensor '{}' is missing: config.json says the model has it", tensor);
-    used_[at->second] = true;
-    return at->second;
-}
-
-Result<size_t> WeightSource::find(const std::string& tensor) {
-    NIBBLE_TRY(const size_t index, find_any(tensor));
+    const size_t index = at->second;
+    used_[index] = true;
     const CheckpointTensor& t = checkpoint_->tensors()[index];
     if (!t.whole.empty()) return fail("tensor '{}': {}", tensor, t.whole);
     if (!t.quantized() && !is_weight_dtype(t.dtype))
@@ -112,14 +118,19 @@ Result<std::vector<float>> WeightSource::matrix(const std::string& tensor, int64
 // Returns a linear with name, sizes, bias and input quantization, but without its weight.
 Result<Linear> WeightSource::describe(const std::string& module, int64_t rows, int64_t cols, bool bias) {
     NIBBLE_TRY(const size_t index, find(module + ".weight", rows, cols));
-    const CheckpointTensor& t = checkpoint_->tensors()[index];
+    NIBBLE_TRY(Linear linear, describe_weight(module, index, rows, cols));
+    if (bias) {
+        NIBBLE_TRY(linear.bias, vector(module + ".bias", rows));
+    }
+    return linear;
+}
+
+Result<Linear> WeightSource::describe_weight(const std::string& module, size_t tensor, int64_t rows, int64_t cols) {
+    const CheckpointTensor& t = checkpoint_->tensors()[tensor];
     Linear linear;
     linear.name = module;
     linear.rows = rows, linear.cols = cols;
     linear.format = t.format;
-    if (bias) {
-        NIBBLE_TRY(linear.bias, vector(module + ".bias", rows));
-    }
     if (!options_.quantize_activations || t.activation == ActivationFormat::none) return linear;
     linear.activation = t.activation;
     if (stores_input_scale(t.activation)) {
@@ -181,60 +192,63 @@ Result<Linear> WeightSource::linear_rows(const std::string& module, int64_t rows
     return linear;
 }
 
-Result<Linear> WeightSource::describe_slice(const Part& part, int64_t cols, bool bias) {
-    const Slice& slice = *part.slice;
-    NIBBLE_TRY(const size_t index, find_any(slice.tensor));
+Result<std::vector<float>> WeightSource::expert_bias(const Slice& slice, int64_t rows) {
+    const std::string name = slice.module + "_bias";
+    NIBBLE_TRY(const size_t index, find(name));
     const CheckpointTensor& t = checkpoint_->tensors()[index];
-    if (t.quantized() || t.shape != std::vector<int64_t>{slice.experts, cols, slice.outputs})
-        return fail("tensor '{}' has shape {}, config.json says [{}, {}, {}]", slice.tensor, shape_text(t.shape),
-                    slice.experts, cols, slice.outputs);
-    Linear linear;
-    linear.name = part.module;
-    linear.rows = part.rows, linear.cols = cols;
-    if (!bias) return linear;
-    NIBBLE_TRY(const auto all, vector(slice.bias, slice.experts * slice.outputs));
-    const float* row = all.data() + slice.expert * slice.outputs + slice.first;
-    for (int64_t r = 0; r < part.rows; ++r) linear.bias.push_back(row[r * slice.step]);
+    if (t.quantized() || t.shape != std::vector<int64_t>{slice.experts, rows})
+        return fail("tensor '{}' has shape {}, config.json says [{}, {}]", name, shape_text(t.shape), slice.experts,
+                    rows);
+    std::vector<float> bias(static_cast<size_t>(rows));
+    if (mode_ == Mode::check) return bias;
+    Matrix scratch;
+    NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(index, slice.expert, 1, scratch));
+    widen(view, bias.data());
+    for (const float x : bias)
+        if (!is_finite(x)) return fail("tensor '{}' holds {}", name, x);
+    return bias;
+}
+
+Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t cols, bool bias) {
+    const std::string name = has(slice.module) ? slice.module : slice.module + ".weight";
+    NIBBLE_TRY(const size_t index, find(name, slice.experts * rows, cols));
+    if (checkpoint_->tensors()[index].experts != slice.experts)
+        return fail("tensor '{}' is not a stack of {} experts, which config.json describes", name, slice.experts);
+    NIBBLE_TRY(Linear linear, describe_weight(slice.module, index, rows, cols));
+    if (bias) {
+        NIBBLE_TRY(linear.bias, expert_bias(slice, rows));
+    }
+    if (slice.alternating && bias) linear.bias = separated(linear.bias.data(), rows, 1);
+    if (mode_ != Mode::load) return linear;
+    const int64_t begin = slice.expert * rows;
+    if (checkpoint_->tensors()[index].quantized()) {
+        QuantMatrix scratch;
+        std::vector<uint8_t> codes, scales;
+        NIBBLE_TRY(QuantView view, checkpoint_->read_quant(index, begin, rows, scratch));
+        if (slice.alternating) {
+            codes = separated(view.codes, rows, code_bytes(view.format, 1, cols));
+            view.codes = codes.data();
+            if (view.block_scales) {
+                scales = separated(view.block_scales, rows, block_scale_bytes(view.format, 1, cols));
+                view.block_scales = scales.data();
+            }
+        }
+        NIBBLE_TRY(linear.weight, prepack_stacked({&view, 1}, *pool_, memory_).within(name));
+    } else {
+        Matrix scratch;
+        std::vector<std::byte> values;
+        NIBBLE_TRY(MatrixView view, checkpoint_->read_plain(index, begin, rows, scratch));
+        if (slice.alternating) {
+            values = separated(view.data, rows, view.row_bytes());
+            view.data = values.data();
+        }
+        NIBBLE_TRY(linear.weight, prepack_stacked({&view, 1}, *pool_, memory_).within(name));
+    }
+    checkpoint_->done_with(index, begin, rows);
     return linear;
 }
 
-Result<Matrix> WeightSource::read_slice(const Slice& slice, int64_t rows, int64_t cols) {
-    Matrix scratch;
-    NIBBLE_TRY(const MatrixView expert, checkpoint_->read_plain(index_.at(slice.tensor), slice.expert, 1, scratch));
-    Matrix matrix(expert.dtype, rows, cols);
-    const int64_t bytes = dtype_bytes(expert.dtype);
-    pool_->parallel_for(rows, [&](int64_t r) {
-        std::byte* to = matrix.data.data() + r * cols * bytes;
-        const std::byte* from = expert.data + (slice.first + r * slice.step) * bytes;
-        for (int64_t c = 0; c < cols; ++c) std::copy_n(from + c * slice.outputs * bytes, bytes, to + c * bytes);
-    });
-    return matrix;
-}
-
-Result<LinearStack> WeightSource::stack_slices(std::span<const Part> parts, int64_t cols, bool bias) {
-    LinearStack stack;
-    for (const Part& part : parts) {
-        NIBBLE_TRY(Linear linear, describe_slice(part, cols, bias));
-        stack.bias.insert(stack.bias.end(), linear.bias.begin(), linear.bias.end());
-        stack.parts.push_back(std::move(linear));
-    }
-    stack.one = true;
-    if (mode_ != Mode::load) return stack;
-    std::vector<Matrix> matrices;
-    std::vector<MatrixView> views;
-    for (const Part& part : parts) {
-        NIBBLE_TRY(Matrix matrix, read_slice(*part.slice, part.rows, cols));
-        matrices.push_back(std::move(matrix));
-    }
-    for (const Matrix& matrix : matrices) views.push_back(matrix.view());
-    NIBBLE_TRY(stack.weight, prepack_stacked(views, *pool_, memory_).within(parts[0].module));
-    const Slice& last = *parts.back().slice;
-    checkpoint_->done_with(index_.at(last.tensor), last.expert, 1);
-    return stack;
-}
-
 Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t cols, bool bias) {
-    if (parts[0].slice) return stack_slices(parts, cols, bias);
     LinearStack stack;
     std::vector<size_t> tensors;
     for (const Part& part : parts) {

@@ -50,16 +50,17 @@ public:
     Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias);
     // Rows [first, first + count) of MODULE.weight [rows, cols], under the module's name.
     Result<Linear> linear_rows(const std::string& module, int64_t rows, int64_t cols, int64_t first, int64_t count);
-    // One expert's matrix [rows, cols] in a stack [experts, cols, outputs]: row r is output first + r * step. The bias
-    // lies in a tensor [experts, outputs].
+    // One expert in a stack (CheckpointTensor::experts). The bias lies in MODULE_bias [experts, outputs].
     struct Slice {
-        std::string tensor, bias;
-        int64_t experts = 0, expert = 0, outputs = 0, first = 0, step = 1;
+        std::string module;  // "model.layers.0.mlp.experts.gate_up_proj"
+        int64_t experts = 0, expert = 0;
+        bool alternating = false;  // the matrix has the even outputs first, then the odd ones
     };
+    // Reads an expert's matrix [rows, cols] under the name of the stack.
+    Result<Linear> expert(const Slice& slice, int64_t rows, int64_t cols, bool bias);
     struct Part {
         std::string module;
         int64_t rows;
-        std::optional<Slice> slice{};
     };
     Result<LinearStack> stack(std::span<const Part> parts, int64_t cols, bool bias);
     // Returns a matrix decoded to FP32, row-major. For weights that are not run as a linear (kv_b_proj of absorbed
@@ -77,13 +78,11 @@ public:
 
 private:
     Result<size_t> find(const std::string& tensor);
-    Result<size_t> find_any(const std::string& tensor);  // also a stack of experts
     Result<float> scalar(const std::string& tensor);
     Result<PackedMatrix> pack(std::span<const size_t> tensors);
     Result<Linear> describe(const std::string& module, int64_t rows, int64_t cols, bool bias);
-    Result<Linear> describe_slice(const Part& part, int64_t cols, bool bias);
-    Result<Matrix> read_slice(const Slice& slice, int64_t rows, int64_t cols);
-    Result<LinearStack> stack_slices(std::span<const Part> parts, int64_t cols, bool bias);
+    Result<Linear> describe_weight(const std::string& module, size_t tensor, int64_t rows, int64_t cols);
+    Result<std::vector<float>> expert_bias(const Slice& slice, int64_t rows);
 
     const Checkpoint* checkpoint_;
     WeightOptions options_;

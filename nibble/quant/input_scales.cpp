@@ -23,7 +23,11 @@ Result<ScaleTable> from_json(const std::filesystem::path& path) {
     if (!json.is_object()) return fail("{}: expected an object {{tensor name: scale}}", table.origin);
     for (const auto& [name, value] : json.items()) {
         if (!value.is_number()) return fail("{}: '{}': expected a number", table.origin, name);
-        NIBBLE_CHECK(add(table, name, static_cast<float>(value.get<double>())));
+        // Model Optimizer's name for the input of a stack of experts is "P.experts.up_proj_input_scale".
+        constexpr std::string_view ending = "input_scale", stack = "_input_scale";
+        std::string tensor = name;
+        if (tensor.ends_with(stack)) tensor[tensor.size() - ending.size() - 1] = '.';
+        NIBBLE_CHECK(add(table, tensor, static_cast<float>(value.get<double>())));
     }
     return table;
 }
@@ -186,8 +190,11 @@ std::vector<ExportTensor> export_tensors(const Checkpoint& source, const Plan& p
     for (size_t i = 0; i < plan.entries.size(); ++i) {
         const PlanEntry& entry = plan.entries[i];
         const CheckpointTensor& from = source.tensors()[i];
-        ExportTensor t{
-            .name = entry.tensor, .shape = entry.shape, .dtype = entry.dtype, .listed_module = entry.listed_module};
+        ExportTensor t{.name = entry.tensor,
+                       .shape = entry.shape,
+                       .dtype = entry.dtype,
+                       .listed_module = entry.listed_module,
+                       .experts = from.experts};
         if (entry.spec.format != Format::none) {
             t.format = entry.spec.format;
             t.activation = entry.activation;

@@ -59,7 +59,8 @@ bool on_by_default(size_t kind) { return kind < 2; }
 
 // Whether the pattern matches a name that Model Optimizer gives the quantizer of an expert in a fused tensor: for
 // "P.experts.7.up_proj.weight_quantizer" these are "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer"
-// and "P.experts.7.up_proj_weight_quantizer".
+// and "P.experts.7.up_proj_weight_quantizer"; for the stack "P.experts.up_proj.weight_quantizer" it is
+// "P.experts.up_proj_weight_quantizer".
 bool matches_fused_name(const NamePattern& pattern, std::string_view name) {
     const size_t at = name.find(".experts.");
     const size_t dot = name.rfind('.');
@@ -67,7 +68,8 @@ bool matches_fused_name(const NamePattern& pattern, std::string_view name) {
     const std::string_view experts = name.substr(0, at + 8), quantizer = name.substr(dot + 1);
     const std::string_view module = name.substr(at + 9, dot - at - 9);  // "7.up_proj"
     const size_t inner = module.find('.');
-    if (inner == std::string_view::npos || quantizer == "output_quantizer") return false;
+    if (quantizer == "output_quantizer") return false;
+    if (inner == std::string_view::npos) return pattern.matches(fmt::format("{}.{}_{}", experts, module, quantizer));
     const std::string_view expert = module.substr(0, inner), leaf = module.substr(inner + 1);
     if (pattern.matches(fmt::format("{}.{}_{}", experts, module, quantizer))) return true;
     const bool up = leaf == "gate_proj" || leaf == "up_proj" || leaf == "w1" || leaf == "w3";
@@ -290,6 +292,8 @@ private:
         }
         e.spec.arithmetic = options_.arithmetic;
         e.spec.weights = dtype_of(e);
+        // The scale of a stack has dimensions in Model Optimizer, so quotients are not rounded to the weights' dtype.
+        if (tensors_[plan_.entries.size()].experts && e.spec.format == Format::fp8) e.spec.weights = DType::f32;
         NIBBLE_CHECK(check(e.spec).within(fmt::format("'{}', {}", e.tensor, e.reason)));
         if (input.enabled && m.kind == ModuleKind::linear && !options_.weights_only)
             NIBBLE_CHECK(decide_input(input, e));

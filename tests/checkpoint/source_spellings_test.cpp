@@ -466,7 +466,7 @@ TEST(SourceSpellings, GptOssExpertsBecomeTransformersStacks) {
 }
 
 // Model Optimizer's stacks of Llama 4: code pairs and scale blocks are along the inputs, the first dimension.
-TEST(SourceSpellings, StackedNvfp4KeepsTheOrientationOfTransformers) {
+TEST(SourceSpellings, StackedNvfp4IsOneMatrixAndKeepsTheOrientationOfTransformers) {
     TempDir dir;
     constexpr int64_t experts = 2, inner = 16, hidden = 32;
     const std::string mlp = "model.layers.0.feed_forward.experts.";
@@ -486,10 +486,11 @@ TEST(SourceSpellings, StackedNvfp4KeepsTheOrientationOfTransformers) {
     write_folder(dir / "in", Json{{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}},
                  tensors);
     const auto in = value_of(Checkpoint::open(dir / "in"));
-    EXPECT_EQ(in->notes().size(), 1u) << "input scales are ignored";
     const CheckpointTensor& t = in->tensors()[index_of(*in, mlp + "gate_up_proj")];
-    EXPECT_EQ(t.shape, (std::vector<int64_t>{experts, hidden, 2 * inner}));
-    EXPECT_EQ(t.stored_type, "NVFP4");
+    EXPECT_EQ(t.shape, (std::vector<int64_t>{experts * 2 * inner, hidden}));
+    EXPECT_EQ(t.format, Format::nvfp4);
+    EXPECT_EQ(t.activation, ActivationFormat::nvfp4);
+    EXPECT_EQ(t.input_scale, 0.5f);
     const auto bits = as_plain(dir / "in", dir / "out", mlp + "gate_up_proj");
     for (int64_t e = 0; e < experts; ++e)
         for (int64_t i = 0; i < hidden; ++i)

@@ -1,11 +1,14 @@
 // Experts stacked in 3-D tensors are read as one matrix each.
+#include "checkpoint/convert.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/text_config.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <tuple>
 
 namespace nibble::test {
 namespace {
@@ -125,8 +128,6 @@ TEST_F(StackedExperts, WithGateAndUpApartAreReadByHiddenSize) {
 
 TEST_F(StackedExperts, ThatCannotBeSplitStayWholeWithAReason) {
     const std::vector<RawTensor> layer = gated_layer("mlp", true);
-    EXPECT_EQ(whole(layer, {{"model_type", "gpt_oss"}}),
-              "gpt_oss: experts with interleaved gate and up and with biases are not supported");
     auto biased = layer;
     biased.push_back(filled("mlp.experts.down_proj_bias", DType::bf16, {experts, hidden}));
     EXPECT_EQ(whole(biased, {{"model_type", "new_moe"}}), "new_moe: experts with biases are not supported");
@@ -146,6 +147,45 @@ TEST_F(StackedExperts, ThatCannotBeSplitStayWholeWithAReason) {
     for (const auto& [gate_up, down] : std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{
              {{3, 7, 6}, {3, 6, 3}}, {{3, 8, 6}, {3, 4, 6}}, {{3, 8, 6}, {3, 6, 5}}, {{3, 6, 7}, {3, 3, 6}}})
         EXPECT_EQ(whole(pair(gate_up, down), Json::object()), "the shapes of the layer's expert tensors do not match");
+}
+
+// Reads a matrix of all experts in panels of every height, and writes it back.
+TEST_F(StackedExperts, OfGptOssAreOneMatrixWithTheRowsOfAllExperts) {
+    auto layer = gated_layer("mlp", true);
+    layer.push_back(filled("mlp.experts.down_proj_bias", DType::bf16, {experts, hidden}));
+    const auto in = value_of(open(layer, {{"model_type", "gpt_oss"}}));
+    ASSERT_EQ(in->tensors().size(), 3u);
+    for (const auto& [name, outputs, inputs] :
+         {std::tuple("mlp.experts.gate_up_proj", 2 * inner, hidden), {"mlp.experts.down_proj", hidden, inner}}) {
+        const size_t index = index_of(*in, name);
+        const CheckpointTensor& t = in->tensors()[index];
+        EXPECT_EQ(t.experts, experts);
+        ASSERT_EQ(t.shape, (std::vector{experts * outputs, inputs}));
+        for (int64_t height = 1; height <= t.rows(); ++height)
+            for (int64_t begin = 0; begin < t.rows(); begin += height) {
+                Matrix scratch;
+                const int64_t count = std::min(height, t.rows() - begin);
+                const MatrixView view = value_of(in->read_plain(index, begin, count, scratch));
+                for (int64_t i = 0; i < count * inputs; ++i) {
+                    uint16_t found;
+                    std::memcpy(&found, view.data + 2 * i, sizeof found);
+                    const int64_t row = (begin + i / inputs) % outputs, expert = (begin + i / inputs) / outputs;
+                    const bool down = outputs == hidden;
+                    ASSERT_EQ(found, element(down ? 2 : row / inner, expert, down ? row : row % inner, i % inputs));
+                }
+                in->done_with(index, begin, count);
+            }
+    }
+    ThreadPool pool(2);
+    const auto report = convert(*in, {.out = dir_ / "again"}, pool, {});
+    ASSERT_TRUE(report.ok()) << report.error().message();
+    const auto before = value_of(SafetensorsFile::open(in->path() / "model.safetensors"));
+    const auto after = value_of(SafetensorsFile::open(dir_ / "again" / "model.safetensors"));
+    for (const TensorRecord& t : before.tensors()) {
+        ASSERT_TRUE(after.find(t.name)) << t.name;
+        EXPECT_EQ(after.find(t.name)->shape, t.shape);
+        EXPECT_TRUE(std::ranges::equal(after.find(t.name)->data, t.data)) << t.name;
+    }
 }
 
 TEST_F(StackedExperts, TogetherWithSingleOnesOfTheSameNameAreAnError) {

@@ -24,24 +24,16 @@ Result<std::unique_ptr<Mlp>> Mlp::load_stacked(const std::string& experts, int64
                                                int expert, WeightSource& weights) {
     auto mlp = std::make_unique<Mlp>();
     mlp->config_ = moe.expert;
-    const int64_t width = moe.expert.intermediate;
-    const std::string prefix = fmt::format("{}.{}.", experts, expert);
-    const auto slice = [&](const char* stack, int64_t outputs, int64_t first, int64_t step) {
-        return WeightSource::Slice{.tensor = fmt::format("{}.{}", experts, stack),
-                                   .bias = fmt::format("{}.{}_bias", experts, stack),
-                                   .experts = moe.experts,
-                                   .expert = expert,
-                                   .outputs = outputs,
-                                   .first = first,
-                                   .step = step};
-    };
-    const WeightSource::Part in[] = {{prefix + "gate_proj", width, slice("gate_up_proj", 2 * width, 0, 2)},
-                                     {prefix + "up_proj", width, slice("gate_up_proj", 2 * width, 1, 2)}};
-    const WeightSource::Part out{prefix + "down_proj", hidden, slice("down_proj", hidden, 0, 1)};
-    NIBBLE_TRY(mlp->in_, weights.stack(in, hidden, moe.expert.bias));
-    NIBBLE_TRY(LinearStack down, weights.stack({&out, 1}, width, moe.expert.bias));
-    mlp->out_ = std::move(down.parts[0]);
-    mlp->out_.weight = std::move(down.weight);
+    const MlpConfig& c = moe.expert;
+    const int64_t width = c.intermediate;
+    WeightSource::Slice slice{experts + ".gate_up_proj", moe.experts, expert, moe.stacked};
+    NIBBLE_TRY(Linear in, weights.expert(slice, 2 * width, hidden, c.bias));
+    mlp->in_.weight = std::move(in.weight);
+    mlp->in_.bias = in.bias;
+    mlp->in_.one = true;
+    mlp->in_.parts.push_back(std::move(in));
+    slice.module = experts + ".down_proj", slice.alternating = false;
+    NIBBLE_TRY(mlp->out_, weights.expert(slice, hidden, width, c.bias));
     return mlp;
 }
 

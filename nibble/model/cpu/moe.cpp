@@ -42,11 +42,12 @@ Result<std::unique_ptr<Mixer>> Moe::load(const ModelConfig& model, const BlockCo
         NIBBLE_TRY(moe->from_latent_, weights.linear(prefix + ".fc2_latent_proj", hidden, config.latent, false));
     }
     moe->experts_.reserve(config.experts);
+    const std::string experts = block.name(config.experts_name);
+    const bool stacked = config.stacked || weights.has(experts + ".gate_up_proj");
     for (int e = 0; e < config.experts; ++e) {
-        const std::string experts = block.name(config.experts_name);
         NIBBLE_TRY(auto expert,
-                   config.stacked ? Mlp::load_stacked(experts, moe->width(), config, e, weights)
-                                  : Mlp::load(fmt::format("{}.{}", experts, e), moe->width(), config.expert, weights));
+                   stacked ? Mlp::load_stacked(experts, moe->width(), config, e, weights)
+                           : Mlp::load(fmt::format("{}.{}", experts, e), moe->width(), config.expert, weights));
         moe->experts_.push_back(std::move(expert));
     }
     if (config.shared.intermediate > 0) {
