@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,6 +61,7 @@ struct AttentionConfig {
     // query_offset) / query_period)). query_period 0: no factor.
     float query_beta = 0.0f;
     int64_t query_period = 0, query_offset = 0;
+    float key_scale = 1.0f;    // multiplies the outputs of k_proj
     float value_scale = 1.0f;  // multiplies the values
     bool value_norm = false;   // RMSNorm without weights of every head of the values, before value_scale
     // A tensor [heads]: a score per head that takes part in the softmax and has no value. Empty: none.
@@ -102,7 +104,8 @@ struct LatentAttentionConfig {
 struct MlpConfig {
     int intermediate = 0;
     Activation activation = Activation::silu;
-    bool gated = true;  // down(act(gate(x)) * up(x)); false: down(act(up(x)))
+    bool gated = true;        // down(act(gate(x)) * up(x)); false: down(act(up(x)))
+    float gate_scale = 1.0f;  // multiplies gate(x)
     bool bias = false;
     std::optional<ClampedGlu> clamp;  // in place of act(gate(x)) * up(x); gated
     std::string gate_up_proj;         // one matrix with the rows of gate, then of up; empty: two matrices
@@ -121,6 +124,7 @@ struct MoeConfig {
     bool weigh_inputs = false;    // an expert's input is multiplied by its weight, not its output (llama4)
     bool normalize = true;        // the weights of the chosen experts sum to one
     bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
+    float smallest_sum = 1e-20f;  // added to the sum by which `normalize` divides
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
     int latent = 0;            // width of fc1_latent_proj; 0: experts use the full width
@@ -143,6 +147,9 @@ struct MambaConfig {
     bool conv_bias = true, projection_bias = false;
     float dt_min = 0.0f;  // lower bound of dt
 
+    // The order of the RMS norm and the gate silu(z): RMS(y * silu(z)), RMS(y) * silu(z), or y * silu(z).
+    enum class Norm : uint8_t { after_gate, before_gate, none } norm = Norm::after_gate;
+    std::array<float, 5> scales{1, 1, 1, 1, 1};  // multiply the outputs z, x, B, C and dt of in_proj
     int64_t inner() const { return int64_t{heads} * head_dim; }
     int64_t channels() const { return inner() + 2LL * groups * state; }  // channels of the convolution
 };
@@ -174,7 +181,8 @@ struct PerLayerInputConfig {
     std::string gate = "per_layer_input_gate", out = "per_layer_projection";
 };
 
-// Several mixers on the same x, whose outputs are added up in their order: y = sum of post_norm(mixer(norm(x))).
+// Several mixers on the same x, whose outputs are added up in their order:
+//   y = sum of out_scale * post_norm(mixer(in_scale * norm(x)))
 struct Branch;
 struct ParallelConfig {
     std::vector<Branch> branches;
@@ -186,7 +194,8 @@ using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConf
 struct Branch {
     std::string prefix;           // of the mixer's tensors
     std::string norm, post_norm;  // empty: none
-    MixerConfig mixer;            // at most one of a block's keeps keys and values
+    MixerConfig mixer;            // at most one of a block's keeps keys and values, at most one a recurrent state
+    float in_scale = 1.0f, out_scale = 1.0f;
 };
 
 struct BlockConfig {

@@ -146,7 +146,7 @@ private:
         add(b.name("conv1d.weight"), {m.channels(), 1, m.conv}, TensorRole::convolution);
         if (m.conv_bias) bias(b.name("conv1d"), m.channels());
         for (const char* name : {"A_log", "D", "dt_bias"}) add(b.name(name), {m.heads}, TensorRole::state);
-        norm(b.name("norm.weight"), m.inner());
+        if (m.norm != MambaConfig::Norm::none) norm(b.name("norm.weight"), m.inner());
         if (!m.projection_bias) return;
         bias(b.name("in_proj"), m.inner() + m.channels() + m.heads);
         bias(b.name("out_proj"), hidden_);
