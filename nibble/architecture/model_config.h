@@ -155,6 +155,12 @@ struct MambaConfig {
 };
 
 // Gated delta net (Yang et al. 2024, arXiv 2412.06464; Qwen3-Next): kernels/delta_rule.h has the recurrence. Value
+// Short convolution (lfm2): b | g | v = in_proj(x);  y = out_proj(g * conv(b * v)).
+struct ShortConvConfig {
+    int taps = 0;
+    bool bias = false;  // of the convolution and both linears
+};
+
 // heads h * values_per_key() ... read key head h.
 struct GatedDeltaConfig {
     int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv = 0;
@@ -189,7 +195,7 @@ struct ParallelConfig {
 };
 
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig,
-                                 GatedDeltaConfig, PerLayerInputConfig, ParallelConfig>;
+                                 GatedDeltaConfig, ShortConvConfig, PerLayerInputConfig, ParallelConfig>;
 
 struct Branch {
     std::string prefix;           // of the mixer's tensors

@@ -151,6 +151,15 @@ private:
         bias(b.name("in_proj"), m.inner() + m.channels() + m.heads);
         bias(b.name("out_proj"), hidden_);
     }
+    void mixer(const BlockConfig& b, const ShortConvConfig& s) {
+        linear(b.name("in_proj"), 3 * hidden_, hidden_);
+        linear(b.name("out_proj"), hidden_, hidden_);
+        add(b.name("conv.weight"), {hidden_, 1, s.taps}, TensorRole::convolution);
+        if (!s.bias) return;
+        bias(b.name("in_proj"), 3 * hidden_);
+        bias(b.name("out_proj"), hidden_);
+        bias(b.name("conv"), hidden_);
+    }
     void mixer(const BlockConfig& b, const GatedDeltaConfig& g) {
         if (g.by_key_head) {
             linear(b.name("in_proj_qkvz"), g.channels() + g.inner(), hidden_);
