@@ -184,6 +184,7 @@ private:
     }
 
     void find(const BlockConfig& b, const GatedDeltaConfig& c) {
+        if (c.by_channel) return refuse_block(b, "Kimi delta attention");
         Names in = {b.name("in_proj_qkv"), b.name("in_proj_z"), b.name("in_proj_b"), b.name("in_proj_a")};
         if (c.by_key_head) in = {b.name("in_proj_qkvz"), b.name("in_proj_ba")};
         add(in, b.norm, true, {in[0]});

@@ -30,7 +30,8 @@ struct Maker {
         if (a.key_scale != 1.0f) return lacks("multipliers of keys are");
         return DeviceAttention::make(block, model.norm_eps, of_cpu<Attention>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const LatentAttentionConfig&) const {
+    Result<std::unique_ptr<DeviceMixer>> operator()(const LatentAttentionConfig& a) const {
+        if (!a.rotates) return lacks("latent attention without a rotary embedding is");
         return DeviceLatentAttention::make(block, of_cpu<LatentAttention>(), weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const MlpConfig& m) const {
@@ -59,7 +60,8 @@ struct Maker {
             return lacks("Mamba-2 with multipliers or without a norm after its gate is");
         return DeviceMamba::make(block, model.norm_eps, of_cpu<Mamba>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig&) const {
+    Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig& g) const {
+        if (g.by_channel) return lacks("Kimi delta attention is");
         return DeviceGatedDelta::make(block, model.norm_eps, of_cpu<GatedDelta>(), weights);
     }
 };
