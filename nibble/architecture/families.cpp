@@ -13,32 +13,58 @@ namespace family {
 extern const Family llama, mistral, mixtral, ministral3, qwen2, qwen3, qwen3_moe, qwen3_vl_moe, gemma3, deepseek_v3,
     kimi_k2, glm4_moe_lite, glm4_moe, dots1, nemotron_h, seed_oss, smollm3, granite, olmo2, olmo3, exaone4,
     hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, gemma2, gemma4, gpt_oss, starcoder2, stablelm,
-    phimoe, mimo_v2_flash, mistral4, llama4, step3p5, cohere2, qwen3_next, qwen3_5, qwen3_5_moe;
+    phimoe, mimo_v2_flash, mistral4, llama4, step3p5, cohere2, qwen3_next, qwen3_5, qwen3_5_moe, lfm2, lfm2_moe,
+    granitemoehybrid, falcon_h1, kimi_linear;
 
 }  // namespace family
 
 namespace {
 
-constexpr std::array all_families{&family::llama,          &family::mistral,
-                                  &family::mixtral,        &family::ministral3,
-                                  &family::qwen2,          &family::qwen3,
-                                  &family::qwen3_moe,      &family::qwen3_vl_moe,
-                                  &family::gemma3,         &family::deepseek_v3,
-                                  &family::kimi_k2,        &family::glm4_moe_lite,
-                                  &family::glm4_moe,       &family::dots1,
-                                  &family::nemotron_h,     &family::seed_oss,
-                                  &family::smollm3,        &family::granite,
-                                  &family::olmo2,          &family::olmo3,
-                                  &family::exaone4,        &family::hunyuan_v1_dense,
-                                  &family::hunyuan_v1_moe, &family::phi3,
-                                  &family::minimax_m2,     &family::ernie4_5_moe,
-                                  &family::qwen3_next,     &family::qwen3_5,
-                                  &family::qwen3_5_moe,    &family::gemma2,
-                                  &family::gemma4,         &family::gpt_oss,
-                                  &family::starcoder2,     &family::stablelm,
-                                  &family::phimoe,         &family::mimo_v2_flash,
-                                  &family::mistral4,       &family::llama4,
-                                  &family::step3p5,        &family::cohere2};
+constexpr std::array all_families{&family::llama,
+                                  &family::mistral,
+                                  &family::mixtral,
+                                  &family::ministral3,
+                                  &family::qwen2,
+                                  &family::qwen3,
+                                  &family::qwen3_moe,
+                                  &family::qwen3_vl_moe,
+                                  &family::gemma3,
+                                  &family::deepseek_v3,
+                                  &family::kimi_k2,
+                                  &family::glm4_moe_lite,
+                                  &family::glm4_moe,
+                                  &family::dots1,
+                                  &family::nemotron_h,
+                                  &family::seed_oss,
+                                  &family::smollm3,
+                                  &family::granite,
+                                  &family::olmo2,
+                                  &family::olmo3,
+                                  &family::exaone4,
+                                  &family::hunyuan_v1_dense,
+                                  &family::hunyuan_v1_moe,
+                                  &family::phi3,
+                                  &family::minimax_m2,
+                                  &family::ernie4_5_moe,
+                                  &family::qwen3_next,
+                                  &family::qwen3_5,
+                                  &family::qwen3_5_moe,
+                                  &family::gemma2,
+                                  &family::gemma4,
+                                  &family::gpt_oss,
+                                  &family::starcoder2,
+                                  &family::stablelm,
+                                  &family::phimoe,
+                                  &family::mimo_v2_flash,
+                                  &family::mistral4,
+                                  &family::llama4,
+                                  &family::step3p5,
+                                  &family::cohere2,
+                                  &family::lfm2,
+                                  &family::lfm2_moe,
+                                  &family::granitemoehybrid,
+                                  &family::falcon_h1,
+                                  &family::kimi_linear};
 
 struct MissingFeature {
     std::string_view feature;
@@ -52,11 +78,8 @@ constexpr std::array missing_features{
     MissingFeature{"the indexer of sparse attention", " deepseek_v32 glm_moe_dsa "},
     MissingFeature{"compressed keys, hyper-connections and grouped output projections", " deepseek_v4 "},
     MissingFeature{"block-sparse attention and the clamped GLU", " minimax_m3_vl minimax_m3_vl_text "},
-    MissingFeature{"short convolutions", " lfm2 lfm2_moe lfm3 "},
-    MissingFeature{"stacked experts with a softmax of the chosen logits", " granitemoe granitemoehybrid "},
-    MissingFeature{"attention and Mamba-2 on the same input", " falcon_h1 "},
-    MissingFeature{"parallel attention and MLP with LayerNorm of this kind", " cohere phi "},
-    MissingFeature{"Kimi delta attention", " kimi_linear "}};
+    MissingFeature{"attention and stacked experts alone", " granitemoe granitemoeshared granitemoe_swa "},
+    MissingFeature{"parallel attention and MLP with LayerNorm of this kind", " cohere phi "}};
 
 Error unknown_family(std::string_view type) {
     std::string missing;

@@ -85,6 +85,16 @@ Result<MoeConfig> read_grouped_experts(ConfigFields& fields);
 Status set_experts(ConfigFields& fields, MoeConfig& moe, const char* experts, const char* chosen,
                    int64_t least_experts = 1);
 
+// Reads Mamba-2's sizes under the names mamba_n_heads, mamba_d_head, mamba_n_groups, mamba_d_state, mamba_d_conv.
+// `inner`: heads times head_dim.
+Result<MambaConfig> read_mamba_heads(ConfigFields& fields, int64_t inner);
+// Reads time_step_limit: [dt_min, Infinity].
+Status read_step_limit(ConfigFields& fields, MambaConfig& mamba);
+// Reads the kind of every layer, one of `first` and `second`. Returns whether each is the first; empty: the field is
+// absent.
+Result<std::vector<bool>> read_layer_kinds(ConfigFields& fields, const char* key, int64_t layers,
+                                           std::string_view first, std::string_view second);
+
 struct LayerBlocks {
     BlockConfig& attention;
     BlockConfig& mlp;

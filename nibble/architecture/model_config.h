@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,6 +61,7 @@ struct AttentionConfig {
     // query_offset) / query_period)). query_period 0: no factor.
     float query_beta = 0.0f;
     int64_t query_period = 0, query_offset = 0;
+    float key_scale = 1.0f;    // multiplies the outputs of k_proj
     float value_scale = 1.0f;  // multiplies the values
     bool value_norm = false;   // RMSNorm without weights of every head of the values, before value_scale
     // A tensor [heads]: a score per head that takes part in the softmax and has no value. Empty: none.
@@ -95,6 +97,7 @@ struct LatentAttentionConfig {
     float scale = 1.0f;  // includes yarn's mscale_all_dim
     bool bias = false;   // biases of q_a_proj, kv_a_proj_with_mqa and o_proj
     Rope rope;
+    bool rotates = true;      // false: the rope.dims dimensions are not rotated (kimi_linear)
     float query_beta = 0.0f;  // as in AttentionConfig, of the whole query
     int64_t query_period = 0;
 };
@@ -102,7 +105,8 @@ struct LatentAttentionConfig {
 struct MlpConfig {
     int intermediate = 0;
     Activation activation = Activation::silu;
-    bool gated = true;  // down(act(gate(x)) * up(x)); false: down(act(up(x)))
+    bool gated = true;        // down(act(gate(x)) * up(x)); false: down(act(up(x)))
+    float gate_scale = 1.0f;  // multiplies gate(x)
     bool bias = false;
     std::optional<ClampedGlu> clamp;  // in place of act(gate(x)) * up(x); gated
     std::string gate_up_proj;         // one matrix with the rows of gate, then of up; empty: two matrices
@@ -120,6 +124,7 @@ struct MoeConfig {
     bool gate_bias = false;       // of the router's logits
     bool weigh_inputs = false;    // an expert's input is multiplied by its weight, not its output (llama4)
     bool normalize = true;        // the weights of the chosen experts sum to one
+    float smallest_sum = 1e-20f;  // added to the sum by which `normalize` divides
     bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
     int groups = 1, kept_groups = 1;
     float routed_scaling = 1.0f;
@@ -142,9 +147,18 @@ struct MambaConfig {
     int heads = 0, head_dim = 0, groups = 0, state = 0, conv = 0;
     bool conv_bias = true, projection_bias = false;
     float dt_min = 0.0f;  // lower bound of dt
+    // The order of the RMS norm and the gate silu(z): RMS(y * silu(z)), RMS(y) * silu(z), or y * silu(z).
+    enum class Norm : uint8_t { after_gate, before_gate, none } norm = Norm::after_gate;
+    std::array<float, 5> scales{1, 1, 1, 1, 1};  // multiply the outputs z, x, B, C and dt of in_proj
 
     int64_t inner() const { return int64_t{heads} * head_dim; }
     int64_t channels() const { return inner() + 2LL * groups * state; }  // channels of the convolution
+};
+
+// Short convolution (lfm2): b | g | v = in_proj(x);  y = out_proj(g * conv(b * v)).
+struct ShortConvConfig {
+    int taps = 0;
+    bool bias = false;  // of the convolution and both linears
 };
 
 // Gated delta net (Yang et al. 2024, arXiv 2412.06464; Qwen3-Next): kernels/delta_rule.h has the recurrence. Value
@@ -154,11 +168,15 @@ struct GatedDeltaConfig {
     // in_proj_qkvz and in_proj_ba, whose rows are, key head after key head, those of q, k, v, z and of b, a. Otherwise
     // in_proj_qkv, in_proj_z, in_proj_b, in_proj_a, with all heads of q, then of k, then of v.
     bool by_key_head = false;
+    // Kimi delta attention (arXiv 2510.26692): a decay per channel of the keys, from f_b_proj(f_a_proj(x)), and a gate
+    // sigmoid(g_b_proj(g_a_proj(x))). q_proj, k_proj and v_proj have a convolution each. As many key as value heads.
+    bool by_channel = false;
 
     int values_per_key() const { return value_heads / key_heads; }
     int64_t keys() const { return int64_t{key_heads} * key_dim; }  // columns of q, and of k
     int64_t inner() const { return int64_t{value_heads} * value_dim; }
-    int64_t channels() const { return 2 * keys() + inner(); }  // of the convolution
+    int64_t channels() const { return 2 * keys() + inner(); }             // of the convolution
+    int64_t decays() const { return by_channel ? keys() : value_heads; }  // of a token
 };
 
 // Per-layer embeddings (gemma4): with P, a vector of `width` numbers that follows from the token alone,
@@ -174,19 +192,21 @@ struct PerLayerInputConfig {
     std::string gate = "per_layer_input_gate", out = "per_layer_projection";
 };
 
-// Several mixers on the same x, whose outputs are added up in their order: y = sum of post_norm(mixer(norm(x))).
+// Several mixers on the same x, whose outputs are added up in their order:
+//   y = sum of out_scale * post_norm(mixer(in_scale * norm(x)))
 struct Branch;
 struct ParallelConfig {
     std::vector<Branch> branches;
 };
 
 using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig,
-                                 GatedDeltaConfig, PerLayerInputConfig, ParallelConfig>;
+                                 GatedDeltaConfig, ShortConvConfig, PerLayerInputConfig, ParallelConfig>;
 
 struct Branch {
     std::string prefix;           // of the mixer's tensors
     std::string norm, post_norm;  // empty: none
-    MixerConfig mixer;            // at most one of a block's keeps keys and values
+    MixerConfig mixer;            // at most one of a block's keeps keys and values, at most one a recurrent state
+    float in_scale = 1.0f, out_scale = 1.0f;
 };
 
 struct BlockConfig {

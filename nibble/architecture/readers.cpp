@@ -4,6 +4,7 @@
 #include "formats/minifloat.h"
 
 #include <cmath>
+#include <limits>
 
 namespace nibble {
 
@@ -132,6 +133,54 @@ Result<MoeConfig> read_grouped_experts(ConfigFields& f) {
     moe.groups = static_cast<int>(groups), moe.kept_groups = static_cast<int>(kept);
     moe.routed_scaling = static_cast<float>(scaling);
     return moe;
+}
+
+Status read_step_limit(ConfigFields& f, MambaConfig& m) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const Json* limit = f.find("time_step_limit");
+    if (!limit) return Ok{};
+    if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != infinity ||
+        !((*limit)[0] >= 0.0 && (*limit)[0] <= 1e6))
+        return f.bad("time_step_limit", "expected [0 to 1e6, Infinity]");
+    m.dt_min = (*limit)[0].get<float>();
+    return Ok{};
+}
+
+Result<MambaConfig> read_mamba_heads(ConfigFields& f, int64_t inner) {
+    MambaConfig m;
+    NIBBLE_TRY(const int64_t heads, f.integer("mamba_n_heads"));
+    const Json* dim = f.find("mamba_d_head");
+    int64_t head_dim = inner / heads;
+    if (dim && *dim != "auto") {
+        NIBBLE_TRY(head_dim, f.integer("mamba_d_head"));
+    }
+    if (heads * head_dim != inner)
+        return f.bad("mamba_d_head", fmt::format("times mamba_n_heads, {}, is not {}", heads, inner));
+    NIBBLE_TRY(const int64_t groups, f.integer("mamba_n_groups"));
+    NIBBLE_TRY(const int64_t state, f.integer("mamba_d_state"));
+    NIBBLE_TRY(const int64_t conv, f.integer("mamba_d_conv"));
+    NIBBLE_TRY(m.conv_bias, f.boolean_or("mamba_conv_bias", true));
+    NIBBLE_TRY(m.projection_bias, f.boolean_or("mamba_proj_bias", false));
+    if (heads % groups != 0) return f.bad("mamba_n_heads", fmt::format("not a multiple of the groups, {}", groups));
+    m.heads = static_cast<int>(heads), m.head_dim = static_cast<int>(head_dim), m.groups = static_cast<int>(groups);
+    m.state = static_cast<int>(state), m.conv = static_cast<int>(conv);
+    NIBBLE_CHECK(read_step_limit(f, m));
+    f.ignore("mamba_chunk_size");  // the scan has no chunks
+    return m;
+}
+
+Result<std::vector<bool>> read_layer_kinds(ConfigFields& f, const char* key, int64_t layers, std::string_view first,
+                                           std::string_view second) {
+    NIBBLE_TRY(const auto kinds, f.strings(key));
+    if (!kinds.empty() && std::ssize(kinds) != layers)
+        return f.bad(key, fmt::format("expected one per layer, {}", layers));
+    std::vector<bool> is_first;
+    for (const std::string& kind : kinds) {
+        if (kind != first && kind != second)
+            return f.bad(key, fmt::format("only {} and {} are supported", first, second));
+        is_first.push_back(kind == first);
+    }
+    return is_first;
 }
 
 LayerBlocks add_layer(Trunk& t, int64_t layer, MixerConfig attention, MixerConfig mlp) {

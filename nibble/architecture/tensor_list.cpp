@@ -1,5 +1,6 @@
 #include "architecture/tensor_list.h"
 
+#include <array>
 #include <utility>
 
 namespace nibble {
@@ -150,12 +151,39 @@ private:
         add(b.name("conv1d.weight"), {m.channels(), 1, m.conv}, TensorRole::convolution);
         if (m.conv_bias) bias(b.name("conv1d"), m.channels());
         for (const char* name : {"A_log", "D", "dt_bias"}) add(b.name(name), {m.heads}, TensorRole::state);
-        norm(b.name("norm.weight"), m.inner());
+        if (m.norm != MambaConfig::Norm::none) norm(b.name("norm.weight"), m.inner());
         if (!m.projection_bias) return;
         bias(b.name("in_proj"), m.inner() + m.channels() + m.heads);
         bias(b.name("out_proj"), hidden_);
     }
+    void mixer(const BlockConfig& b, const ShortConvConfig& s) {
+        linear(b.name("in_proj"), 3 * hidden_, hidden_);
+        linear(b.name("out_proj"), hidden_, hidden_);
+        add(b.name("conv.weight"), {hidden_, 1, s.taps}, TensorRole::convolution);
+        if (!s.bias) return;
+        bias(b.name("in_proj"), 3 * hidden_);
+        bias(b.name("out_proj"), hidden_);
+        bias(b.name("conv"), hidden_);
+    }
+    void delta_by_channel(const BlockConfig& b, const GatedDeltaConfig& g) {
+        const std::array<int64_t, 3> widths{g.keys(), g.keys(), g.inner()};
+        for (size_t i = 0; i < widths.size(); ++i) {
+            const char letter = "qkv"[i];
+            linear(b.name(fmt::format("{}_proj", letter)), widths[i], hidden_);
+            add(b.name(fmt::format("{}_conv1d.weight", letter)), {widths[i], 1, g.conv}, TensorRole::convolution);
+        }
+        linear(b.name("f_a_proj"), g.key_dim, hidden_);
+        linear(b.name("f_b_proj"), g.keys(), g.key_dim);
+        linear(b.name("g_a_proj"), g.value_dim, hidden_);
+        linear(b.name("g_b_proj"), g.inner(), g.value_dim);
+        linear(b.name("b_proj"), g.value_heads, hidden_);
+        linear(b.name("o_proj"), hidden_, g.inner());
+        add(b.name("A_log"), {1, 1, g.value_heads, 1}, TensorRole::state);
+        add(b.name("dt_bias"), {g.keys()}, TensorRole::state);
+        add(b.name("o_norm.weight"), {g.value_dim}, TensorRole::plain_norm);
+    }
     void mixer(const BlockConfig& b, const GatedDeltaConfig& g) {
+        if (g.by_channel) return delta_by_channel(b, g);
         if (g.by_key_head) {
             linear(b.name("in_proj_qkvz"), g.channels() + g.inner(), hidden_);
             add(b.name("in_proj_ba.weight"), {2 * g.value_heads, hidden_}, TensorRole::router);

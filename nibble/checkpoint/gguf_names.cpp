@@ -128,7 +128,8 @@ private:
         linear(b.name("fc1_latent_proj"), "ffn_latent_down", false);
         linear(b.name("fc2_latent_proj"), "ffn_latent_up", false);
     }
-    void mixer(const BlockConfig&, const PerLayerInputConfig&) {}  // no architecture of the list has it
+    void mixer(const BlockConfig&, const ShortConvConfig&) {}  // no architecture of the list has it
+    void mixer(const BlockConfig&, const PerLayerInputConfig&) {}
     void mixer(const BlockConfig& b, const ParallelConfig& m) {
         for (const Branch& branch : m.branches) {
             const BlockConfig alone{.layer = b.layer, .prefix = branch.prefix, .mixer = branch.mixer};

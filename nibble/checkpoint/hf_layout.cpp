@@ -105,7 +105,7 @@ std::vector<std::string> unquantized_modules(const ExportSpec& spec) {
     bool head = false;
     for (size_t i = 0; i < spec.tensors.size(); ++i) {
         const ExportTensor& t = spec.tensors[i];
-        const std::string module(module_of_weight(t.name));
+        const std::string module(module_of_weight(t.name).empty() ? "" : model.modules[i].name);
         if ((t.listed_module || model.modules[i].listed) && t.format == Format::none) {
             // A stack of experts is a parameter of the module whose name engines look up.
             const std::string listed(module.empty() ? parent_name(t.name) : module);

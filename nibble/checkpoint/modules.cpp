@@ -125,6 +125,10 @@ public:
         } else if (one_of(leaf, {"gate", "router", "wg", "shared_expert_gate"}) &&
                    with_experts_.contains(std::string(parent))) {
             classify_router(m, leaf);
+        } else if (const auto [module, name] = split_leaf(parent);
+                   leaf == "layer" && name == "router" && with_experts_.contains(std::string(module))) {
+            m.name = parent;  // Granite: the router is a module, its linear a part of it
+            classify_router(m, name);
         } else if (tensor.shape.size() > 2) {
             constexpr std::array classes = {"nn.Conv1d", "nn.Conv2d", "nn.Conv3d"};
             m.kind = ModuleKind::conv;
@@ -200,12 +204,17 @@ void mark_parallel_layers(std::vector<Module>& modules) {
     }
 }
 
-// Returns the modules whose children project keys and values. Linear attention uses other names and has no KV cache.
+// Returns the modules whose children project keys and values. Linear attention, with other names or convolutions, and
+// indexers have no cache of keys and values.
 std::vector<std::string> find_attention(const std::vector<Module>& modules) {
     std::vector<std::string> found;
     std::unordered_set<std::string> seen;
+    for (const Module& m : modules)
+        if (const auto [parent, leaf] = split_leaf(m.name); m.kind == ModuleKind::conv && contains(leaf, "conv1d"))
+            seen.emplace(parent);
     for (const Module& m : modules) {
         const auto [parent, leaf] = split_leaf(m.name);
+        if (split_leaf(parent).second == "indexer") continue;
         if (m.kind != ModuleKind::linear || is_vision(m.name) || contains(m.name, "linear_attn")) continue;
         if (one_of(leaf, {"k_proj", "kv_a_proj_with_mqa", "qkv_proj", "query_key_value", "Wqkv", "wqkv", "wk"}) &&
             seen.insert(std::string(parent)).second)
@@ -244,7 +253,7 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 std::span<const FusedGroup> fused_group_table() {
     // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) have the same inputs but are not fused.
     static const std::array<FusedGroup, 9> table{{
-        {{"g_proj"}, "", "", "q,kv"},
+        {{"g_proj", "b_proj", "f_a_proj", "g_a_proj"}, "", "", "q,kv"},
         {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
         {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},
         {{"w1", "w3"}, "", "w1,w3", "w1,w3", true},

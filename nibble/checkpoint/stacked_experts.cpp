@@ -28,16 +28,23 @@ struct Layer {
 
 std::span<const int64_t> shape_of(const StackTensor& t) { return t.shape; }
 
+// `holder`: the last part of the name of the module that holds the stacks. Returns `projections` if it is not a stack.
+Projection projection_of(std::string_view holder, std::string_view name) {
+    if (holder == "block_sparse_moe")
+        return name == "input_linear" ? gate_up : name == "output_linear" ? down : projections;
+    if (holder != "experts" && holder != "moe") return projections;
+    return static_cast<Projection>(std::ranges::find(projection_names, name) - projection_names.begin());
+}
+
 // By the name of their module; ordered, so that messages do not depend on hashing.
 std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTensor> candidates, const ModelFiles& files,
                                                       const PredictionLayers& prediction) {
     std::map<std::string, Layer, std::less<>> layers;
     for (const StackTensor& t : candidates) {
         const std::string_view module = module_of_tensor(t.name), parent = parent_name(module);
-        const auto named = std::ranges::find(projection_names, last_name(module));
-        if ((last_name(parent) != "experts" && last_name(parent) != "moe") || named == projection_names.end()) continue;
-        if (shape_of(t).size() != 3 || prediction.contains(t.name)) continue;
-        layers[std::string(parent)].tensors[static_cast<size_t>(named - projection_names.begin())] = &t;
+        const Projection projection = projection_of(last_name(parent), last_name(module));
+        if (projection == projections || shape_of(t).size() != 3 || prediction.contains(t.name)) continue;
+        layers[std::string(parent)].tensors[projection] = &t;
     }
     for (auto& [experts, layer] : layers)
         for (std::string_view projection : projection_names)
@@ -121,8 +128,9 @@ std::unordered_map<const ModelTensor*, ExpertStack> find_expert_stacks(std::span
                                                                        StackReading reading) {
     std::unordered_map<const ModelTensor*, ExpertStack> stacks;
     for (const auto& [experts, layer] : find_layers(candidates, files, PredictionLayers(config))) {
-        // Step calls the module that holds the stacks "moe"; other names of one matrix per expert have "experts".
-        ExpertStack stack{.experts = last_name(experts) == "moe" ? experts + ".experts" : experts};
+        // Step calls the module that holds the stacks "moe", Granite "block_sparse_moe"; other names of one matrix per
+        // expert have "experts".
+        ExpertStack stack{.experts = last_name(experts) != "experts" ? experts + ".experts" : experts};
         stack.whole = decide(layer, config, reading, stack);
         for (size_t p = 0; p < projections; ++p) {
             if (!layer.tensors[p]) continue;

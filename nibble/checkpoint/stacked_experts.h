@@ -4,9 +4,10 @@
 //   P.experts.down_proj     [E, H, I]   ->  P.experts.{e}.down_proj.weight [H, I]
 //
 // This is the layout of transformers >= 5 and Qwen3.5-MoE files. Transposed stacks [E, H, 2I] and [E, I, H] are split
-// as well (Llama 4, Qwen3-VL-MoE files), and stacks with separate gate_proj and up_proj or without gate_proj. Every
-// name may end in ".weight". The gate comes first. The shapes of a layer's tensors together determine whether they are
-// transposed; if they do not (no gate_up_proj), hidden_size of the configuration decides.
+// as well (Llama 4, Qwen3-VL-MoE files), Granite's block_sparse_moe.input_linear and output_linear, and stacks with
+// separate gate_proj and up_proj or without gate_proj. Every name may end in ".weight". The gate comes first. The
+// shapes of a layer's tensors together determine whether they are transposed; if they do not (no gate_up_proj),
+// hidden_size of the configuration decides.
 #pragma once
 
 #include "base/json.h"

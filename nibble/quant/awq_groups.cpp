@@ -170,12 +170,21 @@ private:
         add(all, b.norm, true, {b.name(c.gate)});
     }
 
-    void find(const BlockConfig& b, const MambaConfig&) {
+    void find(const BlockConfig& b, const MambaConfig& c) {
         add({b.prefix + ".in_proj"}, b.norm, true, {b.prefix + ".in_proj"});
-        add({b.prefix + ".out_proj"}, b.prefix + ".norm.weight", true, {b.prefix + ".out_proj"});
+        if (c.norm == MambaConfig::Norm::after_gate)
+            add({b.prefix + ".out_proj"}, b.prefix + ".norm.weight", true, {b.prefix + ".out_proj"});
+        else
+            refuse({b.prefix + ".out_proj"}, "its input is not the output of a norm");
+    }
+
+    void find(const BlockConfig& b, const ShortConvConfig&) {
+        add({b.name("in_proj")}, b.norm, true, {b.name("in_proj")});
+        refuse({b.name("out_proj")}, "in_proj of a short convolution computes three factors in one matrix");
     }
 
     void find(const BlockConfig& b, const GatedDeltaConfig& c) {
+        if (c.by_channel) return refuse_block(b, "Kimi delta attention");
         Names in = {b.name("in_proj_qkv"), b.name("in_proj_z"), b.name("in_proj_b"), b.name("in_proj_a")};
         if (c.by_key_head) in = {b.name("in_proj_qkvz"), b.name("in_proj_ba")};
         add(in, b.norm, true, {in[0]});

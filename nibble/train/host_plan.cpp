@@ -89,6 +89,7 @@ int64_t block_bytes(const Block& block, int64_t n, int64_t hidden) {
     if (std::holds_alternative<MambaConfig>(mixer) || std::holds_alternative<GatedDeltaConfig>(mixer))
         width *= 2;  // states, decays and their gradients
     if (std::holds_alternative<MoeConfig>(mixer)) width += 5 * hidden;
+    if (std::holds_alternative<ShortConvConfig>(mixer)) width += 6 * hidden;  // products and their gradients
     return 4 * n * width;
 }
 

@@ -2,6 +2,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/text_config.h"
+#include "io/safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -118,6 +118,51 @@ TEST_P(Families, ChunksGiveTheSameBits) {
     }
 }
 
+// Two sequences in one batch: one continues from a shared tile and copied states, as from a prefix cache, and is forked
+// after one more token.
+TEST_P(Families, ACachedPrefixAndAForkGiveTheSameBits) {
+    ThreadPool pool(2);
+    const auto model = load(pool);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    std::vector<int32_t> text = texts()[0];
+    const std::vector<int32_t> other = texts()[1];
+    text.insert(text.end(), other.begin(), other.end());
+    const std::vector<float> whole = all_logits(*model, {text}), alone = all_logits(*model, {other});
+    const auto kv = model->make_pool(1024, 5);
+    ASSERT_TRUE(kv.ok());
+    const auto vocab = static_cast<size_t>(model->config().vocab);
+    const auto run = [&](std::vector<Segment> segments) {
+        int64_t rows = 0;
+        for (const Segment& segment : segments) rows += std::ssize(segment.tokens);
+        std::vector<float> logits(static_cast<size_t>(rows) * vocab);
+        const Status status = model->forward(Batch(std::move(segments)), logits);
+        EXPECT_TRUE(status.ok()) << status.error().message();
+        return logits;
+    };
+    const auto expect_rows = [&](std::span<const float> got, const std::vector<float>& want, size_t first) {
+        EXPECT_EQ(std::memcmp(got.data(), want.data() + first * vocab, got.size_bytes()), 0) << "from row " << first;
+    };
+    Sequence first = (*kv)->sequence(), second = (*kv)->sequence(), third = (*kv)->sequence();
+    run({{&first, std::span(text).first(kv_page_tokens), 0}});
+    const TilePages tile = first.share(0);
+    const bool serves = tile.serves(std::ssize(text) - kv_page_tokens);
+    ASSERT_TRUE(serves);
+    second.adopt(tile);
+    if ((*kv)->recurrent()) {
+        const auto states = first.copy_states();
+        ASSERT_TRUE(states.ok()) << states.error().message();
+        ASSERT_TRUE(second.restore(*states).ok());
+    }
+    const std::span<const int32_t> rest = std::span(text).subspan(kv_page_tokens);
+    const std::vector<float> both = run({{&second, rest.first(1), 0}, {&third, other, 0}});
+    expect_rows(std::span(both).first(vocab), whole, kv_page_tokens);
+    expect_rows(std::span(both).subspan(vocab), alone, 0);
+    auto fork = second.fork();
+    ASSERT_TRUE(fork.ok()) << fork.error().message();
+    run({{&second, rest.subspan(1, 5), 0}});
+    expect_rows(run({{&*fork, rest.subspan(1), 0}}), whole, kv_page_tokens + 1);
+}
+
 TEST_P(Families, EveryListedWeightIsMissedByItsName) { expect_weights_are_missed(folder()); }
 
 TEST_P(Families, TheDescriptionListsTheTensors) {
@@ -213,9 +258,10 @@ TEST(MultimodalFamilies, TheTextConfigDeterminesTheFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         testing::Values("cohere2", "dots1", "ernie4_5_moe", "exaone4", "gemma2", "gemma4_26b",
-                                         "gemma4_31b", "gemma4_e", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite",
-                                         "hunyuan_v1_dense", "hunyuan_v1_moe", "llama4_text", "mimo_v2_flash",
+                         testing::Values("cohere2", "dots1", "ernie4_5_moe", "exaone4", "falcon_h1", "gemma2",
+                                         "gemma4_26b", "gemma4_31b", "gemma4_e", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+                                         "granite", "granitemoehybrid", "hunyuan_v1_dense", "hunyuan_v1_moe",
+                                         "kimi_linear", "lfm2", "lfm2_moe", "llama4_text", "mimo_v2_flash",
                                          "minimax_m2", "ministral3", "mistral4", "olmo2", "olmo3", "phi3",
                                          "phi3_longrope", "phimoe", "qwen3_5", "qwen3_5_moe", "qwen3_5_text",
                                          "qwen3_next", "qwen3_vl_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",

@@ -68,6 +68,7 @@ private:
         if (m.shared.intermediate > 0) mlp(p + "." + m.shared_name, m.shared, hidden_);
         if (m.shared_gate) add_(p + "." + m.shared_gate_name + ".weight", {1, hidden_});
     }
+    void mixer(const std::string& p, const ShortConvConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const PerLayerInputConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const ParallelConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const MambaConfig& m) {

@@ -3,8 +3,6 @@
 // time_step_min instead.
 #include "architecture/family.h"
 
-#include <limits>
-
 namespace nibble {
 namespace {
 
@@ -42,13 +40,7 @@ Result<MambaConfig> read_mamba(ConfigFields& f) {
     if (heads % groups != 0) return f.bad("mamba_num_heads", fmt::format("not a multiple of the groups, {}", groups));
     m.heads = static_cast<int>(heads), m.head_dim = static_cast<int>(head_dim), m.groups = static_cast<int>(groups);
     m.state = static_cast<int>(state), m.conv = static_cast<int>(conv);
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    if (const Json* limit = f.find("time_step_limit")) {
-        if (!limit->is_array() || limit->size() != 2 || !(*limit)[0].is_number() || (*limit)[1] != infinity ||
-            !((*limit)[0] >= 0.0 && (*limit)[0] <= 1e6))
-            return f.bad("time_step_limit", "expected [0 to 1e6, Infinity]");
-        m.dt_min = (*limit)[0].get<float>();
-    }
+    NIBBLE_CHECK(read_step_limit(f, m));
     // Fields about initialization, precision of the cache and scheduling (the scan has no chunks), which do not change
     // the computed function.
     for (const char* key :

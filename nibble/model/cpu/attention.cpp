@@ -108,6 +108,12 @@ float* Attention::with_values(float* projected, int64_t rows, Workspace& work) c
     return all;
 }
 
+void Attention::scale_keys(float* k, bool bf16, const Workspace& work) const {
+    if (config_.key_scale == 1.0f) return;
+    for (int64_t i = 0; i < kv_cols(); ++i) k[i] *= config_.key_scale;
+    if (bf16) work.elementwise->round_bf16(k, kv_cols());
+}
+
 void Attention::prepare_values(float* v, const Workspace& work) const {
     const int64_t n = v_cols(), dim = config_.value_dim();
     if (config_.value_norm)
@@ -134,7 +140,7 @@ Status Attention::gate_heads(const float* x, int64_t rows, float* mixed, Workspa
     return Ok{};
 }
 
-// Applies norm, rotary embedding and scale to q and k, norm and scale to v, in place.
+// Applies scale, norm and rotary embedding to q and k, norm and scale to v, in place.
 void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) const {
     const int64_t stride = cols(), half = config_.rope.dims / 2;
     const bool late = config_.qk_norm == QkNorm::late || config_.qk_norm == QkNorm::late_plain;
@@ -143,6 +149,7 @@ void Attention::prepare_rows(const Batch& batch, float* qkv, Workspace& work) co
     work.parallel_rows(batch.rows(), q_cols() + kv_cols(), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             float* row = qkv + i * stride;
+            scale_keys(row + q_cols(), work.bf16(), work);
             if (early) norm_row(row, work);
             if (half) rotate_row(row, rotary.cos + i * half, rotary.sin + i * half, work.bf16(), work);
             if (late) norm_row(row, work);

@@ -64,6 +64,7 @@ private:
     float* with_values(float* projected, int64_t rows, Workspace& work) const;
     // Multiplies the output of every head [rows, out_cols] by the logistic sigmoid of its gate.
     Status gate_heads(const float* x, int64_t rows, float* mixed, Workspace& work, Observer* observer) const;
+    void scale_keys(float* k, bool bf16, const Workspace& work) const;
     void prepare_values(float* v, const Workspace& work) const;
     // Returns the number of values that one norm of q or k covers.
     int64_t normed_cols(int64_t cols) const { return config_.qk_norm == QkNorm::joined ? cols : config_.head_dim; }

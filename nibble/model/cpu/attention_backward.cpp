@@ -81,6 +81,7 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     if (!q_norm_.empty()) {
         raw = work.arena.floats(rows * stride);
         std::copy_n(qkv, rows * stride, raw);
+        for (int64_t i = 0; i < rows; ++i) scale_keys(raw + i * stride + k_at, work.bf16(), work);
         if (const int64_t half = config_.rope.dims / 2; late && half > 0) {
             const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
             for (int64_t i = 0; i < rows; ++i)
@@ -122,6 +123,7 @@ Status Attention::backward(const Batch& batch, const float* x, const float* dy, 
     if (late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
     rotate_back(batch, d_qkv, work);
     if (raw && !late) NIBBLE_CHECK(norms_backward(raw, rows, d_qkv, work, sink));
+    for (int64_t i = 0; i < rows; ++i) scale_keys(d_qkv + i * stride + k_at, false, work);
     if (!gate) return linear_backward(qkv_, x, d_qkv, rows, dx, work, observer, sink);
     float* d_projected = work.arena.floats(rows * qkv_.rows());
     merge(d_qkv, d_gate, rows, d_projected, work);

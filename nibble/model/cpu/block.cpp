@@ -9,9 +9,9 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 8> mixer_names{"attention",       "latent attention", "MLP",
-                                                      "experts",         "Mamba-2",          "gated delta net",
-                                                      "per-layer input", "several mixers"};
+constexpr std::array<std::string_view, std::variant_size_v<MixerConfig>> mixer_names{
+    "attention",         "latent attention", "MLP",           "experts", "Mamba-2", "gated delta net",
+    "short convolution", "per-layer input",  "several mixers"};
 
 }  // namespace
 

@@ -120,6 +120,8 @@ Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockC
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const GatedDeltaConfig& config, WeightSource& weights);
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const ShortConvConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const PerLayerInputConfig& config, WeightSource& weights);
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const ParallelConfig& config, WeightSource& weights);

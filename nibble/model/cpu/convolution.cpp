@@ -9,20 +9,30 @@ namespace nibble {
 
 Result<Convolution> Convolution::load(const std::string& module, int64_t channels, int taps, bool bias,
                                       WeightSource& weights) {
-    if (taps < 1 || taps > most_taps) return fail("{}: a kernel of {} taps is not in [1, {}]", module, taps, most_taps);
+    return load({{module, channels}}, taps, bias, weights);
+}
+
+Result<Convolution> Convolution::load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights) {
+    if (taps < 1 || taps > most_taps)
+        return fail("{}: a kernel of {} taps is not in [1, {}]", parts.front().module, taps, most_taps);
     Convolution c;
-    c.module_ = module;
-    c.channels_ = channels;
+    for (const Part& part : parts) c.channels_ += part.channels;
     c.taps_ = taps;
     c.has_bias_ = bias;
-    NIBBLE_TRY(const std::vector<float> rows, weights.vector(module + ".weight", channels * taps));
-    c.weight_.resize(rows.size());
-    for (int64_t i = 0; i < channels; ++i)
-        for (int64_t j = 0; j < taps; ++j) c.weight_[j * channels + i] = rows[i * taps + j];
-    c.bias_.resize(channels);
-    if (bias) {
-        NIBBLE_TRY(c.bias_, weights.vector(module + ".bias", channels));
+    c.weight_.resize(static_cast<size_t>(c.channels_ * taps));
+    c.bias_.resize(static_cast<size_t>(c.channels_));
+    int64_t at = 0;
+    for (const Part& part : parts) {
+        NIBBLE_TRY(const std::vector<float> rows, weights.vector(part.module + ".weight", part.channels * taps));
+        for (int64_t i = 0; i < part.channels; ++i)
+            for (int64_t j = 0; j < taps; ++j) c.weight_[j * c.channels_ + at + i] = rows[i * taps + j];
+        if (bias) {
+            NIBBLE_TRY(const std::vector<float> biases, weights.vector(part.module + ".bias", part.channels));
+            std::ranges::copy(biases, c.bias_.begin() + at);
+        }
+        at += part.channels;
     }
+    c.parts_ = std::move(parts);
     return c;
 }
 
@@ -86,11 +96,15 @@ Status Convolution::backward(const Batch& batch, const float* x, int64_t stride,
                     d_weight[(first + c) * taps + j] = static_cast<float>(dw[j * tile + c]);
     });
     if (!sink) return Ok{};
-    NIBBLE_CHECK(sink->add(module_ + ".weight", d_weight.data(), width, taps));
-    if (!has_bias_) return Ok{};
-    std::vector<float> sums(static_cast<size_t>(width));
-    column_sums(d_out, rows, width, width, sums.data(), work);
-    return sink->add(module_ + ".bias", sums.data(), width, 1);
+    std::vector<float> sums(static_cast<size_t>(has_bias_ ? width : 0));
+    if (has_bias_) column_sums(d_out, rows, width, width, sums.data(), work);
+    int64_t at = 0;
+    for (const Part& part : parts_) {
+        NIBBLE_CHECK(sink->add(part.module + ".weight", d_weight.data() + at * taps, part.channels, taps));
+        if (has_bias_) NIBBLE_CHECK(sink->add(part.module + ".bias", sums.data() + at, part.channels, 1));
+        at += part.channels;
+    }
+    return Ok{};
 }
 
 }  // namespace nibble

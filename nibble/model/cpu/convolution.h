@@ -16,6 +16,12 @@ public:
     // another shape; more than most_taps taps.
     static Result<Convolution> load(const std::string& module, int64_t channels, int taps, bool bias,
                                     WeightSource& weights);
+    // Loads one convolution from several modules, whose channels follow one another.
+    struct Part {
+        std::string module;
+        int64_t channels;
+    };
+    static Result<Convolution> load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights);
 
     int64_t state_floats() const { return (taps_ - 1) * channels_; }
     // Computes out [rows, channels] from x, whose rows are `stride` floats apart. `index`: of the block in the model.
@@ -30,7 +36,7 @@ public:
     std::span<const float> bias() const { return bias_; }      // [channels], zero where there is none
 
 private:
-    std::string module_;
+    std::vector<Part> parts_;
     int64_t channels_ = 0;
     int taps_ = 0;
     bool has_bias_ = false;

@@ -36,19 +36,35 @@ Result<std::unique_ptr<Mixer>> GatedDelta::load(const ModelConfig& model, const 
     g->eps_ = model.norm_eps;
     g->index_ = block.index;
     g->config_ = c;
-    const int64_t width = g->width(), heads = c.value_heads;
+    const int64_t width = c.channels() + c.inner(), heads = c.value_heads;
+    if (c.by_channel && c.key_heads != heads)
+        return fail("{}: {} heads of keys and {} of values must be equal", block.prefix, c.key_heads, heads);
     std::vector<WeightSource::Part> wide{{block.name("in_proj_qkv"), c.channels()},
                                          {block.name("in_proj_z"), c.inner()}};
     std::vector<WeightSource::Part> narrow{{block.name("in_proj_b"), heads}, {block.name("in_proj_a"), heads}};
     if (c.by_key_head) wide = {{block.name("in_proj_qkvz"), width}}, narrow = {{block.name("in_proj_ba"), 2 * heads}};
+    std::vector<Convolution::Part> filters{{block.name("conv1d"), c.channels()}};
+    if (c.by_channel) {
+        wide = {{block.name("q_proj"), c.keys()},      {block.name("k_proj"), c.keys()},
+                {block.name("v_proj"), c.inner()},     {block.name("f_a_proj"), c.key_dim},
+                {block.name("g_a_proj"), c.value_dim}, {block.name("b_proj"), heads}};
+        filters = {{block.name("q_conv1d"), c.keys()},
+                   {block.name("k_conv1d"), c.keys()},
+                   {block.name("v_conv1d"), c.inner()}};
+        NIBBLE_TRY(g->decay_out_, weights.linear(block.name("f_b_proj"), c.keys(), c.key_dim, false));
+        NIBBLE_TRY(g->gate_out_, weights.linear(block.name("g_b_proj"), c.inner(), c.value_dim, false));
+    } else {
+        NIBBLE_TRY(g->gates_, weights.stack(narrow, model.hidden, false));
+    }
     NIBBLE_TRY(g->in_, weights.stack(wide, model.hidden, false));
-    NIBBLE_TRY(g->gates_, weights.stack(narrow, model.hidden, false));
-    NIBBLE_TRY(g->out_, weights.linear(block.name("out_proj"), model.hidden, c.inner(), false));
-    NIBBLE_TRY(g->conv_, Convolution::load(block.name("conv1d"), c.channels(), c.conv, false, weights));
+    const char* out = c.by_channel ? "o_proj" : "out_proj";
+    NIBBLE_TRY(g->out_, weights.linear(block.name(out), model.hidden, c.inner(), false));
+    NIBBLE_TRY(g->conv_, Convolution::load(std::move(filters), c.conv, false, weights));
     NIBBLE_TRY(g->a_, weights.vector(block.name("A_log"), heads));
     for (float& a : g->a_) a = static_cast<float>(-std::exp(double{a}));
-    NIBBLE_TRY(g->dt_bias_, weights.vector(block.name("dt_bias"), heads));
-    NIBBLE_TRY(g->norm_, weights.vector(block.name("norm.weight"), c.value_dim));
+    NIBBLE_TRY(g->dt_bias_, weights.vector(block.name("dt_bias"), c.decays()));
+    const char* norm = c.by_channel ? "o_norm.weight" : "norm.weight";
+    NIBBLE_TRY(g->norm_, weights.vector(block.name(norm), c.value_dim));
     // x / sqrt(sum(x^2) + e) = rms_norm(x) / sqrt(n) with epsilon e / n.
     const double n = c.key_dim;
     g->unit_eps_ = static_cast<float>(double{length_eps} / n);
@@ -66,8 +82,15 @@ std::vector<const Linear*> GatedDelta::linears() const {
     std::vector<const Linear*> list;
     for (const LinearStack* stack : {&in_, &gates_})
         for (const Linear& part : stack->parts) list.push_back(&part);
+    for (const std::optional<Linear>* one : {&decay_out_, &gate_out_})
+        if (*one) list.push_back(&**one);
     list.push_back(&out_);
     return list;
+}
+
+std::vector<std::span<const Linear>> GatedDelta::units() const {
+    if (!config_.by_channel) return {in_.parts, gates_.parts, {&out_, 1}};
+    return {in_.parts, {&*decay_out_, 1}, {&*gate_out_, 1}, {&out_, 1}};
 }
 
 std::array<int64_t, 4> GatedDelta::wide_parts() const {
@@ -99,15 +122,18 @@ void GatedDelta::regroup(const float* from, std::span<const int64_t> parts, int6
 Result<GatedDelta::Inputs> GatedDelta::inputs(const Batch& batch, const float* x, Workspace& work,
                                               Observer* observer) const {
     const int64_t rows = batch.rows(), stride = width(), channels = config_.channels(), heads = config_.value_heads;
-    const int64_t keys = config_.keys(), dim = config_.key_dim;
+    const int64_t keys = config_.keys(), dim = config_.key_dim, decays = config_.decays();
     Inputs in{.projected = work.arena.floats(rows * stride),
               .raw = work.arena.floats(rows * channels),
               .qkv = work.arena.floats(rows * channels),
               .q = work.arena.floats(rows * keys),
               .k = work.arena.floats(rows * keys),
-              .ba = work.arena.floats(rows * 2 * heads),
+              .ba = work.arena.floats(rows * gate_columns()),
+              .gate = nullptr,
+              .gate_stride = config_.by_channel ? config_.inner() : stride,
               .beta = work.arena.floats(rows * heads),
-              .decay = work.arena.floats(rows * heads)};
+              .decay = work.arena.floats(rows * config_.decays())};
+    in.gate = config_.by_channel ? work.arena.floats(rows * config_.inner()) : in.projected + channels;
     if (config_.by_key_head) {
         const Arena::Scope scope(work.arena);
         float* wide = work.arena.floats(rows * stride);
@@ -116,6 +142,9 @@ Result<GatedDelta::Inputs> GatedDelta::inputs(const Batch& batch, const float* x
         NIBBLE_CHECK(gates_.forward(x, rows, narrow, work, observer));
         regroup(wide, wide_parts(), rows, false, in.projected, work);
         regroup(narrow, gate_parts(), rows, false, in.ba, work);
+    } else if (config_.by_channel) {
+        NIBBLE_CHECK(in_.forward(x, rows, in.projected, work, observer));
+        NIBBLE_CHECK(project_gates(rows, in, work, observer));
     } else {
         NIBBLE_CHECK(in_.forward(x, rows, in.projected, work, observer));
         NIBBLE_CHECK(gates_.forward(x, rows, in.ba, work, observer));
@@ -131,36 +160,57 @@ Result<GatedDelta::Inputs> GatedDelta::inputs(const Batch& batch, const float* x
                 work.elementwise->rms_norm(row + keys + at, k_scale_.data(), dim, unit_eps_, false,
                                            in.k + i * keys + at);
             }
-            const float* ba = in.ba + i * 2 * heads;
-            for (int64_t h = 0; h < heads; ++h) {
-                const double step = softplus(double{ba[heads + h]} + dt_bias_[h]);
-                in.beta[i * heads + h] = 1.0f / (1.0f + exp_f32(-ba[h]));
-                in.decay[i * heads + h] = static_cast<float>(std::exp(step * a_[h]));
+            const float* ba = in.ba + i * gate_columns();
+            for (int64_t h = 0; h < heads; ++h) in.beta[i * heads + h] = 1.0f / (1.0f + exp_f32(-ba[h]));
+            for (int64_t d = 0; d < decays; ++d) {
+                const double step = softplus(double{ba[heads + d]} + dt_bias_[d]);
+                in.decay[i * decays + d] = static_cast<float>(std::exp(step * a_[d * heads / decays]));
             }
         }
     });
     return in;
 }
 
+Status GatedDelta::project_gates(int64_t rows, const Inputs& in, Workspace& work, Observer* observer) const {
+    const Arena::Scope scope(work.arena);
+    const int64_t heads = config_.value_heads, keys = config_.keys(), f = config_.key_dim, g = config_.value_dim;
+    const int64_t first = config_.channels();
+    float* decays = work.arena.floats(rows * keys);
+    NIBBLE_CHECK(decay_out_->forward(columns(in, rows, first, f, work), rows, decays, work, observer));
+    NIBBLE_CHECK(gate_out_->forward(columns(in, rows, first + f, g, work), rows, in.gate, work, observer));
+    for (int64_t i = 0; i < rows; ++i) {
+        std::copy_n(in.projected + i * width() + first + f + g, heads, in.ba + i * gate_columns());
+        std::copy_n(decays + i * keys, keys, in.ba + i * gate_columns() + heads);
+    }
+    return Ok{};
+}
+
+float* GatedDelta::columns(const Inputs& in, int64_t rows, int64_t first, int64_t count, Workspace& work) const {
+    float* copy = work.arena.floats(rows * count);
+    for (int64_t i = 0; i < rows; ++i) std::copy_n(in.projected + i * width() + first, count, copy + i * count);
+    return copy;
+}
+
 DeltaHead GatedDelta::head(const Inputs& in, int64_t row, int64_t tokens, int64_t head, float* state, float* y) const {
     const int64_t channels = config_.channels(), keys = config_.keys(), heads = config_.value_heads;
     const int64_t key = row * keys + head / config_.values_per_key() * config_.key_dim;
-    const int64_t inner = config_.inner(), value = head * config_.value_dim;
+    const int64_t inner = config_.inner(), value = head * config_.value_dim, decays = config_.decays();
     return {.q = in.q + key,
             .k = in.k + key,
             .key_stride = keys,
             .v = in.qkv + row * channels + 2 * keys + value,
             .value_stride = channels,
-            .decay = in.decay + row * heads + head,
+            .decay = in.decay + row * decays + head * (decays / heads),
             .beta = in.beta + row * heads + head,
-            .decay_stride = heads,
+            .decay_stride = decays,
             .beta_stride = heads,
             .state = state,
             .y = y ? y + row * inner + value : nullptr,
             .y_stride = inner,
             .tokens = tokens,
             .key_dim = config_.key_dim,
-            .value_dim = config_.value_dim};
+            .value_dim = config_.value_dim,
+            .decay_by_channel = config_.by_channel};
 }
 
 void GatedDelta::run_rule(const Batch& batch, const Inputs& in, float* y, Workspace& work) const {
@@ -188,7 +238,7 @@ void GatedDelta::run_rule(const Batch& batch, const Inputs& in, float* y, Worksp
     }
 }
 
-void GatedDelta::gate(const float* projected, const float* y, int64_t rows, float* normed, float* gated,
+void GatedDelta::gate(const Inputs& in, const float* y, int64_t rows, float* normed, float* gated,
                       Workspace& work) const {
     const int64_t inner = config_.inner(), dim = config_.value_dim;
     work.parallel_rows(rows, 6 * inner, [&](int64_t first, int64_t last) {
@@ -196,8 +246,11 @@ void GatedDelta::gate(const float* projected, const float* y, int64_t rows, floa
             float* n = normed + i * inner;
             for (int64_t at = 0; at < inner; at += dim)
                 work.elementwise->rms_norm(y + i * inner + at, norm_.data(), dim, eps_, work.bf16(), n + at);
-            work.elementwise->activate(Activation::silu, projected + i * width() + config_.channels(), n, inner,
-                                       work.bf16(), gated + i * inner);
+            const float* z = in.gate + i * in.gate_stride;
+            if (config_.by_channel)
+                work.elementwise->gate(z, n, inner, work.bf16(), gated + i * inner);
+            else
+                work.elementwise->activate(Activation::silu, z, n, inner, work.bf16(), gated + i * inner);
         }
     });
 }
@@ -209,7 +262,7 @@ Status GatedDelta::forward(const Batch& batch, const float* x, float* y, Workspa
     float* mixed = work.arena.floats(rows * config_.inner());
     run_rule(batch, in, mixed, work);
     float* normed = work.arena.floats(rows * config_.inner());
-    gate(in.projected, mixed, rows, normed, mixed, work);
+    gate(in, mixed, rows, normed, mixed, work);
     return out_.forward(mixed, rows, y, work, observer);
 }
 

@@ -6,20 +6,23 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 namespace nibble {
 
 // Holds the gradients of y and of the inputs of the rule, with the shapes of Inputs.
 struct GatedDelta::RuleGradients {
     const float* dy;
-    float *q, *k;         // [rows, keys]
-    float* qkv;           // [rows, channels]: the columns of v are written
-    float *beta, *decay;  // [rows, value_heads]
+    float *q, *k;  // [rows, keys]
+    float* qkv;    // [rows, channels]: the columns of v are written
+    float* beta;   // [rows, value_heads]
+    float* decay;  // [rows, decays]
 };
 
 // Value heads of a key head add to the same q and k, so they run one after the other.
 void GatedDelta::rule_backward(const Batch& batch, const Inputs& in, const RuleGradients& d, Workspace& work) const {
     const int64_t keys = config_.keys(), heads = config_.value_heads, per_key = config_.values_per_key();
+    const int64_t decays = config_.decays();
     std::fill_n(d.q, batch.rows() * keys, 0.0f);
     std::fill_n(d.k, batch.rows() * keys, 0.0f);
     const auto segments = std::ssize(batch.segments());
@@ -34,7 +37,7 @@ void GatedDelta::rule_backward(const Batch& batch, const Inputs& in, const RuleG
                                        .dq = d.q + key,
                                        .dk = d.k + key,
                                        .dv = d.qkv + row * config_.channels() + 2 * keys + value,
-                                       .d_decay = d.decay + row * heads + h,
+                                       .d_decay = d.decay + row * decays + h * (decays / heads),
                                        .d_beta = d.beta + row * heads + h});
         }
     });
@@ -44,28 +47,73 @@ void GatedDelta::rule_backward(const Batch& batch, const Inputs& in, const RuleG
 // decay = exp(a_ softplus(a + dt_bias)).
 Status GatedDelta::gates_backward(const Inputs& in, int64_t rows, const RuleGradients& d, float* d_ba, Workspace& work,
                                   GradientSink* sink) const {
-    const int64_t heads = config_.value_heads;
-    std::vector<float> of_log(static_cast<size_t>(rows * heads));
-    for (int64_t i = 0; i < rows; ++i)
+    const int64_t heads = config_.value_heads, decays = config_.decays(), stride = gate_columns();
+    std::vector<float> of_log(static_cast<size_t>(rows * decays));
+    for (int64_t i = 0; i < rows; ++i) {
         for (int64_t h = 0; h < heads; ++h) {
-            const int64_t at = i * heads + h, b = i * 2 * heads + h, a = b + heads;
-            const double x = double{in.ba[a]} + dt_bias_[h];
+            const float beta = in.beta[i * heads + h];
+            d_ba[i * stride + h] = d.beta[i * heads + h] * beta * (1.0f - beta);
+        }
+        for (int64_t c = 0; c < decays; ++c) {
+            const int64_t at = i * decays + c, a = i * stride + heads + c;
+            const double x = double{in.ba[a]} + dt_bias_[c];
             const double step = x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
-            const double through = double{d.decay[at]} * in.decay[at] * a_[h];
-            d_ba[b] = d.beta[at] * in.beta[at] * (1.0f - in.beta[at]);
+            const double through = double{d.decay[at]} * in.decay[at] * a_[c * heads / decays];
             d_ba[a] = static_cast<float>(through / (1.0 + std::exp(-x)));
             of_log[static_cast<size_t>(at)] = static_cast<float>(through * step);
         }
+    }
     if (!sink) return Ok{};
-    std::vector<float> sums(static_cast<size_t>(heads));
-    column_sums(d_ba + heads, rows, heads, 2 * heads, sums.data(), work);
-    NIBBLE_CHECK(sink->add(prefix_ + ".dt_bias", sums.data(), heads, 1));
-    column_sums(of_log.data(), rows, heads, heads, sums.data(), work);
+    std::vector<float> sums(static_cast<size_t>(decays));
+    column_sums(d_ba + heads, rows, decays, stride, sums.data(), work);
+    NIBBLE_CHECK(sink->add(prefix_ + ".dt_bias", sums.data(), decays, 1));
+    column_sums(of_log.data(), rows, decays, decays, sums.data(), work);
+    for (int64_t h = 0; h < heads; ++h)
+        sums[h] = std::accumulate(sums.begin() + h * decays / heads, sums.begin() + (h + 1) * decays / heads, 0.0f);
     return sink->add(prefix_ + ".A_log", sums.data(), heads, 1);
 }
 
-Status GatedDelta::projections_backward(const float* x, const float* d_projected, const float* d_ba, int64_t rows,
+void GatedDelta::gate_backward(const Inputs& in, const float* normed, const float* d_gated, int64_t rows, float* d_gate,
+                               float* d_normed, Workspace& work) const {
+    const int64_t inner = config_.inner();
+    work.parallel_rows(rows, 6 * inner, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const int64_t at = i * inner;
+            const float* z = in.gate + i * in.gate_stride;
+            float* dz = d_gate + i * in.gate_stride;
+            if (!config_.by_channel) {
+                work.gradient->activate(Activation::silu, z, normed + at, d_gated + at, inner, dz, d_normed + at);
+                continue;
+            }
+            for (int64_t j = 0; j < inner; ++j) {
+                const float s = 1.0f / (1.0f + exp_f32(-z[j])), d = d_gated[at + j] * s;
+                dz[j] = d * normed[at + j] * (1.0f - s);
+                d_normed[at + j] = d;
+            }
+        }
+    });
+}
+
+Status GatedDelta::projections_backward(const Inputs& in, const float* x, const ProjectionGradients& d, int64_t rows,
                                         float* dx, Workspace& work, Observer* observer, GradientSink* sink) const {
+    const float *d_projected = d.projected, *d_ba = d.ba;
+    if (config_.by_channel) {
+        const int64_t heads = config_.value_heads, keys = config_.keys(), first = config_.channels();
+        const int64_t f = config_.key_dim, g = config_.value_dim;
+        float* d_decays = work.arena.floats(rows * keys);
+        float* d_f = work.arena.floats(rows * f);
+        float* d_g = work.arena.floats(rows * g);
+        for (int64_t i = 0; i < rows; ++i) std::copy_n(d_ba + i * gate_columns() + heads, keys, d_decays + i * keys);
+        NIBBLE_CHECK(
+            linear_backward(*decay_out_, columns(in, rows, first, f, work), d_decays, rows, d_f, work, observer, sink));
+        NIBBLE_CHECK(linear_backward(*gate_out_, columns(in, rows, first + f, g, work), d.gate, rows, d_g, work,
+                                     observer, sink));
+        for (int64_t i = 0; i < rows; ++i) {
+            float* row = std::copy_n(d_f + i * f, f, d.projected + i * width() + first);
+            std::copy_n(d_ba + i * gate_columns(), heads, std::copy_n(d_g + i * g, g, row));
+        }
+        return linear_backward(in_, x, d_projected, rows, dx, work, observer, sink);
+    }
     if (config_.by_key_head) {
         float* wide = work.arena.floats(rows * width());
         float* narrow = work.arena.floats(rows * 2 * config_.value_heads);
@@ -91,30 +139,26 @@ Status GatedDelta::backward(const Batch& batch, const float* x, const float* dy,
     run_rule(batch, in, y, work);
     float* normed = work.arena.floats(rows * inner);
     float* gated = work.arena.floats(rows * inner);
-    gate(in.projected, y, rows, normed, gated, work);
+    gate(in, y, rows, normed, gated, work);
 
     float* d_gated = work.arena.floats(rows * inner);
     float* d_normed = work.arena.floats(rows * inner);
     float* d_projected = work.arena.floats(rows * stride);
     NIBBLE_CHECK(linear_backward(out_, gated, dy, rows, d_gated, work, observer, sink));
-    work.parallel_rows(rows, 6 * inner, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-            const int64_t z = i * stride + channels, at = i * inner;
-            work.gradient->activate(Activation::silu, in.projected + z, normed + at, d_gated + at, inner,
-                                    d_projected + z, d_normed + at);
-        }
-    });
+    float* d_gate = config_.by_channel ? work.arena.floats(rows * inner) : d_projected + channels;
+    gate_backward(in, normed, d_gated, rows, d_gate, d_normed, work);
     const int64_t dim = config_.value_dim;
     float* d_y = d_gated;
+    const std::string norm = prefix_ + (config_.by_channel ? ".o_norm.weight" : ".norm.weight");
     NIBBLE_CHECK(norm_backward({.x = y, .stride = dim, .rows = rows * heads, .eps = eps_}, norm_, d_normed, d_y, dim,
-                               false, prefix_ + ".norm.weight", work, sink));
+                               false, norm, work, sink));
 
     const RuleGradients d{.dy = d_y,
                           .q = work.arena.floats(rows * keys),
                           .k = work.arena.floats(rows * keys),
                           .qkv = work.arena.floats(rows * channels),
                           .beta = work.arena.floats(rows * heads),
-                          .decay = work.arena.floats(rows * heads)};
+                          .decay = work.arena.floats(rows * config_.decays())};
     rule_backward(batch, in, d, work);
     const NormRows unit{.x = in.qkv, .stride = channels, .rows = rows, .groups = config_.key_heads, .eps = unit_eps_};
     NIBBLE_CHECK(norm_backward(unit, q_scale_, d.q, d.qkv, channels, false, {}, work, nullptr));
@@ -127,9 +171,10 @@ Status GatedDelta::backward(const Batch& batch, const float* x, const float* dy,
                                 d.qkv + at, nullptr);
     });
     NIBBLE_CHECK(conv_.backward(batch, in.projected, stride, d.qkv, d_projected, work, sink));
-    float* d_ba = work.arena.floats(rows * 2 * heads);
+    float* d_ba = work.arena.floats(rows * gate_columns());
     NIBBLE_CHECK(gates_backward(in, rows, d, d_ba, work, sink));
-    return projections_backward(x, d_projected, d_ba, rows, dx, work, observer, sink);
+    return projections_backward(in, x, {.projected = d_projected, .ba = d_ba, .gate = d_gate}, rows, dx, work, observer,
+                                sink);
 }
 
 }  // namespace nibble

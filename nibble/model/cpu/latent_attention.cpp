@@ -77,7 +77,7 @@ Result<LatentAttention::Projected> LatentAttention::project(const Batch& batch, 
                                                             Observer* observer) const {
     const int64_t rows = batch.rows(), heads = config_.heads, dim = k_dim(), nope = config_.nope_dim;
     const int64_t v_dim = config_.v_dim, rope = config_.rope.dims, rank = config_.kv_rank;
-    const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
+    const RotaryRows rotary = config_.rotates ? work.rotary(config_.rope, batch.positions()) : RotaryRows{};
     Projected p{.in = work.arena.floats(rows * in_.rows()),
                 .q_a = work.arena.floats(rows * config_.q_rank),
                 .c = work.arena.floats(rows * rank),
@@ -98,13 +98,17 @@ Result<LatentAttention::Projected> LatentAttention::project(const Batch& batch, 
     NIBBLE_CHECK(kv_b_.forward(p.c, rows, kv, work, observer));
     work.parallel_rows(rows, 4 * heads * dim, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
-            const float *cos = rotary.cos + i * rope / 2, *sin = rotary.sin + i * rope / 2;
+            const auto rotate = [&](float* x, int64_t count) {
+                if (config_.rotates)
+                    work.elementwise->rope(x, count, dim, rotary.cos + i * rope / 2, rotary.sin + i * rope / 2, rope,
+                                           config_.rope.interleaved, work.bf16());
+            };
             float *q = p.q + i * heads * dim, *k = p.k + i * heads * dim, *v = p.v + i * heads * v_dim;
-            work.elementwise->rope(q + nope, heads, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());
+            rotate(q + nope, heads);
             scale_query(q, batch.positions()[static_cast<size_t>(i)], work.bf16(), work);
             float* shared = k + nope;  // rotated part of the first head's key; copied to the other heads
             std::copy_n(p.in + i * stride + q_part + rank, rope, shared);
-            work.elementwise->rope(shared, 1, dim, cos, sin, rope, config_.rope.interleaved, work.bf16());
+            rotate(shared, 1);
             for (int64_t h = 0; h < heads; ++h) {
                 const float* from = kv + i * kv_b_.rows + h * (nope + v_dim);
                 std::copy_n(from, nope, k + h * dim);

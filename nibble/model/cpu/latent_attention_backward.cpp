@@ -36,18 +36,21 @@ Status LatentAttention::backward(const Batch& batch, const float* x, const float
                     work);
 
     // The transpose of a rotation is the rotation by the negative angle.
-    const RotaryRows rotary = work.rotary(config_.rope, batch.positions());
+    const RotaryRows rotary = config_.rotates ? work.rotary(config_.rope, batch.positions()) : RotaryRows{};
     float* sin = work.arena.floats(rows * rope / 2);
-    for (int64_t i = 0; i < rows * rope / 2; ++i) sin[i] = -rotary.sin[i];
+    for (int64_t i = 0; config_.rotates && i < rows * rope / 2; ++i) sin[i] = -rotary.sin[i];
     float* d_in = work.arena.floats(rows * stride);
     float* d_kv = work.arena.floats(rows * kv_b_.rows);
     work.parallel_rows(rows, 6 * heads * dim, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             float *q = dq + i * heads * dim, *k = dk + i * heads * dim, *shared = d_in + i * stride + q_part + rank;
-            const float* cos = rotary.cos + i * rope / 2;
+            const auto rotate_back = [&](float* x, int64_t count, int64_t gap) {
+                if (config_.rotates)
+                    work.elementwise->rope(x, count, gap, rotary.cos + i * rope / 2, sin + i * rope / 2, rope,
+                                           config_.rope.interleaved, false);
+            };
             scale_query(q, batch.positions()[static_cast<size_t>(i)], false, work);
-            work.elementwise->rope(q + nope, heads, dim, cos, sin + i * rope / 2, rope, config_.rope.interleaved,
-                                   false);
+            rotate_back(q + nope, heads, dim);
             std::fill_n(shared, rope, 0.0f);
             for (int64_t h = 0; h < heads; ++h) {
                 float* to = d_kv + i * kv_b_.rows + h * (nope + v_dim);
@@ -55,7 +58,7 @@ Status LatentAttention::backward(const Batch& batch, const float* x, const float
                 std::copy_n(dv + (i * heads + h) * v_dim, v_dim, to + nope);
                 for (int64_t j = 0; j < rope; ++j) shared[j] += k[h * dim + nope + j];
             }
-            work.elementwise->rope(shared, 1, rope, cos, sin + i * rope / 2, rope, config_.rope.interleaved, false);
+            rotate_back(shared, 1, rope);
         }
     });
     float* d_c = work.arena.floats(rows * rank);

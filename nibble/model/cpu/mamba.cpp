@@ -3,6 +3,7 @@
 #include "model/sequence.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace nibble {
@@ -43,7 +44,9 @@ Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hi
     for (float& a : m->a_) a = static_cast<float>(-std::exp(double{a}));
     NIBBLE_TRY(m->d_, weights.vector(prefix + ".D", c.heads));
     NIBBLE_TRY(m->dt_bias_, weights.vector(prefix + ".dt_bias", c.heads));
-    NIBBLE_TRY(m->norm_, weights.vector(prefix + ".norm.weight", inner));
+    if (c.norm != MambaConfig::Norm::none) {
+        NIBBLE_TRY(m->norm_, weights.vector(prefix + ".norm.weight", inner));
+    }
     return std::unique_ptr<Mixer>(std::move(m));
 }
 
@@ -60,6 +63,7 @@ Result<Mamba::Inputs> Mamba::inputs(const Batch& batch, const float* x, Workspac
               .dt = work.arena.floats(rows * heads),
               .decay = work.arena.floats(rows * heads)};
     NIBBLE_CHECK(in_proj_.forward(x, rows, in.projected, work, observer));
+    scale(in.projected, rows, work.bf16(), work);
     conv_.forward(batch, in.projected + inner(), stride, index_, in.raw, work);
     work.parallel_rows(rows, 8 * width, [&](int64_t first, int64_t last) {
         work.elementwise->activate(Activation::silu, in.raw + first * width, nullptr, (last - first) * width,
@@ -93,19 +97,43 @@ SsmScan Mamba::scan(const Inputs& in, int64_t row, int64_t tokens, float* y) con
             .stream = {.seed = state_seed_, .role = static_cast<uint64_t>(index_)}};
 }
 
-void Mamba::gate(const float* projected, const float* y, int64_t rows, float* gated, float* normed,
-                 Workspace& work) const {
-    const int64_t group = inner() / config_.groups;
-    work.parallel_rows(rows, 6 * inner(), [&](int64_t first, int64_t last) {
+void Mamba::scale(float* projected, int64_t rows, bool bf16, Workspace& work) const {
+    const auto& by = config_.scales;
+    if (std::ranges::all_of(by, [](float s) { return s == 1.0f; })) return;
+    const int64_t bc = int64_t{config_.groups} * config_.state;
+    const std::array<int64_t, 5> widths{inner(), inner(), bc, bc, config_.heads};
+    const int64_t stride = in_proj_.rows;
+    work.parallel_rows(rows, stride, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
-            float* g = gated + i * inner();
-            work.elementwise->activate(Activation::silu, projected + i * in_proj_.rows, y + i * inner(), inner(), false,
-                                       g);
-            for (int64_t at = 0; at < inner(); at += group)
-                work.elementwise->rms_norm(g + at, norm_.data() + at, group, eps_, work.bf16(),
-                                           normed + i * inner() + at);
+            float* row = projected + i * stride;
+            for (size_t part = 0; part < widths.size(); ++part)
+                for (const float* end = row + widths[part]; row < end; ++row) *row *= by[part];
+        }
+        if (bf16) work.elementwise->round_bf16(projected + first * stride, (last - first) * stride);
+    });
+}
+
+const float* Mamba::gate(const float* projected, const float* y, int64_t rows, float* between, float* out,
+                         Workspace& work) const {
+    using enum MambaConfig::Norm;
+    const int64_t n = inner(), group = n / config_.groups;
+    const auto norm = [&](const float* x, float* to) {
+        for (int64_t at = 0; at < n; at += group)
+            work.elementwise->rms_norm(x + at, norm_.data() + at, group, eps_, work.bf16(), to + at);
+    };
+    work.parallel_rows(rows, 6 * n, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const float *z = projected + i * in_proj_.rows, *x = y + i * n;
+            float *b = between + i * n, *o = out + i * n;
+            if (config_.norm == before_gate) norm(x, b);
+            if (config_.norm == before_gate)
+                work.elementwise->activate(Activation::silu, z, b, n, work.bf16(), o);
+            else
+                work.elementwise->activate(Activation::silu, z, x, n, config_.norm == none && work.bf16(), b);
+            if (config_.norm == after_gate) norm(b, o);
         }
     });
+    return config_.norm == none ? between : out;
 }
 
 void Mamba::run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const {
@@ -131,9 +159,9 @@ Status Mamba::forward(const Batch& batch, const float* x, float* y, Workspace& w
     NIBBLE_TRY(const Inputs in, inputs(batch, x, work, observer));
     float* mixed = work.arena.floats(rows * inner());
     run_scan(batch, in, mixed, work);
-    float* gated = work.arena.floats(rows * inner());
-    gate(in.projected, mixed, rows, gated, mixed, work);
-    return out_proj_.forward(mixed, rows, y, work, observer);
+    float* between = work.arena.floats(rows * inner());
+    const float* out = gate(in.projected, mixed, rows, between, mixed, work);
+    return out_proj_.forward(out, rows, y, work, observer);
 }
 
 }  // namespace nibble

@@ -1,7 +1,8 @@
-// Mamba-2 (Dao and Gu 2024), as nemotron_h computes it:
-//   z | xBC | dt = in_proj(u);  xBC = silu(conv(xBC));  dt = max(softplus(dt + dt_bias), dt_min)
+// Mamba-2 (Dao and Gu 2024), as nemotron_h, granitemoehybrid and falcon_h1 compute it:
+//   z | xBC | dt = scales * in_proj(u);  xBC = silu(conv(xBC));  dt = max(softplus(dt + dt_bias), dt_min)
 //   y = scan(x, B, C, exp(-exp(A_log) dt), dt, D)                                     (kernels/ssm.h)
-//   out = out_proj(w * rms(y * silu(z)))            the gate first, then RMS over each of the groups
+//   out = out_proj(w * rms(y * silu(z)))            the gate first, then RMS over each of the groups;
+//                                                   MambaConfig::Norm has other orders
 // dt_min is 0, as in the published code and serving engines; transformers' PyTorch path clamps at time_step_min.
 // softplus and the decay are computed in FP64 and rounded to FP32.
 #pragma once
@@ -51,8 +52,15 @@ private:
     Result<Inputs> inputs(const Batch& batch, const float* x, Workspace& work, Observer* observer) const;
     SsmScan scan(const Inputs& in, int64_t row, int64_t tokens, float* y) const;
     void run_scan(const Batch& batch, const Inputs& in, float* y, Workspace& work) const;
-    // Writes gated [rows, inner] = y * silu(z), and normed [rows, inner], the norm of gated.
-    void gate(const float* projected, const float* y, int64_t rows, float* gated, float* normed, Workspace& work) const;
+    // Applies gate and norm in the order of config().norm. Writes `between` [rows, inner], the output of the first, and
+    // returns the output of the last [rows, inner]: `out`, or `between` where there is no norm. `out` may be y.
+    const float* gate(const float* projected, const float* y, int64_t rows, float* between, float* out,
+                      Workspace& work) const;
+    // Writes d_y and the columns z of d_projected from d_out, the gradient of what gate() returns.
+    Status gate_backward(const Inputs& in, const float* y, const float* between, const float* d_out, int64_t rows,
+                         float* d_y, float* d_projected, Workspace& work, GradientSink* sink) const;
+    // Multiplies the outputs of in_proj, or their gradients, by config().scales.
+    void scale(float* projected, int64_t rows, bool bf16, Workspace& work) const;
 
     Status scan_backward(const Batch& batch, const Inputs& in, const float* dy, float* d_xbc, float* d_projected,
                          Workspace& work, GradientSink* sink) const;
@@ -68,7 +76,7 @@ private:
     uint64_t state_seed_ = 0;
     Linear in_proj_, out_proj_;
     Convolution conv_;
-    std::vector<float> a_, d_, dt_bias_, norm_;  // a = -exp(A_log)
+    std::vector<float> a_, d_, dt_bias_, norm_;  // a = -exp(A_log); norm_ is empty without a norm
 };
 
 }  // namespace nibble

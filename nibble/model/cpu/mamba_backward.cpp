@@ -57,6 +57,28 @@ Status Mamba::scan_backward(const Batch& batch, const Inputs& in, const float* d
     return step_backward(in, rows, d_dt.data(), d_decay.data(), d_projected, work, sink);
 }
 
+Status Mamba::gate_backward(const Inputs& in, const float* y, const float* between, const float* d_out, int64_t rows,
+                            float* d_y, float* d_projected, Workspace& work, GradientSink* sink) const {
+    using enum MambaConfig::Norm;
+    const int64_t n = inner(), stride = in_proj_.rows;
+    const bool last = config_.norm == after_gate;  // the norm
+    float* d_between = config_.norm == none ? nullptr : work.arena.floats(rows * n);
+    const auto norm = [&](const float* x, const float* d, float* dx) {
+        return norm_backward({.x = x, .stride = n, .rows = rows, .groups = config_.groups, .eps = eps_}, norm_, d, dx,
+                             n, false, prefix_ + ".norm.weight", work, sink);
+    };
+    if (last) NIBBLE_CHECK(norm(between, d_out, d_between));
+    const bool first = config_.norm == before_gate;
+    const float *up = first ? between : y, *d = last ? d_between : d_out;
+    float* d_up = first ? d_between : d_y;
+    work.parallel_rows(rows, 6 * n, [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; ++i)
+            work.gradient->activate(Activation::silu, in.projected + i * stride, up + i * n, d + i * n, n,
+                                    d_projected + i * stride, d_up + i * n);
+    });
+    return first ? norm(y, d_between, d_y) : Status(Ok{});
+}
+
 Status Mamba::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
                        Observer* observer, GradientSink* sink) const {
     const Arena::Scope scope(work.arena);
@@ -64,22 +86,14 @@ Status Mamba::backward(const Batch& batch, const float* x, const float* dy, floa
     NIBBLE_TRY(const Inputs in, inputs(batch, x, work, nullptr));
     float* y = work.arena.floats(rows * n);
     run_scan(batch, in, y, work);
-    float* gated = work.arena.floats(rows * n);
-    float* normed = work.arena.floats(rows * n);
-    gate(in.projected, y, rows, gated, normed, work);
+    float* between = work.arena.floats(rows * n);
+    const float* out = gate(in.projected, y, rows, between, work.arena.floats(rows * n), work);
 
-    float* d_normed = work.arena.floats(rows * n);
-    float* d_gated = work.arena.floats(rows * n);
+    float* d_out = work.arena.floats(rows * n);
+    float* d_y = work.arena.floats(rows * n);
     float* d_projected = work.arena.floats(rows * stride);
-    NIBBLE_CHECK(linear_backward(out_proj_, normed, dy, rows, d_normed, work, observer, sink));
-    NIBBLE_CHECK(norm_backward({.x = gated, .stride = n, .rows = rows, .groups = config_.groups, .eps = eps_}, norm_,
-                               d_normed, d_gated, n, false, prefix_ + ".norm.weight", work, sink));
-    float* d_y = d_normed;
-    work.parallel_rows(rows, 6 * n, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i)
-            work.gradient->activate(Activation::silu, in.projected + i * stride, y + i * n, d_gated + i * n, n,
-                                    d_projected + i * stride, d_y + i * n);
-    });
+    NIBBLE_CHECK(linear_backward(out_proj_, out, dy, rows, d_out, work, observer, sink));
+    NIBBLE_CHECK(gate_backward(in, y, between, d_out, rows, d_y, d_projected, work, sink));
     float* d_xbc = work.arena.floats(rows * width);
     NIBBLE_CHECK(scan_backward(batch, in, d_y, d_xbc, d_projected, work, sink));
     work.parallel_rows(rows, 4 * width, [&](int64_t first, int64_t last) {
@@ -87,6 +101,7 @@ Status Mamba::backward(const Batch& batch, const float* x, const float* dy, floa
                                 (last - first) * width, d_xbc + first * width, nullptr);
     });
     NIBBLE_CHECK(conv_.backward(batch, in.projected + n, stride, d_xbc, d_projected + n, work, sink));
+    scale(d_projected, rows, false, work);
     return linear_backward(in_proj_, x, d_projected, rows, dx, work, observer, sink);
 }
 

@@ -37,6 +37,17 @@ Result<std::unique_ptr<Mlp>> Mlp::load_stacked(const std::string& experts, int64
     return mlp;
 }
 
+void Mlp::scale_gate(float* in, int64_t n, bool bf16, Workspace& work) const {
+    if (config_.gate_scale == 1.0f) return;
+    const int64_t width = config_.intermediate, stride = in_.rows();
+    work.parallel_rows(n, width, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            for (int64_t j = i * stride; j < i * stride + width; ++j) in[j] *= config_.gate_scale;
+            if (bf16) work.elementwise->round_bf16(in + i * stride, width);
+        }
+    });
+}
+
 void Mlp::activate(const float* in, int64_t n, float* mid, Workspace& work) const {
     const int64_t width = config_.intermediate, stride = in_.rows();
     work.parallel_rows(n, 4 * width, [&](int64_t first, int64_t last) {
@@ -57,11 +68,12 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
     const Arena::Scope scope(work.arena);
     float* mid = work.arena.floats(n * config_.intermediate);
     const bool hooked = work.products && (work.products->replaces(in_.parts) || work.products->adds(in_.parts));
-    if (config_.gated && !config_.clamp && in_.can_gate() && !hooked) {
+    if (config_.gated && !config_.clamp && config_.gate_scale == 1.0f && in_.can_gate() && !hooked) {
         NIBBLE_CHECK(in_.forward_gated(config_.activation, x, n, mid, work, observer, batch_rows));
     } else {
         float* in = work.arena.floats(n * in_.rows());
         NIBBLE_CHECK(in_.forward(x, n, in, work, observer, batch_rows));
+        scale_gate(in, n, work.bf16(), work);
         activate(in, n, mid, work);
     }
     return out_.forward(mid, n, y, work, observer, batch_rows);

@@ -38,6 +38,8 @@ public:
     const Linear& out() const { return out_; }
 
 private:
+    // Multiplies the outputs of gate, or their gradients, in n rows of in_'s outputs by config().gate_scale.
+    void scale_gate(float* in, int64_t n, bool bf16, Workspace& work) const;
     void activate(const float* in, int64_t n, float* mid, Workspace& work) const;
 
     MlpConfig config_;

@@ -11,6 +11,7 @@ Status Mlp::backward_rows(const float* x, const float* dy, int64_t n, float* dx,
     float* a = work.arena.floats(n * width);
     float* da = work.arena.floats(n * width);
     NIBBLE_CHECK(in_.forward(x, n, h, work, nullptr));
+    scale_gate(h, n, work.bf16(), work);
     activate(h, n, a, work);
     input_gradient(out_, a, dy, n, outputs, da, work);
     const float* g = dy;  // gradient of down's output
@@ -35,6 +36,7 @@ Status Mlp::backward_rows(const float* x, const float* dy, int64_t n, float* dx,
                                     config_.gated ? h + i * stride + width : nullptr, da + i * width, width,
                                     dh + i * stride, config_.gated ? dh + i * stride + width : nullptr);
     });
+    scale_gate(dh, n, false, work);
     return linear_backward(in_, x, dh, n, dx, work, observer, sink, batch_rows);
 }
 

@@ -22,11 +22,14 @@ public:
     struct Part {
         Norm norm, post_norm;  // may be empty
         std::string norm_name, post_norm_name;
+        float in_scale = 1.0f, out_scale = 1.0f;
         std::unique_ptr<Mixer> mixer;
     };
     std::span<const Part> parts() const { return parts_; }  // one per branch
 
 private:
+    // Returns the mixer's input: in_scale * norm(x), in memory of the arena, or x itself.
+    const float* input(const Part& part, const float* x, int64_t rows, Workspace& work) const;
     int64_t hidden_ = 0;
     std::vector<Part> parts_;
 };

@@ -10,8 +10,6 @@
 namespace nibble {
 namespace {
 
-constexpr float smallest_sum = 1e-20f;
-
 void scores(MoeConfig::Router router, std::span<float> logits) {
     if (router == MoeConfig::Router::sigmoid) {
         for (float& x : logits) x = 1.0f / (1.0f + exp_f32(-x));
@@ -122,7 +120,7 @@ void route(const MoeConfig& config, std::span<float> logits, std::span<const flo
         sum += weights[k];
     }
     if (config.normalize)
-        for (float& w : weights) w /= sum + smallest_sum;
+        for (float& w : weights) w /= sum + config.smallest_sum;
     for (float& w : weights) w *= config.routed_scaling;
 }
 
@@ -135,7 +133,7 @@ void route_backward(const MoeConfig& config, std::span<const float> p, std::span
         sum += p[experts[k]];
         weighted += double{d_weights[k]} * p[experts[k]];
     }
-    sum += smallest_sum;
+    sum += config.smallest_sum;
     for (size_t k = 0; k < experts.size(); ++k) {
         const double d = config.normalize ? (d_weights[k] - weighted / sum) / sum : d_weights[k];
         d_logits[experts[k]] = static_cast<float>(d * config.routed_scaling);

@@ -16,7 +16,7 @@ Status check(const MoeConfig& config);
 // sigmoid. Experts are chosen by p + bias (`bias` may be empty). With groups, the kept_groups groups with the largest
 // sum of their two best scores are kept, then the top_k best experts inside them; on a tie the lower index wins.
 // experts and weights [top_k] are ascending by expert, the order in which outputs are added. weight = p, divided by
-// (the sum of the chosen p + 1e-20) when `normalize` is set, times routed_scaling.
+// (the sum of the chosen p + smallest_sum) when `normalize` is set, times routed_scaling.
 // sparse_mixer: the logits stay, the weights are those of MoeConfig::Router, times routed_scaling.
 void route(const MoeConfig& config, std::span<float> logits, std::span<const float> bias, std::span<int32_t> experts,
            std::span<float> weights);

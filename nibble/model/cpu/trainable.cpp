@@ -28,6 +28,7 @@ std::string_view lacks(const MoeConfig& m) {
 }
 std::string_view lacks(const MambaConfig&) { return {}; }
 std::string_view lacks(const GatedDeltaConfig&) { return {}; }
+std::string_view lacks(const ShortConvConfig&) { return {}; }
 std::string_view lacks(const PerLayerInputConfig&) { return "per-layer embeddings"; }
 std::string_view lacks(const ParallelConfig& p) {
     for (const Branch& branch : p.branches)

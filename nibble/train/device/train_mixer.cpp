@@ -15,6 +15,10 @@ Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& part
     return fail("{}: gated delta nets have no GPU kernels for training; use --device cpu", parts.layer.config.prefix);
 }
 
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const ShortConvConfig&) {
+    return fail("{}: short convolutions cannot be trained on --device cuda", parts.layer.config.prefix);
+}
+
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const PerLayerInputConfig&) {
     return fail("{}: per-layer embeddings cannot be trained on --device cuda", parts.layer.config.prefix);
 }

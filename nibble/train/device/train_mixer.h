@@ -77,6 +77,7 @@ Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& part
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MlpConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const MoeConfig& config);
 // Errors: these have no kernels.
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const ShortConvConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const PerLayerInputConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const ParallelConfig& config);
 
