@@ -154,7 +154,7 @@ public:
         const CatalogEntry& e = entries_[index];
         const CheckpointTensor& t = e.tensor;
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
-            if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
+            if (const MappedFile* map = files_->map(part.shard)) map->done_with(bytes);
         };
         if (t.experts && (e.grid || e.stride)) {  // pages hold parts of many rows
             if (begin + count < t.rows()) return;
