@@ -17,17 +17,20 @@ namespace nibble {
 
 // `source`, `out` and `recipe` are required.
 struct QuantizeOptions {
-    std::string source;                     // Hugging Face folder or .gguf file
-    std::string out;                        // folder (or .gguf file) to write; must not exist
-    std::string recipe;                     // name of a preset, or a recipe file
-    std::string format;                     // modelopt, compressed-tensors, gguf; empty: gguf for a .gguf output,
-                                            // otherwise modelopt
-    std::string kv;                         // KV cache preset that is applied after the recipe; empty: the recipe's own
-    std::vector<std::string> ignore;        // modules to leave unquantized, with all modules below them (fnmatch)
-    bool weights_only = false;              // drop the recipe's activation quantizers
-    std::string input_scales;               // scales of activations from a JSON file or another export; empty: none
-    CalibrationText calib;                  // calibration text; calib.file empty: no calibration
-    std::string embeddings = "none";        // format of the input embeddings
+    std::string source;               // Hugging Face folder or .gguf file
+    std::string out;                  // folder (or .gguf file) to write; must not exist
+    std::string recipe;               // name of a preset, or a recipe file
+    std::string format;               // modelopt, compressed-tensors, gguf; empty: gguf for a .gguf output,
+                                      // otherwise modelopt
+    std::string kv;                   // KV cache preset that is applied after the recipe; empty: the recipe's own
+    std::vector<std::string> ignore;  // modules to leave unquantized, with all modules below them (fnmatch, or
+                                      // "re:" and a regular expression of Python)
+    std::vector<std::string> linear;  // matrices that are linear layers although their names are not known
+    bool weights_only = false;        // drop the recipe's activation quantizers
+    std::string input_scales;         // scales of activations: a JSON file, another export, or one number for all;
+                                      // empty: none
+    CalibrationText calib;            // calibration text; calib.file empty: no calibration
+    std::string embeddings = "none";  // format of the input embeddings
     std::string arithmetic = "reciprocal";  // arithmetic of scales: reciprocal, as Model Optimizer on a GPU; true, as
                                             // on a CPU
     std::string compat = "modelopt-0.47";   // share scales as this version does; or none

@@ -93,8 +93,7 @@ Error unknown_family(std::string_view type) {
     }
     return fail(
         "config.json: model_type '{}' is not supported by the engine, which runs {} families{}. inspect, verify, "
-        "convert "
-        "and quantize with --weights-only or --input-scales need no engine",
+        "convert and quantize with --weights-only or --input-scales (a file, or a number such as 1) need no engine",
         type.substr(0, 60), all_families.size(), missing);
 }
 

@@ -17,6 +17,10 @@ std::string_view dialect_name(Dialect dialect) {
             return "fp8";
         case Dialect::mxfp4:
             return "mxfp4";
+        case Dialect::gptq:
+            return "gptq";
+        case Dialect::awq:
+            return "awq";
         case Dialect::gguf:
             return "gguf";
     }

@@ -1,10 +1,10 @@
 // A checkpoint of any supported kind, as canonical tensors under Hugging Face names.
 //
 // A tensor is plain (dtype, shape, bytes) or a quantized matrix (the canonical form of QuantMatrix). Only this folder
-// knows the dialects (Model Optimizer, compressed-tensors, FP8 as in DeepSeek and vLLM, GGUF): the names and directions
-// of their scales, and how they pack nibbles, permute rows and stack experts. Canonical tensors have one matrix per
-// expert and unfused q/k/v. A stack that engines read as one parameter (GPT-OSS) is one matrix of all experts' rows. A
-// stack of experts that cannot be split stays a plain 3-D tensor with the reason.
+// knows the dialects (Model Optimizer, compressed-tensors, FP8 as in DeepSeek and vLLM, GPTQ, AWQ, GGUF): the names and
+// directions of their scales, and how they pack nibbles, permute rows and stack experts. Canonical tensors have one
+// matrix per expert and unfused q/k/v. A stack that engines read as one parameter (GPT-OSS) is one matrix of all
+// experts' rows. A stack of experts that cannot be split stays a plain 3-D tensor with the reason.
 #pragma once
 
 #include "base/json.h"
@@ -20,7 +20,7 @@
 
 namespace nibble {
 
-enum class Dialect : uint8_t { plain, modelopt, compressed_tensors, fp8, mxfp4, gguf };
+enum class Dialect : uint8_t { plain, modelopt, compressed_tensors, fp8, mxfp4, gptq, awq, gguf };
 std::string_view dialect_name(Dialect dialect);  // "plain", "modelopt", "compressed-tensors" ...
 
 struct CheckpointTensor {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace nibble {
 namespace {
@@ -22,13 +23,38 @@ constexpr auto int4_table = table_of<16>([](uint8_t code) { return static_cast<f
 constexpr auto uint8_table = table_of<256>([](uint8_t code) { return static_cast<float>(code) - 128; });
 constexpr auto int8_table = table_of<256>([](uint8_t code) { return static_cast<float>(static_cast<int8_t>(code)); });
 
-uint8_t code_at(const CodeGrid& g, int64_t expert, int64_t row, int64_t c) {
-    const auto byte = [&](int64_t r, int64_t at) {
-        return static_cast<uint8_t>(g.codes[static_cast<size_t>(expert * g.expert_bytes() + r * g.row_bytes + at)]);
+// Returns the code at (row, c) of codes in this order.
+uint8_t code_in(const std::byte* codes, CodeOrder order, int bits, int64_t row_bytes, int64_t row, int64_t c) {
+    const auto half = [&](int64_t byte, int64_t place) {
+        const auto code = static_cast<uint8_t>(codes[byte]);
+        return static_cast<uint8_t>(bits == 8 ? code : place % 2 ? code >> 4 : code & 15);
     };
-    if (g.bits == 8) return byte(row, c);
-    const uint8_t pair = g.pairs_down ? byte(row / 2, c) : byte(row, c / 2);
-    return (g.pairs_down ? row : c) % 2 ? pair >> 4 : pair & 15;
+    const int64_t in_word = 32 / bits, in_byte = 8 / bits;
+    switch (order) {
+        case CodeOrder::bytes:
+            return half(row * row_bytes + c / in_byte, c);
+        case CodeOrder::pairs_down:
+            return half(row / 2 * row_bytes + c, row);
+        case CodeOrder::words_down:
+            return half(row / in_word * row_bytes + 4 * c + row % in_word / in_byte, row);
+        case CodeOrder::awq: {
+            const int64_t column = c % 8, place = column % 2 * 4 + column / 2;  // 4 bits
+            return half(row * row_bytes + c / 8 * 4 + place / 2, place);
+        }
+    }
+    __builtin_unreachable();
+}
+
+uint8_t code_at(const CodeGrid& g, int64_t expert, int64_t row, int64_t c) {
+    return code_in(g.codes.data() + expert * g.expert_bytes(), g.order, g.bits, g.row_bytes, row, c);
+}
+
+// Returns the row of the scales that belongs to a row of codes.
+int64_t scale_row(const CodeGrid& g, int64_t row) {
+    if (g.row_groups.empty()) return row / g.block_rows;
+    int32_t group = 0;
+    std::memcpy(&group, g.row_groups.data() + row * int64_t{sizeof group}, sizeof group);
+    return group;
 }
 
 }  // namespace
@@ -43,16 +69,24 @@ Status decode_grid(const CodeGrid& g, int64_t expert, int64_t row, int64_t c, st
     if (out.empty()) return Ok{};
     const int64_t end = c + std::ssize(out), first = c / g.block_cols, last = (end - 1) / g.block_cols;
     std::vector<float> scales(static_cast<size_t>(last - first + 1));
-    const int64_t at = ((g.scales_per_expert ? expert : 0) * g.scale_rows + row / g.block_rows) * g.scale_cols + first;
+    const int64_t group = scale_row(g, row),
+                  at = ((g.scales_per_expert ? expert : 0) * g.scale_rows + group) * g.scale_cols + first;
     widen_scales(g.scale_dtype, g.scales.data() + at * dtype_bytes(g.scale_dtype), scales);
     const float factor = g.factors[g.factors.size() == 1 ? 0 : static_cast<size_t>(expert)];
     for (float& scale : scales) {
         scale *= factor;
         if (!raw && !is_finite(scale)) return fail("row {}: a scale is {}", row, scale);
     }
-    for (int64_t i = c; i < end; ++i)
-        out[static_cast<size_t>(i - c)] = bf16_from_float(g.values[code_at(g, expert, row, i)] *
-                                                          scales[static_cast<size_t>(i / g.block_cols - first)]);
+    const ZeroPoints& z = g.zeros;
+    for (int64_t i = c; i < end; ++i) {
+        const uint8_t code = code_at(g, expert, row, i);
+        const int64_t block = i / g.block_cols;
+        const float value =
+            z.codes.empty() ? g.values[code]
+                            : static_cast<float>(
+                                  code - code_in(z.codes.data(), z.order, g.bits, z.row_bytes, group, block) - z.added);
+        out[static_cast<size_t>(i - c)] = bf16_from_float(value * scales[static_cast<size_t>(block - first)]);
+    }
     return Ok{};
 }
 

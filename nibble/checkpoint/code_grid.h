@@ -3,6 +3,8 @@
 // scales:
 //
 //   value(e, r, c) = values[code(e, r, c)] * (scale[e][r / block_rows][c / block_cols] * factor[e])   rounded once
+//
+// With zero points it is (code(e, r, c) - zero[r / block_rows][c / block_cols]) * scale instead.
 #pragma once
 
 #include "base/dtype.h"
@@ -15,13 +17,29 @@
 
 namespace nibble {
 
+// The order of codes. In words, a little-endian 32-bit word holds 32 / bits codes, the first in its lowest bits.
+enum class CodeOrder : uint8_t {
+    bytes,       // along a row; with 4 bits two per byte, the first in the low bits
+    pairs_down,  // with 4 bits: a byte holds rows 2r and 2r + 1 of a column
+    words_down,  // a word holds adjacent rows of a column (GPTQ)
+    awq,         // a word holds columns 0, 2, 4, 6, 1, 3, 5, 7 of eight (AWQ)
+};
+
+// Zero points of a matrix, stored like codes, one per scale.
+struct ZeroPoints {
+    Bytes codes;
+    CodeOrder order = CodeOrder::bytes;
+    int64_t row_bytes = 0;
+    int added = 0;  // the zero point is the code plus this number
+};
+
 struct CodeGrid {
     Bytes codes;
-    int bits = 8;             // 4: two codes per byte, the first in the low bits
-    bool pairs_down = false;  // with 4 bits: a byte holds rows 2r and 2r + 1 of a column, not two columns of a row
+    int bits = 8;  // 4 or 8
+    CodeOrder order = CodeOrder::bytes;
     std::span<const float> values;  // value of each code
     int64_t experts = 1, rows = 0, cols = 0;
-    int64_t row_bytes = 0;  // bytes from one stored row to the next
+    int64_t row_bytes = 0;  // bytes from one stored row (of words or pairs) to the next
 
     Bytes scales;
     DType scale_dtype = DType::f32;
@@ -29,8 +47,13 @@ struct CodeGrid {
     int64_t scale_rows = 1, scale_cols = 1;
     int64_t block_rows = 1, block_cols = 1;
     std::vector<float> factors{1};  // one, or one per expert
+    ZeroPoints zeros;               // no codes: none
+    Bytes row_groups;               // 32-bit row of the scales of every row, instead of row / block_rows; empty: none
 
-    int64_t expert_bytes() const { return (pairs_down ? rows / 2 : rows) * row_bytes; }
+    int64_t expert_bytes() const {
+        const int64_t together = order == CodeOrder::pairs_down ? 2 : order == CodeOrder::words_down ? 32 / bits : 1;
+        return rows / together * row_bytes;
+    }
 };
 
 std::span<const float> e4m3_code_values();

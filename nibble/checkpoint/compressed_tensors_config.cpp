@@ -21,6 +21,7 @@ struct ArgsRow {
     int group_size;  // 0: none
     std::string_view dynamic;
     bool integer = false;
+    bool symmetric = true;
 };
 
 struct WeightRow {
@@ -61,13 +62,14 @@ Result<ArgsRow> parse_args(const Json& args) {
     };
     const Json type = value_of("type", "int");
     if (type != "float" && type != "int") return fail("type: {} is not known, only int and float", show_value(type));
-    if (const Json symmetric = value_of("symmetric", true); symmetric != true)
+    const Json symmetric = value_of("symmetric", true);
+    if (symmetric != true && (type != "int" || symmetric != false))
         return fail("symmetric: {} is not known, only true", show_value(symmetric));
     // "weight" and its alias only order columns during calibration; other values store a permutation.
     if (const Json order = value_of("actorder", false); order != false && order != "weight" && order != "static")
         return fail("actorder: {} is not known", show_value(order));
 
-    ArgsRow row{.integer = type == "int"};
+    ArgsRow row{.integer = type == "int", .symmetric = symmetric == true};
     const Json bits = value_of("num_bits", 8), size = value_of("group_size", 0);
     if (!bits.is_number_integer() || (bits != 4 && bits != 8))
         return fail("num_bits: {} is not known", show_value(bits));
@@ -134,7 +136,7 @@ Result<CompressedTensorsScheme> parse_group(const Json& group, const Json& outer
         constexpr std::array<std::string_view, 3> strategies{"tensor", "channel", "group"};
         if (weights.dynamic != "false" || std::ranges::find(strategies, weights.strategy) == strategies.end())
             return fail("weights: {}: not a format nibble knows", describe(weights));
-        result.integers = IntegerCodes{weights.bits, weights.group_size};
+        result.integers = IntegerCodes{weights.bits, weights.group_size, weights.symmetric};
         result.format = weights.bits == 4 ? "INT4" : "INT8";
         return result;
     }

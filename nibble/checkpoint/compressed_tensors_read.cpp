@@ -105,6 +105,18 @@ Status take_integers(std::string_view module, const IntegerCodes& integers, std:
     grid.scale_cols = groups;
     grid.block_rows = per_row ? 1 : grid.rows;
     grid.block_cols = integers.group ? integers.group : grid.cols;
+    if (!integers.symmetric) {  // unsigned codes, packed along the outputs
+        const ModelTensor* zeros = catalog.find(module, "weight_zero_point");
+        if (!zeros || !packed)
+            return fail("{}: needs packed codes and weight_zero_point: {} is not symmetric", show_name(module), says);
+        const TensorRecord& z = *zeros->record;
+        const int64_t together = 32 / integers.bits;
+        if ((z.dtype != DType::i32 && z.dtype != DType::u32) || !per_row ||
+            z.shape != std::vector{ceil_div(grid.rows, together), groups})
+            return misfit(z);
+        grid.zeros = {.codes = z.data, .order = CodeOrder::words_down, .row_bytes = groups * 4, .added = 0};
+        parts.push_back(zeros);
+    }
     catalog.take_grid(module, std::move(grid), integers.bits == 4 ? "INT4" : "INT8", parts);
     return Ok{};
 }

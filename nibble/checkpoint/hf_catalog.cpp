@@ -291,10 +291,11 @@ void Catalog::add_experts(const ModelTensor& t, const ExpertStack& stack,
 }
 
 void Catalog::take_grid(std::string_view module, CodeGrid grid, std::string_view stored_type,
-                        std::span<const ModelTensor* const> parts) {
+                        std::span<const ModelTensor* const> parts, bool turned) {
     CatalogEntry entry{.data = parts.front()};
+    entry.matrix.turned = turned;
     entry.tensor = {.name = join(module, "weight"),
-                    .shape = {grid.rows, grid.cols},
+                    .shape = {turned ? grid.cols : grid.rows, turned ? grid.rows : grid.cols},
                     .dtype = DType::bf16,
                     .listed_module = true,  // if written in BF16, excluded-module lists must name it
                     .file = file_of(*parts.front()),

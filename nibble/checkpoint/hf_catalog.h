@@ -21,8 +21,9 @@ namespace nibble {
 struct CatalogEntry {
     CheckpointTensor tensor;
     const ModelTensor* data = nullptr;  // plain bytes, or codes
-    int64_t first = 0;   // for plain tensors: element of `data` where the tensor begins (one expert of a stack)
-    int64_t stride = 0;  // for tensors stored as [in, out]: elements from one input to the next
+    int64_t first = 0;    // for plain tensors: element of `data` where the tensor begins (one expert of a stack)
+    int64_t stride = 0;   // for tensors stored as [in, out]: elements from one input to the next
+    int64_t rotated = 0;  // above 0: row 2i + p of each head of this size is row p * rotated / 2 + i of the tensor
     const ModelTensor* block_scales = nullptr;
     const ModelTensor* float_scales = nullptr;
     float tensor_scale = 1.0f;
@@ -46,10 +47,10 @@ public:
     // Returns the modules of these stacks: "model.layers.0.mlp.experts.gate_up_proj".
     std::vector<std::string> stacked_modules() const;
 
-    // Takes one matrix that is decoded while it is read. `parts`: its tensors, the codes first. Input scales are
-    // dropped.
+    // Takes one matrix that is decoded while it is read. `parts`: its tensors, the codes first. `turned`: the grid is
+    // [inputs, outputs]. Input scales are dropped.
     void take_grid(std::string_view module, CodeGrid grid, std::string_view stored_type,
-                   std::span<const ModelTensor* const> parts);
+                   std::span<const ModelTensor* const> parts, bool turned = false);
 
     // Returns the modules with at least one tensor that only quantized linears have ("P.weight_scale",
     // "P.weight_packed" ...), in file order.
@@ -159,5 +160,7 @@ Result<ListedModule> read_modelopt(const Json* config_section, const Json* hf_qu
 Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& catalog);
 Result<ListedModule> read_fp8(const Json& quantization, Catalog& catalog);
 Result<ListedModule> read_mxfp4(const Json& quantization, Catalog& catalog);
+Result<ListedModule> read_gptq(const Json& quantization, Catalog& catalog);
+Result<ListedModule> read_awq(const Json& quantization, Catalog& catalog);
 
 }  // namespace nibble

@@ -6,6 +6,7 @@
 #include "checkpoint/exact_scales.h"
 #include "checkpoint/held_tensors.h"
 #include "checkpoint/hf_contents.h"
+#include "checkpoint/mistral_folder.h"
 #include "checkpoint/scale_values.h"
 #include "checkpoint/side_files.h"
 #include "checkpoint/tied_head.h"
@@ -32,6 +33,16 @@ Bytes element_range(const CatalogEntry& e, int64_t count, int64_t skip = 0) {
 
 Bytes plain_rows(const CatalogEntry& e, int64_t begin, int64_t count) {
     return element_range(e, count * e.tensor.cols(), begin * e.tensor.cols());
+}
+
+// Writes rows [begin, begin + count) of a part in the order of half-split rotation.
+void rotate_rows(const CatalogEntry& e, const ModelTensor& part, int64_t row_bytes, int64_t begin, int64_t count,
+                 std::byte* out) {
+    const int64_t head = e.rotated, half = head / 2;
+    for (int64_t r = begin; r < begin + count; ++r) {
+        const int64_t from = r / head * head + r % half * 2 + r % head / half;
+        std::ranges::copy(row_range(part, from, 1, row_bytes), out + (r - begin) * row_bytes);
+    }
 }
 
 bool aligned(Bytes bytes, size_t alignment) { return reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0; }
@@ -96,6 +107,11 @@ public:
                                 scratch.data.data());
             return scratch.view();
         }
+        if (e->rotated) {
+            scratch = Matrix(t.dtype, count, t.cols());
+            rotate_rows(*e, *e->data, t.cols() * dtype_bytes(t.dtype), begin, count, scratch.data.data());
+            return scratch.view();
+        }
         const Bytes bytes = plain_rows(*e, begin, count);
         if (aligned(bytes, static_cast<size_t>(dtype_bytes(t.dtype))))
             return MatrixView{t.dtype, count, t.cols(), bytes.data()};
@@ -112,6 +128,11 @@ public:
         if (f == Format::fp8_block128 && begin % fp8_tile)
             return fail("{}: row {} is not a multiple of {}", show_name(t.name), begin, fp8_tile);
         const auto bytes_of = [&](const ModelTensor& part, int64_t row_bytes, std::vector<uint8_t>& turned) {
+            if (e->rotated) {
+                turned.resize(static_cast<size_t>(count * row_bytes));
+                rotate_rows(*e, part, row_bytes, begin, count, reinterpret_cast<std::byte*>(turned.data()));
+                return static_cast<const uint8_t*>(turned.data());
+            }
             if (!e->stride) return reinterpret_cast<const uint8_t*>(row_range(part, begin, count, row_bytes).data());
             turned.resize(static_cast<size_t>(count * row_bytes));
             read_stack(part.record->data, 1, e->stride, row_bytes, begin, count,
@@ -154,7 +175,7 @@ public:
         const CatalogEntry& e = entries_[index];
         const CheckpointTensor& t = e.tensor;
         const auto drop = [&](const ModelTensor& part, Bytes bytes) {
-            if (const MappedFile* map = files_->shard(part.shard).map()) map->done_with(bytes);
+            if (const MappedFile* map = files_->map(part.shard)) map->done_with(bytes);
         };
         if (t.experts && (e.grid || e.stride)) {  // pages hold parts of many rows
             if (begin + count < t.rows()) return;
@@ -237,28 +258,42 @@ private:
     std::vector<CheckpointTensor> tensors_;
 };
 
+// Marks the queries and keys of Mistral's own layout, whose rotation pairs neighboring rows.
+Status rotate_heads(HfContents& contents) {
+    for (CatalogEntry& e : contents.entries) {
+        const int64_t head = rotated_head(e.tensor.name, contents.config);
+        if (head == 0) continue;
+        if (head % 2 != 0 || e.tensor.shape.size() != 2 || e.tensor.rows() % head != 0 || e.float_scales || e.grid)
+            return fail("{}: {} {} is not a matrix of heads of {} rows", show_name(e.tensor.name), e.tensor.stored_type,
+                        shape_text(e.tensor.shape), head);
+        e.rotated = head;
+    }
+    return Ok{};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const fs::path& folder, ScaleReading scales,
                                                        StackReading stacks) {
     const fs::path config_path = folder / "config.json", hf_path = folder / "hf_quant_config.json";
     std::error_code ignored;
-    if (!fs::exists(config_path, ignored) && fs::exists(folder / "params.json", ignored))
-        return fail(
-            "{}: has params.json of Mistral's own layout and no config.json; use the same model's files in Hugging "
-            "Face's layout (config.json, model*.safetensors, tokenizer.json), or convert them with transformers' "
-            "convert_mistral_weights_to_hf.py",
-            folder.string());
+    const fs::path params_path = folder / "params.json";
+    const bool mistral = !fs::exists(config_path, ignored) && fs::exists(params_path, ignored);
     NIBBLE_CHECK(check_no_adapter(folder));
-    NIBBLE_TRY(Json config, read_config(config_path));
+    NIBBLE_TRY(Json config, read_config(mistral ? params_path : config_path));
+    if (mistral) {
+        NIBBLE_TRY(config, mistral_config(config).within(params_path.string()));
+    }
     std::optional<Json> hf_quant_config;
     if (fs::exists(hf_path, ignored)) {
         NIBBLE_TRY(hf_quant_config, read_json_file(hf_path));
     }
     NIBBLE_TRY(auto opened, ModelFiles::open(folder));
     auto files = std::make_unique<ModelFiles>(std::move(opened));
+    if (mistral) NIBBLE_CHECK(files->rename(mistral_name).within(folder.string()));
     NIBBLE_TRY(auto contents,
                read_contents(*files, std::move(config), hf_quant_config, scales, stacks).within(folder.string()));
+    if (mistral) NIBBLE_CHECK(rotate_heads(contents).within(folder.string()));
     if (contents.dialect == Dialect::compressed_tensors) NIBBLE_CHECK(apply_exact_scales(folder, contents));
     auto checkpoint = std::make_unique<HfCheckpoint>(folder, std::move(files), std::move(contents), scales);
     NIBBLE_CHECK(checkpoint->settle_tied_head().within(folder.string()));

@@ -58,6 +58,8 @@ constexpr std::array methods{
     Method{"fbgemm_fp8", Dialect::fp8},
     Method{"mxfp8", Dialect::fp8},
     Method{"mxfp4", Dialect::mxfp4},
+    Method{"gptq", Dialect::gptq},
+    Method{"awq", Dialect::awq},
 };
 
 Result<Dialect> dialect_of(const Json& section) {
@@ -108,6 +110,14 @@ Result<HfContents> read_contents(const ModelFiles& files, Json config, const std
         }
         case Dialect::mxfp4: {
             NIBBLE_TRY(listed, read_mxfp4(*section, catalog));
+            break;
+        }
+        case Dialect::gptq: {
+            NIBBLE_TRY(listed, read_gptq(*section, catalog));
+            break;
+        }
+        case Dialect::awq: {
+            NIBBLE_TRY(listed, read_awq(*section, catalog));
             break;
         }
     }

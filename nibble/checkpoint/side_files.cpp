@@ -24,7 +24,7 @@ bool is_weight_file(std::string_view name) {
 }
 
 bool describes_this_checkpoint(std::string_view name) {
-    return name == "config.json" || name == "hf_quant_config.json" || name == "nibble.json" ||
+    return name == "config.json" || name == "params.json" || name == "hf_quant_config.json" || name == "nibble.json" ||
            name == "nibble-report.json" || name == "nibble-report.html";
 }
 

@@ -69,10 +69,11 @@ bool set_scales(const TensorRecord& scales, CodeGrid& grid) {
 bool set_pairs(const std::vector<int64_t>& stored, const TensorRecord& scales, CodeGrid& grid) {
     if (scales.shape.size() != 3) return false;
     const auto blocks = [](int64_t bytes, int64_t count) { return count * 8 == bytes || count * 16 == bytes; };
-    grid.pairs_down = scales.shape[2] == stored[2] && blocks(stored[1], scales.shape[1]);
-    if (!grid.pairs_down && !(scales.shape[1] == stored[1] && blocks(stored[2], scales.shape[2]))) return false;
-    grid.rows = grid.pairs_down ? stored[1] * 2 : stored[1];
-    grid.cols = grid.pairs_down ? stored[2] : stored[2] * 2;
+    const bool down = scales.shape[2] == stored[2] && blocks(stored[1], scales.shape[1]);
+    if (down) grid.order = CodeOrder::pairs_down;
+    if (!down && !(scales.shape[1] == stored[1] && blocks(stored[2], scales.shape[2]))) return false;
+    grid.rows = down ? stored[1] * 2 : stored[1];
+    grid.cols = down ? stored[2] : stored[2] * 2;
     return true;
 }
 
@@ -129,7 +130,7 @@ Result<Format> Catalog::whole_format(const ModelTensor& scales, CodeStack& stack
         NIBBLE_TRY(stack.tensor_scale, read_scalar(scales, false));
         return Format::fp8;
     }
-    if (!g.pairs_down || g.block_cols != 1 || g.scale_dtype != DType::f8_e4m3) return Format::none;
+    if (g.order != CodeOrder::pairs_down || g.block_cols != 1 || g.scale_dtype != DType::f8_e4m3) return Format::none;
     stack.tensor_scale = g.factors[0];
     stack.block_scales = &scales;
     return g.block_rows == 16 ? Format::nvfp4 : g.block_rows == 32 ? Format::nvfp4_bs32 : Format::none;

@@ -48,11 +48,17 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command
         ->add_option("--ignore", config->ignore,
                      "module to leave unquantized, with all modules below it (fnmatch: '*.down_proj', "
-                     "'model.layers.0'); may be given several times")
+                     "'model.layers.0', or 're:' and a regular expression); may be given several times")
+        ->allow_extra_args(false);
+    command
+        ->add_option("--linear", config->linear,
+                     "matrix to quantize like a linear layer although its name is not known (patterns as in --ignore); "
+                     "may be given several times")
         ->allow_extra_args(false);
     command->add_flag("--weights-only", config->weights_only, "drop the recipe's activation quantizers");
     command->add_option("--input-scales", config->input_scales,
-                        "input_scale, k_scale, v_scale from a JSON file or another export");
+                        "input_scale, k_scale, v_scale from a JSON file or another export; a number: input_scale of "
+                        "every linear");
     add_calibration_flags(*command, config->calib);
     command
         ->add_option("--calib-gradients", config->calib.gradients,

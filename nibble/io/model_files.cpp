@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view single_name = "model.safetensors";
 constexpr std::string_view index_name = "model.safetensors.index.json";
+constexpr std::string_view torch_name = "pytorch_model.bin", torch_index_name = "pytorch_model.bin.index.json";
 constexpr size_t index_limit = size_t{256} << 20;  // bytes
 
 // Returns the names in the folder with this ending, sorted.
@@ -58,6 +59,10 @@ Status check_index(const ShardIndex& index, const ModelFiles& model) {
 
 }  // namespace
 
+static const std::vector<TensorRecord>& records_of(const std::variant<SafetensorsFile, TorchFile>& shard) {
+    return std::visit([](const auto& file) -> const std::vector<TensorRecord>& { return file.tensors(); }, shard);
+}
+
 Status ModelFiles::open_shards(const fs::path& folder, std::vector<std::string> names) {
     shard_names_ = std::move(names);
     size_t count = 0;
@@ -65,15 +70,20 @@ Status ModelFiles::open_shards(const fs::path& folder, std::vector<std::string> 
     for (const std::string& name : shard_names_) {
         std::error_code error;
         if (!fs::exists(folder / name, error)) return fail("{}: shard {} is missing", folder.string(), show_name(name));
-        NIBBLE_TRY(auto file, SafetensorsFile::open(folder / name));
-        count += file.tensors().size();
-        total_bytes_ += file.data_bytes();
-        shards_.push_back(std::move(file));
+        if (name.ends_with(".bin")) {
+            NIBBLE_TRY(auto file, TorchFile::open(folder / name));
+            shards_.emplace_back(std::move(file));
+        } else {
+            NIBBLE_TRY(auto file, SafetensorsFile::open(folder / name));
+            shards_.emplace_back(std::move(file));
+        }
+        count += records_of(shards_.back()).size();
     }
     tensors_.reserve(count);
     by_name_.reserve(count);
     for (int shard = 0; shard < static_cast<int>(shards_.size()); ++shard) {
-        for (const TensorRecord& record : shards_[shard].tensors()) {
+        for (const TensorRecord& record : records_of(shards_[size_t(shard)])) {
+            total_bytes_ += std::ssize(record.data);
             const auto [at, fresh] = by_name_.emplace(record.name, tensors_.size());
             if (!fresh)
                 return fail("{}: tensor {} is in both {} and {}", folder.string(), show_name(record.name),
@@ -109,9 +119,48 @@ Result<ModelFiles> ModelFiles::open(const fs::path& path) {
         return model;
     }
     if (single) files = {std::string(single_name)};
-    if (files.empty()) return no_safetensors(path);
+    if (files.empty()) {
+        NIBBLE_TRY(const bool opened, model.open_torch(path));
+        return opened ? Result<ModelFiles>(std::move(model)) : no_safetensors(path);
+    }
     NIBBLE_CHECK(model.open_shards(path, std::move(files)));
     return model;
+}
+
+Result<bool> ModelFiles::open_torch(const fs::path& folder) {
+    std::error_code error;
+    const fs::path index_path = folder / torch_index_name;
+    const bool single = fs::exists(folder / torch_name, error);
+    if (!fs::exists(index_path, error)) {
+        if (single) NIBBLE_CHECK(open_shards(folder, {std::string(torch_name)}));
+        return single;
+    }
+    if (single)
+        return fail("{}: has both {} and {}: remove the one that is stale", folder.string(), torch_name,
+                    torch_index_name);
+    NIBBLE_TRY(const auto text, read_text_file(index_path, index_limit));
+    NIBBLE_TRY(const auto index, parse_shard_index(text).within(index_path.string()));
+    if (index.shards.empty()) return fail("{}: names no files", index_path.string());
+    NIBBLE_CHECK(open_shards(folder, index.shards));
+    NIBBLE_CHECK(check_index(index, *this).within(index_path.string()));
+    return true;
+}
+
+const MappedFile* ModelFiles::map(int shard) const {
+    return std::visit([](const auto& file) { return file.map(); }, shards_[static_cast<size_t>(shard)]);
+}
+
+Status ModelFiles::rename(const std::function<std::string(const std::string&)>& name) {
+    by_name_.clear();
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+        TensorRecord& record = renamed_.emplace_back(*tensors_[i].record);
+        record.name = name(record.name);
+        if (!by_name_.emplace(record.name, i).second)
+            return fail("tensors {} and {} have one name in Hugging Face's layout", show_name(tensors_[i].record->name),
+                        show_name(record.name));
+        tensors_[i].record = &record;
+    }
+    return Ok{};
 }
 
 const ModelTensor* ModelFiles::find(std::string_view name) const {

@@ -196,7 +196,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_CHECK(refuse_output_in_source(options.out, options.source));
     NIBBLE_CHECK(refuse_quantized_source(options, *opened));
     std::optional<ScaleTable> given;
-    if (!options.input_scales.empty()) {
+    if (!options.input_scales.empty() && !given_scale(options)) {
         NIBBLE_TRY(given, read_scale_table(options.input_scales));
     }
 

@@ -1,8 +1,12 @@
 #include "jobs/quantize_plan.h"
 
+#include "checkpoint/module_pattern.h"
 #include "checkpoint/reciprocal.h"
 #include "jobs/words.h"
 #include "quant/resolve.h"
+
+#include <charconv>
+#include <cmath>
 
 namespace nibble {
 namespace {
@@ -13,9 +17,13 @@ namespace fs = std::filesystem;
 // unquantized.
 Rule ignore_rule(std::string module) {
     constexpr std::string_view tensor = ".weight";
-    if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
     Rule rule;
-    rule.pattern = module + ".*";
+    if (is_regex_pattern(module)) {
+        rule.pattern = std::move(module);
+    } else {
+        if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
+        rule.pattern = module + ".*";
+    }
     rule.enable = false;
     rule.where = "--ignore";
     return rule;
@@ -54,6 +62,14 @@ Result<QuantizeSettings> read_settings(const QuantizeOptions& options) {
     return settings;
 }
 
+std::optional<float> given_scale(const QuantizeOptions& options) {
+    const std::string& text = options.input_scales;
+    float scale = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
+    const bool number = !text.empty() && error == std::errc() && end == text.data() + text.size();
+    return number && scale > 0 && std::isfinite(scale) ? std::optional(scale) : std::nullopt;
+}
+
 Result<Plan> make_plan(const QuantizeOptions& options, const QuantizeSettings& settings, const Checkpoint& source,
                        const Known& known) {
     return resolve(settings.recipe, source.tensors(), source.config(),
@@ -65,6 +81,8 @@ Result<Plan> make_plan(const QuantizeOptions& options, const QuantizeSettings& s
                     .embeddings = settings.embeddings,
                     .statistics = known.statistics,
                     .folded = known.folded,
+                    .linear = options.linear,
+                    .input_scale = given_scale(options),
                     .least_scale = settings.dialect == Dialect::compressed_tensors ? least_divided_scale : 0.0f,
                     .scales = known.scales ? &known.scales->values : nullptr})
         .as(ErrorKind::recipe);
@@ -81,6 +99,8 @@ Json settings_json(const QuantizeOptions& options, const QuantizeSettings& setti
               {"max_shard_size", options.max_shard_size},
               {"calibration", options.calib.file}};
     if (!options.ignore.empty()) json["ignore"] = options.ignore;
+    if (!options.linear.empty()) json["linear"] = options.linear;
+    if (given_scale(options)) json["input_scale"] = *given_scale(options);
     return json;
 }
 

@@ -11,6 +11,7 @@
 #include "tensor/device.h"
 
 #include <filesystem>
+#include <optional>
 
 namespace nibble {
 
@@ -33,6 +34,9 @@ struct Known {
     bool statistics = false;             // statistics of linears' inputs for weight solvers are available
     bool folded = false;                 // awq_lite's scales are multiplied into the source's weights
 };
+// Returns the number that QuantizeOptions::input_scales is; no value: a file, or nothing.
+std::optional<float> given_scale(const QuantizeOptions& options);
+
 Result<Plan> make_plan(const QuantizeOptions& options, const QuantizeSettings& settings, const Checkpoint& source,
                        const Known& known);
 

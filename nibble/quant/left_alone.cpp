@@ -41,8 +41,11 @@ std::vector<std::string> LeftAlone::notes() const {
     const auto kinds = matrices_.size();
     lines.push_back(
         kinds == 1
-            ? fmt::format("1 kind of matrix is not known as a linear layer and stays {}: {}", as, names)
-            : fmt::format("{} kinds of matrices are not known as linear layers and stay {}: {}", kinds, as, names));
+            ? fmt::format("1 kind of matrix is not known as a linear layer and stays {} (--linear quantizes it): {}",
+                          as, names)
+            : fmt::format("{} kinds of matrices are not known as linear layers and stay {} (--linear quantizes them): "
+                          "{}",
+                          kinds, as, names));
     return lines;
 }
 

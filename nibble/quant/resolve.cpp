@@ -4,6 +4,7 @@
 #include "checkpoint/modules.h"
 #include "checkpoint/text_config.h"
 #include "quant/left_alone.h"
+#include "quant/named_modules.h"
 #include "quant/numerics.h"
 #include "quant/panels.h"
 
@@ -103,6 +104,8 @@ public:
             rules_.insert(rules_.end(), kv.begin(), kv.end());
         }
         NIBBLE_TRY(search_, plan_search(recipe_.algorithms));
+        NIBBLE_TRY(std::string named, take_named_linears(options_.linear, model_.modules));
+        if (!named.empty()) note(std::move(named));
         list_quantizers();
         NIBBLE_CHECK(apply_rules());
         keep_partners_together();
@@ -175,7 +178,15 @@ private:
         for (size_t r = 0; r < rules_.size(); ++r) {
             const Rule& rule = rules_[r];
             const NamePattern pattern(rule.pattern);
-            bool matched = apply(rule, [&](const Quantizer& q) { return pattern.matches(q.name); });
+            bool matched = false;
+            if (is_regex_pattern(rule.pattern)) {  // matches modules
+                NIBBLE_TRY(const auto named, modules_named(rule.pattern, model_.modules).within(rule_name(rule)));
+                matched = apply(rule, [&](const Quantizer& q) {
+                    return named.contains(std::string_view(q.name).substr(0, q.name.rfind('.')));
+                });
+            } else {
+                matched = apply(rule, [&](const Quantizer& q) { return pattern.matches(q.name); });
+            }
             // The rule may be written for models with fused experts, whose quantizers have other names.
             if (!matched && rule.pattern.find("expert") != std::string::npos)
                 matched = apply(rule, [&](const Quantizer& q) { return matches_fused_name(pattern, q.name); });
@@ -359,6 +370,10 @@ private:
                 return fail("{}: constant_amax has no effect on inputs in {}", rule_name(*input.configured),
                             activation_name(e.activation));
             e.constant_input_amax = cfg.constant_amax;
+        } else if (options_.input_scale && stores_input_scale(e.activation)) {
+            // the maximum from which this scale is made
+            e.constant_input_amax =
+                *options_.input_scale * (e.activation == ActivationFormat::nvfp4 ? 2688.0f : 448.0f);
         }
         return Ok{};
     }
@@ -515,8 +530,10 @@ private:
                 fmt::format("statistics for {} of {} linears (first: {}): calibrate (--calib FILE)",
                             solver_name(search_.solver.kind), solved.size(), solved.front()));
         if (!inputs.empty())
-            plan_.needs_activations.push_back(fmt::format("input_scale of {} linears (first: {}): {} or --weights-only",
-                                                          inputs.size(), inputs.front(), how));
+            plan_.needs_activations.push_back(
+                fmt::format("input_scale of {} linears (first: {}): {} or a constant one "
+                            "(--input-scales 1), or --weights-only",
+                            inputs.size(), inputs.front(), how));
         if (!caches.empty())
             plan_.needs_activations.push_back(
                 fmt::format("k_scale and v_scale of {} layers (first: {}): {}, or --kv fp8_cast or none", caches.size(),

@@ -7,7 +7,10 @@
 #include "quant/recipe.h"
 
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace nibble {
 
@@ -25,6 +28,10 @@ struct ResolveOptions {
     // The job will have statistics of activations (JobOptions::statistics), so solvers can run.
     bool statistics = false;
     bool folded = false;  // the tensors already contain awq_lite's scales
+    // Patterns (checkpoint/module_pattern.h) of matrices that are linear layers although their names are not known.
+    std::vector<std::string> linear;
+    // The input_scale of every linear that stores one and has no other; no value: none.
+    std::optional<float> input_scale;
     // The smallest NVFP4 scale that the output can store; smaller ones are raised to it. Tensors with such small values
     // lose no accuracy, because their block scales become smaller instead. 0: no limit.
     float least_scale = 0;

@@ -73,7 +73,7 @@ TEST_F(OutputChecks, ExistingOutputsAreKept) {
 TEST_F(OutputChecks, MissingModelsNameTheNextStep) {
     fs::create_directories(dir / "pickles");
     write_file(dir / "pickles/config.json", read_file(fs::path(model) / "config.json"));
-    write_file(dir / "pickles/pytorch_model.bin", "PK");
+    write_file(dir / "pickles/model.ckpt", "PK");
     write_file(dir / "pickles/tokenizer.json", read_file(fs::path(model) / "tokenizer.json"));
     for (const char* command :
          {"quantize {} -o out --recipe w4a16_nvfp4", "inspect {}", "verify {}", "generate {} hello",
@@ -85,7 +85,7 @@ TEST_F(OutputChecks, MissingModelsNameTheNextStep) {
         if (std::string_view(command).starts_with("tokenize")) continue;
         const auto [also, pickles] = run(fmt::format(fmt::runtime(command), "pickles"));
         EXPECT_NE(also, 0) << command;
-        EXPECT_NE(pickles.find("pytorch_model.bin (PyTorch's pickles)"), std::string::npos) << command << pickles;
+        EXPECT_NE(pickles.find("model.ckpt (PyTorch's pickles)"), std::string::npos) << command << pickles;
         EXPECT_NE(pickles.find("save_pretrained('pickles-safetensors')"), std::string::npos) << pickles;
     }
     fs::create_directories(dir / "pointers");

@@ -203,7 +203,7 @@ def other_layouts(forms):
     """A folder in another program's layout gives one line that names the next step."""
     folder = forms.work / "mistral"
     folder.mkdir()
-    (folder / "params.json").write_text('{"dim": 64}')
+    (folder / "params.json").write_text('{"dim": 64, "vision_encoder": {}}')
     shutil.copy(MODELS / "llama/model.safetensors", folder / "consolidated.safetensors")
     for command in (["inspect"], ["verify"], ["convert", "-o", "x", "--format", "bf16"], ["quantize", "-o", "x", "--recipe", "nvfp4"]):
         lines = forms.run(command[0], folder, *command[1:], fails=True).stderr.strip().splitlines()

@@ -72,7 +72,8 @@ TEST_P(NoLinears, OtherMatricesAreKeptOrRefusedByKind) {
     if (s.fate == Fate::convolution)
         lines = {fmt::format("3 convolutions '{}' stay unquantized, as in Model Optimizer", kind)};
     if (s.fate == Fate::matrix)
-        lines = {fmt::format("1 kind of matrix is not known as a linear layer and stays BF16: '{}' (3)", kind)};
+        lines = {fmt::format(
+            "1 kind of matrix is not known as a linear layer and stays BF16 (--linear quantizes it): '{}' (3)", kind)};
     EXPECT_EQ(plan->warnings, lines);
 }
 
@@ -142,9 +143,77 @@ TEST(LeftAlone, UnknownMatricesOfManyKindsTakeOneLine) {
             tensors.push_back(test::tensor(fmt::format("model.layers.{}.{}.weight", layer, name), {64, 64}));
     const auto plan = plan_with(tensors, everything);
     ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(plan->warnings, std::vector<std::string>{
-                                  "3 kinds of matrices are not known as linear layers and stay BF16: "
-                                  "'model.layers.*.W_k' (2), 'model.layers.*.W_q' (2), 'model.layers.*.ff.*' (2)"});
+    EXPECT_EQ(plan->warnings,
+              std::vector<std::string>{
+                  "3 kinds of matrices are not known as linear layers and stay BF16 (--linear quantizes them): "
+                  "'model.layers.*.W_k' (2), 'model.layers.*.W_q' (2), 'model.layers.*.ff.*' (2)"});
+}
+
+// ---- Modules that the user names -----------------------------------------------------------------------------------
+
+struct Named {
+    std::vector<std::string> linear;
+    std::vector<std::string> quantized;  // besides o_proj
+    std::string note;                    // or the error
+};
+
+TEST(NamedModules, LinearMakesMatricesLinearLayers) {
+    std::vector<CheckpointTensor> tensors;
+    for (const char* layer : {"0", "1"})
+        for (const char* name : {"W_q", "W_k", "ff.0", "o_proj"})
+            tensors.push_back(test::tensor(fmt::format("model.layers.{}.{}.weight", layer, name), {64, 64}));
+    tensors.push_back(test::tensor("model.norm.weight", {64}));
+    const std::string note = "--linear makes these matrices linear layers: ";
+    for (const Named& c :
+         {Named{{"*.W_q"}, {"W_q"}, note + "'model.layers.*.W_q' (2)"},
+          Named{{"re:.*W_[qk]"}, {"W_q", "W_k"}, note + "'model.layers.*.W_k' (2), 'model.layers.*.W_q' (2)"},
+          Named{
+              {"*.W_q", "re:model.*ff"}, {"W_q", "ff.0"}, note + "'model.layers.*.W_q' (2), 'model.layers.*.ff.*' (2)"},
+          Named{{"*.o_proj"}, {}, ""},
+          Named{{"*.W_v"}, {}, "--linear *.W_v: matches no matrix that could be a linear layer"},
+          Named{{"model.norm"}, {}, "--linear model.norm: matches no matrix that could be a linear layer"},
+          Named{{"re:("}, {}, "--linear re:(: "}}) {
+        SCOPED_TRACE(c.linear[0]);
+        const auto recipe = parse_recipe(std::string(everything), "r.yaml");
+        const Json config{{"tie_word_embeddings", false}};
+        const auto plan = resolve(*recipe, tensors, config, {.linear = c.linear});
+        if (!plan.ok()) {
+            EXPECT_TRUE(c.quantized.empty() && plan.error().message().starts_with(c.note)) << plan.error().message();
+            continue;
+        }
+        ASSERT_TRUE(c.note.empty() || c.note.starts_with(note));
+        EXPECT_EQ(std::ranges::count(plan->warnings, c.note), c.note.empty() ? 0 : 1);
+        for (const PlanEntry& e : plan->entries) {
+            const bool wanted = std::ranges::any_of(
+                c.quantized, [&](const std::string& name) { return e.module.ends_with("." + name); });
+            EXPECT_EQ(e.spec.format == Format::nvfp4, wanted || e.module.ends_with("o_proj")) << e.module;
+        }
+    }
+}
+
+TEST(NamedModules, ARegularExpressionOfIgnoreMatchesModules) {
+    std::vector<CheckpointTensor> tensors;
+    for (const char* name : {"self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"})
+        tensors.push_back(test::tensor(fmt::format("model.layers.0.{}.weight", name), {64, 64}));
+    for (const auto& [pattern, kept] : {std::pair("re:.*mlp", 2), {"re:.*up_proj$", 1}, {"re:mlp", 0}}) {
+        const auto plan =
+            plan_with(tensors, fmt::format("{}  - {{quantizer_name: '{}', enable: false}}\n", everything, pattern));
+        ASSERT_TRUE(plan.ok()) << plan.error().message();
+        EXPECT_EQ(std::ranges::count(plan->entries, Format::none, [](const PlanEntry& e) { return e.spec.format; }),
+                  kept)
+            << pattern;
+    }
+    EXPECT_FALSE(plan_with(tensors, std::string(everything) + "  - {quantizer_name: 're:(', enable: false}\n").ok());
+}
+
+TEST(NamedModules, AConstantInputScaleNeedsNoCalibration) {
+    const auto recipe = load_recipe("nvfp4");
+    const std::vector<CheckpointTensor> tensors{test::tensor("model.layers.0.self_attn.o_proj.weight", {64, 64})};
+    const Json config{{"tie_word_embeddings", false}};
+    const auto plan = resolve(*recipe, tensors, config, {.input_scale = 0.5f});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    EXPECT_TRUE(plan->needs_activations.empty());
+    EXPECT_EQ(plan->entries[0].constant_input_amax, 1344.0f);
 }
 
 TEST(LeftAlone, UnknownMatricesAreCountedOnlyIfTheRecipeMatchesThem) {

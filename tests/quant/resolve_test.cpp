@@ -187,7 +187,8 @@ TEST(Resolve, MissingActivationsAreListedUntilScalesAreGiven) {
     EXPECT_EQ(plan->needs_activations,
               (std::vector<std::string>{
                   "input_scale of 6 linears (first: model.layers.1.mlp.experts.0.gate_proj): calibrate "
-                  "(--calib FILE), give known scales (--input-scales FILE.json or another export) or --weights-only",
+                  "(--calib FILE), give known scales (--input-scales FILE.json or another export) or a constant one "
+                  "(--input-scales 1), or --weights-only",
                   "k_scale and v_scale of 1 layers (first: model.layers.0.self_attn): calibrate "
                   "(--calib FILE), give known scales (--input-scales FILE.json or another export), or --kv fp8_cast or "
                   "none"}));
