@@ -199,6 +199,16 @@ Result<std::string> check_recipe_name(std::string_view name) {
     return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, meant);
 }
 
+Rule ignore_rule(std::string module) {
+    constexpr std::string_view tensor = ".weight";
+    if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
+    Rule rule;
+    rule.pattern = module + ".*";
+    rule.enable = false;
+    rule.where = "--ignore";
+    return rule;
+}
+
 std::vector<std::string> preset_names() { return names_below(model_presets); }
 std::vector<std::string> kv_preset_names() { return names_below(kv_presets); }
 
