@@ -38,10 +38,30 @@ struct ReinforcedStep {
     JobReport report;                         // text(): a line for people; json(): the line of the run's log
 };
 
+// An answer of the model, for the caller's function that judges.
+struct AnswerToJudge {
+    std::string prompt, expected;  // from the data row
+    std::string text;              // what the model wrote in this turn
+    int64_t turn = 0;              // starts at 0
+    std::string state;             // JSON: Judgement::state of the previous turn; "null" in the first one
+};
+
+// The judgement of an answer.
+struct Judgement {
+    double reward = 0;           // finite; the rewards of an answer's turns are added
+    bool done = true;            // false: the model reads `observation` and writes another turn
+    std::string observation;     // not empty unless done
+    std::string state = "null";  // JSON, given back with the next turn
+    std::string failure;         // not empty: why there is no reward; the answer is left out of the step
+};
+
 // Every callback may be empty.
 struct RlHooks {
     JobHooks job;  // `note` also receives a description of the run: model, formats, memory
     std::function<void(const ReinforcedStep&)> on_step;  // called from the job's thread
+    // Judges the answers of a round instead of the config's rule or environment, in a config with env.function. Returns
+    // one judgement for each answer, in order. Called from the job's thread.
+    std::function<std::vector<Judgement>(const std::vector<AnswerToJudge>&)> judge;
 };
 
 // The state of the run at its end.

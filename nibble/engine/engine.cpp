@@ -124,6 +124,9 @@ struct Engine::State {
     std::vector<std::shared_ptr<Job>> arrived;
     std::vector<uint64_t> cancelled;
     bool cancel_all = false, draining = false, quit = false, idle = true;
+    enum class Pause : uint8_t { off, wanted, on } pause = Pause::off;
+    Unfinished unfinished = Unfinished::keep;  // of the pause
+    bool take_arrived = true;                  // false: requests that arrived during the pause wait
     uint64_t next_handle = 1;
     int64_t waiting = 0;  // choices that have arrived or wait
     EngineStats published;
@@ -132,6 +135,8 @@ struct Engine::State {
     std::thread thread;
 
     bool step();
+    bool hold();
+    bool has_work() const { return scheduler->running() + scheduler->waiting() > 0 || under_way; }
     void take_arrivals();
     void enqueue(const std::shared_ptr<Job>& job);
     void end_cancelled_and_late();
@@ -178,7 +183,8 @@ Engine::~Engine() {
     State& s = *state_;
     {
         const std::lock_guard lock(s.mutex);
-        s.quit = s.cancel_all = s.draining = true;
+        s.quit = s.cancel_all = s.draining = s.take_arrived = true;
+        s.pause = State::Pause::off;
     }
     s.wake.notify_all();
     if (s.thread.joinable()) s.thread.join();
@@ -249,7 +255,46 @@ void Engine::start() {
     if (!state_->thread.joinable()) state_->thread = std::thread([s = state_.get()] { s->loop(); });
 }
 
+void Engine::pause(Unfinished unfinished) {
+    State& s = *state_;
+    std::unique_lock lock(s.mutex);
+    s.pause = State::Pause::wanted;
+    s.unfinished = unfinished;
+    s.take_arrived = true;
+    s.wake.notify_one();
+    if (s.thread.joinable()) return s.rest.wait(lock, [&] { return s.pause != State::Pause::wanted || s.quit; });
+    while (s.pause == State::Pause::wanted) {
+        lock.unlock();
+        s.step();
+        lock.lock();
+    }
+}
+
+void Engine::resume() {
+    const std::lock_guard lock(state_->mutex);
+    state_->pause = State::Pause::off;
+    state_->take_arrived = true;
+    state_->wake.notify_one();
+}
+
+bool Engine::paused() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->pause == State::Pause::on;
+}
+
+void Engine::forget_prefixes() {
+    state_->scheduler->forget_prefixes();
+    state_->publish(state_->has_work());
+}
+
+void Engine::forget_pages() {
+    forget_prefixes();
+    KvPool& pool = state_->scheduler->pool();
+    if (pool.free_pages() == pool.pages()) pool.forget();
+}
+
 void Engine::drain(EngineClock::time_point deadline) {
+    resume();
     State& s = *state_;
     if (!s.thread.joinable()) {
         {
@@ -273,12 +318,12 @@ void Engine::drain(EngineClock::time_point deadline) {
 
 void Engine::State::loop() {
     for (bool more = true;;) {
-        if (!more) {
-            std::unique_lock lock(mutex);
-            wake.wait(lock, [&] { return quit || !arrived.empty() || !cancelled.empty() || cancel_all; });
-        }
         {
-            const std::lock_guard lock(mutex);
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [&] {
+                if (quit || pause == Pause::on) return quit;
+                return more || pause == Pause::wanted || !arrived.empty() || !cancelled.empty() || cancel_all;
+            });
             if (quit) return;
             if (idle) cancel_all = false;
         }
@@ -292,9 +337,14 @@ void Engine::State::loop() {
 }
 
 bool Engine::State::step() {
+    {
+        const std::lock_guard lock(mutex);
+        if (pause == Pause::on) return false;
+    }
     take_arrivals();
     end_cancelled_and_late();
     tell_finished();
+    if (hold()) return has_work();
     for (Choice* leader : scheduler->forking()) fork(*leader);
     const std::vector<Choice*> planned = scheduler->plan(pace ? pace->rows() : options.mixed_rows);
     if (!planned.empty())
@@ -304,10 +354,32 @@ bool Engine::State::step() {
     for (Choice* choice : std::exchange(arrived_choices, {}))
         if (!choice->answer.finished()) tell(*choice);
     tell_finished();
-    const bool more = scheduler->running() + scheduler->waiting() > 0 || under_way;
+    const bool more = has_work();
     publish(more);
     const std::lock_guard lock(mutex);
+    if (pause == Pause::wanted && !more) {
+        pause = Pause::on;
+        rest.notify_all();
+    }
     return more || !arrived.empty();
+}
+
+// In a pause that keeps answers: frees the memory of all answers, so that their texts are computed again later.
+bool Engine::State::hold() {
+    {
+        const std::lock_guard lock(mutex);
+        if (pause != Pause::wanted || unfinished != Unfinished::keep) return false;
+    }
+    if (under_way) land(false);
+    for (Choice* choice : std::exchange(arrived_choices, {}))
+        if (!choice->answer.finished()) tell(*choice);
+    tell_finished();
+    for (Choice* choice : scheduler->running_choices()) scheduler->preempt(*choice);
+    publish(has_work());
+    const std::lock_guard lock(mutex);
+    pause = Pause::on;
+    rest.notify_all();
+    return true;
 }
 
 void Engine::State::take_arrivals() {
@@ -316,9 +388,12 @@ void Engine::State::take_arrivals() {
     bool all = false;
     {
         const std::lock_guard lock(mutex);
-        jobs.swap(arrived);
+        if (take_arrived || quit) jobs.swap(arrived);
+        take_arrived = pause == Pause::off;
+        for (const auto& job : arrived)
+            if (std::ranges::find(cancelled, job->handle) != cancelled.end()) job->cancelled = true;
         handles.swap(cancelled);
-        all = cancel_all;
+        all = cancel_all || (pause == Pause::wanted && unfinished == Unfinished::cancel);
     }
     for (const auto& job : jobs) enqueue(job);
     if (!handles.empty() || all)

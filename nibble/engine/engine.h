@@ -1,11 +1,11 @@
 // The engine answers requests with one model on one device. Continuous batching over a paged cache: a step runs the
 // next token of every answer, and pieces of prompts after them. Answers start and end at every step.
 //
-// Threads: submit(), cancel(), stats(), limits(), capacity() and drain() may be called from any thread at any time.
-// Events come from the engine's own thread after start(), otherwise from the thread that calls step(). step() is for
-// one thread at a time, and only for an engine that was not started. While the engine steps, no other code may run the
-// model or use its thread pool. The destructor cancels unfinished requests (their sinks get an event) and joins the
-// thread.
+// Threads: submit(), cancel(), stats(), limits(), capacity(), pause(), resume() and drain() may be called from any
+// thread at any time. Events come from the engine's own thread after start(), otherwise from the thread that calls
+// step(). step() is for one thread at a time, and only for an engine that was not started. While the engine steps, no
+// other code may run the model or use its thread pool. The destructor cancels unfinished requests (their sinks get an
+// event) and joins the thread.
 //
 //   NIBBLE_TRY(auto engine, Engine::create(model, tokenizer, {}));
 //   auto admitted = engine->submit(std::move(request), [](const AnswerEvent& e) { ... });
@@ -82,6 +82,13 @@ struct EngineStats {
     double cache_share() const { return pages > 0 ? double(used_pages) / double(pages) : 0; }
 };
 
+// The treatment of unfinished answers by a pause.
+enum class Unfinished : uint8_t {
+    finish,  // they end first
+    cancel,  // they are cancelled
+    keep,    // they wait; when the engine continues, their pages are computed again from their tokens
+};
+
 // Result of submit().
 struct Admission {
     enum class Refusal : uint8_t {
@@ -133,8 +140,19 @@ public:
     bool step();
     // Starts the engine's own thread, which calls step() and sleeps while there is nothing to do.
     void start();
-    // Accepts no more requests; returns when all are finished. Those that are unfinished at `deadline` are cancelled.
-    // Without its own thread, the engine steps inside this call.
+    // Stops between two steps and returns when no step is in flight. New requests are accepted and wait. Until
+    // resume(), the caller may change the model's weights, after which it must call forget_prefixes(). Callers of
+    // pause(), resume(), forget_prefixes() and forget_pages() take turns.
+    void pause(Unfinished unfinished);
+    void resume();
+    bool paused() const;
+    // Only while paused: removes all prefixes from the cache, so that pages of other weights are not used.
+    void forget_prefixes();
+    // Only while paused, without unfinished answers: removes the prefixes and gives the memory of keys, values and
+    // states back to the system until it is written again.
+    void forget_pages();
+    // Accepts no more requests; returns when all are finished. A pause ends. Those that are unfinished at `deadline`
+    // are cancelled. Without its own thread, the engine steps inside this call.
     void drain(EngineClock::time_point deadline);
 
 private:

@@ -50,7 +50,19 @@ public:
     int64_t running() const { return std::ssize(running_); }
     int64_t waiting() const { return std::ssize(waiting_); }
     const KvPool& pool() const { return *pool_; }
+    KvPool& pool() { return *pool_; }
     const PrefixCache& cache() const { return cache_; }
+    // Returns the choices with memory, which preempt() accepts.
+    std::vector<Choice*> running_choices() const {
+        std::vector<Choice*> out;
+        for (const auto& choice : running_) out.push_back(choice.get());
+        return out;
+    }
+    // Removes all idle prefixes from the cache.
+    void forget_prefixes() {
+        while (cache_.evict()) {
+        }
+    }
 
 private:
     enum class Joins : uint8_t { now, later, no_room, never };

@@ -13,22 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns a rule that keeps the module of this name (or of the tensor, "....weight") and all modules below it
-// unquantized.
-Rule ignore_rule(std::string module) {
-    constexpr std::string_view tensor = ".weight";
-    Rule rule;
-    if (is_regex_pattern(module)) {
-        rule.pattern = std::move(module);
-    } else {
-        if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
-        rule.pattern = module + ".*";
-    }
-    rule.enable = false;
-    rule.where = "--ignore";
-    return rule;
-}
-
 Result<Dialect> output_dialect(const QuantizeOptions& options) {
     if (!options.format.empty()) return parse_dialect(options.format);
     return options.out.ends_with(".gguf") ? Dialect::gguf : Dialect::modelopt;

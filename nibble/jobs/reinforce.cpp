@@ -110,8 +110,32 @@ Status open_trainer(const RlJob& job, const Checkpoint& checkpoint, RlParts& par
     return Ok{};
 }
 
+// Returns the caller's function with the values of environments.
+JudgeFunction judge_of(const RlHooks& hooks) {
+    if (!hooks.judge) return {};
+    return [judge = hooks.judge](const std::vector<EnvironmentRequest>& requests) {
+        std::vector<AnswerToJudge> answers;
+        for (const EnvironmentRequest& r : requests)
+            answers.push_back(
+                {.prompt = r.prompt, .expected = r.expected, .text = r.text, .turn = r.turn, .state = r.state.dump()});
+        std::vector<EnvironmentReply> replies;
+        for (Judgement& j : judge(answers)) {
+            EnvironmentReply reply{.reward = j.reward, .done = j.done, .observation = std::move(j.observation)};
+            Result<Json> state = parse_json(j.state);
+            if (!j.failure.empty())
+                reply.failure = std::move(j.failure);
+            else if (state.ok())
+                reply.state = *std::move(state);
+            else
+                reply.failure = "the state of a judgement: " + state.error().message();
+            replies.push_back(std::move(reply));
+        }
+        return replies;
+    };
+}
+
 // Opens everything that the run needs. `c`: validation prompts are limited to the available rows.
-Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
+Status open_parts(RlJob& job, const RlHooks& hooks, RlParts& parts) {
     RlConfig& c = job.config;
     NIBBLE_TRY(const auto checkpoint, Checkpoint::open(c.model));
     NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
@@ -121,7 +145,8 @@ Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
     NIBBLE_TRY(parts.rows, open_question_rows(c, parts.text));
     if (parts.rows && parts.rows->validation_rows() > 0)
         c.validation_prompts = std::min(c.validation_prompts, parts.rows->validation_rows());
-    NIBBLE_TRY(parts.task, open_config_task(c, parts.text, parts.rows, parts.pool, hooks.stop_requested));
+    NIBBLE_TRY(parts.task,
+               open_config_task(c, parts.text, parts.rows, parts.pool, hooks.job.stop_requested, judge_of(hooks)));
     if (!job.device.cuda) {
         const int64_t free = available_memory();
         NIBBLE_TRY(const TrainMemoryPlan plan,
@@ -135,7 +160,7 @@ Status open_parts(RlJob& job, const JobHooks& hooks, RlParts& parts) {
     parts.weights = hash_of(*parts.parameters);
     PolicyTrainerOptions options{.tokenizer = parts.text.tokenizer,
                                  .ranks = job.ranks,
-                                 .stop_requested = hooks.stop_requested,
+                                 .stop_requested = hooks.job.stop_requested,
                                  .row_tokens = c.row_tokens};
     if (job.device.cuda) {
         options.sequences = 1024, options.row_tokens = row_tokens_on_gpu(c);
@@ -355,7 +380,7 @@ Result<RlReport> run_job(RlJob job, const RlHooks& hooks) {
 
     NIBBLE_TRY(ModelText text, open_model_text(c.model));
     RlParts parts(job.threads, std::move(text));
-    NIBBLE_CHECK(open_parts(job, hooks.job, parts));
+    NIBBLE_CHECK(open_parts(job, hooks, parts));
     NIBBLE_CHECK(check_export(job, parts));
     PromptPlace place(*parts.policy);
     NIBBLE_TRY(RunBegin run,

@@ -29,7 +29,9 @@ Result<std::unique_ptr<RunningModel>> RunningModel::open(const ServeOptions& opt
 }
 
 RunningModel::~RunningModel() {
-    if (served_) served_->engine.reset();
+    if (!served_) return;
+    served_->weights.reset();
+    served_->engine.reset();
 }
 
 Result<Request> RunningModel::parameters(std::string_view json) const {

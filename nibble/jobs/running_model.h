@@ -35,6 +35,7 @@ public:
     std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
     Engine& engine() { return *served_->engine; }
+    ServedWeights& weights() { return *served_->weights; }
     const ServedModel& served() const { return *served_; }
 
 private:

@@ -133,7 +133,10 @@ Result<ServedModel> load_served(const ServeOptions& config, ThreadPool& pool, co
                        .tokenizer_info = std::move(info),
                        .created = std::time(nullptr),
                        .license = license_of(config.model),
-                       .facts = std::move(facts)};
+                       .facts = std::move(facts),
+                       .weights = nullptr};
+    served.weights = std::make_unique<ServedWeights>(*served.engine, std::dynamic_pointer_cast<Model>(loaded.model),
+                                                     loaded.checkpoint, pool);
     // A tokenizer whose texts cannot be determined permits only unconstrained answers.
     if (const Status made = served.prepare_grammars(); !made.ok()) served.facts["grammars"] = made.error().message();
     return served;

@@ -150,6 +150,8 @@ public:
     // Returns the most pages that a sequence of `tokens` tokens holds when it is processed in pieces of `piece` tokens.
     int64_t pages_for(int64_t tokens, int64_t piece) const;
     int64_t bytes() const;  // bytes of the memory: pages, then states
+    // Gives the memory back to the system until pages are written again. No page may be in use.
+    void forget() { memory_->forget(); }
     // base() is the first page; pages are numbered in memory order.
     std::byte* base() const { return memory_->base(); }
     int64_t number(const std::byte* page) const { return (page - base()) / page_bytes_; }

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <sys/mman.h>
+
 namespace nibble {
 namespace {
 
@@ -11,7 +13,7 @@ class HostStateMemory : public StateMemory {
 public:
     // calloc: the system provides zeroed memory when a page is first touched.
     explicit HostStateMemory(int64_t bytes)
-        : memory_(static_cast<std::byte*>(std::calloc(static_cast<size_t>(bytes + alignment), 1))) {
+        : bytes_(bytes), memory_(static_cast<std::byte*>(std::calloc(static_cast<size_t>(bytes + alignment), 1))) {
         const auto at = reinterpret_cast<uintptr_t>(memory_.get());
         base_ = memory_.get() + (alignment - at % alignment) % alignment;
     }
@@ -27,10 +29,17 @@ public:
         return Ok{};
     }
 
+    void forget() override {
+        const uintptr_t page = 4096, begin = (reinterpret_cast<uintptr_t>(base_) + page - 1) / page * page,
+                        end = (reinterpret_cast<uintptr_t>(base_) + static_cast<size_t>(bytes_)) / page * page;
+        if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+
 private:
     struct Free {
         void operator()(std::byte* p) const { std::free(p); }
     };
+    int64_t bytes_;
     std::unique_ptr<std::byte, Free> memory_;
     std::byte* base_ = nullptr;
 };

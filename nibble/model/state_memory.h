@@ -20,6 +20,9 @@ public:
     // Ordered with the work of the model that uses the memory (on a GPU: in its stream).
     virtual Status zero(std::byte* at, int64_t bytes) = 0;
     virtual Status copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+    // Gives the physical memory back to the system until it is written again. Afterwards the contents are zero. Memory
+    // of a GPU stays allocated.
+    virtual void forget() {}
 };
 
 // Allocates host memory. Error: the system refuses this many bytes.

@@ -2,6 +2,7 @@
 
 #include "base/embedded.h"
 #include "base/nearest.h"
+#include "checkpoint/module_pattern.h"
 #include "quant/recipe_imports.h"
 #include "quant/recipe_parse.h"
 
@@ -197,6 +198,20 @@ Result<std::string> check_recipe_name(std::string_view name) {
     std::string meant = presets_of_kind(name, presets);
     if (meant.empty()) meant = did_you_mean(name, presets);
     return fail("no recipe '{}'{} (`nibble recipes` lists them)", name, meant);
+}
+
+Rule ignore_rule(std::string module) {
+    constexpr std::string_view tensor = ".weight";
+    Rule rule;
+    if (is_regex_pattern(module)) {
+        rule.pattern = std::move(module);
+    } else {
+        if (module.ends_with(tensor)) module.resize(module.size() - tensor.size());
+        rule.pattern = module + ".*";
+    }
+    rule.enable = false;
+    rule.where = "--ignore";
+    return rule;
 }
 
 std::vector<std::string> preset_names() { return names_below(model_presets); }

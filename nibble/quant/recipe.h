@@ -95,6 +95,10 @@ Result<std::vector<Rule>> load_kv_rules(std::string_view preset);
 // Parses `text` as the contents of `file`; imports are searched relative to `folder`. Errors: file and line.
 Result<Recipe> parse_recipe(std::string_view text, std::string_view file, const std::filesystem::path& folder = {});
 
+// Returns a rule that keeps the module of this name (or of the tensor, "....weight") and all modules below it
+// unquantized.
+Rule ignore_rule(std::string module);
+
 // Returns the preset for a name of Model Optimizer, in upper or lower case: "NVFP4_DEFAULT_CFG" -> "nvfp4", "mxfp8_cfg"
 // -> "mxfp8". Returns other names unchanged.
 std::string preset_of_spelling(std::string_view name);

@@ -10,7 +10,15 @@
 namespace nibble {
 namespace {
 
-Result<std::unique_ptr<Environment>> environment_of(const RlTask& task, const std::atomic<bool>* stop) {
+Result<std::unique_ptr<Environment>> environment_of(const RlTask& task, const std::atomic<bool>* stop,
+                                                    JudgeFunction judge) {
+    if (task.function.empty() && judge) return fail(ErrorKind::usage, "env.function: must name the caller's function");
+    if (!task.function.empty() && !judge)
+        return fail(ErrorKind::usage,
+                    "env.function: {} is a function of a program that calls nibble as a library, as "
+                    "nibble.reinforce(judge=...) in Python; the command needs env.command",
+                    task.function);
+    if (judge) return function_environment(std::move(judge));
     if (task.command.empty()) return std::unique_ptr<Environment>();
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(task.timeout_seconds * 1000));
     return start_environment(
@@ -22,7 +30,7 @@ Result<QuestionFile> read_rows(const RlTask& task, const std::filesystem::path& 
     return read_question_file({.file = file,
                                .input_key = task.input_key,
                                .output_key = task.output_key,
-                               .rule = task.command.empty() ? task.reward.rule : AnswerRule::exact});
+                               .rule = task.has_environment() ? AnswerRule::exact : task.reward.rule});
 }
 
 QuestionTaskOptions row_questions(std::shared_ptr<const QuestionRows> rows, std::shared_ptr<const AnswerReward> reward,
@@ -76,10 +84,10 @@ Result<std::shared_ptr<const QuestionRows>> open_question_rows(const RlConfig& c
 
 Result<std::unique_ptr<RolloutTask>> open_config_task(const RlConfig& c, const ModelText& text,
                                                       std::shared_ptr<const QuestionRows> rows, ThreadPool& pool,
-                                                      const std::atomic<bool>* stop) {
+                                                      const std::atomic<bool>* stop, JudgeFunction judge) {
     NIBBLE_CHECK(check_chat(c, text));
     std::shared_ptr<const AnswerReward> reward;  // null: an environment judges
-    if (rows && c.task.command.empty()) {
+    if (rows && !c.task.has_environment()) {
         NIBBLE_TRY(AnswerReward rule, AnswerReward::create(c.task.reward).within("data.reward"));
         reward = std::make_shared<const AnswerReward>(std::move(rule));
     }
@@ -87,7 +95,7 @@ Result<std::unique_ptr<RolloutTask>> open_config_task(const RlConfig& c, const M
         rows ? row_questions(std::move(rows), std::move(reward), c.task.reward.rule) : generated_questions(c);
     options.pool = &pool;
     options.stop = stop;
-    NIBBLE_TRY(options.environment, environment_of(c.task, stop));
+    NIBBLE_TRY(options.environment, environment_of(c.task, stop, std::move(judge)));
     options.prompt = c.task.prompt;
     options.encode = encoder_of(c, text);
     options.encode_observation = [&text, chat = c.task.chat](const std::string& observation, int32_t last) {

@@ -16,10 +16,11 @@ namespace nibble {
 // if the questions are generated (data.task).
 Result<std::shared_ptr<const QuestionRows>> open_question_rows(const RlConfig& config, const ModelText& text);
 
-// `rows` comes from open_question_rows(). `text`, `pool` and `stop` must outlive the task. Errors: data.chat is set but
-// the model has no chat template; a sandbox or an environment cannot start.
+// `rows` comes from open_question_rows(). `text`, `pool` and `stop` must outlive the task. `judge` is the caller's
+// function for env.function; null: none. Errors: data.chat is set but the model has no chat template; a sandbox or an
+// environment cannot start; env.function without a function, or a function without env.function.
 Result<std::unique_ptr<RolloutTask>> open_config_task(const RlConfig& config, const ModelText& text,
                                                       std::shared_ptr<const QuestionRows> rows, ThreadPool& pool,
-                                                      const std::atomic<bool>* stop);
+                                                      const std::atomic<bool>* stop, JudgeFunction judge = {});
 
 }  // namespace nibble

@@ -40,11 +40,29 @@ Result<EnvironmentReply> parse_reply(const std::string& line, int64_t id) {
             return fail("the environment's reply has a field '{}' that is unknown or of a wrong type", key);
     }
     if (!json.contains("reward")) return fail("the environment's reply has no reward");
-    if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}, not a number", reply.reward);
-    if (!reply.done && reply.observation.empty())
-        return fail("the environment's reply has neither 'done': true nor an observation");
+    NIBBLE_CHECK(check_reply(reply));
     return reply;
 }
+
+class FunctionEnvironment : public Environment {
+public:
+    explicit FunctionEnvironment(JudgeFunction function) : function_(std::move(function)) {}
+
+    std::vector<EnvironmentReply> judge(const std::vector<EnvironmentRequest>& requests) override {
+        std::vector<EnvironmentReply> replies = function_(requests);
+        if (replies.size() != requests.size())
+            return std::vector<EnvironmentReply>(
+                requests.size(), {.failure = fmt::format("the environment gave {} replies to {} requests",
+                                                         replies.size(), requests.size())});
+        for (EnvironmentReply& reply : replies)
+            if (const Status usable = check_reply(reply); !reply.failure && !usable)
+                reply = {.failure = usable.error().message()};
+        return replies;
+    }
+
+private:
+    JudgeFunction function_;
+};
 
 class ProgramEnvironment : public Environment {
 public:
@@ -158,6 +176,17 @@ private:
 };
 
 }  // namespace
+
+Status check_reply(const EnvironmentReply& reply) {
+    if (!std::isfinite(reply.reward)) return fail("the environment's reward is {}, not a number", reply.reward);
+    if (!reply.done && reply.observation.empty())
+        return fail("the environment's reply has neither 'done': true nor an observation");
+    return Ok{};
+}
+
+std::unique_ptr<Environment> function_environment(JudgeFunction function) {
+    return std::make_unique<FunctionEnvironment>(std::move(function));
+}
 
 Result<std::unique_ptr<Environment>> start_environment(const EnvironmentProgram& program) {
     if (program.processes < 1 || program.processes > 256)

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,16 @@ public:
     // Returns one reply per request, in order. A failure affects only its own request.
     virtual std::vector<EnvironmentReply> judge(const std::vector<EnvironmentRequest>& requests) = 0;
 };
+
+// Returns an error for a reply that a run cannot use: a reward that is not finite, or neither the end nor an
+// observation.
+Status check_reply(const EnvironmentReply& reply);
+
+// Judges by a function, which is called with all requests of a round.
+using JudgeFunction = std::function<std::vector<EnvironmentReply>(const std::vector<EnvironmentRequest>&)>;
+// A reply that check_reply() refuses becomes a failure. If the number of replies differs from that of the requests, all
+// requests fail.
+std::unique_ptr<Environment> function_environment(JudgeFunction function);
 
 // Programs in any language that read JSON lines on standard input and write JSON lines on standard output: one line per
 // request, one per reply (docs/topics/rl.md; tests/oracles/environment_example.py). Their standard error is nibble's.

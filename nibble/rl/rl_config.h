@@ -52,9 +52,13 @@ struct RlTask {
     AnswerRewardOptions reward;        // for answers to rows of files
     std::string prompt = "{}";         // {} is replaced with the question
     bool chat = true;                  // sends the prompt as a user message through the model's chat template
-    std::vector<std::string> command;  // command of an environment that judges; empty: the task's own rule
+    std::vector<std::string> command;  // command of an environment that judges; empty: none
     int64_t processes = 1;
     double timeout_seconds = 30;
+    std::string function;  // name of the caller's function that judges; empty: none
+
+    // Whether an environment judges instead of the task's own rule.
+    bool has_environment() const { return !command.empty() || !function.empty(); }
 };
 
 struct RlConfig {

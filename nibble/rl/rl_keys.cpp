@@ -235,7 +235,7 @@ void add_grpo_keys(Schema<RlKeys>& s) {
     s.key("grpo.max_rollout_turns", count_kind(1), in_config(&RlConfig::most_turns),
           "turns of an answer that an environment continues")
         .refuses([](const RlKeys& k) {
-            return k.c.most_turns > 1 && k.c.task.command.empty()
+            return k.c.most_turns > 1 && !k.c.task.has_environment()
                        ? fmt::format("{}: only an environment continues an answer; env.command is missing",
                                      k.c.most_turns)
                        : "";
@@ -301,9 +301,9 @@ void add_data_keys(Schema<RlKeys>& s) {
     using T = RlTask;
     const auto in = [](auto... members) { return in_config(&RlConfig::task, members...); };
     const auto from_rows = [](const RlKeys& k) { return !k.c.task.train.empty(); };
-    const auto own_rule = [](const RlKeys& k) { return k.c.task.command.empty(); };
+    const auto own_rule = [](const RlKeys& k) { return !k.c.task.has_environment(); };
     const auto runs_code = [](const RlKeys& k) { return k.c.task.reward.rule == AnswerRule::code; };
-    const std::string rows = "without data.train", judged = "with env.command, which judges the answers";
+    const std::string rows = "without data.train", judged = "with env.command or env.function, which judge the answers";
     s.key("data.task", optional_kind(enum_kind<TaskKind>(task_names)), at(&RlKeys::task),
           "questions that are generated");
     s.key("data.difficulty", difficulty_kind(), in(&T::difficulty), "size of the numbers or steps of data.task")
@@ -347,6 +347,9 @@ void add_data_keys(Schema<RlKeys>& s) {
         .needs(judges, "without env.command");
     s.key("env.timeout_seconds", number_kind(0.001, 1e6), in(&T::timeout_seconds), "longest time for one judgement")
         .needs(judges, "without env.command");
+    s.key("env.function", text_kind(), in(&T::function),
+          "name of a function of the program that calls nibble as a library; the function judges the answers")
+        .needs([](const RlKeys& k) { return k.c.task.command.empty(); }, "with env.command, which judges the answers");
 }
 
 void add_run_keys(Schema<RlKeys>& s) {

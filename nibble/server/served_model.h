@@ -5,6 +5,7 @@
 #include "chat/chat_format.h"
 #include "engine/engine.h"
 #include "server/answer_grammar.h"
+#include "server/served_weights.h"
 #include "text/tokenizer.h"
 
 #include <memory>
@@ -28,6 +29,7 @@ struct ServedModel {
     int64_t created = 0;                           // seconds since 1970
     std::string license;                           // text; empty: the model has none
     Json facts = Json::object();                   // formats by layer, kernels, memory: the server's settings
+    std::unique_ptr<ServedWeights> weights;        // replaces the weights; null: they are fixed
 
     // Creates `grammars`. Error: the tokenizer cannot be used for grammars; the model then has none.
     Status prepare_grammars() {

@@ -1,15 +1,22 @@
 // Models that answer in this process, tokenizers, and servers.
 #include "base/float_control.h"
-#include "core/fields.h"
+#include "core/array.h"
+#include "core/errors.h"
 #include "core/gil.h"
 #include "core/module.h"
+#include "core/threads.h"
 #include "core/wait.h"
+#include "jobs/job_table.h"
 #include "jobs/running_model.h"
 #include "nibble/serve.h"
 
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -19,42 +26,8 @@
 namespace nibble::python {
 namespace {
 
-std::vector<Field<ServeOptions>> serve_fields() {
-    using O = ServeOptions;
-    using M = ModelSettings;
-    using C = CacheSettings;
-    std::vector<Field<O>> out{field("model", &O::model),
-                              field("names", &O::names),
-                              field("host", &O::host),
-                              field("port", &O::port),
-                              field("unix_path", &O::unix_path),
-                              field("api_keys", &O::api_keys),
-                              field("api_key_file", &O::api_key_file),
-                              field("cors_origin", &O::cors_origin),
-                              field("allowed_hosts", &O::allowed_hosts),
-                              field("context", &O::context),
-                              field("sequences", &O::sequences),
-                              field("queue", &O::queue),
-                              field("connections", &O::connections),
-                              field("prompt_stretch", &O::prompt_stretch),
-                              field("request_timeout", &O::request_timeout),
-                              field("max_body", &O::max_body),
-                              field("max_request_memory", &O::max_request_memory),
-                              field("max_total_memory", &O::max_total_memory),
-                              field("stored_responses", &O::stored_responses),
-                              field("tool_call_parser", &O::tool_call_parser),
-                              field("reasoning_parser", &O::reasoning_parser),
-                              field("parse_special", &O::parse_special),
-                              field("ignore_unknown", &O::ignore_unknown),
-                              field("log_prompts", &O::log_prompts)};
-    add_fields(out, "", &O::engine,
-               {field("compute", &M::compute), field("kv", &M::kv), field("ssm_state", &M::ssm_state),
-                field("kernels", &M::kernels), field("sums", &M::sums), field("device", &M::device),
-                field("threads", &M::threads), field("weights_only", &M::weights_only)});
-    add_fields(out, "", &O::cache,
-               {field("kv_memory", &C::kv_memory), field("memory_share", &C::memory_share),
-                field("speculate", &C::speculate), field("no_prefix_cache", &C::no_prefix_cache)});
-    return out;
+ServeOptions options_of(const std::string& json, const char* caller) {
+    return value_or_raise(serve_options_of(value_or_raise(parse_json(json)), caller));
 }
 
 // One choice of a request: all of it, or what is new.
@@ -274,6 +247,47 @@ private:
     std::map<uint64_t, uint64_t> handles_;  // of the engine, by request
 };
 
+// New values of a model's weights, before they are used.
+struct NewTensors {
+    std::shared_ptr<NewWeights> weights;
+    int64_t count = 0;
+
+    void set(const std::string& name, nb::handle array) {
+        const Array a(array, "update_weights", name.c_str());
+        std::vector<float> values(static_cast<size_t>(a.size()));
+        if (a.ndim == 0) a.refuse_shape("a weight has at least one dimension");
+        const Rows rows = rows_of(a);
+        Status done = Ok{};
+        {
+            const WithoutGil released;
+            read_array(rows.rows, 0, rows.rows.rows, values.data());
+            done = weights->set(name, {a.shape, size_t(a.ndim)}, values);
+        }
+        if (!done.ok()) raise(done.error());
+        ++count;
+    }
+};
+
+Unfinished unfinished_of(std::string_view mode) {
+    if (mode == "abort") return Unfinished::cancel;
+    if (mode == "wait") return Unfinished::finish;
+    if (mode == "keep") return Unfinished::keep;
+    raise("UsageError", fmt::format("mode '{}': choose abort, wait or keep", mode));
+}
+
+// Runs a function of ServedWeights without the lock of the interpreter.
+template <class Work>
+void steer(Model& model, const Work& work) {
+    RunningModel& running = model.running();
+    Status done = Ok{};
+    {
+        const WithoutGil released;
+        const FloatControlScope control;
+        done = guarded([&] { return work(running.weights()); });
+    }
+    if (!done.ok()) raise(done.error());
+}
+
 class Server {
 public:
     explicit Server(std::unique_ptr<RunningServer> server) : server_(std::move(server)) {}
@@ -312,7 +326,9 @@ std::string vocabulary_token(RunningModel& model, int32_t id) {
     return bytes;
 }
 
-JobCallbacks plain_callbacks(nb::object line) { return {nb::none(), std::move(line), nb::none(), nb::none()}; }
+JobCallbacks plain_callbacks(nb::object line) {
+    return {nb::none(), std::move(line), nb::none(), nb::none(), nb::none()};
+}
 
 }  // namespace
 
@@ -409,6 +425,43 @@ void bind_model(nb::module_& m) {
                  out["cached_prompt_tokens"] = s.cached_prompt_tokens;
                  return out;
              })
+        .def("begin_update",
+             [](Model& model) {
+                 return std::make_unique<NewTensors>(
+                     NewTensors{std::make_shared<NewWeights>(model.running().weights().begin())});
+             })
+        .def("commit",
+             [](Model& model, const NewTensors& update, std::string recipe, std::string version, std::string_view mode,
+                bool partial) {
+                 const WeightUpdate how{std::move(recipe), std::move(version), unfinished_of(mode), partial};
+                 if (update.count == 0) raise("UsageError", "update_weights: there are no weights");
+                 steer(model, [&](ServedWeights& weights) { return weights.commit(how, update.weights); });
+             })
+        .def("load_weights",
+             [](Model& model, const std::string& path, std::string recipe, std::string version, std::string_view mode) {
+                 const WeightUpdate how{std::move(recipe), std::move(version), unfinished_of(mode)};
+                 steer(model, [&](ServedWeights& weights) { return weights.load(how, path); });
+             })
+        .def("pause",
+             [](Model& model, std::string_view mode) {
+                 const Unfinished unfinished = unfinished_of(mode);
+                 steer(model, [&](ServedWeights& weights) { return weights.pause(unfinished); });
+             })
+        .def("resume", [](Model& model) { steer(model, [](ServedWeights& weights) { return weights.resume(); }); })
+        .def("sleep",
+             [](Model& model, int level, std::string_view mode) {
+                 const Unfinished unfinished = unfinished_of(mode);
+                 steer(model, [&](ServedWeights& weights) { return weights.sleep(level, unfinished); });
+             })
+        .def("wake",
+             [](Model& model, bool weights, bool cache) {
+                 steer(model, [&](ServedWeights& served) { return served.wake(weights, cache); });
+             })
+        .def("forget_prefixes",
+             [](Model& model) { steer(model, [](ServedWeights& weights) { return weights.forget_prefixes(); }); })
+        .def_prop_ro("weight_version", [](Model& model) { return model.running().weights().version(); })
+        .def_prop_ro("paused", [](Model& model) { return model.running().weights().paused(); })
+        .def_prop_ro("asleep", [](Model& model) { return model.running().weights().asleep(); })
         .def("submit", &Model::submit, nb::arg("prompt"), nb::arg("parameters"), nb::arg("sequence"))
         .def("cancel", &Model::cancel, nb::arg("request"))
         .def("poll", &Model::poll, nb::arg("seconds"))
@@ -417,14 +470,15 @@ void bind_model(nb::module_& m) {
              nb::arg("progress").none());
     m.def(
         "open_model",
-        [](nb::dict options, nb::object line) {
-            const ServeOptions o = options_from(std::move(options), serve_fields(), "LLM");
+        [](const std::string& options, nb::object line) {
+            const ServeOptions o = options_of(options, "LLM");
             return std::make_unique<Model>(
                 run_watched(plain_callbacks(std::move(line)),
                             [&](const JobHooks& hooks, JobWatch&) { return RunningModel::open(o, hooks); }));
         },
         nb::arg("options"), nb::arg("line").none());
-    m.attr("serve_defaults") = defaults_of(serve_fields());
+    nb::class_<NewTensors>(m, "NewTensors").def("set", &NewTensors::set, nb::arg("name"), nb::arg("array"));
+    m.attr("serve_defaults") = serve_defaults().dump();
 
     nb::class_<Server>(m, "Server")
         .def_prop_ro("url", [](Server& s) { return s.server().url(); })
@@ -435,8 +489,8 @@ void bind_model(nb::module_& m) {
         .def("stop", &Server::stop, nb::arg("seconds"));
     m.def(
         "serve",
-        [](nb::dict options, nb::object line) {
-            const ServeOptions o = options_from(std::move(options), serve_fields(), "serve");
+        [](const std::string& options, nb::object line) {
+            const ServeOptions o = options_of(options, "serve");
             return std::make_unique<Server>(
                 run_watched(plain_callbacks(std::move(line)),
                             [&](const JobHooks& hooks, JobWatch&) { return nibble::serve(o, hooks); }));

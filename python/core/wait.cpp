@@ -33,6 +33,15 @@ void JobWatch::add_event(std::string json) {
     changed_.notify_all();
 }
 
+bool JobWatch::in_caller(const std::function<void()>& call) {
+    std::unique_lock lock(mutex_);
+    if (left_) return false;
+    call_ = &call;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return left_ || !call_; });
+    return std::exchange(call_, nullptr) == nullptr;
+}
+
 void JobWatch::deliver(const JobCallbacks& callbacks) {
     std::optional<Numbers> numbers;
     std::vector<std::pair<const char*, std::string>> lines;
@@ -54,6 +63,19 @@ void JobWatch::deliver(const JobCallbacks& callbacks) {
     if (!callbacks.cancel.is_none() && nb::cast<bool>(nb::bool_(callbacks.cancel.attr("is_set")()))) stop_ = true;
 }
 
+void JobWatch::make_call() {
+    const std::function<void()>* call = nullptr;
+    {
+        const std::lock_guard lock(mutex_);
+        call = call_;
+    }
+    if (!call) return;
+    (*call)();
+    const std::lock_guard lock(mutex_);
+    call_ = nullptr;
+    changed_.notify_all();
+}
+
 void JobWatch::run(const std::function<void()>& work, const JobCallbacks& callbacks) {
     note_threads();
     std::thread worker([&] {
@@ -72,14 +94,19 @@ void JobWatch::run(const std::function<void()>& work, const JobCallbacks& callba
             {
                 const WithoutGil released;
                 std::unique_lock lock(mutex_);
-                if (!done_ && events_.empty()) changed_.wait_for(lock, std::chrono::milliseconds(20));
+                if (!done_ && events_.empty() && !call_) changed_.wait_for(lock, std::chrono::milliseconds(20));
                 done = done_;
             }
             if (PyErr_CheckSignals() != 0) raise_set();
             deliver(callbacks);
+            make_call();
         }
     } catch (...) {
-        stop_ = true;
+        {
+            const std::lock_guard lock(mutex_);
+            stop_ = left_ = true;
+            changed_.notify_all();
+        }
         join();
         throw;
     }

@@ -27,8 +27,9 @@ namespace nb = nanobind;
 //   line(kind, text)                           kind: "warning" or "note"
 //   event(json)                                of a step of training; an answer that is true stops the job
 //   cancel                                     an object whose is_set() is polled
+//   judge([(prompt, expected, text, turn, state)]) -> [(reward, done, observation, state, failure)]   states are JSON
 struct JobCallbacks {
-    nb::object progress, line, event, cancel;
+    nb::object progress, line, event, cancel, judge;
 };
 
 // Between the thread of the work and the thread of the caller.
@@ -37,7 +38,9 @@ public:
     // Hooks for the job. They never touch Python.
     JobHooks hooks();
     void add_event(std::string json);
-    std::atomic<bool>& stop() { return stop_; }
+    // Called by the thread of the work: runs `call` on the thread of the caller, which holds the lock of the
+    // interpreter, and waits for its end. Returns false if the call was not made or threw; run() throws its exception.
+    bool in_caller(const std::function<void()>& call);
 
     // Runs `work` on a thread of its own and waits. Signals are looked at 50 times a second, where the caller is the
     // main thread; an exception of a signal's handler or of a callback stops the work, is waited for and thrown.
@@ -45,6 +48,7 @@ public:
 
 private:
     void deliver(const JobCallbacks& callbacks);
+    void make_call();
 
     struct Numbers {
         std::string phase, item, unit;
@@ -57,6 +61,8 @@ private:
     std::optional<Numbers> numbers_;
     std::vector<std::pair<const char*, std::string>> lines_;
     std::vector<std::string> events_;
+    const std::function<void()>* call_ = nullptr;  // to be made by the thread of the caller
+    bool left_ = false;                            // the caller only waits for the end and makes no calls
 };
 
 // Runs a job, body(const JobHooks&, JobWatch&) -> Result<T>, and returns its value. Throws its error.

@@ -14,16 +14,19 @@ from . import _core
 from .errors import *  # noqa: F403
 from .tensors import *  # noqa: F403
 
-if TYPE_CHECKING:
-    from ._info import build_info, set_threads, threads
-    from ._progress import Progress
-    from .checkpoint import Checkpoint, TensorInfo, open
-    from .jobs import (calibrate, convert, evaluate, import_gguf, inspect, quantize_checkpoint, recipes, reinforce, search,
-                       train, verify)
-    from .llm import LLM, AsyncLLM, Tokenizer
-    from .sampling import (CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams,
-                           StructuredOutputsParams)
-    from .server import Server, serve
+if TYPE_CHECKING:  # `as` makes the names public for type checkers
+    from ._info import build_info as build_info, set_threads as set_threads, threads as threads
+    from ._progress import Progress as Progress
+    from .checkpoint import Checkpoint as Checkpoint, TensorInfo as TensorInfo, open as open
+    from .jobs import (
+        calibrate as calibrate, convert as convert, evaluate as evaluate, import_gguf as import_gguf, inspect as inspect,
+        quantize_checkpoint as quantize_checkpoint, recipes as recipes, reinforce as reinforce, search as search, train as train,
+        verify as verify)
+    from .llm import LLM as LLM, AsyncLLM as AsyncLLM, Tokenizer as Tokenizer
+    from .sampling import (
+        CompletionOutput as CompletionOutput, Logprob as Logprob, RequestOutput as RequestOutput,
+        RequestOutputKind as RequestOutputKind, SamplingParams as SamplingParams, StructuredOutputsParams as StructuredOutputsParams)
+    from .server import Server as Server, serve as serve
 
 __version__: str = _core.version
 

@@ -70,7 +70,8 @@ class Callbacks:
     installed and a terminal or notebook is there.
     """
 
-    def __init__(self, progress: ProgressLike = None, cancel: Any = None, on_event: Callable[[str], object] | None = None) -> None:
+    def __init__(self, progress: ProgressLike = None, cancel: Any = None, on_event: Callable[[str], object] | None = None,
+                 judge: Callable[[Any], Any] | None = None) -> None:
         self._bar: _Bar | None = None
         report: Callable[[Progress], object] | None = None
         if progress is None or progress is True:
@@ -96,6 +97,8 @@ class Callbacks:
             self.native["cancel"] = cancel
         if on_event is not None:
             self.native["event"] = on_event
+        if judge is not None:
+            self.native["judge"] = judge
 
     @staticmethod
     def _line(kind: str, text: str) -> None:

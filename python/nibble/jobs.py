@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import _core
 from . import reports as r
 from ._progress import Callbacks, ProgressLike
 from ._types import Path, Paths
+from .errors import UsageError
 
 __all__ = [
     "calibrate", "convert", "evaluate", "import_gguf", "inspect", "quantize_checkpoint", "recipes", "reinforce", "search",
     "train", "verify",
 ]
+
+
+# The options of nibble.serve and nibble.LLM.
+serve_defaults: dict[str, Any] = json.loads(_core.serve_defaults)
+Judge: TypeAlias = "Callable[[list[dict[str, Any]]], Sequence[float | None | Mapping[str, Any]]]"
 
 
 def _plain(value: Any) -> Any:
@@ -31,16 +37,32 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def as_json(job: str, options: Mapping[str, Any]) -> str:
+    def refuse(value: Any) -> Any:
+        name = next(k for k, v in options.items() if v is value or (isinstance(v, list) and any(i is value for i in v)))
+        raise UsageError(f"{job}: {name} has a value of a wrong type: {value!r}")
+
+    return json.dumps(options, default=refuse)
+
+
 def _many(value: Any) -> list[str]:
     """One path or word, or several, as a list."""
     return [_plain(value)] if isinstance(value, (str, os.PathLike)) else [_plain(v) for v in value]
 
 
 def _run(job: str, options: Mapping[str, Any], progress: ProgressLike = None, cancel: Any = None,
-         on_event: Callable[[str], object] | None = None) -> dict[str, Any]:
+         on_event: Callable[[str], object] | None = None, judge: Callable[[Any], Any] | None = None) -> dict[str, Any]:
     plain = {k: _plain(v) for k, v in options.items()}
-    with Callbacks(progress, cancel, on_event) as callbacks:
-        return getattr(_core.jobs, job)(plain, callbacks)
+    with Callbacks(progress, cancel, on_event, judge) as callbacks:
+        return json.loads(_core.jobs.run(job, as_json(job, plain), callbacks))
+
+
+def _numbers(result: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Numbers that are not finite arrive as text."""
+    for name in names:
+        if result[name] is not None:
+            result[name] = float(result[name])
+    return result
 
 
 def quantize_checkpoint(source: Path, out: Path, recipe: Path, *, format: str = "", kv: str = "", ignore: Sequence[str] = (),
@@ -48,7 +70,7 @@ def quantize_checkpoint(source: Path, out: Path, recipe: Path, *, format: str = 
                         calib_tokens: int = 32768, calib_sequence: int = 2048, calib_gradients: int = 8192,
                         calib_all_experts: bool = False, embeddings: str = "none", arithmetic: str = "reciprocal",
                         compat: str = "modelopt-0.47", max_shard_size: str = "5GB", kernels: str = "", device: str = "cpu",
-                        threads: int = 0, requantize: bool = False, dry_run: bool = False, strict: bool = False,
+                        threads: int = 0, partial: bool = False, requantize: bool = False, dry_run: bool = False, strict: bool = False,
                         resume: bool = False, progress: ProgressLike = None, cancel: Any = None) -> r.QuantizeReport:
     """Quantizes a checkpoint (a Hugging Face folder or .gguf file) to `out` and verifies what was written.
 
@@ -59,8 +81,8 @@ def quantize_checkpoint(source: Path, out: Path, recipe: Path, *, format: str = 
                    input_scales=input_scales, calib_file=calib_file, calib_range=calib_range, calib_tokens=calib_tokens,
                    calib_sequence=calib_sequence, calib_gradients=calib_gradients, calib_all_experts=calib_all_experts,
                    embeddings=embeddings, arithmetic=arithmetic, compat=compat, max_shard_size=max_shard_size, kernels=kernels,
-                   device=device, threads=threads, requantize=requantize, dry_run=dry_run, strict=strict, resume=resume)
-    return r.QuantizeReport(**_run("quantize", options, progress, cancel))
+                   device=device, threads=threads, partial=partial, requantize=requantize, dry_run=dry_run, strict=strict, resume=resume)
+    return r.QuantizeReport(**_numbers(_run("quantize", options, progress, cancel), "sqnr_db"))
 
 
 def calibrate(source: Path, recipe: Path, calib_file: Path, *, out: Path = "", calib_range: str = "max",
@@ -77,10 +99,10 @@ def calibrate(source: Path, recipe: Path, calib_file: Path, *, out: Path = "", c
     return r.Calibration(**_run("calibrate", options, progress, cancel))
 
 
-def convert(source: Path, out: Path, format: str = "", *, drop: Sequence[str] = (), max_shard_size: str = "5GB",
-            threads: int = 0, progress: ProgressLike = None, cancel: Any = None) -> r.Conversion:
+def convert(source: Path, out: Path, format: str = "", *, drop: Sequence[str] = (), partial: bool = False,
+            max_shard_size: str = "5GB", threads: int = 0, progress: ProgressLike = None, cancel: Any = None) -> r.Conversion:
     """Writes a checkpoint in another format: modelopt, compressed-tensors, gguf, or bf16 to decode it."""
-    options = dict(source=source, out=out, format=format, drop=_many(drop), max_shard_size=max_shard_size, threads=threads)
+    options = dict(source=source, out=out, format=format, drop=_many(drop), partial=partial, max_shard_size=max_shard_size, threads=threads)
     return r.Conversion(**_run("convert", options, progress, cancel))
 
 
@@ -91,11 +113,12 @@ def import_gguf(file: Path, out: Path, *, pre: str = "", max_shard_size: str = "
     return r.GgufImport(**_run("import_gguf", options, progress, cancel))
 
 
-def verify(paths: Paths, *, against: Path = "", threads: int = 0, progress: ProgressLike = None,
+def verify(paths: Paths, *, against: Path = "", threads: int = 0, partial: bool = False, progress: ProgressLike = None,
            cancel: Any = None) -> r.Verification:
     """Reads every byte of checkpoints and checks it; against their source, measures what was lost."""
-    result = _run("verify", dict(paths=_many(paths), against=against, threads=threads), progress, cancel)
-    result["checkpoints"] = [r.VerifiedCheckpoint(**c) for c in result["checkpoints"]]
+    result = _run("verify", dict(paths=_many(paths), against=against, threads=threads, partial=partial), progress,
+                  cancel)
+    result["checkpoints"] = [r.VerifiedCheckpoint(**_numbers(c, "sqnr_db")) for c in result["checkpoints"]]
     return r.Verification(**result)
 
 
@@ -115,7 +138,7 @@ def evaluate(models: Paths, *, against: Path = "", reference_cache: Path = "", t
                    limit=limit, shots=shots, out=out, compute=compute, kv=kv, ssm_state=ssm_state, kernels=kernels, sums=sums,
                    device=device, threads=threads, weights_only=weights_only)
     result = _run("evaluate", options, progress, cancel)
-    result["measured"] = [r.Measured(**m) for m in result["measured"]]
+    result["measured"] = [r.Measured(**_numbers(m, "value", "standard_error")) for m in result["measured"]]
     return r.Evaluation(**result)
 
 
@@ -131,7 +154,7 @@ def search(source: Path, out: Path, *, bits: float = 4.8, formats: Sequence[str]
                    calib_sequence=calib_sequence, calib_gradients=calib_gradients, calib_all_experts=calib_all_experts,
                    sweep_low=float(sweep_low), sweep_high=float(sweep_high), sweep_step=float(sweep_step), measure=measure,
                    measure_tokens=measure_tokens, algorithm=algorithm, device=device, threads=threads)
-    return r.SearchReport(**_run("search", options, progress, cancel))
+    return r.SearchReport(**_numbers(_run("search", options, progress, cancel), "score", "kl"))
 
 
 def _configured(config: Any) -> dict[str, Any]:
@@ -164,16 +187,58 @@ def train(config: Mapping[str, Any] | Path, *, set: Sequence[str] = (), device: 
 
 
 def reinforce(config: Mapping[str, Any] | Path, *, set: Sequence[str] = (), resume: bool = False, device: str = "cpu",
-              kernels: str = "", threads: int = 0, gpu_memory: float = 1,
+              kernels: str = "", threads: int = 0, gpu_memory: float = 1, judge: Judge | None = None,
               on_step: Callable[[dict[str, Any]], object] | None = None, progress: ProgressLike = None,
               cancel: Any = None) -> r.RlRun:
-    """Improves a model by reinforcement learning as `nibble rl` does (docs/rl.md). on_step: as train()."""
+    """Improves a model by reinforcement learning as `nibble rl` does (docs/guides/reinforce.md). on_step: as train().
+
+    judge: a function from a list of answers ({"prompt", "expected", "text", "turn", "state"}) to a list of rewards, called in
+    the thread of the caller. A reward is a number; None, which leaves the answer out; or {"reward": 0.5, "done": False,
+    "observation": "what the model reads before its next turn", "state": any JSON}, for tasks of several turns. An exception
+    stops the run after the last whole step. The run's config holds the name of the function as env.function.
+    """
     log: list[dict[str, Any]] = []
-    options = dict(**_configured(config), set=_many(set), resume=resume, device=device, kernels=kernels, threads=threads,
+    words = _many(set)
+    if judge is not None:
+        name = getattr(judge, "__qualname__", type(judge).__qualname__)
+        words.insert(0, f"env.function={getattr(judge, '__module__', type(judge).__module__)}.{name}")
+    options = dict(**_configured(config), set=words, resume=resume, device=device, kernels=kernels, threads=threads,
                    gpu_memory=float(gpu_memory))
-    return r.RlRun(**_run("reinforce", options, progress, cancel, _steps(log, on_step)), log=log)
+    return r.RlRun(**_run("reinforce", options, progress, cancel, _steps(log, on_step), _judgements(judge) if judge else None),
+                   log=log)
+
+
+def _judgements(judge: Judge) -> Callable[[Any], Any]:
+    def call(asked: list[tuple[str, str, str, int, str]]) -> list[tuple[float, bool, str, str, str]]:
+        answers = [{"prompt": p, "expected": e, "text": text, "turn": turn, "state": json.loads(state)}
+                   for p, e, text, turn, state in asked]
+        rewards = list(judge(answers))
+        if len(rewards) != len(asked):
+            raise UsageError(f"judge: gave {len(rewards)} rewards to {len(asked)} answers")
+        return [_judgement(reward) for reward in rewards]
+
+    return call
+
+
+def _judgement(reward: Any) -> tuple[float, bool, str, str, str]:
+    if reward is None:
+        return 0.0, True, "", "null", "the judge gave no reward"
+    if not isinstance(reward, Mapping):
+        return _number(reward), True, "", "null", ""
+    unknown = [key for key in reward if key not in ("reward", "done", "observation", "state")]
+    if unknown or "reward" not in reward:
+        raise UsageError(f"judge: a reward has the keys {sorted(reward)}; it has 'reward', and may have 'done', 'observation' and 'state'")
+    return (_number(reward["reward"]), bool(reward.get("done", True)), str(reward.get("observation", "")),
+            json.dumps(reward.get("state")), "")
+
+
+def _number(reward: Any) -> float:
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        raise UsageError(f"judge: a reward is {reward!r}, not a number, None or a dictionary") from None
 
 
 def recipes() -> r.Recipes:
     """The built-in recipes: purpose, formats, bits per weight, needs."""
-    return r.Recipes(**_core.jobs.recipes())
+    return r.Recipes(**_run("recipes", {}, False))

@@ -8,13 +8,14 @@ import json
 import os
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from . import _core
 from ._progress import Callbacks, logger, tqdm_class
 from .errors import NibbleError, UsageError
+from .jobs import as_json, serve_defaults
 from .sampling import CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams
 
 __all__ = ["LLM", "AsyncLLM", "Tokenizer"]
@@ -24,7 +25,7 @@ Prompt: TypeAlias = "str | Mapping[str, Any] | Sequence[int]"
 # Words of vLLM's LLM that decide nothing here; the value is what they do here.
 _without_effect = {
     "trust_remote_code": "no code of a model is run", "enforce_eager": "there are no graphs", "swap_space": "nothing is swapped",
-    "disable_log_stats": "nothing is logged", "tokenizer_mode": "the tokenizer is nibble's", "enable_sleep_mode": None,
+    "disable_log_stats": "nothing is logged", "tokenizer_mode": "the tokenizer is nibble's", "enable_sleep_mode": "sleep() is always there",
     "max_num_batched_tokens": "the engine chooses the rows of a step", "disable_custom_all_reduce": None, "hf_overrides": None,
 }
 _finish = {"cancelled": "abort", "deadline": "abort"}
@@ -61,10 +62,10 @@ def _engine_options(model: Any, words: dict[str, Any]) -> tuple[dict[str, Any], 
                 raise UsageError(f"LLM: {word}={value!r} is not supported: the checkpoint's own is used")
         elif word in _without_effect:
             logger.info("LLM: %s has no effect%s", word, f": {_without_effect[word]}" if _without_effect[word] else "")
-        elif word in _core.serve_defaults and word not in ("model", "host", "port"):
+        elif word in serve_defaults and word not in ("model", "host", "port"):
             options[word] = value
         else:
-            near = get_close_matches(word, [*renamed, *_core.serve_defaults, "dtype", "kv_cache_dtype", "logprobs_mode"], 1)
+            near = get_close_matches(word, [*renamed, *serve_defaults, "dtype", "kv_cache_dtype", "logprobs_mode"], 1)
             raise UsageError(f"LLM: there is no option '{word}'" + (f"; did you mean {near[0]}?" if near else ""))
     return options, mode
 
@@ -103,6 +104,11 @@ class Tokenizer:
         return self._model.info()["vocabulary"]
 
 
+def _detached(array: Any) -> Any:
+    """A tensor of torch without its history, in memory of the CPU as it is."""
+    return array.detach() if hasattr(array, "detach") else array
+
+
 _open_models: "weakref.WeakSet[_Loaded]" = weakref.WeakSet()
 
 
@@ -120,7 +126,7 @@ class _Loaded:
         settings, mode = _engine_options(model, options)
         self._sampled = mode == "processed_logprobs"
         with Callbacks(False) as callbacks:
-            self._model = _core.open_model(settings, callbacks["line"])
+            self._model = _core.open_model(as_json("LLM", settings), callbacks["line"])
         self._requests = 0
         self._hear: dict[int, Callable[[Any], object]] = {}  # who gets the events of a request
         _open_models.add(self)
@@ -206,6 +212,48 @@ class _Loaded:
         self._requests += 1
         return str(self._requests - 1)
 
+    def update_weights(self, weights: Mapping[str, Any] | Iterable[tuple[str, Any]], *, recipe: str = "", version: str = "",
+                       mode: str = "keep", partial: bool = True) -> None:
+        """Replaces weights of the running model: a state_dict, or (name, array) pairs, named as in the checkpoint.
+
+        Arrays in float32, bfloat16 or float16 are quantized as the model is (its nibble.json; `recipe` names other rules).
+        All or nothing: after an error the old weights stay. Cached prefixes are forgotten. mode: what happens to answers that
+        have begun: "keep" (they continue, recomputed with the new weights), "wait" (they end first) or "abort".
+        partial=False: every weight must be given.
+        """
+        update = self._model.begin_update()
+        for name, array in weights.items() if isinstance(weights, Mapping) else weights:
+            update.set(name, _detached(array))
+        self._model.commit(update, recipe, version, mode, partial)
+
+    def load_weights(self, path: Any, *, recipe: str = "", version: str = "", mode: str = "keep") -> None:
+        """The same from a checkpoint on disk. One that is quantized is used as it is."""
+        self._model.load_weights(os.fspath(path), recipe, version, mode)
+
+    @property
+    def weight_version(self) -> str:
+        """The version of the last update, "default" before the first."""
+        return self._model.weight_version
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Stops answering and frees memory: level 1 that of the cache, level 2 also that of the weights."""
+        self._model.sleep(level, mode)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Continues after sleep(). tags: "weights" reads them again, "kv_cache" answers again; None: both."""
+        for tag in tags or ():
+            if tag not in ("weights", "kv_cache"):
+                raise UsageError(f"wake_up: there is no tag '{tag}'; choose weights, kv_cache")
+        self._model.wake(tags is None or "weights" in tags, tags is None or "kv_cache" in tags)
+
+    def is_sleeping(self) -> bool:
+        return self._model.asleep
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes. Answers that have begun continue."""
+        self._model.forget_prefixes()
+        return True
+
     def close(self) -> None:
         """Ends the engine and frees the memory of the model."""
         self._model.close()
@@ -230,7 +278,19 @@ class LLM(_Loaded):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    @overload
+    def generate(self, prompts: str | Mapping[str, Any], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+    @overload
+    def generate(self, prompts: Sequence[str | Mapping[str, Any] | Sequence[int]],
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+    @overload
+    def generate(self, prompts: Sequence[int],
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+
+    def generate(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
                  *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]:
         """Answers of all prompts, in their order. A prompt: a text, {"prompt": text} or {"prompt_token_ids": ids}."""
         several: Any = prompts
@@ -255,6 +315,7 @@ class LLM(_Loaded):
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """The answer to one prompt as it is made. Closing the iterator cancels the request."""
+        self._check_awake()
         story = _Story(self, prompt, sampling_params or SamplingParams(), self._next_id())
         arrived: deque[Any] = deque()
         story.begin(arrived.append)
@@ -269,7 +330,12 @@ class LLM(_Loaded):
         finally:
             story.end()
 
+    def _check_awake(self) -> None:
+        if self._model.asleep:
+            raise UsageError("the model sleeps: call wake_up() first")
+
     def _run(self, prompts: list[tuple[str | None, list[int]]], params: Any, use_tqdm: Any) -> list[RequestOutput]:
+        self._check_awake()
         each = list(params) if isinstance(params, (list, tuple)) else [params or SamplingParams()] * len(prompts)
         if len(each) != len(prompts):
             raise UsageError(f"generate: {len(prompts)} prompts and {len(each)} sampling parameters")
@@ -374,6 +440,16 @@ class AsyncLLM(_Loaded):
         finally:
             story.end()
             self._detach()
+
+    async def pause_generation(self, mode: str = "abort") -> None:
+        """Stops between two steps; requests wait. mode: as update_weights()."""
+        await asyncio.get_running_loop().run_in_executor(None, self._model.pause, mode)
+
+    async def resume_generation(self) -> None:
+        self._model.resume()
+
+    async def is_paused(self) -> bool:
+        return self._model.paused
 
     def _attach(self) -> None:
         """One reader of the loop serves all streams."""

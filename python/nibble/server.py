@@ -11,6 +11,7 @@ from typing import Any
 from . import _core
 from ._progress import Callbacks
 from .errors import UsageError
+from .jobs import as_json, serve_defaults
 
 __all__ = ["Server", "serve"]
 
@@ -66,9 +67,9 @@ def serve(model: Any, port: int = 0, **options: Any) -> Server:
     options: those of nibble.h's ServeOptions: host, names, api_keys, context, sequences, kv, compute, threads ...
     """
     for name in options:
-        if name not in _core.serve_defaults or name == "model":
-            near = get_close_matches(name, _core.serve_defaults, 1)
+        if name not in serve_defaults or name == "model":
+            near = get_close_matches(name, serve_defaults, 1)
             raise UsageError(f"serve: there is no option '{name}'" + (f"; did you mean {near[0]}?" if near else ""))
     plain = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()}
     with Callbacks(False) as callbacks:
-        return Server(_core.serve({"model": os.fspath(model), "port": port, **plain}, callbacks["line"]))
+        return Server(_core.serve(as_json("serve", {"model": os.fspath(model), "port": port, **plain}), callbacks["line"]))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from . import _core
+from ._types import T
 from .errors import DTypeError, ShapeError, UsageError
 
 __all__ = [
-    "Packed", "QuantTensor", "dequantize", "fake_quantize", "formats", "matmul", "pack", "quantize", "scaled_mm", "swizzle",
-    "unpack", "unswizzle",
+    "Packed", "QuantTensor", "dequantize", "fake_quantize", "formats", "matmul", "pack", "quantize", "scaled_grouped_mm",
+    "scaled_mm", "swizzle", "unpack", "unswizzle",
 ]
 
-T = TypeVar("T")
 _specs: dict[Any, Any] = {}
 _ROTATION = 0xD7E8  # the signs of TransformerEngine's 16-point Hadamard transform
 
@@ -268,6 +268,51 @@ def scaled_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: An
     return _core.matmul(a, b, bias, _dtype_name(output_dtype), None)
 
 
+def scaled_grouped_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any,
+                      swizzle_a: Any = None, swizzle_b: Any = None, bias: Any = None, offs: Any = None,
+                      output_dtype: Any = "bfloat16", contraction_dim: Any = (), use_fast_accum: bool = False) -> T:
+    """The arguments of torch.nn.functional.scaled_grouped_mm on a CPU: a product for each group, as for experts.
+
+    mat_a [rows, k] with offs [groups], the end of each group's rows, times mat_b [groups, k, n] gives [rows, n]; mat_a
+    [groups, m, k] without offs gives [groups, m, n]. Each mat_b is column-major. Scales of rows and blocks have the rows of
+    their matrix; swizzled scales begin a new tile of 128 rows with each group, as torch wants them. A tensor scale is one
+    number or one for each group. Every element has the precision of scaled_mm().
+    """
+    if contraction_dim not in ((), [], None):
+        raise UsageError("scaled_grouped_mm: contraction_dim is not supported; pass each mat_b column-major")
+    if bias is not None:
+        raise UsageError("scaled_grouped_mm: bias is not supported")
+    a, b = _sized(mat_a), _sized(mat_b)
+    if len(b.shape) != 3 or len(a.shape) not in (2, 3):
+        raise ShapeError(f"scaled_grouped_mm: mat_a is {tuple(a.shape)} and mat_b {tuple(b.shape)}; "
+                         "give [rows, k] or [groups, m, k], and [groups, k, n]")
+    groups, n = b.shape[0], b.shape[2]
+    if len(a.shape) == 3:
+        if offs is not None:
+            raise UsageError("scaled_grouped_mm: offs are for a mat_a of two dimensions")
+        if a.shape[0] != groups:
+            raise ShapeError(f"scaled_grouped_mm: mat_a has {a.shape[0]} groups, mat_b {groups}")
+        out = _empty_like(a, (groups, a.shape[1], n), _dtype_name(output_dtype))
+        parts = [(g, a[g], out[g], a.shape[1]) for g in range(groups)]
+    else:
+        if offs is None or len(offs) != groups:
+            raise UsageError(f"scaled_grouped_mm: offs must hold the ends of {groups} groups")
+        ends = [int(end) for end in offs]
+        begins = [0, *ends[:-1]]
+        if any(e < s for s, e in zip(begins, ends)) or ends[-1] != a.shape[0]:
+            raise ShapeError(f"scaled_grouped_mm: offs {ends} do not divide {a.shape[0]} rows")
+        out = _empty_like(a, (a.shape[0], n), _dtype_name(output_dtype))
+        parts = [(g, a[s:e], out[s:e], e - s) for g, (s, e) in enumerate(zip(begins, ends))]
+    take_a = _group_scales("mat_a", scale_a, scale_recipe_a, swizzle_a, [rows for _, _, _, rows in parts], len(a.shape) == 3)
+    take_b = _group_scales("mat_b", scale_b, scale_recipe_b, swizzle_b, [n] * groups, True)
+    for g, part, result, rows in parts:
+        if rows:
+            left = _operand("mat_a", part, take_a[g], scale_recipe_a, swizzle_a)
+            right = _operand("mat_b", _transposed(b[g]), take_b[g], scale_recipe_b, swizzle_b)
+            _core.matmul(left, right, None, _dtype_name(output_dtype), result)
+    return out
+
+
 # ---- glue ----------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +365,58 @@ def _two_dimensional(x: Any) -> Any:
 def _is_torch(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _sized(x: Any) -> Any:
+    """The array; 4-bit tensors of torch as bytes, which can be sliced."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        raise DTypeError(f"scaled_grouped_mm: a matrix is a {type(x).__name__}; give torch tensors or numpy arrays")
+    return x.view(sys.modules["torch"].uint8) if _dtype_name(x.dtype) == "float4_e2m1fn_x2" else x
+
+
+def _empty_like(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new array of x's library: torch's, or numpy's, which has no bfloat16 and gets uint16."""
+    if _is_torch(x):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=x.device)
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(x, numpy.ndarray):
+        raise DTypeError(f"scaled_grouped_mm: mat_a is a {type(x).__name__}; give torch tensors or numpy arrays")
+    return numpy.empty(shape, "uint16" if dtype == "bfloat16" else dtype)
+
+
+def _group_scales(name: str, scales: Any, recipes: Any, swizzles: Any, rows: list[int], stacked: bool) -> list[list[Any]]:
+    """The scales of each group. rows: of each group; stacked: the first dimension of the scales is the groups."""
+    kinds = _words(recipes)
+    values = list(scales) if isinstance(scales, (list, tuple)) else [scales]
+    layouts = _words(swizzles) or ["NO_SWIZZLE"] * len(kinds)
+    if len(values) != len(kinds) or len(layouts) != len(kinds):
+        raise UsageError(f"scaled_grouped_mm: {name} has {len(values)} scales, {len(kinds)} recipes and {len(layouts)} swizzles")
+    out: list[list[Any]] = [[] for _ in rows]
+    for value, kind, layout in zip(values, kinds, layouts):
+        if kind == "TensorWise":
+            one = _count(value) == 1
+            flat = value.reshape(-1) if hasattr(value, "reshape") else value
+            for g in range(len(rows)):
+                out[g].append(float(value) if one else float(flat[g]))
+            continue
+        if kind not in ("RowWise", "BlockWise1x16", "BlockWise1x32", "BlockWise1x128"):
+            raise UsageError(f"scaled_grouped_mm: the recipe {kind} of {name} is not supported")
+        if stacked and len(value.shape) > 1 and value.shape[0] == len(rows):
+            for g in range(len(rows)):
+                out[g].append(value[g].reshape(-1) if layout != "NO_SWIZZLE" else value[g])
+            continue
+        if layout != "NO_SWIZZLE":
+            flat, tiles = value.reshape(-1), [(r + 127) // 128 for r in rows]
+            step = _count(flat) // max(sum(tiles), 1)  # bytes of 128 rows
+            starts = [sum(tiles[:g]) * step for g in range(len(rows))]
+            for g, start in enumerate(starts):
+                out[g].append(flat[start:start + tiles[g] * step])
+            continue
+        starts = [sum(rows[:g]) for g in range(len(rows))]
+        for g, start in enumerate(starts):
+            out[g].append(value[start:start + rows[g]])
+    return out
 
 
 def _typed_codes(codes: Any, format: str) -> Any:

@@ -32,3 +32,13 @@ def test_quantize_evaluate_serve(tmp_path):
 
 def test_answers(tmp_path):
     assert "'The capital of France is' -> " in run("answers.py", chat_model(tmp_path / "model"))
+
+
+def test_judge(tmp_path):
+    out = run("judge.py", chat_model(tmp_path / "model"), tmp_path / "run")
+    assert "step 1: reward" in out and (tmp_path / "run/model/config.json").exists()
+
+
+def test_new_weights(tmp_path):
+    before, after = run("new_weights.py", chat_model(tmp_path / "model")).splitlines()
+    assert before.startswith("before: ") and after.startswith("after (negated): ") and before.split(": ")[1] != after.split(": ")[1]

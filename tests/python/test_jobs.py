@@ -43,9 +43,9 @@ def same_files(a, b, ignore=("nibble.json", "README.md", "nibble-report.json", "
     ("verify", jobs.verify), ("evaluate", jobs.evaluate), ("search", jobs.search), ("inspect", jobs.inspect),
     ("train", jobs.train), ("reinforce", jobs.reinforce)])
 def test_keywords_and_defaults_are_those_of_cpp(job, function):
-    options = dict(_core.jobs.defaults[job])
+    options = json.loads(_core.jobs.defaults(job))
     options.pop("text", None) if job in ("train", "reinforce") else None
-    keywords = {k: p for k, p in inspect.signature(function).parameters.items() if k not in ("progress", "cancel", "on_step")}
+    keywords = {k: p for k, p in inspect.signature(function).parameters.items() if k not in ("progress", "cancel", "on_step", "judge")}
     assert set(keywords) == set(options)
     for name, parameter in keywords.items():
         if parameter.default is inspect.Parameter.empty:
@@ -105,7 +105,7 @@ def test_errors_are_the_programs_lines(model, tmp_path):
         nibble.quantize_checkpoint(model, tmp_path / "out", "no_recipe")
     with pytest.raises(nibble.FileError):
         nibble.quantize_checkpoint(tmp_path / "nothing", tmp_path / "out", "w4a16_nvfp4")
-    with pytest.raises(nibble.UsageError, match="threads has a value of a wrong type: 'x'"):
+    with pytest.raises(nibble.UsageError, match='threads has a value of a wrong type: "x"'):
         nibble.quantize_checkpoint(model, tmp_path / "out", "w4a16_nvfp4", threads="x")
     with pytest.raises(nibble.UsageError):
         nibble.evaluate(model)

@@ -275,7 +275,7 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
     EXPECT_EQ(error("train: a, difficulty: 2"), "rl.yaml:2: data.difficulty has no effect with data.train");
     EXPECT_EQ(error("task: sum, reward: math"), "rl.yaml:2: data.reward has no effect without data.train");
     EXPECT_EQ(error("train: a, reward: math", "env: {command: [judge]}"),
-              "rl.yaml:2: data.reward has no effect with env.command, which judges the answers");
+              "rl.yaml:2: data.reward has no effect with env.command or env.function, which judge the answers");
     EXPECT_EQ(error("train: a", "grpo: {val_period: 5}"), "rl.yaml: grpo.val_period 5: data.validation is missing");
     EXPECT_EQ(error("train: a, format_share: 0.5"), "rl.yaml:2: data.format_share has no effect without data.format");
     EXPECT_NE(error("train: a, format: \"(\"").find("rl.yaml: data.format: "), std::string::npos);
@@ -407,6 +407,9 @@ TEST(RlConfig, KeysWithoutEffectAreErrors) {
               "rl.yaml:3: env.timeout_seconds has no effect without env.command");
     EXPECT_EQ(config_error(start + "env: {command: null}\n"), "");
     EXPECT_EQ(config_error(start + "env: {command: [judge], processes: 2}\ngrpo: {max_rollout_turns: 3}\n"), "");
+    EXPECT_EQ(config_error(start + "env: {function: judge}\ngrpo: {max_rollout_turns: 3}\n"), "");
+    EXPECT_EQ(config_error(start + "env: {command: [judge], function: judge}\n"),
+              "rl.yaml:3: env.function has no effect with env.command, which judges the answers");
     EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 1}\n"), "");
     EXPECT_EQ(config_error(start + "grpo: {max_rollout_turns: 3}\n"),
               "rl.yaml:3: grpo.max_rollout_turns 3: only an environment continues an answer; env.command is missing");

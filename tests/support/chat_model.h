@@ -15,16 +15,18 @@ namespace nibble::test {
 
 struct ChatModel {
     ThreadPool pool;
+    std::shared_ptr<const Checkpoint> checkpoint;
     std::optional<Model> model;
     std::optional<Tokenizer> tokenizer;
 
     explicit ChatModel(int threads = 2, const std::filesystem::path& path = test_data("chat"), std::string kernels = {})
         : pool(threads) {
-        auto checkpoint = Checkpoint::open(path);
-        EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message();
+        auto opened_checkpoint = Checkpoint::open(path);
+        EXPECT_TRUE(opened_checkpoint.ok()) << opened_checkpoint.error().message();
+        checkpoint = *std::move(opened_checkpoint);
         ModelOptions options;
         options.kernels = std::move(kernels);
-        auto loaded = Model::load(*std::move(checkpoint), options, pool);
+        auto loaded = Model::load(checkpoint, options, pool);
         EXPECT_TRUE(loaded.ok()) << loaded.error().message();
         model.emplace(*std::move(loaded));
         auto opened = Tokenizer::from_folder(test_data("chat"));

@@ -109,6 +109,16 @@ Status Model::renew() {
     return Ok{};
 }
 
+Status Model::replace(std::shared_ptr<const Checkpoint> checkpoint) {
+    NIBBLE_TRY(ModelParts parts, load_parts(*config_, *checkpoint, options_, *work_->pool, WeightSource::Mode::load));
+    parts_ = std::move(parts);
+    checkpoint_ = std::move(checkpoint);
+    if (work_->bytes) work_->bytes->forget();
+    return Ok{};
+}
+
+void Model::drop_weights() { parts_ = {}; }
+
 std::vector<StateLayout> Model::states() const {
     std::vector<StateLayout> layouts;
     for (const Block& block : parts_.blocks) layouts.push_back(block.state());

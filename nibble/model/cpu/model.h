@@ -87,6 +87,11 @@ public:
     // Loads the weights again after the owner of the checkpoint changed them (model/parameters.h). Pages and states of
     // existing sequences still stem from the old weights.
     Status renew();
+    // Loads the weights of another checkpoint of the same model, and keeps it open. After an error the old weights
+    // stay. Error: a tensor is missing or has another shape.
+    Status replace(std::shared_ptr<const Checkpoint> checkpoint);
+    // Frees the weights. Until renew() or replace(), the model may not run.
+    void drop_weights();
 
     const ModelConfig& config() const override { return *config_; }
     std::span<const Block> blocks() const { return parts_.blocks; }
