@@ -55,6 +55,12 @@ std::vector<std::string> loader_names(std::string_view module) {
             add(parent + std::string(group.engine_name));
     if (leaf == "gate") add(parent + "router");
     if (leaf == "router") add(parent + "gate");
+    constexpr std::string_view granite = "router.layer";  // engines and Model Optimizer have one module for both parts
+    if (module.ends_with("." + std::string(granite))) {
+        const std::string block(module.substr(0, module.size() - granite.size()));
+        add(block + "router");
+        add(block + "gate");
+    }
     constexpr std::string_view experts = ".experts.";
     if (const size_t at = module.find(experts); at != module.npos)
         add(std::string(module.substr(0, at + experts.size() - 1)));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
@@ -43,6 +45,13 @@ TEST(ExcludeModules, PatternsMatchAllUnquantizedAndNoQuantizedModules) {
     for (const auto& name : unquantized) EXPECT_TRUE(patterns.matches(name)) << name;
     for (const auto& name : quantized) EXPECT_FALSE(patterns.matches(name)) << name;
     EXPECT_FALSE(patterns.matches("lm_head2"));
+}
+
+// Granite's router is a module with one linear; Model Optimizer lists the module, and vLLM calls it gate.
+TEST(ExcludeModules, LoadersNameARouterByItsModule) {
+    const Names names = loader_names("m.layers.0.block_sparse_moe.router.layer");
+    for (const char* wanted : {"m.layers.0.block_sparse_moe.router", "m.layers.0.block_sparse_moe.gate"})
+        EXPECT_NE(std::ranges::find(names, wanted), names.end()) << wanted;
 }
 
 }  // namespace
