@@ -162,7 +162,7 @@ TEST(HostileCheckpoint, InvalidModelOptimizerDocumentsAreRefused) {
              [](Folder& f) { f.section()["config_groups"]["g"]["weights"]["group_size"] = 64; },
              {"group_size", "64"}},
             {"an unknown KV format", [](Folder& f) { f.section()["kv_cache_scheme"] = "INT8"; }, {"INT8"}},
-            {"an unknown method", [](Folder& f) { f.section()["quant_method"] = "gptq"; }, {"'gptq'"}},
+            {"an unknown method", [](Folder& f) { f.section()["quant_method"] = "hqq"; }, {"'hqq'"}},
             {"a section that is text", [](Folder& f) { f.section() = "NVFP4"; }, {"quantization_config"}},
             {"no section at all",
              [](Folder& f) { f.config.erase("quantization_config"); },
