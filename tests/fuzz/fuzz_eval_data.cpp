@@ -1,6 +1,7 @@
 // Input: a file of an evaluation, a text or items of a task (chosen by the first byte). It must be refused with one
 // line, or give items whose tokens the model knows and that it could run.
 #include "base/utf8.h"
+#include "data/document_pieces.h"
 #include "eval/generation_tasks.h"
 #include "eval/likelihood_tasks.h"
 #include "message.h"
@@ -34,9 +35,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto& path = file.write(data + 1, size - 1);
     if (data[0] % 5 == 4) {
         const auto text = read_evaluation_text(path);
-        if (!text.ok()) require_message(text.error());
-        const auto* bytes = reinterpret_cast<const char*>(data + 1);
-        require(!text.ok() || (text->text == without_byte_order_mark({bytes, size - 1}) && text->hash.size() == 16));
+        if (!text.ok()) {
+            require_message(text.error());
+            return 0;
+        }
+        require(text->hash.size() == 16 && !text->text.empty() && utf8_valid(text->text));
+        // A plain text is the file's; rows are joined, and gzip is unpacked.
+        const std::string_view bytes(reinterpret_cast<const char*>(data + 1), size - 1);
+        const auto opened = open_pieces(path, bytes, "");
+        require((opened.ok() && opened->kind.rows()) || bytes.starts_with("\x1f\x8b") ||
+                text->text == without_byte_order_mark(bytes));
         return 0;
     }
     const auto lines = read_lines_file(path, data[0] / 5 % 8);
