@@ -159,7 +159,7 @@ private:
         return files_[size_t(p.file)].write(p.tensor, offset, bytes);
     }
 
-    // Whether the part belongs to a stack of experts, which is stored as [experts, inputs, outputs].
+    // Returns whether the part belongs to a stack of experts, which is stored as [experts, inputs, outputs].
     bool is_turned(size_t index, size_t stored) const {
         return spec_.tensors[index].experts > 0 && layout_.tensors[stored].spec.shape.size() == 3;
     }

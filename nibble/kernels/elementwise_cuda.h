@@ -178,7 +178,7 @@ struct LatentAppend {
     const float* cos = nullptr;
     const float* sin = nullptr;
     std::byte* q = nullptr;  // [tokens, heads, nope + rope] BF16
-    // As in RopeAppend::Options, for the whole query.
+    // RopeAppend::Options has the formula. Both parts of a query, nope and rope, are multiplied.
     float query_beta = 0.0f;
     int64_t query_period = 0;
 };

@@ -16,7 +16,7 @@ struct RankPlace {
     // Index of this process among those of its machine, and their number, if the launcher provides them.
     std::optional<int> local_rank, local_size;
     bool alone() const { return size == 1; }
-    // Whether the launcher states that all ranks run on one machine.
+    // Returns whether the launcher states that all ranks run on one machine.
     bool on_one_machine() const { return alone() || local_size == size; }
 };
 

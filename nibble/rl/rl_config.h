@@ -57,7 +57,7 @@ struct RlTask {
     double timeout_seconds = 30;
     std::string function;  // name of the caller's function that judges; empty: none
 
-    // Whether an environment judges instead of the task's own rule.
+    // Returns whether an environment judges instead of the task's own rule.
     bool has_environment() const { return !command.empty() || !function.empty(); }
 };
 

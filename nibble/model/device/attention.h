@@ -20,7 +20,7 @@ public:
     // in().rows] and writes q [rows, heads * head_dim] (BF16) and the cache; attend() writes heads [rows, out().cols]
     // (BF16). With a norm of all heads together, the caller sets RopeAppend::Options::joined_scales.
     cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
-    // Whether these are the steps of llama and qwen3, which other kernels compute together with products.
+    // Returns whether these are the steps of llama and qwen3, which other kernels compute together with products.
     bool plain() const {
         return options_ == cuda::RopeAppend::Options{} && !joined_ && !gates() &&
                config_.value_dim() == config_.head_dim;

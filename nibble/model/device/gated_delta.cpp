@@ -34,7 +34,7 @@ Result<InputPlan> DeviceGatedDelta::plan(const DeviceStep& step) const {
     return InputPlan{.inside = product.inside};
 }
 
-Result<bool> DeviceGatedDelta::gates_beside(const DeviceStep& step) const {
+Result<bool> DeviceGatedDelta::computes_gates_jointly(const DeviceStep& step) const {
     if (step.rows != 1 || in_.parts.size() != 1 || gates_.parts.size() != 1) return false;
     return in_.parts[0].takes_side(gates_.parts[0], step);
 }
@@ -45,9 +45,9 @@ Status DeviceGatedDelta::forward(const DeviceInput& in, float* y, DeviceStep& st
     NIBBLE_TRY(float* projected, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_TRY(float* gates, step.scratch.allocate_array<float>(rows * gates_.rows));
     NIBBLE_TRY(std::byte * mixed, step.scratch.allocate(rows * shape_.inner() * 2));
-    NIBBLE_TRY(const bool beside, gates_beside(step));
+    NIBBLE_TRY(const bool joint, computes_gates_jointly(step));
     DeviceInput first = in;
-    if (in.norm.h && beside) first.side = {&gates_.parts[0].operand, gates};
+    if (in.norm.h && joint) first.side = {&gates_.parts[0].operand, gates};
     NIBBLE_CHECK(in_.forward(first, rows, projected, step));
     if (!first.side.w) NIBBLE_CHECK(gates_.forward({.x = in.x}, rows, gates, step));
     NIBBLE_CHECK(mix(projected, gates, mixed, step));
@@ -83,8 +83,8 @@ Status DeviceGatedDelta::kernels(bool inside, const DeviceStep& step, std::vecto
     if (inside) note_norm_inside(uses, first);
     const size_t gates_at = uses.size();
     NIBBLE_CHECK(gates_.kernels(step.rows, step, uses));
-    NIBBLE_TRY(const bool beside, gates_beside(step));
-    if (inside && beside)
+    NIBBLE_TRY(const bool joint, computes_gates_jointly(step));
+    if (inside && joint)
         uses[gates_at].choice = {uses[first].choice.kernel, "in the launch of the product of q, k, v and z"};
     return out_.kernels(step.rows, step, uses);
 }

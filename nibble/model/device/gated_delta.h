@@ -18,8 +18,8 @@ public:
     StateLayout state() const override { return {.floats = shape_.state_floats()}; }
 
 private:
-    // Whether one launch computes the norm and the products of in_ and gates_.
-    Result<bool> gates_beside(const DeviceStep& step) const;
+    // Returns whether one launch computes the norm and the products of in_ and gates_.
+    Result<bool> computes_gates_jointly(const DeviceStep& step) const;
     // Computes mixed [step.rows, inner] (BF16) from the outputs of in_ and gates_.
     Status mix(const float* projected, const float* gates, std::byte* mixed, DeviceStep& step) const;
 

@@ -63,9 +63,9 @@ struct DeviceLayer {
     bool centered = false;
     std::shared_ptr<DeviceMixer> mixer;  // shared by copies of the layer
 
-    // Whether the product after the block can compute the sum of the stream.
+    // Returns whether the product after the block can compute the sum of the stream.
     bool plain_sum() const { return !post_norm && !centered && config.residual_scale == 1.0f && output_scale == 1.0f; }
-    // Whether the mixer's first product can compute its norm.
+    // Returns whether the mixer's first product can compute its norm.
     bool plain_norm() const { return norm && !centered; }
 
     static Result<DeviceLayer> make(const ModelConfig& model, const Block& block, DeviceWeights& weights);

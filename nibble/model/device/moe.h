@@ -74,7 +74,7 @@ private:
 
     MoeConfig config_;
     int64_t hidden_ = 0, width_ = 0;  // width: columns of the experts' inputs
-    // Whether the activation is part of the kernels of the experts' first product.
+    // Returns whether the activation is part of the kernels of the experts' first product.
     bool activates() const { return !config_.expert.clamp && in_.activates(config_.expert.gated); }
 
     DeviceLinear gate_;

@@ -33,7 +33,7 @@ bool fits(const FusedProduct& p, bool takes_codes) {
     return (p.x != nullptr) + (p.norm != nullptr) + takes_codes == 1;
 }
 
-// Whether the last product's outputs can be rotated where they are computed, two halves of a head at a time.
+// Returns whether the last product's outputs can be rotated where they are computed, two halves of a head at a time.
 bool ropes_inside(const RopeArgs& rope) {
     const int dim = rope.cache.dims.k;
     return !rope.q_norm && !rope.k_norm && !rope.rotary.interleaved && rope.rotary.dims == dim && dim % 32 == 0 &&
