@@ -1,10 +1,12 @@
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "engine/drafter.h"
+#include "engine/engine_size.h"
+#include "engine/request_counts.h"
 #include "engine/scheduler.h"
 #include "engine/step_pace.h"
 #include "engine/step_runner.h"
-#include "kernels/attention.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -14,72 +16,6 @@
 
 namespace nibble {
 namespace {
-
-double seconds(EngineClock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-// Options with every 0 replaced, and the resulting sizes.
-struct Settled {
-    EngineOptions options;
-    int64_t tokens = 0, states = 0, state_copies = 0;  // sizes of the pool; state_copies: those for the prefix cache
-};
-
-Result<Settled> settle(EngineOptions o, const LanguageModel& model) {
-    Settled s;
-    const bool device = model.chooses();
-    if (o.drafts < 0 || o.drafts > most_drafts)
-        return fail("{} draft tokens are not in [0, {}]", o.drafts, most_drafts);
-    if (o.drafter == DraftSource::prediction && !model.predicts())
-        return fail("the model was loaded without layers for multi-token prediction");
-    if (!(o.stretch == 0 || o.stretch > 1))
-        return fail("the limit of how much prompts lengthen a step, {}, must be above 1, or 0", o.stretch);
-    if (!(o.memory_share > 0 && o.memory_share <= 1))
-        return fail("a memory share of {} is not in (0, 1]", o.memory_share);
-    if (o.sequences <= 0) o.sequences = device ? 1024 : 64;
-    o.sequences = std::min<int64_t>(o.sequences, 4096);
-    if (o.step_rows <= 0) o.step_rows = device ? 8192 : 512;
-    if (o.mixed_rows <= 0) o.mixed_rows = std::max<int64_t>(1, o.step_rows / 8);
-    const int64_t context = o.context > 0 ? std::min(o.context, model.config().context) : model.config().context;
-
-    const std::vector<StateLayout> layouts = model.states();
-    const int64_t state = pool_bytes(layouts, 0, 1), tile = pool_bytes(layouts, kv_page_tokens, 0);
-    int64_t bytes = o.kv_memory;
-    if (bytes <= 0) {
-        NIBBLE_TRY(const int64_t free, model.free_bytes(o.step_rows, 2 * o.sequences));
-        bytes = static_cast<int64_t>(static_cast<double>(free) * o.memory_share);
-    }
-    if (state > 0) {  // at most half of the memory
-        const int64_t each = o.drafts > 0 ? 2 : 1;
-        o.sequences = std::clamp<int64_t>(bytes / 2 / state / each * 4 / 5, 1, o.sequences);
-        if (o.prefix_cache) s.state_copies = std::clamp<int64_t>(o.sequences / 4, 2, 256);
-        s.states = o.sequences * each + s.state_copies;
-        bytes -= s.states * state;
-    }
-    o.step_rows = std::max(o.step_rows, o.sequences + 1);
-    o.mixed_rows = std::clamp<int64_t>(o.mixed_rows, 1, o.step_rows - o.sequences);
-    const int64_t whole = (context + kv_page_tokens - 1) / kv_page_tokens * kv_page_tokens;
-    s.tokens = o.sequences * whole;
-    if (tile > 0) s.tokens = std::min(s.tokens, bytes / tile * kv_page_tokens);
-    if (bytes < 0 || s.tokens < kv_page_tokens)
-        return fail("{} bytes of KV cache memory are too few: {} tokens of one sequence need {}; increase --kv-memory",
-                    std::max<int64_t>(bytes, 0) + s.states * state, kv_page_tokens, tile + s.states * state);
-    o.context = context;
-    o.kv_memory = pool_bytes(layouts, s.tokens, s.states);
-    s.options = std::move(o);
-    return s;
-}
-
-// Returns the length of the longest text that fits in the pool alone, at most `most`.
-int64_t longest(const KvPool& pool, int64_t step_rows, int64_t most) {
-    int64_t low = 0, high = most;
-    while (low < high) {
-        const int64_t middle = (low + high + 1) / 2;
-        if (pool.pages_for(middle, step_rows) <= pool.pages())
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
 
 // `error` may be null.
 void note_error(AnswerEvent& event, const Error* error) {
@@ -111,7 +47,7 @@ struct Engine::State {
     std::unique_ptr<Drafter> drafter;
     std::optional<Scheduler> scheduler;
     std::optional<StepRunner> runner;
-    double service_seconds = 0;    // recent service time of a request
+    RequestCounts request_counts{counts};
     std::optional<StepPace> pace;  // set if the time is limited
     std::optional<Flight> under_way;
     std::vector<Choice*> arrived_choices;          // those whose device step ended in this call of step()
@@ -147,29 +83,26 @@ struct Engine::State {
     void arrive(const Flight& flight, const Status& ran);
     void fail_step(const Flight& flight, const Status& status, bool certain);
     void settle(Choice& choice);
-    void count_tokens(Choice& choice, EngineClock::time_point now);
-    void count_finished(Job& job, EngineClock::time_point now);
-    void tell(Choice& choice);
-    void count_choice(Job& job, AnswerEvent& event);
-    void tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error);
-    void tell_finished();
+    void report(Choice& choice);
+    void report_unmade(Job& job, int32_t from, FinishReason finish, const Error* error);
+    void report_finished();
     void publish(bool more);
     void loop();
 };
 
 Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const LanguageModel> model,
                                                std::optional<Tokenizer> tokenizer, const EngineOptions& options) {
-    NIBBLE_TRY(Settled settled, settle(options, *model));
-    NIBBLE_TRY(auto pool, model->make_pool(settled.tokens, settled.states));
+    NIBBLE_TRY(EngineSize size, engine_size(options, *model));
+    NIBBLE_TRY(auto pool, model->make_pool(size.tokens, size.states));
     auto state = std::make_unique<State>();
-    state->capacity = longest(*pool, settled.options.step_rows, settled.options.context);
-    settled.options.context = state->capacity;
-    state->options = std::move(settled.options);
+    state->capacity = longest_text(*pool, size.options.step_rows, size.options.context);
+    size.options.context = state->capacity;
+    state->options = std::move(size.options);
     state->model = std::move(model);
     state->tokenizer = std::move(tokenizer);
     state->counts.pages = pool->pages();
     state->drafter = make_drafter(*state->model, state->options, state->counts);
-    state->scheduler.emplace(std::move(pool), state->options, *state->drafter, state->counts, settled.state_copies,
+    state->scheduler.emplace(std::move(pool), state->options, *state->drafter, state->counts, size.state_copies,
                              state->model->chooses());
     state->runner.emplace(*state->model, *state->drafter, state->counts);
     if (state->options.stretch > 0) state->pace.emplace(state->options.stretch, state->options.mixed_rows);
@@ -343,7 +276,7 @@ bool Engine::State::step() {
     }
     take_arrivals();
     end_cancelled_and_late();
-    tell_finished();
+    report_finished();
     if (hold()) return has_work();
     for (Choice* leader : scheduler->forking()) fork(*leader);
     const std::vector<Choice*> planned = scheduler->plan(pace ? pace->rows() : options.mixed_rows);
@@ -352,8 +285,8 @@ bool Engine::State::step() {
     else if (under_way)
         land(false);
     for (Choice* choice : std::exchange(arrived_choices, {}))
-        if (!choice->answer.finished()) tell(*choice);
-    tell_finished();
+        if (!choice->answer.finished()) report(*choice);
+    report_finished();
     const bool more = has_work();
     publish(more);
     const std::lock_guard lock(mutex);
@@ -372,8 +305,8 @@ bool Engine::State::hold() {
     }
     if (under_way) land(false);
     for (Choice* choice : std::exchange(arrived_choices, {}))
-        if (!choice->answer.finished()) tell(*choice);
-    tell_finished();
+        if (!choice->answer.finished()) report(*choice);
+    report_finished();
     for (Choice* choice : scheduler->running_choices()) scheduler->preempt(*choice);
     publish(has_work());
     const std::lock_guard lock(mutex);
@@ -415,7 +348,7 @@ void Engine::State::enqueue(const std::shared_ptr<Job>& job) {
         }
         return Ok{};
     });
-    if (!enough.ok()) tell_unmade(*job, made, FinishReason::error, &enough.error());
+    if (!enough.ok()) report_unmade(*job, made, FinishReason::error, &enough.error());
 }
 
 void Engine::State::fork(Choice& leader) {
@@ -427,7 +360,7 @@ void Engine::State::fork(Choice& leader) {
         return Ok{};
     });
     scheduler->fork(leader, std::move(children));
-    if (!enough.ok()) tell_unmade(*leader.job, made, FinishReason::error, &enough.error());
+    if (!enough.ok()) report_unmade(*leader.job, made, FinishReason::error, &enough.error());
 }
 
 void Engine::State::end_cancelled_and_late() {
@@ -525,8 +458,8 @@ void Engine::State::arrive(const Flight& flight, const Status& ran) {
     const auto end = EngineClock::now();
     const auto start = std::max(flight.start, last_arrival);
     last_arrival = end;
-    (flight.prompt_rows > 0 ? counts.prompt_step_seconds : counts.answer_step_seconds) += seconds(end - start);
-    if (pace) pace->see(seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
+    (flight.prompt_rows > 0 ? counts.prompt_step_seconds : counts.answer_step_seconds) += to_seconds(end - start);
+    if (pace) pace->see(to_seconds(end - start), flight.rows - flight.prompt_rows, flight.prompt_rows);
     if (options.on_step) options.on_step(flight.rows);
     ++counts.steps;
     counts.step_rows += flight.rows;
@@ -542,48 +475,14 @@ void Engine::State::arrive(const Flight& flight, const Status& ran) {
         const int64_t added = c.answer.generated() - part.before;
         counts.generated_tokens += added;
         c.job->report.generated_tokens += added;
-        if (added > 0) count_tokens(c, end);
+        if (added > 0) request_counts.add_tokens(c, end);
         if (part.wants_row) c.alone = false;
         if (c.answer.finished() && c.answer.finish() == FinishReason::error) continue;
         if (!c.on_host && c.sequence) settle(c);
     }
 }
 
-// Updates counters after a step has added tokens to `choice`.
-void Engine::State::count_tokens(Choice& choice, EngineClock::time_point now) {
-    if (!choice.job->first_token) {
-        choice.job->first_token = now;
-        counts.histograms.time_to_first_token.add(seconds(now - choice.job->submitted));
-    }
-    if (choice.last_token) counts.histograms.inter_token_latency.add(seconds(now - *choice.last_token));
-    choice.last_token = now;
-}
-
-// Updates counters when the last choice of `job` has finished.
-void Engine::State::count_finished(Job& job, EngineClock::time_point now) {
-    RequestReport& r = job.report;
-    EngineHistograms& h = counts.histograms;
-    r.queue_seconds = seconds(job.started.value_or(now) - job.submitted);
-    if (job.started) r.prompt_seconds = seconds(job.first_token.value_or(now) - *job.started);
-    if (job.first_token) r.generate_seconds = seconds(now - *job.first_token);
-    const double service = r.prompt_seconds + r.generate_seconds;
-    service_seconds = service_seconds == 0 ? service : 0.9 * service_seconds + 0.1 * service;
-    h.e2e_request_latency.add(seconds(now - job.submitted));
-    h.request_queue_time.add(r.queue_seconds);
-    h.request_prefill_time.add(r.prompt_seconds);
-    h.request_decode_time.add(r.generate_seconds);
-    h.request_inference_time.add(service);
-    if (job.longest > 1) h.request_time_per_output_token.add(r.generate_seconds / static_cast<double>(job.longest - 1));
-    h.request_prompt_tokens.add(static_cast<double>(r.prompt_tokens));
-    h.request_generation_tokens.add(static_cast<double>(r.generated_tokens));
-    h.request_max_num_generation_tokens.add(static_cast<double>(job.longest));
-    h.request_params_max_tokens.add(static_cast<double>(job.request.max_tokens));
-    h.request_params_n.add(job.request.choices);
-    h.request_num_preemptions.add(static_cast<double>(r.preemptions));
-    h.request_prefill_kv_computed_tokens.add(static_cast<double>(r.prompt_tokens - r.cached_tokens));
-}
-
-void Engine::State::tell(Choice& choice) {
+void Engine::State::report(Choice& choice) {
     Job& job = *choice.job;
     const Answer::News news = choice.answer.take();
     AnswerEvent event{.choice = choice.index, .text = news.text, .tokens = news.tokens};
@@ -596,56 +495,29 @@ void Engine::State::tell(Choice& choice) {
         event.stop_token = choice.answer.stop_token();
         note_error(event, choice.answer.error() ? &*choice.answer.error() : nullptr);
         job.longest = std::max(job.longest, choice.answer.generated());
-        count_choice(job, event);
+        request_counts.add_finished(job, event);
     }
     if (event.text.empty() && event.tokens.empty() && event.prompt.empty() && event.finish == FinishReason::none)
         return;
     if (job.sink) job.sink(event);
 }
 
-// Counts a finished choice; the event of the last choice gets the report.
-void Engine::State::count_choice(Job& job, AnswerEvent& event) {
-    if (--job.open == 0) {
-        count_finished(job, EngineClock::now());
-        event.report = &job.report;
-    }
-    switch (event.finish) {
-        case FinishReason::none:
-            break;
-        case FinishReason::stop:
-            ++counts.finished_stop;
-            break;
-        case FinishReason::length:
-            ++counts.finished_length;
-            break;
-        case FinishReason::cancelled:
-            ++counts.finished_cancelled;
-            break;
-        case FinishReason::deadline:
-            ++counts.finished_deadline;
-            break;
-        case FinishReason::error:
-            ++counts.finished_error;
-            break;
-    }
-}
-
 // Reports the end of choices [from, n) that were never started: the choice they were to fork from has not finished its
 // prompt, or memory is missing.
-void Engine::State::tell_unmade(Job& job, int32_t from, FinishReason finish, const Error* error) {
+void Engine::State::report_unmade(Job& job, int32_t from, FinishReason finish, const Error* error) {
     for (int32_t i = from; i < job.request.choices; ++i) {
         AnswerEvent event{.choice = i, .finish = finish};
         note_error(event, error);
-        count_choice(job, event);
+        request_counts.add_finished(job, event);
         if (job.sink) job.sink(event);
     }
 }
 
-void Engine::State::tell_finished() {
+void Engine::State::report_finished() {
     for (auto& choice : scheduler->take_finished()) {
         const auto& error = choice->answer.error();
-        if (choice->forks) tell_unmade(*choice->job, 1, choice->answer.finish(), error ? &*error : nullptr);
-        tell(*choice);
+        if (choice->forks) report_unmade(*choice->job, 1, choice->answer.finish(), error ? &*error : nullptr);
+        report(*choice);
         if (choice->steps > 0) leaving.push_back(std::move(choice));
     }
     std::erase_if(leaving, [](const auto& choice) { return choice->steps == 0; });
@@ -661,7 +533,7 @@ void Engine::State::publish(bool more) {
     waiting = scheduler->waiting();
     for (const auto& job : arrived) waiting += job->open;
     published = counts;
-    published_service = service_seconds;
+    published_service = request_counts.service_seconds();
     idle = !more && arrived.empty();
     if (idle) rest.notify_all();
 }

@@ -1,5 +1,6 @@
 #include "engine/prefix_cache.h"
 
+#include "base/clock.h"
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -149,7 +150,7 @@ void PrefixCache::finish(Tile& tile, const Sequence& sequence, int64_t number) {
 }
 
 void PrefixCache::note_use(Tile& tile, std::chrono::steady_clock::time_point now) {
-    times_.reuse_gap.add(std::chrono::duration<double>(now - tile.used).count());
+    times_.reuse_gap.add(to_seconds(now - tile.used));
     tile.used = now;
 }
 
@@ -208,8 +209,8 @@ bool PrefixCache::evict() {
     idle_pages_ -= pages;
     evictions_ += pages;
     const auto now = std::chrono::steady_clock::now();
-    times_.lifetime.add(std::chrono::duration<double>(now - tile.born).count());
-    times_.idle_before_evict.add(std::chrono::duration<double>(now - tile.used).count());
+    times_.lifetime.add(to_seconds(now - tile.born));
+    times_.idle_before_evict.add(to_seconds(now - tile.used));
     erase(tile);
     return true;
 }

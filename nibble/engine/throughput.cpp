@@ -1,5 +1,6 @@
 #include "engine/throughput.h"
 
+#include "base/clock.h"
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -8,10 +9,6 @@
 
 namespace nibble {
 namespace {
-
-double seconds_since(EngineClock::time_point start) {
-    return std::chrono::duration<double>(EngineClock::now() - start).count();
-}
 
 // Philox streams that differ from those for sampling.
 constexpr uint64_t prompt_streams = uint64_t{1} << 63;
