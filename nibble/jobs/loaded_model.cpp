@@ -83,6 +83,7 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const ModelSettings&
     NIBBLE_TRY(ModelOptions options, model_options(settings));
     options.prediction = prediction;
     options.most_tokens = most_tokens;
+    options.stop_requested = hooks.stop_requested;
     NIBBLE_TRY(const DeviceChoice device, parse_device(settings.device).within("--device"));
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path, hooks));
     NIBBLE_TRY(const JobIdentity files, source_files(*checkpoint));

@@ -53,7 +53,13 @@ WeightSource::WeightSource(const Checkpoint& checkpoint, const WeightOptions& op
     for (size_t i = 0; i < tensors.size(); ++i) index_.emplace(tensors[i].name, i);
 }
 
+Status check_loading_stop(const std::atomic<bool>* stop_requested) {
+    if (!stop_requested || !stop_requested->load(std::memory_order_relaxed)) return Ok{};
+    return fail(ErrorKind::cancelled, "stopped on request while the weights were loaded");
+}
+
 Result<size_t> WeightSource::find(const std::string& tensor) {
+    NIBBLE_CHECK(check_loading_stop(options_.stop_requested));
     const auto at = index_.find(tensor);
     if (at == index_.end()) return fail("tensor '{}' is missing: config.json says the model has it", tensor);
     const size_t index = at->second;

@@ -11,6 +11,7 @@
 #include "model/cpu/linear.h"
 #include "model/cpu/workspace.h"
 
+#include <atomic>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +28,12 @@ struct WeightOptions {
     SsmStateFormat ssm_state = SsmStateFormat::f32;  // format of Mamba-2's states between tokens
     uint64_t ssm_seed = 0;                           // seed of its stochastic rounding
     bool prediction = false;  // also load the layers for multi-token prediction (ModelConfig::prediction)
+    // Once true, the next read of a tensor is an error of kind `cancelled`. Used only while weights are loaded.
+    const std::atomic<bool>* stop_requested = nullptr;
 };
+
+// Error of kind `cancelled` if the flag is set. The flag may be null.
+Status check_loading_stop(const std::atomic<bool>* stop_requested);
 
 class WeightSource {
 public:

@@ -200,6 +200,13 @@ TEST(Jobs, GenerateAnswersPromptsInOrder) {
     std::atomic<bool> stop{true};
     GenerateHooks stopped;
     stopped.stop_requested = &stop;
+    const auto unread = generate(options, stopped);
+    ASSERT_FALSE(unread.ok());
+    EXPECT_EQ(unread.error().kind(), ErrorKind::cancelled);
+    EXPECT_NE(unread.error().message().find("while the weights were loaded"), std::string::npos);
+    stop = false;
+    stopped.on_text = [&](size_t, std::string_view) { stop = true; };
+    options.sampling.max_tokens = 100;
     for (const GeneratedAnswer& answer : value(generate(options, stopped)).answers)
         EXPECT_EQ(answer.finish_reason, "cancelled");
 }

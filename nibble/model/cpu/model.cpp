@@ -99,6 +99,7 @@ Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const Mo
     NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, options, pool, WeightSource::Mode::load));
     model.checkpoint_ = std::move(checkpoint);
     model.options_ = options;
+    model.options_.stop_requested = nullptr;  // the caller's flag may end before the model does
     return model;
 }
 

@@ -55,7 +55,7 @@ Result<DeviceModel::Outline> DeviceModel::open(const Checkpoint& checkpoint, con
     NIBBLE_TRY(ModelParts parts, load_parts(model->config_, checkpoint, options, pool, WeightSource::Mode::outline));
     DeviceWeights plan = DeviceWeights::planner(checkpoint);
     plan.use_host(*model->host_);
-    NIBBLE_CHECK(model->make_parts(parts, plan));
+    NIBBLE_CHECK(model->make_parts(parts, plan, options.stop_requested));
     return Outline{std::move(model), std::move(parts), plan.bytes()};
 }
 
@@ -69,7 +69,7 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::load(std::shared_ptr<const Che
                DeviceArena::create(model->device_.index, outline.weight_bytes + DeviceWeights::staging_bytes));
     NIBBLE_TRY(DeviceWeights weights, DeviceWeights::loader(*checkpoint, *model->weights_, model->stream_));
     weights.use_host(*model->host_);
-    NIBBLE_CHECK(model->make_parts(outline.parts, weights));
+    NIBBLE_CHECK(model->make_parts(outline.parts, weights, options.stop_requested));
     NIBBLE_CHECK(model->stream_.synchronize());
     model->w4a16_ = weights.w4a16();
     model->rounded_ = weights.rounded();
@@ -100,10 +100,12 @@ Status DeviceModel::make_fused_decode() {
     return Ok{};
 }
 
-Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights) {
+Status DeviceModel::make_parts(const ModelParts& parts, DeviceWeights& weights,
+                               const std::atomic<bool>* stop_requested) {
     layers_.clear();
     NIBBLE_TRY(embedding_, weights.embedding(parts.embedding, config_.vocab, config_.hidden, *host_));
     for (const Block& block : parts.blocks) {
+        NIBBLE_CHECK(check_loading_stop(stop_requested));
         NIBBLE_TRY(DeviceLayer layer, DeviceLayer::make(config_, block, weights));
         if (const Rope* rope = layer.mixer->rope()) memory_.rotary().add(*rope);
         layers_.push_back(std::move(layer));

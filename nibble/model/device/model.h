@@ -103,7 +103,7 @@ private:
     };
     static Result<Outline> open(const Checkpoint& checkpoint, const ModelOptions& options, const DeviceChoice& device,
                                 ThreadPool& pool);
-    Status make_parts(const ModelParts& parts, DeviceWeights& weights);
+    Status make_parts(const ModelParts& parts, DeviceWeights& weights, const std::atomic<bool>* stop_requested);
     Status make_fused_decode();
     Status check_memory(int64_t weight_bytes) const;
     int64_t scratch_bytes(int64_t rows, int64_t wanted) const;
