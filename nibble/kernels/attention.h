@@ -12,7 +12,9 @@
 //     l = fma(l, a, tree(p))    lane i of 16 adds p_i, p_(16+i), p_(32+i), p_(48+i); halving tree
 //     o_d = (o_d * a, then fma(p_j, v_jd, .) over visible j ascending) + 0         (+ 0 turns -0 into +0)
 //   y_d = o_d / l
-// Every variant computes the same bits: one output, position or dimension per lane.
+// With a choice of keys (AttentionJob::chosen), a tile without a chosen position is left out, and s_j of other
+// positions that are not chosen is -inf. Every variant computes the same bits: one output, position or dimension per
+// lane.
 #pragma once
 
 #include "base/error.h"
@@ -67,6 +69,19 @@ struct AttentionJob {
     int64_t q_stride = 0, y_stride = 0;
     int64_t rows = 0, position = 0;
     const std::byte* const* pages = nullptr;  // indexed by tile; may be null for tiles that no row sees
+    // The keys that each row sees of those that are visible otherwise: bit s % 64 of word s / 64 stands for position s.
+    // [rows, chosen_groups, chosen_words]; group g holds for the kv.heads / chosen_groups heads of K and V from
+    // g * kv.heads / chosen_groups on. Each row sees at least one key. nullptr: every key.
+    const uint64_t* chosen = nullptr;
+    int64_t chosen_words = 0;
+    int chosen_groups = 1;
+
+    // Returns the bits of a tile for one row and head of K and V.
+    uint64_t visible_bits(int64_t row, int kv_head, int kv_heads, int64_t tile) const {
+        if (!chosen) return ~uint64_t{0};
+        const int64_t group = int64_t{kv_head} * chosen_groups / kv_heads;
+        return tile < chosen_words ? chosen[(row * chosen_groups + group) * chosen_words + tile] : 0;
+    }
 };
 
 struct AttentionShape {

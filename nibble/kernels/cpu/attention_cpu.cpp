@@ -3,6 +3,7 @@
 #include "kernels/kv_page.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <vector>
 
@@ -130,6 +131,7 @@ private:
 
     void tile(int64_t t, int64_t n) {
         const int64_t base = t * kv_page_tokens;
+        if (task_.job->chosen && !any_chosen(t, n)) return;
         const std::byte* page = task_.job->pages[t];
         // A tile that is used once is converted on the fly: 1.13 times as fast as decoding first, at 4096 positions.
         const bool direct = n <= attention_queries && width_ == kv_.v_dim;
@@ -141,11 +143,14 @@ private:
             alignas(64) float s[attention_queries * kv_page_tokens];
             float a[attention_queries];
             int64_t first[attention_queries], last[attention_queries];  // visible positions of the tile
+            uint64_t bits[attention_queries];
             bool any = false;
             for (int j = 0; j < count; ++j) {
                 const int64_t p = position(i + j);
                 first[j] = std::max<int64_t>(begin(p) - base, 0);
                 last[j] = std::max(std::min(p - base + 1, kv_page_tokens), first[j]);
+                bits[j] = bits_of(i + j, t);
+                if (task_.job->chosen) narrow(bits[j], first[j], last[j]);
                 queries[j] = q(i + j);
                 any |= first[j] < last[j];
             }
@@ -155,12 +160,39 @@ private:
             else
                 tiles_.scores(queries, count, k.f32, kv_.k_dim, shape_.scale, s);
             if (shape_.cap > 0) tiles_.cap(s, count * kv_page_tokens, shape_.cap);
+            for (int j = 0; j < count; ++j) hide(bits[j], first[j], last[j], s + j * kv_page_tokens);
             for (int j = 0; j < count; ++j)
                 a[j] = first[j] == last[j] ? 1.0f
                                            : tiles_.softmax(s + j * kv_page_tokens, first[j], last[j],
                                                             &scratch_.m[i + j], &scratch_.l[i + j]);
             accumulate(s, a, count, first, last, v, &scratch_.o[i]);
         }
+    }
+
+    uint64_t bits_of(int64_t query, int64_t t) const {
+        return task_.job->visible_bits(row(query), task_.head, kv_.heads, t);
+    }
+    bool any_chosen(int64_t t, int64_t n) const {
+        for (int64_t i = 0; i < n; i = (row(i) + 1) * group_ - task_.first)  // the first query of each row
+            if (bits_of(i, t)) return true;
+        return false;
+    }
+    // Shrinks [first, last) to the positions from the first chosen one to the last; to nothing if none is chosen.
+    static void narrow(uint64_t bits, int64_t& first, int64_t& last) {
+        bits = first < 64 ? bits >> first << first : 0;
+        if (last < 64) bits &= (uint64_t{1} << last) - 1;
+        if (bits == 0) {
+            last = first;
+            return;
+        }
+        first = std::countr_zero(bits);
+        last = 64 - std::countl_zero(bits);
+    }
+    // Gives the positions in [first, last) that are not chosen the score -inf; their weights become 0.
+    static void hide(uint64_t bits, int64_t first, int64_t last, float* s) {
+        if (~bits == 0) return;
+        for (int64_t j = first; j < last; ++j)
+            if (!(bits >> j & 1)) s[j] = -std::numeric_limits<float>::infinity();
     }
 
     // Positions visible to all queries together, those before and after for each query alone: a weight of 0 would not

@@ -44,18 +44,24 @@ void attend_row(const AttentionShape& shape, const AttentionJob& job, int64_t ro
     for (int64_t at = first / split; at <= last / split; ++at) {
         const int64_t tile = at * split / kv_page_tokens, base = tile * kv_page_tokens, from = at * split - base;
         const int64_t begin = std::max(first - base, from), end = std::min(last - base + 1, from + split);
+        const uint64_t bits = job.visible_bits(row, kv_head, kv.heads, tile);
         float s[kv_page_tokens];
         std::fill(std::begin(s), std::end(s), -std::numeric_limits<float>::infinity());
+        bool any = false;
         for (int64_t j = begin; j < end; ++j) {
+            if (!(bits >> j & 1)) continue;
+            any = true;
             float dot = 0;
             for (int d = 0; d < kv.k_dim; ++d) dot = std::fma(q[d], kv_k(kv, job.pages[tile], kv_head, d, j), dot);
             s[j] = dot * shape.scale;
             if (shape.cap > 0) s[j] = soft_cap_f32(s[j], shape.cap);
         }
+        if (!any) continue;
         const float a = softmax.tile(s);
         for (int d = 0; d < kv.v_dim; ++d) {
             float o = y[d] * a;
-            for (int64_t j = begin; j < end; ++j) o = std::fma(s[j], kv_v(kv, job.pages[tile], kv_head, d, j), o);
+            for (int64_t j = begin; j < end; ++j)
+                if (bits >> j & 1) o = std::fma(s[j], kv_v(kv, job.pages[tile], kv_head, d, j), o);
             y[d] = o + 0.0f;
         }
     }
