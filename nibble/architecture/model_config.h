@@ -46,6 +46,25 @@ enum class QkNorm : uint8_t {
     late_plain,  // per head without weights, after the rotary embedding (llama4)
 };
 
+// Sparse attention: a query attends to the keys that an indexer chooses (kernels/indexer.h). Two kinds:
+//   weighted (deepseek_v32, with latent attention): indexer.wq_b of the query's latent, indexer.wk and indexer.k_norm
+//   (a
+//     LayerNorm) of x for the keys, indexer.weights_proj of x / sqrt(heads) for the weights
+//   by block (minimax_m3): index_q_proj and index_k_proj of x with an RMSNorm per head, index_q_norm and index_k_norm
+struct IndexerConfig {
+    int heads = 0, dim = 0;
+    int64_t top = 0;       // chosen keys, or runs of `block` keys
+    bool weighted = true;  // otherwise by block
+    int64_t block = 1;     // keys of a run
+    int64_t local = 0;     // newest runs that are always chosen
+    Rope rope;             // of the first rope.dims dimensions
+    int owner = -1;        // the block whose choice this one uses; -1: its own. Then the indexer has no tensors.
+    bool shared = false;   // later blocks use this choice
+
+    // Returns the number of tokens up to which every key is chosen.
+    int64_t dense_tokens() const { return top * block; }
+};
+
 // Names of modules are relative to the block's prefix: "q_proj" stands for PREFIX.q_proj.weight and PREFIX.q_proj.bias.
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
@@ -80,6 +99,7 @@ struct AttentionConfig {
     // v_proj empty: the values are the output of k_proj before its norm.
     std::string q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
     std::string q_norm = "q_norm", k_norm = "k_norm";
+    std::optional<IndexerConfig> indexer;  // by block
 
     int value_dim() const { return v_dim > 0 ? v_dim : head_dim; }
     int64_t q_cols() const { return int64_t{heads} * head_dim; }
@@ -100,6 +120,7 @@ struct LatentAttentionConfig {
     bool rotates = true;      // false: the rope.dims dimensions are not rotated (kimi_linear)
     float query_beta = 0.0f;  // as in AttentionConfig, of the whole query
     int64_t query_period = 0;
+    std::optional<IndexerConfig> indexer;  // weighted; requires q_rank
 };
 
 struct MlpConfig {

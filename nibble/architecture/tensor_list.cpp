@@ -60,6 +60,7 @@ private:
         for (const auto& [module, rows] : in) linear(module, rows, hidden_);
         if (!a.head_gate.empty()) linear(b.name(a.head_gate), a.heads, hidden_);
         linear(b.name(a.o_proj), hidden_, a.out_cols());
+        if (a.indexer && a.indexer->owner < 0) indexer(b, *a.indexer, 0);
         if (!a.sinks.empty()) add(b.name(a.sinks), {a.heads}, TensorRole::bias);
         if (a.qkv_bias)
             for (const auto& [module, rows] : in) bias(module, rows);
@@ -68,6 +69,21 @@ private:
         const bool joined = a.qk_norm == QkNorm::joined;
         norm(b.name(a.q_norm) + ".weight", joined ? a.q_cols() : a.head_dim);
         if (a.kv_block < 0) norm(b.name(a.k_norm) + ".weight", joined ? a.kv_cols() : a.head_dim);
+    }
+    void indexer(const BlockConfig& b, const IndexerConfig& i, int64_t q_rank) {
+        const int64_t q_rows = int64_t{i.heads} * i.dim;
+        if (i.weighted) {
+            linear(b.name("indexer.wq_b"), q_rows, q_rank);
+            linear(b.name("indexer.wk"), i.dim, hidden_);
+            linear(b.name("indexer.weights_proj"), i.heads, hidden_);
+            add(b.name("indexer.k_norm.weight"), {i.dim}, TensorRole::plain_norm);
+            bias(b.name("indexer.k_norm"), i.dim);
+            return;
+        }
+        linear(b.name("index_q_proj"), q_rows, hidden_);
+        linear(b.name("index_k_proj"), i.dim, hidden_);
+        norm(b.name("index_q_norm.weight"), i.dim);
+        norm(b.name("index_k_norm.weight"), i.dim);
     }
     void mixer(const BlockConfig& b, const LatentAttentionConfig& a) {
         const int64_t k_dim = a.nope_dim + a.rope.dims, q_rows = a.heads * k_dim, kv_a_rows = a.kv_rank + a.rope.dims;
@@ -81,6 +97,7 @@ private:
         norm(b.name("kv_a_layernorm.weight"), a.kv_rank);
         linear(b.name("kv_b_proj"), int64_t{a.heads} * (a.nope_dim + a.v_dim), a.kv_rank);
         linear(b.name("o_proj"), hidden_, int64_t{a.heads} * a.v_dim);
+        if (a.indexer && a.indexer->owner < 0) indexer(b, *a.indexer, a.q_rank);
         if (!a.bias) return;
         bias(first, a.q_rank > 0 ? a.q_rank : q_rows);
         bias(b.name("kv_a_proj_with_mqa"), kv_a_rows);

@@ -252,8 +252,8 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 
 std::span<const FusedGroup> fused_group_table() {
     // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) have the same inputs but are not fused.
-    static const std::array<FusedGroup, 9> table{{
-        {{"g_proj", "b_proj", "f_a_proj", "g_a_proj"}, "", "", "q,kv"},
+    static const std::array<FusedGroup, 11> table{{
+        {{"g_proj", "b_proj", "f_a_proj", "g_a_proj", "index_q_proj", "index_k_proj"}, "", "", "q,kv"},
         {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
         {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},
         {{"w1", "w3"}, "", "w1,w3", "w1,w3", true},
@@ -262,20 +262,37 @@ std::span<const FusedGroup> fused_group_table() {
         {{"in_proj_b", "in_proj_a"}, "in_proj_ba", "b,a", "in_proj"},
         {{"in_proj_qkvz"}, "", "", "in_proj"},
         {{"in_proj_ba"}, "", "", "in_proj"},
+        {{"indexer.wk", "indexer.weights_proj"}, "", "", "q,kv"},
+        {{"q_b_proj", "indexer.wq_b"}, "", "", "q_b"},
     }};
     return table;
 }
 
+namespace {
+
+// Whether the module has this name below its parent: "a.indexer.wk" has "indexer.wk".
+bool ends_with_module(std::string_view name, std::string_view ending) {
+    if (!name.ends_with(ending)) return false;
+    return name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.';
+}
+
+}  // namespace
+
 ModuleGroups groups_of(const Module& module) {
     ModuleGroups groups;
     if (module.kind != ModuleKind::linear) return groups;
-    const auto [parent, leaf] = split_leaf(module.name);
-    const auto key = [parent = parent](std::string_view what) { return fmt::format("{}.{{{}}}", parent, what); };
-    for (const FusedGroup& row : fused_group_table()) {
-        if (std::ranges::find(row.members, leaf) == row.members.end()) continue;
-        if (!row.fused.empty()) groups.fused = key(row.fused);
-        groups.scale = key(row.scale);
-        if (row.searched) groups.search = groups.fused;
+    std::string_view member;  // the longest one that ends the module's name
+    const FusedGroup* row = nullptr;
+    for (const FusedGroup& group : fused_group_table())
+        for (const std::string_view m : group.members)
+            if (m.size() > member.size() && ends_with_module(module.name, m)) member = m, row = &group;
+    const std::string_view name = module.name, leaf = split_leaf(name).second;
+    const std::string_view parent = name.substr(0, name.size() - std::min(name.size(), member.size() + 1));
+    const auto key = [parent](std::string_view what) { return fmt::format("{}.{{{}}}", parent, what); };
+    if (row) {
+        if (!row->fused.empty()) groups.fused = key(row->fused);
+        groups.scale = key(row->scale);
+        if (row->searched) groups.search = groups.fused;
         if (!module.parallel_layer.empty()) groups.scale = fmt::format("{}.{{parallel}}", module.parallel_layer);
     }
     groups.input = groups.scale;

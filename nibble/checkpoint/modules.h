@@ -62,8 +62,8 @@ std::vector<std::vector<size_t>> fused_groups(std::span<const Module> modules);
 
 // A row of the table that groups_of() uses.
 struct FusedGroup {
-    std::vector<std::string_view> members;
-    std::string_view engine_name;   // name of the fused module in engines; empty: they keep the members' names
+    std::vector<std::string_view> members;  // names below the module that has them all: "q_proj", "indexer.wk"
+    std::string_view engine_name;           // name of the fused module in engines; empty: they keep the members' names
     std::string_view fused, scale;  // as in ModuleGroups, without the parent's name; fused is empty for a linear that
                                     // stands alone
     bool searched = false;

@@ -25,8 +25,8 @@ bool is_harmless(std::string_view name) {
          {"rotary_emb.inv_freq", ".k_scale", ".v_scale", ".q_proj.q_scale", ".attn.masked_bias"})
         if (name.ends_with(part)) return true;
     for (const std::string_view tower :
-         {"vision_model.", "vit_large_projector.", "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-          "model.multi_modal_projector.", "model.visual.", "visual."})
+         {"vision_model.", "vit_large_projector.", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.",
+          "model.vision_tower.", "model.multi_modal_projector.", "model.visual.", "visual."})
         if (name.starts_with(tower)) return true;
     return false;
 }

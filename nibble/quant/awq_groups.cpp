@@ -103,6 +103,7 @@ private:
     void find(const BlockConfig& b, const AttentionConfig& c) {
         if (!c.head_gate.empty() || c.value_norm || c.v_proj.empty() || c.kv_block >= 0 || c.v_dim > 0)
             return refuse_block(b, "attention with gates, norms of values, shared keys or another size of values");
+        if (c.indexer) return refuse_block(b, "attention with an indexer by block");
         Names qkv = {b.name(c.q_proj), b.name(c.k_proj), b.name(c.v_proj)};
         const bool one = !c.qkv_proj.empty();
         if (one) qkv = {b.name(c.qkv_proj)};
@@ -117,8 +118,13 @@ private:
 
     void find(const BlockConfig& b, const LatentAttentionConfig& c) {
         const std::string q = b.prefix + (c.q_rank > 0 ? ".q_a_proj" : ".q_proj"), q_b = b.prefix + ".q_b_proj";
-        add({q, b.prefix + ".kv_a_proj_with_mqa"}, b.norm, true, {q});
-        if (c.q_rank > 0) add({q_b}, b.prefix + ".q_a_layernorm.weight", true, {q_b});
+        Names in{q, b.prefix + ".kv_a_proj_with_mqa"}, of_latent{q_b};
+        if (c.indexer && c.indexer->owner < 0) {
+            in.insert(in.end(), {b.name("indexer.wk"), b.name("indexer.weights_proj")});
+            of_latent.push_back(b.name("indexer.wq_b"));
+        }
+        add(in, b.norm, true, {q});
+        if (c.q_rank > 0) add(of_latent, b.prefix + ".q_a_layernorm.weight", true, {q_b});
         add({b.prefix + ".kv_b_proj"}, b.prefix + ".kv_a_layernorm.weight", true, {b.prefix + ".kv_b_proj"});
         refuse({b.prefix + ".o_proj"}, "kv_b_proj of latent attention computes keys together with values");
     }

@@ -33,7 +33,7 @@ QueryRows read_queries(const AttentionShape& shape, const QueryRows& q, int64_t 
 
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
             const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work,
-            KvOwner owner) {
+            KvOwner owner, const KeyChoice& choice) {
     const Arena::Scope scope(work.arena);
     const QueryRows queries = read_queries(shape, {q, q_stride}, batch.rows(), work);
     const int64_t y_stride = int64_t{shape.heads} * shape.kv.v_dim, page_bytes = kv_page_bytes(shape.kv);
@@ -73,6 +73,10 @@ void attend(const Batch& batch, int index, const AttentionShape& shape, const fl
                         .rows = rows,
                         .position = start,
                         .pages = pages});
+        if (choice.segments.empty()) continue;
+        jobs.back().chosen = choice.segments[i].bits;
+        jobs.back().chosen_words = choice.segments[i].words;
+        jobs.back().chosen_groups = choice.groups;
     }
     work.pool->parallel_for(static_cast<int64_t>(stores.size()), [&](int64_t i) {
         const Store& s = stores[static_cast<size_t>(i)];

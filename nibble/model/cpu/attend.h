@@ -5,6 +5,8 @@
 #include "model/batch.h"
 #include "model/cpu/workspace.h"
 
+#include <vector>
+
 namespace nibble {
 
 // The owner of the keys and values that a call reads.
@@ -14,12 +16,22 @@ enum class KvOwner : uint8_t {
     borrowed,  // those that block `index` shared; k and v are null
 };
 
+// The keys that the rows of each segment see (AttentionJob::chosen). `bits` null: all.
+struct KeyChoice {
+    struct OfSegment {
+        const uint64_t* bits = nullptr;
+        int64_t words = 0;
+    };
+    std::vector<OfSegment> segments;  // empty: all keys in every segment
+    int groups = 1;
+};
+
 // Computes y [rows, heads * v_dim] from q [rows, heads * k_dim], k [rows, kv.heads * k_dim] and v [rows, kv.heads *
 // v_dim]. Strides are in floats. A segment with a sequence stores K and V in the sequence's pages of block `index`; a
 // whole text stores them in scratch pages.
 void attend(const Batch& batch, int index, const AttentionShape& shape, const float* q, int64_t q_stride,
             const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* y, Workspace& work,
-            KvOwner owner = KvOwner::own);
+            KvOwner owner = KvOwner::own, const KeyChoice& choice = {});
 // Error: a whole text of the batch whose keys block `index` has not left in `work`.
 Status check_borrowed(const Batch& batch, int index, const Workspace& work);
 

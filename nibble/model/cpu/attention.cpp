@@ -42,6 +42,9 @@ Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const B
             NIBBLE_TRY(a->k_norm_, weights.norm(model, a->k_norm_name_, a->normed_cols(c.kv_cols())));
         }
     }
+    if (c.indexer) {
+        NIBBLE_TRY(a->indexer_, Indexer::load(model, block, *c.indexer, 0, a->kv_, weights));
+    }
     return std::unique_ptr<Mixer>(std::move(a));
 }
 
@@ -164,6 +167,8 @@ std::vector<const Linear*> Attention::linears() const {
     for (const Linear& part : qkv_.parts) list.push_back(&part);
     if (head_gate_) list.push_back(&*head_gate_);
     list.push_back(&out_);
+    if (indexer_)
+        for (const Linear* linear : indexer_->linears()) list.push_back(linear);
     return list;
 }
 
@@ -171,6 +176,8 @@ std::vector<std::span<const Linear>> Attention::units() const {
     std::vector<std::span<const Linear>> all{qkv_.parts};
     if (head_gate_) all.push_back({&*head_gate_, 1});
     all.push_back({&out_, 1});
+    if (indexer_)
+        for (const Linear* linear : indexer_->linears()) all.push_back({linear, 1});
     return all;
 }
 
@@ -202,8 +209,12 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
         attend(batch, config_.kv_block, shape(work), qkv, stride, nullptr, 0, nullptr, 0, mixed, work,
                KvOwner::borrowed);
     } else {
+        KeyChoice choice;
+        if (indexer_) {
+            NIBBLE_TRY(choice, indexer_->choose(batch, x, nullptr, work, observer));
+        }
         attend(batch, index_, shape(work), qkv, stride, qkv + q_cols(), stride, qkv + q_cols() + kv_cols(), stride,
-               mixed, work, config_.kv_shared ? KvOwner::shared : KvOwner::own);
+               mixed, work, config_.kv_shared ? KvOwner::shared : KvOwner::own, choice);
     }
     if (gated.gate) apply_gate(gated.gate, rows, mixed, work);
     if (head_gate_) NIBBLE_CHECK(gate_heads(x, rows, mixed, work, observer));

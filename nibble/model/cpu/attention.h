@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/cpu/block.h"
+#include "model/cpu/indexer.h"
 #include "model/weight_source.h"
 
 #include <algorithm>
@@ -34,7 +35,8 @@ public:
         return std::min(config_.window, config_.chunk);
     }
     StateLayout state() const override {
-        return config_.kv_block < 0 ? StateLayout{kv_page_bytes(kv_), reach(), 0} : StateLayout{};
+        const int64_t index_bytes = indexer_ ? indexer_->page_bytes() : 0;
+        return config_.kv_block < 0 ? StateLayout{kv_page_bytes(kv_) + index_bytes, reach(), 0} : StateLayout{};
     }
 
 private:
@@ -103,6 +105,7 @@ private:
     std::vector<float> ones_;             // of a head: the weights of norms without weights
     std::vector<float> sinks_;            // empty: none
     std::optional<Linear> head_gate_;
+    std::optional<Indexer> indexer_;
 };
 
 }  // namespace nibble

@@ -71,6 +71,7 @@ void Attention::merge(const float* d_qkv, const float* d_gate, int64_t rows, flo
 
 Status Attention::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
                            Observer* observer, GradientSink* sink) const {
+    if (indexer_) NIBBLE_CHECK(indexer_->check_dense(batch));
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), stride = cols(), k_at = q_cols(), v_at = q_cols() + kv_cols();
     float* projected = work.arena.floats(rows * qkv_.rows());

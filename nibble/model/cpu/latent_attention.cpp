@@ -9,15 +9,17 @@ namespace nibble {
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const LatentAttentionConfig& config, WeightSource& weights) {
-    return LatentAttention::load(block.prefix, model.hidden, block.index, config, weights);
+    return LatentAttention::load(model, block, config, weights);
 }
 
-Result<std::unique_ptr<Mixer>> LatentAttention::load(const std::string& prefix, int64_t hidden, int index,
+Result<std::unique_ptr<Mixer>> LatentAttention::load(const ModelConfig& model, const BlockConfig& block,
                                                      const LatentAttentionConfig& c, WeightSource& weights) {
+    const std::string& prefix = block.prefix;
+    const int64_t hidden = model.hidden;
     auto a = std::make_unique<LatentAttention>();
     a->prefix_ = prefix;
     a->hidden_ = hidden;
-    a->index_ = index;
+    a->index_ = block.index;
     a->config_ = c;
     const int64_t q_rows = c.heads * a->k_dim(), kv_a_rows = c.kv_rank + c.rope.dims;
     if (c.q_rank == 0 && c.bias) return fail("{}: attention_bias without q_lora_rank", prefix);
@@ -34,6 +36,9 @@ Result<std::unique_ptr<Mixer>> LatentAttention::load(const std::string& prefix, 
                weights.linear(prefix + ".kv_b_proj", int64_t{c.heads} * (c.nope_dim + c.v_dim), c.kv_rank, false));
     NIBBLE_TRY(a->o_, weights.linear(prefix + ".o_proj", hidden, int64_t{c.heads} * c.v_dim, c.bias));
     NIBBLE_TRY(a->kv_, weights.kv_shape(prefix, c.heads, static_cast<int>(a->k_dim()), c.v_dim));
+    if (c.indexer) {
+        NIBBLE_TRY(a->indexer_, Indexer::load(model, block, *c.indexer, c.q_rank, a->kv_, weights));
+    }
     return std::unique_ptr<Mixer>(std::move(a));
 }
 
@@ -43,6 +48,8 @@ std::vector<const Linear*> LatentAttention::linears() const {
     if (q_b_) all.push_back(&*q_b_);
     all.push_back(&kv_b_);
     all.push_back(&o_);
+    if (indexer_)
+        for (const Linear* linear : indexer_->linears()) all.push_back(linear);
     return all;
 }
 
@@ -51,6 +58,8 @@ std::vector<std::span<const Linear>> LatentAttention::units() const {
     if (q_b_) all.push_back({&*q_b_, 1});
     all.push_back({&kv_b_, 1});
     all.push_back({&o_, 1});
+    if (indexer_)
+        for (const Linear* linear : indexer_->linears()) all.push_back({linear, 1});
     return all;
 }
 
@@ -132,7 +141,11 @@ Status LatentAttention::forward(const Batch& batch, const float* x, float* y, Wo
     }
     float* mixed = work.arena.floats(rows * v_cols);
     const AttentionShape shape{.kv = kv_, .heads = config_.heads, .scale = config_.scale, .bf16 = work.bf16()};
-    attend(batch, index_, shape, p.q, k_cols, p.k, k_cols, p.v, v_cols, mixed, work);
+    KeyChoice choice;
+    if (indexer_) {
+        NIBBLE_TRY(choice, indexer_->choose(batch, x, p.q_a, work, observer));
+    }
+    attend(batch, index_, shape, p.q, k_cols, p.k, k_cols, p.v, v_cols, mixed, work, KvOwner::own, choice);
     return o_.forward(mixed, rows, y, work, observer);
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "model/cpu/block.h"
+#include "model/cpu/indexer.h"
 #include "model/weight_source.h"
 
 #include <optional>
@@ -16,7 +17,7 @@ namespace nibble {
 
 class LatentAttention : public Mixer {
 public:
-    static Result<std::unique_ptr<Mixer>> load(const std::string& prefix, int64_t hidden, int index,
+    static Result<std::unique_ptr<Mixer>> load(const ModelConfig& model, const BlockConfig& block,
                                                const LatentAttentionConfig& config, WeightSource& weights);
 
     Status forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const override;
@@ -32,7 +33,9 @@ public:
     const Linear& out() const { return o_; }
     std::span<const float> q_norm() const { return q_norm_; }
     std::span<const float> kv_norm() const { return kv_norm_; }
-    StateLayout state() const override { return {.page_bytes = kv_page_bytes(kv_)}; }
+    StateLayout state() const override {
+        return {.page_bytes = kv_page_bytes(kv_) + (indexer_ ? indexer_->page_bytes() : 0)};
+    }
 
     // The epsilon of the two inner norms. DeepSeek and transformers use this value whatever rms_norm_eps is.
     static constexpr float eps_ = 1e-6f;
@@ -61,6 +64,7 @@ private:
     std::vector<float> q_norm_, kv_norm_;
     std::optional<Linear> q_b_;
     Linear kv_b_, o_;
+    std::optional<Indexer> indexer_;
 };
 
 }  // namespace nibble

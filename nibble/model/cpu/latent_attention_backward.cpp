@@ -9,6 +9,7 @@ namespace nibble {
 
 Status LatentAttention::backward(const Batch& batch, const float* x, const float* dy, float* dx, Workspace& work,
                                  Observer* observer, GradientSink* sink) const {
+    if (indexer_) NIBBLE_CHECK(indexer_->check_dense(batch));
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), heads = config_.heads, dim = k_dim(), nope = config_.nope_dim;
     const int64_t v_dim = config_.v_dim, rope = config_.rope.dims, rank = config_.kv_rank;

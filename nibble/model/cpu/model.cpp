@@ -151,6 +151,7 @@ Status Model::run(const Batch& batch, std::span<float> logits, Observer* observe
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_->vocab));
     const auto segments = batch.segments();
     work.shared_pages.clear();
+    work.shared_choices.clear();
     for (const Segment& s : segments)
         if (s.sequence) NIBBLE_CHECK(s.sequence->reserve(static_cast<int64_t>(s.tokens.size())));
 

@@ -94,6 +94,7 @@ Result<Workspace> Workspace::create(Compute compute, std::string_view kernels, T
     if (kernels == "amx") kernels = {};  // only the products have AMX kernels
     NIBBLE_TRY(work.elementwise, select_elementwise_kernels(kernels));
     NIBBLE_TRY(work.attention, select_attention_kernels(kernels));
+    NIBBLE_TRY(work.index, select_index_kernels(kernels));
     NIBBLE_TRY(work.ssm, select_ssm_kernels(kernels));
     NIBBLE_TRY(work.delta, select_delta_kernels(kernels));
     NIBBLE_TRY(work.gradient, select_gradient_kernels(kernels));

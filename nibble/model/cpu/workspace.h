@@ -8,6 +8,7 @@
 #include "kernels/delta_rule.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_backward.h"
+#include "kernels/indexer.h"
 #include "kernels/matmul.h"
 #include "kernels/ssm.h"
 #include "model/batch.h"
@@ -100,6 +101,7 @@ struct Workspace {
     const MatmulKernels* matmul = nullptr;
     const ElementwiseKernels* elementwise = nullptr;
     const AttentionKernels* attention = nullptr;
+    const IndexKernels* index = nullptr;
     const SsmKernels* ssm = nullptr;
     const DeltaKernels* delta = nullptr;
     const GradientKernels* gradient = nullptr;
@@ -113,6 +115,9 @@ struct Workspace {
     // Pages of keys and values of whole texts that blocks share with later ones (AttentionConfig::kv_shared), by block
     // and by where the text's tokens lie. Kept until a model's next forward pass.
     std::map<std::pair<int, const int32_t*>, std::vector<std::byte>> shared_pages;
+    // Choices of keys that later blocks use too (IndexerConfig::shared), by block and by where a segment's tokens lie.
+    // Kept as long. A segment without an entry attends to every key.
+    std::map<std::pair<int, const int32_t*>, std::vector<uint64_t>> shared_choices;
 
     // `kernels` names the entry to use in every table; empty: the best of this CPU. SumOrder::tiles requires
     // Compute::bf16. Error: an unknown name, or kernels that this CPU cannot run.

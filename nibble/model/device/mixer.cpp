@@ -27,10 +27,12 @@ struct Maker {
         return fail("{}: {} not supported on --device cuda; use --device cpu", block.prefix, what);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const AttentionConfig& a) const {
+        if (a.indexer) return lacks("indexers of sparse attention are");
         if (a.key_scale != 1.0f) return lacks("multipliers of keys are");
         return DeviceAttention::make(block, model.norm_eps, of_cpu<Attention>(), weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const LatentAttentionConfig& a) const {
+        if (a.indexer) return lacks("indexers of sparse attention are");
         if (!a.rotates) return lacks("latent attention without a rotary embedding is");
         return DeviceLatentAttention::make(block, of_cpu<LatentAttention>(), weights);
     }

@@ -41,6 +41,7 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
         if (a->qk_norm == QkNorm::late_plain) return lacks("norms of queries and keys without weights");
         if (a->qk_norm == QkNorm::late) return lacks("norms of queries and keys after the rotary embedding");
         if (a->soft_cap > 0) return lacks("soft caps of scores");
+        if (a->indexer) return lacks("indexers of sparse attention");
         if (!a->sinks.empty()) return lacks("attention sinks");
         if (!a->head_gate.empty()) return lacks("gates of heads");
         if (a->chunk > 0) return lacks("attention in chunks");
@@ -48,8 +49,10 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
             return lacks("values with their own size, scale or norm, or from k_proj");
         if (a->kv_block >= 0 || a->kv_shared) return lacks("keys and values that layers share");
     }
-    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer); a && a->query_period > 0)
-        return lacks("a scale of queries by their position");
+    if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer)) {
+        if (a->query_period > 0) return lacks("a scale of queries by their position");
+        if (a->indexer) return lacks("indexers of sparse attention");
+    }
     if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
         if (!mlp->gate_up_proj.empty()) return lacks("gate_proj and up_proj in one matrix");
         if (mlp->clamp) return lacks("clamped gated units");
