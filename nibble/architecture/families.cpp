@@ -14,7 +14,7 @@ extern const Family llama, mistral, mixtral, ministral3, qwen2, qwen3, qwen3_moe
     kimi_k2, glm4_moe_lite, glm4_moe, dots1, nemotron_h, seed_oss, smollm3, granite, olmo2, olmo3, exaone4,
     hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, gemma2, gemma4, gpt_oss, starcoder2, stablelm,
     phimoe, mimo_v2_flash, mistral4, llama4, step3p5, cohere2, qwen3_next, qwen3_5, qwen3_5_moe, lfm2, lfm2_moe,
-    granitemoehybrid, falcon_h1, kimi_linear;
+    granitemoehybrid, falcon_h1, kimi_linear, deepseek_v32, glm_moe_dsa, minimax_m3, granitemoe, granitemoeshared;
 
 }  // namespace family
 
@@ -64,7 +64,12 @@ constexpr std::array all_families{&family::llama,
                                   &family::lfm2_moe,
                                   &family::granitemoehybrid,
                                   &family::falcon_h1,
-                                  &family::kimi_linear};
+                                  &family::kimi_linear,
+                                  &family::deepseek_v32,
+                                  &family::glm_moe_dsa,
+                                  &family::minimax_m3,
+                                  &family::granitemoe,
+                                  &family::granitemoeshared};
 
 struct MissingFeature {
     std::string_view feature;
@@ -75,10 +80,8 @@ struct MissingFeature {
 constexpr std::array missing_features{
     MissingFeature{"LayerNorm with weights of 1 + w", " nemotron "},
     MissingFeature{"norms before and after the mixers with interleaved partial rotation", " glm4 "},
-    MissingFeature{"the indexer of sparse attention", " deepseek_v32 glm_moe_dsa "},
     MissingFeature{"compressed keys, hyper-connections and grouped output projections", " deepseek_v4 "},
-    MissingFeature{"block-sparse attention and the clamped GLU", " minimax_m3_vl minimax_m3_vl_text "},
-    MissingFeature{"attention and stacked experts alone", " granitemoe granitemoeshared granitemoe_swa "},
+    MissingFeature{"sliding windows with stacked experts", " granitemoe_swa "},
     MissingFeature{"parallel attention and MLP with LayerNorm of this kind", " cohere phi "}};
 
 Error unknown_family(std::string_view type) {

@@ -85,6 +85,20 @@ Result<MoeConfig> read_grouped_experts(ConfigFields& fields);
 Status set_experts(ConfigFields& fields, MoeConfig& moe, const char* experts, const char* chosen,
                    int64_t least_experts = 1);
 
+// Returns the attention of a layer from that of all layers.
+using AttentionOfLayer = std::function<LatentAttentionConfig(int64_t layer, const LatentAttentionConfig& a)>;
+// Reads deepseek_v3's layers: latent attention, then an MLP where `dense` returns true, else experts. One more layer,
+// for multi-token prediction, follows if it is announced. `attention_of` empty: equal attention.
+Result<ModelConfig> read_latent_model(ConfigFields& fields, Trunk trunk,
+                                      const std::function<bool(int64_t layer)>& dense,
+                                      const AttentionOfLayer& attention_of = {});
+// Returns whether each layer, and one more for prediction, has an MLP: from mlp_layer_types ("dense", "sparse"), else
+// the first first_k_dense_replace (1) layers have one.
+Result<std::vector<bool>> read_dense_layers(ConfigFields& fields, int64_t layers);
+
+// Reads granite's multipliers of embeddings, scores and logits, and returns that of residual branches.
+Result<float> read_granite_multipliers(ConfigFields& fields, ModelConfig& model, AttentionConfig& attention);
+
 // Reads Mamba-2's sizes under the names mamba_n_heads, mamba_d_head, mamba_n_groups, mamba_d_state, mamba_d_conv.
 // `inner`: heads times head_dim.
 Result<MambaConfig> read_mamba_heads(ConfigFields& fields, int64_t inner);

@@ -19,7 +19,8 @@ except ImportError:
 FAMILIES = """llama mistral mixtral ministral3 qwen2 qwen3 qwen3_moe qwen3_vl_moe_text gemma3_text deepseek_v3 glm4_moe_lite glm4_moe dots1 nemotron_h
     seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe
     gemma2 gemma4_text gpt_oss starcoder2 stablelm phimoe mimo_v2_flash mistral4 llama4_text step3p5 cohere2 qwen3_next qwen3_5_text qwen3_5_moe_text
-    lfm2 lfm2_moe granitemoehybrid falcon_h1 kimi_linear""".split()
+    lfm2 lfm2_moe granitemoehybrid falcon_h1 kimi_linear deepseek_v32 glm_moe_dsa minimax_m3_vl_text
+    granitemoe granitemoeshared""".split()
 # Fields that the forward pass does not use, or that nibble derives from other fields.
 NOT_COMPARED = set(
     """architectures model_type transformers_version output_hidden_states return_dict dtype chunk_size_feed_forward is_encoder_decoder id2label
@@ -28,7 +29,7 @@ NOT_COMPARED = set(
     time_step_max time_step_floor use_mamba_kernels rescale_prenorm_residual residual_in_fp32 num_logits_to_keep mamba_ssm_cache_dtype expand
     chunk_size moe_shared_expert_overlap _name_or_path mlp_only_layers layer_types head_dim num_key_value_heads qk_head_dim sliding_window
     sliding_window_pattern _sliding_window_pattern num_hidden_layers per_layer_config embedding_dropout residual_dropout input_jitter_noise
-    mlp_layer_types moe_layers no_rope_layers num_sliding_attention_heads""".split())
+    mlp_layer_types moe_layers indexer_types no_rope_layers num_sliding_attention_heads""".split())
 # Defaults that the class computes from other fields.
 DERIVED = {("step3p5", "query_pre_attn_scalar"), ("step3p5", "rope_parameters"), ("mistral4", "rope_parameters")}
 

@@ -13,9 +13,25 @@ Result<LatentAttentionConfig> read_latent_attention(ConfigFields& f, int64_t con
     return a;
 }
 
-// Reads a model whose layers are dense if `dense` returns true, else sparse, followed by one layer for multi-token
-// prediction if it is announced.
-Result<ModelConfig> read_latent_model(ConfigFields& f, Trunk t, const std::function<bool(int64_t layer)>& dense) {
+Result<ModelConfig> read_deepseek_v3(ConfigFields& f, const std::string& root) {
+    NIBBLE_TRY(Trunk t, read_trunk(f, root));
+    NIBBLE_TRY(const int64_t dense, f.integer_or("first_k_dense_replace", 0, 0));
+    return read_latent_model(f, std::move(t), [&](int64_t l) { return l < dense; });
+}
+
+Result<ModelConfig> read_glm4_moe_lite(ConfigFields& f, const std::string& root) {
+    NIBBLE_TRY(Trunk t, read_trunk(f, root));
+    NIBBLE_TRY(const auto dense, read_dense_layers(f, t.layers));
+    return read_latent_model(f, std::move(t), [&](int64_t l) { return dense[static_cast<size_t>(l)]; });
+}
+
+constexpr FieldSpelling deepseek_v3_spellings[] = {{"n_routed_experts", "num_local_experts"},
+                                                   {"num_nextn_predict_layers", "num_mtp_layers"}};
+
+}  // namespace
+
+Result<ModelConfig> read_latent_model(ConfigFields& f, Trunk t, const std::function<bool(int64_t layer)>& dense,
+                                      const AttentionOfLayer& attention_of) {
     NIBBLE_TRY(const MlpConfig mlp, read_mlp(f));
     NIBBLE_TRY(const LatentAttentionConfig a, read_latent_attention(f, t.model.context));
     NIBBLE_TRY(const MoeConfig moe, read_grouped_experts(f));
@@ -24,36 +40,19 @@ Result<ModelConfig> read_latent_model(ConfigFields& f, Trunk t, const std::funct
     NIBBLE_CHECK(f.must_be("moe_layer_freq", 1));
     NIBBLE_TRY(const int64_t predicting, f.integer_or("num_nextn_predict_layers", 0, 0));
     for (int64_t l = 0; l < t.layers + (predicting > 0); ++l)
-        add_layer(t, l, a, dense(l) ? MixerConfig(mlp) : MixerConfig(moe));
+        add_layer(t, l, attention_of ? attention_of(l, a) : a, dense(l) ? MixerConfig(mlp) : MixerConfig(moe));
     if (predicting > 0) make_prediction_layer(t);
     return std::move(t.model);
 }
 
-Result<ModelConfig> read_deepseek_v3(ConfigFields& f, const std::string& root) {
-    NIBBLE_TRY(Trunk t, read_trunk(f, root));
-    NIBBLE_TRY(const int64_t dense, f.integer_or("first_k_dense_replace", 0, 0));
-    return read_latent_model(f, std::move(t), [&](int64_t l) { return l < dense; });
-}
-
-// Each layer is "dense" or "sparse"; older files have the number of leading dense layers instead.
-Result<ModelConfig> read_glm4_moe_lite(ConfigFields& f, const std::string& root) {
-    NIBBLE_TRY(Trunk t, read_trunk(f, root));
-    NIBBLE_TRY(auto kinds, f.strings("mlp_layer_types"));
+Result<std::vector<bool>> read_dense_layers(ConfigFields& f, int64_t layers) {
+    NIBBLE_TRY(auto dense, read_layer_kinds(f, "mlp_layer_types", layers, "dense", "sparse"));
     NIBBLE_TRY(const int64_t leading, f.integer_or("first_k_dense_replace", 1, 0));
-    const int64_t layers = t.layers;
-    if (kinds.empty())
-        for (int64_t l = 0; l < layers; ++l) kinds.emplace_back(l < leading ? "dense" : "sparse");
-    if (std::ssize(kinds) != layers) return f.bad("mlp_layer_types", fmt::format("expected one per layer, {}", layers));
-    for (const std::string& kind : kinds)
-        if (kind != "dense" && kind != "sparse") return f.bad("mlp_layer_types", "only dense and sparse are supported");
-    return read_latent_model(f, std::move(t),
-                             [&](int64_t l) { return l < layers && kinds[static_cast<size_t>(l)] == "dense"; });
+    if (dense.empty())
+        for (int64_t l = 0; l < layers; ++l) dense.push_back(l < leading);
+    dense.push_back(false);  // the layer for prediction
+    return dense;
 }
-
-constexpr FieldSpelling deepseek_v3_spellings[] = {{"n_routed_experts", "num_local_experts"},
-                                                   {"num_nextn_predict_layers", "num_mtp_layers"}};
-
-}  // namespace
 
 namespace family {
 

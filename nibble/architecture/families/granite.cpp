@@ -2,20 +2,26 @@
 #include "architecture/family.h"
 
 namespace nibble {
+
+Result<float> read_granite_multipliers(ConfigFields& f, ModelConfig& model, AttentionConfig& attention) {
+    NIBBLE_TRY(const double embedding, f.factor_or("embedding_multiplier", 1.0));
+    NIBBLE_TRY(const double scores, f.factor_or("attention_multiplier", 1.0));
+    NIBBLE_TRY(const double residual, f.factor_or("residual_multiplier", 1.0));
+    NIBBLE_TRY(const double logits, f.factor_or("logits_scaling", 1.0));
+    model.embedding_scale = static_cast<float>(embedding);
+    model.logit_scale = static_cast<float>(1.0 / logits);
+    attention.scale = static_cast<float>(scores);
+    return static_cast<float>(residual);
+}
+
 namespace {
 
 Result<ModelConfig> read_granite(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(DenseModel d, read_dense(f, root));
     NIBBLE_CHECK(read_biases(f, d.attention, d.mlp));
-    NIBBLE_TRY(const double embedding, f.factor_or("embedding_multiplier", 1.0));
-    NIBBLE_TRY(const double scores, f.factor_or("attention_multiplier", 1.0));
-    NIBBLE_TRY(const double residual, f.factor_or("residual_multiplier", 1.0));
-    NIBBLE_TRY(const double logits, f.factor_or("logits_scaling", 1.0));
-    d.trunk.model.embedding_scale = static_cast<float>(embedding);
-    d.trunk.model.logit_scale = static_cast<float>(1.0 / logits);
-    d.attention.scale = static_cast<float>(scores);
+    NIBBLE_TRY(const float residual, read_granite_multipliers(f, d.trunk.model, d.attention));
     ModelConfig model = std::move(d).with_equal_layers();
-    for (BlockConfig& block : model.blocks) block.residual_scale = static_cast<float>(residual);
+    for (BlockConfig& block : model.blocks) block.residual_scale = residual;
     return model;
 }
 

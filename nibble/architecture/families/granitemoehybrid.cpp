@@ -6,25 +6,12 @@
 namespace nibble {
 namespace {
 
-Status read_multipliers(ConfigFields& f, ModelConfig& model, AttentionConfig& attention, float& residual) {
-    NIBBLE_TRY(const double embedding, f.factor_or("embedding_multiplier", 1.0));
-    NIBBLE_TRY(const double scores, f.factor_or("attention_multiplier", 1.0));
-    NIBBLE_TRY(const double branch, f.factor_or("residual_multiplier", 1.0));
-    NIBBLE_TRY(const double logits, f.factor_or("logits_scaling", 1.0));
-    model.embedding_scale = static_cast<float>(embedding);
-    model.logit_scale = static_cast<float>(1.0 / logits);
-    attention.scale = static_cast<float>(scores);
-    residual = static_cast<float>(branch);
-    return Ok{};
-}
-
 Result<ModelConfig> read_granitemoehybrid(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root));
     NIBBLE_TRY(AttentionConfig a, read_heads(f, t.model.hidden));
     NIBBLE_TRY(a.qkv_bias, f.boolean_or("attention_bias", false));
     a.out_bias = a.qkv_bias;
-    float residual = 1.0f;
-    NIBBLE_CHECK(read_multipliers(f, t.model, a, residual));
+    NIBBLE_TRY(const float residual, read_granite_multipliers(f, t.model, a));
     NIBBLE_TRY(const std::string positions, f.string_or("position_embedding_type", "nope"));
     if (positions != "nope" && positions != "rope")
         return f.bad("position_embedding_type", "only nope and rope are supported");
