@@ -2,6 +2,8 @@
 
 #include "chat/answer_scanner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace nibble {
@@ -144,7 +146,7 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     for (AnswerPart& part : said) {
         part.index += calls_before_;
         if (part.kind == AnswerPart::Kind::tool_begin) {
-            part.id = id_of(part.index);
+            part.id = id_of(part.index, part.name);
             ++calls_;
         }
         parts.push_back(std::move(part));
@@ -178,11 +180,14 @@ bool AnswerScanner::begins_call() const {
     return begin.starts_with(text) || text.starts_with(begin);
 }
 
-std::string AnswerScanner::id_of(size_t index) const {
+std::string AnswerScanner::id_of(size_t index, std::string_view name) const {
+    if (format_.tools->ids == CallIds::numbered)
+        return fmt::format("functions.{}:{}", name, format_.earlier_calls + index);
+    const bool nine = format_.tools->ids == CallIds::nine;
     uint64_t h = 0xCBF29CE484222325u ^ index;  // FNV-1a
     for (const char c : format_.id_seed) h = (h ^ uint8_t(c)) * 0x100000001B3u;
-    std::string out = format_.short_ids ? "" : "call_";
-    for (int i = 0; i < (format_.short_ids ? 9 : 24); ++i) {
+    std::string out = nine ? "" : "call_";
+    for (int i = 0; i < (nine ? 9 : 24); ++i) {
         h = (h ^ (h >> 31)) * 0x9E3779B97F4A7C15u;
         out += "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[(h >> 32) % 62];
     }

@@ -19,7 +19,7 @@ struct AnswerFormat {
     const ToolFormat* tools = nullptr;   // null: calls are not recognized
     Json tool_list;                      // tools of the request
     std::string id_seed;                 // random text per answer, from which, with the index of a call, its id is made
-    bool short_ids = false;              // ids have nine letters and digits, as Mistral's templates require
+    size_t earlier_calls = 0;            // calls of the conversation before this answer
 };
 
 class AnswerScanner {
@@ -35,7 +35,7 @@ private:
     bool talk(std::vector<AnswerPart>& parts, bool last);
     bool call(std::vector<AnswerPart>& parts, bool last);
     bool begins_call() const;
-    std::string id_of(size_t index) const;
+    std::string id_of(size_t index, std::string_view name) const;
 
     AnswerFormat format_;
     State state_ = State::begin;

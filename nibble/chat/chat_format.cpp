@@ -13,17 +13,25 @@ namespace {
 struct ReasoningFormat {
     std::string_view name, begin, end;
 };
-// In some models the template writes the opening tag, in others the model; the prompt shows which.
-constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
-                                              {"deepseek_r1", "<think>", "</think>"},
-                                              {"qwen3", "<think>", "</think>"},
-                                              {"nemotron", "<think>", "</think>"},
-                                              {"mistral", "[THINK]", "[/THINK]"}};
+// In the order in which a chat template is looked at: the first whose tags it contains. In some models the template
+// writes the opening tag, in others the model; the prompt shows which.
+constexpr ReasoningFormat reasoning_formats[]{
+    {"think", "<think>", "</think>"},   {"deepseek_r1", "<think>", "</think>"},
+    {"qwen3", "<think>", "</think>"},   {"nemotron", "<think>", "</think>"},
+    {"mistral", "[THINK]", "[/THINK]"}, {"seed_oss", "<seed:think>", "</seed:think>"}};
 
 const ReasoningFormat* find_reasoning(std::string_view name) {
     for (const ReasoningFormat& format : reasoning_formats)
         if (format.name == name) return &format;
     return nullptr;
+}
+
+std::string_view detected_reasoning(std::string_view chat_template) {
+    for (const ReasoningFormat& format : reasoning_formats)
+        if (chat_template.find(format.begin) != chat_template.npos ||
+            chat_template.find(format.end) != chat_template.npos)
+            return format.name;
+    return "none";
 }
 
 bool uses_tools(const ChatRequest& request) {
@@ -115,7 +123,6 @@ Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const
                                       const ChatOptions& options) {
     ChatFormat out(std::move(tokenizer), std::move(chat), std::move(variables), options);
     const std::string_view source = out.chat_ ? std::string_view(out.chat_->source()) : std::string_view();
-    const auto has = [&](std::string_view text) { return source.find(text) != source.npos; };
     out.tools_ = options.tools;
     if (options.tools == "auto") {
         const ToolFormat* found = tool_format_of(source);
@@ -125,7 +132,7 @@ Result<ChatFormat> ChatFormat::create(Tokenizer tokenizer, std::shared_ptr<const
     }
     out.reasoning_ = options.reasoning;
     if (options.reasoning == "auto")
-        out.reasoning_ = has("</think>") || has("<think>") ? "think" : has("[THINK]") ? "mistral" : "none";
+        out.reasoning_ = detected_reasoning(source);
     else if (options.reasoning != "none" && !find_reasoning(options.reasoning))
         return fail("unknown format of reasoning '{}'", options.reasoning);
     return out;
@@ -246,7 +253,9 @@ AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& pr
         format.tools = find_tool_format(tools_);
         format.tool_list = request.tools;
         format.id_seed = random_seed();
-        format.short_ids = format.tools && format.tools->short_ids;
+        for (const Json& message : request.messages)
+            if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+                format.earlier_calls += calls->size();
     }
     return AnswerParser(std::make_unique<AnswerScanner>(std::move(format)));
 }

@@ -13,64 +13,220 @@ bool holds(std::string_view text, std::string_view part) { return text.find(part
 using Pieces = std::vector<std::string_view>;
 const Pieces object_call{R"({"name": %j, "arguments": )", "%a", "}"};
 
-std::vector<ToolFormat> make_tool_formats() {
-    const CallForm deepseek{.head = CallHead::block,
-                            .opening = deepseek_call_begin,
-                            .closing = deepseek_call_end,
-                            .separator = deepseek_separator,
-                            .pieces = {deepseek_call_begin, "%n", deepseek_separator, "%a", deepseek_call_end},
-                            .before = {"<｜tool▁calls▁begin｜>"},
-                            .after = {"<｜tool▁calls▁end｜>"}};
-    CallForm fenced = deepseek;
+// {"name": NAME, "arguments": {...}} in a list: BEGIN [{...}, {...}] END
+CallForm listed_objects(std::string_view begin, std::string_view end) {
+    CallForm out{.closing = end, .pieces = object_call, .before = {begin, "["}, .between = {", "}, .after = {"]"}};
+    if (!end.empty()) out.after.push_back(end);
+    return out;
+}
+
+// <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜> (V3.1), or
+// function<｜tool▁sep｜>NAME and a block of JSON in the tags (V3, R1)
+ToolFormat deepseek_v3() {
+    const CallForm plain{.head = CallHead::block,
+                         .opening = deepseek_call_begin,
+                         .closing = deepseek_call_end,
+                         .separator = deepseek_separator,
+                         .pieces = {deepseek_call_begin, "%n", deepseek_separator, "%a", deepseek_call_end},
+                         .before = {"<｜tool▁calls▁begin｜>"},
+                         .after = {"<｜tool▁calls▁end｜>"}};
+    CallForm fenced = plain;
     fenced.sign = "```json";
     fenced.pieces = {deepseek_call_begin, "function", deepseek_separator, "%n\n```json\n", "%a", "\n```",
                      deepseek_call_end};
     fenced.between = {"\n"};
+    return {.name = "deepseek_v3",
+            .begin = "<｜tool▁calls▁begin｜>",
+            .end = "<｜tool▁calls▁end｜>",
+            .signs = {{"tool▁calls▁begin"}},
+            .forms = {fenced, plain}};
+}
 
+// <｜DSML｜function_calls>
+// <｜DSML｜invoke name="NAME">
+// <｜DSML｜parameter name="KEY" string="true">text</｜DSML｜parameter>
+// </｜DSML｜invoke>
+// </｜DSML｜function_calls>     (V3.2; tool_calls in V4)
+ToolFormat deepseek_tags(std::string_view name, std::string_view begin, std::string_view end, std::string_view sign) {
+    return {.name = name,
+            .begin = begin,
+            .end = end,
+            .signs = {{"｜DSML｜", sign}},
+            .forms = {{.head = CallHead::tagged,
+                       .opening = "<｜DSML｜invoke name=\"",
+                       .closing = "</｜DSML｜invoke>",
+                       .separator = "\">",
+                       .tags = {.begin = "<｜DSML｜parameter name=\"",
+                                .name_end = "\" string=\"false\">",
+                                .value_end = "</｜DSML｜parameter>\n",
+                                .text_name_end = "\" string=\"true\">"},
+                       .pieces = {"<｜DSML｜invoke name=\"%n\">\n", "%a", "</｜DSML｜invoke>\n"},
+                       .before = {begin, "\n"},
+                       .after = {end}}}};
+}
+
+// <tool_call>NAME
+// <arg_key>KEY</arg_key>
+// <arg_value>value</arg_value>
+// </tool_call>     (4.5, 4.6; without line breaks in 4.7)
+ToolFormat glm4() {
+    CallForm lines{.head = CallHead::tagged,
+                   .sign = "</arg_key>\n<arg_value>",
+                   .closing = "</tool_call>",
+                   .separator = "\n",
+                   .tags = {.begin = "<arg_key>", .name_end = "</arg_key>\n<arg_value>", .value_end = "</arg_value>\n"},
+                   .pieces = {"<tool_call>", "%n\n", "%a", "</tool_call>"},
+                   .between = {"\n"}};
+    CallForm dense = lines;
+    dense.sign = {};
+    dense.tags.name_end = "</arg_key><arg_value>";
+    dense.tags.value_end = "</arg_value>";
+    dense.pieces = {"<tool_call>", "%n", "%a", "</tool_call>"};
+    dense.between = {};
+    return {.name = "glm4",
+            .begin = "<tool_call>",
+            .end = "</tool_call>",
+            .signs = {{"<arg_key>"}},
+            .forms = {lines, dense}};
+}
+
+// <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
+// <|tool_calls_section_end|>
+ToolFormat kimi_k2() {
+    constexpr std::string_view begin = "<|tool_call_begin|>", separator = "<|tool_call_argument_begin|>",
+                               end = "<|tool_call_end|>", all_begin = "<|tool_calls_section_begin|>",
+                               all_end = "<|tool_calls_section_end|>";
+    return {.name = "kimi_k2",
+            .begin = all_begin,
+            .end = all_end,
+            .signs = {{all_begin}},
+            .forms = {{.head = CallHead::block,
+                       .opening = begin,
+                       .closing = end,
+                       .separator = separator,
+                       .prefix = "functions.",
+                       .pieces = {begin, "functions.%n:", "%i", separator, "%a", end},
+                       .before = {all_begin},
+                       .after = {all_end}}},
+            .ids = CallIds::numbered};
+}
+
+// [TOOL_CALLS][{"name": NAME, "arguments": {...}}] or [TOOL_CALLS]NAME[ARGS]{...}
+ToolFormat mistral() {
+    return {.name = "mistral",
+            .begin = "[TOOL_CALLS]",
+            .end = "",
+            .signs = {{"[TOOL_CALLS]"}},
+            .forms = {{.head = CallHead::named,
+                       .sign = "[ARGS]",
+                       .opening = "[TOOL_CALLS]",
+                       .pieces = {"[TOOL_CALLS]", "%n", "[ARGS]", "%a"}},
+                      listed_objects("[TOOL_CALLS]", "")},
+            .ids = CallIds::nine};
+}
+
+constexpr std::string_view function_begin = "<function=", function_end = "</function>";
+
+// <minimax:tool_call>
+// <invoke name="NAME">
+// <parameter name="KEY">value</parameter>
+// </invoke>
+// </minimax:tool_call>
+ToolFormat minimax_m2() {
+    return {.name = "minimax_m2",
+            .begin = "<minimax:tool_call>",
+            .end = "</minimax:tool_call>",
+            .signs = {{"<minimax:tool_call>"}},
+            .forms = {{.head = CallHead::tagged,
+                       .opening = "<invoke name=\"",
+                       .closing = "</invoke>",
+                       .separator = "\">",
+                       .tags = {.begin = "<parameter name=\"", .name_end = "\">", .value_end = "</parameter>\n"},
+                       .pieces = {"<invoke name=\"%n\">\n", "%a", "</invoke>\n"},
+                       .before = {"<minimax:tool_call>", "\n"},
+                       .after = {"</minimax:tool_call>"}}}};
+}
+
+// <TOOLCALL>[{"name": NAME, "arguments": {...}}]</TOOLCALL>
+ToolFormat nemotron() {
+    return {.name = "nemotron",
+            .begin = "<TOOLCALL>",
+            .end = "</TOOLCALL>",
+            .signs = {{"<TOOLCALL>"}},
+            .forms = {listed_objects("<TOOLCALL>", "</TOOLCALL>")}};
+}
+
+// <seed:tool_call>
+// <function=NAME>
+// <parameter=KEY>value</parameter>
+// </function>
+// </seed:tool_call>
+ToolFormat seed_oss() {
+    return {.name = "seed_oss",
+            .begin = "<seed:tool_call>",
+            .end = "</seed:tool_call>",
+            .signs = {{"<seed:tool_call>"}},
+            .forms = {{.head = CallHead::tagged,
+                       .opening = function_begin,
+                       .closing = function_end,
+                       .separator = ">",
+                       .tags = {.begin = "<parameter=", .name_end = ">", .value_end = "</parameter>\n"},
+                       .pieces = {"<seed:tool_call>", "\n<function=%n>\n", "%a", "</function>\n", "</seed:tool_call>"},
+                       .between = {"\n"}}}};
+}
+
+// <tool_call>
+// {"name": NAME, "arguments": {...}}
+// </tool_call>     or, in Qwen3-Coder, Qwen3.5 and Nemotron 3:
+// <tool_call>
+// <function=NAME>
+// <parameter=KEY>
+// value
+// </parameter>
+// </function>
+// </tool_call>
+ToolFormat hermes() {
     return {
-        {.name = "deepseek_v3",
-         .begin = "<｜tool▁calls▁begin｜>",
-         .end = "<｜tool▁calls▁end｜>",
-         .signs = {{"tool▁calls▁begin"}},
-         .forms = {fenced, deepseek}},
-        {.name = "mistral",
-         .begin = "[TOOL_CALLS]",
-         .end = "",
-         .signs = {{"[TOOL_CALLS]"}},
-         .forms = {{.head = CallHead::named,
-                    .sign = "[ARGS]",
-                    .opening = "[TOOL_CALLS]",
-                    .pieces = {"[TOOL_CALLS]", "%n", "[ARGS]", "%a"}},
-                   {.pieces = object_call, .before = {"[TOOL_CALLS]", "["}, .between = {", "}, .after = {"]"}}},
-         .short_ids = true},
-        {.name = "nemotron",
-         .begin = "<TOOLCALL>",
-         .end = "</TOOLCALL>",
-         .signs = {{"<TOOLCALL>"}},
-         .forms = {{.closing = "</TOOLCALL>",
-                    .pieces = object_call,
-                    .before = {"<TOOLCALL>", "["},
-                    .between = {", "},
-                    .after = {"]", "</TOOLCALL>"}}}},
-        {.name = "hermes",
-         .begin = "<tool_call>",
-         .end = "</tool_call>",
-         .signs = {{"<tool_call>"}},
-         .forms = {{.head = CallHead::tagged,
-                    .sign = function_begin,
-                    .opening = function_begin,
-                    .pieces = {"<tool_call>", "\n<function=%n>\n", "%a", "</function>\n", "</tool_call>"},
-                    .between = {"\n"}},
-                   {.closing = "</tool_call>",
-                    .pieces = {"<tool_call>", "\n", R"({"name": %j, "arguments": )", "%a", "}", "\n", "</tool_call>"},
-                    .between = {"\n"}}}},
-        {.name = "llama3",
-         .begin = "",
-         .end = "",
-         .lead = "<|python_tag|>",
-         .signs = {{"<|python_tag|>"}, {"ipython", "\"parameters\""}},
-         .forms = {{.pieces = {R"({"name": %j, "parameters": )", "%a", "}"}}},
-         .one_call = true}};
+        .name = "hermes",
+        .begin = "<tool_call>",
+        .end = "</tool_call>",
+        .signs = {{"<tool_call>"}},
+        .forms = {{.head = CallHead::tagged,
+                   .sign = function_begin,
+                   .opening = function_begin,
+                   .closing = function_end,
+                   .separator = ">",
+                   .tags = {.begin = "<parameter=", .name_end = ">\n", .value_end = "\n</parameter>\n"},
+                   .pieces = {"<tool_call>", "\n<function=%n>\n", "%a", "</function>\n", "</tool_call>"},
+                   .between = {"\n"}},
+                  {.closing = "</tool_call>",
+                   .pieces = {"<tool_call>", "\n", R"({"name": %j, "arguments": )", "%a", "}", "\n", "</tool_call>"},
+                   .between = {"\n"}}}};
+}
+
+// {"name": NAME, "parameters": {...}} as the whole answer, perhaps after <|python_tag|>
+ToolFormat llama3() {
+    return {.name = "llama3",
+            .begin = "",
+            .end = "",
+            .lead = "<|python_tag|>",
+            .signs = {{"<|python_tag|>"}, {"ipython", "\"parameters\""}},
+            .forms = {{.pieces = {R"({"name": %j, "parameters": )", "%a", "}"}}},
+            .one_call = true};
+}
+
+std::vector<ToolFormat> make_tool_formats() {
+    return {deepseek_v3(),
+            deepseek_tags("deepseek_v4", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "tool_calls>"),
+            deepseek_tags("deepseek_v32", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "function_calls>"),
+            kimi_k2(),
+            mistral(),
+            nemotron(),
+            minimax_m2(),
+            seed_oss(),
+            glm4(),
+            hermes(),
+            llama3()};
 }
 
 // The piece with the name in the place of %n or %j.
@@ -83,6 +239,12 @@ std::string with_name(std::string_view piece, const std::string& name) {
 }
 
 }  // namespace
+
+std::string_view ArgumentTags::value_close() const {
+    const size_t first = value_end.find_first_not_of(" \t\r\n");
+    if (first == value_end.npos) return {};
+    return value_end.substr(first, value_end.find_last_not_of(" \t\r\n") + 1 - first);
+}
 
 const CallForm* ToolFormat::form(CallHead head) const {
     const auto found = std::ranges::find(forms, head, &CallForm::head);
@@ -113,11 +275,12 @@ const ToolFormat* tool_format_of(std::string_view chat_template) {
     return nullptr;
 }
 
-TaggedObject tagged_parameters(const Json& parameters) {
-    TaggedObject out{.name_begin = std::string(parameter_begin),
-                     .name_end = ">\n",
-                     .value_end = fmt::format("\n{}\n", parameter_close),
-                     .closing = {std::string(parameter_close), std::string(function_close)}};
+TaggedObject tagged_parameters(const CallForm& form, const Json& parameters) {
+    TaggedObject out{.name_begin = std::string(form.tags.begin),
+                     .name_end = std::string(form.tags.name_end),
+                     .value_end = std::string(form.tags.value_end),
+                     .text_name_end = std::string(form.tags.text_name_end),
+                     .closing = {std::string(form.tags.value_close()), std::string(form.closing)}};
     if (!parameters.is_object()) return out;
     if (const auto properties = parameters.find("properties");
         properties != parameters.end() && properties->is_object())
@@ -179,12 +342,14 @@ Json object_schema(Json parameters) {
 }
 
 // Returns the object with one text that matches a grammar, as JSON or between tags.
-GrammarPiece input_piece(const std::string& grammar, bool tags) {
+GrammarPiece input_piece(const std::string& grammar, const CallForm& form) {
     const std::string name = input_parameter;
-    if (tags)
+    const ArgumentTags& tags = form.tags;
+    if (form.head == CallHead::tagged)
         return {.ebnf = grammar,
-                .before = fmt::format("{}{}>\n", parameter_begin, name),
-                .after = fmt::format("\n{}\n", parameter_close)};
+                .before = fmt::format("{}{}{}", tags.begin, name,
+                                      tags.text_name_end.empty() ? tags.name_end : tags.text_name_end),
+                .after = std::string(tags.value_end)};
     return {.ebnf = grammar, .spelling = Spelling::json, .before = "{\"" + name + "\": \"", .after = "\"}"};
 }
 
@@ -193,7 +358,6 @@ GrammarPiece input_piece(const std::string& grammar, bool tags) {
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
                                 const Tokenizer& tokenizer, const InputGrammars& grammars) {
     const CallForm& form = format.written(source);
-    const bool tags = form.head == CallHead::tagged;
     const auto text = [&](std::string written) {
         const auto id = tokenizer.id_of(written);
         return GrammarPiece{.text = std::move(written), .control = id && tokenizer.is_special(*id)};
@@ -210,12 +374,15 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, siz
         const std::string name = function["name"].get<std::string>();
         const Json parameters = object_schema(function.value("parameters", Json()));
         GrammarPiece arguments{.schema = std::make_shared<const Json>(parameters)};
-        if (tags) arguments.tagged = std::make_shared<const TaggedObject>(tagged_parameters(parameters));
+        if (form.head == CallHead::tagged)
+            arguments.tagged = std::make_shared<const TaggedObject>(tagged_parameters(form, parameters));
         if (const auto input = grammars.find(name); input != grammars.end())
-            arguments = input_piece(input->second, tags);
+            arguments = input_piece(input->second, form);
         std::vector<GrammarPiece> call;
         for (const std::string_view piece : form.pieces)
-            call.push_back(piece == "%a" ? arguments : text(with_name(piece, name)));
+            call.push_back(piece == "%a"   ? arguments
+                           : piece == "%i" ? GrammarPiece{.ebnf = "start: /0|[1-9][0-9]{0,3}/"}
+                                           : text(with_name(piece, name)));
         out.one_of.push_back(std::move(call));
     }
     return out;

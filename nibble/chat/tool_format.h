@@ -18,7 +18,19 @@ enum class CallHead : uint8_t {
     object,  // an object with the members "name" and "arguments" or "parameters"
     named,   // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
     block,   // name<separator>{...}, or any word, <separator>, the name and a block of JSON
-    tagged,  // name>, then <parameter=p>value</parameter>
+    tagged,  // name<separator>, then arguments between tags
+};
+
+// Tags of arguments, as they are written: `begin` NAME `name_end` VALUE `value_end`. When they are read, white space
+// between and inside tags does not count, but all of a value does. One exception: a line break that ends `name_end` or
+// begins `value_end` is not a part of the value.
+struct ArgumentTags {
+    std::string_view begin = {}, name_end = {}, value_end = {};
+    // Replaces name_end before a text. Empty: the tool's schema determines which values are texts.
+    std::string_view text_name_end = {};
+
+    std::string_view value_close() const;  // value_end without white space
+    bool lines() const { return value_end.starts_with('\n'); }
 };
 
 // One of the forms in which a format writes a call.
@@ -27,10 +39,19 @@ struct CallForm {
     std::string_view sign = {};       // chat templates that hold this text ask for the form; empty: all others
     std::string_view opening = {};    // text before a call when it is read; objects begin with their brace
     std::string_view closing = {};    // ends a call wherever it stands outside of a string; empty: nothing does
-    std::string_view separator = {};  // of a block, between what precedes the name or follows it
-    // Pieces of a written call: %n is the name, %j the name as JSON, %a (a piece of its own) the arguments.
+    std::string_view separator = {};  // of a block, between what precedes the name or follows it; ends a tagged name
+    ArgumentTags tags = {};           // of a tagged call
+    std::string_view prefix = {};     // before the name in a block; then ':' and a number follow the name
+    // Pieces of a written call: %n is the name, %j the name as JSON; %a and %i, pieces of their own, are the arguments
+    // and any number.
     std::vector<std::string_view> pieces = {};
     std::vector<std::string_view> before = {}, between = {}, after = {};  // all calls, and two of them
+};
+
+enum class CallIds : uint8_t {
+    random,    // call_ and 24 letters and digits
+    nine,      // nine letters and digits, as Mistral's templates require
+    numbered,  // functions.NAME:N, where N counts the calls of the conversation: templates write the id as the name
 };
 
 struct ToolFormat {
@@ -42,16 +63,13 @@ struct ToolFormat {
     std::vector<std::vector<std::string_view>> signs = {};
     std::vector<CallForm> forms = {};  // all are read; the first that the template asks for is written
     bool one_call = false;             // an answer is written with one call at most
-    bool short_ids = false;            // ids of calls have nine letters and digits
+    CallIds ids = CallIds::random;
 
     const CallForm* form(CallHead head) const;  // null: none has this head
     const CallForm& written(std::string_view chat_template) const;
 };
 
-// In the order in which a chat template is looked at. hermes: <tool_call>{"name", "arguments"}</tool_call>, or
-// <function=f><parameter=p>value in the tags (Qwen3-Coder, Nemotron 3); llama3: {"name", "parameters"} as the whole
-// answer, perhaps after <|python_tag|>; mistral: [TOOL_CALLS][{...}] or [TOOL_CALLS]name[ARGS]{...}; nemotron:
-// <TOOLCALL>[{...}]</TOOLCALL>; deepseek_v3: its tags with the name and a block of JSON, or the name and JSON (V3.1).
+// In the order in which a chat template is looked at. tool_format.cpp shows a call of each.
 const std::vector<ToolFormat>& tool_formats();
 const ToolFormat* find_tool_format(std::string_view name);         // null: unknown
 const ToolFormat* tool_format_of(std::string_view chat_template);  // null: it has none
@@ -60,14 +78,10 @@ const ToolFormat* tool_format_of(std::string_view chat_template);  // null: it h
 inline constexpr std::string_view deepseek_call_begin = "<｜tool▁call▁begin｜>",
                                   deepseek_call_end = "<｜tool▁call▁end｜>", deepseek_separator = "<｜tool▁sep｜>";
 
-// Tags of hermes' tagged parameters. A value ends at the first of the two closing tags.
-inline constexpr std::string_view parameter_begin = "<parameter=", parameter_close = "</parameter>",
-                                  function_begin = "<function=", function_close = "</function>";
-
-// Returns how a tool's tagged parameters are parsed and, for a required call, written. `parameters`: the tool's schema;
-// not an object: no schema. A parameter is a text if its schema has "type": "string", or if the schema does not
-// describe it.
-TaggedObject tagged_parameters(const Json& parameters);
+// Returns how the tagged parameters of a tool are parsed and, for a required call, written. `form`: a tagged one.
+// `parameters`: the tool's schema; not an object: no schema. A parameter is a text if its schema has "type": "string",
+// or if the schema does not describe it.
+TaggedObject tagged_parameters(const CallForm& form, const Json& parameters);
 
 // Grammars (Lark), by name, of functions that take one text as the parameter `input`.
 using InputGrammars = std::map<std::string, std::string, std::less<>>;

@@ -32,6 +32,16 @@ size_t begun_at_end(std::string_view text, std::string_view tag) {
     return 0;
 }
 
+// Returns f of "PREFIXf:3".
+std::string_view without_number(std::string_view name, std::string_view prefix) {
+    const size_t colon = name.rfind(':');
+    const bool numbered =
+        colon != name.npos && colon + 1 < name.size() && name.find_first_not_of("0123456789", colon + 1) == name.npos;
+    if (numbered) name = name.substr(0, colon);
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+    return name;
+}
+
 bool holds_arguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 
 std::string unquoted(std::string_view json) {
@@ -67,23 +77,20 @@ Json parameters_of(const Json& tools, std::string_view tool) {
     return {};
 }
 
-size_t first_close(std::string_view text, size_t at) {
-    return std::min(text.find(parameter_close, at), text.find(function_close, at));
-}
+constexpr size_t cut = std::string_view::npos - 1;
 
-// Returns where a value that may be JSON ends; npos: not yet known. A tag inside a JSON string does not close the
-// value. A string that contains a line end, or never ends, is not JSON, so the first tag closes it.
-size_t json_close(std::string_view text, size_t at, bool last) {
-    const size_t first = first_close(text, at);
-    if (first == text.npos) return first;
-    JsonScanner scanner;
-    for (; at < text.size(); ++at) {
-        if (scanner.quoted() && text[at] == '\n') return first;
-        const std::string_view rest = text.substr(at);
-        if (!scanner.quoted() && (rest.starts_with(parameter_close) || rest.starts_with(function_close))) return at;
-        scanner.step(text[at]);
+// Returns the end of `written` at the beginning of `text`, white space aside; cut: the text is too short; npos: it
+// differs.
+size_t end_of_tag(std::string_view text, std::string_view written) {
+    size_t at = 0;
+    for (const char c : written) {
+        if (spaces.find(c) != spaces.npos) continue;
+        size_t next = after_spaces(text, at);
+        if (next == text.size()) return cut;
+        if (text[next] != c) return text.npos;
+        at = next + 1;
     }
-    return last ? first : text.npos;
+    return at;
 }
 
 }  // namespace
@@ -272,6 +279,7 @@ ToolCallReader::Step ToolCallReader::block_head(std::string_view text, bool last
     const size_t separator = text.find(form_->separator, at_);
     if (separator == text.npos) return last ? ended() : Step::more;
     std::string_view name = trimmed(text.substr(at_, separator - at_));
+    if (!form_->prefix.empty()) name = without_number(name, form_->prefix);
     size_t brace = after_spaces(text, separator + form_->separator.size());
     if (brace == text.size()) return !last ? Step::more : name.empty() ? ended() : broken(text, name);
     if (text[brace] != '{') {
@@ -284,15 +292,18 @@ ToolCallReader::Step ToolCallReader::block_head(std::string_view text, bool last
     return name.empty() || text[brace] != '{' ? ended() : begin_arguments(name, brace);
 }
 
+// f<separator>; a tag also ends the name
 ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool last) {
-    const size_t close = text.find('>', at_);
-    if (close == text.npos) return last ? ended() : Step::more;
-    name_ = trimmed(text.substr(at_, close - at_));
+    const size_t separator = text.find(form_->separator, at_);
+    const size_t end = std::min({separator, text.find(form_->tags.begin, at_), text.find(closing(), at_)});
+    if (end == text.npos && !last) return Step::more;
+    name_ = trimmed(text.substr(at_, std::min(end, text.size()) - at_));
+    if (end == text.npos || name_.empty()) return ended();
     begin(name_);
     say("{");
-    reading_ = tagged_parameters(parameters_of(tools_, name_));
+    reading_ = tagged_parameters(*form_, parameters_of(tools_, name_));
     given_.clear();
-    return go(Place::parameters, close + 1);
+    return go(Place::parameters, end == separator ? end + form_->separator.size() : end);
 }
 
 ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, size_t at) {
@@ -347,24 +358,23 @@ ToolCallReader::Step ToolCallReader::tail(std::string_view text, bool last) {
 }
 
 ToolCallReader::Step ToolCallReader::parameters(std::string_view text, bool last) {
+    const std::string_view opening = form_->tags.begin;
     for (; (at_ = std::min(text.find('<', at_), text.size())) < text.size(); ++at_) {
         const std::string_view rest = text.substr(at_);
         const auto waits = [&](std::string_view tag) { return !last && may_become(rest, tag); };
-        if (rest.starts_with(function_close) || rest.starts_with(format_.end)) {
+        const bool ends = rest.starts_with(format_.end);
+        if (rest.starts_with(closing()) || ends) {
             say("}");
             end();
-            return go(Place::between, at_ + (rest.starts_with(format_.end) ? 0 : function_close.size()));
+            return go(Place::between, at_ + (ends ? 0 : closing().size()));
         }
-        if (rest.starts_with(parameter_begin)) {
-            const size_t close = rest.find('>');
-            if (close == rest.npos) break;
-            key_ = trimmed(rest.substr(parameter_begin.size(), close - parameter_begin.size()));
-            is_text_ = reading_.is_text(key_);
-            repeated_ = given_.contains(key_);
-            begun_ = false;
-            return go(Place::value, at_ + close + 1);
+        if (rest.starts_with(opening)) {
+            const Step next = parameter_name(text, at_ + opening.size());
+            if (next != Step::none) return next;
+            if (!last) return Step::more;
+            break;
         }
-        if (waits(function_close) || waits(format_.end) || waits(parameter_begin)) break;
+        if (waits(closing()) || waits(format_.end) || waits(opening)) break;
     }
     if (!last) return Step::more;
     end();
@@ -372,20 +382,59 @@ ToolCallReader::Step ToolCallReader::parameters(std::string_view text, bool last
     return Step::over;
 }
 
-// Returns a text value as it arrives, without the line break before the closing tag.
+// Parses the name of a parameter, which begins at `from`. none: the text ends before the value begins.
+ToolCallReader::Step ToolCallReader::parameter_name(std::string_view text, size_t from) {
+    const ArgumentTags& tags = form_->tags;
+    for (size_t at = from; (at = text.find(tags.name_end[0], at)) != text.npos; ++at) {
+        const size_t other = end_of_tag(text.substr(at), tags.name_end);
+        const size_t literal = tags.text_name_end.empty() ? text.npos : end_of_tag(text.substr(at), tags.text_name_end);
+        if (other == cut || literal == cut) return Step::none;
+        if (other == text.npos && literal == text.npos) continue;
+        key_ = trimmed(text.substr(from, at - from));
+        is_text_ = tags.text_name_end.empty() ? reading_.is_text(key_) : literal != text.npos;
+        repeated_ = given_.contains(key_);
+        begun_ = false;
+        return go(Place::value, at + (other == text.npos ? literal : other));
+    }
+    return Step::none;
+}
+
+size_t ToolCallReader::first_close(std::string_view text) const {
+    return std::min(text.find(form_->tags.value_close(), at_), text.find(closing(), at_));
+}
+
+// Returns where a value that may be JSON ends; npos: not yet known. A tag inside a JSON string does not close the
+// value. A string that contains a line end, or never ends, is not JSON, so the first tag closes it.
+size_t ToolCallReader::json_close(std::string_view text, bool last) const {
+    const size_t first = first_close(text);
+    if (first == text.npos) return first;
+    JsonScanner scanner;
+    for (size_t at = at_; at < text.size(); ++at) {
+        if (scanner.quoted() && text[at] == '\n') return first;
+        const std::string_view rest = text.substr(at);
+        if (!scanner.quoted() && (rest.starts_with(form_->tags.value_close()) || rest.starts_with(closing())))
+            return at;
+        scanner.step(text[at]);
+    }
+    return last ? first : text.npos;
+}
+
+// Returns a text value as it arrives, without the line break before the closing tag. The beginning of a closing tag at
+// the end of the answer is not a part of the value.
 ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last) {
+    const std::string_view tag = form_->tags.value_close();
+    const bool lines = form_->tags.lines();
     if (!begun_) {
         if (at_ == text.size() && !last) return Step::more;
         begun_ = true;
-        if (text.substr(at_).starts_with('\n')) ++at_;
+        if (lines && text.substr(at_).starts_with('\n')) ++at_;
         say_value("\"");
     }
-    const size_t close = first_close(text, at_);
+    const size_t close = first_close(text);
     std::string_view piece = text.substr(at_, close == text.npos ? close : close - at_);
-    if (close == text.npos && !last)
-        piece.remove_suffix(std::max(begun_at_end(piece, parameter_close), begun_at_end(piece, function_close)));
-    if ((close != text.npos || !last) && piece.ends_with('\n')) piece.remove_suffix(1);
-    if (close == text.npos && !last) {  // no partial character
+    if (close == text.npos) piece.remove_suffix(std::max(begun_at_end(piece, tag), begun_at_end(piece, closing())));
+    if (lines && piece.ends_with('\n')) piece.remove_suffix(1);
+    if (close == text.npos) {  // no partial character
         size_t whole = 0;
         for (Utf8Step s; whole < piece.size() && !(s = utf8_step(piece, whole)).cut;) whole += s.size;
         piece = piece.substr(0, whole);
@@ -404,7 +453,7 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
 
 // Returns a value when it is complete: JSON unchanged, other text as a string. An incomplete value is left out.
 ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool last) {
-    const size_t close = json_close(text, at_, last);
+    const size_t close = json_close(text, last);
     if (close == text.npos) {
         if (!last) return Step::more;
         end();
@@ -412,8 +461,9 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
         return Step::over;
     }
     std::string_view value = text.substr(at_, close - at_);
-    if (value.starts_with('\n')) value.remove_prefix(1);
-    if (value.ends_with('\n')) value.remove_suffix(1);
+    const bool lines = form_->tags.lines();
+    if (lines && value.starts_with('\n')) value.remove_prefix(1);
+    if (lines && value.ends_with('\n')) value.remove_suffix(1);
     // The JSON library skips a byte order mark, which is not valid JSON.
     const bool json = Json::accept(value) && !value.starts_with("\xEF\xBB\xBF");
     say_value(json ? std::string(value) : dumped(value));
@@ -421,8 +471,8 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
 }
 
 ToolCallReader::Step ToolCallReader::after_value(std::string_view text, size_t close) {
-    return go(Place::parameters,
-              close + (text.substr(close).starts_with(parameter_close) ? parameter_close.size() : 0));
+    const std::string_view tag = form_->tags.value_close();
+    return go(Place::parameters, close + (text.substr(close).starts_with(tag) ? tag.size() : 0));
 }
 
 // Appends the value of key_, or the quote with which it begins.

@@ -33,8 +33,8 @@ public:
         none,  // this is not a call; `text` is unchanged
     };
 
-    // `format` must outlive the reader. `tools` (may be null): determine which parameters of <parameter=p> are not
-    // texts (tagged_parameters). Of several parameters with one name, the first counts.
+    // `format` must outlive the reader. `tools` (may be null): determine which tagged parameters are not texts
+    // (tagged_parameters). Of several parameters with one name, the first counts.
     ToolCallReader(const ToolFormat& format, Json tools);
 
     // Appends the parts that `text` adds and removes the parsed prefix of `text`. In the first call `text` begins with
@@ -58,6 +58,9 @@ private:
     Step arguments(std::string_view text, bool last);
     Step tail(std::string_view text, bool last);
     Step parameters(std::string_view text, bool last);
+    Step parameter_name(std::string_view text, size_t from);
+    size_t first_close(std::string_view text) const;
+    size_t json_close(std::string_view text, bool last) const;
     Step text_value(std::string_view text, bool last);
     Step other_value(std::string_view text, bool last);
     Step after_value(std::string_view text, size_t close);

@@ -246,10 +246,10 @@ private:
             return expression::sequence(
                 {expression::text("\""), std::move(key), expression::text("\":"), space_, content});
         }
-        NIBBLE_TRY(const ExprPtr content, tagged_value(set, is_text));
+        NIBBLE_TRY(const ExprPtr content,
+                   tagged_->text_name_end.empty() ? tagged_value(set, is_text) : marked_value(set));
         if (!content) return ExprPtr();
-        return expression::sequence(
-            {expression::text(tagged_->name_begin), std::move(key), expression::text(tagged_->name_end), content});
+        return expression::sequence({expression::text(tagged_->name_begin), std::move(key), content});
     }
 
     Result<ExprPtr> tagged_document(const SchemaSet& set) {
@@ -264,7 +264,7 @@ private:
         return expression::choice(std::move(ways));
     }
 
-    // A value and its end tag, consistent with the reader described at TaggedObject.
+    // The rest of a member after its name, consistent with the reader described at TaggedObject.
     Result<ExprPtr> tagged_value(const SchemaSet& set, bool is_text) {
         NIBBLE_TRY(const auto shapes, shapes_of(set));
         std::vector<ExprPtr> ways;
@@ -276,6 +276,28 @@ private:
             if (shape.kind != Kind::string) continue;
             NIBBLE_TRY(const ExprPtr text, plain_text(shape, is_text));
             if (text) ways.push_back(text);
+        }
+        if (ways.empty()) return ExprPtr();
+        return expression::sequence({expression::text(tagged_->name_end), expression::choice(std::move(ways))});
+    }
+
+    // Like tagged_value(), for tags that state whether the value is a text.
+    Result<ExprPtr> marked_value(const SchemaSet& set) {
+        NIBBLE_TRY(const auto shapes, shapes_of(set));
+        std::vector<ExprPtr> ways;
+        std::vector<JsonShape> others;
+        for (const JsonShape& shape : shapes) {
+            if (shape.kind != Kind::string) {
+                others.push_back(shape);
+                continue;
+            }
+            NIBBLE_TRY(const ExprPtr text, plain_text(shape, true));
+            if (text) ways.push_back(expression::sequence({expression::text(tagged_->text_name_end), text}));
+        }
+        if (!others.empty()) {
+            NIBBLE_TRY(const ExprPtr json, others.size() == shapes.size() ? value(set) : all(others));
+            ways.push_back(expression::sequence(
+                {expression::text(tagged_->name_end), json, expression::text(tagged_->value_end)}));
         }
         return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
     }

@@ -27,6 +27,7 @@ inline constexpr SchemaOptions answer_schema{.open_objects = false};
 // several members with one name counts.
 struct TaggedObject {
     std::string name_begin, name_end, value_end;
+    std::string text_name_end;  // not empty: replaces name_end before every string, and all other values are JSON
     std::vector<std::string> closing;               // each ends a value unless it occurs inside a JSON string
     std::map<std::string, bool, std::less<>> text;  // by name: whether the value is literal text
     bool others_are_texts = true;                   // for names that `text` does not list

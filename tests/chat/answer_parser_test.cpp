@@ -137,7 +137,7 @@ TEST(AnswerParser, Llama3Calls) {
 }
 
 TEST(AnswerParser, MistralCalls) {
-    AnswerFormat format = format_of("mistral", false);
+    const AnswerFormat format = format_of("mistral", false);
     expect_answer(format,
                   "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}, "
                   "\"id\": \"abcdefghi\"}]",
@@ -145,7 +145,6 @@ TEST(AnswerParser, MistralCalls) {
     expect_answer(format, "I call.[TOOL_CALLS]f[ARGS]{\"a\": [1]}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}",
                   "R[] C[I call.] f({\"a\": [1]}) g({})");
     expect_answer(format, "[TOOL_CALLS]f{\"a\": \"}", "R[] C[] f({\"a\": \"})");
-    format.short_ids = true;
     const auto answer = parsed(format, {"[TOOL_CALLS]f{}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}"});
     ASSERT_EQ(answer.tool_calls.size(), 2u);
     EXPECT_EQ(answer.tool_calls[0].id.size(), 9u);
@@ -244,6 +243,23 @@ TEST(AnswerParser, RandomAnswersInAnyPiecesGiveTheSameResult) {
                                                "<parameter=s>",
                                                "<parameter=n>",
                                                "</parameter>",
+                                               "<arg_key>s</arg_key>",
+                                               "<arg_value>",
+                                               "</arg_value>",
+                                               "<|tool_call_begin|>",
+                                               "functions.f:0",
+                                               "<|tool_call_argument_begin|>",
+                                               "<|tool_call_end|>",
+                                               "<invoke name=\"f\">",
+                                               "</invoke>",
+                                               "<parameter name=\"s\">",
+                                               "<parameter name=\"n\">",
+                                               "<｜DSML｜invoke name=\"f\">",
+                                               "</｜DSML｜invoke>",
+                                               "<｜DSML｜parameter name=\"s\" string=\"",
+                                               "true\">",
+                                               "false\">",
+                                               "</｜DSML｜parameter>",
                                                "<think>",
                                                "</think>"};
     uint64_t state = 7;
@@ -251,7 +267,7 @@ TEST(AnswerParser, RandomAnswersInAnyPiecesGiveTheSameResult) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         return size_t(state >> 33) % below;
     };
-    for (int round = 0; round < 4000; ++round) {
+    for (int round = 0; round < 8000; ++round) {
         AnswerFormat format = format_of(tool_formats()[size_t(round) % tool_formats().size()].name, next(2) == 0);
         format.tool_list = *parse_json(
             R"([{"type":"function","function":{"name":"f","parameters":{"properties":{"s":{"type":"string"},"n":{"type":"integer"}}}}}])");

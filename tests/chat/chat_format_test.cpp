@@ -356,10 +356,20 @@ TEST(ChatFormat, ReasoningFollowsThePrompt) {
 
 // The parser reads the calls that tool_choice requires, in every format.
 TEST(ChatFormat, RequiredCallsHaveTheFormatOfTheParser) {
-    const std::pair<const char*, const char*> templates[]{
-        {"hermes", "<tool_call>"},           {"hermes", "<tool_call><function="},        {"llama3", ""},
-        {"mistral", "[TOOL_CALLS]"},         {"mistral", "[TOOL_CALLS][ARGS]"},          {"nemotron", "<TOOLCALL>"},
-        {"deepseek_v3", "tool▁calls▁begin"}, {"deepseek_v3", "tool▁calls▁begin ```json"}};
+    const std::pair<const char*, const char*> templates[]{{"hermes", "<tool_call>"},
+                                                          {"hermes", "<tool_call><function="},
+                                                          {"llama3", ""},
+                                                          {"mistral", "[TOOL_CALLS]"},
+                                                          {"mistral", "[TOOL_CALLS][ARGS]"},
+                                                          {"nemotron", "<TOOLCALL>"},
+                                                          {"deepseek_v3", "tool▁calls▁begin"},
+                                                          {"deepseek_v3", "tool▁calls▁begin ```json"},
+                                                          {"deepseek_v32", ""},
+                                                          {"glm4", ""},
+                                                          {"glm4", "</arg_key>\n<arg_value>"},
+                                                          {"kimi_k2", ""},
+                                                          {"minimax_m2", ""},
+                                                          {"seed_oss", ""}};
     const auto of_weather = Grammar::from_json_schema(json_of(weather)[0]["function"]["parameters"]);
     ASSERT_TRUE(of_weather.ok());
     for (const auto& [name, source] : templates) {
@@ -409,7 +419,7 @@ TEST(ChatFormat, RequiredCallsHaveTheFormatOfTheParser) {
                     const auto read = parse_json(call.arguments);
                     // A JSON object may repeat a member that its schema does not list; the parser of tags drops it.
                     const bool repeats = !read.ok() && read.error().message().find("duplicate") != std::string::npos;
-                    const bool tagged = std::string_view(source).find("<function=") != std::string_view::npos;
+                    const bool tagged = find_tool_format(name)->written(source).head == CallHead::tagged;
                     EXPECT_TRUE(read.ok() || (repeats && !tagged)) << text;
                     if (call.name == "weather") {
                         EXPECT_TRUE((*of_weather)->matches(call.arguments)) << text;
@@ -438,6 +448,16 @@ TEST(ChatFormat, StrictToolsConstrainCallsOfFreeAnswers) {
         {"mistral", "[TOOL_CALLS]", "[TOOL_CALLS][" + named + "]"},
         {"mistral", "[TOOL_CALLS][ARGS]", "[TOOL_CALLS]NAME[ARGS]" + json},
         {"nemotron", "<TOOLCALL>", "<TOOLCALL>[" + named + "]</TOOLCALL>"},
+        {"glm4", "", "<tool_call>NAME<arg_key>code</arg_key><arg_value>CODE</arg_value></tool_call>"},
+        {"kimi_k2", "",
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>" + json +
+             "<|tool_call_end|><|tool_calls_section_end|>"},
+        {"minimax_m2", "",
+         "<minimax:tool_call>\n<invoke name=\"NAME\">\n<parameter name=\"code\">CODE</parameter>\n</invoke>\n"
+         "</minimax:tool_call>"},
+        {"deepseek_v4", "",
+         "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"NAME\">\n<｜DSML｜parameter name=\"code\" string=\"true\">CODE"
+         "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"},
         {"deepseek_v3", "tool▁calls▁begin",
          "<｜tool▁calls▁begin｜>" + call_begin + "NAME" + separator + json + call_end + "<｜tool▁calls▁end｜>"}};
     ChatRequest request = request_of(R"([{"role":"user","content":"q"}])");
