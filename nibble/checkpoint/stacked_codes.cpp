@@ -159,8 +159,8 @@ Status Catalog::take_stack(const ModelTensor& codes, std::string_view stem, cons
         const TensorRecord& f = *factor->record;
         const int64_t count = checked_elements(f.shape).value_or(0);
         if ((count != 1 && count != grid.experts) || !is_scale_dtype(f.dtype) || f.dtype == DType::u8)
-            return fail("{}: {}: {} {} is not one scale, or one per expert", file_of(*factor), show_name(f.name),
-                        dtype_name(f.dtype), shape_text(f.shape));
+            return fail("{}: {}: {} {} must hold one scale, or one scale per expert", file_of(*factor),
+                        show_name(f.name), dtype_name(f.dtype), shape_text(f.shape));
         grid.factors.resize(static_cast<size_t>(count));
         widen_scales(f.dtype, f.data.data(), grid.factors);
         if (count == 1) {

@@ -125,7 +125,7 @@ private:
         if (v3) storage.dtype = dtype_of_global(pickle_.at(a->items[6]).text);
         const auto elements = checked_elements(shape);
         if (!storage.dtype || !elements || offset.kind != Kind::integer || offset.integer < 0)
-            return fail("has a dtype or size that is not known");
+            return fail("has an unknown dtype, or an invalid size or offset");
         if (*elements != 0 && !contiguous(shape, strides)) return fail("is not contiguous");
         const int64_t size = dtype_bytes(*storage.dtype);
         const auto begin = checked_mul(offset.integer, size), bytes = checked_mul(*elements, size);

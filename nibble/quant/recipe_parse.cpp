@@ -348,9 +348,10 @@ Result<QuantizerConfig> parse_quantizer_config(const YamlNode& node) {
         // backend_extra_args (no effect on bytes).
     }
     if (config.axis && !config.block_sizes.empty())
-        return fail("{}: cfg has both 'axis' and 'block_sizes'; a quantizer takes one", node.where());
+        return fail("{}: cfg has both 'axis' and 'block_sizes'; a quantizer accepts only one of them", node.where());
     if (config.use_constant_amax && config.constant_amax)
-        return fail("{}: cfg has both 'use_constant_amax' and 'constant_amax'; a quantizer takes one", node.where());
+        return fail("{}: cfg has both 'use_constant_amax' and 'constant_amax'; a quantizer accepts only one of them",
+                    node.where());
     return config;
 }
 

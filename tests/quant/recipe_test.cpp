@@ -165,9 +165,9 @@ TEST(Recipe, MistakesInRulesAreOneLineWithFileAndLine) {
         {"{quantizer_name: a, cfg: {block_sizes: {-1: 16, type: both}}}",
          "r.yaml:2: block_sizes.type must be static or dynamic, not 'both'"},
         {"{quantizer_name: a, cfg: {axis: 0, block_sizes: {-1: 16}}}",
-         "r.yaml:2: cfg has both 'axis' and 'block_sizes'; a quantizer takes one"},
+         "r.yaml:2: cfg has both 'axis' and 'block_sizes'; a quantizer accepts only one of them"},
         {"{quantizer_name: a, cfg: {use_constant_amax: true, constant_amax: 1}}",
-         "r.yaml:2: cfg has both 'use_constant_amax' and 'constant_amax'; a quantizer takes one"},
+         "r.yaml:2: cfg has both 'use_constant_amax' and 'constant_amax'; a quantizer accepts only one of them"},
         {"{quantizer_name: a, cfg: {constant_amax: -1}}", "r.yaml:2: constant_amax must be positive and finite"},
         {"{quantizer_name: a, cfg: {constant_amax: .inf}}", "r.yaml:2: constant_amax must be a number, not '.inf'"},
     };

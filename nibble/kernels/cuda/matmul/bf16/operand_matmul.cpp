@@ -295,7 +295,7 @@ Status grouped_matmul(const ProductInput& in, const Experts& w, float* y, int64_
 
 Result<KernelChoice> describe_grouped_matmul(const Experts& w, int64_t tokens) {
     NIBBLE_CHECK(arguments(nowhere(w.first, tokens), w.first, nullptr, 0, false));
-    if (w.count < 1) return fail("grouped_matmul: {} experts", w.count);
+    if (w.count < 1) return fail("grouped_matmul: {} experts; at least 1 is required", w.count);
     if (w.first.codes && !on_hopper()) return fail("grouped_matmul: codes have no kernel on this GPU");
     const std::string each = fmt::format("{:.3g} tokens an expert on average: tiles of {}",
                                          static_cast<double>(tokens) / w.count, expert_tile(w, tokens));
