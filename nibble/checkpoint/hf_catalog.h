@@ -81,8 +81,8 @@ public:
     // Counts a quantized module that the list of exceptions names; finish() adds a note.
     void add_excluded(std::string_view module);
 
-    // Adds all other tensors as plain ones, and stacked experts as one matrix each (stacked_experts.h). `listed`
-    // returns whether the list of exceptions names an unquantized module.
+    // Adds all tensors that are not added yet: as plain tensors, and stacks of experts as one matrix per expert
+    // (stacked_experts.h; see `reading`). `listed` returns whether the configuration lists a module as unquantized.
     Status take_plain(const std::function<bool(std::string_view module)>& listed, const Json& config,
                       StackReading reading = StackReading::split);
 

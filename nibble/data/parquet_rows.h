@@ -17,7 +17,7 @@ namespace nibble {
 class ParquetRows {
 public:
     // Reads those columns of the file that are in `keys`. next() reports errors: no python3; no pyarrow (one line that
-    // names it); a damaged file; none of the columns (with the existing names).
+    // names it); a damaged file; none of the columns (the message lists the existing names).
     static Result<ParquetRows> open(const std::filesystem::path& file, std::span<const std::string_view> keys);
     ParquetRows(ParquetRows&& other) noexcept;
     ParquetRows& operator=(ParquetRows&& other) noexcept;

@@ -45,7 +45,8 @@ struct ByteKernels {
     void (*put)(const ByteOutput& out);
 };
 
-// Fastest first, `ref` last.
+// Lists all kernels, the fastest first and `ref` last. select_byte_kernels() returns the first that this CPU supports,
+// or the one named `force`; an unknown or unsupported name is an error.
 std::span<const ByteKernels> byte_kernels();
 Result<const ByteKernels*> select_byte_kernels(std::string_view force = {});
 

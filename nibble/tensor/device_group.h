@@ -29,7 +29,8 @@ public:
         std::byte* data = nullptr;
         int64_t bytes = 0;
     };
-    // Replaces NCCL in exchange(); wait() then waits for the stream only.
+    // Transfers the parts of exchange() in place of NCCL. wait() of a group with such a function waits for the stream
+    // only.
     using Exchange =
         std::function<Status(std::span<const Part> send, std::span<const Part> receive, const Stream& stream)>;
     static DeviceGroup over(Exchange exchange);
