@@ -35,25 +35,27 @@ struct QuantizeOptions {
                                             // on a CPU
     std::string compat = "modelopt-0.47";   // share scales as this version does; or none
     std::string max_shard_size = "5GB";     // largest size of a safetensors file
-    std::string kernels;         // CPU kernels: avx512, avx2, ref; empty: the fastest. Does not change any byte
-    std::string device = "cpu";  // cpu, cuda, cuda:N; changes bytes only with calibration, whose sums have another
-                                 // order
-    int threads = 0;             // 0: one per core, two per core with a GPU
-    bool partial = false;        // accept a source that lacks weights which its config.json requires
-    bool requantize = false;     // accept a source that is already quantized
-    bool dry_run = false;        // return the plan and write nothing
-    bool strict = false;         // treat warnings of the plan as errors
-    bool resume = false;         // continue an interrupted job; the bytes are the same
-    CommandText command;         // with `resume`, a finished output of the same command is not made again
+    std::string kernels;            // CPU kernels: avx512, avx2, ref; empty: the fastest. Does not change any byte
+    std::string device = "cpu";     // cpu, cuda, cuda:N; changes bytes only with calibration, whose sums have another
+                                    // order
+    int threads = 0;                // 0: one per core, two per core with a GPU
+    bool partial = false;           // accept a source that lacks weights which its config.json requires
+    bool requantize = false;        // accept a source that is already quantized
+    bool dry_run = false;           // return the plan and write nothing
+    bool strict = false;            // treat warnings of the plan as errors
+    bool resume = false;            // continue an interrupted job; the bytes are the same
+    int rank_timeout_seconds = 60;  // with several ranks: limit for a rank that does not start or renew its work
+    CommandText command;            // with `resume`, a finished output of the same command is not made again
 };
 
 // The result of a job. text() and json() are the error report, or the plan.
 struct QuantizeReport : JobReport {
     // How the job ended.
     enum class Outcome : uint8_t {
-        written,      // `out` is complete and verified
-        planned,      // dry_run: text() and json() contain the plan
-        made_before,  // resume: `out` existed already; the other members are empty
+        written,          // `out` is complete and verified
+        planned,          // dry_run: text() and json() contain the plan
+        made_before,      // resume: `out` existed already; the other members are empty
+        by_another_rank,  // `out` is complete; another rank of this job has its report
     } outcome = Outcome::written;
     int64_t tensors = 0, quantized_tensors = 0;
     int64_t stored_bytes = 0;              // bytes of all tensors
@@ -65,6 +67,9 @@ struct QuantizeReport : JobReport {
 // Quantizes a checkpoint. First checks everything that follows from names, shapes and formats. Then calibrates,
 // quantizes tensor by tensor, reads the result back, compares it, and gives it its final name. A stop keeps the
 // finished tensors and the calibration next to `out`; a call with the same options and `resume` continues.
+//
+// Several processes that a launcher starts (docs/guides/several-ranks.md) divide the files of one output, with the
+// bytes of one process; unfinished work is then always continued.
 //
 // Errors by kind: usage (options); recipe (the recipe, or it does not fit the model or lacks activations); checkpoint
 // (the source, a weight that is not finite, a failed verification); file; device; cancelled.

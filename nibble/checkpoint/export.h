@@ -42,7 +42,9 @@ struct ExportSpec {
 // Name of the weights file in the work folder of a GGUF export.
 inline constexpr std::string_view gguf_work_file = "model.gguf";
 
-enum class ExportMode : uint8_t { create, resume };
+// share: writes one file at a time (select()) of a work folder that another process created, without its lock. For
+// processes that divide the files of one export.
+enum class ExportMode : uint8_t { create, resume, share };
 
 class Export {
 public:
@@ -61,11 +63,22 @@ public:
     // Writes the scalar scales of a quantized tensor; call once per tensor. tensor_scale is ignored by formats without
     // one; input_scale is required if it was declared.
     virtual Status write_scalars(size_t index, float tensor_scale, std::optional<float> input_scale) = 0;
-    // Return a checksum of everything stored for this tensor: written_checksum() of the data passed to this object
-    // (each row once), checksum() of the data read back from the files. They are equal if the files hold what was
+    // Return the number of files with weights, the bytes of one, and the files that store a part of a tensor,
+    // ascending.
+    virtual int files() const { return 1; }
+    virtual int64_t file_bytes(int /*file*/) const { return total_bytes(); }
+    virtual std::vector<int> files_of(size_t /*index*/) const { return {0}; }
+
+    // Return a checksum of the parts of this tensor in one file: written_checksum() of the data passed to this object
+    // (each row once), checksum() of the data read back from the file. They are equal if the file holds what was
     // written, by whichever process.
-    virtual uint64_t written_checksum(size_t index) const = 0;
-    virtual Result<uint64_t> checksum(size_t index) const = 0;
+    virtual uint64_t written_checksum(size_t index, int file) const = 0;
+    virtual Result<uint64_t> checksum(size_t index, int file) const = 0;
+
+    // Only with ExportMode::share. select() opens a file; writes to all other files are then dropped. finish_file()
+    // syncs and closes it.
+    virtual Status select(int file) = 0;
+    virtual Status finish_file() = 0;
 
     // Removes the work folder. For a job that starts over instead of resuming.
     virtual void discard() {}
@@ -75,7 +88,7 @@ public:
 };
 
 // Opens an export. Errors are found before anything is written: a tensor that the dialect cannot store, an existing
-// output, too little disk space.
+// output, too little disk space. With ExportMode::share the work folder must exist.
 Result<std::unique_ptr<Export>> open_export(ExportSpec spec, ExportMode mode);
 
 // Checks everything that needs no file: whether the dialect can store these tensors under these names, shapes and

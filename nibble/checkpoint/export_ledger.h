@@ -14,9 +14,9 @@ namespace nibble {
 // Thread-safe.
 class ExportLedger {
 public:
-    // `tensors` must outlive the ledger.
-    explicit ExportLedger(std::span<const ExportTensor> tensors)
-        : tensors_(tensors), rows_(tensors.size()), scalars_(tensors.size()), checksums_(tensors.size()) {}
+    // `tensors` must outlive the ledger. `parts`: number of stored parts, each with a checksum.
+    ExportLedger(std::span<const ExportTensor> tensors, size_t parts)
+        : tensors_(tensors), rows_(tensors.size()), scalars_(tensors.size()), checksums_(parts) {}
 
     // Return tensor `index` if rows [row, row + view.rows) may be written to it. Errors: the tensor is not declared
     // plain (or quantized), another dtype or format, another number of columns, rows out of range.
@@ -27,8 +27,9 @@ public:
 
     void wrote_rows(size_t index, int64_t rows) { rows_[index] += rows; }
     void wrote_scalars(size_t index) { scalars_[index] = true; }
-    void wrote(size_t index, uint64_t checksum) { checksums_[index] += checksum; }
-    uint64_t checksum(size_t index) const { return checksums_[index]; }
+    void wrote(size_t part, uint64_t checksum) { checksums_[part] += checksum; }
+    uint64_t checksum(size_t part) const { return checksums_[part]; }
+    void forget(size_t part) { checksums_[part] = 0; }
 
     // Checks that all rows and scalars were written; missing rows would be zeros in the file. Only for runs without a
     // resume: the caller's journal records what an earlier process wrote. `has_scalars(i)`: whether the file stores

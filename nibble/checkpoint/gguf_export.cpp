@@ -54,17 +54,19 @@ Status pack_row(const QuantView& row, uint8_t* out) {
 
 class GgufExport : public Export {
 public:
-    GgufExport(ExportSpec spec, GgufExportLayout layout, WorkFolder work, GgufFileWriter file, bool resumed)
+    GgufExport(ExportSpec spec, GgufExportLayout layout, WorkFolder work, GgufLayout file_layout,
+               std::optional<GgufFileWriter> file, ExportMode mode)
         : spec_(std::move(spec)),
           layout_(std::move(layout)),
           work_(std::move(work)),
+          file_layout_(std::move(file_layout)),
           file_(std::move(file)),
-          resumed_(resumed),
-          ledger_(spec_.tensors) {}
+          mode_(mode),
+          ledger_(spec_.tensors, spec_.tensors.size()) {}
 
     const fs::path& work_dir() const override { return work_.path(); }
     fs::path checkpoint_path() const override { return work_.path() / gguf_work_file; }
-    int64_t total_bytes() const override { return file_.layout().file_bytes(); }
+    int64_t total_bytes() const override { return file_layout_.file_bytes(); }
 
     Status write_plain(size_t index, int64_t row, const MatrixView& view) override {
         NIBBLE_CHECK(ledger_.plain(index, row, view));
@@ -102,7 +104,7 @@ public:
                 return fail("{}: {} {} must be finite and positive", show_name(t->name), what, value);
             const Bytes bytes = std::as_bytes(std::span(&value, 1));
             ledger_.wrote(index, rows_checksum(bytes, scalar_bytes, 0, part));
-            return file_.write(*at, place.element * scalar_bytes, bytes);
+            return file_->write(*at, place.element * scalar_bytes, bytes);
         };
         NIBBLE_CHECK(write(scale, place.scale, tensor_scale, "tensor scale"));
         NIBBLE_CHECK(write(Part::input_scale, place.input_scale, input_scale.value_or(0), "input scale"));
@@ -110,13 +112,13 @@ public:
         return Ok{};
     }
 
-    uint64_t written_checksum(size_t index) const override { return ledger_.checksum(index); }
+    uint64_t written_checksum(size_t index, int /*file*/) const override { return ledger_.checksum(index); }
 
-    Result<uint64_t> checksum(size_t index) const override {
+    Result<uint64_t> checksum(size_t index, int /*file*/) const override {
         if (index >= spec_.tensors.size()) return fail("no tensor number {}", index);
         const auto sum_of = [&](Part part, size_t at, int64_t begin, int64_t bytes, int64_t row_bytes) {
             return read_back_checksum(bytes, row_bytes, part, [&](int64_t offset, std::span<std::byte> to) {
-                return file_.read_back(at, begin + offset, to);
+                return file_->read_back(at, begin + offset, to);
             });
         };
         const GgufPlace& place = layout_.places[index];
@@ -133,10 +135,26 @@ public:
 
     void discard() override { work_.discard(); }
 
+    Status select(int /*file*/) override {
+        if (mode_ != ExportMode::share) return fail("{}: its file is open", work_dir().string());
+        for (size_t i = 0; i < spec_.tensors.size(); ++i) ledger_.forget(i);
+        NIBBLE_TRY(auto file, GgufFileWriter::reopen(checkpoint_path(), file_layout_));
+        file_.emplace(std::move(file));
+        return Ok{};
+    }
+
+    Status finish_file() override {
+        if (!file_) return fail("{}: is not open", checkpoint_path().string());
+        NIBBLE_CHECK(file_->finish());
+        file_.reset();
+        return Ok{};
+    }
+
     Status finish() override {
-        if (!resumed_)
+        if (mode_ == ExportMode::share) return fail("{}: other processes write it, too", work_dir().string());
+        if (mode_ == ExportMode::create)
             NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.places[i].scale.has_value(); }));
-        NIBBLE_CHECK(file_.finish());
+        NIBBLE_CHECK(file_->finish());
         NIBBLE_CHECK(publish_documents());
         return work_.publish_file(std::string(gguf_work_file));
     }
@@ -150,7 +168,7 @@ private:
         const GgufPlace& place = layout_.places[index];
         const int64_t offset = row * place.row_bytes;
         ledger_.wrote(index, rows_checksum(bytes, place.row_bytes, offset, blocks));
-        return file_.write(place.tensor, place.offset + offset, bytes);
+        return file_->write(place.tensor, place.offset + offset, bytes);
     }
 
     // Returns rows with the columns of value heads in llama.cpp's order. The columns of a head are whole blocks, so
@@ -232,8 +250,9 @@ private:
     ExportSpec spec_;
     GgufExportLayout layout_;
     WorkFolder work_;
-    GgufFileWriter file_;
-    bool resumed_;
+    GgufLayout file_layout_;
+    std::optional<GgufFileWriter> file_;
+    ExportMode mode_;
     ExportLedger ledger_;
 };
 
@@ -286,7 +305,13 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
     const GgufLayout& file_layout = plan.file;
     const std::vector<float>& divisors = plan.divisors;
     const int64_t bytes = file_layout.file_bytes() + std::ssize(spec.manifest) + spec.report_bytes;
-    NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, bytes));
+    NIBBLE_TRY(auto work,
+               mode == ExportMode::share ? WorkFolder::share(spec.out) : WorkFolder::open(spec.out, mode, bytes));
+    const auto make = [&](std::optional<GgufFileWriter> file, ExportMode how) {
+        return std::unique_ptr<Export>(std::make_unique<GgufExport>(std::move(spec), std::move(layout), std::move(work),
+                                                                    file_layout, std::move(file), how));
+    };
+    if (mode == ExportMode::share) return make({}, mode);
     const fs::path path = work.path() / gguf_work_file;
     const auto fill = [&]() -> Result<GgufFileWriter> {
         auto file =
@@ -305,9 +330,8 @@ Result<std::unique_ptr<Export>> open_gguf_export(ExportSpec spec, ExportMode mod
         if (work.fresh()) work.discard();
         return std::move(file).error();
     }
-    const bool resumed = !work.fresh();
-    return std::unique_ptr<Export>(
-        std::make_unique<GgufExport>(std::move(spec), std::move(layout), std::move(work), *std::move(file), resumed));
+    const ExportMode how = work.fresh() ? ExportMode::create : ExportMode::resume;
+    return make(*std::move(file), how);
 }
 
 }  // namespace nibble

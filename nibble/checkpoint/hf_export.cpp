@@ -24,24 +24,41 @@ struct Place {
     size_t tensor = 0;  // index in that file's layout
 };
 
+// A file with weights: its layout, and its writer while the file is open.
+struct WeightsFile {
+    fs::path path;
+    SafetensorsLayout layout;
+    std::optional<SafetensorsFileWriter> writer;
+};
+
 class HfExport : public Export {
 public:
     HfExport(ExportSpec spec, HfLayout layout, std::vector<Place> places, WorkFolder work,
-             std::vector<SafetensorsFileWriter> files, bool resumed)
+             std::vector<WeightsFile> files, ExportMode mode)
         : spec_(std::move(spec)),
           layout_(std::move(layout)),
           places_(std::move(places)),
           work_(std::move(work)),
           files_(std::move(files)),
-          resumed_(resumed),
-          ledger_(spec_.tensors) {}
+          mode_(mode),
+          ledger_(spec_.tensors, layout_.tensors.size()) {}
 
     const fs::path& work_dir() const override { return work_.path(); }
 
     int64_t total_bytes() const override {
         int64_t n = 0;
-        for (const SafetensorsFileWriter& f : files_) n += f.layout().file_bytes();
+        for (const WeightsFile& f : files_) n += f.layout.file_bytes();
         return n;
+    }
+    int files() const override { return static_cast<int>(files_.size()); }
+    int64_t file_bytes(int file) const override { return files_[size_t(file)].layout.file_bytes(); }
+
+    std::vector<int> files_of(size_t index) const override {
+        std::vector<int> files;
+        for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) files.push_back(places_[s].file);
+        std::ranges::sort(files);
+        files.erase(std::unique(files.begin(), files.end()), files.end());
+        return files;
     }
 
     Status write_plain(size_t index, int64_t row, const MatrixView& view) override {
@@ -104,19 +121,26 @@ public:
         return Ok{};
     }
 
-    uint64_t written_checksum(size_t index) const override { return ledger_.checksum(index); }
+    uint64_t written_checksum(size_t index, int file) const override {
+        uint64_t sum = 0;
+        for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s)
+            if (places_[s].file == file) sum += ledger_.checksum(s);
+        return sum;
+    }
 
-    Result<uint64_t> checksum(size_t index) const override {
+    Result<uint64_t> checksum(size_t index, int file) const override {
         if (index >= spec_.tensors.size()) return fail("no tensor number {}", index);
+        const WeightsFile& weights = files_[size_t(file)];
+        if (!weights.writer) return fail("{}: is not open", weights.path.string());
         uint64_t sum = 0;
         for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) {
             const Place& p = places_[s];
-            const SafetensorsFileWriter& file = files_[size_t(p.file)];
+            if (p.file != file) continue;
             const auto read = [&](int64_t at, std::span<std::byte> part) -> Status {
-                if (!is_turned(index, s)) return file.read_back(p.tensor, at, part);
+                if (!is_turned(index, s)) return weights.writer->read_back(p.tensor, at, part);
                 return read_turned(index, s, at, part);
             };
-            NIBBLE_TRY(const uint64_t part_sum, read_back_checksum(file.layout().bytes(p.tensor), row_bytes(index, s),
+            NIBBLE_TRY(const uint64_t part_sum, read_back_checksum(weights.layout.bytes(p.tensor), row_bytes(index, s),
                                                                    int(s - layout_.first_of[index]), read));
             sum += part_sum;
         }
@@ -125,9 +149,31 @@ public:
 
     void discard() override { work_.discard(); }
 
+    Status select(int file) override {
+        if (mode_ != ExportMode::share) return fail("{}: all its files are open", work_dir().string());
+        selected_ = static_cast<size_t>(file);
+        for (WeightsFile& f : files_) f.writer.reset();
+        for (size_t s = 0; s < places_.size(); ++s)
+            if (places_[s].file == file) ledger_.forget(s);
+        WeightsFile& chosen = files_[selected_];
+        NIBBLE_TRY(auto writer, SafetensorsFileWriter::reopen(chosen.path, chosen.layout));
+        chosen.writer.emplace(std::move(writer));
+        return Ok{};
+    }
+
+    Status finish_file() override {
+        if (selected_ >= files_.size() || !files_[selected_].writer)
+            return fail("{}: no file of it is open", work_dir().string());
+        NIBBLE_CHECK(files_[selected_].writer->finish());
+        files_[selected_].writer.reset();
+        return Ok{};
+    }
+
     Status finish() override {
-        if (!resumed_) NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.has_scalars(i); }));
-        for (SafetensorsFileWriter& file : files_) NIBBLE_CHECK(file.finish());
+        if (mode_ == ExportMode::share) return fail("{}: other processes write it, too", work_dir().string());
+        if (mode_ == ExportMode::create)
+            NIBBLE_CHECK(ledger_.check_complete([&](size_t i) { return layout_.has_scalars(i); }));
+        for (WeightsFile& file : files_) NIBBLE_CHECK(file.writer->finish());
         return work_.publish();
     }
 
@@ -153,10 +199,12 @@ private:
 
     Status put(size_t index, size_t stored, int64_t offset, Bytes bytes) {
         const Place& p = places_[stored];
-        ledger_.wrote(index,
+        const auto& writer = files_[size_t(p.file)].writer;
+        if (!writer) return Ok{};  // another process writes this file
+        ledger_.wrote(stored,
                       rows_checksum(bytes, row_bytes(index, stored), offset, int(stored - layout_.first_of[index])));
         if (is_turned(index, stored)) return write_turned(index, stored, offset, bytes);
-        return files_[size_t(p.file)].write(p.tensor, offset, bytes);
+        return writer->write(p.tensor, offset, bytes);
     }
 
     // Returns whether the part belongs to a stack of experts, which is stored as [experts, inputs, outputs].
@@ -188,7 +236,7 @@ private:
                                 for (int64_t i = 0; i < count; ++i)
                                     std::memcpy(run.data() + i * element, rows.data() + (at + i * columns) * element,
                                                 static_cast<size_t>(element));
-                                return files_[size_t(p.file)].write(p.tensor, to, run);
+                                return files_[size_t(p.file)].writer->write(p.tensor, to, run);
                             });
     }
 
@@ -198,7 +246,7 @@ private:
         return for_each_run(index, stored, offset, std::ssize(rows),
                             [&](int64_t from, int64_t at, int64_t count, int64_t element, int64_t columns) -> Status {
                                 run.resize(static_cast<size_t>(count * element));
-                                NIBBLE_CHECK(files_[size_t(p.file)].read_back(p.tensor, from, run));
+                                NIBBLE_CHECK(files_[size_t(p.file)].writer->read_back(p.tensor, from, run));
                                 for (int64_t i = 0; i < count; ++i)
                                     std::memcpy(rows.data() + (at + i * columns) * element, run.data() + i * element,
                                                 static_cast<size_t>(element));
@@ -210,8 +258,9 @@ private:
     HfLayout layout_;
     std::vector<Place> places_;  // one per stored tensor
     WorkFolder work_;
-    std::vector<SafetensorsFileWriter> files_;
-    bool resumed_;
+    std::vector<WeightsFile> files_;
+    ExportMode mode_;
+    size_t selected_ = SIZE_MAX;
     ExportLedger ledger_;
 };
 
@@ -272,26 +321,31 @@ Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode)
         places.push_back({plan.file_of[i], file.size()});
         file.push_back(layout.tensors[i].spec);
     }
-    std::vector<SafetensorsLayout> layouts;
+    std::vector<WeightsFile> files;
     int64_t bytes = other_bytes(spec, layout, index);
     for (auto& s : specs) {
         NIBBLE_TRY(auto made, SafetensorsLayout::make(std::move(s)));
         const auto sum = checked_add(bytes, made.file_bytes());
         if (!sum) return fail("{}: the size of the output passes 63 bits", spec.out.string());
         bytes = *sum;
-        layouts.push_back(std::move(made));
+        files.push_back({plan.files[files.size()], std::move(made), {}});
     }
 
-    NIBBLE_TRY(auto work, WorkFolder::open(spec.out, mode, bytes));
-    std::vector<SafetensorsFileWriter> files;
+    NIBBLE_TRY(auto work,
+               mode == ExportMode::share ? WorkFolder::share(spec.out) : WorkFolder::open(spec.out, mode, bytes));
+    for (WeightsFile& file : files) file.path = work.path() / file.path;
+    const auto make = [&](ExportMode how) {
+        return std::unique_ptr<Export>(std::make_unique<HfExport>(std::move(spec), std::move(layout), std::move(places),
+                                                                  std::move(work), std::move(files), how));
+    };
+    if (mode == ExportMode::share) return make(mode);
     const auto fill = [&]() -> Status {
-        files.clear();
-        for (size_t i = 0; i < layouts.size(); ++i) {
-            const fs::path path = work.path() / plan.files[i];
-            auto file = work.fresh() ? SafetensorsFileWriter::create(path, layouts[i])
-                                     : SafetensorsFileWriter::reopen(path, layouts[i]);
-            if (!file.ok()) return std::move(file).error();
-            files.push_back(*std::move(file));
+        for (WeightsFile& file : files) file.writer.reset();
+        for (WeightsFile& file : files) {
+            auto writer = work.fresh() ? SafetensorsFileWriter::create(file.path, file.layout)
+                                       : SafetensorsFileWriter::reopen(file.path, file.layout);
+            if (!writer.ok()) return std::move(writer).error();
+            file.writer.emplace(*std::move(writer));
         }
         return Ok{};
     };
@@ -310,9 +364,7 @@ Result<std::unique_ptr<Export>> open_hf_export(ExportSpec spec, ExportMode mode)
         if (work.fresh()) work.discard();
         return std::move(filled).error();
     }
-    const bool resumed = !work.fresh();
-    return std::unique_ptr<Export>(std::make_unique<HfExport>(std::move(spec), std::move(layout), std::move(places),
-                                                              std::move(work), std::move(files), resumed));
+    return make(work.fresh() ? ExportMode::create : ExportMode::resume);
 }
 
 }  // namespace nibble

@@ -215,6 +215,14 @@ Result<WorkFolder> WorkFolder::open(const fs::path& out, ExportMode mode, int64_
     return work;
 }
 
+Result<WorkFolder> WorkFolder::share(const fs::path& out) {
+    NIBBLE_TRY(WorkFolder work, named(out));
+    std::error_code error;
+    if (!fs::is_directory(work.path_, error))
+        return fail(ErrorKind::file, "{}: is missing; another process should have created it", work.path_.string());
+    return work;
+}
+
 Result<bool> WorkFolder::start_over(int64_t bytes_needed) {
     if (fresh_ || holds_work() || !is_ours()) return false;
     NIBBLE_CHECK(make_empty(bytes_needed));

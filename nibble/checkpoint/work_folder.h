@@ -52,6 +52,9 @@ public:
     // names it.
     static Result<WorkFolder> open(const std::filesystem::path& out, ExportMode mode, int64_t bytes_needed);
 
+    // Returns the folder that another process opened, without its lock. Error: there is no folder.
+    static Result<WorkFolder> share(const std::filesystem::path& out);
+
     const std::filesystem::path& path() const { return path_; }
     // Whether the folder is empty, so that all files must be created.
     bool fresh() const { return fresh_; }

@@ -72,7 +72,8 @@ std::string command_line_of(const CLI::App& command) {
 
 std::string command_for_card(const CLI::App& command) {
     return command_without(command, [](const std::string& name) {
-        constexpr std::string_view speed[] = {"--resume", "--threads", "--kernels", "--quiet", "--json", "--profile"};
+        constexpr std::string_view speed[] = {"--resume", "--threads", "--kernels",     "--quiet",
+                                              "--json",   "--profile", "--rank-timeout"};
         return std::ranges::find(speed, name) != std::end(speed);
     });
 }

@@ -88,6 +88,11 @@ void add_quantize(CLI::App& app, RunCommand& run) {
     command->add_flag("--requantize", config->requantize, "accept a source that is already quantized");
     command->add_flag("--dry-run", config->dry_run, "print the plan and stop");
     command->add_flag("--strict", config->strict, "treat warnings of the plan as errors");
+    command
+        ->add_option("--rank-timeout", config->rank_timeout_seconds,
+                     "with several ranks: seconds to wait for a rank that does not start, or stops working")
+        ->check(CLI::Range(1, 86'400))
+        ->capture_default_str();
     command->add_flag("--resume", config->resume, "continue an interrupted run; the bytes are the same");
     add_json_flag(*command, config->json);
     add_quiet_flag(*command, config->quiet, "no progress, no summary");

@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-constexpr int journal_version = 2;
+constexpr int journal_version = 3;
 
 Json identity_line(const JobIdentity& identity) {
     Json facts = Json::object();
@@ -61,9 +61,19 @@ std::string hash_text(std::string_view text) { return fmt::format("{:016x}", XXH
 
 Journal::~Journal() { ::close(fd_); }
 
-Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& folder, const JobIdentity& identity) {
-    const std::filesystem::path path = folder / file_name;
+Result<std::unique_ptr<Journal>> Journal::open(const std::filesystem::path& folder, const JobIdentity& identity,
+                                               std::string_view name) {
+    const std::filesystem::path path = folder / name;
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return fail(ErrorKind::file, "{}: cannot open: {}", path.string(), std::strerror(errno));
+    std::unique_ptr<Journal> journal(new Journal(path, fd));
+    NIBBLE_CHECK(journal->load(identity).within(path.string()));
+    NIBBLE_CHECK(journal->begin(identity).within(path.string()));
+    return journal;
+}
+
+Result<std::unique_ptr<Journal>> Journal::read(const std::filesystem::path& path, const JobIdentity& identity) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return fail(ErrorKind::file, "{}: cannot open: {}", path.string(), std::strerror(errno));
     std::unique_ptr<Journal> journal(new Journal(path, fd));
     NIBBLE_CHECK(journal->load(identity).within(path.string()));
@@ -122,6 +132,11 @@ Status Journal::load(const JobIdentity& identity) {
         }
         text.erase(0, begin);
     }
+    return Ok{};
+}
+
+// Removes what follows the last complete line, and writes the first line of a new journal.
+Status Journal::begin(const JobIdentity& identity) {
     if (::ftruncate(fd_, size_) != 0)
         return fail(ErrorKind::file, "cannot remove an incomplete last line: {}", std::strerror(errno));
     return size_ == 0 ? write_line(identity_line(identity)) : Ok{};

@@ -26,7 +26,10 @@ class Journal {
 public:
     // Opens or starts the journal in `folder`. Errors: the folder belongs to another job (the message lists the facts
     // that differ), a damaged line before the last one, the file cannot be written.
-    static Result<std::unique_ptr<Journal>> open(const std::filesystem::path& folder, const JobIdentity& identity);
+    static Result<std::unique_ptr<Journal>> open(const std::filesystem::path& folder, const JobIdentity& identity,
+                                                 std::string_view name = file_name);
+    // Reads a journal that another process may be writing; append() fails. Errors: as above; there is no file.
+    static Result<std::unique_ptr<Journal>> read(const std::filesystem::path& path, const JobIdentity& identity);
     ~Journal();
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;
@@ -48,6 +51,7 @@ public:
 private:
     Journal(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
     Status load(const JobIdentity& identity);
+    Status begin(const JobIdentity& identity);
     Status write_line(const Json& line);
     Error start_over(const Error& error) const;
 

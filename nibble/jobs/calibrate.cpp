@@ -3,6 +3,7 @@
 #include "io/atomic_file.h"
 #include "jobs/calibration_text.h"
 #include "jobs/job.h"
+#include "jobs/one_process.h"
 #include "jobs/open_checkpoint.h"
 #include "jobs/quantize_plan.h"
 #include "quant/calibrate.h"
@@ -30,6 +31,7 @@ Status write_scales(const std::string& path, const ScaleTable& table) {
 }
 
 Result<CalibrationReport> calibrate_job(const QuantizeOptions& options, const JobHooks& hooks) {
+    NIBBLE_CHECK(need_one_process("calibration"));
     if (options.calib.file.empty()) return fail(ErrorKind::usage, "calibration runs the model on text: name a file");
     if (!options.out.empty()) NIBBLE_CHECK(check_output_file(options.out).as(ErrorKind::file));
     NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));

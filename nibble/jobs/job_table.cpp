@@ -203,7 +203,7 @@ Json report_json(const JobReport& report) {
 Json result_json(const JobReport& r) { return report_json(r); }
 
 Json result_json(const QuantizeReport& r) {
-    constexpr const char* outcomes[] = {"written", "planned", "made_before"};
+    constexpr const char* outcomes[] = {"written", "planned", "made_before", "by_another_rank"};
     Json out = report_json(r);
     out["outcome"] = outcomes[static_cast<size_t>(r.outcome)];
     out["tensors"] = r.tensors;

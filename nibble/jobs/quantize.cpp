@@ -12,9 +12,14 @@
 #include "quant/kept_scales.h"
 #include "quant/plan_json.h"
 #include "quant/quantized_card.h"
+#include "quant/rank_job.h"
 #include "quant/report_html.h"
 #include "quant/report_text.h"
+#include "quant/units.h"
 #include "quant/verify.h"
+#include "run/rank_device.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,8 +36,10 @@ double seconds_since(JobClock::time_point begin) {
 
 // Whether the output exists and its manifest contains this command: a scheduler has repeated a finished job.
 bool made_by_this_command(const QuantizeOptions& options) {
-    const fs::path manifest = fs::path(options.out) / manifest_name;
     std::error_code ignored;
+    const fs::path manifest = fs::is_regular_file(options.out, ignored)  // GGUF
+                                  ? fs::path(options.out + "." + std::string(manifest_name))
+                                  : fs::path(options.out) / manifest_name;
     if (!options.resume || options.command.whole.empty() || !fs::is_regular_file(manifest, ignored)) return false;
     const auto json = read_json_file(manifest);
     return json.ok() && json->is_object() && json->value("command", Json()) == Json(options.command.whole);
@@ -81,8 +88,32 @@ void note_a_fresh_start(const QuantizeOptions& options, const JobHooks& hooks) {
 }
 
 // With a GPU there are two threads per core: one reads or writes while the other waits for its panel.
-int thread_count(const QuantizeOptions& options, const DeviceChoice& device) {
-    return options.threads > 0 || !device.cuda ? options.threads : 2 * usable_cores();
+// Several ranks of a machine divide its cores, unless their launcher has done so.
+int thread_count(const QuantizeOptions& options, const DeviceChoice& device, const RankPlace& place) {
+    if (options.threads > 0) return options.threads;
+    const bool whole_machine = usable_cores() == ::sysconf(_SC_NPROCESSORS_ONLN);
+    const int cores = std::max(1, usable_cores() / (whole_machine ? place.local_size.value_or(1) : 1));
+    return device.cuda ? 2 * cores : cores;
+}
+
+std::chrono::seconds rank_expiry(const QuantizeOptions& options) {
+    return std::chrono::seconds(options.rank_timeout_seconds);
+}
+
+// Error: the recipe calibrates, which needs the whole model in one process.
+Status refuse_calibration_by_ranks(const QuantizeOptions& options, const Plan& plan, const RankPlace& place) {
+    if (place.alone() || options.calib.file.empty()) return Ok{};
+    const bool solves =
+        plan.awq || std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
+    if (solves)
+        return fail(ErrorKind::usage,
+                    "recipe {}: its weights follow from passes over the whole model, which {} ranks cannot divide; run "
+                    "one process",
+                    options.recipe, place.size);
+    return fail(ErrorKind::usage,
+                "--calib with {} ranks: calibration runs in one process; run one process, or pass scales with "
+                "--input-scales",
+                place.size);
 }
 
 // Returns null on the CPU. Weight solvers do not run on a GPU; their tensors stay on the CPU, and a note reports it.
@@ -147,9 +178,9 @@ Status write_reports(const QuantizeOptions& options, const QuantizeSettings& set
     return write_file_atomically(out.work_dir() / model_card_name, model_card_text(card, source_card));
 }
 
-QuantizeReport made_before_report() {
+QuantizeReport report_without_text(QuantizeReport::Outcome outcome) {
     QuantizeReport out;
-    out.outcome = QuantizeReport::Outcome::made_before;
+    out.outcome = outcome;
     out.text = out.json = [] { return std::string(); };
     return out;
 }
@@ -182,13 +213,44 @@ QuantizeReport written_report(const Plan& plan, QuantReport made) {
     return out;
 }
 
-Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHooks& hooks) {
+// Joins the other ranks and quantizes files until none is left. Returns the job that this rank must finish; null:
+// another rank finishes it.
+Result<std::unique_ptr<RankJob>> work_with_ranks(const QuantizeOptions& options, const RankPlace& place,
+                                                 const Checkpoint& source, const Plan& plan, const JobOptions& job,
+                                                 const ExportSpec& spec, ThreadPool& pool, const JobHooks& hooks) {
+    if (is_finished_output(options.out)) {
+        if (made_by_this_command(options)) return std::unique_ptr<RankJob>();
+        return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", options.out);
+    }
+    NIBBLE_TRY(JobIdentity identity, quantize_identity(source, plan, job));
+    NIBBLE_TRY(auto ranks, RankJob::join({.place = place, .out = options.out, .expiry = rank_expiry(options)},
+                                         std::move(identity), hooks));
+    NIBBLE_TRY(const bool last, ranks->work(source, plan, job, spec, pool));
+    if (!last) ranks.reset();
+    return ranks;
+}
+
+// Adds the work of ranks, if there is any, to the journal of this output.
+Status merge_rank_work(const Checkpoint& source, const Plan& plan, const JobOptions& job, const Export& out,
+                       const QuantizeOptions& options) {
+    std::error_code ignored;
+    if (!fs::exists(rank_folder(options.out), ignored)) return Ok{};
+    NIBBLE_TRY(const JobIdentity identity, quantize_identity(source, plan, job));
+    return merge_rank_journals(options.out, out.work_dir(), identity, std::ssize(make_units(plan)));
+}
+
+Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const JobHooks& hooks) {
     const auto begin = JobClock::now();
+    NIBBLE_TRY(const RankPlace place, rank_place());
+    QuantizeOptions options = given_options;
+    options.resume |= !place.alone();  // ranks start at different times, so every one continues what it finds
     if (made_by_this_command(options)) {
         hooks.emit_note(fmt::format("{}: already written by this command", options.out));
-        return made_before_report();
+        remove_rank_folder(options.out);  // of a rank that was killed after it had published
+        return report_without_text(QuantizeReport::Outcome::made_before);
     }
-    NIBBLE_TRY(const QuantizeSettings settings, read_settings(options));
+    NIBBLE_TRY(QuantizeSettings settings, read_settings(options));
+    if (settings.device.cuda && !place.alone()) NIBBLE_CHECK(choose_rank_device(0, place, settings.device));
     if (settings.device.cuda && !options.dry_run) NIBBLE_CHECK(open_device(settings.device).as(ErrorKind::device));
     NIBBLE_TRY(const std::unique_ptr<Checkpoint> opened,
                open_checkpoint(options.source, hooks, ScaleReading::checked, stack_reading(options, settings)));
@@ -207,9 +269,10 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
     note_outside_links(*opened, planned.side_files, hooks);
     const bool calibrates = !options.calib.file.empty();
+    NIBBLE_CHECK(refuse_calibration_by_ranks(options, plan, place));
     if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
     if (options.dry_run) return planned_report(std::move(plan));
-    note_a_fresh_start(options, hooks);
+    if (place.alone()) note_a_fresh_start(options, hooks);
     for (const std::string& warning : plan.warnings) hooks.emit_warning(warning);
 
     Calibrated calibrated;
@@ -230,7 +293,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
         resolve_activation_scales(plan, calibrated.scales ? &*calibrated.scales : nullptr).as(ErrorKind::recipe));
     for (const std::string& warning : scales.warnings) hooks.emit_warning(warning);
 
-    ThreadPool pool(thread_count(options, settings.device));
+    ThreadPool pool(thread_count(options, settings.device, place));
     NIBBLE_TRY(const auto workers, workers_on(settings.device, source, plan, pool.threads(), hooks));
     const JobOptions job{.kernels = settings.kernels,
                          .workers = workers.get(),
@@ -252,8 +315,16 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
         hooks.emit_warning(note);
         plan.warnings.push_back(note);
     }
+    std::unique_ptr<RankJob> ranks;
+    if (place.alone()) {
+        NIBBLE_CHECK(refuse_working_ranks(options.out, options.resume, rank_expiry(options), hooks));
+    } else {
+        NIBBLE_TRY(ranks, work_with_ranks(options, place, source, plan, job, spec, pool, hooks));
+        if (!ranks) return report_without_text(QuantizeReport::Outcome::by_another_rank);
+    }
     NIBBLE_TRY(const auto out,
                open_export(std::move(spec), resumes_export(options) ? ExportMode::resume : ExportMode::create));
+    if (options.resume) NIBBLE_CHECK(merge_rank_work(source, plan, job, *out, options));
     NIBBLE_TRY(QuantReport report, run_quantize(source, plan, job, *out, pool, hooks).as(ErrorKind::checkpoint));
     report.timing.command = options.command.whole;
     report.timing.output = options.out;
@@ -270,6 +341,8 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& options, const JobHoo
     NIBBLE_CHECK(calibrated.folder.mark_done());
     NIBBLE_CHECK(out->finish());
     calibrated.folder.remove();
+    ranks.reset();
+    remove_rank_folder(options.out);
     return written_report(plan, std::move(report));
 }
 

@@ -5,6 +5,7 @@
 #include "jobs/calibration_text.h"
 #include "jobs/job.h"
 #include "jobs/loaded_model.h"
+#include "jobs/one_process.h"
 #include "jobs/open_checkpoint.h"
 #include "quant/search_scores.h"
 
@@ -193,6 +194,7 @@ Status check_outputs(const SearchOptions& options) {
 }
 
 Result<SearchedRecipe> search_job(const SearchOptions& options, const JobHooks& hooks) {
+    NIBBLE_CHECK(need_one_process("nibble search"));
     NIBBLE_CHECK(check_options(options));
     NIBBLE_CHECK(check_outputs(options));
     SearchRun search(options, hooks);

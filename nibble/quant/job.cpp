@@ -5,6 +5,8 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
@@ -13,20 +15,6 @@ std::string scales_text(const ActivationScales& scales) {
     for (const auto& scale : scales.input) text += scale ? fmt::format("{} ", *scale) : "- ";
     for (const auto& [name, value] : scales.kv) text += fmt::format("{} {} ", name, value);
     return text;
-}
-
-Result<JobIdentity> job_identity(const Checkpoint& source, const Plan& plan, const JobOptions& options) {
-    JobIdentity identity;
-    for (const auto& [name, value] : options.versions.items())
-        identity.emplace_back("version of " + name, value.dump());
-    for (const auto& [name, value] : options.settings.items())
-        identity.emplace_back("setting " + name, value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
-    identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
-    if (options.statistics) identity.emplace_back("statistics", hash_text(options.statistics->identity()));
-    NIBBLE_TRY(auto files, source_identity(source));
-    for (auto& file : files) identity.push_back(std::move(file));
-    return identity;
 }
 
 // Writes the KV scales, which follow the plan's tensors in the export.
@@ -67,11 +55,117 @@ QuantReport make_report(JobContext& job, const ThreadPool& pool) {
 }
 
 std::string kept(const JobContext& job) {
+    if (job.file) return "the same command continues";
     size_t finished = 0;
     for (size_t unit = 0; unit < job.units.size(); ++unit)
         if (job.journal.holds(static_cast<int64_t>(unit))) finished += job.units[unit].size();
     return fmt::format("{} of {} tensors are finished and kept in {}; the same command with --resume continues",
                        finished, job.plan.entries.size(), job.out.work_dir().string());
+}
+
+// Checks that the job has what the plan needs.
+Status check_job(const Checkpoint& source, const Plan& plan, const JobOptions& options) {
+    NIBBLE_CHECK(check_plan(source, plan));
+    if (options.scales.input.size() != plan.entries.size())
+        return fail("activation scales for {} tensors, the plan has {}", options.scales.input.size(),
+                    plan.entries.size());
+    for (const PlanEntry& entry : plan.entries)
+        if (entry.solver && !options.statistics)
+            return fail("{}: {} needs calibration: pass --calib FILE", entry.tensor, to_string(entry.solver));
+    return Ok{};
+}
+
+// Returns the numbers of the units with a part in `file`; no value: of all units.
+std::vector<int64_t> units_of(const std::vector<Unit>& units, const Export& out, std::optional<int> file) {
+    std::vector<int64_t> numbers;
+    const auto stores = [&](size_t index) {
+        const std::vector<int> files = out.files_of(index);
+        return std::ranges::find(files, *file) != files.end();
+    };
+    for (size_t unit = 0; unit < units.size(); ++unit)
+        if (!file || std::ranges::any_of(units[unit], stores)) numbers.push_back(static_cast<int64_t>(unit));
+    return numbers;
+}
+
+// The common part of a job over all files and of one over a single file.
+struct JobParts {
+    Journal& journal;
+    std::optional<int> file;
+    const Journal* earlier = nullptr;
+};
+
+Result<QuantReport> run_job(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
+                            const JobParts& parts, const JobIdentity& identity, ThreadPool& pool,
+                            const JobHooks& hooks) {
+    const QuantizeKernels* kernels = options.kernels;
+    if (!kernels) {
+        NIBBLE_TRY(kernels, select_quantize_kernels());
+    }
+    const auto host = options.workers ? nullptr : host_workers(*kernels, pool.threads());
+    PanelWorkers& workers = options.workers ? *options.workers : *host;
+    if (workers.count() < pool.threads())
+        return fail("{} workers on {} for {} threads", workers.count(), workers.name(), pool.threads());
+    NIBBLE_TRY(const SolverKernels* solver, select_solver_kernels(kernels->name));
+    NIBBLE_CHECK(write_kv_scales(options.scales, plan.entries.size(), out));
+
+    const std::vector<Unit> units = make_units(plan);
+    const std::vector<int64_t> numbers = units_of(units, out, parts.file);
+    int64_t total = 0;
+    for (const int64_t unit : numbers)
+        for (const size_t i : units[static_cast<size_t>(unit)]) total += source_bytes(source.tensors()[i]);
+    ProgressMeter meter(hooks, "quantize", total);
+    JobContext job{.source = source,
+                   .plan = plan,
+                   .options = options,
+                   .kernels = *kernels,
+                   .solver = *solver,
+                   .workers = workers,
+                   .pool = pool,
+                   .out = out,
+                   .journal = parts.journal,
+                   .units = units,
+                   .file = parts.file,
+                   .earlier = parts.earlier,
+                   .meter = meter,
+                   .scratch = std::vector<PanelScratch>(static_cast<size_t>(pool.threads())),
+                   .reports = std::vector<TensorReport>(plan.entries.size())};
+    const auto end = run_units(
+        pool, std::ssize(numbers), [&](int64_t i) { return start_unit(job, numbers[static_cast<size_t>(i)]); },
+        [&] { return hooks.should_stop(); });
+    if (!end.ok() && job.machine_failed)
+        return Error(fmt::format("{} ({})", end.error().message(), kept(job)), end.error().kind());
+    if (!end.ok()) return end.error();
+    if (*end == RunEnd::stopped) return fail(ErrorKind::cancelled, "stopped on request: {}", kept(job));
+    NIBBLE_CHECK(check_source_unchanged(source, identity));
+    meter.finish();
+    return make_report(job, pool);
+}
+
+// Adds the lines of `more` to those of a unit: checksums of further files, members with parts in further files.
+void add_lines(Json& lines, Json more) {
+    for (Json& line : more) {
+        const auto same = std::ranges::find_if(lines, [&](const Json& l) { return l["index"] == line["index"]; });
+        if (same == lines.end()) {
+            lines.push_back(std::move(line));
+            continue;
+        }
+        Json& sums = (*same)["checksums"];
+        for (Json& sum : line["checksums"]) {
+            const auto old = std::ranges::find_if(sums, [&](const Json& s) { return s["file"] == sum["file"]; });
+            if (old == sums.end())
+                sums.push_back(std::move(sum));
+            else
+                *old = std::move(sum);
+        }
+    }
+}
+
+bool is_list_of_members(const Json& lines) {
+    return lines.is_array() && std::ranges::all_of(lines, [](const Json& line) {
+               return line.is_object() && line.contains("index") && line.contains("checksums") &&
+                      line["checksums"].is_array() &&
+                      std::ranges::all_of(line["checksums"], [](const Json& sum) { return sum.contains("file"); });
+           });
 }
 
 }  // namespace
@@ -85,55 +179,45 @@ Result<JobIdentity> source_identity(const Checkpoint& source) {
     return identity;
 }
 
+Result<JobIdentity> quantize_identity(const Checkpoint& source, const Plan& plan, const JobOptions& options) {
+    JobIdentity identity;
+    for (const auto& [name, value] : options.versions.items())
+        identity.emplace_back("version of " + name, value.dump());
+    for (const auto& [name, value] : options.settings.items())
+        identity.emplace_back("setting " + name, value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    identity.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
+    identity.emplace_back("activation scales", hash_text(scales_text(options.scales)));
+    if (options.statistics) identity.emplace_back("statistics", hash_text(options.statistics->identity()));
+    NIBBLE_TRY(auto files, source_identity(source));
+    for (auto& file : files) identity.push_back(std::move(file));
+    return identity;
+}
+
 Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
                                  ThreadPool& pool, const JobHooks& hooks) {
-    const QuantizeKernels* kernels = options.kernels;
-    if (!kernels) {
-        NIBBLE_TRY(kernels, select_quantize_kernels());
-    }
-    NIBBLE_CHECK(check_plan(source, plan));
-    const auto host = options.workers ? nullptr : host_workers(*kernels, pool.threads());
-    PanelWorkers& workers = options.workers ? *options.workers : *host;
-    if (workers.count() < pool.threads())
-        return fail("{} workers on {} for {} threads", workers.count(), workers.name(), pool.threads());
-    if (options.scales.input.size() != plan.entries.size())
-        return fail("activation scales for {} tensors, the plan has {}", options.scales.input.size(),
-                    plan.entries.size());
-    for (const PlanEntry& entry : plan.entries)
-        if (entry.solver && !options.statistics)
-            return fail("{}: {} needs calibration: pass --calib FILE", entry.tensor, to_string(entry.solver));
-    NIBBLE_TRY(const SolverKernels* solver, select_solver_kernels(kernels->name));
-    NIBBLE_TRY(const JobIdentity identity, job_identity(source, plan, options));
+    NIBBLE_CHECK(check_job(source, plan, options));
+    NIBBLE_TRY(const JobIdentity identity, quantize_identity(source, plan, options));
     NIBBLE_TRY(const auto journal, Journal::open(out.work_dir(), identity));
-    NIBBLE_CHECK(write_kv_scales(options.scales, plan.entries.size(), out));
+    return run_job(source, plan, options, out, {.journal = *journal, .file = {}}, identity, pool, hooks);
+}
 
-    const std::vector<Unit> units = make_units(plan);
-    int64_t total = 0;
-    for (const CheckpointTensor& tensor : source.tensors()) total += source_bytes(tensor);
-    ProgressMeter meter(hooks, "quantize", total);
-    JobContext job{.source = source,
-                   .plan = plan,
-                   .options = options,
-                   .kernels = *kernels,
-                   .solver = *solver,
-                   .workers = workers,
-                   .pool = pool,
-                   .out = out,
-                   .journal = *journal,
-                   .units = units,
-                   .meter = meter,
-                   .scratch = std::vector<PanelScratch>(static_cast<size_t>(pool.threads())),
-                   .reports = std::vector<TensorReport>(plan.entries.size())};
-    const auto end = run_units(
-        pool, static_cast<int64_t>(units.size()), [&](int64_t unit) { return start_unit(job, unit); },
-        [&] { return hooks.should_stop(); });
-    if (!end.ok() && job.machine_failed)
-        return Error(fmt::format("{} ({})", end.error().message(), kept(job)), end.error().kind());
-    if (!end.ok()) return end.error();
-    if (*end == RunEnd::stopped) return fail(ErrorKind::cancelled, "stopped on request: {}", kept(job));
-    NIBBLE_CHECK(check_source_unchanged(source, identity));
-    meter.finish();
-    return make_report(job, pool);
+Status run_quantize_file(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
+                         const FileWork& work, ThreadPool& pool, const JobHooks& hooks) {
+    NIBBLE_CHECK(check_job(source, plan, options));
+    NIBBLE_TRY(const JobIdentity identity, quantize_identity(source, plan, options));
+    NIBBLE_CHECK(run_job(source, plan, options, out,
+                         {.journal = work.journal, .file = work.file, .earlier = work.earlier}, identity, pool, hooks));
+    return Ok{};
+}
+
+Status merge_journals(std::span<const std::unique_ptr<Journal>> parts, int64_t units, Journal& whole) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+        Json lines = Json::array();
+        for (const auto& part : parts)
+            if (auto more = part->finished(unit); more && is_list_of_members(*more)) add_lines(lines, *std::move(more));
+        if (!lines.empty()) NIBBLE_CHECK(whole.append(unit, std::move(lines)));
+    }
+    return Ok{};
 }
 
 }  // namespace nibble

@@ -21,6 +21,9 @@
 #include "quant/quant_report.h"
 #include "quant/solve.h"
 
+#include <memory>
+#include <span>
+
 namespace nibble {
 
 struct JobOptions {
@@ -36,6 +39,9 @@ struct JobOptions {
 // cannot be read.
 Result<JobIdentity> source_identity(const Checkpoint& source);
 
+// Returns the facts that two processes must share to work on one quantization. Error: a file cannot be read.
+Result<JobIdentity> quantize_identity(const Checkpoint& source, const Plan& plan, const JobOptions& options);
+
 // Quantizes a checkpoint. `source` is read and `out` written from all threads of `pool`. `out` must have the tensors
 // export_tensors(source, plan, options.scales). A journal in out.work_dir() is continued: units whose stored bytes
 // still match their checksum are not repeated. The caller must call out.finish() afterwards.
@@ -45,5 +51,22 @@ Result<JobIdentity> source_identity(const Checkpoint& source);
 // to resume.
 Result<QuantReport> run_quantize(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
                                  ThreadPool& pool, const JobHooks& hooks);
+
+// One file of an export, which one of several processes fills.
+struct FileWork {
+    int file = 0;  // selected in `out`
+    Journal& journal;
+    const Journal* earlier = nullptr;  // units that an earlier job finished, in a journal that is only read; null: none
+};
+
+// Quantizes every unit with a part in one file of `out`, which was opened with ExportMode::share, and writes these
+// parts only. A unit with parts in several files is computed for each of them; its members without a part in the file
+// are only read for the scales that they share. Errors: as run_quantize().
+Status run_quantize_file(const Checkpoint& source, const Plan& plan, const JobOptions& options, Export& out,
+                         const FileWork& work, ThreadPool& pool, const JobHooks& hooks);
+
+// Adds the units of `parts` to the journal of a whole export. A unit that is spread over several files is complete when
+// its parts for all files are there.
+Status merge_journals(std::span<const std::unique_ptr<Journal>> parts, int64_t units, Journal& whole);
 
 }  // namespace nibble

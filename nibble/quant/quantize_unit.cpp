@@ -34,7 +34,9 @@ struct Member {
     SolveGaps gaps{};                  // gaps of its solver
     std::vector<KeptPanel> kept{};     // per panel; filled between its stages
     std::vector<uint64_t> contents{};  // content hash per panel
-    uint64_t checksum = 0;             // of the stored tensor; while an earlier run is checked: the expected one
+    std::vector<int> files{};          // that this job fills and that store a part of the tensor
+    // Checksums of the stored parts, by `files`; while an earlier run is checked: the expected ones.
+    std::vector<uint64_t> checksums{};
 
     bool quantized() const { return entry.spec.format != Format::none; }
 };
@@ -57,6 +59,8 @@ public:
             members_.push_back({i, entry, from,
                                 Panels(panel_format(from.format, entry.spec.format), entry.rows(), entry.cols()),
                                 needs_tensor_amax(entry)});
+            members_.back().files = job.files_of(i);
+            members_.back().checksums.resize(members_.back().files.size());
         }
     }
 
@@ -120,9 +124,11 @@ private:
             Member& member = members_[m];
             int64_t n = member.panels.count();
             const bool solves = stage_ == Stage::quantize && member.entry.solver;
+            const bool stores = stage_ == Stage::quantize || stage_ == Stage::finish;
             if (stage_ == Stage::recheck || stage_ == Stage::finish || solves) n = 1;
             if (stage_ == Stage::scan && !member.needs_amax) n = 0;
             if (stage_ == Stage::search && !searches_tensor(member.entry)) n = 0;
+            if (stores && member.files.empty()) n = 0;  // it only takes part in the scales of the others
             if (n > 0 && (stage_ == Stage::scan || stage_ == Stage::quantize)) {
                 member.scans.resize(static_cast<size_t>(member.panels.count()));
                 member.kept.resize(static_cast<size_t>(member.panels.count()));
@@ -139,8 +145,10 @@ private:
     Status run_task(Member& member, int64_t panel, int worker) {
         switch (stage_) {
             case Stage::recheck: {
-                const auto stored = job_.out.checksum(member.index);
-                if (!stored.ok() || *stored != member.checksum) mismatch_ = true;
+                for (size_t f = 0; f < member.files.size(); ++f) {
+                    const auto stored = job_.out.checksum(member.index, member.files[f]);
+                    if (!stored.ok() || *stored != member.checksums[f]) mismatch_ = true;
+                }
                 return Ok{};
             }
             case Stage::scan: {
@@ -316,7 +324,8 @@ private:
                 return status;
             }
         }
-        member.checksum = job_.out.written_checksum(member.index);
+        for (size_t f = 0; f < member.files.size(); ++f)
+            member.checksums[f] = job_.out.written_checksum(member.index, member.files[f]);
         return Ok{};
     }
 
@@ -334,6 +343,7 @@ private:
     Status conclude() {
         Json lines = Json::array();
         for (Member& member : members_) {
+            if (member.files.empty()) continue;
             TensorReport report = planned_report(job_.source, job_.plan, job_.options.scales, member.index);
             if (member.quantized()) {
                 QuantStats sum;
@@ -347,7 +357,11 @@ private:
                 report.gaps = member.gaps;
             }
             report.tensor_scale = member.scale.tensor_scale;
-            lines.push_back({{"index", member.index}, {"checksum", member.checksum}, {"report", to_json(report)}});
+            Json checksums = Json::array();
+            for (size_t f = 0; f < member.files.size(); ++f)
+                checksums.push_back({{"file", member.files[f]}, {"sum", member.checksums[f]}});
+            lines.push_back(
+                {{"index", member.index}, {"checksums", std::move(checksums)}, {"report", to_json(report)}});
             job_.bytes_written += report.stored_bytes;
             job_.reports[member.index] = std::move(report);
         }
@@ -358,20 +372,43 @@ private:
 
     // Reuses the unit's journal entry; false: there is no usable entry.
     bool recall() {
-        const auto lines = job_.journal.finished(unit_);
-        if (!lines || !lines->is_array() || lines->size() != members_.size()) return false;
-        for (size_t m = 0; m < members_.size(); ++m) {
-            Member& member = members_[m];
+        auto lines = job_.journal.finished(unit_);
+        if (!lines && job_.earlier) lines = job_.earlier->finished(unit_);
+        if (!lines || !lines->is_array()) return false;
+        return std::ranges::all_of(members_, [&](Member& member) { return recall(member, *lines); });
+    }
+
+    bool recall(Member& member, const Json& lines) {
+        if (member.files.empty()) return true;
+        for (const Json& line : lines) {
             size_t index = 0;
-            const auto report = Fields((*lines)[m]).object("report");
-            if (!Fields((*lines)[m]).need("index", index).ok() || index != member.index || !report.ok()) return false;
-            if (!Fields((*lines)[m]).need("checksum", member.checksum).ok()) return false;
+            if (!Fields(line).need("index", index).ok() || index != member.index) continue;
+            const auto report = Fields(line).object("report");
+            if (!report.ok() || !recall_checksums(member, line)) return false;
             auto parsed = tensor_report_from_json(**report);
             if (!parsed.ok() || parsed->name != member.entry.tensor) return false;
             parsed->reason = member.entry.reason;  // texts may change between runs, numbers cannot
             job_.reports[member.index] = *std::move(parsed);
+            return true;
         }
-        return true;
+        return false;
+    }
+
+    // Reads the checksums of the member's files; false: one is missing.
+    static bool recall_checksums(Member& member, const Json& line) {
+        const auto list = line.find("checksums");
+        if (list == line.end() || !list->is_array()) return false;
+        size_t found = 0;
+        for (const Json& one : *list) {
+            int file = 0;
+            uint64_t sum = 0;
+            if (!Fields(one).need("file", file).ok() || !Fields(one).need("sum", sum).ok()) return false;
+            const auto at = std::ranges::find(member.files, file);
+            if (at == member.files.end()) continue;
+            member.checksums[static_cast<size_t>(at - member.files.begin())] = sum;
+            ++found;
+        }
+        return found == member.files.size();
     }
 
     void resume() {
@@ -390,6 +427,12 @@ private:
 };
 
 }  // namespace
+
+std::vector<int> JobContext::files_of(size_t index) const {
+    std::vector<int> files = out.files_of(index);
+    if (file) std::erase_if(files, [&](int f) { return f != *file; });
+    return files;
+}
 
 int64_t source_bytes(const CheckpointTensor& tensor) {
     return tensor.quantized() ? tensor.stored_bytes : tensor.rows() * tensor.cols() * dtype_bytes(tensor.dtype);

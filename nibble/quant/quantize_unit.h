@@ -26,11 +26,16 @@ struct JobContext {
     Export& out;
     Journal& journal;
     const std::vector<Unit>& units;
+    std::optional<int> file;  // the only file of `out` that this job fills; no value: all
+    const Journal* earlier;   // units that an earlier job finished, in a journal that is only read; null: none
     ProgressMeter& meter;
     std::vector<PanelScratch> scratch;  // per worker
     std::vector<TensorReport> reports;  // per plan entry; each is written by its unit
     std::atomic<int64_t> resumed{0}, bytes_read{0}, bytes_written{0};
     std::atomic<bool> machine_failed{false};  // the job failed because of the disk or the GPU, not because of the data
+
+    // Returns the files that store a part of a tensor and that this job fills.
+    std::vector<int> files_of(size_t index) const;
 };
 
 std::unique_ptr<UnitWork> start_unit(JobContext& job, int64_t unit);

@@ -44,7 +44,7 @@ class Report:
 
 @dataclass(repr=False)
 class QuantizeReport(Report):
-    outcome: str = "written"  # "written"; "planned" of a dry run; "made_before" with resume
+    outcome: str = "written"  # "written"; "planned" of a dry run; "made_before" with resume; "by_another_rank"
     tensors: int = 0
     quantized_tensors: int = 0
     stored_bytes: int = 0

@@ -68,8 +68,10 @@ public:
     Status write_plain(size_t index, int64_t row, const MatrixView& view) override;
     Status write_quant(size_t index, int64_t row, const QuantView& panel) override;
     Status write_scalars(size_t index, float tensor_scale, std::optional<float> input_scale) override;
-    uint64_t written_checksum(size_t index) const override { return *checksum(index); }
-    Result<uint64_t> checksum(size_t index) const override;
+    uint64_t written_checksum(size_t index, int file) const override { return *checksum(index, file); }
+    Result<uint64_t> checksum(size_t index, int file) const override;
+    Status select(int /*file*/) override { return Ok{}; }
+    Status finish_file() override { return Ok{}; }
     Status finish() override { return Ok{}; }
 
     std::vector<ExportTensor> tensors;
