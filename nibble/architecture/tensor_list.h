@@ -22,11 +22,27 @@ enum class TensorRole : uint8_t {
     choice  // bias of a router's choice: FP32 in checkpoints
 };
 
+// Consecutive rows of a tensor which ranks divide in one way.
+struct RowSegment {
+    int64_t rows = 0;
+    enum class Division : uint8_t {
+        none,    // every rank has all rows
+        equal,   // every rank has the same number of parts
+        copied,  // as equal; with more ranks than parts, several ranks have the same part
+        even,    // numbers of parts differ by at most one
+        expert,  // all rows are on the rank that has part number `part` of an even division
+    } division = Division::none;
+    int64_t parts = 1;        // equal runs of rows that stay together: heads, experts, 16 rows ...
+    std::string_view what{};  // the parts in messages: "attention heads"
+    int64_t part = 0;         // expert: number of the expert
+};
+
 struct TensorEntry {
     std::string name;
     std::vector<int64_t> shape;
     TensorRole role = TensorRole::linear;
-    int64_t experts = 0;  // as in CheckpointTensor
+    int64_t experts = 0;                 // as in CheckpointTensor
+    std::vector<RowSegment> segments{};  // of the first dimension (of [experts * rows, columns] for a stack of experts)
 };
 
 // Returns the name of a norm's bias for the name of its weight.

@@ -20,6 +20,7 @@ struct InspectConfig {
     std::string path;
     bool json = false, summary = false;
     bool kernels = false;
+    int shards = 0;
     EngineFlags engine;  // for --kernels: device, kv, weights_only
     int64_t tokens = 1;
 };
@@ -38,7 +39,8 @@ Status show_kernels(std::shared_ptr<const Checkpoint> checkpoint, const InspectC
 
 Result<Outcome> run_inspect(const InspectConfig& config) {
     if (!config.kernels) {
-        NIBBLE_TRY(const JobReport report, inspect({config.path, config.summary, config.json}, printing_hooks(false)));
+        NIBBLE_TRY(const JobReport report,
+                   inspect({config.path, config.summary, config.json, config.shards}, printing_hooks(false)));
         fmt::print("{}", config.json ? report.json() : report.text());
         return Outcome{};
     }
@@ -59,6 +61,12 @@ void add_inspect(CLI::App& app, RunCommand& run) {
     auto* kernels = command->add_flag("--kernels", config->kernels,
                                       "show which GPU kernel runs each layer, and why; needs --device cuda");
     kernels->excludes(summary);
+    command
+        ->add_option("--shards", config->shards,
+                     "show which rows of every tensor each of N ranks has; an error names the numbers that work")
+        ->check(CLI::Range(1, 4096))
+        ->excludes(summary)
+        ->excludes(kernels);
     add_device_flag(*command, config->engine.device, "GPU for --kernels: cuda or cuda:N");
     command->add_option("--tokens", config->tokens, "tokens of the step for --kernels")
         ->check(CLI::Range(1, 1 << 20))
@@ -71,6 +79,7 @@ void add_inspect(CLI::App& app, RunCommand& run) {
         ->needs(kernels);
     command->footer(
         "Example:\n  nibble inspect SmolLM2-135M-NVFP4 --summary\n"
+        "  nibble inspect SmolLM2-135M-NVFP4 --shards 3\n"
         "  nibble inspect SmolLM2-135M-NVFP4 --device cuda --kernels --tokens 64");
     command->callback([config, &run] {
         const bool gpu = config->engine.device != "cpu";

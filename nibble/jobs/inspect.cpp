@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
+#include "jobs/inspect_shards.h"
 #include "jobs/job.h"
 #include "jobs/open_checkpoint.h"
 #include "page/numbers.h"
@@ -104,6 +105,14 @@ Result<JobReport> inspect(const InspectOptions& options, const JobHooks& hooks) 
     return as_job([&]() -> Result<JobReport> {
         NIBBLE_TRY(std::unique_ptr<Checkpoint> opened, open_checkpoint(options.path, hooks).as(ErrorKind::checkpoint));
         const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
+        if (options.shards > 0) {
+            NIBBLE_TRY(ShardText shards, inspect_shards(*checkpoint, options.shards).within(options.path));
+            return JobReport{.text = [text = std::move(shards.text)] { return text; },
+                             .json =
+                                 [json = std::move(shards.json)] {
+                                     return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+                                 }};
+        }
         Json json = inspect_json(*checkpoint);
         if (options.configs) {
             NIBBLE_TRY(const Json canonical, canonical_config(checkpoint->config()).as(ErrorKind::checkpoint));
