@@ -10,6 +10,8 @@
 #include "kernels/attention_cuda.h"
 #include "kernels/elementwise.h"
 
+#include <array>
+
 namespace nibble::cuda {
 
 // Destination and encoding of rows of BF16:
@@ -97,6 +99,23 @@ struct LogitFactors {
 };
 Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream, const LogitFactors& factors = {});
 
+// x[t, j] = bf16(bf16(x[t, j]) * by), in place, with the multiplier of the part that column j belongs to. Parts follow
+// one another from column `first` on.
+struct ScaleColumns {
+    static constexpr int most_parts = 5;
+    struct Part {
+        int64_t columns = 0;
+        float by = 1.0f;
+    };
+    int64_t tokens = 0;
+    float* x = nullptr;  // rows `stride` floats apart
+    int64_t stride = 0, first = 0;
+    std::array<Part, most_parts> parts;
+};
+Status scale_columns(const ScaleColumns& s, bool overlap, const Stream& stream);
+// y = bf16(x * by), `count` BF16 values; y may be x.
+Status scale_rows(const std::byte* x, int64_t count, float by, std::byte* y, bool overlap, const Stream& stream);
+
 // x[t, h, d] = bf16(x / (1 + exp(-g))) with the gate g of the element, or with `by_head` bf16(x * bf16(1 / (1 +
 // exp(-g)))) with that of the head. A gate is at g[t * stride + h * pitch] (by_head) or g[t * stride + h * pitch + d].
 struct GateHeads {
@@ -173,6 +192,7 @@ struct LatentAppend {
     const float* shared = nullptr;  // [tokens] rows of rope_dims, shared_stride apart
     int64_t shared_stride = 0;
     const int64_t* slots = nullptr;
+    bool rotates = true;  // false: the rope_dims dimensions stay as they are
     bool interleaved = false;
     const int32_t* positions = nullptr;
     const float* cos = nullptr;

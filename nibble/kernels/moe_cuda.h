@@ -15,6 +15,7 @@ struct RouterConfig {
     bool sigmoid = false;  // else softmax
     bool round = false;    // rounds logits to BF16 first (softmax routers in a BF16 model)
     bool normalize = true;
+    float smallest_sum = 1e-20f;  // added to the sum by which `normalize` divides
     float scaling = 1.0f;
     // The router of MoeConfig::Router::sparse_mixer, with its jitter; neither groups nor bias. Not for a choice inside
     // a product kernel.

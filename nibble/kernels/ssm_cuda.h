@@ -36,10 +36,11 @@ struct MambaStep {
     const float* d = nullptr;
     const float* dt_bias = nullptr;
     float dt_min = 0.0f;
-    const float* norm = nullptr;  // [inner]
+    SsmNorm order = SsmNorm::after_gate;
+    const float* norm = nullptr;  // [inner]; not read with SsmNorm::none
     float eps = 0;
     PhiloxStream stream;             // fp16_stochastic: (seed, layer), as in SsmScan
-    std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalised input of out_proj
+    std::byte* out = nullptr;        // [tokens, inner] BF16: gated and normalized input of out_proj
     std::byte* workspace = nullptr;  // mamba_workspace_bytes
 };
 int64_t mamba_workspace_bytes(const MambaShape& shape, int64_t tokens);

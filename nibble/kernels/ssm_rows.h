@@ -12,6 +12,9 @@ namespace nibble {
 enum class SsmStateFormat : uint8_t { f32, bf16, fp16, fp16_stochastic };
 inline int64_t ssm_state_bytes(SsmStateFormat format) { return format == SsmStateFormat::f32 ? 4 : 2; }
 
+// The order of the RMS norm over a group and the gate silu(z): RMS(y * silu(z)), RMS(y) * silu(z), or y * silu(z).
+enum class SsmNorm : uint8_t { after_gate, before_gate, none };
+
 // One head over consecutive tokens. Strides are in floats.
 struct SsmHead {
     const float *x, *b, *c;  // [tokens] rows: x [head_dim], B and C [state_size]

@@ -364,7 +364,7 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
                     : c.sparse_mixer ? MoeConfig::Router::sparse_mixer
                                      : MoeConfig::Router::softmax;
     config.jitter = c.jitter;
-    config.normalize = c.normalize, config.routed_scaling = c.scaling;
+    config.normalize = c.normalize, config.smallest_sum = c.smallest_sum, config.routed_scaling = c.scaling;
     const std::vector<float> shift = floats(bias, c.experts);
     const auto k = static_cast<size_t>(c.top_k);
     for (int64_t t = 0; t < tokens; ++t) {

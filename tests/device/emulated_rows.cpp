@@ -83,6 +83,20 @@ Status round_rows(float* x, int64_t count, bool, const Stream&, const LogitFacto
     return Ok{};
 }
 
+Status scale_columns(const ScaleColumns& s, bool, const Stream&) {
+    for (int64_t t = 0; t < s.tokens; ++t) {
+        float* x = on_host(s.x) + t * s.stride + s.first;
+        for (const ScaleColumns::Part& part : s.parts)
+            for (const float* end = x + part.columns; x < end; ++x) *x = to_bf16(to_bf16(*x) * part.by);
+    }
+    return Ok{};
+}
+
+Status scale_rows(const std::byte* x, int64_t count, float by, std::byte* y, bool, const Stream&) {
+    for (int64_t i = 0; i < count; ++i) words_of(y)[i] = bf16_from_float(bf16_to_float(words_of(x)[i]) * by);
+    return Ok{};
+}
+
 Status gate_heads(const GateHeads& g, bool, const Stream&) {
     for (int64_t t = 0; t < g.tokens; ++t)
         for (int64_t h = 0; h < g.heads; ++h)
@@ -165,7 +179,7 @@ Status latent_append(const LatentAppend& r, const KvCache& cache, bool, const St
         v(static_cast<size_t>(r.tokens * r.heads * r.v_dim));
     std::vector<float> head(static_cast<size_t>(std::max(dim, both)));
     for (int64_t t = 0; t < r.tokens; ++t) {
-        const Angles angles = angles_of(r, t);
+        const Angles angles = r.rotates ? angles_of(r, t) : Angles{nullptr, nullptr, 0, false};
         const float factor = factor_of(r.query_beta, r.query_period, 0, r.query_period ? on_host(r.positions)[t] : 0);
         for (int64_t h = 0; h < r.heads; ++h) {
             const float* q = on_host(r.q_in) + t * (r.q_stride ? r.q_stride : r.heads * dim) + h * dim;
@@ -173,12 +187,12 @@ Status latent_append(const LatentAppend& r, const KvCache& cache, bool, const St
             const float* shared = on_host(r.shared) + t * (r.shared_stride ? r.shared_stride : r.rope_dims);
             const auto row = static_cast<size_t>(t * r.heads + h);
             for (int64_t d = 0; d < dim; ++d) head[size_t(d)] = to_bf16(q[d]);
-            angles.turn(head.data() + r.nope_dim, r.rope_dims);
+            if (r.rotates) angles.turn(head.data() + r.nope_dim, r.rope_dims);
             for (int64_t d = 0; d < dim; ++d)
                 words_of(r.q)[int64_t(row) * dim + d] = bf16_from_float(head[size_t(d)] * factor);
             for (int64_t d = 0; d < dim; ++d)
                 head[size_t(d)] = to_bf16(d < r.nope_dim ? kv[d] : shared[d - r.nope_dim]);
-            angles.turn(head.data() + r.nope_dim, r.rope_dims);
+            if (r.rotates) angles.turn(head.data() + r.nope_dim, r.rope_dims);
             store_words(k, row * size_t(dim), head.data(), dim);
             store_words(v, row * size_t(r.v_dim), kv + r.nope_dim, r.v_dim);
         }

@@ -2,7 +2,6 @@
 #include "kernels/fused_decode_cuda.h"
 #include "kernels/sampling_cuda.h"
 #include "kernels/scaled_mm_cuda.h"
-#include "kernels/ssm_cuda.h"
 #include "kernels/vendor_cuda.h"
 
 namespace nibble::cuda {
@@ -26,11 +25,6 @@ Status sample(const Sampling&, bool, const Stream&) { return missing_operation()
 Status carry_tokens(const CarriedToken*, int64_t, const ChosenToken*, int32_t*, const Stream&) {
     return missing_operation();
 }
-
-// ---- ssm_cuda.h -----------------------------------------------------------------------------------------------------
-
-int64_t mamba_workspace_bytes(const MambaShape&, int64_t) { return 0; }
-Status mamba_step(const MambaStep&, bool, const Stream&) { return missing_operation(); }
 
 // ---- vendor_cuda.h --------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ Result<Check> check_routing(Kit& kit, const MoeConfig& config, int64_t tokens, b
                               .sigmoid = config.router == MoeConfig::Router::sigmoid,
                               .round = round,
                               .normalize = config.normalize,
+                              .smallest_sum = config.smallest_sum,
                               .scaling = config.routed_scaling},
                              device_logits, biased ? device_bias : nullptr, tokens, out, true, kit.stream));
     NIBBLE_TRY(const auto experts, kit.download<int32_t>(out.experts, slots));
@@ -112,6 +113,7 @@ Result<Check> check_routing(Kit& kit, const MoeConfig& config, int64_t tokens, b
 struct MambaCase {
     cuda::MambaShape shape;
     std::vector<int32_t> lengths;
+    SsmNorm order = SsmNorm::after_gate;
 };
 
 float softplus(float x) {
@@ -124,6 +126,7 @@ class MambaReference {
 public:
     std::vector<float> conv_weight, conv_bias, a, d, dt_bias, norm;
     float dt_min = 0.001f, eps = 1e-5f;
+    SsmNorm order = SsmNorm::after_gate;
     PhiloxStream stream{.seed = 77, .role = 3};
 
     Result<std::vector<float>> run(const cuda::MambaShape& s, std::vector<float> projected, int64_t tokens) const {
@@ -171,9 +174,14 @@ public:
         const int64_t group = inner / s.groups;
         for (int64_t t = 0; t < tokens; ++t) {
             float* row = y.data() + t * inner;
-            elements->activate(Activation::silu, projected.data() + t * stride, row, inner, false, row);
-            for (int64_t at = 0; at < inner; at += group)
-                elements->rms_norm(row + at, norm.data() + at, group, eps, true, row + at);
+            const auto normalize = [&] {
+                for (int64_t at = 0; at < inner; at += group)
+                    elements->rms_norm(row + at, norm.data() + at, group, eps, true, row + at);
+            };
+            if (order == SsmNorm::before_gate) normalize();
+            elements->activate(Activation::silu, projected.data() + t * stride, row, inner,
+                               order != SsmNorm::after_gate, row);
+            if (order == SsmNorm::after_gate) normalize();
         }
         return y;
     }
@@ -187,19 +195,23 @@ Result<Check> check_mamba_case(Kit& kit, const MambaCase& c) {
     const DeviceArena::Mark mark = kit.arena.mark();
     const int64_t stride = s.inner() + s.channels() + s.heads;
     MambaReference ref;
+    ref.order = c.order;
     ref.conv_weight = kit.normal(s.conv * s.channels(), 0.5f), ref.conv_bias = kit.normal(s.channels(), 0.2f);
     for (int h = 0; h < s.heads; ++h) ref.a.push_back(-0.5f - 0.3f * static_cast<float>(h));
     ref.d = kit.normal(s.heads, 1.0f), ref.dt_bias = kit.normal(s.heads, 1.0f), ref.norm = kit.normal(s.inner(), 1.0f);
     int64_t tokens = 0;
     for (const int32_t n : c.lengths) tokens += n;
     const std::vector<float> projected = kit.normal(tokens * stride, 1.0f);
-    cuda::MambaStep m{.shape = s, .tokens = tokens, .dt_min = ref.dt_min, .eps = ref.eps, .stream = ref.stream};
+    cuda::MambaStep m{
+        .shape = s, .tokens = tokens, .dt_min = ref.dt_min, .order = c.order, .eps = ref.eps, .stream = ref.stream};
     NIBBLE_TRY(m.conv_weight, kit.upload(ref.conv_weight));
     NIBBLE_TRY(m.conv_bias, kit.upload(ref.conv_bias));
     NIBBLE_TRY(m.a, kit.upload(ref.a));
     NIBBLE_TRY(m.d, kit.upload(ref.d));
     NIBBLE_TRY(m.dt_bias, kit.upload(ref.dt_bias));
-    NIBBLE_TRY(m.norm, kit.upload(ref.norm));
+    if (c.order != SsmNorm::none) {
+        NIBBLE_TRY(m.norm, kit.upload(ref.norm));
+    }
     NIBBLE_TRY(m.workspace, kit.arena.allocate(cuda::mamba_workspace_bytes(s, tokens)));
     const int64_t floats = s.state_floats(), segments = std::ssize(c.lengths);
     NIBBLE_TRY(float* states, kit.arena.allocate_array<float>(floats * segments));
@@ -270,6 +282,7 @@ Result<std::vector<Check>> check_experts(const Kit& given) {
                       .routed_scaling = 2.5f},
                      false, true));
     NIBBLE_CHECK(add({.experts = 16, .top_k = 3, .router = R::sigmoid, .groups = 16, .kept_groups = 5}, false, false));
+    NIBBLE_CHECK(add({.experts = 12, .top_k = 2, .router = R::sigmoid, .smallest_sum = 0.125f}, false, true));
     NIBBLE_CHECK(add({.experts = 1000, .top_k = 32, .router = R::sigmoid}, false, true));
     return results;
 }
@@ -299,6 +312,22 @@ Result<std::vector<Check>> check_mamba(const Kit& given) {
 }  // namespace
 
 TEST(CudaKernels, Experts) { expect_all(check_experts(kit())); }
+
+// The first two shapes decode with one kernel, the third does not.
+Result<std::vector<Check>> check_mamba_norms(const Kit& given) {
+    Kit kit = given;
+    std::vector<Check> results;
+    for (const SsmNorm order : {SsmNorm::before_gate, SsmNorm::none})
+        for (const MambaCase& c :
+             {MambaCase{{4, 16, 1, 16, 4}, {1, 7, 20}, order}, MambaCase{{8, 128, 2, 128, 4}, {33, 2}, order},
+              MambaCase{{24, 64, 1, 128, 4}, {9, 1, 3}, order}}) {
+            NIBBLE_TRY(auto check, check_mamba_case(kit, c));
+            results.push_back(std::move(check));
+        }
+    return results;
+}
+
+TEST(CudaKernels, MambaWithOtherNormsHasTheBitsOfTheCpu) { expect_all(check_mamba_norms(kit())); }
 
 TEST(CudaKernels, Mamba) { expect_all(check_mamba(kit())); }
 

@@ -200,6 +200,30 @@ Status round_rows(float* x, int64_t count, bool overlap, const Stream& stream, c
                        "round_rows: kernel launch");
 }
 
+Status scale_columns(const ScaleColumns& s, bool overlap, const Stream& stream) {
+    ScaleColumnsArgs args{
+        .x = s.x, .tokens = s.tokens, .stride = s.stride, .first = static_cast<int>(s.first), .overlap = overlap};
+    static_assert(ScaleColumnsArgs::most_parts == ScaleColumns::most_parts);
+    int64_t columns = 0;
+    for (size_t part = 0; part < s.parts.size(); ++part) {
+        columns += s.parts[part].columns;
+        args.end[part] = static_cast<int>(columns);
+        args.by[part] = s.parts[part].by;
+    }
+    if (s.tokens < 1 || columns < 1 || s.first < 0 || s.first + columns > s.stride || s.stride > INT32_MAX)
+        return fail("scale_columns: {} tokens, columns {} to {} of {}", s.tokens, s.first, s.first + columns, s.stride);
+    args.columns = static_cast<int>(columns);
+    return cuda_status(launch_scale_columns(args, queue_of(stream)), "scale_columns: kernel launch");
+}
+
+Status scale_rows(const std::byte* x, int64_t count, float by, std::byte* y, bool overlap, const Stream& stream) {
+    if (count < 1) return fail("scale_rows: {} values", count);
+    return cuda_status(
+        launch_scale_rows({reinterpret_cast<const uint16_t*>(x), reinterpret_cast<uint16_t*>(y), count, by, overlap},
+                          queue_of(stream)),
+        "scale_rows: kernel launch");
+}
+
 Status gate_heads(const GateHeads& g, bool overlap, const Stream& stream) {
     if (g.tokens < 1 || g.heads < 1 || g.dim < 1 || !g.gates == !g.gate_rows)
         return fail("gate_heads: {} tokens, {} heads of {}, one kind of gates", g.tokens, g.heads, g.dim);
@@ -325,13 +349,14 @@ Status rope_append(const RopeAppend& r, const KvCache& cache, bool overlap, cons
 
 Status latent_append(const LatentAppend& r, const KvCache& cache, bool overlap, const Stream& stream) {
     NIBBLE_TRY(const CacheArgs args, cache_args(cache));
-    NIBBLE_CHECK(usable("latent_append", r.rope_dims, r.positions, r.cos, r.sin));
+    const int turned = r.rotates ? r.rope_dims : 0;
+    NIBBLE_CHECK(usable("latent_append", turned, r.positions, r.cos, r.sin));
     if (r.query_period > 0 && !r.positions) return fail("latent_append: query_period needs positions");
     if (r.tokens < 1 || r.heads != args.kv_heads || r.nope_dim + r.rope_dims != args.dims.k || r.v_dim != args.dims.v)
         return fail("latent_append: {} tokens, {} heads of {} + {} and {} into a cache of {} heads of {} and {}",
                     r.tokens, r.heads, r.nope_dim, r.rope_dims, r.v_dim, args.kv_heads, args.dims.k, args.dims.v);
     return cuda_status(launch_latent({.cache = args,
-                                      .rotary = {r.positions, r.cos, r.sin, r.rope_dims, r.interleaved},
+                                      .rotary = {r.positions, r.cos, r.sin, turned, r.interleaved},
                                       .q_in = r.q_in,
                                       .kv = r.kv,
                                       .shared = r.shared,

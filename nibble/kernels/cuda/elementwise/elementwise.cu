@@ -141,6 +141,25 @@ __global__ void round_rows_kernel(const __grid_constant__ RoundArgs args) {
 }
 
 // One thread per element.
+__global__ void scale_columns_kernel(const __grid_constant__ ScaleColumnsArgs args) {
+    start(args.overlap);
+    const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+    if (column >= args.columns) return;
+    float by = args.by[0];
+#pragma unroll
+    for (int part = 1; part < ScaleColumnsArgs::most_parts; ++part)
+        if (column >= args.end[part - 1]) by = args.by[part];
+    float& x = args.x[int64_t{blockIdx.x} * args.stride + args.first + column];
+    x = rounded(rounded(x) * by);
+}
+
+__global__ void scale_rows_kernel(const __grid_constant__ ScaleRowsArgs args) {
+    start(args.overlap);
+    const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i < args.count) args.y[i] = bf16_from_float(bf16_to_float(args.x[i]) * args.by);
+}
+
+// One thread per element.
 __global__ void gate_heads_kernel(const __grid_constant__ GateHeadsArgs args) {
     start(args.overlap);
     const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
@@ -183,6 +202,15 @@ cudaError_t launch_activate_rows(const ActivateRowsArgs& args, cudaStream_t stre
 
 cudaError_t launch_round(const RoundArgs& args, cudaStream_t stream) {
     return launch_kernel(round_rows_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
+}
+
+cudaError_t launch_scale_columns(const ScaleColumnsArgs& args, cudaStream_t stream) {
+    return launch_kernel(scale_columns_kernel, dim3(static_cast<unsigned>(args.tokens), ceil_blocks(args.columns, 256)),
+                         256, 0, args, stream);
+}
+
+cudaError_t launch_scale_rows(const ScaleRowsArgs& args, cudaStream_t stream) {
+    return launch_kernel(scale_rows_kernel, dim3(ceil_blocks(args.count, 256)), 256, 0, args, stream);
 }
 
 cudaError_t launch_gate_heads(const GateHeadsArgs& args, cudaStream_t stream) {

@@ -96,6 +96,26 @@ struct AddRowsArgs {
 };
 cudaError_t launch_add_rows(const AddRowsArgs& args, cudaStream_t stream);
 
+struct ScaleColumnsArgs {
+    static constexpr int most_parts = 5;
+    float* x = nullptr;
+    int64_t tokens = 0, stride = 0;
+    int first = 0, columns = 0;
+    int end[most_parts] = {};  // of a part, counted from `first`
+    float by[most_parts] = {};
+    bool overlap = false;
+};
+cudaError_t launch_scale_columns(const ScaleColumnsArgs& args, cudaStream_t stream);
+
+struct ScaleRowsArgs {
+    const uint16_t* x = nullptr;
+    uint16_t* y = nullptr;
+    int64_t count = 0;
+    float by = 1;
+    bool overlap = false;
+};
+cudaError_t launch_scale_rows(const ScaleRowsArgs& args, cudaStream_t stream);
+
 struct RoundArgs {
     float* x = nullptr;
     int64_t count = 0;

@@ -30,6 +30,7 @@ Status route(const RouterConfig& c, const float* logits, const float* bias, int6
                          .groups = c.groups,
                          .kept_groups = c.kept_groups,
                          .scaling = c.scaling,
+                         .smallest_sum = c.smallest_sum,
                          .sigmoid = c.sigmoid,
                          .round = c.round,
                          .normalize = c.normalize,

@@ -137,7 +137,7 @@ __device__ int route_token(const RouteArgs& args, int64_t token, float* scores) 
     float weight = mine < n ? scores[mine] : 0.0f, sum = 0.0f;
     const int sorted = in_order(args, mine, weight);
     for (int k = 0; k < args.top_k; ++k) sum += __shfl_sync(every_lane, weight, k);
-    if (args.normalize) weight = weight / (sum + 1e-20f);
+    if (args.normalize) weight = weight / (sum + args.smallest_sum);
     store_choice(args, token, sorted, weight * args.scaling);
     return sorted;
 }

@@ -100,6 +100,7 @@ Status route_backward(const RouteBackward& r, const Stream& stream) {
                                               .round = c.round,
                                               .normalize = c.normalize,
                                               .scaling = c.scaling,
+                                              .smallest_sum = c.smallest_sum,
                                               .tokens = r.tokens,
                                               .logits = r.logits,
                                               .experts = r.experts,

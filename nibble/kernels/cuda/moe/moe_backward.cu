@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(32 * route_warps)
     const bool chosen = lane < a.top_k;
     const int expert = chosen ? a.experts[token * a.top_k + lane] : 0;
     const float dw = chosen ? a.d_weights[token * a.top_k + lane] : 0.0f, own = chosen ? p[expert] : 0.0f;
-    const float sum = warp_sum(own) + 1e-20f, weighted = warp_sum(dw * own);
+    const float sum = warp_sum(own) + a.smallest_sum, weighted = warp_sum(dw * own);
     if (chosen) d[expert] = (a.normalize ? (dw - weighted / sum) / sum : dw) * a.scaling;
     __syncwarp();
     float mean = 0.0f;

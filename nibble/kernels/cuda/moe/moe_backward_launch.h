@@ -48,7 +48,7 @@ cudaError_t launch_weigh_slots(int64_t slots, int64_t width, const int32_t* plac
 struct RouteBackwardArgs {
     int count = 0, top_k = 0;
     bool sigmoid = false, round = false, normalize = true;
-    float scaling = 1;
+    float scaling = 1, smallest_sum = 1e-20f;
     int64_t tokens = 0;
     const float* logits = nullptr;
     const int32_t* experts = nullptr;

@@ -19,7 +19,7 @@ struct RouteArgs {
     float* weights = nullptr;
     int64_t tokens = 0;
     int count = 0, top_k = 0, groups = 1, kept_groups = 1;
-    float scaling = 1;
+    float scaling = 1, smallest_sum = 1e-20f;
     bool sigmoid = false, round = false, normalize = true, overlap = false;
     bool sparse_mixer = false;
     float jitter = 0;

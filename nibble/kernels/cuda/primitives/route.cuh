@@ -107,7 +107,7 @@ __device__ inline void publish_choice(const RouteArgs& args, const SortArgs& sor
     const int expert = lane < args.top_k ? space.chosen[lane] : args.count;
     float weight = lane < args.top_k ? space.scores[expert] : 0.0f, sum = 0.0f;
     for (int k = 0; k < args.top_k; ++k) sum += __shfl_sync(0xFFFFFFFFu, weight, k);
-    if (args.normalize) weight = weight / (sum + 1e-20f);
+    if (args.normalize) weight = weight / (sum + args.smallest_sum);
     weight = weight * args.scaling;
     if (lane < args.top_k) {
         args.experts[lane] = expert;

@@ -49,6 +49,7 @@ Status mamba_step(const MambaStep& m, bool overlap, const Stream& stream) {
                        .d = m.d,
                        .dt_bias = m.dt_bias,
                        .norm = m.norm,
+                       .order = m.order,
                        .dt_min = m.dt_min,
                        .eps = m.eps,
                        .out = reinterpret_cast<uint16_t*>(m.out),

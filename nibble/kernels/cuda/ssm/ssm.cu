@@ -50,9 +50,11 @@ __global__ void mamba_gate_kernel(const __grid_constant__ SsmArgs args) {
     start(args.overlap);
     const int64_t token = blockIdx.y;
     const int width = args.inner / args.groups, pitch = lane_pitch(width), at = static_cast<int>(blockIdx.x) * width;
-    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
-        *lane_place(row, pitch, j) =
-            silu(rounded(args.projected[token * args.stride + at + j])) * args.y[token * args.inner + at + j];
+    const auto gate = [&](int j) { return silu(rounded(args.projected[token * args.stride + at + j])); };
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x)) {
+        const float y = args.y[token * args.inner + at + j];
+        *lane_place(row, pitch, j) = args.order == SsmNorm::before_gate ? y : gate(j) * y;
+    }
     __syncthreads();
     if (threadIdx.x < 32) {
         const float scale = norm_scale(row, width, args.eps);
@@ -60,8 +62,12 @@ __global__ void mamba_gate_kernel(const __grid_constant__ SsmArgs args) {
     }
     __syncthreads();
     const float r = shared_scale;
-    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x))
-        args.out[token * args.inner + at + j] = bf16_from_float((*lane_place(row, pitch, j) * r) * args.norm[at + j]);
+    for (int j = static_cast<int>(threadIdx.x); j < width; j += static_cast<int>(blockDim.x)) {
+        float x = *lane_place(row, pitch, j);
+        if (args.order != SsmNorm::none) x = (x * r) * args.norm[at + j];
+        if (args.order == SsmNorm::before_gate) x = gate(j) * rounded(x);
+        args.out[token * args.inner + at + j] = bf16_from_float(x);
+    }
 }
 
 }  // namespace

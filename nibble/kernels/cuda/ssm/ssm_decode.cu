@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
     constexpr int own_states = State / Halves;
     constexpr int each = (most_head_dim + 2 * State + threads - 1) / threads;  // channels per thread
     __shared__ __align__(16) float b[State], c[State];
-    __shared__ float xs[most_head_dim], gated[most_head_dim], partial[most_head_dim], step[2], shared_scale;
+    __shared__ float xs[most_head_dim], gated[most_head_dim], partial[most_head_dim], gates[most_head_dim];
+    __shared__ float step[2], shared_scale;
     extern __shared__ __align__(16) float row[];
     if (args.overlap) overlap_next();
     const StateSegment s = args.list[blockIdx.y];
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
             taps[k][j] = s.state && j < args.conv - 1 ? s.state[j * args.channels + at] : 0.0f;
         }
     }
-    const float d = args.d[head], norm = p < args.head_dim ? args.norm[head * args.head_dim + p] : 0.0f;
+    const float d = args.d[head], norm = p < args.head_dim && args.norm ? args.norm[head * args.head_dim + p] : 0.0f;
     if (args.overlap) wait_for_previous();
 
     const float* projected = args.projected + s.row * args.stride;
@@ -89,6 +90,12 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
     }
     for (int i = args.state + p; i < State; i += threads) b[i] = c[i] = 0.0f;
     __syncthreads();
+    // Stores the gate of a column, and y as the norm reads it.
+    const auto store = [&](float y) {
+        const float gate = silu(rounded(z));
+        gates[column] = gate;
+        gated[column] = args.order == SsmNorm::before_gate ? y : gate * y;
+    };
     if (own) {
         const float x = xs[column], decay = step[0], u = step[1] * x;
         float acc = 0.0f;
@@ -99,7 +106,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
             if (half == 0) acc = fmaf(state[i], c[first + i], acc);
         }
         if (Halves == 2 && half == 0) partial[column] = acc;
-        if (Halves == 1) gated[column] = silu(rounded(z)) * fmaf(d, x, acc);
+        if (Halves == 1) store(fmaf(d, x, acc));
     }
     if constexpr (Halves == 2) {
         __syncthreads();
@@ -107,7 +114,7 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
             float acc = partial[column];
 #pragma unroll
             for (int i = 0; i < own_states; ++i) acc = fmaf(state[i], c[first + i], acc);
-            gated[column] = silu(rounded(z)) * fmaf(d, xs[column], acc);
+            store(fmaf(d, xs[column], acc));
         }
     }
     cluster_sync();
@@ -122,9 +129,12 @@ __global__ void __launch_bounds__(threads, Halves == 2 ? 4 : 1)
         if (p == 0) shared_scale = scale;
     }
     __syncthreads();
-    if (p < args.head_dim)
-        args.out[int64_t{s.row} * args.inner + head * args.head_dim + p] =
-            bf16_from_float((gated[p] * shared_scale) * norm);
+    if (p < args.head_dim) {
+        float x = gated[p];
+        if (args.order != SsmNorm::none) x = (x * shared_scale) * norm;
+        if (args.order == SsmNorm::before_gate) x = gates[p] * rounded(x);
+        args.out[int64_t{s.row} * args.inner + head * args.head_dim + p] = bf16_from_float(x);
+    }
     // All reads of this token's history are done.
     if (s.state) {
 #pragma unroll

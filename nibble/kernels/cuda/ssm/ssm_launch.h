@@ -24,6 +24,7 @@ struct SsmArgs {
     const float* d = nullptr;
     const float* dt_bias = nullptr;
     const float* norm = nullptr;
+    SsmNorm order = SsmNorm::after_gate;
     float dt_min = 0, eps = 0;
     uint16_t* out = nullptr;
     uint16_t* xbc = nullptr;  // [tokens, channels] BF16

@@ -62,6 +62,7 @@ OneTokenArgs one_token(const ExpertChoice& c, bool first) {
                       .groups = r.groups,
                       .kept_groups = r.kept_groups,
                       .scaling = r.scaling,
+                      .smallest_sum = r.smallest_sum,
                       .sigmoid = r.sigmoid,
                       .round = r.round,
                       .normalize = r.normalize},
