@@ -15,6 +15,7 @@ struct DeltaShape {
     // value_heads: a multiple of key_heads; key_dim and value_dim <= 256; value_dim: a multiple of 8; conv <= 16
     int key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv = 0;
     bool by_key_head = false;  // see GatedDeltaConfig
+    bool by_channel = false;   // Kimi delta attention; as many key as value heads
 
     int values_per_key() const { return value_heads / key_heads; }
     int64_t keys() const { return int64_t{key_heads} * key_dim; }
@@ -39,9 +40,14 @@ struct DeltaStep {
     const StateSegment* list = nullptr;  // [segments], on the device
     const float* projected = nullptr;    // [tokens, channels + inner]: q, k, v, z
     const float* gates = nullptr;        // [tokens, 2 * value_heads]: b, a
+    // Only by channel, where rows of `projected` and `gates` are `stride` floats apart and have no z and no a: the
+    // inputs z of the output's gate sigmoid(z), [tokens, inner], and a, [tokens, keys].
+    int64_t stride = 0;
+    const float* z = nullptr;
+    const float* channel_gates = nullptr;
     const float* conv_weight = nullptr;  // [conv][channels]
     const float* a = nullptr;            // [value_heads]: -exp(A_log)
-    const float* dt_bias = nullptr;      // [value_heads]
+    const float* dt_bias = nullptr;      // [value_heads]; by channel [keys]
     float unit_eps = 0;                  // q = q / sqrt(mean(q^2) + unit_eps) * q_scale, per head; k alike
     float q_scale = 0, k_scale = 0;
     const float* norm = nullptr;  // [value_dim]

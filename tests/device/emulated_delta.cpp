@@ -15,6 +15,8 @@ Status delta_step(const DeltaStep& step, bool, const Stream&) {
         if (segment.state) segment.state = on_host(segment.state);
     d.list = list.data();
     for (const float** p : {&d.projected, &d.gates, &d.conv_weight, &d.a, &d.dt_bias, &d.norm}) *p = on_host(*p);
+    for (const float** p : {&d.z, &d.channel_gates})
+        if (*p) *p = on_host(*p);
     d.out = on_host(d.out);
     return bench::DeltaReference::run(d);
 }

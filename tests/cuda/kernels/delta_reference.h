@@ -30,16 +30,49 @@ private:
     explicit DeltaReference(const cuda::DeltaStep& step) : d_(step), s_(step.shape) {}
 
     void run(const cuda::StateSegment& segment) const {
+        if (s_.by_channel) return run_by_channel(segment);
         const int64_t stride = s_.channels() + s_.inner(), pairs = 2 * int64_t{s_.value_heads};
         Floats projected(d_.projected + segment.row * stride, d_.projected + (segment.row + segment.rows) * stride);
         Floats gates(d_.gates + segment.row * pairs, d_.gates + (segment.row + segment.rows) * pairs);
         elements_->round_bf16(projected.data(), std::ssize(projected));
         elements_->round_bf16(gates.data(), std::ssize(gates));
-        Floats rows, z, q, k, beta, decay;
+        Floats rows, z, beta, decay;
         for (int64_t t = 0; t < segment.rows; ++t) {
             split(projected.data() + t * stride, rows, z);
             add_steps(gates.data() + t * pairs, beta, decay);
         }
+        finish(rows, z, beta, decay, segment);
+    }
+
+    void run_by_channel(const cuda::StateSegment& segment) const {
+        const int64_t keys = s_.keys(), inner = s_.inner(), end = segment.row + segment.rows;
+        Floats rows, beta, decay, z(d_.z + segment.row * inner, d_.z + end * inner);
+        elements_->round_bf16(z.data(), std::ssize(z));
+        for (int64_t t = segment.row; t < end; ++t) {
+            rows.insert(rows.end(), d_.projected + t * d_.stride, d_.projected + t * d_.stride + s_.channels());
+            for (int h = 0; h < s_.value_heads; ++h) {
+                float b = d_.gates[t * d_.stride + h];
+                elements_->round_bf16(&b, 1);
+                beta.push_back(1.0f / (1.0f + exp_f32(-b)));
+            }
+            for (int64_t c = 0; c < keys; ++c) {
+                float a = d_.channel_gates[t * keys + c];
+                elements_->round_bf16(&a, 1);
+                decay.push_back(decay_of(double{a} + d_.dt_bias[c], d_.a[c / s_.key_dim]));
+            }
+        }
+        elements_->round_bf16(rows.data(), std::ssize(rows));
+        finish(rows, z, beta, decay, segment);
+    }
+
+    static float decay_of(double x, float a) {
+        const double step = x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
+        return static_cast<float>(std::exp(step * a));
+    }
+
+    void finish(const Floats& rows, const Floats& z, const Floats& beta, const Floats& decay,
+                const cuda::StateSegment& segment) const {
+        Floats q, k;
         const Floats qkv = convolved(rows, segment);
         for (int64_t t = 0; t < segment.rows; ++t) {
             add_unit(qkv.data() + t * s_.channels(), d_.q_scale, q);
@@ -49,7 +82,10 @@ private:
         elements_->round_bf16(y.data(), std::ssize(y));
         for (int64_t at = 0; at < std::ssize(y); at += s_.value_dim)
             elements_->rms_norm(y.data() + at, d_.norm, s_.value_dim, d_.eps, true, y.data() + at);
-        elements_->activate(Activation::silu, z.data(), y.data(), std::ssize(y), true, y.data());
+        if (s_.by_channel)
+            elements_->gate(z.data(), y.data(), std::ssize(y), true, y.data());
+        else
+            elements_->activate(Activation::silu, z.data(), y.data(), std::ssize(y), true, y.data());
         auto* out = reinterpret_cast<uint16_t*>(d_.out) + segment.row * s_.inner();
         for (const float x : y) *out++ = bf16_from_float(x);
     }
@@ -103,9 +139,8 @@ private:
         for (int h = 0; h < s_.value_heads; ++h) {
             const int b = s_.by_key_head ? h / per_key * 2 * per_key + h % per_key : h;
             const double x = double{row[b + (s_.by_key_head ? per_key : s_.value_heads)]} + d_.dt_bias[h];
-            const double step = x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
             beta.push_back(1.0f / (1.0f + exp_f32(-row[b])));
-            decay.push_back(static_cast<float>(std::exp(step * d_.a[h])));
+            decay.push_back(decay_of(x, d_.a[h]));
         }
     }
 
@@ -129,16 +164,17 @@ private:
                          .key_stride = s_.keys(),
                          .v = qkv.data() + 2 * s_.keys() + value,
                          .value_stride = s_.channels(),
-                         .decay = decay.data() + h,
+                         .decay = decay.data() + (s_.by_channel ? key : h),
                          .beta = beta.data() + h,
-                         .decay_stride = s_.value_heads,
+                         .decay_stride = s_.by_channel ? s_.keys() : s_.value_heads,
                          .beta_stride = s_.value_heads,
                          .state = state.data(),
                          .y = y.data() + value,
                          .y_stride = s_.inner(),
                          .tokens = segment.rows,
                          .key_dim = s_.key_dim,
-                         .value_dim = s_.value_dim});
+                         .value_dim = s_.value_dim,
+                         .decay_by_channel = s_.by_channel});
             each([](float& stored, float& plain) { stored = plain; });
         }
         return y;

@@ -13,9 +13,10 @@ int64_t padded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Sizes of the parts of the workspace in bytes.
 struct Parts {
-    int64_t keys, steps, values;
+    int64_t keys, decays, steps, values;
     Parts(const DeltaShape& s, int64_t tokens)
         : keys(padded(tokens * s.key_heads * s.padded_key_dim() * 4)),
+          decays(s.by_channel ? keys : 0),
           steps(padded(tokens * s.value_heads * 8)),
           values(padded(tokens * s.inner() * 2)) {}
 };
@@ -24,7 +25,7 @@ struct Parts {
 
 int64_t delta_workspace_bytes(const DeltaShape& shape, int64_t tokens) {
     const Parts parts(shape, tokens);
-    return 2 * parts.keys + parts.steps + 2 * parts.values;
+    return 2 * parts.keys + parts.decays + parts.steps + 2 * parts.values;
 }
 
 Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream) {
@@ -37,10 +38,15 @@ Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream) {
             s.key_heads, s.key_dim, s.value_heads, s.value_dim, s.conv, most_dim);
     if (d.tokens < 1 || d.tokens > most_tokens || d.segments < 1 || d.segments > most_tokens || d.longest < 1)
         return fail("gated delta net: {} tokens in {} segments", d.tokens, d.segments);
+    if (s.by_channel && (s.by_key_head || s.key_heads != s.value_heads || !d.z || !d.channel_gates ||
+                         d.stride < s.channels() + s.value_heads))
+        return fail("gated delta net: decays by channel of {} key and {} value heads, rows {} floats apart",
+                    s.key_heads, s.value_heads, d.stride);
     const Parts parts(s, d.tokens);
     std::byte* const q = d.workspace;
     std::byte* const k = q + parts.keys;
-    std::byte* const steps = k + parts.keys;
+    std::byte* const decays = k + parts.keys;
+    std::byte* const steps = decays + parts.decays;
     std::byte* const v = steps + parts.steps;
     std::byte* const y = v + parts.values;
     const DeltaArgs args{.key_heads = s.key_heads,
@@ -55,6 +61,7 @@ Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream) {
                          .channels = static_cast<int>(s.channels()),
                          .history = s.history_floats(),
                          .by_key_head = s.by_key_head,
+                         .by_channel = s.by_channel,
                          .segments = d.segments,
                          .tokens = d.tokens,
                          .longest = d.longest,
@@ -65,6 +72,10 @@ Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream) {
                          .a = d.a,
                          .dt_bias = d.dt_bias,
                          .norm = d.norm,
+                         .stride = s.by_channel ? d.stride : s.channels() + s.inner(),
+                         .gates_stride = s.by_channel ? d.stride : 2 * int64_t{s.value_heads},
+                         .z = d.z,
+                         .channel_gates = d.channel_gates,
                          .unit_eps = d.unit_eps,
                          .q_scale = d.q_scale,
                          .k_scale = d.k_scale,
@@ -73,6 +84,7 @@ Status delta_step(const DeltaStep& d, bool overlap, const Stream& stream) {
                          .q = reinterpret_cast<float*>(q),
                          .k = reinterpret_cast<float*>(k),
                          .steps = reinterpret_cast<float2*>(steps),
+                         .decays = reinterpret_cast<float*>(decays),
                          .v = reinterpret_cast<uint16_t*>(v),
                          .y = reinterpret_cast<uint16_t*>(y),
                          .overlap = overlap};

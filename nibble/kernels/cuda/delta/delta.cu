@@ -36,7 +36,14 @@ __global__ void __launch_bounds__(threads) delta_inputs_kernel(const __grid_cons
         for (int i = thread; i < tokens * args.per_key; i += threads) {
             const int64_t token = first + i / args.per_key;
             const int h = head * args.per_key + i % args.per_key;
-            args.steps[token * args.value_heads + h] = delta_steps(args, args.gates + token * 2 * args.value_heads, h);
+            args.steps[token * args.value_heads + h] = delta_steps(args, args.gates + token * args.gates_stride, h);
+        }
+        for (int i = thread; args.by_channel && i < tokens * args.padded_key; i += threads) {
+            const int64_t token = first + i / args.padded_key;
+            const int at = i % args.padded_key, c = head * args.key_dim + at;
+            args.decays[(token * args.key_heads + head) * args.padded_key + key_place(at)] =
+                at < args.key_dim ? decay_of(args.channel_gates[token * args.keys + c], args.dt_bias[c], args.a[head])
+                                  : 1.0f;
         }
         __syncthreads();
         for (int row = thread / 32; row < 2 * tokens; row += threads / 32) {
@@ -72,14 +79,15 @@ __global__ void __launch_bounds__(threads) delta_gate_kernel(const __grid_consta
     for (int half = sum_lanes / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, half);
     const float r = 1.0f / sqrtf(sum / static_cast<float>(args.value_dim) + args.eps);
     if (!present) return;
-    const float* row = args.projected + token * (int64_t{args.channels} + args.inner);
+    const float* row = args.by_channel ? args.z + token * args.inner : args.projected + token * args.stride;
 #pragma unroll
     for (int j = 0; j < each; ++j) {
         const int i = lane + j * sum_lanes;
         if (i >= args.value_dim) break;
         const float normed = rounded((x[j] * r) * args.norm[i]);
-        const float z = rounded(row[z_column(args, first + i)]);
-        args.out[token * args.inner + first + i] = bf16_from_float(silu(z) * normed);
+        const float z = rounded(row[args.by_channel ? first + i : z_column(args, first + i)]);
+        args.out[token * args.inner + first + i] =
+            bf16_from_float(args.by_channel ? normed / (1.0f + exp_of(-z)) : silu(z) * normed);
     }
 }
 

@@ -35,7 +35,7 @@ __device__ inline int a_column(const DeltaArgs& d, int h) {
 }
 
 __device__ inline Convolution convolution_of(const DeltaArgs& d) {
-    return {d.projected, int64_t{d.channels} + d.inner, d.conv_weight, nullptr, d.channels, d.conv};
+    return {d.projected, d.stride, d.conv_weight, nullptr, d.channels, d.conv};
 }
 
 // Returns (s0 + s1) + (s2 + s3), the sums of four adjacent threads.
@@ -44,12 +44,16 @@ __device__ inline float over_parts(float sum) {
     return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
 }
 
-// Returns decay and beta of a value head from a row of `gates`.
-__device__ inline float2 delta_steps(const DeltaArgs& d, const float* gates, int h) {
-    const double x = static_cast<double>(rounded(gates[a_column(d, h)])) + d.dt_bias[h];
+// Returns the decay that follows from an element of a.
+__device__ inline float decay_of(float gate, float dt_bias, float a) {
+    const double x = static_cast<double>(rounded(gate)) + dt_bias;
     const double rest = log1p(exp(-fabs(x))), step = x > 0 ? x + rest : rest;
-    const float b = rounded(gates[b_column(d, h)]);
-    return {static_cast<float>(exp(step * d.a[h])), 1.0f / (1.0f + exp_of(-b))};
+    return static_cast<float>(exp(step * a));
+}
+// Returns decay (one by channel) and beta of a value head from a row of `gates`.
+__device__ inline float2 delta_steps(const DeltaArgs& d, const float* gates, int h) {
+    const float b = rounded(gates[b_column(d, h)]), beta = 1.0f / (1.0f + exp_of(-b));
+    return {d.by_channel ? 1.0f : decay_of(gates[a_column(d, h)], d.dt_bias[h], d.a[h]), beta};
 }
 
 }  // namespace nibble::cuda

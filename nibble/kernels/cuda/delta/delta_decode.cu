@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(parts* Columns) delta_decode_kernel(const __gr
     }
     if (args.overlap) wait_for_previous();
 
-    const float* projected = args.projected + s.row * (int64_t{args.channels} + args.inner);
+    const float* projected = args.projected + s.row * args.stride;
     float fresh[each];
 #pragma unroll
     for (int k = 0; k < each; ++k)
         fresh[k] = rounded(projected[channel_column(args, channel(min(thread + k * threads, channels - 1)))]);
     const float z =
         thread < present_columns ? rounded(projected[z_column(args, head * args.value_dim + first + thread)]) : 0.0f;
-    if (thread == threads - 1) steps = delta_steps(args, args.gates + s.row * int64_t{2} * args.value_heads, head);
+    if (thread == threads - 1) steps = delta_steps(args, args.gates + s.row * args.gates_stride, head);
 #pragma unroll
     for (int k = 0; k < each; ++k) {
         float acc = 0.0f;
@@ -173,8 +173,8 @@ cudaError_t launch(const DeltaArgs& args, cudaStream_t stream) {
 }  // namespace
 
 bool delta_decodes(const DeltaArgs& args) {
-    return args.longest == 1 && args.segments <= most_segments && args.conv <= most_taps && args.key_dim <= 128 &&
-           columns_of(args) > 0;
+    return args.longest == 1 && !args.by_channel && args.segments <= most_segments && args.conv <= most_taps &&
+           args.key_dim <= 128 && columns_of(args) > 0;
 }
 
 cudaError_t launch_delta_decode(const DeltaArgs& args, cudaStream_t stream) {

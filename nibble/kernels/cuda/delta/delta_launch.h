@@ -13,16 +13,19 @@ struct DeltaArgs {
     int padded_key;  // key_dim, rounded up to a multiple of 16
     int keys, inner, channels;
     int64_t history;  // floats of a sequence's state before those of the value heads
-    bool by_key_head;
+    bool by_key_head, by_channel;
     int segments;
     int64_t tokens, longest;
     const StateSegment* list;
     const float *projected, *gates, *conv_weight, *a, *dt_bias, *norm;
+    int64_t stride, gates_stride;    // floats from row to row of projected and gates
+    const float *z, *channel_gates;  // see DeltaStep
     float unit_eps, q_scale, k_scale, eps;
     uint16_t* out;
     // Workspace. q and k: of unit length, [tokens][key_heads][padded_key], elements in the order of key_place().
     float *q, *k;
-    float2* steps;    // [tokens][value_heads]: decay, beta
+    float2* steps;    // [tokens][value_heads]: decay (not by channel), beta
+    float* decays;    // by channel: in the places of k
     uint16_t *v, *y;  // [tokens][inner]
     bool overlap;
 };

@@ -16,11 +16,18 @@ namespace {
 constexpr int parts = 4, columns = 32;
 constexpr int ring_chunks = 3;
 
+template <int Key, bool ByChannel>
+struct Decays {};
 template <int Key>
-struct __align__(16) Operands {
+struct __align__(16) Decays<Key, true> {
+    float d[Key];  // in the order of key_place()
+};
+
+template <int Key, bool ByChannel>
+struct __align__(16) Operands : Decays<Key, ByChannel> {
     float k[Key], q[Key];  // in the order of key_place()
     uint16_t v[columns];
-    float2 step;  // decay, beta
+    float2 step;  // decay (not by channel), beta
     float2 unused;
 };
 
@@ -39,13 +46,34 @@ struct Part {
     }
 };
 
+// The factors of a thread's states for a token.
+template <int Key, bool ByChannel>
+struct Decay {
+    float all;
+
+    __device__ Decay(const Operands<Key, ByChannel>& of, int) : all(of.step.x) {}
+    __device__ void set_one() { all = 1.0f; }
+    __device__ float operator[](int) const { return all; }
+};
+template <int Key>
+struct Decay<Key, true> {
+    Part<Key> each;
+
+    __device__ Decay(const Operands<Key, true>& of, int part) : each(of.d, part) {}
+    __device__ void set_one() {
+#pragma unroll
+        for (float& x : each.x) x = 1.0f;
+    }
+    __device__ float operator[](int i) const { return each.x[i]; }
+};
+
 // Key: key_dim, rounded up to a size with a kernel. Tokens: of a chunk of copies. Each: columns of a thread.
-template <int Key, int Tokens, int Each>
+template <int Key, int Tokens, int Each, bool ByChannel>
 __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 128 ? 5 : 1)
     delta_rule_kernel(const __grid_constant__ DeltaArgs args) {
     constexpr int threads = parts * columns / Each, own = Key / parts, quads = Key / 16;
     constexpr int ring_tokens = ring_chunks * Tokens;
-    __shared__ Operands<Key> ring[ring_tokens];
+    __shared__ Operands<Key, ByChannel> ring[ring_tokens];
     constexpr bool one = Tokens == 1;  // every segment has one token
     if (args.overlap) overlap_next();
     if (args.overlap && !one) wait_for_previous();
@@ -75,20 +103,24 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
     if (args.overlap && one) wait_for_previous();  // states were written by an earlier step
 
     const auto copy_chunk = [&](int chunk) {
-        constexpr int of_key = Key / 4, of_value = columns / 8, of_token = 2 * of_key + of_value + 1;
+        constexpr int of_key = Key / 4, of_keys = (ByChannel ? 3 : 2) * of_key, of_value = columns / 8;
+        constexpr int of_token = of_keys + of_value + 1;
         const int tokens = min(Tokens, s.rows - chunk * Tokens);
         for (int i = thread; i < tokens * of_token; i += threads) {
             const int t = i / of_token, j = i % of_token;
             const int64_t token = int64_t{s.row} + chunk * Tokens + t;
-            Operands<Key>& to = ring[(chunk % ring_chunks) * Tokens + t];
-            if (j < 2 * of_key) {
-                const int of_q = j >= of_key, at = (j - of_q * of_key) * 4;
-                const float* from =
-                    (of_q ? args.q : args.k) + (token * args.key_heads + head / args.per_key) * args.padded_key;
+            Operands<Key, ByChannel>& to = ring[(chunk % ring_chunks) * Tokens + t];
+            if (j < of_keys) {
+                const int which = j / of_key, at = j % of_key * 4;
+                const float* from = which == 1 ? args.q : args.k;
+                float* row = which == 1 ? to.q : to.k;
+                if constexpr (ByChannel)
+                    if (which == 2) from = args.decays, row = to.d;
+                from += (token * args.key_heads + head / args.per_key) * args.padded_key;
                 const bool here = at < args.padded_key;
-                copy16_or_zero(shared_address((of_q ? to.q : to.k) + at), from + (here ? at : 0), here);
-            } else if (j < 2 * of_key + of_value) {
-                const int at = (j - 2 * of_key) * 8;
+                copy16_or_zero(shared_address(row + at), from + (here ? at : 0), here);
+            } else if (j < of_keys + of_value) {
+                const int at = (j - of_keys) * 8;
                 const bool here = first + at < args.value_dim;
                 const uint16_t* from = args.v + token * args.inner + head * args.value_dim + first;
                 copy16_or_zero(shared_address(to.v + at), from + (here ? at : 0), here);
@@ -111,13 +143,13 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
         if (chunk + 2 < chunks) copy_chunk(chunk + 2);
         if (chunk == 0) {
             k = Part<Key>(ring[0].k, part);
-            const float decay = ring[0].step.x;
+            const Decay<Key, ByChannel> decay(ring[0], part);
 #pragma unroll
             for (int c = 0; c < Each; ++c) {
                 float a = 0.0f;
 #pragma unroll
                 for (int i = 0; i < own; ++i) {
-                    state[c][i] = decay * state[c][i];
+                    state[c][i] = decay[i] * state[c][i];
                     a = fmaf(k.x[i], state[c][i], a);
                 }
                 read[c] = over_parts(a);
@@ -128,13 +160,14 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
         for (int t = 0; t < tokens; ++t) {
             const bool last = one || (t + 1 == tokens && chunk + 1 == chunks);
             const int after = place + 1 < ring_tokens ? place + 1 : 0;
-            const Operands<Key>&now = ring[place], &next = ring[last ? place : after];
+            const Operands<Key, ByChannel>&now = ring[place], &next = ring[last ? place : after];
             place = after;
             const Part<Key> q(now.q, part);
             Part<Key> next_k;
             if constexpr (!one) next_k = Part<Key>(next.k, part);
             // The last token multiplies the state by one, which changes no bit.
-            const float decay = last ? 1.0f : next.step.x;
+            Decay<Key, ByChannel> decay(next, part);
+            if (last) decay.set_one();
             float u[Each], a[Each] = {}, b[Each] = {};
 #pragma unroll
             for (int c = 0; c < Each; ++c)
@@ -147,7 +180,7 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
                     x = fmaf(k.x[i], u[c], x);
                     b[c] = fmaf(q.x[i], x, b[c]);
                     if constexpr (one) continue;
-                    x = decay * x;
+                    x = decay[i] * x;
                     a[c] = fmaf(next_k.x[i], x, a[c]);
                 }
             if constexpr (!one) k = next_k;
@@ -181,8 +214,13 @@ cudaError_t launch(const DeltaArgs& args, cudaStream_t stream) {
                       static_cast<unsigned>(args.segments));
     constexpr int chunk = Key <= 128 ? 8 : 4, each = Key <= 128 ? 2 : 1;
     // One token is limited by the memory of the states: more threads, with fewer registers.
-    if (args.longest == 1) return launch_kernel(delta_rule_kernel<Key, 1, 1>, blocks, parts * columns, 0, args, stream);
-    return launch_kernel(delta_rule_kernel<Key, chunk, each>, blocks, parts * columns / each, 0, args, stream);
+    if (args.longest == 1)
+        return launch_kernel(args.by_channel ? delta_rule_kernel<Key, 1, 1, true> : delta_rule_kernel<Key, 1, 1, false>,
+                             blocks, parts * columns, 0, args, stream);
+    // By channel, two columns would need more registers than a thread has.
+    if (args.by_channel)
+        return launch_kernel(delta_rule_kernel<Key, chunk, 1, true>, blocks, parts * columns, 0, args, stream);
+    return launch_kernel(delta_rule_kernel<Key, chunk, each, false>, blocks, parts * columns / each, 0, args, stream);
 }
 
 }  // namespace
