@@ -4,6 +4,7 @@
 #include "formats/minifloat.h"
 #include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
+#include "model/alternating_rows.h"
 #include "model/cpu/widen.h"
 
 #include <algorithm>
@@ -29,16 +30,6 @@ bool is_harmless(std::string_view name) {
           "model.vision_tower.", "model.multi_modal_projector.", "model.visual.", "visual."})
         if (name.starts_with(tower)) return true;
     return false;
-}
-
-// Returns the even rows, then the odd ones.
-template <class T>
-std::vector<T> separated(const T* from, int64_t rows, int64_t cols) {
-    std::vector<T> to(static_cast<size_t>(rows * cols));
-    const int64_t half = rows / 2;
-    for (int64_t r = 0; r < rows; ++r)
-        std::copy_n(from + (r < half ? 2 * r : 2 * (r - half) + 1) * cols, cols, to.data() + r * cols);
-    return to;
 }
 
 }  // namespace
@@ -225,11 +216,16 @@ Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t co
         NIBBLE_TRY(linear.bias, expert_bias(slice, rows));
     }
     if (slice.alternating && bias) linear.bias = separated(linear.bias.data(), rows, 1);
-    if (mode_ != Mode::load) return linear;
     const int64_t begin = slice.expert * rows;
+    linear.first_row = begin, linear.alternating = slice.alternating;
+    if (slice.alternating && linear.format == Format::fp8_block128)
+        return fail("'{}' alternates rows of gate and up, which share scales of 128 rows in {}", name,
+                    format_name(linear.format));
+    if (mode_ != Mode::load) return linear;
     if (checkpoint_->tensors()[index].quantized()) {
         QuantMatrix scratch;
         std::vector<uint8_t> codes, scales;
+        std::vector<float> row_scales;
         NIBBLE_TRY(QuantView view, checkpoint_->read_quant(index, begin, rows, scratch));
         if (slice.alternating) {
             codes = separated(view.codes, rows, code_bytes(view.format, 1, cols));
@@ -237,6 +233,10 @@ Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t co
             if (view.block_scales) {
                 scales = separated(view.block_scales, rows, block_scale_bytes(view.format, 1, cols));
                 view.block_scales = scales.data();
+            }
+            if (const int64_t count = float_scale_count(view.format, rows, cols)) {
+                row_scales = separated(view.float_scales, rows, count / rows);
+                view.float_scales = row_scales.data();
             }
         }
         NIBBLE_TRY(linear.weight, prepack_stacked({&view, 1}, *pool_, memory_).within(name));

@@ -17,6 +17,7 @@ struct Linear {
     std::string name;            // name of the weight without ".weight": "model.layers.3.self_attn.q_proj"
     int64_t rows = 0, cols = 0;  // outputs, inputs
     int64_t first_row = 0;       // the stored matrix's row of the first output
+    bool alternating = false;    // the stored rows are those of outputs 0, rows / 2, 1, rows / 2 + 1 and so on
     PackedMatrix weight;         // empty inside a LinearStack that runs as one product
     std::vector<float> bias;     // empty or [rows]
     Format format = Format::none;

@@ -98,9 +98,10 @@ Result<const float*> DeviceWeights::constant(float value, int64_t count) {
 }
 
 Result<size_t> DeviceWeights::find(const Linear& linear) const {
-    const auto at = index_.find(linear.name + ".weight");
-    if (at == index_.end()) return fail("tensor '{}.weight' is missing", linear.name);
-    return at->second;
+    // A stack of experts may have the name of its module.
+    for (const std::string& name : {linear.name + ".weight", linear.name})
+        if (const auto at = index_.find(name); at != index_.end()) return at->second;
+    return fail("tensor '{}.weight' is missing", linear.name);
 }
 
 namespace {
@@ -140,6 +141,15 @@ Result<QuantView> DeviceWeights::stage_quant(size_t tensor, const Linear& l, int
     QuantMatrix scratch;
     NIBBLE_TRY(QuantView from, checkpoint_->read_quant(tensor, l.first_row + row, count, scratch));
     if (row == 0) scales.one = from.tensor_scale;
+    std::vector<uint8_t> codes_of_halves, scales_of_halves;
+    if (l.alternating) {
+        codes_of_halves = separated(from.codes, count, code_bytes(from.format, 1, from.cols));
+        from.codes = codes_of_halves.data();
+        if (const int64_t bytes = block_scale_bytes(from.format, 1, from.cols)) {
+            scales_of_halves = separated(from.block_scales, count, bytes);
+            from.block_scales = scales_of_halves.data();
+        }
+    }
     if (from.float_scales) {
         auto& to = l.format == Format::fp8_block128 ? scales.tiles : scales.rows;
         to.insert(to.end(), from.float_scales, from.float_scales + float_scale_count(l.format, count, l.cols));
@@ -195,7 +205,12 @@ Status DeviceWeights::narrow(std::span<const float> wide, std::span<uint16_t> ou
 // Rows of an unquantized weight in the staging buffer, as BF16: F32 and F16 values are rounded to it.
 Result<MatrixView> DeviceWeights::stage_plain(size_t tensor, const Linear& l, int64_t row, int64_t count) {
     Matrix scratch;
-    NIBBLE_TRY(const MatrixView host, checkpoint_->read_plain(tensor, l.first_row + row, count, scratch));
+    NIBBLE_TRY(MatrixView host, checkpoint_->read_plain(tensor, l.first_row + row, count, scratch));
+    std::vector<std::byte> of_halves;
+    if (l.alternating) {
+        of_halves = separated(host.data, count, host.row_bytes());
+        host.data = of_halves.data();
+    }
     const MatrixView out{DType::bf16, count, l.cols, staging_};
     if (out.bytes() > staging_bytes - 256) return fail("'{}.weight': {} columns are too many", l.name, l.cols);
     if (host.dtype == DType::bf16) {

@@ -5,6 +5,7 @@
 // therefore an error before anything is read.
 #pragma once
 
+#include "model/alternating_rows.h"
 #include "model/cpu/linear.h"
 #include "model/cpu/model.h"
 #include "model/device/linear.h"
@@ -99,7 +100,7 @@ private:
     Result<DeviceLinear> product(std::span<const Linear> parts, std::span<const float> bias,
                                  bool interleaved_gate = false);
     // Copies the rows of one weight through the staging buffer, panel by panel: put(QuantView or MatrixView, first
-    // row).
+    // output).
     template <class Put>
     Status upload(const Linear& linear, bool records, Scales& scales, const Put& put) {
         NIBBLE_TRY(const size_t tensor, find(linear));
@@ -109,14 +110,24 @@ private:
             const int64_t count = std::min(step, linear.rows - row);
             if (quantized) {
                 NIBBLE_TRY(const QuantView view, stage_quant(tensor, linear, row, count, records, scales));
-                NIBBLE_CHECK(put(view, row));
+                NIBBLE_CHECK(put_rows(linear, view, row, put));
             } else {
                 NIBBLE_TRY(const MatrixView view, stage_plain(tensor, linear, row, count));
-                NIBBLE_CHECK(put(view, row));
+                NIBBLE_CHECK(put_rows(linear, view, row, put));
             }
             checkpoint_->done_with(tensor, linear.first_row + row, count);
         }
+        if (linear.alternating && !scales.rows.empty())
+            scales.rows = separated(scales.rows.data(), linear.rows, int64_t{1});
         return Ok{};
+    }
+    // Puts staged rows at their outputs. Of alternating rows, the even ones are staged before the odd ones.
+    template <class View, class Put>
+    static Status put_rows(const Linear& linear, const View& view, int64_t row, const Put& put) {
+        if (!linear.alternating) return put(view, row);
+        const int64_t half = view.rows / 2;
+        NIBBLE_CHECK(put(view.panel(0, half), row / 2));
+        return put(view.panel(half, half), (linear.rows + row) / 2);
     }
     static int64_t panel_rows(int64_t cols);
     static Status check_inputs(const Linear& linear);
