@@ -33,8 +33,10 @@ public:
     StateLayout state() const override;
 
     const GatedDeltaConfig& config() const { return config_; }
-    const LinearStack& in() const { return in_; }        // q, k, v, z
-    const LinearStack& gates() const { return gates_; }  // b, a
+    const LinearStack& in() const { return in_; }                          // q, k, v, z
+    const LinearStack& gates() const { return gates_; }                    // b, a
+    const std::optional<Linear>& decay_out() const { return decay_out_; }  // by channel
+    const std::optional<Linear>& gate_out() const { return gate_out_; }
     const Linear& out() const { return out_; }
     std::span<const float> conv_weight() const { return conv_.weight(); }
     std::span<const float> a() const { return a_; }

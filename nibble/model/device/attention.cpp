@@ -67,6 +67,8 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
     if (a->joined_ && (c.output_gate || c.kv_block >= 0))
         return fail("{}: a norm over all heads with gates, or without keys, has no kernel on --device cuda",
                     block.prefix);
+    if (c.key_scale != 1.0f && (c.v_proj.empty() || c.kv_block >= 0))
+        return fail("{}: a multiplier of keys that are also values has no kernel on --device cuda", block.prefix);
     a->options_ = {.late = c.qk_norm == QkNorm::late || c.qk_norm == QkNorm::late_plain,
                    .query_beta = c.query_period > 0 ? c.query_beta : 0.0f,
                    .query_period = c.query_period,
@@ -81,7 +83,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceAttention::make(const BlockConfig& bl
 
 Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& step) const {
     const DeviceScope scope(step);
-    const bool rounds = qkv_.rounds(step.rows);
+    const bool rounds = qkv_.rounds(step.rows) && config_.key_scale == 1.0f;
     NIBBLE_TRY(std::byte * qkv, step.scratch.allocate(step.rows * qkv_.rows * (rounds ? 2 : 4)));
     NIBBLE_TRY(std::byte * q, step.scratch.allocate(step.rows * q_cols() * 2));
     NIBBLE_TRY(std::byte * heads, step.scratch.allocate(step.rows * out_.cols * 2));
@@ -93,6 +95,13 @@ Status DeviceAttention::forward(const DeviceInput& in, float* y, DeviceStep& ste
     }
     NIBBLE_CHECK(rounds ? qkv_.parts[0].forward_rounded(in, step.rows, qkv, step)
                         : qkv_.forward(in, step.rows, unrounded, step));
+    if (config_.key_scale != 1.0f)
+        NIBBLE_CHECK(cuda::scale_columns({.tokens = step.rows,
+                                          .x = unrounded,
+                                          .stride = qkv_.rows,
+                                          .first = config_.q_rows(),
+                                          .parts = {{{config_.kv_cols(), config_.key_scale}}}},
+                                         step.overlap, step.stream));
     NIBBLE_CHECK(cuda::rope_append(append, cache(step), step.overlap, step.stream));
     if (step.observer && config_.kv_block < 0)
         NIBBLE_CHECK(

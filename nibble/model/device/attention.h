@@ -22,7 +22,7 @@ public:
     cuda::RopeAppend rope_append(const float* qkv, std::byte* q, const DeviceStep& step) const;
     // Returns whether these are the steps of llama and qwen3, which other kernels compute together with products.
     bool plain() const {
-        return options_ == cuda::RopeAppend::Options{} && !joined_ && !gates() &&
+        return options_ == cuda::RopeAppend::Options{} && !joined_ && !gates() && config_.key_scale == 1.0f &&
                config_.value_dim() == config_.head_dim;
     }
     cuda::KvCache cache(const DeviceStep& step) const { return kv_.cache(step); }

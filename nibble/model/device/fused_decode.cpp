@@ -38,7 +38,8 @@ Result<std::optional<DeviceFusedDecode>> DeviceFusedDecode::make(std::span<const
                           layers[i + 1].norm};
         const auto plain = [](const DeviceLayer& l) { return l.plain_norm() && l.plain_sum(); };
         if (!plain(layers[i]) || !plain(layers[i + 1]) || !layer.attention || !layer.mlp || !layer.attention->plain() ||
-            layer.mlp->config().clamp || layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
+            layer.mlp->config().clamp || layer.mlp->config().gate_scale != 1.0f ||
+            layer.attention->in().parts.size() != 1 || layer.mlp->in().parts.size() != 1)
             return std::optional<DeviceFusedDecode>();
         if (!c.layers_.empty() && layer.mlp->config().activation != c.layers_[0].mlp->config().activation)
             return std::optional<DeviceFusedDecode>();

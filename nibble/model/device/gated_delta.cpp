@@ -16,9 +16,18 @@ Result<std::unique_ptr<DeviceMixer>> DeviceGatedDelta::make(const BlockConfig& b
                  .key_dim = c.key_dim,
                  .value_dim = c.value_dim,
                  .conv = c.conv,
-                 .by_key_head = c.by_key_head};
+                 .by_key_head = c.by_key_head,
+                 .by_channel = c.by_channel};
+    if (c.by_channel && (c.key_dim % 8 || c.value_dim % 8 || c.value_heads % 2))
+        return fail("{}: {} heads of {} and {} dimensions have no kernel for decays by channel on --device cuda",
+                    block.prefix, c.value_heads, c.key_dim, c.value_dim);
     NIBBLE_TRY(d->in_, weights.stack(delta.in()));
-    NIBBLE_TRY(d->gates_, weights.stack(delta.gates()));
+    if (c.by_channel) {
+        NIBBLE_TRY(d->decay_out_, weights.linear(*delta.decay_out()));
+        NIBBLE_TRY(d->gate_out_, weights.linear(*delta.gate_out()));
+    } else {
+        NIBBLE_TRY(d->gates_, weights.stack(delta.gates()));
+    }
     NIBBLE_TRY(d->out_, weights.linear(delta.out()));
     NIBBLE_TRY(d->conv_weight_, weights.vector(delta.conv_weight()));
     NIBBLE_TRY(d->a_, weights.vector(delta.a()));
@@ -49,12 +58,36 @@ Status DeviceGatedDelta::forward(const DeviceInput& in, float* y, DeviceStep& st
     DeviceInput first = in;
     if (in.norm.h && joint) first.side = {&gates_.parts[0].operand, gates};
     NIBBLE_CHECK(in_.forward(first, rows, projected, step));
-    if (!first.side.w) NIBBLE_CHECK(gates_.forward({.x = in.x}, rows, gates, step));
-    NIBBLE_CHECK(mix(projected, gates, mixed, step));
+    Gates of{.gates = gates};
+    if (shape_.by_channel) {
+        NIBBLE_TRY(of, project_gates(projected, step));
+    } else if (!first.side.w) {
+        NIBBLE_CHECK(gates_.forward({.x = in.x}, rows, gates, step));
+    }
+    NIBBLE_CHECK(mix(projected, of, mixed, step));
     return out_.forward({.x = mixed}, rows, y, out_.rows, step);
 }
 
-Status DeviceGatedDelta::mix(const float* projected, const float* gates, std::byte* mixed, DeviceStep& step) const {
+// A row of `projected` is [q | k | v | inputs of decay_out_ | inputs of gate_out_ | b].
+Result<DeviceGatedDelta::Gates> DeviceGatedDelta::project_gates(const float* projected, DeviceStep& step) const {
+    const int64_t rows = step.rows;
+    const float* at = projected + shape_.channels();
+    const auto product = [&](const DeviceLinear& linear) -> Result<const float*> {
+        NIBBLE_TRY(std::byte * x, step.scratch.allocate(rows * linear.cols * 2));
+        NIBBLE_TRY(float* y, step.scratch.allocate_array<float>(rows * linear.rows));
+        NIBBLE_CHECK(cuda::to_rows(at, in_.rows, rows, linear.cols, {x}, step.overlap, step.stream));
+        NIBBLE_CHECK(linear.forward({.x = x}, rows, y, linear.rows, step));
+        at += linear.cols;
+        return y;
+    };
+    Gates gates;
+    NIBBLE_TRY(gates.by_channel, product(*decay_out_));
+    NIBBLE_TRY(gates.z, product(*gate_out_));
+    gates.gates = at;
+    return gates;
+}
+
+Status DeviceGatedDelta::mix(const float* projected, const Gates& gates, std::byte* mixed, DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::delta_workspace_bytes(shape_, step.rows)));
     return cuda::delta_step({.shape = shape_,
@@ -63,7 +96,10 @@ Status DeviceGatedDelta::mix(const float* projected, const float* gates, std::by
                              .longest = step.longest,
                              .list = step.blocks[size_t(index_)].segments,
                              .projected = projected,
-                             .gates = gates,
+                             .gates = gates.gates,
+                             .stride = shape_.by_channel ? in_.rows : 0,
+                             .z = gates.z,
+                             .channel_gates = gates.by_channel,
                              .conv_weight = conv_weight_,
                              .a = a_,
                              .dt_bias = dt_bias_,
@@ -82,6 +118,8 @@ Status DeviceGatedDelta::kernels(bool inside, const DeviceStep& step, std::vecto
     NIBBLE_CHECK(in_.kernels(step.rows, step, uses));
     if (inside) note_norm_inside(uses, first);
     const size_t gates_at = uses.size();
+    for (const std::optional<DeviceLinear>* linear : {&decay_out_, &gate_out_})
+        if (*linear) NIBBLE_CHECK((*linear)->kernels(step.rows, step, uses));
     NIBBLE_CHECK(gates_.kernels(step.rows, step, uses));
     NIBBLE_TRY(const bool joint, computes_gates_jointly(step));
     if (inside && joint)
@@ -90,9 +128,15 @@ Status DeviceGatedDelta::kernels(bool inside, const DeviceStep& step, std::vecto
 }
 
 int64_t DeviceGatedDelta::scratch_bytes(int64_t rows) const {
-    return rows * (4 * in_.rows + 4 * gates_.rows + 2 * shape_.inner()) + cuda::delta_workspace_bytes(shape_, rows) +
-           std::max({in_.scratch_bytes(rows), gates_.scratch_bytes(rows), out_.scratch_bytes(rows)}) +
-           12 * DeviceArena::alignment;
+    int64_t products = std::max({in_.scratch_bytes(rows), gates_.scratch_bytes(rows), out_.scratch_bytes(rows)});
+    int64_t gates = 4 * gates_.rows;
+    for (const std::optional<DeviceLinear>* linear : {&decay_out_, &gate_out_}) {
+        if (!*linear) continue;
+        products = std::max(products, (*linear)->scratch_bytes(rows));
+        gates += 4 * (*linear)->rows + 2 * (*linear)->cols;
+    }
+    return rows * (4 * in_.rows + gates + 2 * shape_.inner()) + cuda::delta_workspace_bytes(shape_, rows) + products +
+           16 * DeviceArena::alignment;
 }
 
 }  // namespace nibble

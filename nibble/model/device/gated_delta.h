@@ -20,13 +20,20 @@ public:
 private:
     // Returns whether one launch computes the norm and the products of in_ and gates_.
     Result<bool> computes_gates_jointly(const DeviceStep& step) const;
-    // Computes mixed [step.rows, inner] (BF16) from the outputs of in_ and gates_.
-    Status mix(const float* projected, const float* gates, std::byte* mixed, DeviceStep& step) const;
+    struct Gates {
+        const float* gates = nullptr;  // outputs of gates_, or their columns of in_
+        const float *z = nullptr, *by_channel = nullptr;
+    };
+    // Computes z and a by channel from the outputs of in_, in scratch memory.
+    Result<Gates> project_gates(const float* projected, DeviceStep& step) const;
+    // Computes mixed [step.rows, inner] (BF16) from the outputs of in_ and the gates.
+    Status mix(const float* projected, const Gates& gates, std::byte* mixed, DeviceStep& step) const;
 
     int index_ = 0;
     float eps_ = 0, unit_eps_ = 0, q_scale_ = 0, k_scale_ = 0;
     cuda::DeltaShape shape_;
-    DeviceStack in_, gates_;  // q, k, v, z; b, a
+    DeviceStack in_, gates_;                            // q, k, v, z; b, a
+    std::optional<DeviceLinear> decay_out_, gate_out_;  // by channel, where gates_ is empty
     DeviceLinear out_;
     const float *conv_weight_ = nullptr, *a_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr;
 };

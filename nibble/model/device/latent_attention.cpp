@@ -68,7 +68,7 @@ Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const 
     const DeviceScope scope(step);
     const int64_t rows = step.rows;
     const DeviceBlockBatch& batch = step.blocks[size_t(index_)];
-    const DeviceRotary rotary = step.rotary_of(config_.rope);
+    const DeviceRotary rotary = config_.rotates ? step.rotary_of(config_.rope) : DeviceRotary{};
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(batch.attention->workspace_bytes));
     const cuda::KvCache cache = kv_.cache(step);
     NIBBLE_CHECK(cuda::latent_append({.tokens = rows,
@@ -82,6 +82,7 @@ Status DeviceLatentAttention::attend(const float* q_in, int64_t q_stride, const 
                                       .shared = shared,
                                       .shared_stride = shared_stride,
                                       .slots = batch.slots,
+                                      .rotates = config_.rotates,
                                       .interleaved = config_.rope.interleaved,
                                       .positions = step.positions,
                                       .cos = rotary.cos,

@@ -17,7 +17,7 @@ public:
     std::optional<cuda::AttentionProblem> attention() const override {
         return cuda::AttentionProblem{.kv = kv_.shape, .q_heads = config_.heads, .softmax_scale = config_.scale};
     }
-    const Rope* rope() const override { return config_.rope.dims > 0 ? &config_.rope : nullptr; }
+    const Rope* rope() const override { return config_.rotates && config_.rope.dims > 0 ? &config_.rope : nullptr; }
     DeviceKv* kv() override { return &kv_; }
 
     // Parts for a trainer's pass. The inner norms are those of q_in [rows, q_part] (with q_b) and of c_in [rows,

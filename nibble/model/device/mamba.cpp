@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace nibble {
+namespace {
+
+SsmNorm order_of(MambaConfig::Norm norm) {
+    if (norm == MambaConfig::Norm::none) return SsmNorm::none;
+    return norm == MambaConfig::Norm::before_gate ? SsmNorm::before_gate : SsmNorm::after_gate;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block, float eps, const Mamba& mamba,
                                                        DeviceWeights& weights) {
@@ -11,6 +19,8 @@ Result<std::unique_ptr<DeviceMixer>> DeviceMamba::make(const BlockConfig& block,
     m->index_ = block.index;
     m->eps_ = eps;
     m->dt_min_ = c.dt_min;
+    m->order_ = order_of(c.norm);
+    m->scales_ = c.scales;
     m->shape_ = {.heads = c.heads,
                  .head_dim = c.head_dim,
                  .groups = c.groups,
@@ -47,9 +57,23 @@ Status DeviceMamba::forward(const DeviceInput& in, float* y, DeviceStep& step) c
     return out_proj_.forward({.x = mixed}, rows, y, out_proj_.rows, step);
 }
 
-Status DeviceMamba::mix(const float* projected, std::byte* mixed, DeviceStep& step) const {
+// The outputs of in_proj: z, x, B, C and dt.
+std::array<cuda::ScaleColumns::Part, 5> DeviceMamba::scaled_parts() const {
+    const int64_t inner = shape_.inner(), states = int64_t{shape_.groups} * shape_.state;
+    return {{{inner, scales_[0]},
+             {inner, scales_[1]},
+             {states, scales_[2]},
+             {states, scales_[3]},
+             {shape_.heads, scales_[4]}}};
+}
+
+Status DeviceMamba::mix(float* projected, std::byte* mixed, DeviceStep& step) const {
     const DeviceScope scope(step);
     NIBBLE_TRY(std::byte * workspace, step.scratch.allocate(cuda::mamba_workspace_bytes(shape_, step.rows)));
+    const std::array<cuda::ScaleColumns::Part, 5> parts = scaled_parts();
+    if (std::ranges::any_of(parts, [](const auto& part) { return part.by != 1.0f; }))
+        NIBBLE_CHECK(cuda::scale_columns({.tokens = step.rows, .x = projected, .stride = in_proj_.rows, .parts = parts},
+                                         step.overlap, step.stream));
     return cuda::mamba_step({.shape = shape_,
                              .tokens = step.rows,
                              .segments = static_cast<int>(step.segments),
@@ -62,6 +86,7 @@ Status DeviceMamba::mix(const float* projected, std::byte* mixed, DeviceStep& st
                              .d = vectors_.d,
                              .dt_bias = vectors_.dt_bias,
                              .dt_min = dt_min_,
+                             .order = order_,
                              .norm = vectors_.norm,
                              .eps = eps_,
                              .stream = stream_,

@@ -4,6 +4,8 @@
 #include "model/cpu/mamba.h"
 #include "model/device/mixer.h"
 
+#include <array>
+
 namespace nibble {
 
 class DeviceMamba : public DeviceMixer {
@@ -21,8 +23,8 @@ public:
     DeviceLinear& in_proj() { return in_proj_; }
     DeviceLinear& out_proj() { return out_proj_; }
     // Computes the steps between the products: projected [step.rows, in_proj] (FP32) to mixed [step.rows, inner]
-    // (BF16).
-    Status mix(const float* projected, std::byte* mixed, DeviceStep& step) const;
+    // (BF16). Multipliers of the projections are applied in place.
+    Status mix(float* projected, std::byte* mixed, DeviceStep& step) const;
     const cuda::MambaShape& shape() const { return shape_; }
     float eps() const { return eps_; }
     float dt_min() const { return dt_min_; }
@@ -37,7 +39,11 @@ public:
 
 private:
     int index_ = 0;
+    std::array<cuda::ScaleColumns::Part, 5> scaled_parts() const;
+
     float eps_ = 0, dt_min_ = 0;
+    SsmNorm order_ = SsmNorm::after_gate;
+    std::array<float, 5> scales_{1, 1, 1, 1, 1};
     cuda::MambaShape shape_;
     PhiloxStream stream_;  // random numbers for stochastically rounded states
     DeviceLinear in_proj_, out_proj_;

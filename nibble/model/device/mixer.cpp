@@ -8,6 +8,7 @@
 #include "model/device/moe.h"
 #include "model/device/parallel.h"
 #include "model/device/per_layer_input.h"
+#include "model/device/short_conv.h"
 
 namespace nibble {
 namespace {
@@ -28,42 +29,32 @@ struct Maker {
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const AttentionConfig& a) const {
         if (a.indexer) return lacks("indexers of sparse attention are");
-        if (a.key_scale != 1.0f) return lacks("multipliers of keys are");
         return DeviceAttention::make(block, model.norm_eps, of_cpu<Attention>(), weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const LatentAttentionConfig& a) const {
         if (a.indexer) return lacks("indexers of sparse attention are");
-        if (!a.rotates) return lacks("latent attention without a rotary embedding is");
         return DeviceLatentAttention::make(block, of_cpu<LatentAttention>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const MlpConfig& m) const {
-        if (m.gate_scale != 1.0f) return lacks("multipliers of gates are");
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MlpConfig&) const {
         NIBBLE_TRY(auto mlp, DeviceMlp::make(of_cpu<Mlp>(), weights));
         return std::unique_ptr<DeviceMixer>(std::move(mlp));
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const MoeConfig& moe) const {
-        if (moe.stacked) return lacks("experts in stacks are");
-        if (moe.smallest_sum != MoeConfig{}.smallest_sum) return lacks("a sum of weights of this kind is");
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MoeConfig&) const {
         return DeviceMoe::make(of_cpu<Moe>(), block.prefix, weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const ShortConvConfig&) const {
-        return lacks("short convolutions are");
+        return DeviceShortConv::make(block, of_cpu<ShortConv>(), weights);
     }
     Result<std::unique_ptr<DeviceMixer>> operator()(const PerLayerInputConfig&) const {
         return DevicePerLayerInput::make(model, of_cpu<PerLayerInput>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const ParallelConfig& p) const {
-        for (const Branch& branch : p.branches)
-            if (branch.in_scale != 1.0f || branch.out_scale != 1.0f) return lacks("multipliers of branches are");
+    Result<std::unique_ptr<DeviceMixer>> operator()(const ParallelConfig&) const {
         return DeviceParallel::make(model, block, of_cpu<Parallel>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const MambaConfig& m) const {
-        if (m.norm != MambaConfig::Norm::after_gate || m.scales != MambaConfig{}.scales)
-            return lacks("Mamba-2 with multipliers or without a norm after its gate is");
+    Result<std::unique_ptr<DeviceMixer>> operator()(const MambaConfig&) const {
         return DeviceMamba::make(block, model.norm_eps, of_cpu<Mamba>(), weights);
     }
-    Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig& g) const {
-        if (g.by_channel) return lacks("Kimi delta attention is");
+    Result<std::unique_ptr<DeviceMixer>> operator()(const GatedDeltaConfig&) const {
         return DeviceGatedDelta::make(block, model.norm_eps, of_cpu<GatedDelta>(), weights);
     }
 };

@@ -7,13 +7,13 @@ namespace nibble {
 Result<std::unique_ptr<DeviceMlp>> DeviceMlp::make(const Mlp& mlp, DeviceWeights& weights) {
     auto m = std::make_unique<DeviceMlp>();
     m->config_ = mlp.config();
-    NIBBLE_TRY(m->in_, weights.stack(mlp.in(), m->config_.gated));
+    NIBBLE_TRY(m->in_, weights.stack(mlp.in(), m->config_.gated && !m->scales_gate()));
     NIBBLE_TRY(m->out_, weights.linear(mlp.out()));
     return m;
 }
 
 Result<bool> DeviceMlp::fused(const DeviceStep& step) const {
-    if (in_.parts.size() > 1 || config_.clamp) return false;
+    if (in_.parts.size() > 1 || config_.clamp || scales_gate()) return false;
     return in_.parts[0].activates(step.rows, config_.gated, step);
 }
 
@@ -39,7 +39,7 @@ Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& 
     NIBBLE_TRY(cuda::RowsOut to, mid_order(step));
     to.data = mid;
     const ClampedGlu clamp = config_.clamp.value_or(ClampedGlu{});
-    if (in_.rounds(rows) && to.tile_tokens == 0) {
+    if (in_.rounds(rows) && to.tile_tokens == 0 && !scales_gate()) {
         NIBBLE_TRY(std::byte * in, step.scratch.allocate(2 * rows * in_.rows));
         NIBBLE_CHECK(in_.parts[0].forward_rounded(x, rows, in, step));
         return cuda::activate(config_.activation, config_.gated, in, rows, config_.intermediate, to, step.overlap,
@@ -47,6 +47,10 @@ Status DeviceMlp::forward_mid(const DeviceInput& x, std::byte* mid, DeviceStep& 
     }
     NIBBLE_TRY(float* in, step.scratch.allocate_array<float>(rows * in_.rows));
     NIBBLE_CHECK(in_.forward(x, rows, in, step));
+    if (scales_gate())
+        NIBBLE_CHECK(cuda::scale_columns(
+            {.tokens = rows, .x = in, .stride = in_.rows, .parts = {{{config_.intermediate, config_.gate_scale}}}},
+            step.overlap, step.stream));
     return cuda::activate(config_.activation, config_.gated, in, in_.rows, rows, config_.intermediate, to, step.overlap,
                           step.stream, in_.parts[0].interleaved_gate, clamp);
 }

@@ -30,6 +30,7 @@ public:
     }
 
 private:
+    bool scales_gate() const { return config_.gate_scale != 1.0f; }
     // Whether the first half is one product with a fused activation.
     Result<bool> fused(const DeviceStep& step) const;
     // Returns the layout of the rows between the two halves.

@@ -65,6 +65,7 @@ cuda::RouterConfig DeviceMoe::router() const {
             .sigmoid = sigmoid,
             .round = !sigmoid,
             .normalize = config_.normalize,
+            .smallest_sum = config_.smallest_sum,
             .scaling = config_.routed_scaling,
             .sparse_mixer = config_.router == MoeConfig::Router::sparse_mixer,
             .jitter = config_.jitter,

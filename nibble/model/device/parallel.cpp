@@ -15,7 +15,7 @@ Result<std::unique_ptr<DeviceMixer>> DeviceParallel::make(const ModelConfig& mod
         const Parallel::Part& of_cpu = outline.parts()[i];
         if (of_cpu.post_norm.centered && !of_cpu.post_norm.empty())
             return fail("{}: LayerNorm after one of several mixers has no kernel on --device cuda", branches[i].prefix);
-        Part part;
+        Part part{.in_scale = of_cpu.in_scale, .out_scale = of_cpu.out_scale};
         NIBBLE_TRY(part.norm, weights.vector(of_cpu.norm.weight));
         NIBBLE_TRY(part.norm_bias, weights.vector(of_cpu.norm.bias));
         NIBBLE_TRY(part.post_norm, weights.vector(of_cpu.post_norm.weight));
@@ -46,6 +46,11 @@ Status DeviceParallel::forward(const DeviceInput& in, float* y, DeviceStep& step
                                         step.overlap, step.stream));
             own.x = normed;
         }
+        if (part.in_scale != 1.0f) {
+            NIBBLE_TRY(std::byte * scaled, step.scratch.allocate(2 * rows * hidden_));
+            NIBBLE_CHECK(cuda::scale_rows(own.x, rows * hidden_, part.in_scale, scaled, step.overlap, step.stream));
+            own.x = scaled;
+        }
         float* out = y;
         if (!first) {
             NIBBLE_TRY(out, step.scratch.allocate_array<float>(rows * hidden_));
@@ -55,6 +60,8 @@ Status DeviceParallel::forward(const DeviceInput& in, float* y, DeviceStep& step
             NIBBLE_CHECK(cuda::norm_rows(
                 {.tokens = rows, .width = hidden_, .in = out, .weight = part.post_norm, .eps = eps_, .wide = out},
                 step.overlap, step.stream));
+        if (part.out_scale != 1.0f)
+            NIBBLE_CHECK(cuda::round_rows(out, rows * hidden_, step.overlap, step.stream, {.scale = part.out_scale}));
         if (!first) NIBBLE_CHECK(cuda::add_rows(y, out, rows * hidden_, step.overlap, step.stream));
     }
     return Ok{};
@@ -68,7 +75,7 @@ Status DeviceParallel::kernels(bool, const DeviceStep& step, std::vector<KernelU
 int64_t DeviceParallel::scratch_bytes(int64_t rows) const {
     int64_t most = 0;
     for (const Part& part : parts_) most = std::max(most, part.mixer->scratch_bytes(rows));
-    return most + 6 * rows * hidden_ + 2 * DeviceArena::alignment;
+    return most + 8 * rows * hidden_ + 3 * DeviceArena::alignment;
 }
 
 bool DeviceParallel::waits() const {

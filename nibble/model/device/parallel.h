@@ -29,6 +29,7 @@ private:
         const float* norm = nullptr;  // [hidden]; null: none, like the others
         const float* norm_bias = nullptr;
         const float* post_norm = nullptr;
+        float in_scale = 1.0f, out_scale = 1.0f;
         std::unique_ptr<DeviceMixer> mixer;
     };
     // Returns the branch with attention; null: none has.

@@ -31,6 +31,7 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
     if (model.head_bias) return lacks("a bias of lm_head");
     if (model.layer_norm) return lacks("LayerNorm");
     if (std::holds_alternative<GatedDeltaConfig>(block.mixer)) return lacks("gated delta nets");
+    if (std::holds_alternative<ShortConvConfig>(block.mixer)) return lacks("short convolutions");
     if (std::holds_alternative<PerLayerInputConfig>(block.mixer)) return lacks("per-layer embeddings");
     if (std::holds_alternative<ParallelConfig>(block.mixer)) return lacks("mixers that read the same rows");
     if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) {
@@ -47,6 +48,7 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
         if (a->chunk > 0) return lacks("attention in chunks");
         if (a->v_dim > 0 || a->value_scale != 1.0f || a->value_norm || a->v_proj.empty())
             return lacks("values with their own size, scale or norm, or from k_proj");
+        if (a->key_scale != 1.0f) return lacks("multipliers of keys");
         if (a->kv_block >= 0 || a->kv_shared) return lacks("keys and values that layers share");
     }
     if (const auto* a = std::get_if<LatentAttentionConfig>(&block.mixer)) {
@@ -56,7 +58,11 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
     if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
         if (!mlp->gate_up_proj.empty()) return lacks("gate_proj and up_proj in one matrix");
         if (mlp->clamp) return lacks("clamped gated units");
+        if (mlp->gate_scale != 1.0f) return lacks("multipliers of gates");
     }
+    if (const auto* m = std::get_if<MambaConfig>(&block.mixer);
+        m && (m->norm != MambaConfig::Norm::after_gate || m->scales != MambaConfig{}.scales))
+        return lacks("Mamba-2 with multipliers or without a norm after its gate");
     if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) {
         if (moe->expert.clamp || moe->shared.clamp) return lacks("clamped gated units");
         if (moe->shared_gate) return lacks("gates on the output of shared experts");

@@ -47,8 +47,6 @@ TEST_P(CudaFamilies, LogitsAreThoseOfTransformersInAnyBatch) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilies, testing::ValuesIn(gpu_families),
                          [](const auto& family) { return std::string(family.param); });
-INSTANTIATE_TEST_SUITE_P(Delta, CudaFamilies, testing::ValuesIn(gpu_delta_families),
-                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace nibble::bench
