@@ -54,6 +54,7 @@ struct ServeOptions {
     bool parse_special = false;             // text in messages may contain control tokens
     bool ignore_unknown = false;            // ignore unknown parameters of requests instead of rejecting them
     bool log_prompts = false;               // write the bodies of requests to the log
+    bool weight_routes = false;             // clients may replace the weights, name folders with new ones, and pause
     std::function<void(const std::string& line)> log;  // receives one JSON line per request; called by any thread
 
     ModelSettings engine;

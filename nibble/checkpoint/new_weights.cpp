@@ -23,7 +23,10 @@ void store_values(std::span<const float> values, std::byte* out, Round round) {
 }  // namespace
 
 NewWeights::NewWeights(std::shared_ptr<const Checkpoint> base)
-    : base_(std::move(base)), tensors_(base_->tensors().begin(), base_->tensors().end()), values_(tensors_.size()) {
+    : base_(std::move(base)),
+      tensors_(base_->tensors().begin(), base_->tensors().end()),
+      values_(tensors_.size()),
+      given_(tensors_.size()) {
     for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);
 }
 
@@ -59,6 +62,7 @@ Status NewWeights::set(const std::string& name, std::span<const int64_t> shape, 
                         name, dtype_name(t.dtype));
     }
     values_[found->second] = std::move(matrix);
+    given_[found->second] = true;
     t.format = Format::none;
     t.activation = ActivationFormat::none;
     t.input_scale.reset();

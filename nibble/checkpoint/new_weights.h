@@ -17,6 +17,9 @@ public:
     // another shape, a value that is not finite.
     Status set(const std::string& name, std::span<const int64_t> shape, std::span<const float> values);
     bool replaced(size_t index) const { return values_[index] != nullptr; }
+    // Whether set() replaced the tensor since the last start_update().
+    bool given(size_t index) const { return given_[index]; }
+    void start_update() { given_.assign(given_.size(), false); }
     const Checkpoint& base() const { return *base_; }
 
     const std::filesystem::path& path() const override { return base_->path(); }
@@ -35,6 +38,7 @@ private:
     std::shared_ptr<const Checkpoint> base_;
     std::vector<CheckpointTensor> tensors_;
     std::vector<std::shared_ptr<const Matrix>> values_;  // by tensor; null: the base's
+    std::vector<bool> given_;                            // by tensor
     std::map<std::string, size_t, std::less<>> index_;
 };
 

@@ -132,6 +132,8 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->capture_default_str();
     command->add_flag("--parse-special", config->parse_special,
                       "control tokens in messages keep their function; default: they are plain text");
+    command->add_flag("--weight-routes", config->weight_routes,
+                      "add routes with which clients replace the weights, pause the model and free its memory");
     command->add_flag("--log-prompts", config->log_prompts, "write request bodies to the log");
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine, config->quiet);

@@ -184,6 +184,7 @@ OptionFields<ServeOptions> serve_fields() {
                         option("parse_special", &O::parse_special),
                         option("ignore_unknown", &O::ignore_unknown),
                         option("log_prompts", &O::log_prompts),
+                        option("weight_routes", &O::weight_routes),
                         option("kv_memory", &O::cache, &C::kv_memory),
                         option("memory_share", &O::cache, &C::memory_share),
                         option("speculate", &O::cache, &C::speculate),

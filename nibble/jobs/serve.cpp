@@ -57,6 +57,7 @@ Result<ServerOptions> server_options(const ServeOptions& options) {
     server.allowed_hosts = options.allowed_hosts;
     server.ignore_unknown = options.ignore_unknown;
     server.log_prompts = options.log_prompts;
+    server.weight_routes = options.weight_routes;
     server.most_seconds = options.request_timeout;
     server.log = options.log;
     return server;

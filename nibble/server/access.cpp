@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace nibble {
 namespace {
@@ -34,8 +35,9 @@ bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
 
 // Whether the path needs no key: probes, scrapers and the page itself.
 bool open_to_all(std::string_view path) {
-    return !(path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize" || path == "/tokenizer_info") ||
-           path.starts_with("/v1/health/") || path == "/v1/metrics";
+    static constexpr std::array<std::string_view, 7> paths{"/",        "/index.html", "/health",    "/ping",
+                                                           "/version", "/metrics",    "/v1/metrics"};
+    return path.starts_with("/v1/health/") || std::ranges::find(paths, path) != paths.end();
 }
 
 bool is_address(const std::string& name) {

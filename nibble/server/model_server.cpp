@@ -70,7 +70,7 @@ void answer_preflight(HttpExchange& exchange) {
 struct ModelServer::State {
     ServerCore core;
     std::unique_ptr<HttpServer> http;
-    std::unique_ptr<IntakeQueue> intake, costly;
+    std::unique_ptr<IntakeQueue> intake, costly, commands;
 
     void route(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
         ++core.counts.http_requests;
@@ -90,7 +90,7 @@ struct ModelServer::State {
             take(core.heavy, exchange, [exchange, model, answer_it = found->answer] { answer_it(exchange, model); });
             return;
         }
-        if (found->methods != RouteMethods::post) {
+        if (found->methods != RouteMethods::post && found->methods != RouteMethods::command) {
             found->answer(exchange, model);
             return;
         }
@@ -98,6 +98,11 @@ struct ModelServer::State {
             exchange->fail({.status = 503,
                             .message = model ? "the server is shutting down" : "the model is being loaded",
                             .retry_seconds = 5});
+            return;
+        }
+        if (found->methods == RouteMethods::command) {
+            take(*commands, exchange,
+                 [exchange, model, answer_it = found->answer] { answer_from(answer_it, exchange, model); });
             return;
         }
         take(*intake, exchange, [this, exchange, model, answer_it = found->answer] {
@@ -148,6 +153,7 @@ Result<std::unique_ptr<ModelServer>> ModelServer::listen(ServerOptions options) 
     s->core.http = s->http.get();
     s->costly = std::make_unique<IntakeQueue>(1);
     s->intake = std::make_unique<IntakeQueue>(2);
+    s->commands = std::make_unique<IntakeQueue>(1, 64);
     s->http->start();
     return std::unique_ptr<ModelServer>(new ModelServer(std::move(state)));
 }
@@ -174,6 +180,8 @@ void ModelServer::drain(std::chrono::steady_clock::time_point deadline) {
     s.http->drain(std::max(deadline, std::chrono::steady_clock::now() + std::chrono::seconds(2)));
     s.intake.reset();  // stopped first, because it passes work on to the other queue
     s.costly.reset();
+    s.commands.reset();
+    s.core.update.reset();
     {
         const std::lock_guard lock(s.core.mutex);
         s.core.served.reset();

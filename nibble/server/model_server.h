@@ -8,7 +8,7 @@
 //
 // Threads: the HTTP server's thread, which also makes short JSON answers; one for long answers and log-probabilities;
 // two that read bodies and tokenize text; one for requests with a template, a schema or the like, so that slow ones
-// only delay each other; the engine's own thread, which only passes on its events.
+// only delay each other; one that replaces weights; the engine's own thread, which only passes on its events.
 #pragma once
 
 #include "http/server.h"
@@ -31,7 +31,8 @@ struct ServerOptions {
                                              // server/access.h
     bool ignore_unknown = false;             // ignore unknown parameters, as vLLM does, instead of returning an error
     bool log_prompts = false;
-    int64_t stored_bytes = 64 << 20;               // bytes of stored answers of /v1/responses; 0: none are stored
+    bool weight_routes = false;       // clients may replace the weights, pause the engine and free its memory
+    int64_t stored_bytes = 64 << 20;  // bytes of stored answers of /v1/responses; 0: none are stored
     std::chrono::milliseconds keep_alive{15'000};  // a stream without a byte for this long gets a comment
     double most_seconds = 0;                       // longest time of a request; 0: no limit
     // Limits of memory for the largest possible answer of one request (else 400), and of all requests together (else

@@ -38,6 +38,19 @@ std::span<const Route> all_routes() {
         Route{"/v1/license", get, answer_license},
         Route{"/metrics", get, answer_metrics},
         Route{"/v1/metrics", get, answer_metrics},
+        Route{"/start_weight_update", command, answer_start_update, true},
+        Route{"/update_weights", command, answer_update_weights, true},
+        Route{"/finish_weight_update", command, answer_finish_update, true},
+        Route{"/update_weights_from_disk", command, answer_update_from_disk, true},
+        Route{"/weight_info", get, answer_weight_info, true},
+        Route{"/get_world_size", get, answer_world_size, true},
+        Route{"/pause", command, answer_pause, true},
+        Route{"/resume", command, answer_resume, true},
+        Route{"/is_paused", get, answer_is_paused, true},
+        Route{"/sleep", command, answer_sleep, true},
+        Route{"/wake_up", command, answer_wake_up, true},
+        Route{"/is_sleeping", get, answer_is_sleeping, true},
+        Route{"/reset_prefix_cache", command, answer_reset_prefix_cache, true},
     };
     return table;
 }
@@ -48,6 +61,9 @@ const Route* find_route(HttpExchange& exchange) {
         std::ranges::find_if(all_routes(), [&](const Route& route) { return route.has_path(asked.path); });
     if (found == all_routes().end())
         exchange.fail({.status = 404, .message = fmt::format("no route {}", printable(asked.path, 200))});
+    else if (found->of_weights && !exchange.core.options.weight_routes)
+        exchange.fail(
+            {.status = 404, .message = fmt::format("{} is a route of `nibble serve --weight-routes`", found->path)});
     else if (!found->takes(asked.method))
         exchange.fail({.status = 405,
                        .message = fmt::format("{} accepts {}", printable(asked.path, 200), found->allow()),
@@ -62,9 +78,10 @@ bool Route::has_path(std::string_view asked) const {
 }
 
 bool Route::takes(std::string_view method) const {
-    if (method == "POST") return methods == RouteMethods::post || methods == RouteMethods::get_or_post;
-    if (method == "DELETE") return methods == RouteMethods::get_or_delete;
-    return methods != RouteMethods::post && (method == "GET" || method == "HEAD");
+    using enum RouteMethods;
+    if (method == "POST") return methods == post || methods == get_or_post || methods == command;
+    if (method == "DELETE") return methods == get_or_delete;
+    return methods != post && methods != command && (method == "GET" || method == "HEAD");
 }
 
 std::string_view Route::allow() const {
@@ -72,6 +89,7 @@ std::string_view Route::allow() const {
         case RouteMethods::get:
             return "GET, HEAD, OPTIONS";
         case RouteMethods::post:
+        case RouteMethods::command:
             return "POST, OPTIONS";
         case RouteMethods::get_or_delete:
             return "GET, HEAD, DELETE, OPTIONS";

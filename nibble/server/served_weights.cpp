@@ -1,6 +1,8 @@
 #include "server/served_weights.h"
 
+#include "base/utf8.h"
 #include "checkpoint/held_tensors.h"
+#include "io/safetensors.h"
 #include "model/cpu/widen.h"
 #include "quant/requantize.h"
 
@@ -10,6 +12,57 @@
 #include <filesystem>
 
 namespace nibble {
+namespace {
+
+bool has_quantized(const Checkpoint& checkpoint) {
+    return std::ranges::any_of(checkpoint.tensors(), &CheckpointTensor::quantized);
+}
+
+Status add_value(NewWeights& weights, const std::string& name, std::span<const int64_t> shape, MatrixView view) {
+    std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
+    widen(view, values.data());
+    return weights.set(name, shape, values);
+}
+
+Status add_all(NewWeights& weights, const Checkpoint& source) {
+    for (size_t i = 0; i < source.tensors().size(); ++i) {
+        const CheckpointTensor& t = source.tensors()[i];
+        Matrix scratch;
+        NIBBLE_TRY(const MatrixView view, source.read_plain(i, 0, t.rows(), scratch));
+        NIBBLE_CHECK(add_value(weights, t.name, t.shape, view));
+        source.done_with(i, 0, t.rows());
+    }
+    return Ok{};
+}
+
+}  // namespace
+
+Result<Unfinished> parse_unfinished(std::string_view word) {
+    if (word == "abort") return Unfinished::cancel;
+    if (word == "wait") return Unfinished::finish;
+    if (word == "keep") return Unfinished::keep;
+    return fail(ErrorKind::usage, "mode '{}': choose abort, wait or keep", printable(word, 100));
+}
+
+Status add_safetensors(NewWeights& weights, Bytes file) {
+    NIBBLE_TRY(const SafetensorsFile tensors, SafetensorsFile::parse(file).as(ErrorKind::usage));
+    for (const TensorRecord& t : tensors.tensors()) {
+        if (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f16)
+            return fail(ErrorKind::usage, "{}: has dtype {}; new values are F32, BF16 or F16", printable(t.name, 200),
+                        dtype_name(t.dtype));
+        const int64_t elements = static_cast<int64_t>(t.data.size()) / dtype_bytes(t.dtype);
+        NIBBLE_CHECK(add_value(weights, t.name, t.shape, {t.dtype, 1, elements, t.data.data()}));
+    }
+    return Ok{};
+}
+
+Status add_checkpoint(NewWeights& weights, const std::filesystem::path& path) {
+    NIBBLE_TRY(const auto source, Checkpoint::open(path).as(ErrorKind::checkpoint));
+    if (has_quantized(*source))
+        return fail(ErrorKind::usage, "{}: has quantized tensors, which replace all weights in one step",
+                    path.string());
+    return add_all(weights, *source).within(path.string());
+}
 
 Status ServedWeights::check_replaceable() const {
     if (model_) return Ok{};
@@ -42,7 +95,7 @@ Status ServedWeights::install(const WeightUpdate& how, std::shared_ptr<const Che
 Status ServedWeights::replace(const WeightUpdate& how, std::shared_ptr<const NewWeights> weights) {
     if (!how.partial)
         for (size_t i = 0; i < weights->tensors().size(); ++i)
-            if (!weights->replaced(i))
+            if (!weights->given(i))
                 return fail(ErrorKind::usage, "{}: is missing among the new weights", weights->tensors()[i].name);
     NIBBLE_TRY(auto quantized, requantize(weights, how.recipe, *pool_));
     NIBBLE_CHECK(install(how, std::move(quantized)));
@@ -52,7 +105,9 @@ Status ServedWeights::replace(const WeightUpdate& how, std::shared_ptr<const New
 
 NewWeights ServedWeights::begin() const {
     const std::lock_guard lock(mutex_);
-    return weights_;
+    NewWeights started = weights_;
+    started.start_update();
+    return started;
 }
 
 Status ServedWeights::commit(const WeightUpdate& how, std::shared_ptr<const NewWeights> weights) {
@@ -65,7 +120,7 @@ Status ServedWeights::load(const WeightUpdate& how, const std::filesystem::path&
     const std::lock_guard lock(mutex_);
     NIBBLE_CHECK(check_replaceable());
     NIBBLE_TRY(std::shared_ptr<const Checkpoint> source, Checkpoint::open(path).as(ErrorKind::checkpoint));
-    if (std::ranges::any_of(source->tensors(), &CheckpointTensor::quantized)) {
+    if (has_quantized(*source)) {
         // The files may change afterwards.
         for (size_t i = 0; i < source->tensors().size(); ++i) NIBBLE_CHECK(hold_tensor(*source, i));
         NIBBLE_CHECK(install(how, source).within(path.string()));
@@ -73,15 +128,8 @@ Status ServedWeights::load(const WeightUpdate& how, const std::filesystem::path&
         return Ok{};
     }
     const auto weights = std::make_shared<NewWeights>(weights_);
-    for (size_t i = 0; i < source->tensors().size(); ++i) {
-        const CheckpointTensor& t = source->tensors()[i];
-        std::vector<float> values(static_cast<size_t>(t.rows() * t.cols()));
-        Matrix scratch;
-        NIBBLE_TRY(const MatrixView view, source->read_plain(i, 0, t.rows(), scratch));
-        widen(view, values.data());
-        source->done_with(i, 0, t.rows());
-        NIBBLE_CHECK(weights->set(t.name, t.shape, values).within(path.string()));
-    }
+    weights->start_update();
+    NIBBLE_CHECK(add_all(*weights, *source).within(path.string()));
     return replace(how, weights);
 }
 

@@ -2,15 +2,18 @@
 // that uses the server for rollouts.
 #pragma once
 
+#include "base/mapped_file.h"
 #include "checkpoint/new_weights.h"
 #include "engine/engine.h"
 #include "model/cpu/model.h"
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 namespace nibble {
 
@@ -20,6 +23,14 @@ struct WeightUpdate {
     Unfinished unfinished = Unfinished::keep;  // answers that have begun
     bool partial = true;                       // false: every tensor of the model must be replaced
 };
+
+// Reads "abort", "wait" or "keep".
+Result<Unfinished> parse_unfinished(std::string_view word);
+// Reads new values from the bytes of a safetensors file with the model's names. Errors: another dtype than F32, BF16
+// and F16; those of NewWeights::set().
+Status add_safetensors(NewWeights& weights, Bytes file);
+// Reads new values from a checkpoint on disk. Errors: a quantized tensor; those of NewWeights::set().
+Status add_checkpoint(NewWeights& weights, const std::filesystem::path& path);
 
 // All functions may be called from any thread; they wait for each other, except version(), asleep() and paused().
 class ServedWeights {

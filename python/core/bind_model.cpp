@@ -269,10 +269,9 @@ struct NewTensors {
 };
 
 Unfinished unfinished_of(std::string_view mode) {
-    if (mode == "abort") return Unfinished::cancel;
-    if (mode == "wait") return Unfinished::finish;
-    if (mode == "keep") return Unfinished::keep;
-    raise("UsageError", fmt::format("mode '{}': choose abort, wait or keep", mode));
+    const auto read = parse_unfinished(mode);
+    if (!read.ok()) raise(read.error());
+    return *read;
 }
 
 // Runs a function of ServedWeights without the lock of the interpreter.

@@ -25,7 +25,7 @@ struct Example {
 };
 
 // Checks that `answer` has every member of `shape`: texts are equal ("": any text), numbers match any number, null
-// matches anything, and lists begin with the elements of the shape's list.
+// matches anything, true and false are equal, and lists begin with the elements of the shape's list.
 bool has_shape(const Json& answer, const Json& shape) {
     if (shape.is_null()) return true;
     if (shape.is_object()) {
@@ -37,7 +37,7 @@ bool has_shape(const Json& answer, const Json& shape) {
     if (shape.is_array()) return answer.is_array() && !answer.empty() && has_shape(answer[0], shape[0]);
     if (shape.is_string())
         return answer.is_string() && (shape.get_ref<const std::string&>().empty() || answer == shape);
-    return shape.is_number() && answer.is_number();
+    return shape.is_number() ? answer.is_number() : answer == shape;
 }
 
 const std::map<std::string, Example, std::less<>>& examples() {
@@ -50,6 +50,7 @@ const std::map<std::string, Example, std::less<>>& examples() {
     static const Example page{.type = "text/html; charset=utf-8", .text = "<script>"};
     static const Example metrics{.type = "text/plain; version=0.0.4; charset=utf-8",
                                  .text = "vllm:num_requests_running{"};
+    static const Example message{.shape = {{"message", ""}}};
     static const std::map<std::string, Example, std::less<>> all{
         {"/v1/chat/completions",
          {.body = {{"messages", messages}, {"max_tokens", 2}, {"temperature", 0}},
@@ -124,6 +125,22 @@ const std::map<std::string, Example, std::less<>>& examples() {
         {"/v1/license", {.type = "text/plain; charset=utf-8", .text = "do what you like"}},
         {"/metrics", metrics},
         {"/v1/metrics", metrics},
+        {"/start_weight_update", message},
+        {"/update_weights",
+         {.body = {{"update_info", {{"path", test_data("chat").string()}}}}, .shape = message.shape}},
+        {"/finish_weight_update", {.body = {{"weight_version", "seven"}}, .shape = message.shape}},
+        {"/update_weights_from_disk",
+         {.body = {{"model_path", test_data("chat").string()}, {"weight_version", "eight"}},
+          .shape = {{"success", true}, {"message", ""}}}},
+        {"/weight_info", {.shape = {{"weight_version", "eight"}}}},
+        {"/get_world_size", {.shape = {{"world_size", 1}}}},
+        {"/pause", {.shape = {{"status", "paused"}}}},
+        {"/resume", {.shape = {{"status", "resumed"}}}},
+        {"/is_paused", {.shape = {{"is_paused", false}}}},
+        {"/sleep", {}},
+        {"/wake_up", {}},
+        {"/is_sleeping", {.shape = {{"is_sleeping", false}}}},
+        {"/reset_prefix_cache", {}},
     };
     return all;
 }
@@ -133,6 +150,7 @@ protected:
     static void SetUpTestSuite() {
         ServerSetup setup;
         setup.license = "do what you like";
+        setup.options.weight_routes = true;
         server_ = std::make_unique<TestServer>(std::move(setup));
         const Json stored = server_->ask("/v1/responses", {{"input", "hello"}, {"max_output_tokens", 2}});
         stored_ = "/v1/responses/" + stored["id"].get<std::string>();
@@ -150,7 +168,8 @@ protected:
         return example(route).path.empty() ? std::string(route.path) : example(route).path;
     }
     static HttpResponse ask(const std::string& method, const std::string& path, const std::string& body = {}) {
-        return server_->send({.method = method, .path = path, .body = body});
+        return server_->send(
+            {.method = method, .path = path, .headers = {{"Content-Type", "application/json"}}, .body = body});
     }
     // The error has the form of the path's API.
     static void expect_error(const HttpResponse& r, int status, const std::string& path) {

@@ -63,6 +63,8 @@ public:
                           .license = license_};
         const Status grammars = model.prepare_grammars();
         EXPECT_TRUE(grammars.ok()) << grammars.error().message();
+        model.weights = std::make_unique<ServedWeights>(
+            *model.engine, std::shared_ptr<Model>(std::shared_ptr<void>(), &*chat.model), chat.checkpoint, chat.pool);
         server->serve(std::move(model));
     }
 
