@@ -7,6 +7,7 @@
 #include "formats/stochastic.h"
 #include "formats/swizzle.h"
 #include "jobs/words.h"
+#include "kernels/quantize_activations.h"
 
 #include <algorithm>
 #include <atomic>
@@ -318,10 +319,13 @@ void decode_tiles(const ArrayRows& codes, const float* scales, int64_t tile_rows
     }
 }
 
-Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bias, ElementType type, void* out,
-                      ThreadPool& pool) {
+Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bias, const ArrayInputs& inputs,
+                      ElementType type, void* out, ThreadPool& pool) {
     if (x.cols != w.cols())
         return fail(ErrorKind::shape, "the left operand has {} columns, the right one {}", x.cols, w.cols());
+    if (!activation_fits(inputs.format, x.cols))
+        return fail(ErrorKind::shape, "{} columns do not divide into blocks of {}", x.cols,
+                    activation_name(inputs.format));
     if (element_bytes(type) == 1) return fail(ErrorKind::usage, "dtype: choose float32, bfloat16 or float16");
     NIBBLE_TRY(const MatmulKernels* const kernels, select_matmul_kernels());
     std::vector<float> wide, result;
@@ -336,7 +340,9 @@ Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bi
         result.resize(static_cast<size_t>(x.rows * w.rows()));
         y = result.data();
     }
-    kernels->matmul(w, {.x = in, .rows = x.rows, .stride = x.cols}, {.y = y, .stride = w.rows(), .bias = bias}, pool);
+    kernels->matmul(
+        w, {.x = in, .rows = x.rows, .stride = x.cols, .activation = inputs.format, .input_scale = inputs.scale},
+        {.y = y, .stride = w.rows(), .bias = bias}, pool);
     if (type == ElementType::f32) return Ok{};
     store_rows<uint16_t>(
         y, x.rows * w.rows(), static_cast<uint16_t*>(out),

@@ -66,10 +66,15 @@ void read_array(const ArrayRows& x, int64_t begin, int64_t count, float* out);
 // FP8 codes with an FP32 scale per `tile_rows` x 128 elements (1 or 128), decoded to F32 [rows, cols].
 void decode_tiles(const ArrayRows& codes, const float* scales, int64_t tile_rows, float* out);
 
+// How the left operand of a product is quantized, as MatmulInput in kernels/matmul.h.
+struct ArrayInputs {
+    ActivationFormat format = ActivationFormat::none;
+    float scale = 1.0f;
+};
 // out [x.rows, w.rows()] = x w^T + bias, in F32, BF16 or F16. x is read as F32. The sums have the order `lanes` of
-// kernels/matmul.h. Errors of kind shape: x.cols is not w.cols().
-Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bias, ElementType type, void* out,
-                      ThreadPool& pool);
+// kernels/matmul.h. Errors of kind shape: x.cols is not w.cols(), or does not divide into the blocks of `inputs`.
+Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bias, const ArrayInputs& inputs,
+                      ElementType type, void* out, ThreadPool& pool);
 
 // Swizzles block scales [rows, cols] to the 128 x 4 layout, or the other way (formats/swizzle.h).
 void swizzle_array(const uint8_t* scales, int64_t rows, int64_t cols, uint8_t* out);

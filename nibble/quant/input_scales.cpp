@@ -10,8 +10,11 @@
 namespace nibble {
 namespace {
 
+constexpr std::string_view amax_ending = ".input_amax";
+
 Status add(ScaleTable& table, std::string_view name, float value) {
-    if (!std::isfinite(value) || value <= 0)
+    const bool dead = value == 0 && name.ends_with(amax_ending);  // an input that was always zero
+    if (!std::isfinite(value) || (value <= 0 && !dead))
         return fail("{}: '{}' is {}; a scale is a finite positive number", table.origin, name, value);
     table.values.emplace(name, value);
     return Ok{};
@@ -62,6 +65,7 @@ class Lookup {
 public:
     explicit Lookup(const ScaleTable* table) : table_(table) {}
 
+    bool has(const std::string& name) const { return table_ && table_->values.contains(name); }
     std::optional<float> find(const std::string& name) {
         if (table_)
             if (const auto found = table_->values.find(name); found != table_->values.end()) {
@@ -150,6 +154,8 @@ Result<ActivationScales> resolve_activation_scales(const Plan& plan, const Scale
         if (entry.spec.format != Format::none && stores_input_scale(entry.activation)) {
             if (entry.constant_input_amax)
                 scales.input[i] = scale_of_amax(entry.activation, *entry.constant_input_amax, entry.spec.arithmetic);
+            else if (const std::string amax = entry.module + std::string(amax_ending); lookup.has(amax))
+                scales.input[i] = scale_of_amax(entry.activation, *lookup.find(amax), entry.spec.arithmetic);
             else
                 scales.input[i] = lookup.find(entry.module + ".input_scale");
         }

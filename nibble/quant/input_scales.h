@@ -12,7 +12,7 @@ namespace nibble {
 
 // Scales by tensor name ("model.layers.0.mlp.up_proj.input_scale", "model.layers.0.self_attn.k_proj.k_scale"). Values
 // are the multipliers that an export stores (amax / 2688 for NVFP4, amax / 448 for FP8): finite, positive, exact to the
-// bit.
+// bit. "….input_amax" is the largest magnitude of the inputs instead, from which the plan's format makes the scale.
 struct ScaleTable {
     std::string origin;  // path, for messages
     std::map<std::string, float, std::less<>> values;

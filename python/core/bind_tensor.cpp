@@ -17,6 +17,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 namespace nibble::python {
@@ -333,7 +334,7 @@ PackedMatrix packed_of(nb::handle w) {
 }
 
 nb::object product(const ArrayRows& x, std::span<const int64_t> shape, const Producer& producer, const PackedMatrix& w,
-                   nb::handle bias, std::string_view dtype, nb::handle out) {
+                   nb::handle bias, const ArrayInputs& inputs, std::string_view dtype, nb::handle out) {
     const ElementType type = plain_type(dtype);
     std::vector<float> bias_values;
     if (!bias.is_none()) {
@@ -354,18 +355,41 @@ nb::object product(const ArrayRows& x, std::span<const int64_t> shape, const Pro
         const WithoutGil released;
         const FloatControlScope control;
         done = guarded([&]() -> Status {
-            return multiply_array(x, w, bias_values.empty() ? nullptr : bias_values.data(), type, data, shared_pool());
+            return multiply_array(x, w, bias_values.empty() ? nullptr : bias_values.data(), inputs, type, data,
+                                  shared_pool());
         });
     }
     if (!done.ok()) raise(done.error());
     return result;
 }
 
-nb::object matmul(nb::handle x, nb::handle w, nb::handle bias, std::string_view dtype, nb::handle out) {
+ArrayInputs inputs_of(const std::optional<std::string>& format, std::optional<float> scale) {
+    ArrayInputs inputs;
+    if (format) {
+        const auto known = activation_from_name(*format);
+        if (!known || *known == ActivationFormat::none)
+            raise("UsageError", fmt::format("matmul: inputs '{}' is unknown; choices: nvfp4, fp8, fp8_token, "
+                                            "fp8_group128, mxfp8, mxfp4",
+                                            *format));
+        inputs.format = *known;
+    }
+    const bool stored = stores_input_scale(inputs.format);
+    if (stored && !scale) raise("UsageError", fmt::format("matmul: inputs '{}' need an input_scale", *format));
+    if (!stored && scale) raise("UsageError", "matmul: an input_scale is for the inputs nvfp4 and fp8");
+    if (scale && !(*scale > 0 && std::isfinite(*scale)))
+        raise("UsageError", fmt::format("matmul: input_scale {} is not a positive number", *scale));
+    if (scale) inputs.scale = *scale;
+    return inputs;
+}
+
+nb::object matmul(nb::handle x, nb::handle w, nb::handle bias, const std::optional<std::string>& format,
+                  std::optional<float> scale, std::string_view dtype, nb::handle out) {
+    const ArrayInputs inputs = inputs_of(format, scale);
     std::optional<Packed> made;
     if (!nb::isinstance<Packed>(w)) made.emplace(Packed{packed_of(w)});
     const PackedMatrix& weights = made ? made->matrix : nb::cast<const Packed&>(w).matrix;
     if (nb::isinstance<Quant>(x)) {
+        if (inputs.format != ActivationFormat::none) raise("UsageError", "matmul: x is quantized already");
         const Quant& q = nb::cast<const Quant&>(x);
         std::vector<float> values(static_cast<size_t>(q.rows * q.cols));
         const Status done = without_gil(q.rows * q.cols, [&](ThreadPool* pool) {
@@ -374,11 +398,11 @@ nb::object matmul(nb::handle x, nb::handle w, nb::handle bias, std::string_view 
         if (!done.ok()) raise(done.error());
         const ArrayRows rows{
             ElementType::f32, reinterpret_cast<const std::byte*>(values.data()), q.rows, q.cols, q.cols * 4, 4};
-        return product(rows, q.shape, q.producer, weights, bias, dtype, out);
+        return product(rows, q.shape, q.producer, weights, bias, {}, dtype, out);
     }
     const Array a(x, "matmul", "x");
     const Rows rows = rows_of(a);
-    return product(rows.rows, {a.shape, size_t(a.ndim)}, a.producer, weights, bias, dtype, out);
+    return product(rows.rows, {a.shape, size_t(a.ndim)}, a.producer, weights, bias, inputs, dtype, out);
 }
 
 }  // namespace
@@ -424,8 +448,8 @@ void bind_tensor(nb::module_& m) {
     m.def("pack", &pack, nb::arg("codes"));
     m.def("unpack", &unpack, nb::arg("packed"));
     m.def("from_tiles", &from_tiles, nb::arg("codes"), nb::arg("scales"), nb::arg("tile_rows"));
-    m.def("matmul", &matmul, nb::arg("x"), nb::arg("w"), nb::arg("bias").none(), nb::arg("dtype"),
-          nb::arg("out").none());
+    m.def("matmul", &matmul, nb::arg("x"), nb::arg("w"), nb::arg("bias").none(), nb::arg("inputs").none(),
+          nb::arg("input_scale").none(), nb::arg("dtype"), nb::arg("out").none());
     m.def(
         "reciprocal", [](float x) { return 1.0f / x; }, nb::arg("x"));
     m.def(

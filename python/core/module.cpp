@@ -23,4 +23,5 @@ NB_MODULE(_core, m) {
     bind_checkpoint(m);
     bind_jobs(m);
     bind_model(m);
+    bind_train(m);
 }

@@ -9,5 +9,6 @@ void bind_tensor(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
 void bind_jobs(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
+void bind_train(nanobind::module_& m);
 
 }  // namespace nibble::python

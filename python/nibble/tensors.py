@@ -240,16 +240,19 @@ class Packed:
         return self._native.nbytes
 
 
-def matmul(x: Any, w: Any, *, bias: Any = None, dtype: str | None = None, out: Any = None) -> Any:
+def matmul(x: Any, w: Any, *, bias: Any = None, inputs: str | None = None, input_scale: float | None = None,
+           dtype: str | None = None, out: Any = None) -> Any:
     """x @ w.T + bias. x: an array or a QuantTensor [..., inputs]; w: a QuantTensor, Packed or array [outputs, inputs].
 
+    inputs: quantizes each row of x first, with the bits of `nibble serve`: nvfp4 or fp8 with the input_scale of a checkpoint,
+    fp8_token, fp8_group128, mxfp8 or mxfp4 without.
     Decoded operands are multiplied in FP32, in the order of sums that docs/formats.md gives. dtype: float32, bfloat16 or
     float16; None: that of x.
     """
     if dtype is None:
         dtype = "float32" if isinstance(x, QuantTensor) else _plain_dtype_of(x)
     return _core.matmul(x._native if isinstance(x, QuantTensor) else x,
-                        w._native if isinstance(w, (QuantTensor, Packed)) else w, bias, _dtype_name(dtype), out)
+                        w._native if isinstance(w, (QuantTensor, Packed)) else w, bias, inputs, input_scale, _dtype_name(dtype), out)
 
 
 def scaled_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any, swizzle_a: Any = None,
@@ -265,7 +268,7 @@ def scaled_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: An
         raise UsageError("scaled_mm: contraction_dim is not supported; pass mat_b column-major")
     a = _operand("mat_a", mat_a, scale_a, scale_recipe_a, swizzle_a)
     b = _operand("mat_b", _transposed(mat_b), scale_b, scale_recipe_b, swizzle_b)
-    return _core.matmul(a, b, bias, _dtype_name(output_dtype), None)
+    return _core.matmul(a, b, bias, None, None, _dtype_name(output_dtype), None)
 
 
 def scaled_grouped_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any,
@@ -309,7 +312,7 @@ def scaled_grouped_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, sca
         if rows:
             left = _operand("mat_a", part, take_a[g], scale_recipe_a, swizzle_a)
             right = _operand("mat_b", _transposed(b[g]), take_b[g], scale_recipe_b, swizzle_b)
-            _core.matmul(left, right, None, _dtype_name(output_dtype), result)
+            _core.matmul(left, right, None, None, None, _dtype_name(output_dtype), result)
     return out
 
 

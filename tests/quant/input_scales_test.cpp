@@ -81,6 +81,23 @@ TEST(InputScales, ARecipesConstantAmaxNeedsNoTable) {
     EXPECT_EQ(*scales->input[0], 1.0f);
 }
 
+TEST(InputScales, AMaximumBecomesTheScaleOfThePlansFormat) {
+    TempDir dir;
+    write_file(dir / "amax.json",
+               std::string_view(R"({"l.0.self_attn.q_proj.input_amax": 448, "l.0.self_attn.k_proj.input_amax": 448,
+        "l.0.self_attn.v_proj.input_amax": 448, "l.0.self_attn.o_proj.input_amax": 0})"));
+    const auto read = read_scale_table(dir / "amax.json");
+    ASSERT_TRUE(read.ok()) << read.error().message();
+    auto scales = resolve_activation_scales(attention_plan(ActivationFormat::nvfp4), &*read);
+    ASSERT_TRUE(scales.ok()) << scales.error().message();
+    EXPECT_EQ(*scales->input[0], 448.0f * (1.0f / 2688.0f));
+    EXPECT_EQ(*scales->input[3], 6.0f * (1.0f / 2688.0f)) << "an input that was always zero";
+    EXPECT_TRUE(scales->warnings.empty());
+    scales = resolve_activation_scales(attention_plan(ActivationFormat::fp8), &*read);
+    ASSERT_TRUE(scales.ok());
+    EXPECT_EQ(*scales->input[3], 448.0f * (1.0f / 448.0f));
+}
+
 TEST(InputScales, FusedLinearsGetTheLargestAndAWarning) {
     const auto values = table({{"l.0.self_attn.q_proj.input_scale", 1.0f},
                                {"l.0.self_attn.k_proj.input_scale", 3.0f},
