@@ -287,6 +287,14 @@ void steer(Model& model, const Work& work) {
     if (!done.ok()) raise(done.error());
 }
 
+// The token that tokenizer_config.json names as the one that begins a text; no value: there is none.
+std::optional<int64_t> begin_token(const ServedModel& served) {
+    const auto named = served.tokenizer_info.find("bos_token");
+    if (named == served.tokenizer_info.end() || !named->is_string()) return std::nullopt;
+    const auto id = served.tokenizer.id_of(named->get_ref<const std::string&>());
+    return id ? std::optional<int64_t>(*id) : std::nullopt;
+}
+
 class Server {
 public:
     explicit Server(std::unique_ptr<RunningServer> server) : server_(std::move(server)) {}
@@ -402,6 +410,7 @@ void bind_model(nb::module_& m) {
                  out["context"] = served.context();
                  out["vocabulary"] = served.vocab();
                  out["end_tokens"] = served.like.eos;
+                 out["begin_token"] = begin_token(served);
                  const SamplingParams& s = served.like.sampling;
                  nb::dict sampling;
                  sampling["temperature"] = s.temperature;

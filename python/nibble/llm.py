@@ -26,7 +26,7 @@ Prompt: TypeAlias = "str | Mapping[str, Any] | Sequence[int]"
 _without_effect = {
     "trust_remote_code": "no code of a model is run", "enforce_eager": "there are no graphs", "swap_space": "nothing is swapped",
     "disable_log_stats": "nothing is logged", "tokenizer_mode": "the tokenizer is nibble's", "enable_sleep_mode": "sleep() is always there",
-    "max_num_batched_tokens": "the engine chooses the rows of a step", "disable_custom_all_reduce": None, "hf_overrides": None,
+    "max_lora_rank": "adapters are not supported", "max_num_batched_tokens": "the engine chooses the rows of a step", "disable_custom_all_reduce": None, "hf_overrides": None,
 }
 _finish = {"cancelled": "abort", "deadline": "abort"}
 
@@ -57,7 +57,7 @@ def _engine_options(model: Any, words: dict[str, Any]) -> tuple[dict[str, Any], 
                 raise UsageError(f"LLM: {word}={value} is not supported; a model runs on one device")
         elif word == "seed":
             continue
-        elif word in ("tokenizer", "revision", "quantization", "enable_lora"):
+        elif word in ("tokenizer", "revision", "tokenizer_revision", "quantization", "enable_lora"):
             if value not in (None, False) and not (word == "tokenizer" and os.fspath(value) == options["model"]):
                 raise UsageError(f"LLM: {word}={value!r} is not supported: the checkpoint's own is used")
         elif word in _without_effect:
@@ -96,6 +96,10 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         ends = self._model.info()["end_tokens"]
         return ends[0] if ends else None
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._model.info()["begin_token"]
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
         return self._model.id_of(token)
@@ -280,19 +284,21 @@ class LLM(_Loaded):
 
     @overload
     def generate(self, prompts: str | Mapping[str, Any], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+                 *, use_tqdm: bool | Callable[..., Any] = False, lora_request: None = None) -> list[RequestOutput]: ...
     @overload
     def generate(self, prompts: Sequence[str | Mapping[str, Any] | Sequence[int]],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+                 *, use_tqdm: bool | Callable[..., Any] = False, lora_request: None = None) -> list[RequestOutput]: ...
     @overload
     def generate(self, prompts: Sequence[int],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]: ...
+                 *, use_tqdm: bool | Callable[..., Any] = False, lora_request: None = None) -> list[RequestOutput]: ...
 
     def generate(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 *, use_tqdm: bool | Callable[..., Any] = False) -> list[RequestOutput]:
+                 *, use_tqdm: bool | Callable[..., Any] = False, lora_request: None = None) -> list[RequestOutput]:
         """Answers of all prompts, in their order. A prompt: a text, {"prompt": text} or {"prompt_token_ids": ids}."""
+        if lora_request is not None:
+            raise UsageError("generate: lora_request is not supported")
         several: Any = prompts
         many: list[Prompt] = [several] if isinstance(prompts, (str, Mapping)) else list(several)
         if many and all(isinstance(p, int) for p in many):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import lm_eval.models  # registers the models of lm-eval, which is otherwise left out once ours is there
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
@@ -36,6 +37,11 @@ class NibbleLM(TemplateLM):
         return 0 if token is None else token
 
     @property
+    def prefix_token_id(self) -> int:
+        begin = self._tokenizer.bos_token_id
+        return self.eot_token_id if begin is None else begin
+
+    @property
     def tokenizer_name(self) -> str:
         return str(self._model).replace("/", "__")
 
@@ -59,7 +65,8 @@ class NibbleLM(TemplateLM):
             total = sum(s[t].logprob for s, t in zip(scores, wanted))
             greedy = all(max(s, key=lambda i: (s[i].logprob, -i)) == t for s, t in zip(scores, wanted))
             out.append((total, greedy))
-            self.cache_hook.add_partial("loglikelihood", request[0], out[-1])
+            if request[0] is not None:  # not a window of loglikelihood_rolling()
+                self.cache_hook.add_partial("loglikelihood", request[0], out[-1])
         return out
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
@@ -70,7 +77,7 @@ class NibbleLM(TemplateLM):
             tokens = self.tok_encode(request.args[0])
             windows = list(map(make_disjoint_window, get_rolling_token_windows(
                 token_list=tokens, prefix_token=self.prefix_token_id, max_seq_len=self.max_length - 1, context_len=1)))
-            scores = self._loglikelihood_tokens([((None, None), context, continuation) for context, continuation in windows])
+            scores = self._loglikelihood_tokens([(None, context, continuation) for context, continuation in windows])
             out.append(sum(score for score, _ in scores))
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, out[-1])
         return out

@@ -1,18 +1,36 @@
-"""Names of vLLM: `from nibble.vllm import LLM, SamplingParams` in place of `from vllm import LLM, SamplingParams`."""
+"""Names of vLLM: `from nibble.vllm import LLM, SamplingParams` in place of `from vllm import LLM, SamplingParams`.
+
+For programs that cannot be changed, alias() makes `import vllm` import this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import SimpleNamespace
-from typing import Any
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypedDict
 
 from . import llm as _llm
+from .errors import UsageError
 from .sampling import (CompletionOutput, Logprob, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams)
 
 __all__ = [
-    "LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs", "CompletionOutput", "Logprob", "RequestOutput", "RequestOutputKind", "SamplingParams",
-    "StructuredOutputsParams",
+    "LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "EngineArgs", "CompletionOutput", "Logprob", "RequestOutput",
+    "RequestOutputKind", "SamplingParams", "StructuredOutputsParams", "TextPrompt", "TokensPrompt", "alias",
 ]
+
+__version__ = "0.33.0"  # the version of vLLM whose names these are
+
+
+class TextPrompt(TypedDict):
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    prompt_token_ids: list[int]
 
 
 class EngineArgs:
@@ -76,3 +94,82 @@ class LLM(_llm.LLM):
     def _check_awake(self) -> None:
         super()._check_awake()
         self._use_gathered()
+
+
+class LoRARequest:
+    """Adapters are not supported; the name is there for programs that import it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise UsageError("LoRARequest: adapters are not supported")
+
+
+def _tokenizer_of(name: Any, *_: Any, tokenizer_mode: str = "auto", **options: Any) -> Any:
+    """vLLM's get_tokenizer: a tokenizer of transformers."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name, **{k: v for k, v in options.items() if v is not None})
+
+
+def _chat_template_of(tokenizer: Any, chat_template: str | None = None, *_: Any, **__: Any) -> str | None:
+    """vLLM's resolve_chat_template: the given one, else the tokenizer's."""
+    return chat_template if chat_template is not None else getattr(tokenizer, "chat_template", None)
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """What importlib.metadata.version("vllm") reads."""
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Metadata-Version: 2.1\nName: vllm\nVersion: {__version__}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        raise FileNotFoundError(path)
+
+
+class _Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> None:
+        return None
+
+    @classmethod
+    def find_distributions(cls, context: Any = None) -> Any:
+        return iter([_Distribution()] if context is not None and context.name == "vllm" else [])
+
+
+# Submodules of vLLM and the names that programs import from them.
+_submodules: Mapping[str, Mapping[str, Any]] = {
+    "sampling_params": {n: globals()[n] for n in ("RequestOutputKind", "SamplingParams", "StructuredOutputsParams")},
+    "outputs": {n: globals()[n] for n in ("CompletionOutput", "RequestOutput")},
+    "inputs": {"TextPrompt": TextPrompt, "TokensPrompt": TokensPrompt},
+    "logprobs": {"Logprob": Logprob},
+    "engine": {}, "engine.arg_utils": {"AsyncEngineArgs": AsyncEngineArgs, "EngineArgs": EngineArgs},
+    "engine.async_llm_engine": {"AsyncLLMEngine": AsyncLLMEngine},
+    "v1": {}, "v1.engine": {}, "v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
+    "lora": {}, "lora.request": {"LoRARequest": LoRARequest},
+    "tokenizers": {"get_tokenizer": _tokenizer_of},
+    "renderers": {}, "renderers.hf": {"resolve_chat_template": _chat_template_of},
+    "distributed": {"cleanup_dist_env_and_memory": lambda *_, **__: None},
+}
+
+
+def alias() -> None:
+    """Lets `import vllm` import this module in this process, with the submodules in use. Error: vLLM is installed."""
+    known = sys.modules.get("vllm")
+    if known is not None and known.__dict__.get("alias") is alias:
+        return
+    if known is not None or importlib.util.find_spec("vllm") is not None:
+        raise UsageError("alias: vLLM is installed here; `import vllm` is its own")
+
+    def module(name: str, names: Mapping[str, Any]) -> None:
+        made = ModuleType(name)
+        made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        made.__path__ = []
+        made.__dict__.update(names)
+        sys.modules[name] = made
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, made)
+
+    module("vllm", {n: globals()[n] for n in (*__all__, "__version__")})
+    for name, names in _submodules.items():
+        module("vllm." + name, names)
+    sys.meta_path.append(_Finder)  # type: ignore[arg-type]

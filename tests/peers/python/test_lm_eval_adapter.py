@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -36,13 +37,61 @@ def test_loglikelihoods(model):
     assert len(answers) == 1 and isinstance(answers[0], str)
 
 
-def test_a_task_runs(model, tmp_path):
-    import lm_eval
+def test_loglikelihoods_are_the_servers(model):
+    from lm_eval.api.instance import Instance
 
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"q": f"{i} and", "choices": [" one", " two"], "a": i % 2}) + "\n" for i in range(6)))
-    (tmp_path / "tiny.yaml").write_text(
-        "task: tiny\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: " + str(tmp_path / "data.jsonl") +
-        "\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{q}}'\ndoc_to_choice: choices\ndoc_to_target: a\n")
-    manager = lm_eval.tasks.TaskManager(include_path=str(tmp_path), include_defaults=False)
-    result = lm_eval.simple_evaluate(model="nibble", model_args=f"model={model}", tasks=["tiny"], task_manager=manager)
-    assert 0 <= result["results"]["tiny"]["acc,none"] <= 1
+    lm = NibbleLM(str(model))
+    pairs = [("The capital of France is", " Paris"), ("one two", " three four"), ("a b c", " d e f g")]
+    got = lm.loglikelihood([Instance("loglikelihood", {}, p, i) for i, p in enumerate(pairs)])
+    with nibble.serve(model, port=0) as server:
+        for (context, continuation), (score, greedy) in zip(pairs, got):
+            begin, whole = len(lm.tok_encode(context)), lm.tok_encode(context + continuation)
+            body = json.dumps({"prompt": whole, "max_tokens": 1, "prompt_logprobs": 1}).encode()
+            request = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
+            places = json.loads(urllib.request.urlopen(request, timeout=60).read())["choices"][0]["prompt_logprobs"][begin:]
+            steps = [place[str(token)] for place, token in zip(places, whole[begin:])]
+            assert score == pytest.approx(sum(s["logprob"] for s in steps), abs=1e-6)
+            assert greedy == all(s["rank"] == 1 for s in steps)
+
+
+def write_tasks(folder):
+    """A task of each kind: choices, perplexity, generation."""
+    (folder / "data.jsonl").write_text("".join(
+        json.dumps({"q": f"{i} and", "choices": [" one", " two"], "a": i % 2, "text": f"Line {i} of a text. " * 8}) + "\n" for i in range(6)))
+    common = "dataset_path: json\ndataset_kwargs:\n  data_files:\n    test: " + str(folder / "data.jsonl") + "\ntest_split: test\n"
+    (folder / "choices.yaml").write_text(
+        "task: tiny_choices\n" + common + "output_type: multiple_choice\ndoc_to_text: '{{q}}'\ndoc_to_choice: choices\ndoc_to_target: a\n")
+    (folder / "rolling.yaml").write_text(
+        "task: tiny_rolling\n" + common + "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{text}}'\n"
+        "metric_list:\n  - metric: word_perplexity\n  - metric: bits_per_byte\n")
+    (folder / "words.yaml").write_text(
+        "task: tiny_words\n" + common + "output_type: generate_until\ndoc_to_text: '{{q}}'\ndoc_to_target: ' one'\n"
+        "generation_kwargs:\n  until: ['.']\n  max_gen_toks: 6\nmetric_list:\n  - metric: exact_match\n")
+    return folder
+
+
+def test_tasks_run_and_agree_with_transformers(model, tmp_path):
+    import lm_eval
+    import lm_eval.tasks
+
+    manager = lm_eval.tasks.TaskManager(include_path=str(write_tasks(tmp_path)), include_defaults=False)
+    run = dict(tasks=["tiny_choices", "tiny_rolling", "tiny_words"], task_manager=manager, log_samples=True)
+    ours = lm_eval.simple_evaluate(model="nibble", model_args=f"model={model},compute=f32", **run)
+    theirs = lm_eval.simple_evaluate(model="hf", model_args=f"pretrained={model},dtype=float32", device="cpu", **run)
+    a, b = (r["results"]["tiny_rolling"]["bits_per_byte,none"] for r in (ours, theirs))
+    assert a == pytest.approx(b, rel=2e-3)
+    for x, y in zip(ours["samples"]["tiny_choices"], theirs["samples"]["tiny_choices"]):
+        for (score, greedy), (expected, greedy_there) in zip(x["filtered_resps"], y["filtered_resps"]):
+            assert float(score) == pytest.approx(float(expected), abs=0.02) and str(greedy) == str(greedy_there)
+    texts = [[s["filtered_resps"][0] for s in r["samples"]["tiny_words"]] for r in (ours, theirs)]
+    assert len(texts[0]) == 6 and texts[0] == texts[1]
+
+
+def test_the_command_line(model, tmp_path):
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    done = subprocess.run([sys.executable, "-m", "nibble.lm_eval", "--model", "nibble", "--model_args", f"model={model}", "--tasks",
+                           "tiny_choices", "--include_path", write_tasks(tasks), "--output_path", tmp_path / "out"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "tiny_choices" in done.stdout and list((tmp_path / "out").rglob("results*.json"))
