@@ -1,10 +1,16 @@
-"""Times of the Python package in microseconds, best of several runs: python python/benchmarks/calls.py [MODEL]
+"""The numbers of the Python package, each with its target: python python/benchmarks/calls.py [MODEL]
 
-The table of docs/python.md, "Times". MODEL, a folder, adds the engine. torch is measured where it is installed.
+Times of calls are the best of several runs. MODEL, a folder, adds the engine next to `nibble bench throughput`. torch is measured
+where it is installed. tools/bench-python runs this over the wheel of a build.
 """
 
+import asyncio
+import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import timeit
 
@@ -17,8 +23,8 @@ def best(function, number, repeat=7):
     return min(timeit.repeat(function, number=number, repeat=repeat)) / number * 1e6
 
 
-def line(name, value, unit="us"):
-    print(f"{name:<58} {value:10.3f} {unit}")
+def line(name, value, unit, target=""):
+    print(f"{name:<62} {value:>10.3f} {unit:<9} {target}", flush=True)
 
 
 def imports():
@@ -26,29 +32,93 @@ def imports():
     return min(float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout) for _ in range(7)) * 1e3
 
 
-def tensors(name, small, large):
+def tensors(name, small, large, targets):
     q = nibble.quantize(small)
-    line(f"{name}: 16 x 16 BF16 quantize with out=", best(lambda: nibble.quantize(small, out=q), 20000))
-    line(f"{name}: 16 x 16 BF16 quantize with a new result", best(lambda: nibble.quantize(small), 20000))
+    line(f"{name}: 16 x 16 BF16 quantize with out=", best(lambda: nibble.quantize(small, out=q), 20000), "us", targets and "<= 1.5")
+    line(f"{name}: 16 x 16 BF16 quantize with a new result", best(lambda: nibble.quantize(small), 20000), "us", targets and "<= 5")
     big = nibble.quantize(large)
     line(f"{name}: 4096 x 4096 BF16 quantize with out=", best(lambda: nibble.quantize(large, out=big), 1, 15) / 1e3, "ms")
 
 
+def products(np):
+    """scaled_mm over the time of the same product on a packed weight."""
+    rng = np.random.default_rng(0)
+    a, b = (nibble.quantize(rng.standard_normal((n, 2048)).astype(np.float32)) for n in (256, 2048))
+    left, right = a.to_scaled_mm(), b.to_scaled_mm()
+
+    def scaled():
+        nibble.scaled_mm(left["mat"], right["mat"].T, left["scale"], left["recipe"], right["scale"], right["recipe"], left["swizzle"],
+                         right["swizzle"], output_dtype="float32")
+
+    packed, x = nibble.Packed(b), a.dequantize()
+    whole, kernel = (best(f, 1, 9) for f in (scaled, lambda: nibble.matmul(x, packed)))
+    line("scaled_mm 256 x 2048 x 2048, NVFP4 x NVFP4", whole / 1e3, "ms")
+    line("  the same product with a packed weight", kernel / 1e3, "ms")
+    line("  scaled_mm over it", whole / kernel, "times", "<= 1.05, with a packed weight")
+
+
+def interrupt():
+    """Milliseconds from SIGINT to the exception in a long call."""
+    import numpy as np
+
+    big = np.ones((4096, 4096), np.float32)
+    sent = [0.0]
+
+    def send():
+        time.sleep(0.3)
+        sent[0] = time.perf_counter()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=send).start()
+    try:
+        while True:
+            nibble.quantize(big)
+    except KeyboardInterrupt:
+        return (time.perf_counter() - sent[0]) * 1e3
+
+
+async def streams(engine, prompts, params):
+    async def one(i, prompt):
+        async for _ in engine.generate(prompt, params, request_id=str(i)):
+            pass
+
+    await asyncio.gather(*(one(i, p) for i, p in enumerate(prompts)))
+
+
 def engine(model):
-    prompts = [f"Prompt number {i} of the benchmark" for i in range(64)]
-    params = nibble.SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+    requests, tokens = 512, 64
+    program = nibble.build_info()["program"]
+    done = subprocess.run([program, "bench", "throughput", model, "--isl", "32", "--osl", str(tokens), "--requests", str(requests), "--json"],
+                          capture_output=True, text=True, check=True).stdout
+    rate = json.loads(done)["loads"][0]["output_tokens_per_second"]
+    line(f"nibble bench throughput, {requests} requests", rate, "tokens/s")
+    prompts = [{"prompt_token_ids": [(7 * i + j) % 200 + 5 for j in range(32)]} for i in range(requests)]
+    params = nibble.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     with nibble.LLM(model) as llm:
-        llm.generate(prompts, params)
+        llm.generate(prompts[:8], params)
         start = time.perf_counter()
         llm.generate(prompts, params)
+        whole = requests * tokens / (time.perf_counter() - start)
+    line(f"LLM.generate, {requests} prompts", whole, "tokens/s")
+    line("  over bench throughput", whole / rate, "times", ">= 0.98")
+
+    async def many():
+        asynchronous = nibble.AsyncLLM(model)
+        start = time.perf_counter()
+        await streams(asynchronous, prompts[:256], params)
         seconds = time.perf_counter() - start
-        line("LLM.generate, 64 prompts of 64 tokens", 64 * 64 / seconds, "tokens/s")
+        asynchronous.close()
+        return 256 * tokens / seconds
+
+    streamed = asyncio.run(many())
+    line("AsyncLLM.generate, 256 streams", streamed, "tokens/s")
+    line("  over bench throughput", streamed / rate, "times", ">= 0.95")
 
 
 def main():
-    line("import nibble", imports(), "ms")
+    line("import nibble", imports(), "ms", "<= 30")
     nothing, x = _core.nothing, object()
-    line("a call of the module that does nothing", best(lambda: nothing(x), 200000) - best(lambda: x, 200000))
+    line("a call of the module that does nothing", (best(lambda: nothing(x), 200000) - best(lambda: x, 200000)) * 1e3, "ns", "<= 50")
     try:
         import ml_dtypes
         import numpy as np
@@ -57,13 +127,15 @@ def main():
         return
     rng = np.random.default_rng(0)
     small, large = (rng.standard_normal((n, n)).astype(np.float32) for n in (16, 4096))
-    tensors("numpy and ml_dtypes", small.astype(ml_dtypes.bfloat16), large.astype(ml_dtypes.bfloat16))
+    tensors("numpy", small.astype(ml_dtypes.bfloat16), large.astype(ml_dtypes.bfloat16), "")
     try:
         import torch
     except ImportError:
         print("torch is not installed")
     else:
-        tensors("torch", torch.from_numpy(small).to(torch.bfloat16), torch.from_numpy(large).to(torch.bfloat16))
+        tensors("torch", torch.from_numpy(small).to(torch.bfloat16), torch.from_numpy(large).to(torch.bfloat16), "target")
+    products(np)
+    line("from SIGINT to KeyboardInterrupt in quantize", interrupt(), "ms", "<= 100")
     if len(sys.argv) > 1:
         engine(sys.argv[1])
 

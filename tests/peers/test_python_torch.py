@@ -20,7 +20,8 @@ with tempfile.TemporaryDirectory() as folder:
     wheel = next((program.parent / "wheel").glob("*.whl"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", folder]
     subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
-    subprocess.run([*pip, "--no-deps", "nanobind-backend==1.0.0", "pytest", "pluggy", "iniconfig", "packaging", "pygments"], check=True)
+    subprocess.run([*pip, "--no-deps", "nanobind-backend==1.0.0", "pytest", "pluggy", "iniconfig", "packaging", "pygments", "mypy",
+                    "mypy_extensions", "pathspec", "librt", "ast-serialize"], check=True)
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", root / "tests/peers/python"],
                           env={**os.environ, "PYTHONPATH": folder, "NIBBLE_PROGRAM": str(program)})
 sys.exit(done.returncode)
