@@ -170,7 +170,7 @@ class Linear(nn.Module):
     weight: torch.Tensor
     weight_scale: torch.Tensor | None
     weight_scale_2: torch.Tensor | None
-    input_scale: torch.Tensor | None = None
+    input_scale: torch.Tensor | None
     inputs: str | None = None
 
     def __init__(self, q: QuantTensor[torch.Tensor], bias: torch.Tensor | None = None) -> None:
@@ -180,6 +180,7 @@ class Linear(nn.Module):
         self.register_buffer("weight", q.codes)
         self.register_buffer("weight_scale", q.block_scales if q.block_scales is not None else q.float_scales)
         self.register_buffer("weight_scale_2", torch.tensor(q.tensor_scale, dtype=torch.float32))
+        self.register_buffer("input_scale", None)
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
         self._packed: Packed | None = None
         self._packed_from: tuple[int, int] | None = None
