@@ -130,6 +130,8 @@ Result<std::vector<Check>> check_delta_nets(const Kit& given) {
           // Heads of Qwen3.5-35B-A3B and Qwen3.6-27B.
           DeltaCase{{2, 4, 128, 128, 4, false}, {40}}, DeltaCase{{2, 6, 128, 128, 4, true}, {26, 1, 2}},
           DeltaCase{{2, 4, 128, 128, 4, false}, {3, 2, 2, 2, 1, 2, 2, 2, 9}},
+          // More thread blocks than with one column per thread.
+          DeltaCase{{2, 4, 128, 128, 4, false}, std::vector<int32_t>(20, 9)},
           // Kimi delta attention; heads of Kimi-Linear-48B-A3B.
           DeltaCase{{2, 2, 16, 16, 4, false, true}, {1, 7, 20}}, DeltaCase{{3, 3, 21, 40, 2, false, true}, {33, 2}},
           DeltaCase{{1, 1, 200, 72, 1, false, true}, {11, 3}}, DeltaCase{{2, 2, 128, 128, 4, false, true}, {40, 1, 9}},

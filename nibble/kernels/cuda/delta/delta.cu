@@ -6,9 +6,9 @@ namespace {
 
 constexpr int threads = 128, most_dim = 256;
 
-// One thread block per key head and `Run` tokens: convolves the head's q and k and its value heads, scales q and k to
-// unit length, and computes decay and beta of the value heads.
-template <int Run>
+// Taps: of the convolution at most. One thread block per key head and `Run` tokens: convolves the head's q and k and
+// its value heads, scales q and k to unit length, and computes decay and beta of the value heads.
+template <int Run, int Taps>
 __global__ void __launch_bounds__(threads) delta_inputs_kernel(const __grid_constant__ DeltaArgs args) {
     __shared__ __align__(16) float rows[2 * Run][norm_shared_bytes(most_dim) / 4];  // q and k of each token
     start(args.overlap);
@@ -16,17 +16,32 @@ __global__ void __launch_bounds__(threads) delta_inputs_kernel(const __grid_cons
     const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
     const int values = args.per_key * args.value_dim, pitch = lane_pitch(args.key_dim);
     const Convolution convolution = convolution_of(args);
+    const int before = args.conv - 1;
     for (int begin = static_cast<int>(blockIdx.y) * Run; begin < s.rows; begin += static_cast<int>(gridDim.y) * Run) {
         const int tokens = min(Run, s.rows - begin);
         const int64_t first = int64_t{s.row} + begin;
-        // A thread's tokens follow each other, so the convolution reads each input once from memory.
+        // A thread's tokens follow each other, so it reads each input once.
         for (int i = thread; i < 2 * args.key_dim + values; i += threads) {
             const int of_k = i >= args.key_dim;
             const int c = i < 2 * args.key_dim ? of_k * args.keys + head * args.key_dim + i - of_k * args.key_dim
                                                : 2 * args.keys + head * values + i - 2 * args.key_dim;
             const int column = channel_column(args, c);
+            float weight[Taps], window[Taps];  // inputs of the tokens before, oldest first
+#pragma unroll
+            for (int j = 0; j < Taps; ++j) {
+                weight[j] = j < args.conv ? args.conv_weight[int64_t{j} * args.channels + c] : 0.0f;
+                window[j] = j < before ? convolution.input(s, begin - before + j, c, column) : 0.0f;
+            }
+#pragma unroll 1  // unrolled, it takes 124 registers and more time
             for (int t = 0; t < tokens; ++t) {
-                const uint16_t value = bf16_from_float(silu(convolution.sum(s, begin + t, c, column)));
+                const float newest = convolution.input(s, begin + t, c, column);
+                float sum = 0.0f;
+#pragma unroll
+                for (int j = 0; j < Taps; ++j)
+                    if (j < args.conv) sum = fmaf(weight[j], j == before ? newest : window[j], sum);
+#pragma unroll
+                for (int j = 0; j + 1 < Taps; ++j) window[j] = j + 1 == before ? newest : window[j + 1];
+                const uint16_t value = bf16_from_float(silu(sum));
                 if (i < 2 * args.key_dim)
                     *lane_place(rows[2 * t + of_k], pitch, i - of_k * args.key_dim) = bf16_to_float(value);
                 else
@@ -98,7 +113,9 @@ cudaError_t launch_delta_inputs(const DeltaArgs& args, cudaStream_t stream) {
     const bool one = args.longest == 1;
     const dim3 blocks(static_cast<unsigned>(args.key_heads), one ? 1 : ceil_blocks(args.longest, run),
                       static_cast<unsigned>(args.segments));
-    return launch_kernel(one ? delta_inputs_kernel<1> : delta_inputs_kernel<run>, blocks, threads, 0, args, stream);
+    const auto few = one ? delta_inputs_kernel<1, 4> : delta_inputs_kernel<run, 4>;
+    const auto many = one ? delta_inputs_kernel<1, 16> : delta_inputs_kernel<run, 16>;
+    return launch_kernel(args.conv <= 4 ? few : many, blocks, threads, 0, args, stream);
 }
 
 cudaError_t launch_delta_gate(const DeltaArgs& args, cudaStream_t stream) {

@@ -6,8 +6,8 @@
 // of the next tokens are copied to shared memory meanwhile.
 //
 // Every thread reads key_dim / 4 elements of q and of k from shared memory for each token, which took longer than the
-// arithmetic. With `Each` = 2 columns it does so for two columns at once, and it keeps k of the next token in
-// registers.
+// arithmetic when there are many thread blocks. With `Each` = 2 columns it does so for two columns at once, and it
+// keeps k of the next token in registers.
 #include "kernels/cuda/delta/delta_columns.cuh"
 
 namespace nibble::cuda {
@@ -15,6 +15,7 @@ namespace {
 
 constexpr int parts = 4, columns = 32;
 constexpr int ring_chunks = 3;
+constexpr int few_blocks = 264;  // two for each multiprocessor of an H200
 
 template <int Key, bool ByChannel>
 struct Decays {};
@@ -67,9 +68,16 @@ struct Decay<Key, true> {
     __device__ float operator[](int i) const { return each.x[i]; }
 };
 
+// With one token, or two columns per thread, a multiprocessor holds as many thread blocks as shared memory allows.
+template <int Key, int Tokens, int Each>
+constexpr int least_blocks = Key > 128     ? 1
+                             : Tokens == 1 ? 5
+                             : Each == 2   ? 6
+                                           : 1;
+
 // Key: key_dim, rounded up to a size with a kernel. Tokens: of a chunk of copies. Each: columns of a thread.
 template <int Key, int Tokens, int Each, bool ByChannel>
-__global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 128 ? 5 : 1)
+__global__ void __launch_bounds__(parts* columns / Each, least_blocks<Key, Tokens, Each>)
     delta_rule_kernel(const __grid_constant__ DeltaArgs args) {
     constexpr int threads = parts * columns / Each, own = Key / parts, quads = Key / 16;
     constexpr int ring_tokens = ring_chunks * Tokens;
@@ -102,32 +110,37 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
         }
     if (args.overlap && one) wait_for_previous();  // states were written by an earlier step
 
+    // A thread copies the same elements of q and k, `at_once` tokens apart, so that its addresses advance by constants.
+    constexpr int of_key = Key / 4, of_keys = (ByChannel ? 3 : 2) * of_key, of_value = columns / 8;
+    constexpr int lanes = of_keys < threads ? of_keys : threads, at_once = threads / lanes;
     const auto copy_chunk = [&](int chunk) {
-        constexpr int of_key = Key / 4, of_keys = (ByChannel ? 3 : 2) * of_key, of_value = columns / 8;
-        constexpr int of_token = of_keys + of_value + 1;
         const int tokens = min(Tokens, s.rows - chunk * Tokens);
-        for (int i = thread; i < tokens * of_token; i += threads) {
-            const int t = i / of_token, j = i % of_token;
-            const int64_t token = int64_t{s.row} + chunk * Tokens + t;
-            Operands<Key, ByChannel>& to = ring[(chunk % ring_chunks) * Tokens + t];
-            if (j < of_keys) {
-                const int which = j / of_key, at = j % of_key * 4;
-                const float* from = which == 1 ? args.q : args.k;
-                float* row = which == 1 ? to.q : to.k;
-                if constexpr (ByChannel)
-                    if (which == 2) from = args.decays, row = to.d;
-                from += (token * args.key_heads + head / args.per_key) * args.padded_key;
-                const bool here = at < args.padded_key;
-                copy16_or_zero(shared_address(row + at), from + (here ? at : 0), here);
-            } else if (j < of_keys + of_value) {
-                const int at = (j - of_keys) * 8;
-                const bool here = first + at < args.value_dim;
-                const uint16_t* from = args.v + token * args.inner + head * args.value_dim + first;
-                copy16_or_zero(shared_address(to.v + at), from + (here ? at : 0), here);
-            } else {
-                copy8(shared_address(&to.step), args.steps + token * args.value_heads + head);
-            }
+        const int64_t token = int64_t{s.row} + chunk * Tokens;
+        Operands<Key, ByChannel>* const to = ring + chunk % ring_chunks * Tokens;
+#pragma unroll
+        for (int j = thread % lanes; j < of_keys; j += lanes) {
+            const int which = j / of_key, at = j % of_key * 4;
+            const float* from = which == 0 ? args.k : which == 1 ? args.q : args.decays;
+            float* row = which == 0 ? to->k : to->q;
+            if constexpr (ByChannel)
+                if (which == 2) row = to->d;
+            const bool here = at < args.padded_key;
+            from += (token * args.key_heads + head / args.per_key) * args.padded_key + (here ? at : 0);
+            const uint32_t place = shared_address(row + at);
+#pragma unroll
+            for (int t = 0; t < Tokens; t += at_once)
+                if (const int own_t = t + thread / lanes; own_t < tokens)
+                    copy16_or_zero(place + own_t * static_cast<int>(sizeof *to),
+                                   from + int64_t{own_t} * args.key_heads * args.padded_key, here);
         }
+        if (thread < of_value * tokens) {
+            const int t = thread / of_value, at = thread % of_value * 8;
+            const bool here = first + at < args.value_dim;
+            const uint16_t* from = args.v + (token + t) * args.inner + head * args.value_dim + first;
+            copy16_or_zero(shared_address(to[t].v + at), from + (here ? at : 0), here);
+        }
+        if (const int t = threads - 1 - thread; t < tokens)
+            copy8(shared_address(&to[t].step), args.steps + (token + t) * args.value_heads + head);
     };
     const int chunks = (s.rows + Tokens - 1) / Tokens;
     copy_chunk(0);
@@ -208,19 +221,27 @@ __global__ void __launch_bounds__(parts* columns / Each, Tokens == 1 && Key <= 1
         convolution.keep(s, c, channel_column(args, c));
 }
 
+template <int Key, int Tokens, int Each, bool ByChannel>
+cudaError_t launch(const DeltaArgs& args, dim3 blocks, cudaStream_t stream) {
+    return launch_kernel(delta_rule_kernel<Key, Tokens, Each, ByChannel>, blocks, parts * columns / Each, 0, args,
+                         stream);
+}
+
 template <int Key>
 cudaError_t launch(const DeltaArgs& args, cudaStream_t stream) {
-    const dim3 blocks(static_cast<unsigned>(args.value_heads * ((args.value_dim + columns - 1) / columns)),
-                      static_cast<unsigned>(args.segments));
+    const int heads = args.value_heads * ((args.value_dim + columns - 1) / columns);
+    const dim3 blocks(static_cast<unsigned>(heads), static_cast<unsigned>(args.segments));
     constexpr int chunk = Key <= 128 ? 8 : 4, each = Key <= 128 ? 2 : 1;
     // One token is limited by the memory of the states: more threads, with fewer registers.
     if (args.longest == 1)
-        return launch_kernel(args.by_channel ? delta_rule_kernel<Key, 1, 1, true> : delta_rule_kernel<Key, 1, 1, false>,
-                             blocks, parts * columns, 0, args, stream);
+        return (args.by_channel ? launch<Key, 1, 1, true> : launch<Key, 1, 1, false>)(args, blocks, stream);
     // By channel, two columns would need more registers than a thread has.
-    if (args.by_channel)
-        return launch_kernel(delta_rule_kernel<Key, chunk, 1, true>, blocks, parts * columns, 0, args, stream);
-    return launch_kernel(delta_rule_kernel<Key, chunk, each, false>, blocks, parts * columns / each, 0, args, stream);
+    if (args.by_channel) return launch<Key, chunk, 1, true>(args, blocks, stream);
+    // A token of few thread blocks is limited by the length of its chains, and one of many by instructions. 4096 tokens
+    // of one sequence with 32 heads of 128 took 1.19 ms with one column per thread and 1.84 ms with two; of four
+    // sequences 3.42 and 2.60 ms.
+    if (int64_t{heads} * args.segments <= few_blocks) return launch<Key, chunk, 1, false>(args, blocks, stream);
+    return launch<Key, chunk, each, false>(args, blocks, stream);
 }
 
 }  // namespace
