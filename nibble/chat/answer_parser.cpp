@@ -31,6 +31,9 @@ AnswerScanner::AnswerScanner(AnswerFormat format) : format_(std::move(format)) {
     if (format_.thinking) state_ = State::reasoning;
     if (!format_.thinking && state_ == State::content && format_.tools && format_.tools->begin.empty())
         state_ = State::content_begin;
+    if (!format_.channels) return;
+    channels_.emplace(format_.tools != nullptr, format_.thinking);
+    state_ = State::channels;
 }
 
 void AnswerScanner::push(std::string_view text, std::vector<AnswerPart>& parts) {
@@ -76,6 +79,12 @@ bool AnswerScanner::advance(std::vector<AnswerPart>& parts, bool last) {
             return talk(parts, last);
         case State::calls:
             return call(parts, last);
+        case State::channels: {
+            std::vector<AnswerPart> said;
+            channels_->read(pending_, last, said);
+            for (AnswerPart& part : said) number(std::move(part), parts);
+            return false;
+        }
     }
     return false;
 }
@@ -143,14 +152,7 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
     const bool broken_off = last && cut_off_ && outcome == ToolCallReader::Outcome::more;
     const bool dropped = broken_off && begins_call();
     if (broken_off) outcome = reader_->read(pending_, true, said);
-    for (AnswerPart& part : said) {
-        part.index += calls_before_;
-        if (part.kind == AnswerPart::Kind::tool_begin) {
-            part.id = id_of(part.index, part.name);
-            ++calls_;
-        }
-        parts.push_back(std::move(part));
-    }
+    for (AnswerPart& part : said) number(std::move(part), parts);
     if (outcome == ToolCallReader::Outcome::more) return false;
     if (dropped) pending_.clear();
     reader_.reset();
@@ -165,6 +167,16 @@ bool AnswerScanner::call(std::vector<AnswerPart>& parts, bool last) {
         said_ = true;
     }
     return true;
+}
+
+// Appends a part with the number of its call in the answer and, at the beginning of a call, its id.
+void AnswerScanner::number(AnswerPart part, std::vector<AnswerPart>& parts) {
+    part.index += calls_before_;
+    if (part.kind == AnswerPart::Kind::tool_begin) {
+        part.id = id_of(part.index, part.name);
+        ++calls_;
+    }
+    parts.push_back(std::move(part));
 }
 
 // Returns whether pending_ is the beginning of a call. In formats without an opening tag, an object is one if its first

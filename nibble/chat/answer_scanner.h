@@ -3,10 +3,12 @@
 #pragma once
 
 #include "chat/answer_parser.h"
+#include "chat/channel_reader.h"
 #include "chat/tool_format.h"
 #include "chat/tool_reader.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,7 @@ struct AnswerFormat {
     const ToolFormat* tools = nullptr;   // null: calls are not recognized
     Json tool_list;                      // tools of the request
     std::string id_seed;                 // random text per answer, from which, with the index of a call, its id is made
+    bool channels = false;               // messages with headers: the tags of `tools` and of reasoning do not apply
     size_t earlier_calls = 0;            // calls of the conversation before this answer
 };
 
@@ -29,11 +32,12 @@ public:
     void finish(std::vector<AnswerPart>& parts, bool cut_off);
 
 private:
-    enum class State : uint8_t { begin, reasoning, content_begin, content, calls };
+    enum class State : uint8_t { begin, reasoning, content_begin, content, calls, channels };
     bool advance(std::vector<AnswerPart>& parts, bool last);
     bool reason(std::vector<AnswerPart>& parts, bool last);
     bool talk(std::vector<AnswerPart>& parts, bool last);
     bool call(std::vector<AnswerPart>& parts, bool last);
+    void number(AnswerPart part, std::vector<AnswerPart>& parts);
     bool begins_call() const;
     std::string id_of(size_t index, std::string_view name) const;
 
@@ -43,7 +47,8 @@ private:
     bool cut_off_ = false;
     bool said_ = false;                       // text of the current reasoning or content was returned
     std::unique_ptr<ToolCallReader> reader_;  // set while calls are read
-    size_t calls_ = 0, calls_before_ = 0;     // calls that were returned, and those before this reader's
+    std::optional<ChannelReader> channels_;
+    size_t calls_ = 0, calls_before_ = 0;  // calls that were returned, and those before this reader's
 };
 
 }  // namespace nibble

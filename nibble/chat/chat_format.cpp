@@ -12,13 +12,20 @@ namespace {
 
 struct ReasoningFormat {
     std::string_view name, begin, end;
+    // Text with which the answer begins after the reasoning, and text that closes reasoning before it; empty: none.
+    std::string_view answer = {}, close = {};
 };
-// In the order in which a chat template is looked at: the first whose tags it contains. In some models the template
+// In the order in which a chat template is looked at: the first with a tag that it contains; the end of a message
+// (harmony) is no such tag. In some models the template
 // writes the opening tag, in others the model; the prompt shows which.
-constexpr ReasoningFormat reasoning_formats[]{
-    {"think", "<think>", "</think>"},   {"deepseek_r1", "<think>", "</think>"},
-    {"qwen3", "<think>", "</think>"},   {"nemotron", "<think>", "</think>"},
-    {"mistral", "[THINK]", "[/THINK]"}, {"seed_oss", "<seed:think>", "</seed:think>"}};
+constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
+                                              {"deepseek_r1", "<think>", "</think>"},
+                                              {"qwen3", "<think>", "</think>"},
+                                              {"nemotron", "<think>", "</think>"},
+                                              {"mistral", "[THINK]", "[/THINK]"},
+                                              {"seed_oss", "<seed:think>", "</seed:think>"},
+                                              {"harmony", "<|channel|>analysis<|message|>", "<|end|>",
+                                               "<|channel|>final<|message|>", "<|end|><|start|>assistant"}};
 
 const ReasoningFormat* find_reasoning(std::string_view name) {
     for (const ReasoningFormat& format : reasoning_formats)
@@ -26,10 +33,13 @@ const ReasoningFormat* find_reasoning(std::string_view name) {
     return nullptr;
 }
 
+// The name of the format of messages with headers, for calls as for reasoning.
+constexpr std::string_view channel_format = "harmony";
+
 std::string_view detected_reasoning(std::string_view chat_template) {
     for (const ReasoningFormat& format : reasoning_formats)
         if (chat_template.find(format.begin) != chat_template.npos ||
-            chat_template.find(format.end) != chat_template.npos)
+            (format.answer.empty() && chat_template.find(format.end) != chat_template.npos))
             return format.name;
     return "none";
 }
@@ -65,11 +75,6 @@ std::string_view without_end_blanks(std::string_view text) {
 std::string random_seed() {
     std::random_device device;
     return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
-}
-
-bool is_special_text(const Tokenizer& tokenizer, std::string_view text) {
-    const auto id = tokenizer.id_of(text);
-    return id && tokenizer.is_special(*id);
 }
 
 // Returns a text that occurs neither in the data nor in the template. It is put at the end of the last message while
@@ -198,6 +203,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
 Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
     const ChatRequest& request, const ChatPrompt& prompt, std::shared_ptr<const GrammarVocabulary> vocabulary,
     std::shared_ptr<const GrammarTokens> answer, int64_t max_tokens) const {
+    const bool answers = answer != nullptr;
     std::shared_ptr<const GrammarTokens> grammar = std::move(answer);
     std::string opening;
     const bool demanded = request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named;
@@ -212,7 +218,8 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
         const std::string_view source = chat_ ? std::string_view(chat_->source()) : std::string_view();
         NIBBLE_TRY(const auto structure,
                    Grammar::from_structure(
-                       tool_structure(*format, tools, most, source, tokenizer_, request.input_grammars), answer_schema)
+                       tool_structure(*format, tools, most, source, tokenizer_, request.input_grammars, demanded),
+                       answer_schema)
                        .within("tools"));
         // In a format without an opening tag, calls look like any JSON, which a free answer may contain.
         if (demanded || !format->begin.empty()) grammar = std::make_shared<const GrammarTokens>(structure, vocabulary);
@@ -226,9 +233,17 @@ Result<std::shared_ptr<const AnswerConstraint>> ChatFormat::constraint(
         gate->open = prompt.thinking;
         gate->begin = format->begin;
         gate->end = format->end;
+        std::string close(format->end);
+        if (answers && !format->answer.empty()) {
+            // All before the answer's own header is reasoning.
+            gate->open = true;
+            gate->end = format->answer;
+            close = request.reasoning_budget == 0 ? "" : format->close;
+            close += format->answer;
+        }
         gate->budget = request.reasoning_budget;
         if (grammar && opening.empty()) gate->budget = std::min(gate->budget.value_or(INT64_MAX), max_tokens / 2);
-        NIBBLE_TRY(const auto ids, tokenizer_.encode(format->end));
+        NIBBLE_TRY(const auto ids, tokenizer_.encode(close));
         gate->end_tokens.assign(ids.begin(), ids.end());
     }
     if (!grammar && !gate) return std::shared_ptr<const AnswerConstraint>();
@@ -249,6 +264,7 @@ AnswerParser ChatFormat::parser(const ChatRequest& request, const ChatPrompt& pr
         format.think_end = reasoning->end;
         format.thinking = prompt.thinking;
     }
+    format.channels = reasoning_ == channel_format || (uses_tools(request) && tools_ == channel_format);
     if (uses_tools(request)) {
         format.tools = find_tool_format(tools_);
         format.tool_list = request.tools;
@@ -267,12 +283,14 @@ bool ChatFormat::holds_calls(const ChatRequest& request) {
 
 bool ChatFormat::needs_control_tokens(const ChatRequest& request) const {
     const ReasoningFormat* reasoning = find_reasoning(reasoning_);
-    if (reasoning && (is_special_text(tokenizer_, reasoning->begin) || is_special_text(tokenizer_, reasoning->end)))
+    if (reasoning &&
+        (holds_control_token(tokenizer_, reasoning->begin) || holds_control_token(tokenizer_, reasoning->end)))
         return true;
     const ToolFormat* tools = uses_tools(request) ? find_tool_format(tools_) : nullptr;
     if (!tools) return false;
-    return tools->begin.empty() ? is_special_text(tokenizer_, tools->lead)
-                                : is_special_text(tokenizer_, tools->begin) || is_special_text(tokenizer_, tools->end);
+    return tools->begin.empty()
+               ? holds_control_token(tokenizer_, tools->lead)
+               : holds_control_token(tokenizer_, tools->begin) || holds_control_token(tokenizer_, tools->end);
 }
 
 }  // namespace nibble

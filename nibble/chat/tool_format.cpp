@@ -125,6 +125,37 @@ ToolFormat mistral() {
             .ids = CallIds::nine};
 }
 
+// <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>, after <|start|>assistant
+ToolFormat harmony() {
+    return {.name = "harmony",
+            .begin = "to=functions.",
+            .end = "<|call|>",
+            .signs = {{"<|channel|>", "<|call|>"}},
+            .forms = {{.head = CallHead::message,
+                       .pieces = {"to=functions.%n ", "<|constrain|>", "json", "<|message|>", "%a"},
+                       .perhaps = {"<|start|>", "assistant"},
+                       .header = {"<|channel|>", "commentary "}}},
+            .one_call = true};
+}
+
+// <|tool_call|>[{"name": NAME, "arguments": {...}}]     (Granite 3)
+ToolFormat granite() {
+    return {.name = "granite",
+            .begin = "<|tool_call|>",
+            .end = "",
+            .signs = {{"<|tool_call|>"}},
+            .forms = {listed_objects("<|tool_call|>", "")}};
+}
+
+// <|tool_call|>[{"name": NAME, "arguments": {...}}]<|/tool_call|>
+ToolFormat phi4_mini() {
+    return {.name = "phi4_mini",
+            .begin = "<|tool_call|>",
+            .end = "<|/tool_call|>",
+            .signs = {{"<|tool_call|>", "<|/tool_call|>"}},
+            .forms = {listed_objects("<|tool_call|>", "<|/tool_call|>")}};
+}
+
 constexpr std::string_view function_begin = "<function=", function_end = "</function>";
 
 // <minimax:tool_call>
@@ -219,7 +250,10 @@ std::vector<ToolFormat> make_tool_formats() {
     return {deepseek_v3(),
             deepseek_tags("deepseek_v4", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>", "tool_calls>"),
             deepseek_tags("deepseek_v32", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", "function_calls>"),
+            harmony(),
             kimi_k2(),
+            phi4_mini(),
+            granite(),
             mistral(),
             nemotron(),
             minimax_m2(),
@@ -355,8 +389,15 @@ GrammarPiece input_piece(const std::string& grammar, const CallForm& form) {
 
 }  // namespace
 
+bool holds_control_token(const Tokenizer& tokenizer, std::string_view text) {
+    return std::ranges::any_of(tokenizer.added_tokens(), [&](TokenId id) {
+        const std::string_view token = tokenizer.token(id).value_or("");
+        return tokenizer.is_special(id) && !token.empty() && holds(text, token);
+    });
+}
+
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
-                                const Tokenizer& tokenizer, const InputGrammars& grammars) {
+                                const Tokenizer& tokenizer, const InputGrammars& grammars, bool whole) {
     const CallForm& form = format.written(source);
     const auto text = [&](std::string written) {
         const auto id = tokenizer.id_of(written);
@@ -369,6 +410,11 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, siz
     };
     GrammarStructure out{.before = texts(form.before), .between = texts(form.between), .after = texts(form.after)};
     out.most = format.one_call ? 1 : most;
+    if (whole) {
+        out.perhaps = texts(form.perhaps);
+        std::vector<GrammarPiece> header = texts(form.header);
+        out.before.insert(out.before.begin(), header.begin(), header.end());
+    }
     for (const Json& tool : tools) {
         const Json& function = tool["function"];
         const std::string name = function["name"].get<std::string>();

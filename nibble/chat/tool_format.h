@@ -15,10 +15,11 @@ namespace nibble {
 
 // How a call begins, which decides how the rest of it is read (chat/tool_reader.h).
 enum class CallHead : uint8_t {
-    object,  // an object with the members "name" and "arguments" or "parameters"
-    named,   // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
-    block,   // name<separator>{...}, or any word, <separator>, the name and a block of JSON
-    tagged,  // name<separator>, then arguments between tags
+    object,   // an object with the members "name" and "arguments" or "parameters"
+    named,    // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
+    block,    // name<separator>{...}, or any word, <separator>, the name and a block of JSON
+    message,  // a message with a header: chat/channel_reader.h
+    tagged,   // name<separator>, then arguments between tags
 };
 
 // Tags of arguments, as they are written: `begin` NAME `name_end` VALUE `value_end`. When they are read, white space
@@ -46,6 +47,8 @@ struct CallForm {
     // and any number.
     std::vector<std::string_view> pieces = {};
     std::vector<std::string_view> before = {}, between = {}, after = {};  // all calls, and two of them
+    // Of an answer that consists of calls only: text that may precede it, and text between that and `before`.
+    std::vector<std::string_view> perhaps = {}, header = {};
 };
 
 enum class CallIds : uint8_t {
@@ -87,9 +90,13 @@ TaggedObject tagged_parameters(const CallForm& form, const Json& parameters);
 using InputGrammars = std::map<std::string, std::string, std::less<>>;
 inline constexpr const char* input_parameter = "input";
 
-// Returns the grammar of an answer that consists of 1 to `most` calls of `tools`. `source`: text of the chat template,
-// which determines the variant of the format.
+// Returns the grammar of 1 to `most` calls of `tools`. `source`: text of the chat template, which determines the
+// variant of the format. `whole`: the calls are the whole answer after the reasoning; else the text follows
+// ToolFormat::begin.
 GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, size_t most, std::string_view source,
-                                const Tokenizer& tokenizer, const InputGrammars& grammars = {});
+                                const Tokenizer& tokenizer, const InputGrammars& grammars = {}, bool whole = true);
+
+// Returns whether a text contains a control token of the tokenizer.
+bool holds_control_token(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace nibble

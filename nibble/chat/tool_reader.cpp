@@ -156,6 +156,8 @@ ToolCallReader::Step ToolCallReader::head(std::string_view text, bool last) {
             return block_head(text, last);
         case CallHead::tagged:
             return tagged_head(text, last);
+        case CallHead::message:
+            break;  // ChannelReader parses them
     }
     return Step::none;
 }

@@ -316,11 +316,13 @@ Result<std::shared_ptr<const Grammar>> Grammar::from_structure(const GrammarStru
     names.push_back("a choice");
     rules.push_back(expression::choice(std::move(ways)));
     const ExprPtr one = expression::rule(uint32_t(rules.size() - 1));
+    NIBBLE_TRY(const auto perhaps, pieces(structure.perhaps));
     NIBBLE_TRY(const auto before, pieces(structure.before));
     NIBBLE_TRY(const auto between, pieces(structure.between));
     NIBBLE_TRY(const auto after, pieces(structure.after));
-    rules[0] = expression::sequence(
-        {before, one, expression::repeat(expression::sequence({between, one}), 0, structure.most - 1), after});
+    rules[0] =
+        expression::sequence({expression::optional(perhaps), before, one,
+                              expression::repeat(expression::sequence({between, one}), 0, structure.most - 1), after});
     return compile(rules, names, budget);
 }
 

@@ -39,6 +39,7 @@ struct GrammarPiece {
     std::string before, after;
 };
 struct GrammarStructure {
+    std::vector<GrammarPiece> perhaps;  // may be absent
     std::vector<GrammarPiece> before;
     std::vector<std::vector<GrammarPiece>> one_of;  // alternatives; at least one is used
     std::vector<GrammarPiece> between;

@@ -369,7 +369,10 @@ TEST(ChatFormat, RequiredCallsHaveTheFormatOfTheParser) {
                                                           {"glm4", "</arg_key>\n<arg_value>"},
                                                           {"kimi_k2", ""},
                                                           {"minimax_m2", ""},
-                                                          {"seed_oss", ""}};
+                                                          {"seed_oss", ""},
+                                                          {"harmony", ""},
+                                                          {"granite", ""},
+                                                          {"phi4_mini", ""}};
     const auto of_weather = Grammar::from_json_schema(json_of(weather)[0]["function"]["parameters"]);
     ASSERT_TRUE(of_weather.ok());
     for (const auto& [name, source] : templates) {
@@ -452,6 +455,9 @@ TEST(ChatFormat, StrictToolsConstrainCallsOfFreeAnswers) {
         {"kimi_k2", "",
          "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>" + json +
              "<|tool_call_end|><|tool_calls_section_end|>"},
+        {"granite", "", "<|tool_call|>[" + named + "]"},
+        {"phi4_mini", "", "<|tool_call|>[" + named + "]<|/tool_call|>"},
+        {"harmony", "", "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>" + json},
         {"minimax_m2", "",
          "<minimax:tool_call>\n<invoke name=\"NAME\">\n<parameter name=\"code\">CODE</parameter>\n</invoke>\n"
          "</minimax:tool_call>"},

@@ -101,6 +101,12 @@ std::vector<PublishedCall> published_calls() {
                    "<parameter=now>true</parameter>\n<parameter=where>{\"x\": 1.5}</parameter>\n</function>\n"
                    "</seed:tool_call>\n<seed:tool_call>\n<function=time>\n</function>\n</seed:tool_call>",
                    both});
+    const std::string objects =
+        "[{\"name\": \"weather\", \"arguments\": {\"city\":\"Bad Homburg\",\"days\":3,\"units\":[\"C\", \"F\"],"
+        "\"now\":true,\"where\":{\"x\": 1.5}}}, {\"name\": \"time\", \"arguments\": {}}]";
+    out.push_back({"granite", "<|tool_call|>", "<|tool_call|>" + objects, both});  // vLLM's granite parser
+    // llama-cpp-microsoft-Phi-4-mini-instruct.jinja
+    out.push_back({"phi4_mini", "<|tool_call|> <|/tool_call|>", "<|tool_call|>" + objects + "<|/tool_call|>", both});
     out.push_back({"hermes", "<tool_call><function=",  // Qwen3-Coder.jinja; Qwen3.5's template writes the same
                    "<tool_call>\n<function=weather>\n<parameter=city>\nBad Homburg\n</parameter>\n"
                    "<parameter=days>\n3\n</parameter>\n<parameter=units>\n[\"C\", \"F\"]\n</parameter>\n"
