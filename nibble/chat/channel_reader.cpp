@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-using Kind = AnswerPart::Kind;
+using PartKind = AnswerPart::Kind;
 constexpr std::string_view header_blanks = " \t\r\n", header_end = "<|message|>", channel_begin = "<|channel|>",
                            message_begin = "<|start|>";
 constexpr std::array<std::string_view, 5> message_ends{"<|end|>", "<|call|>", "<|return|>", message_begin,
@@ -40,7 +40,7 @@ size_t begun_tag(std::string_view text) {
 }  // namespace
 
 ChannelReader::ChannelReader(bool calls, bool reasoning)
-    : calls_(calls), inside_(reasoning), kind_(reasoning ? Kind::reasoning : Kind::content) {}
+    : calls_(calls), inside_(reasoning), kind_(reasoning ? PartKind::reasoning : PartKind::content) {}
 
 void ChannelReader::read(std::string& text, bool last, std::vector<AnswerPart>& parts) {
     while (inside_ ? message(text, last, parts) : header(text, last, parts)) {
@@ -58,7 +58,7 @@ bool ChannelReader::header(std::string& text, bool last, std::vector<AnswerPart>
         may_begin |= rest.size() < tag.size() && tag.starts_with(rest);
     }
     if (may_begin && !last) return false;
-    kind_ = Kind::content;
+    kind_ = PartKind::content;
     said_ = false;
     if (!begins) {
         inside_ = true;
@@ -72,10 +72,10 @@ bool ChannelReader::header(std::string& text, bool last, std::vector<AnswerPart>
     const std::string_view head = std::string_view(text).substr(0, end);
     const std::string_view name = word_after(head, "to=functions.");
     if (calls_ && !name.empty()) {
-        kind_ = Kind::tool_arguments;
-        parts.push_back({.kind = Kind::tool_begin, .index = count_++, .name = std::string(name)});
+        kind_ = PartKind::tool_arguments;
+        parts.push_back({.kind = PartKind::tool_begin, .index = count_++, .name = std::string(name)});
     } else if (word_after(head, channel_begin) == "analysis") {
-        kind_ = Kind::reasoning;
+        kind_ = PartKind::reasoning;
     }
     inside_ = true;
     text.erase(0, end + header_end.size());
@@ -92,12 +92,12 @@ bool ChannelReader::message(std::string& text, bool last, std::vector<AnswerPart
         text.erase(0, piece.size());
         return false;
     }
-    if (kind_ == Kind::tool_arguments) {
+    if (kind_ == PartKind::tool_arguments) {
         if (!said_ && end != text.npos) say(kind_, "{}", parts);
-        parts.push_back({.kind = Kind::tool_end, .index = count_ - 1});
+        parts.push_back({.kind = PartKind::tool_end, .index = count_ - 1});
     }
-    said_reasoning_ |= kind_ == Kind::reasoning && said_;
-    said_content_ |= kind_ == Kind::content && said_;
+    said_reasoning_ |= kind_ == PartKind::reasoning && said_;
+    said_content_ |= kind_ == PartKind::content && said_;
     inside_ = false;
     text.erase(0, end);
     for (const std::string_view tag : {message_ends[0], message_ends[1], message_ends[2]})
@@ -106,14 +106,14 @@ bool ChannelReader::message(std::string& text, bool last, std::vector<AnswerPart
 }
 
 // Separates messages of one kind by a line break.
-void ChannelReader::say(Kind kind, std::string_view text, std::vector<AnswerPart>& parts) {
+void ChannelReader::say(PartKind kind, std::string_view text, std::vector<AnswerPart>& parts) {
     if (text.empty()) return;
     const bool again =
-        !said_ && ((kind == Kind::reasoning && said_reasoning_) || (kind == Kind::content && said_content_));
+        !said_ && ((kind == PartKind::reasoning && said_reasoning_) || (kind == PartKind::content && said_content_));
     said_ = true;
     parts.push_back({.kind = kind,
                      .text = (again ? "\n" : "") + std::string(text),
-                     .index = kind == Kind::tool_arguments ? count_ - 1 : 0});
+                     .index = kind == PartKind::tool_arguments ? count_ - 1 : 0});
 }
 
 }  // namespace nibble

@@ -15,9 +15,9 @@ struct ReasoningFormat {
     // Text with which the answer begins after the reasoning, and text that closes reasoning before it; empty: none.
     std::string_view answer = {}, close = {};
 };
-// In the order in which a chat template is looked at: the first with a tag that it contains; the end of a message
-// (harmony) is no such tag. In some models the template
-// writes the opening tag, in others the model; the prompt shows which.
+// A chat template has the first format whose opening or closing tag it contains; for harmony, whose closing tag is the
+// end of any message, only the opening tag counts. In some models the template writes the opening tag, in others the
+// model; the prompt shows which.
 constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
                                               {"deepseek_r1", "<think>", "</think>"},
                                               {"qwen3", "<think>", "</think>"},
@@ -25,7 +25,8 @@ constexpr ReasoningFormat reasoning_formats[]{{"think", "<think>", "</think>"},
                                               {"mistral", "[THINK]", "[/THINK]"},
                                               {"seed_oss", "<seed:think>", "</seed:think>"},
                                               {"harmony", "<|channel|>analysis<|message|>", "<|end|>",
-                                               "<|channel|>final<|message|>", "<|end|><|start|>assistant"}};
+                                               "<|channel|>final<|message|>", "<|end|><|start|>assistant"},
+                                              {"gemma4", "<|channel>thought", "<channel|>"}};
 
 const ReasoningFormat* find_reasoning(std::string_view name) {
     for (const ReasoningFormat& format : reasoning_formats)

@@ -1,5 +1,7 @@
 #include "chat/tool_format.h"
 
+#include "grammar/expression.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -235,6 +237,39 @@ ToolFormat hermes() {
                    .between = {"\n"}}}};
 }
 
+// <|tool_call_start|>[NAME(KEY="text", KEY=[1, True]), NAME()]<|tool_call_end|>, or objects as in Granite's format
+ToolFormat lfm2() {
+    constexpr std::string_view begin = "<|tool_call_start|>", end = "<|tool_call_end|>";
+    CallForm objects = listed_objects(begin, end);
+    objects.sign = R"('{"name": "')";
+    return {.name = "lfm2",
+            .begin = begin,
+            .end = end,
+            .signs = {{begin}, {"<|tool_list_start|>"}},
+            .forms = {objects,
+                      {.head = CallHead::literal,
+                       .separator = "(",
+                       .notation = {.name_end = "=", .between = ", ", .close = ")", .python = true},
+                       .pieces = {"%n(", "%a", ")"},
+                       .before = {begin, "["},
+                       .between = {", "},
+                       .after = {"]", end}}}};
+}
+
+// <|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:{KEY:[1,true]}}<tool_call|>
+ToolFormat gemma4() {
+    return {
+        .name = "gemma4",
+        .begin = "<|tool_call>",
+        .end = "<tool_call|>",
+        .signs = {{"<|tool_call>"}},
+        .forms = {{.head = CallHead::literal,
+                   .opening = "call:",
+                   .separator = "{",
+                   .notation = {.name_end = ":", .between = ",", .close = "}", .quote = "<|\"|>", .bare_keys = true},
+                   .pieces = {"<|tool_call>", "call:%n{", "%a", "}", "<tool_call|>"}}}};
+}
+
 // {"name": NAME, "parameters": {...}} as the whole answer, perhaps after <|python_tag|>
 ToolFormat llama3() {
     return {.name = "llama3",
@@ -258,6 +293,8 @@ std::vector<ToolFormat> make_tool_formats() {
             nemotron(),
             minimax_m2(),
             seed_oss(),
+            lfm2(),
+            gemma4(),
             glm4(),
             hermes(),
             llama3()};
@@ -310,6 +347,16 @@ const ToolFormat* tool_format_of(std::string_view chat_template) {
 }
 
 TaggedObject tagged_parameters(const CallForm& form, const Json& parameters) {
+    if (form.head == CallHead::literal) {
+        const ArgumentNotation& notation = form.notation;
+        TaggedObject out{.name_end = std::string(notation.name_end),
+                         .between = std::string(notation.between),
+                         .no_plain_texts = true,
+                         .notation = {.quote = std::string(notation.quote), .bare_keys = notation.bare_keys}};
+        if (notation.python) out.notation.yes = "True", out.notation.no = "False", out.notation.null = "None";
+        if (!notation.quote.empty()) out.closing.emplace_back(notation.quote);
+        return out;
+    }
     TaggedObject out{.name_begin = std::string(form.tags.begin),
                      .name_end = std::string(form.tags.name_end),
                      .value_end = std::string(form.tags.value_end),
@@ -379,6 +426,14 @@ Json object_schema(Json parameters) {
 GrammarPiece input_piece(const std::string& grammar, const CallForm& form) {
     const std::string name = input_parameter;
     const ArgumentTags& tags = form.tags;
+    if (form.head == CallHead::literal) {
+        const bool json = form.notation.quote.empty();
+        const std::string_view quote = json ? "\"" : form.notation.quote;
+        return {.ebnf = grammar,
+                .spelling = json ? Spelling::json : Spelling::plain,
+                .before = fmt::format("{}{}{}", name, form.notation.name_end, quote),
+                .after = std::string(quote)};
+    }
     if (form.head == CallHead::tagged)
         return {.ebnf = grammar,
                 .before = fmt::format("{}{}{}", tags.begin, name,
@@ -420,8 +475,12 @@ GrammarStructure tool_structure(const ToolFormat& format, const Json& tools, siz
         const std::string name = function["name"].get<std::string>();
         const Json parameters = object_schema(function.value("parameters", Json()));
         GrammarPiece arguments{.schema = std::make_shared<const Json>(parameters)};
-        if (form.head == CallHead::tagged)
-            arguments.tagged = std::make_shared<const TaggedObject>(tagged_parameters(form, parameters));
+        if (form.head == CallHead::tagged || form.head == CallHead::literal) {
+            TaggedObject encoding = tagged_parameters(form, parameters);
+            if (holds_control_token(tokenizer, encoding.notation.quote))
+                encoding.notation.quote = expression::control_text(encoding.notation.quote);
+            arguments.tagged = std::make_shared<const TaggedObject>(std::move(encoding));
+        }
         if (const auto input = grammars.find(name); input != grammars.end())
             arguments = input_piece(input->second, form);
         std::vector<GrammarPiece> call;

@@ -19,6 +19,7 @@ enum class CallHead : uint8_t {
     named,    // name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}
     block,    // name<separator>{...}, or any word, <separator>, the name and a block of JSON
     message,  // a message with a header: chat/channel_reader.h
+    literal,  // name<separator>, then arguments in a notation that is not JSON: chat/literal_reader.h
     tagged,   // name<separator>, then arguments between tags
 };
 
@@ -34,6 +35,14 @@ struct ArgumentTags {
     bool lines() const { return value_end.starts_with('\n'); }
 };
 
+// Notation of literal arguments, which end with `close`: NAME `name_end` VALUE `between` NAME `name_end` VALUE ...
+struct ArgumentNotation {
+    std::string_view name_end = {}, between = {}, close = {};
+    std::string_view quote = {};  // around strings, which are literal text; empty: strings of Python
+    bool bare_keys = false;       // names in nested objects have no quotes
+    bool python = false;          // True, False and None
+};
+
 // One of the forms in which a format writes a call.
 struct CallForm {
     CallHead head = CallHead::object;
@@ -42,12 +51,13 @@ struct CallForm {
     std::string_view closing = {};    // ends a call wherever it stands outside of a string; empty: nothing does
     std::string_view separator = {};  // of a block, between what precedes the name or follows it; ends a tagged name
     ArgumentTags tags = {};           // of a tagged call
+    ArgumentNotation notation = {};   // of a literal call
     std::string_view prefix = {};     // before the name in a block; then ':' and a number follow the name
     // Pieces of a written call: %n is the name, %j the name as JSON; %a and %i, pieces of their own, are the arguments
     // and any number.
     std::vector<std::string_view> pieces = {};
     std::vector<std::string_view> before = {}, between = {}, after = {};  // all calls, and two of them
-    // Of an answer that consists of calls only: text that may precede it, and text between that and `before`.
+    // For an answer that consists of calls only: text that may precede it, and text between that and `before`.
     std::vector<std::string_view> perhaps = {}, header = {};
 };
 
@@ -81,7 +91,7 @@ const ToolFormat* tool_format_of(std::string_view chat_template);  // null: it h
 inline constexpr std::string_view deepseek_call_begin = "<｜tool▁call▁begin｜>",
                                   deepseek_call_end = "<｜tool▁call▁end｜>", deepseek_separator = "<｜tool▁sep｜>";
 
-// Returns how the tagged parameters of a tool are parsed and, for a required call, written. `form`: a tagged one.
+// Returns how the arguments of a tool are parsed and, for a required call, written. `form`: a tagged or literal one.
 // `parameters`: the tool's schema; not an object: no schema. A parameter is a text if its schema has "type": "string",
 // or if the schema does not describe it.
 TaggedObject tagged_parameters(const CallForm& form, const Json& parameters);

@@ -77,6 +77,11 @@ Json parameters_of(const Json& tools, std::string_view tool) {
     return {};
 }
 
+bool is_of_names(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-.:/").find(c) != std::string_view::npos;
+}
+
 constexpr size_t cut = std::string_view::npos - 1;
 
 // Returns the end of `written` at the beginning of `text`, white space aside; cut: the text is too short; npos: it
@@ -142,6 +147,8 @@ ToolCallReader::Step ToolCallReader::step(std::string_view text, bool last) {
             return parameters(text, last);
         case Place::value:
             return is_text_ ? text_value(text, last) : other_value(text, last);
+        case Place::literals:
+            return literals(text, last);
     }
     return Step::none;
 }
@@ -156,6 +163,8 @@ ToolCallReader::Step ToolCallReader::head(std::string_view text, bool last) {
             return block_head(text, last);
         case CallHead::tagged:
             return tagged_head(text, last);
+        case CallHead::literal:
+            return literal_head(text, last);
         case CallHead::message:
             break;  // ChannelReader parses them
     }
@@ -179,7 +188,8 @@ ToolCallReader::Step ToolCallReader::head_of(const CallForm& form, size_t at) {
 }
 
 ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
-    at_ = after_spaces(text, at_, style() == CallHead::object ? " \t\r\n,;]" : spaces);
+    const bool listed = style() == CallHead::object || style() == CallHead::literal;
+    at_ = after_spaces(text, at_, listed ? " \t\r\n,;]" : spaces);
     const std::string_view rest = text.substr(at_);
     if (rest.empty()) return last ? ended() : Step::more;
     const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
@@ -206,6 +216,10 @@ ToolCallReader::Step ToolCallReader::between(std::string_view text, bool last) {
             list_ = true;
             return go(Place::between, at_ + 1);
         }
+    }
+    if (const CallForm* literal = format_.form(CallHead::literal)) {
+        if (is(literal->opening)) return head_of(*literal, at_ + literal->opening.size());
+        return waits(literal->opening) ? Step::more : ended();
     }
     // The first one follows the tag that all calls begin with.
     const CallForm* named = format_.form(CallHead::named);
@@ -264,11 +278,7 @@ ToolCallReader::Step ToolCallReader::named_head(std::string_view text, bool last
     const std::string_view rest = text.substr(at_);
     const size_t brace = rest.find('{');
     const std::string_view name = trimmed(rest.substr(0, rest.find_first_of("[{")));
-    const auto of_names = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               std::string_view("_-.:/").find(c) != std::string_view::npos;
-    };
-    if (!std::ranges::all_of(name, of_names)) return ended();
+    if (!std::ranges::all_of(name, is_of_names)) return ended();
     if (brace == rest.npos && !last) return Step::more;
     // there is no name, or only a part of it
     if (name.empty() || rest.find_first_of("[{") == rest.npos) return ended();
@@ -306,6 +316,30 @@ ToolCallReader::Step ToolCallReader::tagged_head(std::string_view text, bool las
     reading_ = tagged_parameters(*form_, parameters_of(tools_, name_));
     given_.clear();
     return go(Place::parameters, end == separator ? end + form_->separator.size() : end);
+}
+
+// f<separator>
+ToolCallReader::Step ToolCallReader::literal_head(std::string_view text, bool last) {
+    const size_t separator = text.find(form_->separator, at_);
+    const std::string_view name = trimmed(text.substr(at_, std::min(separator, text.size()) - at_));
+    if (!std::ranges::all_of(name, is_of_names)) return ended();
+    if (separator == text.npos) return last ? ended() : Step::more;
+    if (name.empty()) return ended();
+    begin(name);
+    say("{");
+    literal_.emplace(form_->notation);
+    return go(Place::literals, separator + form_->separator.size());
+}
+
+ToolCallReader::Step ToolCallReader::literals(std::string_view text, bool last) {
+    std::string json;
+    at_ += literal_->read(text.substr(at_), last, json);
+    say(std::move(json));
+    if (!literal_->ended() && !last) return Step::more;
+    end();
+    if (literal_->ended()) return go(Place::between, at_);
+    at_ = text.size();
+    return Step::over;
 }
 
 ToolCallReader::Step ToolCallReader::begin_arguments(std::string_view name, size_t at) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include "chat/answer_parser.h"
+#include "chat/literal_reader.h"
 #include "chat/tool_format.h"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -44,7 +46,7 @@ public:
     Outcome read(std::string& text, bool last, std::vector<AnswerPart>& parts);
 
 private:
-    enum class Place : uint8_t { open, between, head, arguments, tail, parameters, value };
+    enum class Place : uint8_t { open, between, head, arguments, tail, parameters, value, literals };
     enum class Member : uint8_t { key, colon, value, comma };  // next element of an object
     enum class Step : uint8_t { on, more, over, none };
 
@@ -55,6 +57,8 @@ private:
     Step named_head(std::string_view text, bool last);
     Step block_head(std::string_view text, bool last);
     Step tagged_head(std::string_view text, bool last);
+    Step literal_head(std::string_view text, bool last);
+    Step literals(std::string_view text, bool last);
     Step arguments(std::string_view text, bool last);
     Step tail(std::string_view text, bool last);
     Step parameters(std::string_view text, bool last);
@@ -94,6 +98,8 @@ private:
     size_t string_ = 0;   // start of its last string
     bool whole_ = false;  // the call is parsed when its object is complete
     std::string key_, name_;
+
+    std::optional<LiteralReader> literal_;
 
     // State of tagged parameters.
     TaggedObject reading_;

@@ -24,7 +24,8 @@ public:
           rules_(rules),
           names_(names),
           flexible_(options.space == JsonSpace::flexible),
-          tagged_(tagged) {}
+          tagged_(tagged),
+          notation_(tagged ? tagged->notation : ValueNotation()) {}
 
     Result<ExprPtr> run(const Json& schema) {
         space_ = space();
@@ -122,11 +123,11 @@ private:
     Result<ExprPtr> one(const JsonShape& shape) {
         switch (shape.kind) {
             case Kind::null:
-                return expression::text("null");
+                return expression::text(notation_.null);
             case Kind::boolean: {
                 std::vector<ExprPtr> ways;
-                if (shape.yes) ways.push_back(expression::text("true"));
-                if (shape.no) ways.push_back(expression::text("false"));
+                if (shape.yes) ways.push_back(expression::text(notation_.yes));
+                if (shape.no) ways.push_back(expression::text(notation_.no));
                 return expression::choice(std::move(ways));
             }
             case Kind::number: {
@@ -147,6 +148,14 @@ private:
     }
 
     Result<ExprPtr> string(const JsonShape& shape) {
+        if (!notation_.quote.empty()) {
+            NIBBLE_TRY(Dfa dfa, shapes_.strings(shape, Spelling::plain));
+            NIBBLE_TRY(const Dfa* sayable, sayable_texts(true));
+            NIBBLE_TRY(dfa, Dfa::both(dfa, *sayable, budget_));
+            const ExprPtr mark = expression::text(notation_.quote);
+            return dfa.empty() ? nothing_matches()
+                               : expression::sequence({mark, expression::automaton(std::move(dfa)), mark});
+        }
         const ExprPtr quote = expression::text("\"");
         if (!shape.texts && shape.languages.empty() && shape.excluded.empty())
             return expression::sequence({quote, lengths(shape.least, shape.most), quote});
@@ -232,17 +241,23 @@ private:
     struct Frame {
         ExprPtr open, between, close, none;
         const TaggedObject* tagged = nullptr;
-        Spelling names() const { return tagged ? Spelling::plain : Spelling::json; }
+        bool bare = false;  // names have no quotes
+        Spelling names() const { return bare ? Spelling::plain : Spelling::json; }
     };
     Frame json_frame() const {
-        return {expression::sequence({expression::text("{"), space_}), comma(),
-                expression::sequence({space_, expression::text("}")}), expression::text("{}"), nullptr};
+        return {expression::sequence({expression::text("{"), space_}),
+                comma(),
+                expression::sequence({space_, expression::text("}")}),
+                expression::text("{}"),
+                nullptr,
+                notation_.bare_keys};
     }
 
     // Returns null if no value can be encoded this way.
     Result<ExprPtr> member(const Frame& frame, ExprPtr key, const SchemaSet& set, bool is_text) {
         if (!frame.tagged) {
             NIBBLE_TRY(const ExprPtr content, value(set));
+            if (frame.bare) return expression::sequence({std::move(key), expression::text(":"), space_, content});
             return expression::sequence(
                 {expression::text("\""), std::move(key), expression::text("\":"), space_, content});
         }
@@ -258,7 +273,8 @@ private:
         std::vector<ExprPtr> ways;
         for (const JsonShape& shape : shapes) {
             if (shape.kind != Kind::object) continue;
-            NIBBLE_TRY(ExprPtr way, object(shape, {none, none, none, none, tagged_}));
+            NIBBLE_TRY(ExprPtr way,
+                       object(shape, {none, expression::text(tagged_->between), none, none, tagged_, true}));
             ways.push_back(std::move(way));
         }
         return expression::choice(std::move(ways));
@@ -268,12 +284,12 @@ private:
     Result<ExprPtr> tagged_value(const SchemaSet& set, bool is_text) {
         NIBBLE_TRY(const auto shapes, shapes_of(set));
         std::vector<ExprPtr> ways;
-        if (!is_text && !shapes.empty()) {
+        if ((!is_text || tagged_->no_plain_texts) && !shapes.empty()) {
             NIBBLE_TRY(const ExprPtr json, value(set));
             ways.push_back(expression::sequence({json, expression::text(tagged_->value_end)}));
         }
         for (const JsonShape& shape : shapes) {
-            if (shape.kind != Kind::string) continue;
+            if (shape.kind != Kind::string || tagged_->no_plain_texts) continue;
             NIBBLE_TRY(const ExprPtr text, plain_text(shape, is_text));
             if (text) ways.push_back(text);
         }
@@ -343,6 +359,9 @@ private:
         const CodeSet blank{{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
         CodeSet end;
         end.add(char32_t(tagged_->name_end[0]), char32_t(tagged_->name_end[0]));
+        // Names without quotes contain no character of the notation.
+        if (tagged_->no_plain_texts)
+            for (const char c : std::string_view(" \t\n\r:=,(){}[]<>|\"'\\")) end.add(char32_t(c), char32_t(c));
         const CodeSet inner = end.inverse(), outer = inner.both(blank.inverse());
         const ExprPtr side = expression::set(outer);
         return Dfa::of(*expression::optional(
@@ -364,7 +383,7 @@ private:
         const std::set<std::string> required(shape.required.begin(), shape.required.end());
 
         std::optional<Dfa> taggable;
-        if (frame.tagged) {
+        if (frame.bare) {
             NIBBLE_TRY(taggable, taggable_names());
         }
         std::vector<Member> members;
@@ -499,7 +518,8 @@ private:
     std::vector<ExprPtr>& rules_;
     std::vector<std::string>& names_;
     bool flexible_;
-    const TaggedObject* tagged_;     // encoding of the document; null: JSON
+    const TaggedObject* tagged_;  // encoding of the document; null: JSON
+    ValueNotation notation_;
     std::optional<Dfa> sayable_[2];  // index: whether the value is read as text
     ExprPtr space_;
     std::map<SchemaSet, uint32_t> rule_of_;

@@ -22,12 +22,23 @@ struct SchemaOptions {
 // Options for schemas of requests: like xgrammar, llama.cpp and OpenAI, with or without "strict".
 inline constexpr SchemaOptions answer_schema{.open_objects = false};
 
+// Notation of values that is not JSON's: words of the constants, and `quote` around strings, which are then literal
+// text without that quote; empty: strings of JSON. bare_keys: names in objects have no quotes.
+struct ValueNotation {
+    std::string yes = "true", no = "false", null = "null";
+    std::string quote;
+    bool bare_keys = false;
+};
+
 // Encodes an object as members between tags in the order of the schema: `name_begin` NAME `name_end` VALUE `value_end`.
 // A reader takes a text value literally. Any other value is JSON, or a string if it is not valid JSON. The first of
 // several members with one name counts.
 struct TaggedObject {
     std::string name_begin, name_end, value_end;
-    std::string text_name_end;  // not empty: replaces name_end before every string, and all other values are JSON
+    std::string text_name_end;    // not empty: replaces name_end before every string, and all other values are JSON
+    std::string between;          // between members
+    bool no_plain_texts = false;  // strings, too, are in the notation of values
+    ValueNotation notation;
     std::vector<std::string> closing;               // each ends a value unless it occurs inside a JSON string
     std::map<std::string, bool, std::less<>> text;  // by name: whether the value is literal text
     bool others_are_texts = true;                   // for names that `text` does not list

@@ -372,7 +372,10 @@ TEST(ChatFormat, RequiredCallsHaveTheFormatOfTheParser) {
                                                           {"seed_oss", ""},
                                                           {"harmony", ""},
                                                           {"granite", ""},
-                                                          {"phi4_mini", ""}};
+                                                          {"phi4_mini", ""},
+                                                          {"lfm2", ""},
+                                                          {"lfm2", "'{\"name\": \"'"},
+                                                          {"gemma4", ""}};
     const auto of_weather = Grammar::from_json_schema(json_of(weather)[0]["function"]["parameters"]);
     ASSERT_TRUE(of_weather.ok());
     for (const auto& [name, source] : templates) {
@@ -456,6 +459,8 @@ TEST(ChatFormat, StrictToolsConstrainCallsOfFreeAnswers) {
          "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>" + json +
              "<|tool_call_end|><|tool_calls_section_end|>"},
         {"granite", "", "<|tool_call|>[" + named + "]"},
+        {"lfm2", "", R"(<|tool_call_start|>[NAME(code="CODE")]<|tool_call_end|>)"},
+        {"gemma4", "", "<|tool_call>call:NAME{code:<|\"|>CODE<|\"|>}<tool_call|>"},
         {"phi4_mini", "", "<|tool_call|>[" + named + "]<|/tool_call|>"},
         {"harmony", "", "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>" + json},
         {"minimax_m2", "",

@@ -107,6 +107,25 @@ std::vector<PublishedCall> published_calls() {
     out.push_back({"granite", "<|tool_call|>", "<|tool_call|>" + objects, both});  // vLLM's granite parser
     // llama-cpp-microsoft-Phi-4-mini-instruct.jinja
     out.push_back({"phi4_mini", "<|tool_call|> <|/tool_call|>", "<|tool_call|>" + objects + "<|/tool_call|>", both});
+    const PublishedPairs dense{
+        {"weather", R"({"city":"Bad Homburg","days":3,"units":["C","F"],"now":true,"where":{"x":1.5}})"},
+        {"time", "{}"}};
+    // LFM2.5-8B-A1B.jinja, with the double quotes of LFM2's model card; llama-cpp-lfm2.jinja writes objects
+    out.push_back({"lfm2", "<|tool_call_start|>",
+                   "<|tool_call_start|>[weather(city=\"Bad Homburg\", days=3, units=[\"C\", \"F\"], now=True, "
+                   "where={\"x\": 1.5}), time()]<|tool_call_end|>",
+                   dense});
+    out.push_back({"lfm2", "<|tool_call_start|>",
+                   "<|tool_call_start|>[weather(city=\"a \\\"b\\\"\\n <c>\\n\", now=False)]<|tool_call_end|>", hard});
+    out.push_back(
+        {"lfm2", "<|tool_list_start|> '{\"name\": \"'", "<|tool_call_start|>" + objects + "<|tool_call_end|>", both});
+    // gemma4.jinja
+    out.push_back({"gemma4", "<|tool_call>",
+                   "<|tool_call>call:weather{city:<|\"|>Bad Homburg<|\"|>,days:3,units:[<|\"|>C<|\"|>,<|\"|>F<|\"|>],"
+                   "now:true,where:{x:1.5}}<tool_call|><|tool_call>call:time{}<tool_call|>",
+                   dense});
+    out.push_back({"gemma4", "<|tool_call>",
+                   "<|tool_call>call:weather{city:<|\"|>a \"b\"\n <c>\n<|\"|>,now:false}<tool_call|>", hard});
     out.push_back({"hermes", "<tool_call><function=",  // Qwen3-Coder.jinja; Qwen3.5's template writes the same
                    "<tool_call>\n<function=weather>\n<parameter=city>\nBad Homburg\n</parameter>\n"
                    "<parameter=days>\n3\n</parameter>\n<parameter=units>\n[\"C\", \"F\"]\n</parameter>\n"
@@ -228,4 +247,35 @@ TEST(PublishedCalls, TagsOfDeepSeekStateTheKind) {
     EXPECT_EQ(taken("true", "\"x\""), R"({"v":"\"x\""})");
     EXPECT_EQ(taken("false", "\"x\""), "");
     EXPECT_EQ(taken("false", "x"), "");
+}
+
+// Notations that are not JSON: arguments as models write them.
+TEST(PublishedCalls, LiteralArgumentsBecomeJson) {
+    struct Literal {
+        const char *format, *text, *arguments;
+    };
+    const Literal cases[]{
+        {"lfm2", "[f(a='x', b=\"y\")]", R"({"a":"x","b":"y"})"},
+        {"lfm2", "[f(a='it's', b=None)]", R"({"a":"it's","b":null})"},  // the template escapes nothing
+        {"lfm2", "[f(a='say \"hi\"', b=(1, 2.5,))]", R"({"a":"say \"hi\"","b":[1,2.5]})"},
+        {"lfm2", "[f( a = {'k': [True, {}], \"m\": []} )]", R"({"a":{"k":[true,{}],"m":[]}})"},
+        {"lfm2", R"([f(a='\'\t\x41\u00e9\q')])", R"({"a":"'\t\u0041\u00e9\\q"})"},
+        {"lfm2", "[f(a=red)]", R"({"a":"red"})"},
+        {"lfm2", "f(a=-1e3)", R"({"a":-1e3})"},
+        {"gemma4", "call:f{a:<|\"|>x}, \\n \"<|\"|>}", R"({"a":"x}, \\n \""})"},
+        {"gemma4", "call:f{a:{b:[<|\"|><|\"|>,{c:null}]},d:-0.5}", R"({"a":{"b":["",{"c":null}]},"d":-0.5})"},
+        {"gemma4", "call:f{<|\"|>a b<|\"|>:[[1],[]]}", R"({"a b":[[1],[]]})"},
+        {"gemma4", "call:f{ a: \"x\", b: true }", R"({"a":"x","b":true})"},
+        {"gemma4", "call:f{é:<|\"|>ü😀<|\"|>}", R"({"é":"ü😀"})"}};
+    for (const Literal& one : cases) {
+        const ToolFormat& format = *find_tool_format(one.format);
+        for (const size_t step : {size_t(100000), size_t(1), size_t(3)}) {
+            const std::string text = std::string(format.begin) + one.text + std::string(format.end) + "done";
+            const ParsedAnswer answer = published_read(one.format, text, step);
+            ASSERT_EQ(answer.tool_calls.size(), 1u) << text;
+            EXPECT_EQ(answer.tool_calls[0].arguments, one.arguments) << text;
+            EXPECT_TRUE(Json::accept(answer.tool_calls[0].arguments)) << text;
+            EXPECT_EQ(answer.content, "done") << text;
+        }
+    }
 }
