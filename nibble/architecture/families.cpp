@@ -14,7 +14,8 @@ extern const Family llama, mistral, mixtral, ministral3, qwen2, qwen3, qwen3_moe
     kimi_k2, glm4_moe_lite, glm4_moe, dots1, nemotron_h, seed_oss, smollm3, granite, olmo2, olmo3, exaone4,
     hunyuan_v1_dense, hunyuan_v1_moe, phi3, minimax_m2, ernie4_5_moe, gemma2, gemma4, gpt_oss, starcoder2, stablelm,
     phimoe, mimo_v2_flash, mistral4, llama4, step3p5, cohere2, qwen3_next, qwen3_5, qwen3_5_moe, lfm2, lfm2_moe,
-    granitemoehybrid, falcon_h1, kimi_linear, deepseek_v32, glm_moe_dsa, minimax_m3, granitemoe, granitemoeshared;
+    granitemoehybrid, falcon_h1, kimi_linear, deepseek_v32, glm_moe_dsa, minimax_m3, deepseek_v4, granitemoe,
+    granitemoeshared;
 
 }  // namespace family
 
@@ -68,6 +69,7 @@ constexpr std::array all_families{&family::llama,
                                   &family::deepseek_v32,
                                   &family::glm_moe_dsa,
                                   &family::minimax_m3,
+                                  &family::deepseek_v4,
                                   &family::granitemoe,
                                   &family::granitemoeshared};
 
@@ -80,7 +82,6 @@ struct MissingFeature {
 constexpr std::array missing_features{
     MissingFeature{"LayerNorm with weights of 1 + w", " nemotron "},
     MissingFeature{"norms before and after the mixers with interleaved partial rotation", " glm4 "},
-    MissingFeature{"compressed keys, hyper-connections and grouped output projections", " deepseek_v4 "},
     MissingFeature{"sliding windows with stacked experts", " granitemoe_swa "},
     MissingFeature{"parallel attention and MLP with LayerNorm of this kind", " cohere phi "}};
 

@@ -123,6 +123,20 @@ struct LatentAttentionConfig {
     std::optional<IndexerConfig> indexer;  // weighted; requires q_rank
 };
 
+// Attention over a window and over pooled keys (deepseek_v4; model/cpu/compressed_attention.h). One head of keys, which
+// are the values too.
+struct CompressedAttentionConfig {
+    int heads = 0, dim = 0, q_rank = 0;
+    int groups = 0, out_rank = 0;  // heads are divided into groups, each with its own rows of wo_a
+    float scale = 1.0f;
+    int64_t window = 0;
+    Rope rope;                             // of the last rope.dims dimensions of a head
+    int64_t rate = 0;                      // tokens per pooled key; 0: none
+    bool overlaps = false;                 // a pooled key reads the run before too
+    std::optional<IndexerConfig> indexer;  // weighted, over pooled keys; its rope is that of the block
+    std::string kv_norm = "kv_norm";
+};
+
 struct MlpConfig {
     int intermediate = 0;
     Activation activation = Activation::silu;
@@ -140,10 +154,14 @@ struct MoeConfig {
     MlpConfig shared;  // intermediate 0: no shared expert
     // sparse_mixer (phimoe, top_k 2): the best expert, then the best of the others; each weight is its share of a
     // softmax over the logits l_i near the best one m: (m - l_i) / max(|l_i|, m) <= 2 jitter.
-    enum class Router : uint8_t { softmax, sigmoid, sparse_mixer } router = Router::softmax;
+    // sqrt_softplus (deepseek_v4): sqrt(ln(1 + e^l)) in place of a sigmoid.
+    enum class Router : uint8_t { softmax, sigmoid, sparse_mixer, sqrt_softplus } router = Router::softmax;
     float jitter = 0.0f;
-    bool gate_bias = false;       // of the router's logits
-    bool weigh_inputs = false;    // an expert's input is multiplied by its weight, not its output (llama4)
+    bool gate_bias = false;     // of the router's logits
+    bool weigh_inputs = false;  // an expert's input is multiplied by its weight, not its output (llama4)
+    // A tensor of integers [vocab, top_k]: the experts of a token, by its id. Empty: the best by score.
+    std::string hash_table;
+    int64_t vocab = 0;            // rows of hash_table
     bool normalize = true;        // the weights of the chosen experts sum to one
     float smallest_sum = 1e-20f;  // added to the sum by which `normalize` divides
     bool selection_bias = false;  // a tensor is added to the scores for the choice, but not for the weights
@@ -220,8 +238,9 @@ struct ParallelConfig {
     std::vector<Branch> branches;
 };
 
-using MixerConfig = std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig,
-                                 GatedDeltaConfig, ShortConvConfig, PerLayerInputConfig, ParallelConfig>;
+using MixerConfig =
+    std::variant<AttentionConfig, LatentAttentionConfig, MlpConfig, MoeConfig, MambaConfig, GatedDeltaConfig,
+                 ShortConvConfig, PerLayerInputConfig, ParallelConfig, CompressedAttentionConfig>;
 
 struct Branch {
     std::string prefix;           // of the mixer's tensors
@@ -239,6 +258,7 @@ struct BlockConfig {
     MixerConfig mixer;
     float residual_scale = 1.0f;
     std::string output_scale;  // a tensor of one number that multiplies x after the block; empty: none
+    std::string hyper;         // of the tensors HYPER_fn, _base and _scale (ModelConfig::hyper); empty: a sum
 
     // Returns the full name of a module or tensor of the mixer.
     std::string name(std::string_view relative) const { return prefix + "." + std::string(relative); }
@@ -258,6 +278,13 @@ struct PredictionConfig {
         blocks;  // attention has its own KV cache; BlockConfig::index continues after the model's blocks
 };
 
+// Hyper-connections (model/cpu/hyper.h): the residual stream is several copies of the hidden state.
+struct HyperConfig {
+    int streams = 0, iterations = 0;
+    float eps = 0;
+    std::string head;  // of the tensors HEAD_fn, _base and _scale, which join the streams before the last norm
+};
+
 struct ModelConfig {
     std::string architecture;  // model_type
     int64_t vocab = 0, hidden = 0, context = 0;
@@ -273,8 +300,11 @@ struct ModelConfig {
     std::vector<BlockConfig> blocks;
     // The first of the modules that num_nextn_predict_layers announces. Longer drafts apply it repeatedly.
     std::optional<PredictionConfig> prediction;
-    std::vector<int32_t> eos;  // may be empty
+    std::optional<HyperConfig> hyper;  // then every block has BlockConfig::hyper
+    std::vector<int32_t> eos;          // may be empty
     int32_t bos = -1;
+
+    int64_t width() const { return hidden * (hyper ? hyper->streams : 1); }  // of the residual stream
 };
 
 // Builds the description from config.json (Checkpoint::config()). Errors name the cause: an unknown architecture, or a

@@ -48,7 +48,17 @@ public:
         norm(name, hidden_);
         if (!name.empty() && model_.norm_bias) add(bias_of_norm(name), {hidden_}, TensorRole::bias);
     }
+    // The tensors of hyper-connections.
+    void hyper(const std::string& name, int64_t outputs, int64_t scales) {
+        add(name + "_fn", {outputs, model_.width()}, TensorRole::hyper);
+        add(name + "_base", {outputs}, TensorRole::hyper);
+        add(name + "_scale", {scales}, TensorRole::hyper);
+    }
     void block(const BlockConfig& b) {
+        if (!b.hyper.empty()) {
+            const int64_t streams = model_.hyper->streams;
+            hyper(b.hyper, (2 + streams) * streams, 3);
+        }
         stream_norm(b.norm);
         // The second norm of a feed-forward network is listed before its matrices, that of attention after them.
         const bool feed_forward =
@@ -146,6 +156,28 @@ private:
         bias(b.name("kv_a_proj_with_mqa"), kv_a_rows, {});
         bias(b.name("o_proj"), hidden_, {by_rows(hidden_)});
     }
+    void compressor(const std::string& prefix, int64_t dim, const CompressedAttentionConfig& a) {
+        const int64_t width = a.overlaps ? 2 * dim : dim;
+        for (const char* name : {".wkv", ".wgate"}) linear(prefix + name, width, hidden_, {});
+        add(prefix + ".ape", {a.rate, width}, TensorRole::hyper);
+        norm(prefix + ".norm.weight", dim);
+    }
+    void mixer(const BlockConfig& b, const CompressedAttentionConfig& a) {
+        const int64_t q_cols = int64_t{a.heads} * a.dim, out_rows = int64_t{a.groups} * a.out_rank;
+        linear(b.name("wq_a"), a.q_rank, hidden_, {});
+        norm(b.name("q_norm.weight"), a.q_rank);
+        linear(b.name("wq_b"), q_cols, a.q_rank, {});
+        linear(b.name("wkv"), a.dim, hidden_, {});
+        norm(b.name(a.kv_norm) + ".weight", a.dim);
+        add(b.name("attn_sink"), {a.heads}, TensorRole::bias);
+        add(b.name("wo_a") + ".weight", {out_rows, q_cols / a.groups}, TensorRole::router);
+        linear(b.name("wo_b"), hidden_, out_rows, {});
+        if (a.rate > 0) compressor(b.name("compressor"), a.dim, a);
+        if (!a.indexer) return;
+        compressor(b.name("indexer.compressor"), a.indexer->dim, a);
+        linear(b.name("indexer.wq_b"), int64_t{a.indexer->heads} * a.indexer->dim, a.q_rank, {});
+        linear(b.name("indexer.weights_proj"), a.indexer->heads, hidden_, {});
+    }
     // `whole`: all matrices are on one rank, the rank that has the expert.
     void mlp(const std::string& prefix, const MlpConfig& m, int64_t outer, std::optional<RowSegment> whole = {}) {
         const int64_t width = m.intermediate;
@@ -195,6 +227,7 @@ private:
             linear(b.name("fc1_latent_proj"), m.latent, hidden_, {});
             out_linear(b.name("fc2_latent_proj"), hidden_, m.latent);
         }
+        if (!m.hash_table.empty()) add(b.name(m.hash_table), {m.vocab, m.top_k}, TensorRole::table);
         if (m.selection_bias) add(b.name(m.selection_bias_name), {m.experts}, TensorRole::choice);
         if (m.shared.intermediate > 0) mlp(b.name(m.shared_name), m.shared, hidden_);
         if (m.shared_gate) add(b.name(m.shared_gate_name) + ".weight", {1, hidden_}, TensorRole::router);
@@ -293,6 +326,7 @@ std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
     TensorLister lister(model);
     lister.add(model.embedding, {model.vocab, model.hidden}, TensorRole::embedding);
     for (const BlockConfig& block : model.blocks) lister.block(block);
+    if (model.hyper) lister.hyper(model.hyper->head, model.hyper->streams, 1);
     lister.stream_norm(model.norm);
     if (model.head_bias) lister.add("lm_head.bias", {model.vocab}, TensorRole::bias, {by_rows(model.vocab)});
     if (model.head != model.embedding)

@@ -18,8 +18,10 @@ enum class TensorRole : uint8_t {
     norm,
     plain_norm,  // multiplies by w for every value of ModelConfig::norm_plus_one
     bias,
-    state,  // parameters of a state space model: FP32 in checkpoints
-    choice  // bias of a router's choice: FP32 in checkpoints
+    state,   // parameters of a state space model: FP32 in checkpoints
+    choice,  // bias of a router's choice: FP32 in checkpoints
+    hyper,   // of hyper-connections: FP32 in checkpoints
+    table    // integers
 };
 
 // Consecutive rows of a tensor which ranks divide in one way.

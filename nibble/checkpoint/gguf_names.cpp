@@ -98,6 +98,7 @@ private:
         norm(b.name(a.q_norm) + ".weight", "attn_q_norm");
         norm(b.name(a.k_norm) + ".weight", "attn_k_norm");
     }
+    void mixer(const BlockConfig&, const CompressedAttentionConfig&) {}
     void mixer(const BlockConfig&, const LatentAttentionConfig&) {}  // no listed architecture has it
     // Adds the tensors "ffn_gate" + `suffix` ...; in a mixture, those of expert `expert` of `count`.
     void mlp(const std::string& prefix, const MlpConfig& m, std::string_view suffix, int64_t expert = -1,

@@ -163,6 +163,9 @@ private:
             m.kind = ModuleKind::embedding;
             m.parent_class = "nn.Embedding";
             m.listed = !own_embedding_;
+        } else if (contains(m.name, "patch_merge_mlp")) {  // a part of MiniMax M3's multi_modal_projector
+            m.why = "projector of a vision tower: copied";
+            m.listed = true;
         } else if (leaf == "wo_a") {
             m.why = "grouped product: not a linear layer";  // DeepSeek V4
         } else if (transposed_ && leaf.starts_with("c_")) {
@@ -252,7 +255,7 @@ ModelModules find_modules(std::span<const CheckpointTensor> tensors, const Json&
 
 std::span<const FusedGroup> fused_group_table() {
     // q_proj and kv_a_proj_with_mqa (latent attention without q_a_proj) have the same inputs but are not fused.
-    static const std::array<FusedGroup, 11> table{{
+    static const std::array<FusedGroup, 13> table{{
         {{"g_proj", "b_proj", "f_a_proj", "g_a_proj", "index_q_proj", "index_k_proj"}, "", "", "q,kv"},
         {{"q_proj", "k_proj", "v_proj"}, "qkv_proj", "q,k,v", "q,kv", true},
         {{"gate_proj", "up_proj"}, "gate_up_proj", "gate,up", "gate,up", true},
@@ -263,7 +266,11 @@ std::span<const FusedGroup> fused_group_table() {
         {{"in_proj_qkvz"}, "", "", "in_proj"},
         {{"in_proj_ba"}, "", "", "in_proj"},
         {{"indexer.wk", "indexer.weights_proj"}, "", "", "q,kv"},
-        {{"q_b_proj", "indexer.wq_b"}, "", "", "q_b"},
+        {{"q_b_proj", "wq_b", "indexer.wq_b"}, "", "", "q_b"},
+        {{"wq_a", "wkv", "compressor.wkv", "compressor.wgate", "indexer.compressor.wkv", "indexer.compressor.wgate"},
+         "",
+         "",
+         "q,kv"},
     }};
     return table;
 }

@@ -138,7 +138,8 @@ CheckpointTensor random_tensor(TensorEntry entry, const Linears& linears, bool h
                        .dtype = DType::bf16,
                        .file = "random",
                        .experts = entry.experts};
-    if (entry.role == TensorRole::state || entry.role == TensorRole::choice) t.dtype = DType::f32;
+    if (entry.role == TensorRole::state || entry.role == TensorRole::choice || entry.role == TensorRole::hyper)
+        t.dtype = DType::f32;
     if (entry.role == TensorRole::linear || (head && entry.role == TensorRole::head)) {
         t.format = linears.format;
         t.activation = linears.activation;

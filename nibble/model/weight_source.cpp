@@ -8,6 +8,7 @@
 #include "model/cpu/widen.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
 namespace {
@@ -108,6 +109,29 @@ Result<std::vector<float>> WeightSource::matrix(const std::string& tensor, int64
         Matrix scratch;
         NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(index, 0, rows, scratch));
         widen(view, out.data());
+    }
+    return out;
+}
+
+Result<std::vector<int32_t>> WeightSource::integers(const std::string& tensor, int64_t rows, int64_t cols,
+                                                    int64_t bound) {
+    const auto at = index_.find(tensor);
+    if (at == index_.end()) return fail("tensor '{}' is missing: config.json says the model has it", tensor);
+    used_[at->second] = true;
+    const CheckpointTensor& t = checkpoint_->tensors()[at->second];
+    if (t.dtype != DType::i64 || t.shape != std::vector<int64_t>{rows, cols})
+        return fail("tensor '{}' is {} {}, config.json says I64 [{}, {}]", tensor, dtype_name(t.dtype),
+                    shape_text(t.shape), rows, cols);
+    std::vector<int32_t> out(static_cast<size_t>(rows * cols));
+    if (mode_ == Mode::check) return out;
+    Matrix scratch;
+    NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(at->second, 0, rows, scratch));
+    for (size_t i = 0; i < out.size(); ++i) {
+        int64_t value = 0;
+        std::memcpy(&value, view.data + 8 * i, 8);
+        if (value < 0 || value >= bound)
+            return fail("tensor '{}' holds {}, expected 0 to {}", tensor, value, bound - 1);
+        out[i] = static_cast<int32_t>(value);
     }
     return out;
 }

@@ -72,6 +72,8 @@ public:
     // Returns a matrix decoded to FP32, row-major. For weights that are not run as a linear (kv_b_proj of absorbed
     // latent attention).
     Result<std::vector<float>> matrix(const std::string& tensor, int64_t rows, int64_t cols);
+    // Returns a matrix of I64 numbers from 0 to below `bound`.
+    Result<std::vector<int32_t>> integers(const std::string& tensor, int64_t rows, int64_t cols, int64_t bound);
     // Returns the index in Checkpoint::tensors() of a matrix of this shape.
     Result<size_t> find(const std::string& tensor, int64_t rows, int64_t cols);
     // Returns the format of K and V (`options().kv`, or the checkpoint's) with the scales of PREFIX.k_proj and

@@ -116,6 +116,7 @@ private:
         add({b.name(c.o_proj)}, b.name(c.v_proj) + ".weight", false, {b.name(c.o_proj)}, std::move(classes));
     }
 
+    void find(const BlockConfig& b, const CompressedAttentionConfig&) { refuse_block(b, "compressed attention"); }
     void find(const BlockConfig& b, const LatentAttentionConfig& c) {
         const std::string q = b.prefix + (c.q_rank > 0 ? ".q_a_proj" : ".q_proj"), q_b = b.prefix + ".q_b_proj";
         Names in{q, b.prefix + ".kv_a_proj_with_mqa"}, of_latent{q_b};

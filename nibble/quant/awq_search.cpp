@@ -82,7 +82,7 @@ public:
         for (const auto& sequence : sequences_) tokens += std::ssize(sequence);
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
         NIBBLE_TRY(const auto stream,
-                   ScratchMemory::create(static_cast<size_t>(tokens * config_.hidden) * sizeof(float),
+                   ScratchMemory::create(static_cast<size_t>(tokens * config_.width()) * sizeof(float),
                                          static_cast<size_t>(options_.memory), options_.scratch));
         auto* x = reinterpret_cast<float*>(stream.data());
         const WeightOptions weights{.compute = options_.compute, .quantize_activations = false, .kv = KvFormat::none};
@@ -90,7 +90,7 @@ public:
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         int64_t at = 0;
         for (const auto& ids : sequences_) {
-            NIBBLE_CHECK(embedding.forward(ids, x + at * config_.hidden, work));
+            NIBBLE_CHECK(embedding.forward(ids, x + at * config_.width(), work));
             at += std::ssize(ids);
         }
         const std::vector<BatchPiece> batches = whole_batches(sequences_, options_.batch_tokens);
@@ -107,7 +107,7 @@ public:
             NIBBLE_TRY(const auto block, load_block(source_, config_, b, weights, pool_));
             for (const BatchPiece& piece : batches) {
                 if (hooks.should_stop()) return fail(ErrorKind::cancelled, "calibration stopped on request");
-                NIBBLE_CHECK(block.forward(piece.batch, x + piece.row * config_.hidden, work, &observer));
+                NIBBLE_CHECK(block.forward(piece.batch, x + piece.row * config_.width(), work, &observer));
                 meter.add(piece.batch.rows(), layer);
             }
             for (size_t i = 0; i < here.size(); ++i)

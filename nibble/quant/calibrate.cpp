@@ -121,7 +121,7 @@ public:
 
 private:
     int64_t blocks() const { return static_cast<int64_t>(config_.blocks.size()); }
-    float* row(int64_t at) const { return reinterpret_cast<float*>(stream_->data()) + at * config_.hidden; }
+    float* row(int64_t at) const { return reinterpret_cast<float*>(stream_->data()) + at * config_.width(); }
     WeightOptions weights() const {
         return {.compute = options_.compute, .quantize_activations = quantize_inputs_, .kv = KvFormat::none};
     }
@@ -129,7 +129,7 @@ private:
         return load_block(source_, config_, static_cast<size_t>(b), weights(), pool_);
     }
     Result<ScratchMemory> stream_memory() const {
-        return ScratchMemory::create(static_cast<size_t>(tokens_ * config_.hidden) * sizeof(float),
+        return ScratchMemory::create(static_cast<size_t>(tokens_ * config_.width()) * sizeof(float),
                                      static_cast<size_t>(options_.memory), options_.scratch);
     }
 

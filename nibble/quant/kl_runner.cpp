@@ -81,12 +81,12 @@ private:
     }
 
     Status embed(std::vector<float>& x) {
-        x.resize(static_cast<size_t>(tokens_ * config_.hidden));
+        x.resize(static_cast<size_t>(tokens_ * config_.width()));
         WeightSource ends(source_, weights(), pool_, WeightSource::Mode::load);
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         int64_t at = 0;
         for (const auto& sequence : sequences_) {
-            NIBBLE_CHECK(embedding.forward(sequence, x.data() + at * config_.hidden, work_));
+            NIBBLE_CHECK(embedding.forward(sequence, x.data() + at * config_.width(), work_));
             at += static_cast<int64_t>(sequence.size());
         }
         return Ok{};
@@ -96,14 +96,14 @@ private:
         int64_t at = 0;
         for (const auto& sequence : sequences_) {
             const Batch batch({{.tokens = sequence, .logits_from = 0}});
-            NIBBLE_CHECK(block.forward(batch, x.data() + at * config_.hidden, work_, nullptr));
+            NIBBLE_CHECK(block.forward(batch, x.data() + at * config_.width(), work_, nullptr));
             at += batch.rows();
         }
         return Ok{};
     }
 
     Result<double> divergence(const std::vector<float>& x, const Head& head) {
-        const int64_t vocab = config_.vocab, hidden = config_.hidden;
+        const int64_t vocab = config_.vocab, hidden = config_.width();
         std::vector<float> reference(static_cast<size_t>(head_rows * vocab)), changed(reference.size());
         std::vector<double> per_row(static_cast<size_t>(head_rows));
         double sum = 0;

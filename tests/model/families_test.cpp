@@ -271,14 +271,15 @@ TEST(MultimodalFamilies, TheTextConfigDeterminesTheFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Families,
-                         testing::Values("cohere2", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone4", "falcon_h1",
-                                         "gemma2", "gemma4_26b", "gemma4_31b", "gemma4_e", "glm4_moe", "glm4_moe_lite",
-                                         "glm_moe_dsa", "gpt_oss", "granite", "granitemoe", "granitemoehybrid",
-                                         "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "kimi_linear",
-                                         "lfm2", "lfm2_moe", "llama4_text", "mimo_v2_flash", "minimax_m2", "minimax_m3",
-                                         "ministral3", "mistral4", "olmo2", "olmo3", "phi3", "phi3_longrope", "phimoe",
-                                         "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_next", "qwen3_vl_moe",
-                                         "seed_oss", "smollm3", "stablelm", "starcoder2", "step3p7"),
+                         testing::Values("cohere2", "deepseek_v32", "deepseek_v4", "dots1", "ernie4_5_moe", "exaone4",
+                                         "falcon_h1", "gemma2", "gemma4_26b", "gemma4_31b", "gemma4_e", "glm4_moe",
+                                         "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "granite", "granitemoe",
+                                         "granitemoehybrid", "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe",
+                                         "kimi_linear", "lfm2", "lfm2_moe", "llama4_text", "mimo_v2_flash",
+                                         "minimax_m2", "minimax_m3", "ministral3", "mistral4", "olmo2", "olmo3", "phi3",
+                                         "phi3_longrope", "phimoe", "qwen3_5", "qwen3_5_moe", "qwen3_5_text",
+                                         "qwen3_next", "qwen3_vl_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
+                                         "step3p7"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

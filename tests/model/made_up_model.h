@@ -49,6 +49,13 @@ private:
         add_(p + ".kv_a_layernorm.weight", {a.kv_rank});
         add_(p + ".kv_b_proj.weight", {int64_t{a.heads} * (a.nope_dim + a.v_dim), a.kv_rank});
         add_(p + ".o_proj.weight", {hidden_, int64_t{a.heads} * a.v_dim});
+        if (!a.indexer) return;
+        const IndexerConfig& i = *a.indexer;
+        add_(p + ".indexer.wq_b.weight", {int64_t{i.heads} * i.dim, a.q_rank});
+        add_(p + ".indexer.wk.weight", {i.dim, hidden_});
+        add_(p + ".indexer.k_norm.weight", {i.dim});
+        add_(p + ".indexer.k_norm.bias", {i.dim});
+        add_(p + ".indexer.weights_proj.weight", {i.heads, hidden_});
     }
     void mixer(const std::string& p, const MlpConfig& m) { mlp(p, m, hidden_); }
     void mlp(const std::string& p, const MlpConfig& m, int64_t width) {
@@ -71,6 +78,7 @@ private:
     void mixer(const std::string& p, const ShortConvConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const PerLayerInputConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const ParallelConfig&) { ADD_FAILURE() << p; }
+    void mixer(const std::string& p, const CompressedAttentionConfig&) { ADD_FAILURE() << p; }
     void mixer(const std::string& p, const MambaConfig& m) {
         const int64_t inner = int64_t{m.heads} * m.head_dim, channels = inner + 2 * int64_t{m.groups} * m.state;
         add_(p + ".in_proj.weight", {inner + channels + m.heads, hidden_});
@@ -214,8 +222,17 @@ inline Json predicting_qwen3_5() {
             {"max_position_embeddings", 512}};
 }
 
+// Sparse attention from the 25th token on, in the layer for prediction too.
+inline Json predicting_deepseek_v32() {
+    Json config = predicting_deepseek();
+    config["model_type"] = "deepseek_v32";
+    config.update({{"index_topk", 24}, {"index_n_heads", 4}, {"index_head_dim", 32}});
+    return config;
+}
+
 // By the first letters of the family's name.
 inline Json predicting(std::string_view family) {
+    if (family == "deepseek_v32") return predicting_deepseek_v32();
     if (family.starts_with("nemotron")) return predicting_nemotron();
     return family.starts_with("qwen3_5") ? predicting_qwen3_5() : predicting_deepseek();
 }

@@ -46,6 +46,8 @@ Result<std::vector<bool>> read_choosing_layers(ConfigFields& f, int64_t layers) 
 // Layers that do not choose use the choice of the last layer before them that does.
 Result<ModelConfig> read_sparse_model(ConfigFields& f, Trunk t, IndexerConfig indexer, std::vector<bool> choosing) {
     NIBBLE_TRY(const auto dense, read_dense_layers(f, t.layers));
+    NIBBLE_TRY(const int64_t rotated, f.integer("qk_rope_head_dim"));
+    if (indexer.dim < rotated) return f.bad("index_head_dim", fmt::format("less than qk_rope_head_dim, {}", rotated));
     const int64_t layers = t.layers;
     choosing.resize(static_cast<size_t>(layers));
     choosing.push_back(true);  // the layer for prediction

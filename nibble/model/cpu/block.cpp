@@ -9,9 +9,16 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, std::variant_size_v<MixerConfig>> mixer_names{
-    "attention",         "latent attention", "MLP",           "experts", "Mamba-2", "gated delta net",
-    "short convolution", "per-layer input",  "several mixers"};
+constexpr std::array<std::string_view, std::variant_size_v<MixerConfig>> mixer_names{"attention",
+                                                                                     "latent attention",
+                                                                                     "MLP",
+                                                                                     "experts",
+                                                                                     "Mamba-2",
+                                                                                     "gated delta net",
+                                                                                     "short convolution",
+                                                                                     "per-layer input",
+                                                                                     "several mixers",
+                                                                                     "compressed attention"};
 
 }  // namespace
 
@@ -27,6 +34,9 @@ Result<Block> Block::load(const ModelConfig& model, const BlockConfig& config, W
     Block block;
     block.config_ = config;
     block.hidden_ = model.hidden;
+    if (!config.hyper.empty()) {
+        NIBBLE_TRY(block.hyper_, HyperConnection::load(model, config.hyper, weights));
+    }
     NIBBLE_TRY(block.norm_, Norm::load(model, config.norm, model.hidden, weights));
     NIBBLE_TRY(block.post_norm_, Norm::load(model, config.post_norm, model.hidden, weights));
     if (!config.output_scale.empty()) {
@@ -52,10 +62,30 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
     const Arena::Scope scope(work.arena);
     const ElementwiseKernels& k = *work.elementwise;
     const int64_t rows = batch.rows(), n = hidden_;
-    const float* in = normed(x, rows, work);
     float* mixed = work.arena.floats(rows * n);
+    std::atomic<int64_t> bad{INT64_MAX};  // lowest index of an element that is not finite
+    const auto check = [&](int64_t row, int64_t width) {
+        const int64_t at = k.first_nonfinite(x + row * width, width);
+        if (at < 0) return true;
+        for (int64_t least = bad; row * width + at < least && !bad.compare_exchange_weak(least, row * width + at);) {
+        }
+        return false;
+    };
+    const auto status = [&](int64_t width) -> Status {
+        if (bad == INT64_MAX) return Ok{};
+        return nonfinite(config_, batch, bad / width, std::isnan(x[bad]) ? "NaN" : "infinity");
+    };
+    if (!hyper_.empty()) {
+        float* joined = work.arena.floats(rows * n);
+        const float* mix = hyper_.collapse(x, rows, joined, work);
+        NIBBLE_CHECK(mixer_->forward(batch, normed(joined, rows, work), mixed, work, observer));
+        hyper_.expand(mix, mixed, rows, x, work);
+        for (int64_t i = 0; i < rows && check(i, hyper_.width()); ++i) {
+        }
+        return status(hyper_.width());
+    }
+    const float* in = normed(x, rows, work);
     NIBBLE_CHECK(mixer_->forward(batch, in, mixed, work, observer));
-    std::atomic<int64_t> bad{rows * n};  // lowest index of an element that is not finite
     work.parallel_rows(rows, n, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             if (!post_norm_.empty()) post_norm_.apply(mixed + i * n, mixed + i * n, work);
@@ -68,15 +98,10 @@ Status Block::forward(const Batch& batch, float* x, Workspace& work, Observer* o
                 for (int64_t j = i * n; j < (i + 1) * n; ++j) x[j] *= output_scale_;
                 if (work.bf16()) k.round_bf16(x + i * n, n);
             }
-            const int64_t at = k.first_nonfinite(x + i * n, n);
-            if (at < 0) continue;
-            for (int64_t least = bad; i * n + at < least && !bad.compare_exchange_weak(least, i * n + at);) {
-            }
-            return;
+            if (!check(i, n)) return;
         }
     });
-    if (bad < rows * n) return nonfinite(config_, batch, bad / n, std::isnan(x[bad]) ? "NaN" : "infinity");
-    return Ok{};
+    return status(n);
 }
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include "architecture/model_config.h"
 #include "base/error.h"
 #include "model/batch.h"
+#include "model/cpu/hyper.h"
 #include "model/cpu/linear.h"
 #include "model/cpu/norm.h"
 #include "model/cpu/workspace.h"
@@ -82,8 +83,8 @@ public:
     float output_scale() const { return output_scale_; }                    // factor of x after the block
     StateLayout state() const { return mixer_->state(); }
 
-    // Updates x [batch.rows(), hidden] in place. Error: a NaN or infinity in the result; the message names layer, mixer
-    // and token.
+    // Updates x [batch.rows(), ModelConfig::width()] in place. Error: a NaN or infinity in the result; the message
+    // names layer, mixer and token.
     Status forward(const Batch& batch, float* x, Workspace& work, Observer* observer) const;
     // Replaces dy, the gradient of the output, by the gradient of x. x: the input of forward(). Both [batch.rows(),
     // hidden].
@@ -97,6 +98,7 @@ private:
     // norm.
     const float* normed(const float* x, int64_t rows, Workspace& work) const;
 
+    HyperConnection hyper_;      // may be empty
     Norm norm_, post_norm_;      // may be empty
     float output_scale_ = 1.0f;  // factor of x after the block
     std::unique_ptr<Mixer> mixer_;
@@ -125,5 +127,7 @@ Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockC
                                           const PerLayerInputConfig& config, WeightSource& weights);
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
                                           const ParallelConfig& config, WeightSource& weights);
+Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,
+                                          const CompressedAttentionConfig& config, WeightSource& weights);
 
 }  // namespace nibble

@@ -16,6 +16,7 @@ Result<Embedding> Embedding::load(const ModelConfig& config, WeightSource& weigh
     NIBBLE_TRY(e.tensor_, weights.find(config.embedding, config.vocab, config.hidden));
     NIBBLE_TRY(e.decoder_, select_quantize_kernels());
     e.vocab_ = config.vocab, e.width_ = e.columns_ = config.hidden, e.scale_ = config.embedding_scale;
+    e.copies_ = config.width() / config.hidden;
     return e;
 }
 
@@ -54,7 +55,8 @@ Status Embedding::forward(std::span<const int32_t> tokens, float* x, Workspace& 
         if (work.bf16()) work.elementwise->round_bf16(x, columns_);
         if (work.elementwise->first_nonfinite(x, columns_) >= 0)
             return fail("tensor '{}': row {} (token {}) is not finite", t.name, token, token);
-        x += columns_;
+        for (int64_t copy = 1; copy < copies_; ++copy) std::copy_n(x, columns_, x + copy * columns_);
+        x += copies_ * columns_;
     }
     return Ok{};
 }

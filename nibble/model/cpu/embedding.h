@@ -21,7 +21,8 @@ public:
     // Loads columns [first, first + count) of the tensor `table` of `shape` {rows, columns}, times sqrt(count).
     static Result<Embedding> load_columns(const std::string& table, std::pair<int64_t, int64_t> shape, int64_t first,
                                           int64_t count, WeightSource& weights);
-    // Writes x [tokens.size(), hidden], or [tokens.size(), count] of columns. Error: an id outside the vocabulary.
+    // Writes x [tokens.size(), ModelConfig::width()], or [tokens.size(), count] of columns. Error: an id outside the
+    // vocabulary.
     Status forward(std::span<const int32_t> tokens, float* x, Workspace& work) const;
 
 private:
@@ -31,6 +32,7 @@ private:
     int64_t vocab_ = 0, width_ = 0;    // of the tensor
     int64_t first_ = 0, columns_ = 0;  // that are read
     float scale_ = 1.0f;
+    int64_t copies_ = 1;  // of a row, one after the other
 };
 
 }  // namespace nibble

@@ -40,6 +40,9 @@ Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     Head h;
     h.logit_scale_ = config.logit_scale, h.logit_cap_ = config.logit_cap;
     h.norm_name_ = config.norm;
+    if (config.hyper) {
+        NIBBLE_TRY(h.streams_, HyperConnection::load_head(config, weights));
+    }
     NIBBLE_TRY(h.norm_, Norm::load(config, config.norm, config.hidden, weights));
     std::string module = config.head;
     if (module.ends_with(".weight")) module.resize(module.size() - 7);
@@ -56,6 +59,11 @@ void Head::normalize(const float* x, int64_t rows, float* y, const Workspace& wo
 Status Head::forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const {
     const Arena::Scope scope(work.arena);
     float* normed = work.arena.floats(rows * linear_.cols);
+    if (!streams_.empty()) {
+        float* joined = work.arena.floats(rows * linear_.cols);
+        streams_.collapse(x, rows, joined, work);
+        x = joined;
+    }
     normalize(x, rows, normed, work);
     return project(normed, rows, logits, work, observer);
 }
@@ -147,7 +155,7 @@ Status Model::evaluate(const Batch& batch, std::span<float> logits) const { retu
 
 Status Model::run(const Batch& batch, std::span<float> logits, Observer* observer, bool look) const {
     Workspace& work = *work_;
-    const int64_t rows = batch.rows(), n = config_->hidden;
+    const int64_t rows = batch.rows(), n = config_->width();
     NIBBLE_CHECK(check(batch, std::ssize(logits), config_->vocab));
     const auto segments = batch.segments();
     work.shared_pages.clear();

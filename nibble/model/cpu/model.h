@@ -38,7 +38,7 @@ public:
     static Result<Head> load(const ModelConfig& config, WeightSource& weights);
     // Writes y [rows, hidden]: the last norm of x [rows, hidden].
     void normalize(const float* x, int64_t rows, float* y, const Workspace& work) const;
-    // Writes logits [rows, vocab] from x [rows, hidden]: last norm, then lm_head.
+    // Writes logits [rows, vocab] from x [rows, ModelConfig::width()]: last norm, then lm_head.
     Status forward(const float* x, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
     // Writes logits [rows, vocab] from rows that are normalized already.
     Status project(const float* normed, int64_t rows, float* logits, Workspace& work, Observer* observer) const;
@@ -62,7 +62,8 @@ public:
 private:
     void scale_logits(float* logits, int64_t rows, const Workspace& work, bool bf16) const;
 
-    Linear linear_;  // named "lm_head", also when tied
+    Linear linear_;            // named "lm_head", also when tied
+    HyperConnection streams_;  // may be empty
     Norm norm_;
     std::string norm_name_;
     float logit_scale_ = 1.0f, logit_cap_ = 0;

@@ -37,6 +37,13 @@ Result<std::unique_ptr<Mixer>> Moe::load(const ModelConfig& model, const BlockCo
     if (config.selection_bias) {
         NIBBLE_TRY(moe->selection_bias_, weights.vector(prefix + "." + config.selection_bias_name, config.experts));
     }
+    if (!config.hash_table.empty()) {
+        NIBBLE_TRY(moe->hash_table_,
+                   weights.integers(block.name(config.hash_table), config.vocab, config.top_k, config.experts));
+        for (int64_t row = 0; row < config.vocab; ++row)
+            std::sort(moe->hash_table_.begin() + row * config.top_k,
+                      moe->hash_table_.begin() + (row + 1) * config.top_k);
+    }
     if (config.latent > 0) {
         NIBBLE_TRY(moe->to_latent_, weights.linear(prefix + ".fc1_latent_proj", config.latent, hidden, false));
         NIBBLE_TRY(moe->from_latent_, weights.linear(prefix + ".fc2_latent_proj", hidden, config.latent, false));
@@ -107,11 +114,12 @@ const float* Moe::expert_rows(const float* x, int64_t rows, Workspace& work) con
 
 // Routers with sigmoid scores (deepseek_v3, nemotron_h) compute their logits in FP32 also in a BF16 model; softmax
 // routers are computed as other linears.
-Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const {
+Result<Moe::Routing> Moe::choose(const Batch& batch, const float* x, int64_t rows, Workspace& work,
+                                 Observer* observer) const {
     Routing r;
     const int64_t experts = config_.experts, k = config_.top_k;
     r.scores.resize(rows * experts);
-    if (config_.router != MoeConfig::Router::sigmoid) {
+    if (config_.router != MoeConfig::Router::sigmoid && config_.router != MoeConfig::Router::sqrt_softplus) {
         NIBBLE_CHECK(gate_.forward(x, rows, r.scores.data(), work, observer));
     } else {
         if (observer) {
@@ -122,8 +130,18 @@ Result<Moe::Routing> Moe::choose(const float* x, int64_t rows, Workspace& work, 
     }
     r.experts.resize(rows * k);
     r.weights.resize(rows * k);
+    std::vector<int32_t> tokens;
+    if (!hash_table_.empty())
+        for (const Segment& segment : batch.segments())
+            tokens.insert(tokens.end(), segment.tokens.begin(), segment.tokens.end());
     work.parallel_rows(rows, experts * (k + 10), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
+            if (!tokens.empty()) {
+                std::copy_n(hash_table_.begin() + tokens[size_t(i)] * k, k, r.experts.begin() + i * k);
+                weigh(config_, std::span(r.scores).subspan(i * experts, experts),
+                      std::span(r.experts).subspan(i * k, k), std::span(r.weights).subspan(i * k, k));
+                continue;
+            }
             route(config_, std::span(r.scores).subspan(i * experts, experts), selection_bias_,
                   std::span(r.experts).subspan(i * k, k), std::span(r.weights).subspan(i * k, k));
             if (!expert_scale_.empty())
@@ -196,7 +214,7 @@ Status Moe::shared_weights(const float* x, int64_t rows, float* weights, Workspa
 Status Moe::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {
     const int64_t rows = batch.rows();
     const Arena::Scope scope(work.arena);
-    NIBBLE_TRY(const Routing routing, choose(router_rows(x, rows, work), rows, work, observer));
+    NIBBLE_TRY(const Routing routing, choose(batch, router_rows(x, rows, work), rows, work, observer));
     x = expert_rows(x, rows, work);
     if (to_latent_) {
         float* in = work.arena.floats(rows * width());

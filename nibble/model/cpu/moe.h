@@ -47,7 +47,7 @@ private:
     // memory of the arena.
     const float* router_rows(const float* x, int64_t rows, Workspace& work) const;
     const float* expert_rows(const float* x, int64_t rows, Workspace& work) const;
-    Result<Routing> choose(const float* x, int64_t rows, Workspace& work, Observer* observer) const;
+    Result<Routing> choose(const Batch& batch, const float* x, int64_t rows, Workspace& work, Observer* observer) const;
     // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
                        Observer* observer) const;
@@ -62,6 +62,7 @@ private:
     std::vector<float> selection_bias_;  // may be empty
     std::vector<float> router_scale_;    // times hidden^-0.5; may be empty
     std::vector<float> expert_scale_;    // may be empty
+    std::vector<int32_t> hash_table_;    // [vocab, top_k], ascending in each row; may be empty
     Norm experts_norm_;                  // may be empty
     float eps_ = 0;                      // of the router's norm
     std::vector<std::unique_ptr<Mlp>> experts_;

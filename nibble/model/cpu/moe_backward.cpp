@@ -10,7 +10,7 @@ Status Moe::backward(const Batch& batch, const float* x, const float* dy, float*
                      Observer* observer, GradientSink* sink) const {
     const Arena::Scope scope(work.arena);
     const int64_t rows = batch.rows(), w = width(), k = config_.top_k, experts = config_.experts;
-    NIBBLE_TRY(const Routing r, choose(x, rows, work, nullptr));
+    NIBBLE_TRY(const Routing r, choose(batch, x, rows, work, nullptr));
     // The experts' input, the gradient of their weighted sum, and the gradient of their input (all in the latent space,
     // if there is one).
     const float *in = x, *d_acc = dy;

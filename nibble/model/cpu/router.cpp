@@ -15,6 +15,10 @@ void scores(MoeConfig::Router router, std::span<float> logits) {
         for (float& x : logits) x = 1.0f / (1.0f + exp_f32(-x));
         return;
     }
+    if (router == MoeConfig::Router::sqrt_softplus) {
+        for (float& x : logits) x = std::sqrt(x > 20.0f ? x : std::log1p(exp_f32(x)));
+        return;
+    }
     const float most = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (float& x : logits) {
@@ -90,6 +94,18 @@ void route_sparse_mixer(const MoeConfig& config, std::span<const float> logits, 
         std::swap(experts[0], experts[1]), std::swap(weights[0], weights[1]);
 }
 
+void weights_of_scores(const MoeConfig& config, std::span<const float> scores, std::span<const int32_t> experts,
+                       std::span<float> weights) {
+    float sum = 0.0f;
+    for (int k = 0; k < config.top_k; ++k) {
+        weights[k] = scores[experts[k]];
+        sum += weights[k];
+    }
+    if (config.normalize)
+        for (float& w : weights) w /= sum + config.smallest_sum;
+    for (float& w : weights) w *= config.routed_scaling;
+}
+
 }  // namespace
 
 Status check(const MoeConfig& c) {
@@ -114,14 +130,13 @@ void route(const MoeConfig& config, std::span<float> logits, std::span<const flo
     std::vector<bool> open = open_experts(config, selection);
     take_largest(selection, open, config.top_k, experts);
     std::sort(experts.begin(), experts.end());
-    float sum = 0.0f;
-    for (int k = 0; k < config.top_k; ++k) {
-        weights[k] = logits[experts[k]];
-        sum += weights[k];
-    }
-    if (config.normalize)
-        for (float& w : weights) w /= sum + config.smallest_sum;
-    for (float& w : weights) w *= config.routed_scaling;
+    weights_of_scores(config, logits, experts, weights);
+}
+
+void weigh(const MoeConfig& config, std::span<float> logits, std::span<const int32_t> experts,
+           std::span<float> weights) {
+    scores(config.router, logits);
+    weights_of_scores(config, logits, experts, weights);
 }
 
 void route_backward(const MoeConfig& config, std::span<const float> p, std::span<const int32_t> experts,

@@ -21,6 +21,10 @@ Status check(const MoeConfig& config);
 void route(const MoeConfig& config, std::span<float> logits, std::span<const float> bias, std::span<int32_t> experts,
            std::span<float> weights);
 
+// Weighs the given experts of a token, ascending, as route() does; logits [experts] are replaced by the scores.
+void weigh(const MoeConfig& config, std::span<float> logits, std::span<const int32_t> experts,
+           std::span<float> weights);
+
 // Computes the gradient of one token's logits. p [experts]: the scores that route() left. d_weights [top_k]: the
 // gradients of the weights. Gradients flow through the weights, not through the choice, as in autograd.
 void route_backward(const MoeConfig& config, std::span<const float> p, std::span<const int32_t> experts,

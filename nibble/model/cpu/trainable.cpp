@@ -17,7 +17,9 @@ std::string_view lacks(const AttentionConfig& a) {
 }
 std::string_view lacks(const LatentAttentionConfig&) { return {}; }
 std::string_view lacks(const MlpConfig& m) { return m.clamp ? "clamped gated units" : ""; }
+std::string_view lacks(const CompressedAttentionConfig&) { return "compressed attention"; }
 std::string_view lacks(const MoeConfig& m) {
+    if (m.router == MoeConfig::Router::sqrt_softplus) return "a router with softplus scores";
     if (m.router == MoeConfig::Router::sparse_mixer) return "a sparse mixer's router";
     if (m.stacked) return "experts in stacks";
     if (m.weigh_inputs) return "experts whose inputs are weighed";
@@ -41,6 +43,7 @@ std::string_view lacks(const ParallelConfig& p) {
 
 Status check_backward(const BlockConfig& block) {
     std::string_view what = std::visit([](const auto& mixer) { return lacks(mixer); }, block.mixer);
+    if (what.empty() && !block.hyper.empty()) what = "hyper-connections";
     if (what.empty() && !block.output_scale.empty()) what = "scalars of layers";
     if (what.empty()) return Ok{};
     return fail("{}: a backward pass through {} is not supported, so this model cannot be trained", block.prefix, what);

@@ -35,6 +35,9 @@ struct Maker {
         if (a.indexer) return lacks("indexers of sparse attention are");
         return DeviceLatentAttention::make(block, of_cpu<LatentAttention>(), weights);
     }
+    Result<std::unique_ptr<DeviceMixer>> operator()(const CompressedAttentionConfig&) const {
+        return lacks("compressed attention and hyper-connections are");
+    }
     Result<std::unique_ptr<DeviceMixer>> operator()(const MlpConfig&) const {
         NIBBLE_TRY(auto mlp, DeviceMlp::make(of_cpu<Mlp>(), weights));
         return std::unique_ptr<DeviceMixer>(std::move(mlp));

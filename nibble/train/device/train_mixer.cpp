@@ -27,4 +27,8 @@ Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& part
     return fail("{}: mixers that read the same rows cannot be trained on --device cuda", parts.layer.config.prefix);
 }
 
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const CompressedAttentionConfig&) {
+    return fail("{}: compressed attention cannot be trained on --device cuda", parts.layer.config.prefix);
+}
+
 }  // namespace nibble

@@ -80,5 +80,7 @@ Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& part
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const ShortConvConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const PerLayerInputConfig& config);
 Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts, const ParallelConfig& config);
+Result<std::unique_ptr<TrainMixer>> make_train_mixer(const TrainMixerParts& parts,
+                                                     const CompressedAttentionConfig& config);
 
 }  // namespace nibble

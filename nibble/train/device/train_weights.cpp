@@ -55,6 +55,7 @@ Status check_trained_block(const ModelConfig& model, const BlockConfig& block) {
         if (a->query_period > 0) return lacks("a scale of queries by their position");
         if (a->indexer) return lacks("indexers of sparse attention");
     }
+    if (std::holds_alternative<CompressedAttentionConfig>(block.mixer)) return lacks("compressed attention");
     if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) {
         if (!mlp->gate_up_proj.empty()) return lacks("gate_proj and up_proj in one matrix");
         if (mlp->clamp) return lacks("clamped gated units");
