@@ -101,7 +101,8 @@ TEST(Predictor, LogitsEqualNumpys) {
 // predict() equals the predictor applied to the states of the last batch, and chooses a token for each wanted row.
 TEST(Predictor, PredictsFromTheStatesOfTheLastBatch) {
     ThreadPool threads(2);
-    for (const Json& config : {predicting_deepseek(), predicting_nemotron(), predicting_qwen3_5()}) {
+    for (const Json& config :
+         {predicting_deepseek(), predicting_deepseek_v32(), predicting_nemotron(), predicting_qwen3_5()}) {
         const auto checkpoint = made_up_model(config);
         const auto model = load_predicting(checkpoint, threads);
         ASSERT_TRUE(model.ok()) << model.error().message();

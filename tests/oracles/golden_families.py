@@ -23,8 +23,7 @@ RECIPES = {"NVFP4_DEFAULT_CFG": ("nvfp4", True), "FP8_DEFAULT_CFG": ("fp8", True
            "NVFP4_FOUR_OVER_SIX_CFG": ("nvfp4_four_over_six", True)}
 # Families whose bytes differ, and the reason.
 DIFFERENT = {
-    "deepseek_v4": "it shares scales with compressor and indexer",
-    "step3p7": "it exports transformers' names", "minimax_m3": "it leaves patch_merge_mlp alone",
+    "step3p7": "it exports transformers' names",
 }
 # Tensors that transformers saves in another dtype than it reads.
 ROUND_TRIP = {"gpt_oss": ["model.norm.weight", *(f"model.layers.{i}.{n}_layernorm.weight" for i in range(2) for n in ("input", "post_attention"))]}
