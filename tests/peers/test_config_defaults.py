@@ -19,7 +19,7 @@ except ImportError:
 FAMILIES = """llama mistral mixtral ministral3 qwen2 qwen3 qwen3_moe qwen3_vl_moe_text gemma3_text deepseek_v3 glm4_moe_lite glm4_moe dots1 nemotron_h
     seed_oss smollm3 granite olmo2 olmo3 exaone4 hunyuan_v1_dense hunyuan_v1_moe phi3 minimax_m2 ernie4_5_moe
     gemma2 gemma4_text gpt_oss starcoder2 stablelm phimoe mimo_v2_flash mistral4 llama4_text step3p5 cohere2 qwen3_next qwen3_5_text qwen3_5_moe_text
-    lfm2 lfm2_moe granitemoehybrid falcon_h1 kimi_linear deepseek_v32 glm_moe_dsa minimax_m3_vl_text
+    lfm2 lfm2_moe granitemoehybrid falcon_h1 kimi_linear deepseek_v32 glm_moe_dsa minimax_m3_vl_text deepseek_v4
     granitemoe granitemoeshared""".split()
 # Fields that the forward pass does not use, or that nibble derives from other fields.
 NOT_COMPARED = set(
