@@ -219,14 +219,20 @@ Result<std::unique_ptr<RankJob>> work_with_ranks(const QuantizeOptions& options,
                                                  const Checkpoint& source, const Plan& plan, const JobOptions& job,
                                                  const ExportSpec& spec, ThreadPool& pool, const JobHooks& hooks) {
     if (is_finished_output(options.out)) {
-        if (made_by_this_command(options)) return std::unique_ptr<RankJob>();
+        if (made_by_this_command(options)) {
+            remove_rank_folder(options.out);
+            return std::unique_ptr<RankJob>();
+        }
         return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", options.out);
     }
     NIBBLE_TRY(JobIdentity identity, quantize_identity(source, plan, job));
     NIBBLE_TRY(auto ranks, RankJob::join({.place = place, .out = options.out, .expiry = rank_expiry(options)},
                                          std::move(identity), hooks));
     NIBBLE_TRY(const bool last, ranks->work(source, plan, job, spec, pool));
-    if (!last) ranks.reset();
+    if (!last) {
+        ranks.reset();
+        remove_rank_folder(options.out);  // the rank that published the output may have been killed before it did so
+    }
     return ranks;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -135,12 +136,15 @@ Leases::State Leases::look(const std::string& name, int number) {
     state.released = text == released;
     state.holder.text = "another process";
     std::string machine;
+    std::chrono::milliseconds expiry = options_.expiry;  // the holder's if that is longer: it renews less often
     if (const auto json = parse_json(text); json.ok() && json->is_object()) {
         std::string who, host;
-        int64_t process = 0, started = 0;
+        int64_t process = 0, started = 0, expiry_ms = 0;
         Fields fields(*json);
         if (fields.need("who", who).ok() && fields.need("host", host).ok() && fields.need("machine", machine).ok() &&
-            fields.need("process", process).ok() && fields.need("started", started).ok()) {
+            fields.need("process", process).ok() && fields.need("started", started).ok() &&
+            fields.need("expiry_ms", expiry_ms).ok()) {
+            expiry = std::max(expiry, std::chrono::milliseconds(expiry_ms));
             state.holder.text = fmt::format("{} (process {} on {})", who, process, host);
             state.holder.facts = json->value("facts", Json::object());
             state.holder.here = machine == process_space();
@@ -151,7 +155,7 @@ Leases::State Leases::look(const std::string& name, int number) {
     const int64_t time = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
     Seen& seen = seen_[{name, number}];
     if (seen.time != time) seen = {time, now};
-    if (now - seen.since > options_.expiry) state.holder.ended = true;
+    if (now - seen.since > expiry) state.holder.ended = true;
     return state;
 }
 
@@ -172,6 +176,7 @@ Result<std::optional<int>> Leases::take(const std::string& name, const Json& fac
                         {"machine", process_space()},
                         {"process", int64_t{::getpid()}},
                         {"started", start_time(::getpid())},
+                        {"expiry_ms", int64_t{options_.expiry.count()}},
                         {"facts", facts}};
         if (!write_text(fd, text.dump(-1, ' ', false, Json::error_handler_t::replace))) {
             const int why = errno;

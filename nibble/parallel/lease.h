@@ -2,7 +2,8 @@
 //
 // The lease NAME is the file NAME.N with the largest N. Creating the file (O_EXCL) takes the lease. While a process
 // lives, it renews its leases by setting the files' times. A lease is free when its holder has released it or has
-// ended, or when its time has not changed for the expiry time. Then another process takes it by creating NAME.(N+1).
+// ended, or when its time has not changed for the expiry time (the longer one of both processes). Then another process
+// takes it by creating NAME.(N+1).
 //
 // A process that stops for longer than the expiry time may continue afterwards, at the same time as the new holder. So
 // all holders must write the same bytes, or files whose names contain N.

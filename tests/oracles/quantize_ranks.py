@@ -6,7 +6,7 @@ Ranks are plain processes with NIBBLE_RANK and NIBBLE_RANKS. --all: every family
 and 50 kills. KILL_AT_LIBRARY (tests/preload/kill_at.cpp) ends a rank before its n-th change of a file, or lets that
 change fail. Not compared: times in the reports.
 """
-import argparse
+import glob
 import hashlib
 import json
 import os
@@ -187,12 +187,15 @@ def faults(runs, source):
             assert struck >= 4, f"{what}: only {struck} ranks were struck"
         print("a full disk or a kill at any call of one rank: the others finish")
 
-    place = runs.place("slow")
-    processes = [runs.start(place, rank, 2, arguments) for rank in range(2)]
-    folder = os.path.join(place, "out.partial.ranks")
-    while not (os.path.isdir(folder) and any(name.endswith(".jsonl") for name in os.listdir(folder))):
-        assert processes[0].poll() is None, processes[0].communicate()
-        time.sleep(0.002)
+    for _ in range(20):
+        place = runs.place("slow")
+        processes = [runs.start(place, rank, 2, arguments) for rank in range(2)]
+        while processes[0].poll() is None and not glob.glob(os.path.join(place, "out.partial.ranks", "*.jsonl")):
+            time.sleep(0.002)
+        if processes[0].poll() is None:
+            break
+        for process in processes:  # it was faster than this test
+            runs.end(process, 0)
     processes[0].send_signal(signal.SIGSTOP)
     runs.end(processes[1], 0)
     runs.same(place, expected, "a rank that stands still")
@@ -211,17 +214,20 @@ def refusals(runs, source):
     place = runs.place("refused")
     refused(runs.end(runs.start(place, 1, 2, arguments), 1, 2), "rank 0 of 2 has not appeared", "share")
     place = runs.place("refused")
-    other = [*arguments[:3], "--recipe", "fp8", *arguments[5:]]
+    other = [*arguments[:3], "--recipe", "w4a16_nvfp4", *arguments[5:]]
     processes = [runs.start(place, 0, 2, arguments), runs.start(place, 1, 2, other)]
     for process in processes:
         assert "recipe" in runs.end(process, 1, 2)
     place = runs.place("refused")
-    processes = [runs.start(place, 0, 3, arguments) for _ in range(2)]
-    errors = [runs.end(process, 1, 2) for process in processes]
-    assert any("is running already" in e for e in errors), errors
+    first = runs.start(place, 0, 3, [*arguments[:-1], "60"])
+    while not os.path.exists(os.path.join(place, "out.partial.ranks", "rank-0.0")):
+        time.sleep(0.01)
+    refused(runs.end(runs.start(place, 0, 3, arguments), 1, 2), "rank 0", "is running already")
+    first.kill()
+    first.communicate()
     place = runs.place("refused")
     refused(runs.end(runs.start(place, 0, 2, [*arguments, "--calib", "text.txt"]), 1, 2), "calib")
-    search = subprocess.run([runs.nibble, "search", source, "-o", os.path.join(place, "r.yaml"), "--bits", "4.8"], capture_output=True, text=True,
+    search = subprocess.run([runs.nibble, "search", source, "-o", os.path.join(place, "r.yaml"), "--bits", "4.8", "--calib", os.path.join(source, "config.json")], capture_output=True, text=True,
                             env=dict(os.environ, NIBBLE_RANK="0", NIBBLE_RANKS="2"))
     assert search.returncode != 0
     refused(search.stderr, "one process")
@@ -229,7 +235,7 @@ def refusals(runs, source):
     first = runs.start(place, 0, 2, [*arguments[:-1], "60"])
     while not os.path.exists(os.path.join(place, "out.partial.ranks", "rank-0.0")):
         time.sleep(0.01)
-    refused(runs.alone(place, [*arguments, "--resume"], 1), "rank 0", "is writing it")
+    refused(runs.alone(place, [*arguments, "--resume", "--quiet"], 1), "rank 0", "is writing it")
     first.kill()
     first.communicate()
     place = runs.place("refused")

@@ -69,7 +69,8 @@ TEST(Leases, AnEndedProcessLosesItsLeaseAtOnce) {
 
 TEST(Leases, ALeaseOfAnotherMachineIsFreeWhenItsTimeStandsStill) {
     const TempDir dir;
-    write_file(dir / "work.0", R"({"who": "rank 1", "host": "far", "machine": "far", "process": 1, "started": 1})");
+    write_file(dir / "work.0",
+               R"({"who": "rank 1", "host": "far", "machine": "far", "process": 1, "started": 1, "expiry_ms": 1})");
     write_file(dir / "torn.0", "{\"who\": \"ra");
     const auto leases = leases_of(dir, "rank 0", milliseconds(150));
     EXPECT_EQ(taken(*leases, "work"), -1);
