@@ -520,7 +520,8 @@ private:
         for (const PlanEntry& e : plan_.entries)
             if (e.solver && !options_.statistics) solved.push_back(e.module);
         for (const PlanEntry& e : plan_.entries)
-            if (stores_input_scale(e.activation) && !e.constant_input_amax && !known(e.module + ".input_scale"))
+            if (stores_input_scale(e.activation) && !e.constant_input_amax && !known(e.module + ".input_scale") &&
+                !known(e.module + ".input_amax"))
                 inputs.push_back(e.module);
         if (stores_scales(plan_.kv))
             for (const std::string& layer : plan_.kv_layers)
