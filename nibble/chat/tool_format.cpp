@@ -367,7 +367,11 @@ TaggedObject tagged_parameters(const CallForm& form, const Json& parameters) {
         properties != parameters.end() && properties->is_object())
         for (const auto& [name, schema] : properties->items()) {
             const auto type = schema.is_object() ? schema.find("type") : schema.end();
-            out.text[name] = schema.is_object() && type != schema.end() && *type == "string";
+            const bool typed = schema.is_object() && type != schema.end();
+            out.text[name] = typed && *type == "string";
+            const Json types = typed && type->is_string() ? Json::array({*type}) : typed ? *type : Json();
+            if (types.is_array() && std::ranges::find(types, Json("string")) == types.end())
+                out.never_texts.insert(name);
         }
     for (const char* keyword : {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
         if (parameters.contains(keyword)) out.others_are_texts = false;

@@ -82,6 +82,17 @@ bool is_of_names(char c) {
            std::string_view("_-.:/").find(c) != std::string_view::npos;
 }
 
+// Returns a literal of Python (True, ['a', None]) as JSON.
+std::optional<std::string> python_value(std::string_view value) {
+    LiteralReader reader({.name_end = "=", .close = ")", .python = true});
+    const std::string text = "v=" + std::string(value) + ")";
+    std::string json = "{";
+    const size_t read = reader.read(text, true, json);
+    const auto parsed = parse_json(json);
+    if (!reader.ended() || read != text.size() || !parsed.ok() || parsed->size() != 1) return std::nullopt;
+    return dumped(parsed->begin().value());
+}
+
 constexpr size_t cut = std::string_view::npos - 1;
 
 // Returns the end of `written` at the beginning of `text`, white space aside; cut: the text is too short; npos: it
@@ -487,7 +498,8 @@ ToolCallReader::Step ToolCallReader::text_value(std::string_view text, bool last
     return after_value(text, close);
 }
 
-// Returns a value when it is complete: JSON unchanged, other text as a string. An incomplete value is left out.
+// Returns a value when it is complete: JSON unchanged, literals of Python as JSON if the type excludes strings, other
+// text as a string. An incomplete value is left out.
 ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool last) {
     const size_t close = json_close(text, last);
     if (close == text.npos) {
@@ -502,7 +514,8 @@ ToolCallReader::Step ToolCallReader::other_value(std::string_view text, bool las
     if (lines && value.ends_with('\n')) value.remove_suffix(1);
     // The JSON library skips a byte order mark, which is not valid JSON.
     const bool json = Json::accept(value) && !value.starts_with("\xEF\xBB\xBF");
-    say_value(json ? std::string(value) : dumped(value));
+    const auto literal = !json && reading_.never_texts.contains(key_) ? python_value(value) : std::nullopt;
+    say_value(json ? std::string(value) : literal ? *literal : dumped(value));
     return after_value(text, close);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,9 +40,11 @@ struct TaggedObject {
     std::string between;          // between members
     bool no_plain_texts = false;  // strings, too, are in the notation of values
     ValueNotation notation;
-    std::vector<std::string> closing;               // each ends a value unless it occurs inside a JSON string
-    std::map<std::string, bool, std::less<>> text;  // by name: whether the value is literal text
-    bool others_are_texts = true;                   // for names that `text` does not list
+    std::vector<std::string> closing;                // each ends a value unless it occurs inside a JSON string
+    std::map<std::string, bool, std::less<>> text;   // by name: whether the value is literal text
+    std::set<std::string, std::less<>> never_texts;  // names whose "type" excludes strings; a reader also takes
+                                                     // literals of Python, as templates write such values
+    bool others_are_texts = true;  // for names that `text` does not list
 
     bool is_text(std::string_view name) const {
         const auto found = text.find(name);

@@ -279,3 +279,29 @@ TEST(PublishedCalls, LiteralArgumentsBecomeJson) {
         }
     }
 }
+
+// Templates of Qwen3.5 and Seed-OSS write values that are not texts as Python prints them.
+TEST(PublishedCalls, ValuesOfPythonAreReadByTheirType) {
+    const Json tools = *parse_json(
+        R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"s":{"type":"string"},)"
+        R"("b":{"type":"boolean"},"n":{"type":["integer","null"]},"l":{"type":"array"},"m":{"type":["string","null"]}}}}}])");
+    const std::pair<const char*, const char*> cases[]{
+        {"<parameter=b>True</parameter>", R"({"b":true})"},
+        {"<parameter=b>False</parameter><parameter=n>None</parameter>", R"({"b":false,"n":null})"},
+        {"<parameter=n>3</parameter>", R"({"n":3})"},
+        {"<parameter=l>['a', {'k': True}]</parameter>", R"({"l":["a",{"k":true}]})"},
+        {"<parameter=l>1, 2=3</parameter>", R"({"l":"1, 2=3"})"},
+        {"<parameter=s>True</parameter><parameter=m>None</parameter>", R"({"s":"True","m":"None"})"}};
+    for (const char* name : {"hermes", "seed_oss"})
+        for (const auto& [values, arguments] : cases) {
+            AnswerFormat format;
+            format.tools = find_tool_format(name);
+            format.tool_list = tools;
+            AnswerParser parser(std::make_unique<AnswerScanner>(format));
+            parser.push(std::string(format.tools->begin) + "\n<function=f>\n" + values + "</function>\n" +
+                        std::string(format.tools->end));
+            parser.finish();
+            ASSERT_EQ(parser.answer().tool_calls.size(), 1u) << values;
+            EXPECT_EQ(parser.answer().tool_calls[0].arguments, arguments) << name;
+        }
+}
