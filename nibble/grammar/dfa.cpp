@@ -16,7 +16,7 @@ Status GrammarBudget::pay_states(size_t n) {
 
 Status GrammarBudget::pay_work(size_t n) {
     if ((work_ += n) > limits.max_work)
-        return fail("the grammar is too complicated: it takes more than {} steps to compile", limits.max_work);
+        return fail("the grammar is too complicated: compiling it needs more than {} steps", limits.max_work);
     return Ok{};
 }
 

@@ -49,7 +49,9 @@ public:
                 break;
             case GrammarExpression::Kind::automaton:
                 if (spelling_ == Spelling::json)
-                    return fail("a regular expression with conditions on the text around it is not supported here");
+                    return fail(
+                        "a regular expression with lookaround or word boundaries is not supported inside a JSON "
+                        "string");
                 break;
             default:
                 break;

@@ -151,7 +151,7 @@ Result<FixedNumber> fixed_number(const Json& number) {
     FixedNumber value = 0;
     for (const char c : text) value = value * 10 + (c - '0');
     if (value == 0) return FixedNumber(0);
-    if (exponent < -fixed_digits) return fail("numbers with more than {} digits behind the point", fixed_digits);
+    if (exponent < -fixed_digits) return fail("numbers with more than {} digits after the decimal point", fixed_digits);
     value *= ten_to(exponent + fixed_digits);
     return negative ? -value : value;
 }

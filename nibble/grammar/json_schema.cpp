@@ -202,7 +202,8 @@ private:
         const bool bounded = shape.most != SIZE_MAX;
         const size_t positions = bounded ? shape.most : std::max(prefix, shape.least);
         NIBBLE_CHECK(budget_.pay_work(positions * 4));
-        if (positions > budget_.limits.max_states) return fail("arrays of so many items are not supported");
+        if (positions > budget_.limits.max_states)
+            return fail("arrays of more than {} items are not supported", budget_.limits.max_states);
         // Node 2 + n: after n items.
         std::vector<GrammarExpression::Arc> arcs{
             {begin_node, 2, expression::sequence({expression::text("["), space_})}};
@@ -390,7 +391,7 @@ private:
         for (const std::string& name : names) {
             if (taggable && !taggable->matches(name))
                 return shapes_.at(shape.layers.empty() ? nullptr : shape.layers[0], "properties",
-                                  fail("the name '{}' cannot stand in a tag", name));
+                                  fail("the name '{}' cannot be written in a tag", name));
             NIBBLE_TRY(const SchemaSet set, shapes_.member(shape, name));
             NIBBLE_TRY(const auto shapes, shapes_of(set));
             if (shapes.empty() && required.contains(name)) return nothing_matches();
@@ -501,7 +502,8 @@ private:
             // Other members: a separate chain per count.
             const size_t copies = room == SIZE_MAX ? 1 : room;
             NIBBLE_CHECK(budget_.pay_work(copies * 4));
-            if (copies > budget_.limits.max_states) return fail("objects of so many members are not supported");
+            if (copies > budget_.limits.max_states)
+                return fail("objects of more than {} members are not supported", budget_.limits.max_states);
             uint32_t from = node(last, count);
             for (size_t i = 0; i < copies; ++i) {
                 arcs.push_back({from, nodes, with_comma(count + i, others)});

@@ -197,15 +197,15 @@ Result<FoundSchema> SchemaIds::find(const Json& from, const std::string& referen
     const std::string fragment =
         hash == reference.npos ? std::string() : without_percent_signs(std::string_view(reference).substr(hash + 1));
     const auto resource = ids_.find(uri);
-    if (resource == ids_.end()) return fail("is outside of the schema: nothing in it has this $id");
+    if (resource == ids_.end()) return fail("is not part of the schema: no subschema has this $id");
     if (fragment.empty()) return resource->second;
     if (fragment[0] != '/') {
         const auto anchor = ids_.find(uri + "#" + fragment);
-        if (anchor == ids_.end()) return fail("names no $anchor");
+        if (anchor == ids_.end()) return fail("the schema has no such $anchor");
         return anchor->second;
     }
     const FoundSchema found{at_path(*resource->second.schema, fragment), resource->second.place + fragment};
-    if (!found.schema) return fail("names nothing in the schema");
+    if (!found.schema) return fail("points to no part of the schema");
     // No keyword of schemas leads to this position.
     if (!bases_.contains(found.schema)) NIBBLE_CHECK(note(*found.schema, uri, found.place, false, budget));
     return found;

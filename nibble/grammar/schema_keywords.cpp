@@ -66,7 +66,7 @@ Status SchemaShapes::check_keywords(const Json& schema) {
         if (has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas",
                              "additionalProperties"}))
             return at(&schema, "unevaluatedProperties",
-                      fail("is not supported beside allOf, anyOf, oneOf, $ref, "
+                      fail("is not supported together with allOf, anyOf, oneOf, $ref, "
                            "dependentSchemas and additionalProperties"));
         NIBBLE_CHECK(child(schema, "unevaluatedProperties", *it, ""));
     }
@@ -249,7 +249,7 @@ Result<std::vector<JsonShape>> SchemaShapes::none_of(const Json& schema) {
     NIBBLE_TRY(auto out, of(SchemaSet{}));
     const auto refuse = [&] {
         return at(&schema, "",
-                  fail("what does not match this cannot be said: 'not' and 'if' are supported for types, texts, "
+                  fail("the opposite of this schema is not supported: 'not' and 'if' accept types, texts, "
                        "patterns, bounds, required and listed members"));
     };
     for (const JsonShape& shape : shapes) {

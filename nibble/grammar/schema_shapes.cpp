@@ -133,7 +133,7 @@ Result<std::vector<JsonShape>> SchemaShapes::of_schema(const Json* schema) {
         if (open_.size() > size_t(budget_.limits.max_depth) * 8)
             return at(schema, "", fail("schemas are nested too deeply"));
         if (!open_.insert(schema).second)
-            return at(schema, "", fail("the schema refers to itself without a member or item in between"));
+            return at(schema, "", fail("the schema refers to itself, and no member or item lies between"));
         auto found = keywords(*schema);
         open_.erase(schema);
         if (!found.ok()) return found;
@@ -158,7 +158,7 @@ Result<std::vector<JsonShape>> SchemaShapes::both(const std::vector<JsonShape>& 
                 continue;
             out.push_back(std::move(shape));
         }
-    if (out.size() > 4096) return fail("the choices of the schema multiply to more than 4096");
+    if (out.size() > 4096) return fail("the choices of the schema have more than 4096 combinations");
     return out;
 }
 

@@ -105,7 +105,7 @@ Result<int> listen_unix(const HttpAddress& address) {
     if (bound && ::listen(fd, 4096) == 0) return fd;
     Error error = system_error(address);
     if (!bound && errno == EADDRINUSE && !is_socket(address.unix_path))
-        error = fail("{}: is a file and no socket; nothing was removed. Choose another path", to_text(address));
+        error = fail("{}: is a file, not a socket, and was not removed; choose another path", to_text(address));
     ::close(fd);
     return error;
 }
@@ -151,11 +151,10 @@ Result<HttpUrl> parse_url(std::string_view url) {
     HttpUrl out;
     if (url.starts_with("unix:")) {
         out.address.unix_path = url.substr(5);
-        if (out.address.unix_path.empty()) return fail("'{}': no path behind unix:", url);
+        if (out.address.unix_path.empty()) return fail("'{}': a path is missing after unix:", url);
         return out;
     }
-    if (url.starts_with("https://"))
-        return fail("'{}': https is not spoken here; give the address behind the proxy", url);
+    if (url.starts_with("https://")) return fail("'{}': https is not supported; give the server's http address", url);
     std::string_view rest = url;
     if (rest.starts_with("http://")) rest.remove_prefix(7);
     const std::string_view authority = rest.substr(0, rest.find('/'));
@@ -165,7 +164,7 @@ Result<HttpUrl> parse_url(std::string_view url) {
     std::string_view host = authority;
     if (authority.starts_with('[')) {
         const size_t close = authority.find(']');
-        if (close == authority.npos) return fail("'{}': no ] behind [", url);
+        if (close == authority.npos) return fail("'{}': ] is missing after [", url);
         host = authority.substr(1, close - 1);
         colon = close + 1 < authority.size() ? close + 1 : authority.npos;
     } else if (colon != authority.npos) {

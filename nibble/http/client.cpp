@@ -61,7 +61,8 @@ void HttpClient::shut_down_writing() { ::shutdown(fd_, SHUT_WR); }
 Status HttpClient::write(std::string_view bytes) {
     while (!bytes.empty()) {
         if (fd_ < 0) return fail("{}: the connection is closed", to_text(address_));
-        if (!wait_for(fd_, POLLOUT, patience_)) return fail("{}: does not read", to_text(address_));
+        if (!wait_for(fd_, POLLOUT, patience_))
+            return fail("{}: the server does not read the request", to_text(address_));
         const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n < 0) return fail("{}: {}", to_text(address_), std::strerror(errno));
@@ -134,7 +135,8 @@ Result<HttpResponse> HttpClient::receive_pieces(
         if (parser->is_done() || ended || (used > 0 && !bytes.empty())) continue;
         NIBBLE_TRY(const std::string more, read_some());
         if (more.empty()) {
-            if (!parser->got_some() && bytes.empty()) return fail("{}: closed without an answer", to_text(address_));
+            if (!parser->got_some() && bytes.empty())
+                return fail("{}: the server closed the connection without an answer", to_text(address_));
             ended = true;
         }
         bytes += more;

@@ -259,7 +259,7 @@ Status RankGroup::meet_others(const RankPlace& place) {
     }
     for (int missing = size_ - 1 - rank_; missing > 0;) {
         Socket one = accepted(fd, end);
-        if (one.number() < 0) return fail("{} ranks above {} did not come", missing, rank_);
+        if (one.number() < 0) return fail("{} ranks above {} did not connect", missing, rank_);
         Heard heard;
         if (!hear_hello(one.number(), heard, std::min(end, Clock::now() + std::chrono::seconds(10)))) continue;
         const int rank = heard.hello.rank;
@@ -275,7 +275,7 @@ Status RankGroup::meet_others(const RankPlace& place) {
 
 // Runs all transfers concurrently: two ranks that both send first cannot deadlock.
 Status RankGroup::run(std::vector<Transfer>& transfers) {
-    if (broken_) return fail("the ranks have parted");
+    if (broken_) return fail("an earlier exchange between the ranks failed");
     broken_ = true;  // until the end is reached
     for (Transfer& t : transfers) t.heard = Clock::now();
     while (true) {
@@ -293,7 +293,9 @@ Status RankGroup::run(std::vector<Transfer>& transfers) {
         for (size_t i = 0; i < waits.size(); ++i) {
             Transfer& t = *of[i];
             const int fd = waits[i].fd;
-            const auto gone = [&] { return fail("rank {} of {} has ended; its own message says why", t.rank, size_); };
+            const auto gone = [&] {
+                return fail("rank {} of {} has ended; its own message has the reason", t.rank, size_);
+            };
             if (waits[i].revents & POLLIN) {
                 constexpr size_t header = sizeof t.in_header;
                 char* to = t.received < header ? reinterpret_cast<char*>(&t.in_header) + t.received
@@ -321,7 +323,7 @@ Status RankGroup::run(std::vector<Transfer>& transfers) {
         }
         for (const Transfer& t : transfers)
             if (t.receives() && Clock::now() - t.heard > options_.patience)
-                return fail("rank {} of {} has said nothing for {} s", t.rank, size_, options_.patience.count() / 1000);
+                return fail("rank {} of {} has sent nothing for {} s", t.rank, size_, options_.patience.count() / 1000);
     }
     broken_ = false;
     return Ok{};
@@ -334,7 +336,7 @@ Status RankGroup::alive() const {
         char byte = 0;
         const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return fail("rank {} of {} has ended; its own message says why", r, size_);
+            return fail("rank {} of {} has ended; its own message has the reason", r, size_);
     }
     return Ok{};
 }

@@ -111,7 +111,7 @@ Result<RankPlace> rank_place() {
 
 Status need_address(const RankPlace& place) {
     if (place.alone() || !place.address.empty()) return Ok{};
-    return fail("{} ranks need a place to meet: NIBBLE_ADDRESS=HOST:PORT of rank 0's machine", place.size);
+    return fail("{} ranks need the address of rank 0: set NIBBLE_ADDRESS=HOST:PORT", place.size);
 }
 
 std::string machine_name() {

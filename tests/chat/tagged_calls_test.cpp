@@ -147,7 +147,7 @@ TEST(TaggedCalls, UnsupportedSchemasAreErrors) {
     EXPECT_EQ(error(tagged_schema(R"({"a": {"type": "array", "contains": {}}})")),
               "choice 0: #/properties/a: the keyword 'contains' is not supported");
     EXPECT_EQ(error(tagged_schema(R"({"a>b": {"type": "null"}})")),
-              "choice 0: #/properties: the name 'a>b' cannot stand in a tag");
+              "choice 0: #/properties: the name 'a>b' cannot be written in a tag");
     EXPECT_NE(error({{"type", "array"}}), "");
     EXPECT_NE(error(tagged_schema(R"({"a": {"type": "string", "const": "</parameter>"}})", R"({"required": ["a"]})")),
               "");

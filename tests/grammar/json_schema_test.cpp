@@ -267,9 +267,9 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
               "#/properties/a/pattern: character 1: look-ahead is not supported");
     EXPECT_EQ(text_error(R"({"type":"strin"})"), "#/type: there is no type 'strin'");
     EXPECT_EQ(text_error(R"({"$ref":"other.json"})"),
-              "#/$ref: 'other.json' is outside of the schema: nothing in it has this $id");
+              "#/$ref: 'other.json' is not part of the schema: no subschema has this $id");
     EXPECT_EQ(text_error(R"({"anyOf":[{"$ref":"#/$defs/x"}]})"),
-              "#/anyOf/0/$ref: '#/$defs/x' names nothing in the schema");
+              "#/anyOf/0/$ref: '#/$defs/x' points to no part of the schema");
     EXPECT_EQ(text_error(R"({"oneOf":[{"type":"integer"},{"minimum":3}]})")
                   .find("#/oneOf: a document may match choices 0 and 1"),
               0u);

@@ -133,7 +133,7 @@ TEST(RankMeetings, SilenceIsBoundedToo) {
             return Ok{};
         },
         [](int) { return RankGroup::Options{.patience = std::chrono::milliseconds(500)}; });
-    EXPECT_EQ(said[0], "rank 1 of 2 has said nothing for 0 s");
+    EXPECT_EQ(said[0], "rank 1 of 2 has sent nothing for 0 s");
 }
 
 // Another program that connects to the port is not taken for a rank.
