@@ -80,7 +80,7 @@ private:
                 rank_[r] = ++ranks;
             }
         }
-        if (!passable[0]) return fail("no text satisfies the grammar: {} matches no text of finite length", names_[0]);
+        if (!passable[0]) return fail("no text of finite length satisfies the grammar: {} matches nothing", names_[0]);
         for (size_t r = 0; r < rules_.size(); ++r) {
             if (!passable[r]) {
                 rules_[r].clear();
