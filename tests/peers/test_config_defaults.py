@@ -1,4 +1,5 @@
-"""Compares nibble's defaults of missing fields with those of transformers' configuration classes.
+"""Compares nibble's defaults of missing fields with those of transformers' configuration classes: the canonical configuration of
+a file with only a model type, and of the file that the class writes.
 
     test_config_defaults.py NIBBLE
 """
@@ -29,9 +30,24 @@ NOT_COMPARED = set(
     time_step_max time_step_floor use_mamba_kernels rescale_prenorm_residual residual_in_fp32 num_logits_to_keep mamba_ssm_cache_dtype expand
     chunk_size moe_shared_expert_overlap _name_or_path mlp_only_layers layer_types head_dim num_key_value_heads qk_head_dim sliding_window
     sliding_window_pattern _sliding_window_pattern num_hidden_layers per_layer_config embedding_dropout residual_dropout input_jitter_noise
-    mlp_layer_types moe_layers indexer_types no_rope_layers num_sliding_attention_heads""".split())
+    mlp_layer_types moe_layers indexer_types no_rope_layers num_sliding_attention_heads eod_token_id sep_token_id embd_pdrop resid_pdrop
+    mamba_chunk_size""".split())
 # Defaults that the class computes from other fields.
-DERIVED = {("step3p5", "query_pre_attn_scalar"), ("step3p5", "rope_parameters"), ("mistral4", "rope_parameters")}
+DERIVED = {
+    ("step3p5", "query_pre_attn_scalar"),
+    ("step3p5", "rope_parameters"),
+    ("mistral4", "rope_parameters"),
+    ("lfm2", "full_attn_idxs"),
+    ("ernie4_5_moe", "moe_layer_end_index"),
+    ("granitemoehybrid", "mamba_d_head"),
+    ("falcon_h1", "mamba_d_head"),
+}
+
+
+def canonical(nibble, folder):
+    """Returns the canonical configuration of a folder."""
+    done = subprocess.run([nibble, "inspect", folder, "--json"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["canonical_config"]
 
 
 def main():
@@ -41,10 +57,9 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "config.json").write_text(json.dumps({"model_type": family}))
             save_file({"model.norm.weight": torch.ones(4, dtype=torch.bfloat16)}, f"{folder}/model.safetensors")
-            done = subprocess.run([nibble, "inspect", folder, "--json"], capture_output=True, text=True, check=True)
-            ours = json.loads(done.stdout)["canonical_config"]
+            ours = canonical(nibble, folder)
             transformers.CONFIG_MAPPING[family]().save_pretrained(folder)
-            theirs = json.loads((pathlib.Path(folder) / "config.json").read_text())
+            theirs = canonical(nibble, folder)
         for key, value in theirs.items():
             if key not in NOT_COMPARED and (family, key) not in DERIVED and value is not None and ours.get(key) != value:
                 wrong.append(f"{family}: {key} is {ours.get(key)}, transformers has {value}")

@@ -33,7 +33,7 @@ extern const Family glm4_moe{.model_type = "glm4_moe",
         "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": false, "moe_intermediate_size": 1408,
         "num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128, "routed_scaling_factor": 1.0,
         "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "norm_topk_prob": true, "use_qk_norm": false,
-        "rope_theta": 10000.0})",
+        "rope_theta": 10000.0, "partial_rotary_factor": 0.5})",
                              .describe = read_glm4_moe,
                              .spellings = glm4_moe_spellings};
 
