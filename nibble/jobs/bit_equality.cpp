@@ -251,9 +251,9 @@ struct LabRun {
             NIBBLE_CHECK(other->set_cache_scales(scales));
         }
         if (recipe.precision.stored_inputs) {
-            NIBBLE_TRY(std::vector<float> scales, trainer.input_scales());
+            NIBBLE_TRY(std::vector<float> scales, trainer.recipe().input_scales());
             if (what == Control::input_scale) scales[0] *= 1.01f;
-            NIBBLE_CHECK(other->set_input_scales(scales));
+            NIBBLE_CHECK(other->recipe().set_input_scales(scales));
         }
         NIBBLE_TRY(const auto generator, other->serving());
         if (what == Control::splits) generator->workspace().attention = &attention_in_half_splits();

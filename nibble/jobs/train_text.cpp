@@ -17,7 +17,7 @@ std::vector<std::string> train_table_lines(const TrainEngine& trainer) {
         std::string unit, products;
     };
     std::vector<Row> rows;
-    for (const UnitLine& line : trainer.table()) {
+    for (const UnitLine& line : trainer.recipe().table()) {
         std::string unit = line.name.substr(line.name.rfind('.') + 1);
         const std::string products = fmt::format("forward {}; input gradient {}; weight gradient {}", line.forward,
                                                  line.input_gradient, line.weight_gradient);
@@ -53,7 +53,7 @@ std::vector<std::string> train_start_lines(const TrainConfig& c, const TrainEngi
     for (std::string& line : train_table_lines(trainer)) lines.push_back(std::move(line));
     if (!memory.empty()) lines.push_back("  memory: " + memory);
     const double flops = trainer.flops(c.sequence);
-    const std::string fp4 = fp4_savings(trainer.table(), flops, c.batch * c.sequence).text();
+    const std::string fp4 = fp4_savings(trainer.recipe().table(), flops, c.batch * c.sequence).text();
     if (!fp4.empty()) lines.push_back("  " + fp4);
     return lines;
 }

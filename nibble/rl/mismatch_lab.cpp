@@ -231,7 +231,7 @@ Result<MismatchReport> measure_mismatch(TrainEngine& trainer, const std::shared_
             "mismatch lab: needs at least 1 prompt, prompts of up to 64 tokens or more and answers of at least 1 "
             "token, not {}, {} and {}",
             options.prompts, options.longest_prompt, options.answer);
-    MismatchReport report{.promised = !trainer.sees_neighbours()};
+    MismatchReport report{.promised = !trainer.recipe().sees_neighbours()};
     TrainingSide training(trainer, options);
     LabAnswers first = lab_prompts(options, generator->config().vocab);
     std::vector<std::vector<float>> packed, padded;

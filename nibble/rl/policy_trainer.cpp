@@ -16,7 +16,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
     NIBBLE_CHECK(check(config));
     if (config.loss.kl_penalty > 0 && !options.reference)
         return fail("loss_fn.reference_policy_kl_penalty {}: there is no reference policy", config.loss.kl_penalty);
-    if (trainer.sees_neighbours() && !config.loss.importance_sampling_correction)
+    if (trainer.recipe().sees_neighbours() && !config.loss.importance_sampling_correction)
         return fail(
             "policy.precision: this recipe has per-tensor scales, so rollouts and training differ in some bits; that "
             "needs loss_fn.use_importance_sampling_correction: true");
@@ -44,7 +44,7 @@ Result<std::unique_ptr<PolicyTrainer>> PolicyTrainer::create(const RlConfig& con
 Status PolicyTrainer::check_ranks() const {
     const int ranks = options_.ranks ? options_.ranks->size() : 1;
     if (ranks == 1) return Ok{};
-    if (trainer_.sees_neighbours() || options_.generator_sees_neighbours)
+    if (trainer_.recipe().sees_neighbours() || options_.generator_sees_neighbours)
         return fail(
             "policy.precision: this recipe has per-tensor scales, so rollouts depend on the other answers of a batch "
             "and {} ranks would not give the bits of one",

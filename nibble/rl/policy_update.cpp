@@ -149,7 +149,7 @@ Status PolicyUpdate::update(const Rows& rows, bool last, double rate) {
         return Ok{};
     };
     // Scales are constant during the step. The next step's scales come from this batch.
-    trainer_.hold_scales(!last);
+    trainer_.recipe().hold_scales(!last);
     if (trainer_.cache_scales() && last) trainer_.cache_scales()->renew_at_update();
     NIBBLE_TRY(step_.update, trainer_.step(batches, objective, rate));
     for (const PolicyMetrics& metrics : of_rows) step_.metrics.add(metrics);

@@ -123,7 +123,7 @@ Result<ForwardCheck> check_forward(TrainEngine& trainer, const TrainBatch& batch
                                   Way{"chunks", [&] { return in_pieces(model, documents, 7, got); }},
                                   Way{"token by token", [&] { return in_pieces(model, documents, 1, got); }},
                                   Way{"together", [&] { return together(model, documents, got); }}};
-    ForwardCheck check{.promised = !trainer.sees_neighbours()};
+    ForwardCheck check{.promised = !trainer.recipe().sees_neighbours()};
     for (size_t w = 0; w < ways.size(); ++w) {
         ForwardWay& way = check.ways[w];
         way.name = ways[w].first;

@@ -49,7 +49,7 @@ public:
     bool calibrates() const override;
     void begin_calibration() override;
     void end_calibration() override;
-    std::vector<float> input_scales() const override;
+    Result<std::vector<float>> input_scales() const override;
     Status set_input_scales(std::span<const float> scales) override;
     StepSeen seen() const override;
     void set_seen(const StepSeen& seen) override;

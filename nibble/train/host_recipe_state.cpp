@@ -109,7 +109,7 @@ void HostRecipe::end_calibration() {
     for (DelayedScale* d : stored_scales()) d->end_step();
 }
 
-std::vector<float> HostRecipe::input_scales() const {
+Result<std::vector<float>> HostRecipe::input_scales() const {
     std::vector<float> all;
     for (const DelayedScale* d : stored_scales()) all.push_back(d->scale);
     return all;

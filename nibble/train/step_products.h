@@ -5,24 +5,14 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "model/cpu/linear_products.h"
-#include "train/cast_quality.h"
+#include "train/precision_recipe.h"
 #include "train/train_operand.h"
-#include "train/train_rules.h"
 
 #include <span>
 #include <string>
 #include <vector>
 
 namespace nibble {
-
-struct UnitLine {  // a line of the table that is printed at the start
-    std::string name;
-    int64_t layer = 0;
-    std::string forward, input_gradient, weight_gradient;
-    int64_t rows = 0, cols = 0;  // of the weight; the following three are used by train_flops.h
-    double share = 1;            // token_share()
-    Fp4Use fp4;
-};
 
 // The weight of one forward product: its parameters, and how it is rounded in the current phase of the run.
 struct ForwardWeight {
@@ -52,25 +42,17 @@ public:
     virtual CastOperand forward_operand(size_t unit, ThreadPool& pool) const = 0;
 };
 
-class StepProducts : public LinearProducts, public ForwardWeights {
+class StepProducts : public LinearProducts, public ForwardWeights, public PrecisionRecipe {
 public:
     // Calls around a step with a gradient: its begin, each of its rows in order, its end.
     virtual void begin_step(int64_t step, int64_t steps) = 0;
     virtual void begin_row(int64_t row, int64_t seq) = 0;
     // updated: false if the step was skipped; it leaves no trace then.
     virtual void end_step(bool updated) = 0;
-    // While `hold` is true, updates keep the scales that follow from earlier steps. The first update after it renews
-    // them with the maxima of all rows since.
-    virtual void hold_scales(bool) {}
-    // Returns true if inputs are rounded under stored scales, which a forward pass over some rows must compute before
-    // the first step. begin_calibration() clears the scales; inputs stay BF16 until end_calibration().
-    virtual bool calibrates() const { return false; }
+    // Around the forward passes of a calibration: begin_calibration() clears the scales of inputs, which stay BF16
+    // until end_calibration().
     virtual void begin_calibration() {}
     virtual void end_calibration() {}
-    // Returns these scales for every unit that has one (once for experts that share one); 0: not known yet.
-    // set_input_scales() fails for another number of scales, or for one that is not positive and finite.
-    virtual std::vector<float> input_scales() const { return {}; }
-    virtual Status set_input_scales(std::span<const float>) { return fail("there are no scales of inputs"); }
     // Returns the statistics of this process's rows so far. set_seen() replaces them with those of another process,
     // which have the same size.
     virtual StepSeen seen() const { return {}; }
@@ -78,13 +60,6 @@ public:
     // Between steps: forward passes no longer change statistics.
     virtual void pause() = 0;
 
-    virtual std::vector<UnitLine> table() const = 0;
-    // watch(true): measures the rounding of the first row in the following steps. quality(): the result of the last
-    // watched step.
-    virtual void watch(bool) {}
-    virtual std::vector<UnitQuality> quality() const { return {}; }
-    // Returns true if a row's log-probabilities depend on other rows of its batch.
-    virtual bool sees_neighbours() const = 0;
     // The state of a recipe for checkpoints: histories of scales, directions of inputs. set_state() fails for another
     // recipe or model.
     virtual std::vector<float> state() const = 0;

@@ -8,8 +8,8 @@
 #include "model/parameters.h"
 #include "train/cache_scales.h"
 #include "train/optimizer_state.h"
+#include "train/precision_recipe.h"
 #include "train/rank_rows.h"
-#include "train/step_products.h"
 #include "train/trained_codes.h"
 
 #include <atomic>
@@ -102,10 +102,9 @@ public:
     virtual Status give_memory_to_rollouts() { return Ok{}; }
     virtual Status take_memory_back() { return Ok{}; }
 
-    // See StepProducts.
-    virtual void hold_scales(bool hold) = 0;
-    virtual Result<std::vector<float>> input_scales() = 0;
-    virtual Status set_input_scales(std::span<const float> scales) = 0;
+    // The precision of the products of linears.
+    virtual PrecisionRecipe& recipe() = 0;
+    virtual const PrecisionRecipe& recipe() const = 0;
 
     // The scales of an FP8 KV cache; null: there are none.
     virtual CacheScales* cache_scales() { return nullptr; }
@@ -130,16 +129,8 @@ public:
     // Error: the state of another recipe. Nothing is changed then.
     virtual Status set_state(const StoredTrainState& state) = 0;
 
-    // Describes the three products of every linear as they are computed, with notes on the table.
-    virtual std::vector<UnitLine> table() const = 0;
-    virtual std::vector<std::string> notes() const = 0;
-    // watch(true) makes the following steps measure how well rounded operands represent their sources, in the first
-    // row. quality() returns the result of the last watched step; empty if nothing is rounded or measured.
-    virtual void watch(bool) {}
-    virtual std::vector<UnitQuality> quality() const { return {}; }
-    virtual int64_t usual_look() const { return 50; }  // default steps between measurements; 0: never
-    // Returns true if a row's log-probabilities depend on other rows of its batch.
-    virtual bool sees_neighbours() const = 0;
+    virtual std::vector<std::string> notes() const = 0;  // lines below the recipe's table
+    virtual int64_t usual_look() const { return 50; }    // default steps between measurements; 0: never
     // Anything but config and data that determines the bits of a run; compared on resume. Empty: nothing.
     virtual std::string arithmetic() const { return {}; }
     // Peak memory so far, on the device where it computes.

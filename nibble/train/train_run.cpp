@@ -73,14 +73,14 @@ Result<int64_t> run_training(const TrainConfig& config, TrainEngine& trainer, Ba
         trainer.begin(step, config.steps);
         const bool last = step + 1 == config.steps;
         const bool look = looks > 0 && (last || step % looks == 0);
-        trainer.watch(look);
+        trainer.recipe().watch(look);
         if (learns(batch)) {
             const TraceSpan span(hooks.trace, "step", step);
             NIBBLE_TRY(report.result, trainer.step({&batch, 1}, rate));
         } else {
             report.result = {.learning_rate = rate, .skipped = true};
         }
-        if (look && !report.result.skipped) report.quality = trainer.quality();
+        if (look && !report.result.skipped) report.quality = trainer.recipe().quality();
         report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
         report.flops = flops * static_cast<double>(report.result.tokens);
         const int64_t every = config.validation.every;

@@ -98,19 +98,14 @@ public:
     int64_t recipe_size() const override {
         return std::ssize(products_->state()) + (cache_ ? std::ssize(cache_->state()) : 0);
     }
+    PrecisionRecipe& recipe() override { return *products_; }
+    const PrecisionRecipe& recipe() const override { return *products_; }
     CacheScales* cache_scales() override { return cache_.get(); }
     bool calibrates() const override { return cache_ || products_->calibrates(); }
     Status calibrate(std::span<const TrainBatch> batches) override;
-    void hold_scales(bool hold) override { products_->hold_scales(hold); }
-    Result<std::vector<float>> input_scales() override { return products_->input_scales(); }
-    Status set_input_scales(std::span<const float> scales) override { return products_->set_input_scales(scales); }
     Status set_cache_scales(std::span<const float> state) override;
     Status set_state(const StoredTrainState& state) override;
-    std::vector<UnitLine> table() const override { return products_->table(); }
     std::vector<std::string> notes() const override;
-    void watch(bool on) override { products_->watch(on); }
-    std::vector<UnitQuality> quality() const override { return products_->quality(); }
-    bool sees_neighbours() const override { return products_->sees_neighbours(); }
     double memory_gib() const override;
 
 private:

@@ -83,14 +83,14 @@ TEST_P(PolicyExport, AReaderHasTheBitsOfThePolicy) {
         EXPECT_EQ(way.mismatches, 0) << way.name << ": " << way.apart;
     }
     // Negative controls: another scale of inputs or of the cache gives another model.
-    if (const auto scales = *trainer->input_scales(); !scales.empty()) {
+    if (const auto scales = *trainer->recipe().input_scales(); !scales.empty()) {
         auto nudged = scales;
         nudged.back() *= 1.02f;
-        ASSERT_TRUE(trainer->set_input_scales(nudged).ok());
+        ASSERT_TRUE(trainer->recipe().set_input_scales(nudged).ok());
         const auto other = check_forward(*trainer, batch, *engine);
         ASSERT_TRUE(other.ok());
         EXPECT_GT(other->mismatches(), 50);
-        ASSERT_TRUE(trainer->set_input_scales(scales).ok());
+        ASSERT_TRUE(trainer->recipe().set_input_scales(scales).ok());
     }
     for (size_t side = 0; trainer->cache_scales() && side < trainer->cache_scales()->sides(); ++side) {
         const auto state = trainer->cache_scales()->state();

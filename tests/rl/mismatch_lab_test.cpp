@@ -109,19 +109,19 @@ TEST(MismatchLab, AChangedScaleOfInputsIsDetected) {
     const TrainerOptions options{.precision = {.recipe = TrainRecipe::nvfp4, .stored_inputs = true}};
     const auto trainer = small_trainer(pool, options), other = small_trainer(pool, options);
     ASSERT_TRUE(calibrate_lab(*trainer, small_lab()).ok());
-    std::vector<float> scales = *trainer->input_scales();
-    ASSERT_TRUE(other->set_input_scales(scales).ok());
+    std::vector<float> scales = *trainer->recipe().input_scales();
+    ASSERT_TRUE(other->recipe().set_input_scales(scales).ok());
     EXPECT_EQ(measure_mismatch(*trainer, *other->serving(), small_lab())->mismatches(), 0);
     for (const size_t unit : {size_t{0}, scales.size() - 1}) {
         std::vector<float> nudged = scales;
         nudged[unit] *= 1.01f;
-        ASSERT_TRUE(other->set_input_scales(nudged).ok());
+        ASSERT_TRUE(other->recipe().set_input_scales(nudged).ok());
         const auto report = measure_mismatch(*trainer, *other->serving(), small_lab());
         ASSERT_TRUE(report.ok()) << report.error().message();
         EXPECT_GT(report->mismatches(), report->tokens() / 20) << unit;
     }
-    EXPECT_FALSE(other->set_input_scales(std::vector<float>(1, 1.0f)).ok());
-    EXPECT_FALSE(other->set_input_scales(std::vector<float>(scales.size(), 0.0f)).ok());
+    EXPECT_FALSE(other->recipe().set_input_scales(std::vector<float>(1, 1.0f)).ok());
+    EXPECT_FALSE(other->recipe().set_input_scales(std::vector<float>(scales.size(), 0.0f)).ok());
 }
 
 TEST(MismatchLab, AChangedModelIsDetected) {

@@ -119,10 +119,10 @@ TEST(QualityOfARun, MeasuringChangesNoBit) {
             const auto trainer = small_trainer(pool, quality_options(recipe));
             trainer->begin(0, 4);
             for (int s = 0; s < 4; ++s) {
-                trainer->watch(watch && s % 2 == 0);
+                trainer->recipe().watch(watch && s % 2 == 0);
                 ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
             }
-            EXPECT_EQ(trainer->quality().empty(), recipe == "bf16" || !watch) << recipe;
+            EXPECT_EQ(trainer->recipe().quality().empty(), recipe == "bf16" || !watch) << recipe;
             if (!watch) want = all_masters(trainer->parameters());
             EXPECT_EQ(all_masters(trainer->parameters()), want) << recipe << (watch ? ", watched" : "");
         }
@@ -133,12 +133,12 @@ TEST(QualityOfARun, EveryRoundedUnitIsSeenAndReadBack) {
     ThreadPool pool(1);
     const auto trainer = small_trainer(pool, quality_options("nvfp4"));
     trainer->begin(0, 2);
-    trainer->watch(true);
+    trainer->recipe().watch(true);
     const TrainBatch batch = random_batch(2, 32, 48, 7);
     ASSERT_TRUE(trainer->step({&batch, 1}, 0.01).ok());
-    const auto seen = trainer->quality();
+    const auto seen = trainer->recipe().quality();
     int64_t rounded = 0;
-    for (const UnitLine& line : trainer->table()) rounded += line.forward.find("NVFP4") != std::string::npos;
+    for (const UnitLine& line : trainer->recipe().table()) rounded += line.forward.find("NVFP4") != std::string::npos;
     ASSERT_EQ(std::ssize(seen), rounded);
     for (const UnitQuality& unit : seen) {
         ASSERT_TRUE(unit.inputs && unit.weights && unit.gradients) << unit.name;

@@ -392,7 +392,7 @@ TEST(TrainPasses, ForwardAloneHasTheTermOfTheRecipe) {
 TEST(Fp4Savings, CountProductsAndOperands) {
     ThreadPool pool(1);
     const auto trainer = small_trainer(pool, with("nvfp4"), wide_llama());
-    const auto table = trainer->table();
+    const auto table = trainer->recipe().table();
     double elements = 0, weights = 0;
     for (const UnitLine& line : table) {
         if (line.name == "lm_head") continue;
@@ -409,7 +409,7 @@ TEST(Fp4Savings, CountProductsAndOperands) {
 
     const auto of = [&](const std::string& recipe) {
         const auto trained = small_trainer(pool, with(recipe), wide_llama());
-        return fp4_savings(trained->table(), flops, 100);
+        return fp4_savings(trained->recipe().table(), flops, 100);
     };
     EXPECT_EQ(of("fp8_block").text(), "");
     EXPECT_EQ(of("bf16").share, 0);

@@ -26,18 +26,18 @@ TEST(StoredInputs, ScalesChangeAfterUpdatesThatAreNotHeld) {
     const auto scale_after = [&](const TrainBatch& batch) {
         const auto step = trainer->step({&batch, 1}, 0);
         EXPECT_TRUE(step.ok()) << step.error().message();
-        return (*trainer->input_scales())[0];
+        return (*trainer->recipe().input_scales())[0];
     };
-    EXPECT_EQ(*trainer->input_scales(), std::vector<float>(8, 0.0f));
+    EXPECT_EQ(*trainer->recipe().input_scales(), std::vector<float>(8, 0.0f));
     const float of_a = scale_after(a), of_b = scale_after(b);
     EXPECT_NE(of_a, of_b);
     EXPECT_GT(std::min(of_a, of_b), 0);
     EXPECT_EQ(scale_after(a), of_a);
-    trainer->hold_scales(true);
-    const std::vector<float> before = *trainer->input_scales();
+    trainer->recipe().hold_scales(true);
+    const std::vector<float> before = *trainer->recipe().input_scales();
     scale_after(b), scale_after(b);
-    EXPECT_EQ(*trainer->input_scales(), before);
-    trainer->hold_scales(false);
+    EXPECT_EQ(*trainer->recipe().input_scales(), before);
+    trainer->recipe().hold_scales(false);
     EXPECT_EQ(scale_after(a), std::max(of_a, of_b));
     EXPECT_EQ(scale_after(a), of_a);
     // With longer histories the largest maximum counts.
@@ -46,7 +46,7 @@ TEST(StoredInputs, ScalesChangeAfterUpdatesThatAreNotHeld) {
     for (const TrainBatch* batch : {&a, &b, &a}) {
         ASSERT_TRUE(longer->step({batch, 1}, 0).ok());
         most = std::max(most, batch == &a ? of_a : of_b);
-        EXPECT_EQ((*longer->input_scales())[0], most);
+        EXPECT_EQ((*longer->recipe().input_scales())[0], most);
     }
 }
 
@@ -63,15 +63,15 @@ TEST(StoredInputs, SkippedStepsChangeNoScale) {
             loss = std::numeric_limits<double>::quiet_NaN();
             return Ok{};
         };
-        trainer->hold_scales(hold);
+        trainer->recipe().hold_scales(hold);
         const auto skipped = trainer->step({&b, 1}, broken, 0);
         ASSERT_TRUE(skipped.ok()) << skipped.error().message();
         EXPECT_TRUE(skipped->skipped);
-        trainer->hold_scales(false);
+        trainer->recipe().hold_scales(false);
         EXPECT_EQ(trainer->products().state(), before);
-        const float first = (*trainer->input_scales())[0];
+        const float first = (*trainer->recipe().input_scales())[0];
         ASSERT_TRUE(trainer->step({&a, 1}, 0).ok());
-        EXPECT_EQ((*trainer->input_scales())[0], first);  // no influence of b
+        EXPECT_EQ((*trainer->recipe().input_scales())[0], first);  // no influence of b
     }
 }
 
@@ -84,13 +84,13 @@ TEST(StoredInputs, CalibrationMakesTheFirstScales) {
         EXPECT_TRUE(trainer->calibrates());
         const TrainBatch a = random_batch(2, 20, 48, 1), b = random_batch(2, 20, 48, 2);
         ASSERT_TRUE(trainer->calibrate({&b, 1}).ok());
-        const std::vector<float> of_b = *trainer->input_scales();
+        const std::vector<float> of_b = *trainer->recipe().input_scales();
         ASSERT_TRUE(trainer->calibrate({&a, 1}).ok());
-        const std::vector<float> of_a = *trainer->input_scales();
+        const std::vector<float> of_a = *trainer->recipe().input_scales();
         EXPECT_NE(of_a, of_b);
         for (const float s : of_a) EXPECT_GT(s, 0);
         ASSERT_TRUE(trainer->calibrate({&b, 1}).ok());
-        EXPECT_EQ(*trainer->input_scales(), of_b);
+        EXPECT_EQ(*trainer->recipe().input_scales(), of_b);
         if (want.empty()) want = of_b;
         EXPECT_EQ(of_b, want);
     }
@@ -121,10 +121,10 @@ TEST(StoredInputs, TheBackwardPassUsesTheClippedInputsOfTheForwardPass) {
     std::vector<float> x(static_cast<size_t>(n * cols)), dy(static_cast<size_t>(n * outputs));
     for (float& v : x) v = round_to_bf16(normal(random));
     for (float& v : dy) v = round_to_bf16(normal(random));
-    const size_t units = trainer->input_scales()->size();
+    const size_t units = trainer->recipe().input_scales()->size();
     const float limit = 1.5f, scale = limit / 2688, wide = 64.0f / 2688;
     const auto input_gradient = [&](float s) {
-        EXPECT_TRUE(trainer->set_input_scales(std::vector<float>(units, s)).ok());
+        EXPECT_TRUE(trainer->recipe().set_input_scales(std::vector<float>(units, s)).ok());
         std::vector<float> dx(x.size());
         trainer->products().input_gradient(unit, x.data(), dy.data(), n, outputs, dx.data(),
                                            trainer->model().workspace());

@@ -121,7 +121,7 @@ TEST(TrainedCodes, TheParametersAloneGiveTheSameCodes) {
         const auto trainer = trained(pool, precision);
         const Model& model = trainer->model();
         const auto alone = PhaseWeights::make(model.blocks(), model.head(), model.config(), shared(*trainer), precision,
-                                              late_phase(precision, 2, 3), trainer->products().input_scales());
+                                              late_phase(precision, 2, 3), *trainer->products().input_scales());
         ASSERT_TRUE(alone.ok()) << alone.error().message();
         const auto want = TrainedCodes::create(shared(*trainer), trainer->products(), pool);
         const auto got = TrainedCodes::create(shared(*trainer), *alone, pool);
@@ -176,10 +176,10 @@ TEST(TrainedCodes, TheEngineServesTheBitsOfTheTrainingForward) {
         ASSERT_TRUE(other.ok());
         EXPECT_GT(other->mismatches(), 50);
         // Another scale of the first layer's inputs also changes the model.
-        std::vector<float> scales = trainer->products().input_scales();
+        std::vector<float> scales = *trainer->products().input_scales();
         if (scales.empty()) continue;
         scales[0] *= 1.02f;
-        ASSERT_TRUE(trainer->set_input_scales(scales).ok());
+        ASSERT_TRUE(trainer->recipe().set_input_scales(scales).ok());
         const auto nudged = check_forward(*trainer, batch, *engine);
         ASSERT_TRUE(nudged.ok());
         EXPECT_GT(nudged->mismatches(), 50);
@@ -205,8 +205,9 @@ TEST(TrainedCodes, ExpertsWithoutTokensAreServedToo) {
         ASSERT_TRUE(read);
         const Model& model = (*trainer)->model();
         const StepProducts& products = (*trainer)->products();
-        const auto alone = PhaseWeights::make(model.blocks(), model.head(), model.config(), *parameters,
-                                              *train_precision_from_name("nvfp4_w4a4"), false, products.input_scales());
+        const auto alone =
+            PhaseWeights::make(model.blocks(), model.head(), model.config(), *parameters,
+                               *train_precision_from_name("nvfp4_w4a4"), false, *products.input_scales());
         ASSERT_TRUE(alone.ok()) << alone.error().message();
         for (size_t u = 0; u < products.units(); ++u)
             EXPECT_EQ(alone->forward_weight(u).input_scale, products.forward_weight(u).input_scale) << u;

@@ -33,11 +33,13 @@ Status check_device_share(const TrainPrecision& p, int64_t tokens, int ranks) {
 }
 
 Result<std::unique_ptr<DeviceRecipe>> DeviceRecipe::plan(const TrainPrecision& precision, uint64_t seed,
-                                                         const ModelParts& parts, const FlatLayout& flat) {
+                                                         const ModelParts& parts, const FlatLayout& flat,
+                                                         ThreadPool& pool) {
     NIBBLE_CHECK(train_self_test(precision, seed));
     auto r = std::make_unique<DeviceRecipe>();
     r->precision_ = precision;
     r->seed_ = seed;
+    r->pool_ = &pool;
     r->step_.draw = seed << 20;
     r->step_.codes = cuda::multiplies_codes();
     int64_t layers = 0;
@@ -128,6 +130,8 @@ int64_t DeviceRecipe::staging_bytes() const {
 }
 
 Status DeviceRecipe::load(const DeviceInfo& device, const Stream& stream, const Copies& copies) {
+    device_ = device.index;
+    stream_ = &stream;
     NIBBLE_TRY(memory_, DeviceArena::create(device.index, copies ? kept_bytes() : bytes()));
     NIBBLE_TRY(float* ends, memory_->allocate_array<float>(3));  // the third one is for samples
     const std::array<float, 2> values{0.0f, 1.0f};
@@ -195,11 +199,11 @@ Status DeviceRecipe::look_at_weights(const std::byte* published, const Stream& s
     return Ok{};
 }
 
-std::vector<UnitQuality> DeviceRecipe::quality(ThreadPool& pool) const {
+std::vector<UnitQuality> DeviceRecipe::quality() const {
     std::vector<UnitQuality> list;
     size_t unit = 0;
     const auto measured = [&](const std::optional<OperandSample>& sample) {
-        return sample ? std::optional(measure(*sample, pool)) : std::nullopt;
+        return sample ? std::optional(measure(*sample, *pool_)) : std::nullopt;
     };
     for (const UnitLine& line : lines_) {
         if (!by_name_.contains(line.name)) continue;
@@ -298,25 +302,27 @@ Status DeviceRecipe::end_calibration(const Stream& stream) {
     return Ok{};
 }
 
-Result<std::vector<float>> DeviceRecipe::input_scales(const Stream& stream) const {
+Result<std::vector<float>> DeviceRecipe::input_scales() const {
     std::vector<float> scales(static_cast<size_t>(calibrates() ? step_.delayed.units : 0));
     if (scales.empty()) return scales;
+    NIBBLE_CHECK(use_device(device_));
     NIBBLE_CHECK(copy_to_host(bytes_of_array(scales.data()), bytes_of_array(step_.delayed.scales),
-                              4 * step_.delayed.units, stream));
-    NIBBLE_CHECK(stream.synchronize());
+                              4 * step_.delayed.units, *stream_));
+    NIBBLE_CHECK(stream_->synchronize());
     return scales;
 }
 
-Status DeviceRecipe::set_input_scales(std::span<const float> scales, const Stream& stream) {
+Status DeviceRecipe::set_input_scales(std::span<const float> scales) {
     const int64_t units = calibrates() ? step_.delayed.units : 0;
     if (std::ssize(scales) != units) return fail("there are {} scales of inputs for {} units", scales.size(), units);
     if (!std::ranges::all_of(scales, [](float s) { return s > 0 && std::isfinite(s); }))
         return fail("a scale of inputs is not positive and finite");
     if (units == 0) return Ok{};
+    NIBBLE_CHECK(use_device(device_));
     NIBBLE_CHECK(copy_to_device(bytes_of_array(step_.delayed.scales), bytes_of_array(const_cast<float*>(scales.data())),
-                                4 * units, stream));
+                                4 * units, *stream_));
     step_.stored = true;
-    return stream.synchronize();
+    return stream_->synchronize();
 }
 
 int64_t DeviceRecipe::state_size() const {
@@ -401,8 +407,6 @@ void DeviceRecipe::begin_rows(int64_t first_row, int64_t seq) {
     step_.groups = static_cast<uint64_t>(first_row * ((seq + 15) / 16));
     step_.seq = seq;
 }
-
-std::vector<UnitLine> DeviceRecipe::table() const { return lines_; }
 
 bool DeviceRecipe::sees_neighbours() const {
     return std::ranges::any_of(products_, [](const auto& p) { return nibble::sees_neighbours(p->rules()); });

@@ -16,7 +16,7 @@
 #include "train/device/flat_layout.h"
 #include "train/device/operand_samples.h"
 #include "train/device/train_linear.h"
-#include "train/step_products.h"
+#include "train/precision_recipe.h"
 
 #include <functional>
 #include <memory>
@@ -184,18 +184,20 @@ private:
 // Returns an error (one line) if the recipe needs more rows per process.
 Status check_device_share(const TrainPrecision& precision, int64_t tokens, int ranks);
 
-class DeviceRecipe {
+class DeviceRecipe : public PrecisionRecipe {
 public:
     // Plans a precision that was checked. Errors: a failed self-test of random numbers; mixers and sizes without
     // products on a GPU, by name.
     static Result<std::unique_ptr<DeviceRecipe>> plan(const TrainPrecision& precision, uint64_t seed,
-                                                      const ModelParts& parts, const FlatLayout& flat);
+                                                      const ModelParts& parts, const FlatLayout& flat,
+                                                      ThreadPool& pool);
     int64_t bytes() const;  // of all copies
     int64_t copy_bytes(size_t block) const;
     int64_t kept_bytes() const;  // part of bytes() that is not a copy of a block's weights
     // copies: returns the memory for the copies of a block; empty: one memory for all. It is called for blocks in
     // order.
     using Copies = std::function<DeviceArena*(size_t block)>;
+    // `stream` must outlive the recipe.
     Status load(const DeviceInfo& device, const Stream& stream, const Copies& copies = {});
     int64_t scratch_bytes(int64_t n) const;
 
@@ -204,20 +206,13 @@ public:
     // Begins step `step` of `steps` (0: unknown). watched: this process has the first rows of the step. Returns true if
     // copies of weights differ from this step on.
     Result<bool> begin_step(int64_t step, int64_t steps, bool watched, const Stream& stream);
-    // true: the following steps sample operands, to measure how well they represent their sources.
-    void watch(bool on) { watch_ = on; }
     // Samples the weights in `published`, which holds all parts. If only some parts are present, weights are sampled
     // when they are copied.
     Status look_at_weights(const std::byte* published, const Stream& stream) const;
-    std::vector<UnitQuality> quality(ThreadPool& pool) const;  // of the last watched step
     int64_t delayed() const;  // number of scales that follow from earlier steps, over the rows of all processes
     // As in train/step_products.h.
-    void hold_scales(bool hold) { hold_ = hold; }
-    bool calibrates() const { return precision_.stored_inputs && !products_.empty(); }
     Status begin_calibration(const Stream& stream);
     Status end_calibration(const Stream& stream);
-    Result<std::vector<float>> input_scales(const Stream& stream) const;  // waits for the stream
-    Status set_input_scales(std::span<const float> scales, const Stream& stream);
     // Redraws the stochastically rounded weight copies for this step. Call it after begin_step().
     Status draw(const std::byte* published, const Stream& stream) const;
     Status draw(size_t block, const std::byte* published, const Stream& stream) const;
@@ -237,8 +232,16 @@ public:
     Result<std::vector<float>> state(const Stream& stream) const;
     Status set_state(const std::vector<float>& state, const Stream& stream);
 
-    std::vector<UnitLine> table() const;
-    bool sees_neighbours() const;
+    void hold_scales(bool hold) override { hold_ = hold; }
+    bool calibrates() const override { return precision_.stored_inputs && !products_.empty(); }
+    // These two wait for the stream of load().
+    Result<std::vector<float>> input_scales() const override;
+    Status set_input_scales(std::span<const float> scales) override;
+    void watch(bool on) override { watch_ = on; }
+    std::vector<UnitQuality> quality() const override;
+    std::vector<UnitLine> table() const override { return lines_; }
+    void set_table(std::vector<UnitLine> lines) { lines_ = std::move(lines); }
+    bool sees_neighbours() const override;
     bool has_experts() const { return experts_; }  // true if the recipe quantizes experts
 
 private:
@@ -250,6 +253,9 @@ private:
 
     TrainPrecision precision_;
     uint64_t seed_ = 0;
+    ThreadPool* pool_ = nullptr;
+    int device_ = 0;
+    const Stream* stream_ = nullptr;
     RecipeStep step_;
     bool experts_ = false;
     std::vector<UnitLine> lines_;

@@ -491,8 +491,6 @@ TrainPassShape DeviceTrainer::pass_shape(int64_t rows, Recompute recompute) cons
     return shape;
 }
 
-std::vector<UnitLine> DeviceTrainer::table() const { return weights_.table(); }
-
 std::vector<std::string> DeviceTrainer::notes() const {
     std::vector<std::string> notes{
         fmt::format("kernels: {}; gradients of activations BF16, of the residual stream and of parameters FP32",

@@ -32,8 +32,6 @@ public:
     void begin(int64_t step, int64_t steps) override { step_ = step, steps_ = steps; }
     Status enter_phase(int64_t step, int64_t steps) override;
     // The host repeats the rounding of samples and waits for them, so measurements are off by default.
-    void watch(bool on) override { weights_.recipe().watch(on); }
-    std::vector<UnitQuality> quality() const override { return weights_.recipe().quality(pool_); }
     int64_t usual_look() const override { return 0; }
     Result<TrainStep> step(std::span<const TrainBatch> batches, double learning_rate) override;
     Result<TrainStep> step(std::span<const TrainBatch> batches, const RowObjective& objective,
@@ -57,12 +55,11 @@ public:
     Status give_memory_to_rollouts() override;
     Status take_memory_back() override;
     bool generation_sees_neighbours() const override { return generation_ && generation_->recipe().sees_neighbours(); }
+    PrecisionRecipe& recipe() override { return weights_.recipe(); }
+    const PrecisionRecipe& recipe() const override { return weights_.recipe(); }
     CacheScales* cache_scales() override { return cache_ ? &cache_->scales() : nullptr; }
     bool calibrates() const override { return cache_ || weights_.recipe().calibrates(); }
     Status calibrate(std::span<const TrainBatch> batches) override;
-    void hold_scales(bool hold) override { weights_.recipe().hold_scales(hold); }
-    Result<std::vector<float>> input_scales() override;
-    Status set_input_scales(std::span<const float> scales) override;
     Status set_cache_scales(std::span<const float> state) override;
     Result<TrainState> state() override;
     Status sync() override;
@@ -72,9 +69,7 @@ public:
         return weights_.recipe().state_size() + (cache_ ? static_cast<int64_t>(cache_->scales().size()) : 0);
     }
     Status set_state(const StoredTrainState& state) override;
-    std::vector<UnitLine> table() const override;
     std::vector<std::string> notes() const override;
-    bool sees_neighbours() const override { return weights_.recipe().sees_neighbours(); }
     std::string arithmetic() const override;
     double memory_gib() const override;
 

@@ -109,7 +109,7 @@ Result<TrainWeights> TrainWeights::plan(std::shared_ptr<Parameters> parameters, 
     w.cached_ = cached;
     NIBBLE_TRY(w.parts_, load_parts(config, *w.parameters_, {}, pool, WeightSource::Mode::outline));
     NIBBLE_TRY(w.flat_, FlatLayout::make(*w.parameters_, config, w.parts_));
-    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_));
+    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan(precision, seed, w.parts_, w.flat_, pool));
     NIBBLE_CHECK(w.plan_operands());
     return w;
 }
@@ -125,8 +125,9 @@ Result<TrainWeights> TrainWeights::plan_adapters(std::shared_ptr<Parameters> ada
     w.pool_ = &pool;
     w.parts_ = std::move(parts);
     NIBBLE_TRY(w.flat_, FlatLayout::make_adapters(*w.parameters_, config, w.parts_));
-    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan({}, seed, w.parts_, w.flat_));
+    NIBBLE_TRY(w.recipe_, DeviceRecipe::plan({}, seed, w.parts_, w.flat_, pool));
     NIBBLE_TRY(w.adapters_, DeviceAdapters::plan(std::move(base), lora, config, w.parts_, *w.parameters_, w.flat_));
+    w.recipe_->set_table(w.adapters_->table());
     NIBBLE_CHECK(w.plan_operands());
     return w;
 }

@@ -96,7 +96,6 @@ public:
     std::span<const DeviceLayer> layers() const { return layers_; }
     const TrainMixer& mixer(size_t block) const { return *mixers_[block]; }
     DeviceRecipe& recipe() const { return *recipe_; }
-    std::vector<UnitLine> table() const { return adapters_ ? adapters_->table() : recipe_->table(); }
     const RoundedWeights& rounded() const { return rounded_; }
     // Rows and columns of 4-bit weights with BF16 inputs.
     std::span<const std::pair<int64_t, int64_t>> w4a16() const { return w4a16_; }

@@ -41,7 +41,7 @@ Result<std::shared_ptr<const Checkpoint>> DeviceTrainer::trained() {
 Result<PhaseWeights> DeviceTrainer::last_weights(int64_t steps) const {
     if (base_) return fail("adapters have no export in the codes of training");
     NIBBLE_CHECK(use_device(device_.index));
-    NIBBLE_TRY(const std::vector<float> scales, weights_.recipe().input_scales(stream_));
+    NIBBLE_TRY(const std::vector<float> scales, weights_.recipe().input_scales());
     return PhaseWeights::make(weights_.outline().blocks, weights_.outline().head, config(), parameters_,
                               options_.train.precision, late_phase(options_.train.precision, steps - 1, steps), scales);
 }

@@ -43,10 +43,10 @@ Status DeviceTrainer::reference_log_probs(std::span<const TrainBatch* const> row
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_CHECK(swap_reference());
     if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload(reference_scales_));
-    NIBBLE_TRY(const std::vector<float> scales, input_scales());
-    if (!scales.empty()) NIBBLE_CHECK(set_input_scales(reference_input_scales_));
+    NIBBLE_TRY(const std::vector<float> scales, weights_.recipe().input_scales());
+    if (!scales.empty()) NIBBLE_CHECK(weights_.recipe().set_input_scales(reference_input_scales_));
     Status done = row_log_probs(rows, each);
-    if (!scales.empty()) NIBBLE_CHECK(set_input_scales(scales));
+    if (!scales.empty()) NIBBLE_CHECK(weights_.recipe().set_input_scales(scales));
     if (!reference_scales_.empty()) NIBBLE_CHECK(cache_->upload());
     NIBBLE_CHECK(swap_reference());
     return done;

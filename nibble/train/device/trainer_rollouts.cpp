@@ -101,16 +101,6 @@ Status DeviceTrainer::set_cache_scales(std::span<const float> state) {
     return cache_was_renewed();
 }
 
-Result<std::vector<float>> DeviceTrainer::input_scales() {
-    NIBBLE_CHECK(use_device(device_.index));
-    return weights_.recipe().input_scales(stream_);
-}
-
-Status DeviceTrainer::set_input_scales(std::span<const float> scales) {
-    NIBBLE_CHECK(use_device(device_.index));
-    return weights_.recipe().set_input_scales(scales, stream_);
-}
-
 Status DeviceTrainer::enter_phase(int64_t step, int64_t steps) {
     NIBBLE_CHECK(use_device(device_.index));
     NIBBLE_TRY(const bool others, weights_.recipe().begin_step(step, steps, false, stream_));
@@ -144,7 +134,7 @@ Status DeviceTrainer::calibrate(std::span<const TrainBatch> batches) {
     NIBBLE_CHECK(recipe.end_calibration(stream_));
     NIBBLE_CHECK(std::move(seen));
     if (options_.reference && reference_input_scales_.empty()) {
-        NIBBLE_TRY(reference_input_scales_, recipe.input_scales(stream_));
+        NIBBLE_TRY(reference_input_scales_, recipe.input_scales());
     }
     if (!cache_) return Ok{};
     cache_->scales().renew();

@@ -215,12 +215,12 @@ TEST_P(CudaLora, OnlyAdaptersHaveStates) {
                                                                : int64_t{1} << 40;
         EXPECT_LT(item.bytes, most) << item.name;
     }
-    for (const UnitLine& line : gpu->table()) {
+    for (const UnitLine& line : gpu->recipe().table()) {
         const bool router = line.name.ends_with(".gate");
         EXPECT_THAT(line.forward, HasSubstr(router ? ", frozen" : "frozen + rank 8")) << line.name;
         EXPECT_THAT(line.weight_gradient, HasSubstr(router ? "none" : "rank 8 in BF16")) << line.name;
     }
-    EXPECT_EQ(gpu->table().size(), adapters_on_cpu(base_, lora_of(), pool_)->table().size());
+    EXPECT_EQ(gpu->recipe().table().size(), adapters_on_cpu(base_, lora_of(), pool_)->recipe().table().size());
 }
 
 INSTANTIATE_TEST_SUITE_P(

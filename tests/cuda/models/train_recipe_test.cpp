@@ -106,15 +106,15 @@ TEST_P(CudaRecipe, ObservedOperandsEqualThoseOfTheCpu) {
         for (TrainEngine* t : {static_cast<TrainEngine*>(gpu.get()), static_cast<TrainEngine*>(unwatched.get()),
                                static_cast<TrainEngine*>(cpu.get())}) {
             t->begin(i, 10);
-            t->watch(i == 2 && t != unwatched.get());
+            t->recipe().watch(i == 2 && t != unwatched.get());
             ASSERT_TRUE(t->step({&batch, 1}, 1e-3).ok());
         }
     }
-    EXPECT_TRUE(unwatched->quality().empty());
+    EXPECT_TRUE(unwatched->recipe().quality().empty());
     const auto a = gpu->state(), b = unwatched->state();
     ASSERT_TRUE(a.ok() && b.ok());
     EXPECT_EQ(a->masters, b->masters);
-    const auto got = gpu->quality(), want = cpu->quality();
+    const auto got = gpu->recipe().quality(), want = cpu->recipe().quality();
     ASSERT_EQ(got.size(), want.size());
     for (size_t u = 0; u < got.size(); ++u) {
         const UnitQuality &g = got[u], &w = want[u];
@@ -151,7 +151,7 @@ TEST_P(CudaRecipe, TheTableListsTheProducts) {
     const auto gpu = trainer(2, 1);
     const auto cpu = on_cpu();
     ASSERT_TRUE(gpu && cpu);
-    const auto a = gpu->table(), b = cpu->table();
+    const auto a = gpu->recipe().table(), b = cpu->recipe().table();
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
         EXPECT_EQ(a[i].name, b[i].name);

@@ -28,7 +28,7 @@ inline std::vector<std::byte> all_state(TrainEngine& trainer) {
 
 // Checks before and after a step.
 inline void expect_the_engines_log_probs(DeviceTrainer& gpu, bool promised) {
-    EXPECT_EQ(gpu.sees_neighbours(), !promised);
+    EXPECT_EQ(gpu.recipe().sees_neighbours(), !promised);
     for (uint32_t i = 0; i < 2; ++i) {
         const TrainBatch batch = random_batch(4, recipe_seq, recipe_vocab, 50 + i);
         const auto check = check_forward(gpu, batch);
