@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -24,6 +25,12 @@ void open_standard_descriptors() {
     for (int fd = 0; fd <= 2; ++fd)
         if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             if (::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) ::_exit(failed);
+}
+
+// Returns whether the reader of standard output has closed it. The error of a write that failed earlier is not kept.
+bool output_is_closed() {
+    pollfd output{STDOUT_FILENO, POLLOUT, 0};
+    return ::poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
 }
 
 int report(const char* what) {
@@ -59,7 +66,7 @@ int guarded_main(int argc, char** argv) {
     const bool unflushed = std::fflush(stdout) != 0;
     const int why = errno;
     if (!bad && !unflushed) return status;
-    if (why == EPIPE) return status == 0 ? failed : status;
+    if (why == EPIPE || output_is_closed()) return status == 0 ? failed : status;
     return report(why ? (std::string("standard output cannot be written: ") + std::strerror(why)).c_str()
                       : "standard output could not be written completely");
 }

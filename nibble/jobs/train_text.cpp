@@ -41,10 +41,11 @@ std::vector<std::string> train_table_lines(const TrainEngine& trainer) {
 
 std::vector<std::string> train_start_lines(const TrainConfig& c, const TrainEngine& trainer,
                                            const std::string& memory) {
-    std::vector<std::string> lines{
-        fmt::format("{} parameters, {} steps of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention "
-                    "at one half)",
-                    trainer.parameters().elements(), c.steps, c.batch, c.sequence, train_precision_name(c.precision))};
+    std::vector<std::string> lines{fmt::format(
+        "{} parameters, {} step{} of {} x {} tokens, precision {}; FLOP as MaxText counts (causal attention "
+        "at one half)",
+        trainer.parameters().elements(), c.steps, c.steps == 1 ? "" : "s", c.batch, c.sequence,
+        train_precision_name(c.precision))};
     if (const int64_t most = trainer.config().context; most > 0 && c.sequence > most)
         lines.push_back(
             fmt::format("  warning: rows of {} tokens; the model's config.json allows {} (max_position_embeddings), "

@@ -64,7 +64,7 @@ Result<std::vector<std::vector<double>>> KlMeter::measure_groups(const Trials& t
         groups_of_block[at->second].push_back(g);
         passes += static_cast<int64_t>(group.candidates.size() - 1);
     }
-    ProgressMeter meter(hooks, "scores", passes * tokens_);
+    ProgressMeter meter(hooks, "scores", passes * tokens_, "tokens");
     NIBBLE_CHECK(runner_->begin());
     for (size_t b = 0; b <= blocks; ++b) {
         for (const size_t g : groups_of_block[b]) {

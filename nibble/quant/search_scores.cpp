@@ -224,7 +224,7 @@ Result<std::vector<std::vector<double>>> gradient_sums(const Trials& trials, Tok
                                            .progress = [&](int64_t done, int64_t all) -> Status {
                                                if (hooks.should_stop())
                                                    return fail(ErrorKind::cancelled, "search stopped on request");
-                                               if (!meter) meter.emplace(hooks, "scores", all);
+                                               if (!meter) meter.emplace(hooks, "scores", all, "tokens");
                                                meter->add(done - std::exchange(reported, done), source.path().string());
                                                return Ok{};
                                            }};

@@ -131,8 +131,9 @@ std::string RlShares::text() const {
     if (steps_ == 0) return {};
     const double all = std::max(1e-9, seconds_);
     return fmt::format(
-        "{} steps of {:.3f} s: {:.2f} % for handing weights to rollouts, {:.2f} % for scales of the cache", steps_,
-        seconds_ / static_cast<double>(steps_), 100 * handover_ / all, 100 * recalibrate_ / all);
+        "{} step{} of {:.3f} s: {:.2f} % for handing weights to rollouts, {:.2f} % for scales of the cache", steps_,
+        steps_ == 1 ? "" : "s", seconds_ / static_cast<double>(steps_), 100 * handover_ / all,
+        100 * recalibrate_ / all);
 }
 
 std::string step_text(const RlStep& s, const std::optional<RlValidation>& validation, double seconds) {

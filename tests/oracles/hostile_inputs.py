@@ -280,6 +280,11 @@ def _():
     return ["tokenize", CHAT, "hello"]
 
 
+@case("process: nobody reads a long output", 1, r"\A\Z", stdout="closed pipe")
+def _():
+    return ["inspect", CHAT, "--json"]
+
+
 @case("process: no descriptors 0, 1 and 2", 0, check=lambda: os.path.exists("out/model.safetensors"), closed=True)
 def _():
     return ["quantize", CHAT, "-o", "out", "--recipe", "w4a16_nvfp4"]
