@@ -66,7 +66,8 @@ def run_generator(name, server, folder):
         (pathlib.Path(work) / "config.yml").write_text(INFERENCE_PERF % words)
         before = finished(server)
         # If the Hub is set to be offline, aiperf takes a folder for a name of the Hub.
-        variables = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+        # evalscope reads a field of its progress bar that a disabled bar does not have.
+        variables = {key: value for key, value in os.environ.items() if key not in ("HF_HUB_OFFLINE", "TQDM_DISABLE")}
         result = subprocess.run(command.format(**words).split(), cwd=work, text=True, capture_output=True, timeout=SECONDS,
                                 env={**variables, "COLUMNS": "200"})
         said = (result.stdout + result.stderr)[-3000:]
