@@ -74,7 +74,7 @@ def test_the_bytes_of_model_optimizer(source, tmp_path, name, change):
 
 def test_what_is_missing_is_named(source, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
-    with pytest.raises(nibble.NibbleError, match="activation scale"):
+    with pytest.raises(nibble.NibbleError, match="needs activations: input_scale"):
         nibble.torch.export_quantized(model, mtq.FP8_DEFAULT_CFG, tmp_path / "out")
     with pytest.raises(nibble.RecipeError):
         nibble.torch.export_quantized(model, {"quant_cfg": [{"quantizer_name": "*weight_quantizer", "cfg": {"num_bits": 3}}]}, tmp_path / "out")
