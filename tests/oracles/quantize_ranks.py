@@ -117,7 +117,7 @@ def every_family(runs, everything):
 def every_recipe(runs, source, everything):
     small = ["--threads", "1", "--max-shard-size", "300KB"]
     rows = [["--recipe", "nvfp4", "--input-scales", "0.02", "--kv", "fp8_cast"], ["--recipe", "fp8", "--input-scales", "0.02", "--format", "compressed-tensors"],
-            ["--recipe", "w4a16_nvfp4", "--arithmetic", "true"], ["--recipe", "mxfp4", "--compat", "none"], ["--recipe", "fp8_per_channel_per_token", "--embeddings", "fp8"]]
+            ["--recipe", "w4a16_nvfp4", "--arithmetic", "true"], ["--recipe", "mxfp4", "--compat", "none"], ["--recipe", "fp8_per_channel_per_token"]]
     for row in rows if everything else rows[:2]:
         runs.degrees(" ".join(row), [source, "-o", "out", *row, *small], (1, 2, 3, 4, 8) if everything else (3,))
     gguf = ["-o", "out.gguf", "--recipe", "w4a16_nvfp4", "--threads", "1"]
