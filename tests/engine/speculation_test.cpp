@@ -105,7 +105,7 @@ TEST_P(Speculation, TheExpectedTextIsDraftedFirst) {
                 if (!right) continue;
                 const bool recurrent =
                     !GetParam().starts_with("deepseek") && drafts == 0;  // has no copies of states for rewinding
-                EXPECT_EQ(heard.report.accepted_tokens > 40, !recurrent) << drafts;
+                EXPECT_EQ(heard.report.accepted_tokens > 30, !recurrent) << heard.report.accepted_tokens;
                 EXPECT_EQ(engine->stats().steps < 25, !recurrent) << drafts;
             }
         }
