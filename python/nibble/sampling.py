@@ -106,7 +106,8 @@ class SamplingParams:
         out: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in ("detokenize", "output_kind") or value is None:
+            # As with the fast tokenizers of vLLM, no space is put between special tokens, whatever the field says.
+            if f.name in ("detokenize", "output_kind", "spaces_between_special_tokens") or value is None:
                 continue
             if f.name == "structured_outputs":
                 value = value._to_json()
