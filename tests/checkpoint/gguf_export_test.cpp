@@ -366,10 +366,10 @@ TEST(GgufExport, AnInterruptedExportContinuesAndReportsAreNextToTheFile) {
         EXPECT_EQ(out->work_dir(), dir / "x.gguf.partial");
         EXPECT_NE(message_of(open_export(spec, ExportMode::resume)).find("another process"), std::string::npos);
         fill(*out, spec, model, 16, 99);
-        sum = value_of(out->checksum(q));
-        EXPECT_NE(sum, value_of(out->checksum(q + 1)));
+        sum = value_of(out->checksum(q, 0));
+        EXPECT_NE(sum, value_of(out->checksum(q + 1, 0)));
         for (size_t i = 0; i < spec.tensors.size(); ++i)
-            EXPECT_EQ(out->written_checksum(i), value_of(out->checksum(i))) << spec.tensors[i].name;
+            EXPECT_EQ(out->written_checksum(i, 0), value_of(out->checksum(i, 0))) << spec.tensors[i].name;
     }
     EXPECT_FALSE(fs::exists(dir / "x.gguf"));
     write_file(dir / "x.gguf.partial/.nibble-journal.jsonl", "job\nunit\n");
@@ -377,10 +377,10 @@ TEST(GgufExport, AnInterruptedExportContinuesAndReportsAreNextToTheFile) {
     other.config["rope_theta"] = 5.0;
     EXPECT_NE(message_of(open_export(other, ExportMode::resume)).find("header"), std::string::npos);
     auto out = value_of(open_export(spec, ExportMode::resume));
-    EXPECT_EQ(value_of(out->checksum(q)), sum);
+    EXPECT_EQ(value_of(out->checksum(q, 0)), sum);
     const float scale = 0.25f;
     check(out->write_scalars(q, scale, std::nullopt));
-    EXPECT_NE(value_of(out->checksum(q)), sum) << "the tensor scale belongs to the checksum";
+    EXPECT_NE(value_of(out->checksum(q, 0)), sum) << "the tensor scale belongs to the checksum";
     write_file(out->work_dir() / ".nibble-journal.jsonl", "notes");
     write_file(out->work_dir() / "nibble-report.json", "report");
     check(out->finish());
@@ -508,7 +508,7 @@ TEST(GgufExport, ScalesThatGgmlReadsOtherwiseAndRowsThatDoNotFitAreRefused) {
     for (const float bad : {0.0f, -1.0f, INFINITY, NAN}) EXPECT_FALSE(out->write_scalars(q, bad, std::nullopt).ok());
     EXPECT_FALSE(out->write_scalars(q, 1, 1.0f).ok());
     EXPECT_FALSE(out->write_plain(q, 0, Matrix(DType::bf16, 64, 64).view()).ok());
-    EXPECT_FALSE(out->checksum(spec.tensors.size()).ok());
+    EXPECT_FALSE(out->checksum(spec.tensors.size(), 0).ok());
 }
 
 }  // namespace
