@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 __global__ void __launch_bounds__(threads)
-    scale_rows_kernel(const uint16_t* from, int64_t count, float scale, uint16_t* to) {
+    scale_gradient_rows_kernel(const uint16_t* from, int64_t count, float scale, uint16_t* to) {
     const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
     if (i < count) to[i] = bf16_from_float(bf16_to_float(from[i]) * scale);
 }
@@ -88,7 +88,7 @@ cudaError_t launch_column_sums(const ColumnSums& c, cudaStream_t stream) {
 }
 
 cudaError_t launch_scale_rows(const std::byte* from, int64_t count, float scale, std::byte* to, cudaStream_t stream) {
-    scale_rows_kernel<<<ceil_blocks(count, threads), threads, 0, stream>>>(
+    scale_gradient_rows_kernel<<<ceil_blocks(count, threads), threads, 0, stream>>>(
         reinterpret_cast<const uint16_t*>(from), count, scale, reinterpret_cast<uint16_t*>(to));
     return cudaGetLastError();
 }
