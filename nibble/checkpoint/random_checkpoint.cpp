@@ -1,9 +1,9 @@
 #include "checkpoint/random_checkpoint.h"
 
 #include "architecture/tensor_list.h"
+#include "checkpoint/published_shapes.h"
 #include "formats/minifloat.h"
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -13,119 +13,6 @@
 
 namespace nibble {
 namespace {
-
-constexpr std::array<std::string_view, 7> shapes{"smollm2-135m",    "llama-8b",    "qwen3-8b",       "qwen3-30b-a3b",
-                                                 "qwen3.5-35b-a3b", "qwen3.6-27b", "nemotron-3-nano"};
-
-// Returns the sizes of Qwen3.5 and Qwen3.6 that do not belong to the feed-forward network.
-Json gated_delta_config(std::string_view type, int64_t hidden, int layers, int heads, int kv_heads, int value_heads) {
-    return {{"model_type", type},
-            {"hidden_size", hidden},
-            {"num_hidden_layers", layers},
-            {"num_attention_heads", heads},
-            {"num_key_value_heads", kv_heads},
-            {"head_dim", 256},
-            {"full_attention_interval", 4},
-            {"linear_num_key_heads", 16},
-            {"linear_num_value_heads", value_heads},
-            {"linear_key_head_dim", 128},
-            {"linear_value_head_dim", 128},
-            {"linear_conv_kernel_dim", 4},
-            {"vocab_size", 248320},
-            {"rms_norm_eps", 1e-6},
-            {"rope_theta", 10000000.0},
-            {"partial_rotary_factor", 0.25},
-            {"tie_word_embeddings", false},
-            {"max_position_embeddings", 262144},
-            {"hidden_act", "silu"}};
-}
-
-Json config_of(std::string_view shape) {
-    if (shape == "smollm2-135m")
-        return {{"model_type", "llama"},     {"hidden_size", 576},          {"num_hidden_layers", 30},
-                {"num_attention_heads", 9},  {"num_key_value_heads", 3},    {"head_dim", 64},
-                {"intermediate_size", 1536}, {"vocab_size", 49152},         {"rms_norm_eps", 1e-5},
-                {"rope_theta", 100000.0},    {"tie_word_embeddings", true}, {"max_position_embeddings", 8192},
-                {"hidden_act", "silu"}};
-    if (shape == "llama-8b")
-        return {{"model_type", "llama"},      {"hidden_size", 4096},          {"num_hidden_layers", 32},
-                {"num_attention_heads", 32},  {"num_key_value_heads", 8},     {"head_dim", 128},
-                {"intermediate_size", 14336}, {"vocab_size", 128256},         {"rms_norm_eps", 1e-5},
-                {"rope_theta", 500000.0},     {"tie_word_embeddings", false}, {"max_position_embeddings", 131072},
-                {"hidden_act", "silu"}};
-    if (shape == "qwen3-8b")
-        return {{"model_type", "qwen3"},      {"hidden_size", 4096},          {"num_hidden_layers", 36},
-                {"num_attention_heads", 32},  {"num_key_value_heads", 8},     {"head_dim", 128},
-                {"intermediate_size", 12288}, {"vocab_size", 151936},         {"rms_norm_eps", 1e-6},
-                {"rope_theta", 1000000.0},    {"tie_word_embeddings", false}, {"max_position_embeddings", 40960},
-                {"hidden_act", "silu"}};
-    if (shape == "qwen3-30b-a3b")
-        return {{"model_type", "qwen3_moe"},
-                {"hidden_size", 2048},
-                {"num_hidden_layers", 48},
-                {"num_attention_heads", 32},
-                {"num_key_value_heads", 4},
-                {"head_dim", 128},
-                {"intermediate_size", 6144},
-                {"vocab_size", 151936},
-                {"rms_norm_eps", 1e-6},
-                {"rope_theta", 1000000.0},
-                {"tie_word_embeddings", false},
-                {"max_position_embeddings", 40960},
-                {"hidden_act", "silu"},
-                {"num_experts", 128},
-                {"num_experts_per_tok", 8},
-                {"moe_intermediate_size", 768},
-                {"norm_topk_prob", true},
-                {"decoder_sparse_step", 1},
-                {"mlp_only_layers", Json::array()}};
-    if (shape == "qwen3.5-35b-a3b") {
-        Json config = gated_delta_config("qwen3_5_moe_text", 2048, 40, 16, 2, 32);
-        config.update({{"num_experts", 256},
-                       {"num_experts_per_tok", 8},
-                       {"moe_intermediate_size", 512},
-                       {"shared_expert_intermediate_size", 512}});
-        return config;
-    }
-    if (shape == "qwen3.6-27b") {
-        Json config = gated_delta_config("qwen3_5_text", 5120, 64, 24, 4, 48);
-        config["intermediate_size"] = 17408;
-        return config;
-    }
-    return {{"model_type", "nemotron_h"},
-            {"hidden_size", 2688},
-            {"num_hidden_layers", 52},
-            {"hybrid_override_pattern", "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"},
-            {"num_attention_heads", 32},
-            {"num_key_value_heads", 2},
-            {"head_dim", 128},
-            {"intermediate_size", 1856},
-            {"moe_intermediate_size", 1856},
-            {"moe_shared_expert_intermediate_size", 3712},
-            {"n_routed_experts", 128},
-            {"n_shared_experts", 1},
-            {"num_experts_per_tok", 6},
-            {"n_group", 1},
-            {"topk_group", 1},
-            {"norm_topk_prob", true},
-            {"routed_scaling_factor", 2.5},
-            {"mamba_num_heads", 64},
-            {"mamba_head_dim", 64},
-            {"n_groups", 8},
-            {"ssm_state_size", 128},
-            {"conv_kernel", 4},
-            {"use_conv_bias", true},
-            {"use_bias", false},
-            {"mlp_bias", false},
-            {"attention_bias", false},
-            {"mamba_proj_bias", false},
-            {"mamba_hidden_act", "silu"},
-            {"mlp_hidden_act", "relu2"},
-            {"vocab_size", 131072},
-            {"layer_norm_epsilon", 1e-5},
-            {"tie_word_embeddings", false},
-            {"max_position_embeddings", 262144}};
-}
 
 struct Linears {  // formats of the model's linears
     Format format = Format::none;
@@ -272,12 +159,6 @@ Result<std::unique_ptr<Checkpoint>> make_random(std::string_view name, Json conf
 
 }  // namespace
 
-Result<Json> shape_config(std::string_view shape) {
-    if (std::ranges::find(shapes, shape) == shapes.end())
-        return fail("unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
-    return config_of(shape);
-}
-
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
     // The key describes the published weights, not these (DeepSeek-V3's are FP8).
     for (const char* key : {"quantization_config", "compression_config"}) config.erase(key);
@@ -287,8 +168,7 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config) {
 
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) {
     const std::string& shape = model.shape;
-    if (std::ranges::find(shapes, shape) == shapes.end())
-        return fail("--shape: unknown shape '{}'; choices: {}", shape, fmt::join(shapes, ", "));
+    NIBBLE_TRY(Json config, shape_config(shape).within("--shape"));
     Linears linears;
     if (model.format != "bf16") {
         const auto known = format_from_name(model.format);
@@ -296,7 +176,6 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model) 
         linears.format = *known;
         if (model.inputs) linears.activation = usual_inputs(*known);
     }
-    Json config = config_of(shape);
     if (model.layers > 0 && model.layers < config["num_hidden_layers"].get<int>()) {
         config["num_hidden_layers"] = model.layers;
         if (config.contains("hybrid_override_pattern"))

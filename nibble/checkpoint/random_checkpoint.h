@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/published_shapes.h"
 
 #include <string>
 #include <string_view>
@@ -22,8 +23,6 @@ struct RandomModel {
 // Creates the checkpoint. Embedding, norms and routers stay BF16. Error: an unknown shape or format.
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const RandomModel& model);
 
-// Returns the config.json of a shape of random_checkpoint(). Error: an unknown shape, with the choices.
-Result<Json> shape_config(std::string_view shape);
 // Creates a plain checkpoint for any config.json that the engine can run, without layers for multi-token prediction.
 // Errors: those of model_config().
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(Json config);

@@ -11,7 +11,7 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
             .add_option(
                 "--shape", subject.random.shape,
                 "random weights in the shape of smollm2-135m, llama-8b, qwen3-8b, qwen3-30b-a3b, qwen3.5-35b-a3b, "
-                "qwen3.6-27b or nemotron-3-nano")
+                "qwen3.6-27b, nemotron-3-nano, gpt-oss-20b, gpt-oss-120b, gemma-4-26b-a4b or glm-4.7-flash")
             ->excludes(path);
     command.add_option("--format", subject.random.format, "format of the linears with --shape: bf16, fp8, nvfp4 ...")
         ->capture_default_str()
