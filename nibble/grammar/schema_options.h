@@ -44,7 +44,7 @@ struct TaggedObject {
     std::map<std::string, bool, std::less<>> text;   // by name: whether the value is literal text
     std::set<std::string, std::less<>> never_texts;  // names whose "type" excludes strings; a reader also takes
                                                      // literals of Python, as templates write such values
-    bool others_are_texts = true;  // for names that `text` does not list
+    bool others_are_texts = true;                    // for names that `text` does not list
 
     bool is_text(std::string_view name) const {
         const auto found = text.find(name);

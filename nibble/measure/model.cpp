@@ -62,6 +62,15 @@ struct TokenCost {
     double block_multiply_adds = 0, head_multiply_adds = 0;
 };
 
+// Returns the experts of a mixer or of one of its branches; null: there are none.
+const MoeConfig* routed_experts(const MixerConfig& mixer) {
+    if (const auto* moe = std::get_if<MoeConfig>(&mixer)) return moe;
+    if (const auto* parallel = std::get_if<ParallelConfig>(&mixer))
+        for (const Branch& branch : parallel->branches)
+            if (const MoeConfig* moe = routed_experts(branch.mixer)) return moe;
+    return nullptr;
+}
+
 TokenCost token_cost(const ModelParts& model) {
     TokenCost cost;
     const auto add = [&](const Linear& l, double share, double& multiply_adds) {
@@ -70,7 +79,7 @@ TokenCost token_cost(const ModelParts& model) {
         cost.bytes += elements * (l.format == Format::none ? 2 : bits_per_element(l.format, l.rows, l.cols) / 8);
     };
     for (const Block& block : model.blocks) {
-        const auto* moe = std::get_if<MoeConfig>(&block.config().mixer);
+        const MoeConfig* moe = routed_experts(block.config().mixer);
         for (const Linear* linear : block.linears()) {
             const bool routed = moe && linear->name.find(".experts.") != std::string::npos;
             add(*linear, routed ? static_cast<double>(moe->top_k) / moe->experts : 1.0, cost.block_multiply_adds);

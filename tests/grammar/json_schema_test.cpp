@@ -305,7 +305,8 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
           R"({"type":"integer","minimum":3,"maximum":2})",
           R"({"$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":1}},"$ref":"#/$defs/a"})",
           R"({"type":"string","pattern":"^a$","minLength":2})"})
-        EXPECT_NE(text_error(schema).find("no text of finite length satisfies"), std::string::npos) << schema << text_error(schema);
+        EXPECT_NE(text_error(schema).find("no text of finite length satisfies"), std::string::npos)
+            << schema << text_error(schema);
 }
 
 // Tuples in the form before draft 2020-12, and dependencies of draft 7.
