@@ -42,6 +42,8 @@ DERIVED = {
     ("granitemoehybrid", "mamba_d_head"),
     ("falcon_h1", "mamba_d_head"),
 }
+# The family's reader has these defaults, because their spelling depends on other fields.
+DERIVED |= {("deepseek_v4", key) for key in "compress_rates partial_rotary_factor qk_rope_head_dim rope_parameters rope_theta".split()}
 
 
 def canonical(nibble, folder):

@@ -99,7 +99,8 @@ extern const Family kimi_linear{.model_type = "kimi_linear",
         "routed_scaling_factor": 2.446, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128,
         "qk_nope_head_dim": 128, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8, "norm_topk_prob": true,
         "hidden_act": "silu", "max_position_embeddings": 1048576, "rms_norm_eps": 1e-05,
-        "tie_word_embeddings": false, "attention_bias": false, "n_routed_experts": 256})",
+        "tie_word_embeddings": false, "attention_bias": false, "n_routed_experts": 256, "linear_num_heads": 32,
+        "linear_head_dim": 128, "linear_conv_kernel_dim": 4})",
                                 .describe = read_kimi_linear,
                                 .spellings = kimi_linear_spellings};
 
