@@ -10,6 +10,8 @@ import lm_eval.models  # registers the models of lm-eval, which is otherwise lef
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
+from ._info import build_info
+from ._progress import logger
 from .llm import LLM
 from .sampling import SamplingParams
 
@@ -22,7 +24,10 @@ class NibbleLM(TemplateLM):
 
     def __init__(self, model: str, batch_size: Any = None, device: str | None = None, max_gen_toks: int = 256, **options: Any) -> None:
         super().__init__()
-        if device not in (None, "cpu"):
+        # The harness names cuda:0 by default, also on machines without a GPU.
+        if device not in (None, "cpu") and build_info()["cuda"].startswith("not compiled in"):
+            logger.warning("this build of nibble has no CUDA: device %s is not used", device)
+        elif device not in (None, "cpu"):
             options["device"] = device
         options.pop("max_batch_size", None)
         self.llm = LLM(model, **options)
