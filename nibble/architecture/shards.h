@@ -18,7 +18,7 @@ struct RowRange {
 // Returns the rows of rank `rank` of `ranks`, ascending; adjacent ranges are joined. The degree must be allowed.
 std::vector<RowRange> rank_rows(const TensorEntry& tensor, int ranks, int rank);
 
-// Whether every rank can have its rows of the tensors.
+// Returns whether every tensor can be divided into rows for `ranks` ranks.
 bool allows_ranks(std::span<const TensorEntry> tensors, int ranks);
 // Error: the model cannot be divided by `ranks`; the message names a tensor, its parts, and the degrees up to
 // `most_ranks` that work.

@@ -98,8 +98,8 @@ size_t LiteralReader::read_value(std::string_view text, bool last, std::string& 
     return end;
 }
 
-// Whether a quote closes its string. Templates write strings of Python without escapes, so a quote is part of the
-// string unless a comma, a colon or a closing bracket follows.
+// Returns whether a quote closes its string. Templates write strings of Python without escapes, so a quote is part of
+// the string unless a comma, a colon or a closing bracket follows.
 bool LiteralReader::closes(std::string_view after, bool last, bool& known) const {
     known = true;
     if (delimiter_ == notation_.quote) return true;

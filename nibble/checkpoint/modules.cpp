@@ -277,7 +277,7 @@ std::span<const FusedGroup> fused_group_table() {
 
 namespace {
 
-// Whether the module has this name below its parent: "a.indexer.wk" has "indexer.wk".
+// Returns whether a module's name ends with these whole parts: "a.indexer.wk" ends with "indexer.wk".
 bool ends_with_module(std::string_view name, std::string_view ending) {
     if (!name.ends_with(ending)) return false;
     return name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.';

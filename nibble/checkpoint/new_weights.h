@@ -17,7 +17,7 @@ public:
     // another shape, a value that is not finite.
     Status set(const std::string& name, std::span<const int64_t> shape, std::span<const float> values);
     bool replaced(size_t index) const { return values_[index] != nullptr; }
-    // Whether set() replaced the tensor since the last start_update().
+    // Returns whether set() replaced the tensor since the last start_update().
     bool given(size_t index) const { return given_[index]; }
     void start_update() { given_.assign(given_.size(), false); }
     const Checkpoint& base() const { return *base_; }

@@ -34,7 +34,7 @@ struct IndexShape {
     int groups() const { return weighted ? 1 : heads; }  // choices of a row
     // Returns the number of keys that the query at `position` sees.
     int64_t visible(int64_t position) const { return (position + 1) / rate; }
-    // Whether a query that sees `visible` keys chooses all of them, whatever their scores are.
+    // Returns whether a query that sees `visible` keys chooses all of them, whatever their scores are.
     bool all(int64_t visible) const { return (visible + block - 1) / block <= top; }
 };
 

@@ -167,7 +167,7 @@ Status RankJob::meet() {
     return Ok{};
 }
 
-// Whether the work folder was created for the files in the folder of ranks.
+// Returns whether the work folder was created for the files in the folder of ranks.
 bool RankJob::prepared() const {
     const std::string token = small_text(folder_ / prepared_name);
     return !token.empty() && token == small_text(rank_out_path(options_.out, ".partial") / token_name);

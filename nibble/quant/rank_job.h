@@ -67,7 +67,7 @@ private:
 std::filesystem::path rank_folder(const std::filesystem::path& out);
 void remove_rank_folder(const std::filesystem::path& out);
 
-// Whether there is an output that is not being written any more.
+// Returns whether the output exists and no rank writes it any more.
 bool is_finished_output(const std::filesystem::path& out);
 
 // Adds what ranks have finished to the journal of the work folder, before run_quantize() resumes it. Does nothing if no

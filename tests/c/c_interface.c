@@ -35,7 +35,7 @@ static int hear_progress(void* user, const char* phase, int64_t done, int64_t to
     return ++heard->pieces >= heard->most;
 }
 
-// Whether the text of a JSON member begins with this text; for members that are texts without escapes.
+// Returns whether the text of a JSON member begins with this text; for members that are texts without escapes.
 static int has_member(const char* json, const char* name, const char* value) {
     char wanted[512];
     snprintf(wanted, sizeof wanted, "\"%s\":\"%s", name, value);
