@@ -1,9 +1,11 @@
 #include "parallel/lease.h"
 
 #include "base/fields.h"
+#include "base/mapped_file.h"
 #include "parallel/rank_place.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,8 +14,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -37,13 +37,17 @@ std::string host_name() {
 }
 
 // Returns the start time of a running process, which tells it from a later process with the same number; -1: it has
-// ended.
-int64_t start_time(int64_t process) {
-    std::ifstream in(fmt::format("/proc/{}/stat", process));
-    std::string text(std::istreambuf_iterator<char>(in), {});
-    const size_t name_end = text.rfind(')');
-    if (name_end == std::string::npos) return -1;
-    std::istringstream fields(text.substr(name_end + 1));
+// ended. No value: its state cannot be read (for example, without a free file descriptor).
+std::optional<int64_t> start_time(int64_t process) {
+    // Reading fails with ESRCH, after opening succeeded, when the process ends in between.
+    const auto text = read_text_file(fmt::format("/proc/{}/stat", process));
+    if (!text.ok()) {
+        const bool ended = ::kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH;
+        return ended ? std::optional<int64_t>(-1) : std::nullopt;
+    }
+    const size_t name_end = text->rfind(')');
+    if (name_end == std::string::npos) return std::nullopt;
+    std::istringstream fields(text->substr(name_end + 1));
     std::string word;
     fields >> word;
     if (word == "Z" || word == "X") return -1;  // it has ended, and its parent has not asked for its status
@@ -148,7 +152,9 @@ Leases::State Leases::look(const std::string& name, int number) {
             state.holder.text = fmt::format("{} (process {} on {})", who, process, host);
             state.holder.facts = json->value("facts", Json::object());
             state.holder.here = machine == process_space();
-            state.holder.ended = state.holder.here && start_time(process) != started;
+            // Only a start time that was read is evidence, here (`now`) and in the holder (0: it could not read it).
+            const auto now = state.holder.here ? start_time(process) : std::nullopt;
+            state.holder.ended = now && (*now < 0 || (started > 0 && *now != started));
         }
     }
     const auto now = std::chrono::steady_clock::now();
@@ -175,7 +181,7 @@ Result<std::optional<int>> Leases::take(const std::string& name, const Json& fac
                         {"host", host_name()},
                         {"machine", process_space()},
                         {"process", int64_t{::getpid()}},
-                        {"started", start_time(::getpid())},
+                        {"started", start_time(::getpid()).value_or(0)},
                         {"expiry_ms", int64_t{options_.expiry.count()}},
                         {"facts", facts}};
         if (!write_text(fd, text.dump(-1, ' ', false, Json::error_handler_t::replace))) {

@@ -116,6 +116,24 @@ TEST(Leases, OfManyProcessesOneTakesEachNumber) {
     EXPECT_EQ(total, names);
 }
 
+// Reading the state of a process fails if the process ends after /proc/N/stat was opened.
+TEST(Leases, AHolderThatEndsWhileAnotherProcessLooksIsFound) {
+    const TempDir dir;
+    for (int i = 0; i < 60; ++i) {
+        const std::string name = fmt::format("work-{}", i);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            const auto leases = leases_of(dir, "rank 1");
+            ::_exit(taken(*leases, name));
+        }
+        std::thread parent([&] { ::waitpid(child, nullptr, 0); });
+        const auto leases = leases_of(dir, "rank 0");
+        for (std::optional<LeaseHolder> holder; !holder || !holder->ended;) holder = leases->holder(name);
+        EXPECT_EQ(taken(*leases, name), 1);
+        parent.join();
+    }
+}
+
 TEST(Leases, AFolderThatIsGoneIsAnError) {
     const TempDir dir;
     const auto leases = Leases::open(dir / "missing", {.who = "rank 0"});
