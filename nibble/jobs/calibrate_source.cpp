@@ -16,8 +16,13 @@ namespace fs = std::filesystem;
 class SourceCalibration {
 public:
     SourceCalibration(const QuantizeOptions& options, const QuantizeSettings& settings, const Checkpoint& source,
-                      const JobHooks& hooks)
-        : options_(options), settings_(settings), source_(source), hooks_(hooks), pool_(options.threads) {}
+                      const std::optional<StageChainOptions>& ranks, const JobHooks& hooks)
+        : options_(options),
+          settings_(settings),
+          source_(source),
+          ranks_(ranks),
+          hooks_(hooks),
+          pool_(options.threads) {}
 
     Result<Calibrated> run(Plan plan, std::optional<ScaleTable> given) {
         out_.plan = std::move(plan);
@@ -26,7 +31,9 @@ public:
         if (!out_.plan.awq && !needs_calibration(out_.plan))
             return fail(ErrorKind::recipe, "--calib: this recipe stores nothing that depends on activations");
         NIBBLE_CHECK(check_output());
-        NIBBLE_TRY(out_.folder, CalibrationFolder::hold(calibration_folder(options_), options_.resume));
+        if (!ranks_) {
+            NIBBLE_TRY(out_.folder, CalibrationFolder::hold(calibration_folder(options_), options_.resume));
+        }
         if (out_.plan.awq) NIBBLE_CHECK(fold_scales());
         if (needs_calibration(out_.plan)) NIBBLE_CHECK(find_ranges());
         return std::move(out_);
@@ -58,7 +65,8 @@ private:
         return {.range = settings_.range,
                 .all_experts = options_.calib.all_experts,
                 .gradient_tokens = options_.calib.gradients,
-                .scratch = fs::absolute(options_.out).parent_path()};
+                .scratch = fs::absolute(options_.out).parent_path(),
+                .ranks = ranks_};
     }
 
     void report_gaps(std::vector<CalibrationGap>& gaps) {
@@ -71,7 +79,9 @@ private:
     // awq_lite: searches scales and multiplies them into the weights.
     Status fold_scales() {
         NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, source_, hooks_));
-        auto searched = awq_search(source_, out_.plan, sequences, calibration_options(), pool_, hooks_);
+        CalibrationOptions how = calibration_options();
+        NIBBLE_CHECK(identify(how, source_));
+        auto searched = awq_search(source_, out_.plan, sequences, how, pool_, hooks_);
         if (!searched.ok()) return with_next_step(std::move(searched).error(), false);
         AwqResult found = *std::move(searched);
         for (const std::string& warning : found.warnings) hooks_.emit_warning(warning);
@@ -105,16 +115,22 @@ private:
         return Ok{};
     }
 
+    Status identify(CalibrationOptions& how, const Checkpoint& model) const {
+        NIBBLE_TRY(how.job, source_identity(model));
+        how.job.emplace_back("version of nibble", NIBBLE_VERSION);
+        for (const auto& [name, value] : out_.settings.items()) how.job.emplace_back("setting " + name, value.dump());
+        return Ok{};
+    }
+
     Result<Calibration> run_text() {
         NIBBLE_TRY(const auto sequences, calibration_sequences(options_.calib, model(), hooks_));
         CalibrationOptions how = calibration_options();
         how.device = settings_.device;
         how.keep = calibration_folder(options_);
-        NIBBLE_TRY(how.job, source_identity(model()));
-        how.job.emplace_back("version of nibble", NIBBLE_VERSION);
-        for (const auto& [name, value] : out_.settings.items()) how.job.emplace_back("setting " + name, value.dump());
+        NIBBLE_CHECK(identify(how, model()));
         auto found = calibrate(model(), out_.plan, options_.calib.file, sequences, how, pool_, hooks_);
         if (found.ok()) return found;
+        if (ranks_) return found;
         const bool kept = Journal::holds_units(how.keep / Journal::file_name);
         std::error_code none;
         for (const auto& entry : fs::directory_iterator(how.keep, none))  // nothing to continue from
@@ -124,7 +140,7 @@ private:
 
     // After a stop: what --resume continues with.
     Error with_next_step(Error error, bool kept) const {
-        if (error.kind() != ErrorKind::cancelled) return error;
+        if (error.kind() != ErrorKind::cancelled || ranks_) return error;
         return fail(ErrorKind::cancelled, "{}; {}", error.message(),
                     kept ? fmt::format("{} keeps what it found, and --resume continues there",
                                        calibration_folder(options_).string())
@@ -134,6 +150,7 @@ private:
     const QuantizeOptions& options_;
     const QuantizeSettings& settings_;
     const Checkpoint& source_;
+    const std::optional<StageChainOptions>& ranks_;
     const JobHooks& hooks_;
     ThreadPool pool_;
     Calibrated out_;
@@ -143,8 +160,8 @@ private:
 
 Result<Calibrated> calibrate_source(const QuantizeOptions& options, const QuantizeSettings& settings,
                                     const Checkpoint& source, Plan plan, std::optional<ScaleTable> given,
-                                    const JobHooks& hooks) {
-    return SourceCalibration(options, settings, source, hooks)
+                                    const std::optional<StageChainOptions>& ranks, const JobHooks& hooks) {
+    return SourceCalibration(options, settings, source, ranks, hooks)
         .run(std::move(plan), std::move(given))
         .as(ErrorKind::checkpoint);
 }

@@ -27,9 +27,10 @@ struct Calibrated {
 
 // Runs the calibration. `plan`: plan of the source with the `given` scales, which take precedence over those that are
 // found. Finished parts are saved in calibration_folder(options) and reused with options.resume. Before the work,
-// checks that the output can be written. Errors: those of calibrate() and awq_search(), and of the output.
+// checks that the output can be written. `ranks`: set if other ranks share the work; nothing is saved in
+// calibration_folder() then. Errors: those of calibrate() and awq_search(), and of the output.
 Result<Calibrated> calibrate_source(const QuantizeOptions& options, const QuantizeSettings& settings,
                                     const Checkpoint& source, Plan plan, std::optional<ScaleTable> given,
-                                    const JobHooks& hooks);
+                                    const std::optional<StageChainOptions>& ranks, const JobHooks& hooks);
 
 }  // namespace nibble

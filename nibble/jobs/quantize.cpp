@@ -100,19 +100,13 @@ std::chrono::seconds rank_expiry(const QuantizeOptions& options) {
     return std::chrono::seconds(options.rank_timeout_seconds);
 }
 
-// Error: the recipe calibrates, which needs the whole model in one process.
-Status refuse_calibration_by_ranks(const QuantizeOptions& options, const Plan& plan, const RankPlace& place) {
-    if (place.alone() || options.calib.file.empty()) return Ok{};
-    const bool solves =
-        plan.awq || std::ranges::any_of(plan.entries, [](const PlanEntry& e) { return bool(e.solver); });
-    if (solves)
-        return fail(ErrorKind::usage,
-                    "recipe {}: its weights follow from passes over the whole model, which {} ranks cannot divide; run "
-                    "one process",
-                    options.recipe, place.size);
+// Error: ranks calibrate on a GPU, whose passes are not divided.
+Status refuse_device_calibration_by_ranks(const QuantizeOptions& options, const DeviceChoice& device,
+                                          const RankPlace& place) {
+    if (place.alone() || options.calib.file.empty() || !device.cuda) return Ok{};
     return fail(ErrorKind::usage,
-                "--calib with {} ranks: calibration runs in one process; run one process, or pass scales with "
-                "--input-scales",
+                "--calib with {} ranks runs on the CPU: omit --device, or calibrate in one process and pass its scales "
+                "with --input-scales",
                 place.size);
 }
 
@@ -213,11 +207,9 @@ QuantizeReport written_report(const Plan& plan, QuantReport made) {
     return out;
 }
 
-// Joins the other ranks and quantizes files until none is left. Returns the job that this rank must finish; null:
-// another rank finishes it.
-Result<std::unique_ptr<RankJob>> work_with_ranks(const QuantizeOptions& options, const RankPlace& place,
-                                                 const Checkpoint& source, const Plan& plan, const JobOptions& job,
-                                                 const ExportSpec& spec, ThreadPool& pool, const JobHooks& hooks) {
+// Joins the other ranks. Returns null if they have finished the job.
+Result<std::unique_ptr<RankJob>> join_ranks(const QuantizeOptions& options, const RankPlace& place,
+                                            const JobIdentity& facts, const JobHooks& hooks) {
     if (is_finished_output(options.out)) {
         if (made_by_this_command(options)) {
             remove_rank_folder(options.out);
@@ -225,15 +217,42 @@ Result<std::unique_ptr<RankJob>> work_with_ranks(const QuantizeOptions& options,
         }
         return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", options.out);
     }
-    NIBBLE_TRY(JobIdentity identity, quantize_identity(source, plan, job));
-    NIBBLE_TRY(auto ranks, RankJob::join({.place = place, .out = options.out, .expiry = rank_expiry(options)},
-                                         std::move(identity), hooks));
-    NIBBLE_TRY(const bool last, ranks->work(source, plan, job, spec, pool));
-    if (!last) {
-        ranks.reset();
-        remove_rank_folder(options.out);  // the rank that published the output may have been killed before it did so
-    }
-    return ranks;
+    return RankJob::join({.place = place, .out = options.out, .expiry = rank_expiry(options)}, facts, hooks);
+}
+
+// Quantizes files until none is left. Returns true in the rank that must finish the job.
+Result<bool> work_with_ranks(RankJob& ranks, const QuantizeOptions& options, const Checkpoint& source, const Plan& plan,
+                             const JobOptions& job, const ExportSpec& spec, ThreadPool& pool) {
+    NIBBLE_TRY(const bool last, ranks.work(source, plan, job, spec, pool));
+    // The rank that published the output may have been killed before it removed this folder.
+    if (!last) remove_rank_folder(options.out);
+    return last;
+}
+
+// Returns everything that decides the bytes of a job with calibration, for ranks that compare their jobs before it.
+Result<JobIdentity> calibration_facts(const QuantizeOptions& options, const QuantizeSettings& settings,
+                                      const Checkpoint& source) {
+    NIBBLE_TRY(JobIdentity facts, source_identity(source));
+    facts.emplace_back("version of nibble", NIBBLE_VERSION);
+    const Json described = settings_json(options, settings);
+    for (const auto& [name, value] : described.items())
+        facts.emplace_back(name, value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    const CalibrationText& text = options.calib;
+    facts.emplace_back("calibration text", fmt::format("{}, {} tokens in sequences of {}, {} with gradients, {}{}",
+                                                       text.range, text.tokens, text.sequence, text.gradients,
+                                                       options.input_scales, text.all_experts ? ", all experts" : ""));
+    return facts;
+}
+
+// Where ranks share a calibration. One process joins the work that ranks have left; no value: it works alone.
+std::optional<StageChainOptions> calibration_by_ranks(const QuantizeOptions& options, const RankPlace& place) {
+    std::error_code ignored;
+    const fs::path folder = rank_calibration_folder(options.out);
+    if (place.alone() && !fs::is_directory(folder, ignored)) return std::nullopt;
+    return StageChainOptions{.folder = folder,
+                             .who = place.alone() ? "one process" : fmt::format("rank {}", place.rank),
+                             .expiry = rank_expiry(options),
+                             .should_stop = {}};
 }
 
 // Adds the work of ranks, if there is any, to the journal of this output.
@@ -275,16 +294,29 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const 
     NIBBLE_CHECK(check_export(planned).as(ErrorKind::recipe));
     note_outside_links(*opened, planned.side_files, hooks);
     const bool calibrates = !options.calib.file.empty();
-    NIBBLE_CHECK(refuse_calibration_by_ranks(options, plan, place));
+    NIBBLE_CHECK(refuse_device_calibration_by_ranks(options, settings.device, place));
     if (calibrates) warn_of_cpu_passes(settings.device, plan, hooks);
     if (options.dry_run) return planned_report(std::move(plan));
     if (place.alone()) note_a_fresh_start(options, hooks);
     for (const std::string& warning : plan.warnings) hooks.emit_warning(warning);
 
+    std::unique_ptr<RankJob> ranks;
+    if (place.alone()) NIBBLE_CHECK(refuse_working_ranks(options.out, options.resume, rank_expiry(options), hooks));
+    if (!place.alone()) options.threads = thread_count(options, settings.device, place);
+    if (!place.alone() && calibrates) {
+        NIBBLE_TRY(const JobIdentity facts, calibration_facts(options, settings, *opened));
+        NIBBLE_TRY(ranks, join_ranks(options, place, facts, hooks));
+        if (!ranks) return report_without_text(QuantizeReport::Outcome::by_another_rank);
+    }
     Calibrated calibrated;
     const auto calibration_begin = JobClock::now();
     if (calibrates) {
-        NIBBLE_TRY(calibrated, calibrate_source(options, settings, *opened, std::move(plan), std::move(given), hooks));
+        auto found = calibrate_source(options, settings, *opened, std::move(plan), std::move(given),
+                                      calibration_by_ranks(options, place), hooks);
+        // The others may have removed the folder of ranks after they had published the output.
+        if (!found.ok() && ranks && ranks->finished())
+            return report_without_text(QuantizeReport::Outcome::by_another_rank);
+        NIBBLE_TRY(calibrated, std::move(found));
     } else {
         calibrated.plan = std::move(plan);
         calibrated.scales = std::move(given);
@@ -321,12 +353,16 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const 
         hooks.emit_warning(note);
         plan.warnings.push_back(note);
     }
-    std::unique_ptr<RankJob> ranks;
-    if (place.alone()) {
-        NIBBLE_CHECK(refuse_working_ranks(options.out, options.resume, rank_expiry(options), hooks));
-    } else {
-        NIBBLE_TRY(ranks, work_with_ranks(options, place, source, plan, job, spec, pool, hooks));
-        if (!ranks) return report_without_text(QuantizeReport::Outcome::by_another_rank);
+    if (!place.alone() && !ranks) {
+        NIBBLE_TRY(const JobIdentity facts, quantize_identity(source, plan, job));
+        NIBBLE_TRY(ranks, join_ranks(options, place, facts, hooks));
+    }
+    if (!place.alone()) {
+        bool last = false;
+        if (ranks) {
+            NIBBLE_TRY(last, work_with_ranks(*ranks, options, source, plan, job, spec, pool));
+        }
+        if (!last) return report_without_text(QuantizeReport::Outcome::by_another_rank);
     }
     NIBBLE_TRY(const auto out,
                open_export(std::move(spec), resumes_export(options) ? ExportMode::resume : ExportMode::create));

@@ -1,14 +1,13 @@
 #include "jobs/served.h"
 
 #include "base/map_faults.h"
+#include "base/mapped_file.h"
 #include "checkpoint/held_tensors.h"
 #include "jobs/kernel_table.h"
 #include "jobs/sampling.h"
 #include "model/device_model.h"
 
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 namespace nibble {
@@ -16,9 +15,8 @@ namespace {
 
 std::string license_of(const std::filesystem::path& path) {
     for (const char* name : {"LICENSE", "LICENSE.txt", "LICENSE.md"}) {
-        std::ifstream in(path / name, std::ios::binary);
-        std::string text(std::istreambuf_iterator<char>(in), {});
-        if (!text.empty() && text.size() < (1 << 20)) return text;
+        auto text = read_text_file(path / name, 1 << 20);
+        if (text.ok() && !text->empty()) return std::move(*text);
     }
     return {};
 }

@@ -1,14 +1,22 @@
 #include "quant/awq_search.h"
 
+#include "base/fields.h"
 #include "base/scratch_memory.h"
+#include "io/atomic_file.h"
 #include "io/journal.h"
 #include "kernels/load.h"
 #include "model/cpu/model.h"
 #include "quant/awq.h"
 #include "quant/meter.h"
 #include "quant/panels.h"
+#include "quant/plan_json.h"
+#include "quant/stage_stream.h"
+#include "quant/units.h"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace nibble {
@@ -67,6 +75,75 @@ public:
     }
 };
 
+Json bits_json(const std::vector<float>& values) {
+    Json json = Json::array();
+    for (const float value : values) json.push_back(std::bit_cast<uint32_t>(value));
+    return json;
+}
+
+bool read_bits(const Json& json, std::vector<float>& values) {
+    std::vector<int64_t> bits;
+    if (!json_value(json, bits)) return false;
+    values.clear();
+    for (const int64_t b : bits) {
+        if (b < 0 || b > int64_t{UINT32_MAX}) return false;
+        values.push_back(std::bit_cast<float>(static_cast<uint32_t>(b)));
+    }
+    return true;
+}
+
+// The choices of one stage of a search by ranks. Numbers are stored as their bits.
+Json stage_json(const AwqResult& found, const std::vector<std::string>& unscaled) {
+    Json choices = Json::array(), folds = Json::array();
+    for (const AwqChoice& c : found.choices)
+        choices.push_back({{"first", c.first},
+                           {"alpha", std::bit_cast<uint32_t>(c.alpha)},
+                           {"before", std::bit_cast<int64_t>(c.before)},
+                           {"after", std::bit_cast<int64_t>(c.after)},
+                           {"taken", c.taken}});
+    for (const auto& [index, fold] : found.folds)
+        folds.push_back({{"tensor", int64_t(index)},
+                         {"rows", bits_json(fold.rows)},
+                         {"columns", bits_json(fold.columns)},
+                         {"plus_one", fold.plus_one}});
+    return {{"choices", choices}, {"folds", folds}, {"unscaled", unscaled}};
+}
+
+// Adds what stage_json() wrote. A tensor may get its rows and its columns in different stages.
+bool add_stage(const Json& json, AwqResult& found, std::vector<std::string>& unscaled) {
+    std::vector<std::string> names;
+    if (!json.is_object() || !json.contains("unscaled") || !json_value(json["unscaled"], names) ||
+        !json.contains("choices") || !json.contains("folds"))
+        return false;
+    unscaled.insert(unscaled.end(), names.begin(), names.end());
+    for (const Json& item : json["choices"]) {
+        AwqChoice& choice = found.choices.emplace_back();
+        int64_t alpha = 0, before = 0, after = 0;
+        Fields fields(item);
+        if (!fields.need("first", choice.first).ok() || !fields.need("alpha", alpha).ok() ||
+            !fields.need("before", before).ok() || !fields.need("after", after).ok() ||
+            !fields.need("taken", choice.taken).ok())
+            return false;
+        choice.alpha = std::bit_cast<float>(static_cast<uint32_t>(alpha));
+        choice.before = std::bit_cast<double>(before);
+        choice.after = std::bit_cast<double>(after);
+    }
+    for (const Json& item : json["folds"]) {
+        int64_t tensor = -1;
+        Fold fold;
+        Fields fields(item);
+        if (!fields.need("tensor", tensor).ok() || tensor < 0 || !fields.need("plus_one", fold.plus_one).ok() ||
+            !item.contains("rows") || !read_bits(item["rows"], fold.rows) || !item.contains("columns") ||
+            !read_bits(item["columns"], fold.columns))
+            return false;
+        Fold& to = found.folds[static_cast<size_t>(tensor)];
+        if (!fold.rows.empty()) to.rows = std::move(fold.rows);
+        if (!fold.columns.empty()) to.columns = std::move(fold.columns);
+        to.plus_one = to.plus_one || fold.plus_one;
+    }
+    return true;
+}
+
 class AwqRun {
 public:
     AwqRun(const Checkpoint& source, const Plan& plan, const ModelConfig& config,
@@ -78,6 +155,7 @@ public:
         out_.warnings = std::move(groups.unscaled);
         NIBBLE_TRY(quantize_, select_quantize_kernels());
         NIBBLE_TRY(solver_, select_solver_kernels());
+        if (options_.ranks) return run_by_ranks(groups, hooks);
         int64_t tokens = 0;
         for (const auto& sequence : sequences_) tokens += std::ssize(sequence);
         NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
@@ -120,6 +198,52 @@ public:
     }
 
 private:
+    // Every stage searches the scales of a span of blocks; all ranks read the results of all stages.
+    Result<AwqResult> run_by_ranks(const AwqPlan& groups, const JobHooks& hooks) {
+        StageStream stream(source_, config_, options_.compute, pool_, hooks);
+        const auto stages = std::ssize(stream.spans());
+        std::string facts = plan_identity(plan_);
+        for (const auto& [name, value] : options_.job) facts += fmt::format("\n{}: {}", name, value);
+        for (const auto& sequence : sequences_) facts += fmt::format("\n{}", fmt::join(sequence, ","));
+        NIBBLE_TRY(const auto chain, open_stages(*options_.ranks, "awq", facts, stages, hooks));
+        const std::vector<BatchPiece> batches = whole_batches(sequences_, options_.batch_tokens);
+        const std::filesystem::path name = "scales.json";
+        AwqResult whole = std::exchange(out_, {});
+        NIBBLE_CHECK(chain->run([&](StageChain::Stage& stage) -> Result<bool> {
+            out_ = {};
+            unscaled_.clear();
+            const auto [first, last] = stream.spans()[static_cast<size_t>(stage.index())];
+            std::vector<const AwqGroup*> here;
+            for (const AwqGroup& group : groups.groups)
+                if (const auto b = static_cast<int64_t>(group.block); b >= first && b < last) here.push_back(&group);
+            std::vector<InputSample> samples(here.size());
+            InputObserver observer;
+            for (size_t i = 0; i < here.size(); ++i)
+                for (const std::string& module : here[i]->watched) observer.wanted[module].push_back(&samples[i]);
+            NIBBLE_TRY(auto work, Workspace::create(options_.compute, {}, pool_));
+            NIBBLE_TRY(const auto blocks, stream.load(source_, stage.index(), false));
+            for (size_t i = 0; i < batches.size(); ++i) {
+                NIBBLE_TRY(const bool there,
+                           stream.forward(stage, static_cast<int64_t>(i), batches[i].batch, blocks, work, &observer));
+                if (!there) return false;
+            }
+            for (size_t i = 0; i < here.size(); ++i)
+                NIBBLE_CHECK(solve(*here[i], samples[i]).within(plan_.entries[here[i]->readers[0]].module));
+            if (stage.index() > 0) stage.free_later(stage.index() - 1, 0, std::ssize(batches));
+            NIBBLE_CHECK(write_file_atomically(stage.results() / name, stage_json(out_, unscaled_).dump() + "\n"));
+            return true;
+        }));
+        std::vector<std::string> unscaled;
+        for (int64_t s = 0; s < stages; ++s) {
+            NIBBLE_TRY(const auto folder, chain->results(s));
+            NIBBLE_TRY(const Json json, read_json_file(folder / name));
+            if (!add_stage(json, whole, unscaled))
+                return fail(ErrorKind::file, "{}: is damaged", (folder / name).string());
+        }
+        if (!unscaled.empty()) whole.gaps.push_back(make_gap(GapKind::unscaled, std::move(unscaled)));
+        return whole;
+    }
+
     Status solve(const AwqGroup& g, const InputSample& sample) {
         const PlanEntry& first = plan_.entries[g.members[0]];
         const std::vector<float> mean = sample.mean_magnitude();

@@ -8,6 +8,7 @@
 #include "quant/device_calibration.h"
 #include "quant/meter.h"
 #include "quant/quantized_inputs.h"
+#include "quant/rank_calibration.h"
 #include "quant/units.h"
 
 #include <fmt/ranges.h>
@@ -86,8 +87,7 @@ public:
         NIBBLE_TRY(const auto embedding, Embedding::load(config_, ends));
         NIBBLE_TRY(const auto head, Head::load(config_, ends));
         // Every n-th sequence goes through the backward pass.
-        const auto n =
-            static_cast<size_t>(std::max<int64_t>(tokens_ / std::max<int64_t>(options_.gradient_tokens, 1), 1));
+        const auto n = static_cast<size_t>(gradient_step(tokens_, options_));
         std::vector<std::vector<int32_t>> texts;
         for (size_t i = 0; i < sequences_.size(); i += n) texts.push_back(sequences_[i]);
         const auto going_back = std::ssize(texts);
@@ -294,6 +294,21 @@ bool needs_calibration(const Plan& plan) {
            (stores_kv(plan.kv) && !plan.kv_layers.empty());
 }
 
+bool init_ranges(const Plan& plan, const RangeRule& rule, Calibration& seen) {
+    for (const PlanEntry& entry : plan.entries)
+        if (watched(entry)) seen.inputs.emplace(entry.module, Range(rule));
+    if (stores_kv(plan.kv))
+        for (const std::string& layer : plan.kv_layers) {
+            seen.keys.emplace(layer, Range(rule));
+            seen.values.emplace(layer, Range(rule));
+        }
+    return stores_kv(plan.kv) || !seen.inputs.empty();
+}
+
+int64_t gradient_step(int64_t tokens, const CalibrationOptions& options) {
+    return std::max<int64_t>(tokens / std::max<int64_t>(options.gradient_tokens, 1), 1);
+}
+
 bool calibrates_on_device(const Plan& plan) {
     return std::ranges::none_of(plan.entries, [](const PlanEntry& e) { return needed_statistics(e.solver).gradients; });
 }
@@ -308,25 +323,16 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
     if (seen.on_device && options.compute == Compute::f32)
         return fail("calibration on a GPU rounds to BF16 between operators; FP32 runs on the CPU");
     for (const auto& sequence : sequences) seen.tokens += static_cast<int64_t>(sequence.size());
-    bool ranges = stores_kv(plan.kv);
-    for (const PlanEntry& entry : plan.entries) {
-        if (watched(entry)) seen.inputs.emplace(entry.module, Range(options.range));
-        ranges |= watched(entry);
-    }
-    if (stores_kv(plan.kv))
-        for (const std::string& layer : plan.kv_layers) {
-            seen.keys.emplace(layer, Range(options.range));
-            seen.values.emplace(layer, Range(options.range));
-        }
+    bool ranges = init_ranges(plan, options.range, seen);
     const std::string facts = identity(seen, sequences, options);
     seen.statistics = std::make_unique<StatisticsStore>(facts);
+    JobIdentity job = options.job;
+    job.emplace_back("calibration's revision", fmt::format("{}", calibration_revision));
+    job.emplace_back("calibration", hash_text(fmt::format("{} {} {}", facts, static_cast<int>(options.range.kind),
+                                                          options.range.percentile)));
+    job.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
     std::unique_ptr<CalibrationKeep> keep;
-    if (!options.keep.empty()) {
-        JobIdentity job = options.job;
-        job.emplace_back("calibration's revision", fmt::format("{}", calibration_revision));
-        job.emplace_back("calibration", hash_text(fmt::format("{} {} {}", facts, static_cast<int>(options.range.kind),
-                                                              options.range.percentile)));
-        job.emplace_back("recipe and plan", hash_text(plan_identity(plan)));
+    if (!options.keep.empty() && !options.ranks) {
         NIBBLE_TRY(keep, CalibrationKeep::open(options.keep, plan, job));
         NIBBLE_CHECK(seen.statistics->keep_in(*keep));
         if (const auto kept = keep->ranges(); kept && recall_ranges(*kept, seen)) ranges = false;
@@ -357,6 +363,14 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
         return keep && std::exchange(ranges, false) ? keep->note_ranges(ranges_json(seen)) : Status(Ok{});
     };
     Run run(source, config, sequences, options, pool, hooks, seen.tokens);
+    std::optional<RankCalibration> shared;
+    if (options.ranks) {
+        if (seen.on_device)
+            return fail(ErrorKind::usage,
+                        "calibration over several ranks runs on the CPU: omit --device, or start one process");
+        shared.emplace(RankCalibration::Subject{source, config, plan, sequences, options, *kernels, bytes, pool, hooks,
+                                                facts, job});
+    }
     std::unique_ptr<DeviceCalibration> on_device;
     if (seen.on_device && (forth || quantized)) {
         NIBBLE_TRY(on_device, open_device_calibration(source, plan, sequences, options, pool));
@@ -372,6 +386,17 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
                          .within(origin));
         if (std::string note = on_device->note(); !note.empty()) seen.warnings.push_back(std::move(note));
         NIBBLE_CHECK(note_ranges());
+    } else if (forth && shared) {
+        NIBBLE_CHECK(
+            shared
+                ->forward({.name = "forward",
+                           .model = source,
+                           .pass = quantized ? CalibrationObserver::Pass::uniform : CalibrationObserver::Pass::forward,
+                           .ranges = ranges,
+                           .solves = solves && !quantized,
+                           .head = head},
+                          seen)
+                .within(origin));
     } else if (forth) {
         // Pass::uniform collects ranges, and nothing for solvers without gradients.
         auto eye = observer(quantized ? CalibrationObserver::Pass::uniform : CalibrationObserver::Pass::forward, true);
@@ -399,6 +424,15 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
                                     .head = head},
                                    hooks)
                              .within(origin));
+        } else if (shared) {
+            NIBBLE_CHECK(shared
+                             ->forward({.name = "quantized-inputs",
+                                        .model = *changed,
+                                        .quantized = &scales,
+                                        .solves = true,
+                                        .head = head},
+                                       seen)
+                             .within(origin));
         } else {
             NIBBLE_TRY(const MatmulKernels* products, select_matmul_kernels());
             auto eye = observer(CalibrationObserver::Pass::forward, false);
@@ -407,7 +441,9 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
             NIBBLE_CHECK(again.forward(eye, &solver, head).within(origin));
         }
     }
-    if (back) {
+    if (back && shared) {
+        NIBBLE_CHECK(shared->backward(ranges && !forth, seen, uniform).within(origin));
+    } else if (back) {
         auto there = observer(CalibrationObserver::Pass::uniform, !forth);
         auto and_back = observer(CalibrationObserver::Pass::backward, false);
         NIBBLE_CHECK(run.backward(there, and_back, solver, bytes, note_ranges).within(origin));

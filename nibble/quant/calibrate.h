@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "model/cpu/block.h"
+#include "parallel/stage_chain.h"
 #include "quant/calibration_gaps.h"
 #include "quant/input_scales.h"
 #include "quant/output_error.h"
@@ -50,6 +51,9 @@ struct CalibrationOptions {
     // BF16 between operators (Compute::f32 is not available). It has no backward pass: plans for which
     // calibrates_on_device() is false run on the CPU.
     DeviceChoice device;
+    // Set if several ranks do the calibration together (rank_calibration.h), in this folder: results do not depend on
+    // their number. Nothing is saved in `keep` then.
+    std::optional<StageChainOptions> ranks;
 };
 
 struct Calibration {
@@ -69,6 +73,11 @@ struct Calibration {
 bool needs_calibration(const Plan& plan);
 // Whether no solver of the plan reads gradients, so that the calibration can run on a GPU.
 bool calibrates_on_device(const Plan& plan);
+
+// Adds an entry to `seen` for every range that the plan needs. Returns whether there is one.
+bool init_ranges(const Plan& plan, const RangeRule& rule, Calibration& seen);
+// Every n-th sequence goes through the backward pass; returns n.
+int64_t gradient_step(int64_t tokens, const CalibrationOptions& options);
 
 // Runs the calibration. `sequences`: token ids, none empty. Errors: an architecture or tensor that the engine cannot
 // run, an id outside the vocabulary, a NaN in an activation (with layer, operator and token), a linear of the plan that

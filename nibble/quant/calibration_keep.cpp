@@ -11,6 +11,8 @@
 namespace nibble {
 namespace {
 
+constexpr std::string_view solutions_name = "solutions.bin";
+
 // Returns codes, block scales and float scales, one after the other.
 std::vector<std::byte> bytes_of(const QuantMatrix& m) {
     std::vector<std::byte> bytes(m.codes.size() + m.block_scales.size() + 4 * m.float_scales.size());
@@ -48,13 +50,20 @@ CalibrationKeep::CalibrationKeep(const Plan& plan, std::unique_ptr<Journal> jour
         if (plan.entries[i].solver) entries_.emplace(plan.entries[i].module, static_cast<int64_t>(i));
 }
 
+Result<std::unique_ptr<CalibrationKeep>> CalibrationKeep::read(const std::filesystem::path& folder, const Plan& plan,
+                                                               const JobIdentity& identity) {
+    NIBBLE_TRY(auto journal, Journal::read(folder / Journal::file_name, identity));
+    NIBBLE_TRY(auto file, FileDescriptor::open(folder / solutions_name, O_RDONLY));
+    return std::unique_ptr<CalibrationKeep>(new CalibrationKeep(plan, std::move(journal), std::move(file)));
+}
+
 Result<std::unique_ptr<CalibrationKeep>> CalibrationKeep::open(const std::filesystem::path& folder, const Plan& plan,
                                                                const JobIdentity& identity) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) return fail("{}: cannot create: {}", folder.string(), error.message());
     NIBBLE_TRY(auto journal, Journal::open(folder, identity));
-    NIBBLE_TRY(auto file, FileDescriptor::open(folder / "solutions.bin", O_RDWR | O_CREAT));
+    NIBBLE_TRY(auto file, FileDescriptor::open(folder / solutions_name, O_RDWR | O_CREAT));
     return std::unique_ptr<CalibrationKeep>(new CalibrationKeep(plan, std::move(journal), std::move(file)));
 }
 

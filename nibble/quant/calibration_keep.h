@@ -22,6 +22,10 @@ public:
     static Result<std::unique_ptr<CalibrationKeep>> open(const std::filesystem::path& folder, const Plan& plan,
                                                          const JobIdentity& identity);
 
+    // Opens the complete files of another process, which note() and note_ranges() cannot change.
+    static Result<std::unique_ptr<CalibrationKeep>> read(const std::filesystem::path& folder, const Plan& plan,
+                                                         const JobIdentity& identity);
+
     std::optional<Json> ranges() const { return journal_->finished(-1); }
     Status note_ranges(Json ranges) { return journal_->append(-1, std::move(ranges)); }
     // Calls `take` once for every linear that an earlier run solved and whose bytes are intact.

@@ -1,12 +1,12 @@
 #include "quant/rank_job.h"
 
+#include "base/mapped_file.h"
 #include "checkpoint/work_folder.h"
 #include "io/atomic_file.h"
 #include "parallel/lease.h"
 #include "quant/units.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <set>
@@ -30,9 +30,10 @@ fs::path rank_out_path(const fs::path& out, std::string_view ending) {
 std::string file_lease(int file) { return fmt::format("{}{:05d}", file_prefix, file); }
 std::string rank_lease(int rank) { return fmt::format("rank-{}", rank); }
 
+// Returns "" for a file that does not exist or cannot be read.
 std::string small_text(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+    auto text = read_text_file(path);
+    return text.ok() ? std::move(*text) : std::string();
 }
 
 std::string new_token() {
@@ -88,6 +89,8 @@ struct RankJob::Work {
     const Journal* earlier;
 };
 
+fs::path rank_calibration_folder(const fs::path& out) { return rank_folder(out) / "calibration"; }
+
 fs::path rank_folder(const fs::path& out) { return rank_out_path(out, ".partial.ranks"); }
 
 void remove_rank_folder(const fs::path& out) {
@@ -101,21 +104,22 @@ bool is_finished_output(const fs::path& out) {
     return fs::exists(out, ignored) && !fs::is_empty(out, ignored);
 }
 
-RankJob::RankJob(RankJobOptions options, JobIdentity identity, const JobHooks& hooks)
-    : options_(std::move(options)), identity_(std::move(identity)), hooks_(hooks), folder_(rank_folder(options_.out)) {}
+RankJob::RankJob(RankJobOptions options, const JobHooks& hooks)
+    : options_(std::move(options)), hooks_(hooks), folder_(rank_folder(options_.out)) {}
 
 RankJob::~RankJob() = default;
 
 bool RankJob::finished() const { return is_finished_output(options_.out); }
 
-Result<std::unique_ptr<RankJob>> RankJob::join(RankJobOptions options, JobIdentity identity, const JobHooks& hooks) {
-    std::unique_ptr<RankJob> job(new RankJob(std::move(options), std::move(identity), hooks));
+Result<std::unique_ptr<RankJob>> RankJob::join(RankJobOptions options, const JobIdentity& facts,
+                                               const JobHooks& hooks) {
+    std::unique_ptr<RankJob> job(new RankJob(std::move(options), hooks));
     std::error_code error;
     fs::create_directories(job->folder_, error);
     if (error) return fail(ErrorKind::file, "{}: cannot create: {}", job->folder_.string(), error.message());
     job->leases_ = Leases::open(
         job->folder_, {.who = fmt::format("rank {}", job->options_.place.rank), .expiry = job->options_.expiry});
-    NIBBLE_CHECK(job->meet());
+    NIBBLE_CHECK(job->meet(facts));
     return job;
 }
 
@@ -128,12 +132,12 @@ Status RankJob::wait() const {
     return Ok{};
 }
 
-Status RankJob::meet() {
+Status RankJob::meet(const JobIdentity& identity) {
     const auto begin = std::chrono::steady_clock::now();
     const auto since = [](auto time) { return std::chrono::steady_clock::now() - time; };
     const auto late = [&] { return since(begin) > 2 * options_.expiry; };
     const RankPlace& place = options_.place;
-    const Json facts = rank_facts(place.size, identity_);
+    const Json facts = rank_facts(place.size, identity);
     for (;;) {
         NIBBLE_TRY(const auto taken, leases_->take(rank_lease(place.rank), facts));
         if (taken) break;
@@ -247,6 +251,7 @@ Result<bool> RankJob::work_on(const Work& work, int file) {
 Result<bool> RankJob::work(const Checkpoint& source, const Plan& plan, const JobOptions& job, const ExportSpec& spec,
                            ThreadPool& pool) {
     if (finished()) return false;
+    NIBBLE_TRY(identity_, quantize_identity(source, plan, job));
     NIBBLE_CHECK(prepare(spec));
     if (finished()) return false;
     const fs::path journal = rank_out_path(options_.out, ".partial") / Journal::file_name;
@@ -327,7 +332,7 @@ Status refuse_working_ranks(const fs::path& out, bool resume, std::chrono::milli
             if (hooks.should_stop()) return fail(ErrorKind::cancelled, "stopped on request; nothing was changed");
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
-    if (resume || rank_journals(folder).empty()) return Ok{};
+    if (resume || (rank_journals(folder).empty() && !fs::exists(rank_calibration_folder(out), ignored))) return Ok{};
     return fail(
         ErrorKind::file,
         "{}: is left from an interrupted job of several ranks; resume it with --resume or remove that folder and "

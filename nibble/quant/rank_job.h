@@ -3,6 +3,7 @@
 //
 // OUT.partial.ranks/ holds, until the output is finished:
 //   rank-R.N             lease of rank R, with the facts that all ranks must share
+//   calibration/         stages of the calibration (quant/rank_calibration.h)
 //   prepare.N            lease for creating OUT.partial
 //   prepared             the work folder that the files below belong to
 //   file-00003.N         lease of output file 3
@@ -32,7 +33,8 @@ class RankJob {
 public:
     // Meets the other ranks in the folder. Errors: a rank does not appear (also if the folder is not shared), has other
     // facts than this one (the message shows the difference), or is there twice.
-    static Result<std::unique_ptr<RankJob>> join(RankJobOptions options, JobIdentity identity, const JobHooks& hooks);
+    static Result<std::unique_ptr<RankJob>> join(RankJobOptions options, const JobIdentity& facts,
+                                                 const JobHooks& hooks);
     ~RankJob();
 
     // Quantizes files until all are complete. Returns true in the one rank that must finish the export, and false in
@@ -40,15 +42,14 @@ public:
     // run_quantize(); work that is done stays.
     Result<bool> work(const Checkpoint& source, const Plan& plan, const JobOptions& job, const ExportSpec& spec,
                       ThreadPool& pool);
-
-    const JobIdentity& identity() const { return identity_; }
+    // Returns whether another rank has published the output.
+    bool finished() const;
 
 private:
-    RankJob(RankJobOptions options, JobIdentity identity, const JobHooks& hooks);
-    Status meet();
+    RankJob(RankJobOptions options, const JobHooks& hooks);
+    Status meet(const JobIdentity& identity);
     Status prepare(const ExportSpec& spec);
     bool prepared() const;
-    bool finished() const;
     std::vector<int> order(const Export& out) const;
     bool done(int file) const;
     struct Work;
@@ -63,6 +64,8 @@ private:
     std::unique_ptr<Leases> leases_;
 };
 
+// Returns the folder for the stages of a calibration by ranks.
+std::filesystem::path rank_calibration_folder(const std::filesystem::path& out);
 // Return OUT.partial.ranks, and remove it when the output is published.
 std::filesystem::path rank_folder(const std::filesystem::path& out);
 void remove_rank_folder(const std::filesystem::path& out);

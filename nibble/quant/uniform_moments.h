@@ -7,6 +7,7 @@
 #include "quant/gram.h"
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,9 @@ public:
     int64_t tokens(const std::string& module) const;
     // Adds factor * the moments of `module` to gram.
     void add_to(Gram& gram, const std::string& module, double factor, ThreadPool& pool) const;
+    // Write all moments to files in `folder`, and read those of the modules that `wanted` accepts.
+    Status save(const std::filesystem::path& folder) const;
+    Status load(const std::filesystem::path& folder, const std::function<bool(std::string_view module)>& wanted);
     void forget(const std::string& owner) { moments_.erase(owner); }
 
 private:

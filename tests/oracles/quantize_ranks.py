@@ -126,6 +126,53 @@ def every_recipe(runs, source, everything):
     print("recipes, dialects and sources: the bytes of one process")
 
 
+CALIBRATED = ("nvfp4", "fp8", "w4a16_nvfp4_local_hessian", "w4a16_nvfp4_gptq", "nvfp4_gptq", "w4a16_nvfp4_nibble_best", "nvfp4_nibble_best",
+              "w4a16_nvfp4_awq_lite", "nvfp4_awq_lite")
+
+
+def calibrated(runs, everything):
+    """Calibrates by ranks, which divide the blocks. In every second run, one rank is killed on the way."""
+    folder = os.path.join(runs.folder, "calibrated")
+    os.makedirs(folder)
+    rng, killed = random.Random(11), 0
+    names = families(folder, None if everything else ("qwen3_moe",))
+    for name in names:
+        with open(os.path.join(folder, name, "config.json")) as file:
+            vocabulary = json.load(file).get("vocab_size", 64)
+        texts = os.path.join(folder, f"{name}.safetensors")
+        write_ids(texts, rng, 90, 64, min(vocabulary, 64))  # two batches
+        for recipe in CALIBRATED if everything else ("nvfp4", "w4a16_nvfp4_local_hessian", "nvfp4_gptq", "nvfp4_nibble_best", "nvfp4_awq_lite"):
+            arguments = [os.path.join(folder, name), "-o", "out", "--recipe", recipe, "--calib", texts, "--calib-gradients", "200", "--threads", "1", "--rank-timeout", "5", *SMALL_FILES]
+            whole = runs.place("whole")
+            alone = runs.start(whole, 0, 0, arguments)
+            error = alone.communicate(timeout=TIMEOUT)[1]
+            if alone.returncode:
+                assert everything and error, f"{name}, {recipe}: {error}"
+                continue  # the recipe matches nothing of this family
+            expected = content(whole)
+            for ranks in (2, 3, 4) if everything else (3,):
+                place = runs.place("ranks")
+                processes = [runs.start(place, rank, ranks, arguments) for rank in range(ranks)]
+                if rng.random() < 0.5:
+                    time.sleep(rng.uniform(0.1, 0.6))
+                    processes[-1].send_signal(signal.SIGKILL)
+                    killed += 1
+                for process in processes:
+                    runs.end(process, 0, 1, -signal.SIGKILL)
+                if not os.path.exists(os.path.join(place, "out")):  # the rank was killed before the ranks had met
+                    runs.together(place, ranks, arguments)
+                runs.same(place, expected, f"{name}, {recipe}, {ranks} ranks")
+    print(f"{len(names)} families, calibrated, {killed} ranks killed: the bytes of one process")
+
+
+def write_ids(path, rng, sequences, tokens, vocabulary):
+    """Writes token ids as a .safetensors file with input_ids, I64 [sequences, tokens]."""
+    data = b"".join(rng.randrange(vocabulary).to_bytes(8, "little") for _ in range(sequences * tokens))
+    header = json.dumps({"input_ids": {"dtype": "I64", "shape": [sequences, tokens], "data_offsets": [0, len(data)]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + data)
+
+
 def kills(runs, source, rounds):
     """Kills random ranks at random times, then starts another number of ranks, and at the end perhaps one process."""
     arguments = [source, "-o", "out", "--recipe", "nvfp4_four_over_six", "--weights-only", "--threads", "1", "--max-shard-size", "300KB", "--rank-timeout", "2"]
@@ -227,8 +274,6 @@ def refusals(runs, source):
     refused(runs.end(runs.start(place, 0, 3, arguments), 1, 2), "rank 0", "is running already")
     first.kill()
     first.communicate()
-    place = runs.place("refused")
-    refused(runs.end(runs.start(place, 0, 2, [*arguments, "--calib", "text.txt"]), 1, 2), "calib")
     search = subprocess.run([runs.nibble, "search", source, "-o", os.path.join(place, "r.yaml"), "--bits", "4.8", "--calib", os.path.join(source, "config.json")], capture_output=True, text=True,
                             env=dict(os.environ, NIBBLE_RANK="0", NIBBLE_RANKS="2"))
     assert search.returncode != 0
@@ -259,6 +304,7 @@ def main():
         random_model.make(source, a)
         every_family(runs, a.all)
         every_recipe(runs, source, a.all)
+        calibrated(runs, a.all)
         kills(runs, source, 50 if a.all else 4)
         faults(runs, source)
         refusals(runs, source)

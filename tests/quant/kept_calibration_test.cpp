@@ -50,6 +50,15 @@ struct Bed {
         options.keep = keep;
         return calibrate(*source, plan, "test", texts, options, pool, hooks);
     }
+    // Runs rank `rank` of several, in batches of two texts.
+    Result<Calibration> run_rank(const Plan& plan, int rank, const JobHooks& hooks = {}) {
+        CalibrationOptions options{.batch_tokens = 80, .gradient_tokens = 80, .scratch = dir.path()};
+        if (rank >= 0)
+            options.ranks =
+                StageChainOptions{.folder = dir / "ranks", .who = fmt::format("rank {}", rank), .should_stop = {}};
+        ThreadPool own(1);
+        return calibrate(*source, plan, "test", texts, options, own, hooks);
+    }
 };
 
 // Returns codes and scales of every solved linear, and the stored scales.
@@ -128,6 +137,36 @@ TEST_P(KeptCalibration, AStoppedCalibrationContinuesToTheSameBits) {
     EXPECT_NE(other.error().message().find("the unfinished work belongs to another job: calibration"),
               std::string::npos)
         << other.error().message();
+}
+
+TEST_P(KeptCalibration, RanksGiveTheBitsOfOneProcess) {
+    Bed bed;
+    const Plan plan = bed.plan(GetParam());
+    const auto alone = bed.run_rank(plan, -1);
+    ASSERT_TRUE(alone.ok()) << alone.error().message();
+    const std::string expected = content(plan, *alone);
+    for (const int ranks : {1, 2, 3, 4}) {
+        fs::remove_all(bed.dir / "ranks");
+        std::vector<std::thread> threads;
+        for (int rank = 0; rank < ranks; ++rank)
+            threads.emplace_back([&, rank] {
+                // Rank 0 is stopped in a block, and starts again while the others work.
+                std::atomic<bool> stop{false};
+                JobHooks hooks;
+                hooks.stop_requested = &stop;
+                hooks.progress = [&](const Progress&) { stop = true; };
+                if (rank == 0) {
+                    const auto stopped = bed.run_rank(plan, rank, hooks);
+                    EXPECT_TRUE(stopped.ok() || stopped.error().kind() == ErrorKind::cancelled);
+                }
+                const auto seen = bed.run_rank(plan, rank);
+                ASSERT_TRUE(seen.ok()) << seen.error().message();
+                EXPECT_EQ(content(plan, *seen), expected) << ranks;
+                EXPECT_EQ(seen->gaps.size(), alone->gaps.size());
+                EXPECT_EQ(seen->output_errors.size(), alone->output_errors.size());
+            });
+        for (std::thread& thread : threads) thread.join();
+    }
 }
 
 // A program may continue another one's calibration only if both compute the same bits.
