@@ -6,6 +6,7 @@
 #include "data/rows.h"
 #include "data/source.h"
 #include "text/gzip.h"
+#include "text/stoppable.h"
 
 #include <algorithm>
 
@@ -53,10 +54,10 @@ Status add_plain(std::string_view text, const Tokenizer& tokenizer, const Corpus
     // Reads a large file only as far as needed: tokenizers rarely produce fewer than one token per 16 bytes. If 16
     // bytes per token are not enough, more is read.
     size_t bytes = static_cast<size_t>(options.tokens) * 16;
-    NIBBLE_TRY(auto ids, tokenizer.encode(beginning(text, bytes), {.parse_special = false}));
+    NIBBLE_TRY(auto ids, encode_stoppable(tokenizer, beginning(text, bytes), {.parse_special = false}, options.stop));
     while (static_cast<int64_t>(ids.size()) < options.tokens && bytes < text.size()) {
         bytes *= 4;
-        NIBBLE_TRY(ids, tokenizer.encode(beginning(text, bytes), {.parse_special = false}));
+        NIBBLE_TRY(ids, encode_stoppable(tokenizer, beginning(text, bytes), {.parse_special = false}, options.stop));
     }
     if (static_cast<int64_t>(front.size()) >= options.sequence)
         return fail("sequences of {} tokens leave no room after the {} the tokenizer begins with", options.sequence,
@@ -76,16 +77,16 @@ Result<std::vector<TokenId>> row_ids(const Json& json, const Tokenizer& tokenize
     const EncodeOptions plain{.add_special = true, .parse_special = false};
     if (json.is_object())
         if (const auto text = json.find("text"); text != json.end() && text->is_string())
-            return tokenizer.encode(text->get_ref<const std::string&>(), plain);
+            return encode_stoppable(tokenizer, text->get_ref<const std::string&>(), plain, options.stop);
     NIBBLE_TRY(const DataRow row, data_row(json));
-    if (!row.is_chat()) return tokenizer.encode(row.prompt + row.text, plain);
+    if (!row.is_chat()) return encode_stoppable(tokenizer, row.prompt + row.text, plain, options.stop);
     if (!chat) return fail("'messages' need a chat template, and the model has none");
     NIBBLE_CHECK(check_messages(row.messages));
     Json variables = options.template_variables;
     variables["messages"] = row.messages;
     if (!row.tools.is_null()) variables["tools"] = row.tools;
     NIBBLE_TRY(const auto text, chat->render(variables));
-    return tokenizer.encode(text);
+    return encode_stoppable(tokenizer, text, {}, options.stop);
 }
 
 Status add_rows(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplate* chat,

@@ -5,6 +5,7 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
+#include <atomic>
 #include <filesystem>
 
 namespace nibble {
@@ -14,6 +15,7 @@ struct CorpusOptions {
     int64_t sequence = 2048;  // maximum tokens per sequence; the rest of a row is dropped, plain text continues in the
                               // next window
     Json template_variables = Json::object();  // bos_token, eos_token, ... for the chat template
+    const std::atomic<bool>* stop = nullptr;   // once true, the work ends with an error of kind cancelled
 };
 
 struct Corpus {

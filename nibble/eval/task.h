@@ -7,6 +7,7 @@
 #include "model/language_model.h"
 #include "text/tokenizer.h"
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct Subject {
     const LanguageModel* model = nullptr;
     const Tokenizer* tokenizer = nullptr;
     GenerateText generate;
+    const std::atomic<bool>* stop = nullptr;  // once true, encode() ends with an error of kind cancelled
 
     // Returns the tokens that begin every text (BOS, if the tokenizer adds it).
     Result<std::vector<int32_t>> prefix() const;

@@ -59,7 +59,8 @@ Result<Sequences> calibration_sequences(const CalibrationText& calib, const Chec
     NIBBLE_TRY(const Corpus corpus, read_corpus(calib.file, text.tokenizer, text.chat ? &*text.chat : nullptr,
                                                 {.tokens = calib.tokens,
                                                  .sequence = std::min(calib.sequence, config.context),
-                                                 .template_variables = text.variables}));
+                                                 .template_variables = text.variables,
+                                                 .stop = hooks.stop_requested}));
     if (corpus.tokens < calib.tokens)
         hooks.emit_warning(fmt::format("{}: has {} tokens, {} were asked for; all of them are used{}", calib.file,
                                        corpus.tokens, calib.tokens,

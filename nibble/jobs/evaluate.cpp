@@ -64,7 +64,8 @@ Result<std::unique_ptr<Loaded>> load(const std::string& path, const std::string&
     NIBBLE_TRY(auto eos, end_tokens(engine, text));
     std::unique_ptr<Loaded> loaded(new Loaded{std::move(engine), std::move(text.tokenizer), std::move(eos), {}});
     loaded->subject = {name, loaded->engine.model.get(), &loaded->tokenizer,
-                       [at = loaded.get()](const TextRequest& request) { return greedy_answers(*at, request); }};
+                       [at = loaded.get()](const TextRequest& request) { return greedy_answers(*at, request); },
+                       hooks.stop_requested};
     return loaded;
 }
 

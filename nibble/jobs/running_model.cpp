@@ -6,6 +6,7 @@
 #include "jobs/served.h"
 #include "server/chat_turn.h"
 #include "server/parameters.h"
+#include "text/stoppable.h"
 
 namespace nibble {
 namespace {
@@ -69,8 +70,10 @@ Result<std::vector<int32_t>> RunningModel::chat_prompt(std::string_view json) co
     return read().as(ErrorKind::usage);
 }
 
-Result<std::vector<int32_t>> RunningModel::encode(std::string_view text, bool special) const {
-    NIBBLE_TRY(const auto ids, served_->tokenizer.encode(text, {.add_special = special}).as(ErrorKind::usage));
+Result<std::vector<int32_t>> RunningModel::encode(std::string_view text, bool special,
+                                                  const std::atomic<bool>* stop) const {
+    NIBBLE_TRY(const auto ids,
+               encode_stoppable(served_->tokenizer, text, {.add_special = special}, stop).as(ErrorKind::usage));
     return std::vector<int32_t>(ids.begin(), ids.end());
 }
 

@@ -5,6 +5,7 @@
 #include "nibble/serve.h"
 #include "server/served_model.h"
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,8 +31,10 @@ public:
     // chat_template, chat_template_kwargs, add_generation_prompt, continue_final_message. Errors of kind usage name the
     // place.
     Result<std::vector<int32_t>> chat_prompt(std::string_view json) const;
-    // Token ids of a text. `special`: after the tokens that begin a text.
-    Result<std::vector<int32_t>> encode(std::string_view text, bool special) const;
+    // Token ids of a text. `special`: after the tokens that begin a text. Once *stop is true (it may be null), the work
+    // ends with an error of kind cancelled.
+    Result<std::vector<int32_t>> encode(std::string_view text, bool special,
+                                        const std::atomic<bool>* stop = nullptr) const;
     std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
     Engine& engine() { return *served_->engine; }

@@ -222,7 +222,7 @@ Result<TrainReport> run_job(const TrainJob& job, const TrainHooks& hooks) {
         const auto trainer,
         open_trainer(c, {.device = job.device, .kernels = job.kernels, .trace = traced, .ranks = job.ranks}, pool));
     NIBBLE_CHECK(check_export(c, *trainer));
-    NIBBLE_TRY(DataSources data, open_train_data(c, trainer->config().vocab));
+    NIBBLE_TRY(DataSources data, open_train_data(c, trainer->config().vocab, say.stop_requested));
 
     TrainReport report;
     RunBegin run;
@@ -347,7 +347,7 @@ Result<ForwardCheck> check_train_forward(const TrainJob& job, const ForwardQuest
         NIBBLE_TRY(
             const auto trainer,
             open_trainer(c, {.device = job.device, .kernels = job.kernels, .cache = cache_of(question.kv)}, pool));
-        NIBBLE_TRY(DataSources data, open_train_data(c, trainer->config().vocab));
+        NIBBLE_TRY(DataSources data, open_train_data(c, trainer->config().vocab, hooks.stop_requested));
         note_all(hooks, train_start_lines(c, *trainer, ""));
         if (question.late) NIBBLE_CHECK(trainer->enter_phase(c.steps - 1, c.steps));
         NIBBLE_TRY(const TrainBatch batch, data.train->next(c.batch));

@@ -22,7 +22,7 @@ Error Meter::error() const {
         case Limit::deadline:
             return fail("the time limit is reached");
         case Limit::cancel:
-            return fail("the work was cancelled");
+            return fail(ErrorKind::cancelled, "the work was cancelled");
         default:
             return fail("the limit of {} steps is reached", limits_.steps);
     }

@@ -5,6 +5,7 @@
 #include "data/loader.h"
 #include "data/source.h"
 #include "io/journal.h"
+#include "text/stoppable.h"
 
 namespace nibble {
 namespace {
@@ -57,7 +58,7 @@ Result<DataSources> open_data_folder(const TrainConfig& config, int64_t vocab) {
 namespace {
 
 Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs::path& file, bool shuffle,
-                                                 std::string& hash) {
+                                                 const std::atomic<bool>* stop, std::string& hash) {
     NIBBLE_TRY(const Tokenizer tokenizer, open_tokenizer(c.tokenizer.empty() ? c.model : c.tokenizer));
     DocumentReader reader({file}, "");
     NIBBLE_TRY(const auto document, reader.next());
@@ -66,12 +67,12 @@ Result<std::unique_ptr<BatchSource>> text_source(const TrainConfig& c, const fs:
         return fail("{}: has rows, not a text; 'nibble data build' converts it to a data.folder", file.string());
     const std::string_view text = document->text();
     NIBBLE_CHECK(check_utf8(text).within(file.string()));
-    NIBBLE_TRY(auto ids, tokenizer.encode(text, {}));
+    NIBBLE_TRY(auto ids, encode_stoppable(tokenizer, text, {}, stop));
     hash = hash_text(hash + hash_text(text) + vocabulary_hash(tokenizer));
     return window_source({ids.begin(), ids.end()}, c.sequence, c.seed, shuffle).within(file.string());
 }
 
-Result<DataSources> open_data_keys(const TrainConfig& c, int64_t vocab) {
+Result<DataSources> open_data_keys(const TrainConfig& c, int64_t vocab, const std::atomic<bool>* stop) {
     DataSources s;
     if (c.data.synthetic) {
         s.train = synthetic_source(vocab, c.sequence, c.seed);
@@ -81,17 +82,17 @@ Result<DataSources> open_data_keys(const TrainConfig& c, int64_t vocab) {
     if (!c.data.folder.empty()) return open_data_folder(c, vocab);
     if (!c.data.cut_documents) return fail("data.cut_documents: data.text has no documents");
     if (c.tokenizer.empty() && c.model.empty()) return fail("data.text: needs 'tokenizer'");
-    NIBBLE_TRY(s.train, text_source(c, c.data.text, true, s.hash));
+    NIBBLE_TRY(s.train, text_source(c, c.data.text, true, stop, s.hash));
     if (!c.data.validation.empty()) {
-        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, s.hash));
+        NIBBLE_TRY(s.validation, text_source(c, c.data.validation, false, stop, s.hash));
     }
     return s;
 }
 
 }  // namespace
 
-Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab) {
-    NIBBLE_TRY(DataSources s, open_data_keys(config, vocab));
+Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab, const std::atomic<bool>* stop) {
+    NIBBLE_TRY(DataSources s, open_data_keys(config, vocab, stop));
     if (config.validation.every > 0 && !s.validation)
         return fail("validation.every: there is no held-out data; give data.validation");
     return s;

@@ -4,6 +4,7 @@
 #include "data/batch_source.h"
 #include "train/train_config.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -16,8 +17,8 @@ struct DataSources {
 };
 
 // Opens the sources named by the config's `data` keys. Errors: keys that exclude each other; those of
-// open_data_folder().
-Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab);
+// open_data_folder(). Once *stop is true (it may be null), tokenizing a text ends with an error of kind cancelled.
+Result<DataSources> open_train_data(const TrainConfig& config, int64_t vocab, const std::atomic<bool>* stop);
 
 // Opens the training split of config.data.folder, shuffled by config.seed. Validation reads, in order, the training
 // split of config.data.validation if given, else the validation split of the folder. Errors: not a data folder (names

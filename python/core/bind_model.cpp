@@ -287,11 +287,13 @@ void steer(Model& model, const Work& work) {
     if (!done.ok()) raise(done.error());
 }
 
-// The token that tokenizer_config.json names as the one that begins a text; no value: there is none.
-std::optional<int64_t> begin_token(const ServedModel& served) {
-    const auto named = served.tokenizer_info.find("bos_token");
-    if (named == served.tokenizer_info.end() || !named->is_string()) return std::nullopt;
-    const auto id = served.tokenizer.id_of(named->get_ref<const std::string&>());
+// The token that tokenizer_config.json names: bos_token, eos_token. No value: there is none.
+std::optional<int64_t> named_token(const ServedModel& served, const char* name) {
+    const auto named = served.tokenizer_info.find(name);
+    if (named == served.tokenizer_info.end()) return std::nullopt;
+    const Json& text = named->is_object() ? named->value("content", Json()) : *named;
+    if (!text.is_string()) return std::nullopt;
+    const auto id = served.tokenizer.id_of(text.get_ref<const std::string&>());
     return id ? std::optional<int64_t>(*id) : std::nullopt;
 }
 
@@ -335,6 +337,16 @@ std::string vocabulary_token(RunningModel& model, int32_t id) {
 
 JobCallbacks plain_callbacks(nb::object line) {
     return {nb::none(), std::move(line), nb::none(), nb::none(), nb::none()};
+}
+
+// A long text is tokenized on a thread of its own, so that Ctrl-C stops it; a short one (some milliseconds) is not
+// worth a thread.
+std::vector<int32_t> tokens_of(const RunningModel& model, std::string_view text, bool special) {
+    constexpr size_t short_text = size_t{1} << 16;
+    if (text.size() <= short_text) return value_or_raise(model.encode(text, special));
+    return run_watched(plain_callbacks(nb::none()), [&](const JobHooks& hooks, JobWatch&) {
+        return model.encode(text, special, hooks.stop_requested);
+    });
 }
 
 }  // namespace
@@ -386,7 +398,7 @@ void bind_model(nb::module_& m) {
         .def("chat_prompt",
              [](Model& model, std::string_view json) { return value_or_raise(model.running().chat_prompt(json)); })
         .def("encode", [](Model& model, std::string_view text,
-                          bool special) { return value_or_raise(model.running().encode(text, special)); })
+                          bool special) { return tokens_of(model.running(), text, special); })
         .def("decode", [](Model& model, const std::vector<int32_t>& ids,
                           bool skip_special) { return model.running().decode(ids, skip_special); })
         .def("token_bytes",
@@ -410,7 +422,8 @@ void bind_model(nb::module_& m) {
                  out["context"] = served.context();
                  out["vocabulary"] = served.vocab();
                  out["end_tokens"] = served.like.eos;
-                 out["begin_token"] = begin_token(served);
+                 out["begin_token"] = named_token(served, "bos_token");
+                 out["end_token"] = named_token(served, "eos_token");
                  const SamplingParams& s = served.like.sampling;
                  nb::dict sampling;
                  sampling["temperature"] = s.temperature;

@@ -70,6 +70,21 @@ CALLS = {
         begin()
         while True:  # one evaluation takes less than a second on some machines
             nibble.evaluate(sys.argv[1], text=sys.argv[2] + "/t.txt")""",
+    "tokenize a prompt": """
+        llm, text = nibble.LLM(sys.argv[1]), "hello world\\n" * 300_000
+        begin()
+        while True:
+            llm.get_tokenizer().encode(text)""",
+    "tokenize for evaluate": """
+        open(sys.argv[2] + "/t.txt", "w").write("hello world\\n" * 300_000)
+        begin()
+        while True:
+            nibble.evaluate(sys.argv[1], text=sys.argv[2] + "/t.txt", chunks=1)""",
+    "tokenize for calibrate": """
+        open(sys.argv[2] + "/t.txt", "w").write("hello world\\n" * 300_000)
+        begin()
+        nibble.quantize_checkpoint(sys.argv[1], sys.argv[2] + "/out", "nvfp4", calib_file=sys.argv[2] + "/t.txt",
+                                   calib_tokens=10_000_000)""",
     "train": """
         open(sys.argv[2] + "/t.txt", "w").write("hello world " * 4000)
         begin()

@@ -3,6 +3,7 @@
 #include "text/meter.h"
 
 #include "text/chat_template.h"
+#include "text/stoppable.h"
 #include "text/substring.h"
 #include "text/tokenizer.h"
 
@@ -91,6 +92,11 @@ TEST(Meter, AFlagStopsTheWorkInsideAStringOperation) {
     EXPECT_EQ(looped->render(Json::object(), {}, endless).error().message(), "line 1: the work was cancelled");
     Meter encoding({.cancel = &cancel});
     EXPECT_EQ(tokenizer_of("")->encode(text, {}, encoding).error().message(), "the work was cancelled");
+    const auto tokenizer = tokenizer_of("");
+    EXPECT_EQ(encode_stoppable(*tokenizer, text, {}, &cancel).error().kind(), ErrorKind::cancelled);
+    cancel = false;
+    EXPECT_EQ(*encode_stoppable(*tokenizer, "aab", {}, &cancel), *tokenizer->encode("aab"));
+    EXPECT_EQ(*encode_stoppable(*tokenizer, "aab", {}, nullptr), *tokenizer->encode("aab"));
 }
 
 TEST(Substring, FindsWhatStdFindsInLinearTime) {
