@@ -27,6 +27,7 @@ _without_effect = {
     "trust_remote_code": "no code of a model is run", "enforce_eager": "there are no graphs", "swap_space": "nothing is swapped",
     "disable_log_stats": "nothing is logged", "tokenizer_mode": "the tokenizer is nibble's", "enable_sleep_mode": "sleep() is always there",
     "max_lora_rank": "adapters are not supported", "max_num_batched_tokens": "the engine chooses the rows of a step", "disable_custom_all_reduce": None, "hf_overrides": None,
+    "model_impl": "the model's code is nibble's", "distributed_executor_backend": "a model runs in this process",
 }
 _finish = {"cancelled": "abort", "deadline": "abort"}
 
@@ -94,8 +95,8 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        ends = self._model.info()["end_tokens"]
-        return ends[0] if ends else None
+        info = self._model.info()
+        return next(iter(info["end_tokens"]), None) if info["end_token"] is None else info["end_token"]
 
     @property
     def bos_token_id(self) -> int | None:

@@ -9,9 +9,12 @@ from typing import Any
 import lm_eval.models  # registers the models of lm-eval, which is otherwise left out once ours is there
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.utils import handle_stop_sequences, has_bos_prefix, normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from ._info import build_info
 from ._progress import logger
+from .errors import UsageError
 from .llm import LLM
 from .sampling import SamplingParams
 
@@ -20,9 +23,17 @@ __all__ = ["NibbleLM"]
 
 @register_model("nibble")
 class NibbleLM(TemplateLM):
-    """Log-likelihoods and answers of a checkpoint. options: those of nibble.LLM."""
+    """Log-likelihoods and answers of a checkpoint. options: those of nibble.LLM.
 
-    def __init__(self, model: str, batch_size: Any = None, device: str | None = None, max_gen_toks: int = 256, **options: Any) -> None:
+    Texts, windows and stop strings are those of the harness's model "hf": special tokens as the tokenizer adds them, or as
+    add_bos_token says; prefix_token_id before a text without context, by default BOS or else EOS; at most max_length tokens,
+    by default the context. A window has one token that it predicts more than it reads, and the engine adds one, so windows
+    end two tokens before the context does.
+    """
+
+    def __init__(self, model: str, batch_size: Any = None, device: str | None = None, max_gen_toks: int = 256,
+                 max_length: int | None = None, add_bos_token: bool | None = None, prefix_token_id: int | None = None,
+                 **options: Any) -> None:
         super().__init__()
         # The harness names cuda:0 by default, also on machines without a GPU.
         if device not in (None, "cpu") and build_info()["cuda"].startswith("not compiled in"):
@@ -34,7 +45,10 @@ class NibbleLM(TemplateLM):
         self._tokenizer = self.llm.get_tokenizer()
         self._model = model
         self.max_gen_toks = max_gen_toks
-        self.max_length: int = self.llm.info["context"]
+        context: int = self.llm.info["context"]
+        self.max_length: int = min(max_length or context, context)
+        self._window = min(self.max_length, context - 2)
+        self._add_bos, self._prefix = add_bos_token, prefix_token_id
 
     @property
     def eot_token_id(self) -> int:
@@ -43,7 +57,7 @@ class NibbleLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        begin = self._tokenizer.bos_token_id
+        begin = self._tokenizer.bos_token_id if self._prefix is None else self._prefix
         return self.eot_token_id if begin is None else begin
 
     @property
@@ -58,11 +72,15 @@ class NibbleLM(TemplateLM):
         return self._tokenizer.decode(ids)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        return self._tokenizer.encode(string, bool(add_special_tokens))
+        if add_special_tokens is None:
+            # A chat template may have written the token that begins a text.
+            written = has_bos_prefix(string, self._tokenizer.decode(self.prefix_token_id))
+            add_special_tokens = not written and self._add_bos is not False
+        return self._tokenizer.encode(string, add_special_tokens)
 
     def _loglikelihood_tokens(self, requests: Any, disable_tqdm: bool = False, **_: Any) -> list[tuple[float, bool]]:
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1, detokenize=False)
-        prompts = [{"prompt_token_ids": (context + continuation)[-(self.max_length - 1):]} for _, context, continuation in requests]
+        prompts = [{"prompt_token_ids": (context + continuation)[-(self._window + 1):]} for _, context, continuation in requests]
         out = []
         for request, answer in zip(requests, self.llm.generate(prompts, params)):
             wanted = answer.prompt_token_ids[-len(request[2]):]
@@ -75,13 +93,11 @@ class NibbleLM(TemplateLM):
         return out
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
         out = []
         for request in requests:
             tokens = self.tok_encode(request.args[0])
             windows = list(map(make_disjoint_window, get_rolling_token_windows(
-                token_list=tokens, prefix_token=self.prefix_token_id, max_seq_len=self.max_length - 1, context_len=1)))
+                token_list=tokens, prefix_token=self.prefix_token_id, max_seq_len=self._window, context_len=1)))
             scores = self._loglikelihood_tokens([(None, context, continuation) for context, continuation in windows])
             out.append(sum(score for score, _ in scores))
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, out[-1])
@@ -89,19 +105,19 @@ class NibbleLM(TemplateLM):
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         prompts, params = [], []
+        end = self._tokenizer.decode(self.eot_token_id)
         for request in requests:
             text, how = request.args
-            how = dict(how)
-            stop = how.pop("until", None) or []
-            most = int(how.pop("max_gen_toks", self.max_gen_toks))
-            sample = how.pop("do_sample", False)
-            temperature = float(how.pop("temperature", 1.0 if sample else 0.0)) if sample else 0.0
+            how = normalize_gen_kwargs(how, self.max_gen_toks)
+            stop = handle_stop_sequences(how.pop("until", None), end)
+            most = how.pop("max_gen_toks")
+            if most >= self.max_length:
+                raise UsageError(f"generate_until: max_gen_toks {most} leaves no room in a context of {self.max_length}")
             names = {"top_p", "top_k", "min_p", "repetition_penalty", "seed"}
-            ids = self.tok_encode(text, True)[-(self.max_length - most):]
-            prompts.append({"prompt_token_ids": ids})
-            params.append(SamplingParams(temperature=temperature, max_tokens=most, stop=stop,
+            prompts.append({"prompt_token_ids": self.tok_encode(text)[-(self.max_length - most):]})
+            params.append(SamplingParams(temperature=how.get("temperature", 0.0), max_tokens=most, stop=[s for s in stop if s],
                                          **{k: v for k, v in how.items() if k in names}))
-        answers = [a.outputs[0].text for a in self.llm.generate(prompts, params)]
+        answers = [postprocess_generated_text(a.outputs[0].text, p.stop, None) for a, p in zip(self.llm.generate(prompts, params), params)]
         for request, answer in zip(requests, answers):
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers

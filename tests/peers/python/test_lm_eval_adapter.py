@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -54,6 +55,16 @@ def test_loglikelihoods_are_the_servers(model):
             assert greedy == all(s["rank"] == 1 for s in steps)
 
 
+def without_bos(model, folder):
+    """The model with a tokenizer that adds no token to a text."""
+    shutil.copytree(model, folder)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    assert tokenizer["post_processor"] is not None
+    file.write_text(json.dumps({**tokenizer, "post_processor": None}))
+    return folder
+
+
 def write_tasks(folder):
     """A task of each kind: choices, perplexity, generation."""
     (folder / "data.jsonl").write_text("".join(
@@ -70,21 +81,30 @@ def write_tasks(folder):
     return folder
 
 
-def test_tasks_run_and_agree_with_transformers(model, tmp_path):
+def agree(ours, theirs):
+    """The results of two models over the tasks of write_tasks(), with the scores of float32."""
+    a, b = (r["results"]["tiny_rolling"]["bits_per_byte,none"] for r in (ours, theirs))
+    assert a == pytest.approx(b, rel=1e-4)
+    for x, y in zip(ours["samples"]["tiny_choices"], theirs["samples"]["tiny_choices"]):
+        for (score, greedy), (expected, greedy_there) in zip(x["filtered_resps"], y["filtered_resps"]):
+            assert float(score) == pytest.approx(float(expected), abs=2e-3) and str(greedy) == str(greedy_there)
+    texts = [[s["filtered_resps"][0] for s in r["samples"]["tiny_words"]] for r in (ours, theirs)]
+    assert len(texts[0]) == 6 and texts[0] == texts[1]
+
+
+# A text of tiny_rolling has about 130 tokens: with 48 it is cut into windows, the last of which has more context.
+@pytest.mark.parametrize("words", ["", ",max_length=48", ",add_bos_token=False", ",prefix_token_id=5,max_length=40"])
+@pytest.mark.parametrize("adds", [True, False], ids=["bos", "plain"])
+def test_tasks_run_and_agree_with_transformers(model, tmp_path, words, adds):
     import lm_eval
     import lm_eval.tasks
 
+    folder = model if adds else without_bos(model, tmp_path / "plain")
     manager = lm_eval.tasks.TaskManager(include_path=str(write_tasks(tmp_path)), include_defaults=False)
     run = dict(tasks=["tiny_choices", "tiny_rolling", "tiny_words"], task_manager=manager, log_samples=True)
-    ours = lm_eval.simple_evaluate(model="nibble", model_args=f"model={model},compute=f32", **run)
-    theirs = lm_eval.simple_evaluate(model="hf", model_args=f"pretrained={model},dtype=float32", device="cpu", **run)
-    a, b = (r["results"]["tiny_rolling"]["bits_per_byte,none"] for r in (ours, theirs))
-    assert a == pytest.approx(b, rel=2e-3)
-    for x, y in zip(ours["samples"]["tiny_choices"], theirs["samples"]["tiny_choices"]):
-        for (score, greedy), (expected, greedy_there) in zip(x["filtered_resps"], y["filtered_resps"]):
-            assert float(score) == pytest.approx(float(expected), abs=0.02) and str(greedy) == str(greedy_there)
-    texts = [[s["filtered_resps"][0] for s in r["samples"]["tiny_words"]] for r in (ours, theirs)]
-    assert len(texts[0]) == 6 and texts[0] == texts[1]
+    ours = lm_eval.simple_evaluate(model="nibble", model_args=f"model={folder},compute=f32{words}", **run)
+    theirs = lm_eval.simple_evaluate(model="hf", model_args=f"pretrained={folder},dtype=float32{words}", device="cpu", **run)
+    agree(ours, theirs)
 
 
 def test_the_command_line(model, tmp_path):
