@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
@@ -110,6 +111,16 @@ def _tokenizer_of(name: Any, *_: Any, tokenizer_mode: str = "auto", **options: A
     return AutoTokenizer.from_pretrained(name, **{k: v for k, v in options.items() if v is not None})
 
 
+def _address() -> str:
+    """vLLM's get_ip: the address of this machine."""
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _no_transfer(*_: Any, **__: Any) -> Any:
+    """vLLM's transfer of weights between GPUs."""
+    raise UsageError("weights are not transferred through NCCL; LLM.update_weights() or the routes of nibble serve take them")
+
+
 def _chat_template_of(tokenizer: Any, chat_template: str | None = None, *_: Any, **__: Any) -> str | None:
     """vLLM's resolve_chat_template: the given one, else the tokenizer's."""
     return chat_template if chat_template is not None else getattr(tokenizer, "chat_template", None)
@@ -148,6 +159,9 @@ _submodules: Mapping[str, Mapping[str, Any]] = {
     "tokenizers": {"get_tokenizer": _tokenizer_of},
     "renderers": {}, "renderers.hf": {"resolve_chat_template": _chat_template_of},
     "distributed": {"cleanup_dist_env_and_memory": lambda *_, **__: None},
+    "distributed.weight_transfer": {}, "distributed.weight_transfer.nccl_common": {"trainer_init": _no_transfer},
+    "distributed.weight_transfer.packed_tensor": {"packed_nccl_broadcast_producer": _no_transfer},
+    "utils": {}, "utils.network_utils": {"get_ip": _address},
 }
 
 
