@@ -2,7 +2,7 @@
 PRESET ?= cpu
 PYTHON = $(CURDIR)/.cache/python/bin/python
 
-.PHONY: demo train-demo rl-demo test test-all build install deb tarball wheel bench format check-format tidy tidy-changed site fuzz hostile asan tsan serve-asan serve-tsan clean
+.PHONY: demo train-demo rl-demo test test-all build install deb tarball wheel python-asan bench format check-format tidy tidy-changed site fuzz hostile asan tsan serve-asan serve-tsan clean
 
 demo: build
 	tools/demo build/$(PRESET)/nibble
@@ -51,6 +51,10 @@ wheel:
 	cmake --preset $(PRESET) -DNIBBLE_PYTHON=$(PYTHON)
 	cmake --build build/$(PRESET) --target _core nibble
 	tools/make-wheel build/$(PRESET)
+
+# The tests of the Python package over a module with AddressSanitizer and UndefinedBehaviorSanitizer.
+python-asan: wheel
+	tools/test-python-asan build/$(PRESET)
 
 bench: build
 	build/$(PRESET)/nibble bench quantize
