@@ -23,9 +23,10 @@ void add_commands(CLI::App& app, RunCommand& run) {
     app.require_subcommand(0, 1);  // a missing command is reported below, because CLI11 would not name a misspelled one
     app.set_version_flag("--version", version_text);
     app.footer("`nibble help COMMAND` shows the flags of a command and an example.");
-    for (auto add : {add_quantize, add_recipes,  add_search,   add_verify,  add_convert, add_import,     add_inspect,
-                     add_generate, add_chat,     add_serve,    add_train,   add_rl,      add_data,       add_eval,
-                     add_logits,   add_tokenize, add_template, add_formats, add_bench,   add_completion, add_help})
+    for (auto add :
+         {add_quantize, add_recipes, add_search,   add_verify,  add_convert, add_import,     add_inspect, add_generate,
+          add_chat,     add_serve,   add_train,    add_rl,      add_data,    add_eval,       add_logits,  add_tokenize,
+          add_plan,     add_launch,  add_template, add_formats, add_bench,   add_completion, add_help})
         add(app, run);
     add_quiet_where_missing(app);
 }

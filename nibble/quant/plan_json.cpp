@@ -9,18 +9,12 @@ namespace {
 
 int64_t elements_of_entry(const PlanEntry& entry) { return entry.rows() * entry.cols(); }
 
-int64_t bytes_of_entry(const PlanEntry& entry) {
-    const int64_t elements = elements_of_entry(entry);
-    if (entry.spec.format == Format::none) return elements * dtype_bytes(entry.dtype);
-    return std::llround(bits_per_element(entry.spec.format, entry.rows(), entry.cols()) * double(elements) / 8);
-}
-
 Json entry_json(const PlanEntry& e) {
     const bool quantized = e.spec.format != Format::none;
     Json row{{"tensor", e.tensor},
              {"shape", e.shape},
              {"format", quantized ? format_name(e.spec.format) : dtype_name(e.dtype)},
-             {"bytes", bytes_of_entry(e)},
+             {"bytes", planned_bytes(e)},
              {"reason", e.reason}};
     if (!quantized) return row;
     row["inputs"] = activation_name(e.activation);
@@ -33,9 +27,15 @@ Json entry_json(const PlanEntry& e) {
 
 }  // namespace
 
+int64_t planned_bytes(const PlanEntry& entry) {
+    const int64_t elements = elements_of_entry(entry);
+    if (entry.spec.format == Format::none) return elements * dtype_bytes(entry.dtype);
+    return std::llround(bits_per_element(entry.spec.format, entry.rows(), entry.cols()) * double(elements) / 8);
+}
+
 int64_t planned_bytes(const Plan& plan) {
     int64_t bytes = 0;
-    for (const PlanEntry& entry : plan.entries) bytes += bytes_of_entry(entry);
+    for (const PlanEntry& entry : plan.entries) bytes += planned_bytes(entry);
     return bytes;
 }
 

@@ -95,6 +95,23 @@ def launched(runs, expected, words, arguments, environment, what):
     print(f"{what}: the bytes of one process")
 
 
+def launch_slurm(runs, expected, arguments, environment):
+    """`nibble launch slurm` submits, follows the log and returns the status; a second command runs after the first."""
+    place = runs.place("launched")
+
+    def launch(name, then, words):
+        return subprocess.run([runs.nibble, "launch", "slurm", "--name", name, "--nodes", "2", "--ranks-per-node", "2", "--program", runs.nibble,
+                               "--time", "00:05:00", "--log", os.path.join(runs.folder, f"{name}.log"), "--script", os.path.join(runs.folder, f"{name}.sbatch"),
+                               "--then", then, "--", *words], cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+
+    done = launch("chain", "verify out", ["quantize", *arguments])
+    assert done.returncode == 0 and "problems" not in done.stderr and done.stdout, done
+    runs.same(place, expected, "launch slurm, 2 nodes x 2 ranks")
+    again = launch("broken", "verify out", ["quantize", "no-such-model", *arguments[1:]])
+    assert again.returncode == 1 and again.stderr.count("\n") == 1 and "broken" in again.stderr, again
+    print("launch slurm: quantize, then verify; the status of a job that failed")
+
+
 def main():
     missing = [name for name in ("srun", "slurmctld", "slurmd", "munged", "mpirun") if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin")]
     if missing or os.geteuid() != 0:
@@ -128,6 +145,7 @@ def main():
         subprocess.run(["sbatch", "-W", "-N2", "-n4", "-D", place, "-o", os.path.join(runs.folder, "job.log"), script], env=slurm.environment, check=True, timeout=300)
         runs.same(place, expected, "sbatch without srun")
         print("sbatch without srun: one process")
+        launch_slurm(runs, expected, arguments, slurm.environment)
     finally:
         if slurm:
             slurm.end()
