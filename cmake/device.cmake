@@ -16,6 +16,7 @@ function(nibble_device)
     nibble_position_independent(${name})
     if(NOT NIBBLE_CUDA)
       set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+      target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # code of a test program
     endif()
     list(APPEND objects $<TARGET_OBJECTS:${name}>)
   endforeach()
