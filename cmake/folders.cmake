@@ -1,8 +1,10 @@
 # nibble_folder(NAME libraries...): one static library from nibble/NAME/**.cpp.
 #   *_avx2.cpp, *_avx512.cpp and *_amx.cpp are compiled for that instruction set; code in them runs only after a run-time check.
 #   Folders without long loops are compiled with -O2: -O3 takes a fifth longer there and makes nothing faster. Folders that only
-#   call others are compiled with -O1, which takes a quarter less again. Levels do not change results (-ffp-contract=off, no fast-math).
+#   call others (NIBBLE_CALLING_FOLDERS) are compiled with -O1, which takes a quarter less again; with clang and its sanitizers
+#   (NIBBLE_FUZZ) with -O0, a third of the time of -O1. Levels do not change results (-ffp-contract=off, no fast-math).
 #   Folders cuda/ and device/ are GPU code: cmake/device.cmake.
+set(NIBBLE_CALLING_FOLDERS "^(nibble_)?(page|architecture|parallel|run|rl|jobs|measure|cli)$")
 function(nibble_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/nibble/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/nibble/${name}/(cuda|device)/")
@@ -27,8 +29,11 @@ function(nibble_folder name)
     target_include_directories(nibble_${name} PUBLIC ${CMAKE_SOURCE_DIR}/nibble)
     target_link_libraries(nibble_${name} PUBLIC ${ARGN})
     set(level -O2)
-    if(name MATCHES "^(page|architecture|parallel|run|rl|jobs|measure|cli)$")
+    if(name MATCHES "${NIBBLE_CALLING_FOLDERS}")
       set(level -O1)
+      if(NIBBLE_FUZZ)
+        target_compile_options(nibble_${name} PRIVATE -O0)
+      endif()
     endif()
     if(NOT name MATCHES "^(formats|tensor|kernels|grammar|model|quant|engine|train)$")
       target_compile_options(nibble_${name} PRIVATE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${level}>")
@@ -59,9 +64,11 @@ function(nibble_target target)
     nibble_precompile(nibble_base)
   elseif(target STREQUAL "nibble_cli")
     nibble_precompile(nibble_cli)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_precompile_headers(nibble_cli PRIVATE <CLI/CLI.hpp>)  # half of what a command costs
-    endif()
+    target_precompile_headers(nibble_cli PRIVATE <CLI/CLI.hpp>)  # half of what a command costs
+  elseif(NIBBLE_FUZZ AND target STREQUAL "nibble_page")  # clang reads a precompiled header of its own level only
+    nibble_precompile(nibble_page)
+  elseif(NIBBLE_FUZZ AND target MATCHES "${NIBBLE_CALLING_FOLDERS}")
+    nibble_precompile(${target} nibble_page)
   else()
     nibble_precompile(${target} nibble_base)
   endif()
