@@ -244,7 +244,8 @@ Result<JobIdentity> calibration_facts(const QuantizeOptions& options, const Quan
     return facts;
 }
 
-// Returns the place where ranks share a calibration. One process joins the work that ranks have left; no value: it works alone.
+// Returns the place where ranks share a calibration. One process joins the work that ranks have left; no value: it
+// works alone.
 std::optional<StageChainOptions> calibration_by_ranks(const QuantizeOptions& options, const RankPlace& place) {
     std::error_code ignored;
     const fs::path folder = rank_calibration_folder(options.out);
