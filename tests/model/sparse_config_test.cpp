@@ -145,5 +145,57 @@ TEST(SparseConfig, UnsupportedValuesNameTheKey) {
     EXPECT_NE(model.error().message().find("index_n_heads"), std::string::npos) << model.error().message();
 }
 
+ModelConfig config_of(const Json& config) {
+    auto model = model_config(config);
+    EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message());
+    return model.ok() ? *std::move(model) : ModelConfig();
+}
+
+// Options that transformers reads otherwise than their names suggest (tests/peers/test_family_options.py compares
+// logits).
+TEST(FamilyOptions, DeepseekV4NormalizesItsWeightsAndHasOneSharedWidth) {
+    Json config = golden_config("deepseek_v4");
+    config["norm_topk_prob"] = false;
+    config["n_shared_experts"] = 2;
+    config["tie_word_embeddings"] = true;
+    const ModelConfig model = config_of(config);
+    EXPECT_EQ(model.head, model.embedding);
+    int seen = 0;
+    for (const BlockConfig& block : model.blocks)
+        if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) {
+            ++seen;
+            EXPECT_TRUE(moe->normalize);
+            EXPECT_EQ(moe->shared.intermediate, moe->expert.intermediate);
+        }
+    EXPECT_EQ(seen, 3);
+}
+
+TEST(FamilyOptions, ErnieHasBiasesEverywhereButInRoutedExperts) {
+    Json config = golden_config("ernie4_5_moe");
+    config["use_bias"] = true;
+    const ModelConfig model = config_of(config);
+    EXPECT_TRUE(model.head_bias);
+    for (const BlockConfig& block : model.blocks) {
+        if (const auto* a = std::get_if<AttentionConfig>(&block.mixer)) EXPECT_TRUE(a->qkv_bias && a->out_bias);
+        if (const auto* mlp = std::get_if<MlpConfig>(&block.mixer)) EXPECT_TRUE(mlp->bias);
+        if (const auto* moe = std::get_if<MoeConfig>(&block.mixer)) {
+            EXPECT_TRUE(moe->shared.bias);
+            EXPECT_FALSE(moe->expert.bias);
+        }
+    }
+}
+
+TEST(FamilyOptions, Cohere2TakesItsHeadDimension) {
+    Json config = golden_config("cohere2");
+    config["head_dim"] = 24;
+    const ModelConfig model = config_of(config);
+    const auto* both = std::get_if<ParallelConfig>(&model.blocks[0].mixer);
+    ASSERT_TRUE(both);
+    const auto* a = std::get_if<AttentionConfig>(&both->branches[0].mixer);
+    ASSERT_TRUE(a);
+    EXPECT_EQ(a->head_dim, 24);
+    EXPECT_EQ(a->rope.dims, 24);
+}
+
 }  // namespace
 }  // namespace nibble::test

@@ -8,15 +8,7 @@ namespace {
 Result<ModelConfig> read_cohere2(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root, "layer_norm_eps"));
     t.model.layer_norm = true;
-    f.ignore("head_dim");  // hidden_size / num_attention_heads, whatever the file says
-    NIBBLE_TRY(const int64_t heads, f.integer("num_attention_heads"));
-    NIBBLE_TRY(const int64_t kv_heads, f.integer_or("num_key_value_heads", heads));
-    if (heads % kv_heads != 0 || t.model.hidden % heads != 0)
-        return f.bad("num_attention_heads", "no multiple of num_key_value_heads, or no divisor of hidden_size");
-    AttentionConfig a;
-    a.heads = static_cast<int>(heads), a.kv_heads = static_cast<int>(kv_heads);
-    a.head_dim = static_cast<int>(t.model.hidden / heads);
-    a.scale = score_scale(a.head_dim);
+    NIBBLE_TRY(AttentionConfig a, read_heads(f, t.model.hidden));
     NIBBLE_TRY(MlpConfig mlp, read_mlp(f));
     NIBBLE_CHECK(read_biases(f, a, mlp));
     NIBBLE_TRY(Rope rope, read_rope(f, a.head_dim, t.model.context));

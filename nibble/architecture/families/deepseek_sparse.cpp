@@ -17,7 +17,7 @@ Result<IndexerConfig> read_indexer(ConfigFields& f, bool interleaved) {
     NIBBLE_TRY(const auto kinds, f.strings("layer_types"));
     if (std::ranges::any_of(kinds, [](const std::string& kind) { return kind != "indexed_attention"; }))
         return f.bad("layer_types", "only indexed_attention is supported");
-    NIBBLE_CHECK(f.must_be("mlp_bias", false));
+    f.ignore("mlp_bias");  // read by no modeling file
     return i;
 }
 

@@ -111,9 +111,8 @@ Result<MoeConfig> read_v4_experts(ConfigFields& f) {
     moe.selection_bias_name = "gate.bias";
     moe.expert.gate_proj = "w1", moe.expert.up_proj = "w3", moe.expert.down_proj = "w2";
     moe.expert.clamp = ClampedGlu{.limit = static_cast<float>(limit)};
-    const int shared = moe.shared.intermediate;
-    moe.shared = moe.expert;
-    moe.shared.intermediate = shared;
+    moe.normalize = true;     // whatever norm_topk_prob says, as in transformers
+    moe.shared = moe.expert;  // one width, whatever n_shared_experts says, as in transformers
     return moe;
 }
 
@@ -145,8 +144,8 @@ Result<ModelConfig> read_deepseek_v4(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(Trunk t, read_trunk(f, root));
     const bool published = root.empty();
     if (published) t.model.embedding = "embed.weight";
-    t.model.head = "head.weight";
-    NIBBLE_CHECK(f.must_be("tie_word_embeddings", false));
+    NIBBLE_TRY(const bool tie, f.boolean_or("tie_word_embeddings", false));
+    t.model.head = tie ? t.model.embedding : "head.weight";
     NIBBLE_CHECK(read_hyper(f, root, t.model));
     NIBBLE_TRY(CompressedAttentionConfig a, read_compressed(f));
     a.kv_norm = published ? "kv_norm" : "norm";

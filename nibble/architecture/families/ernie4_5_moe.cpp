@@ -7,7 +7,8 @@ namespace {
 Result<ModelConfig> read_ernie4_5_moe(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(DenseModel d, read_dense(f, root));
     d.attention.rope.interleaved = true;
-    NIBBLE_CHECK(f.must_be("use_bias", false));
+    NIBBLE_TRY(const bool bias, f.boolean_or("use_bias", false));  // routed experts have none
+    d.attention.qkv_bias = d.attention.out_bias = d.mlp.bias = d.trunk.model.head_bias = bias;
     MoeConfig moe;
     NIBBLE_CHECK(set_experts(f, moe, "moe_num_experts", "moe_k"));
     NIBBLE_TRY(const int64_t width, f.integer("moe_intermediate_size"));
@@ -21,6 +22,7 @@ Result<ModelConfig> read_ernie4_5_moe(ConfigFields& f, const std::string& root) 
     moe.selection_bias = true, moe.selection_bias_name = "moe_statics.e_score_correction_bias";
     moe.expert.intermediate = static_cast<int>(width);
     moe.shared.intermediate = static_cast<int>(width * shared);
+    moe.shared.bias = bias;
     for (int64_t l = 0; l < d.trunk.layers; ++l) {
         const bool sparse = (l + 1) % interval == 0 && l >= first && (last < 0 || l <= last);
         add_layer(d.trunk, l, d.attention, sparse ? MixerConfig(moe) : MixerConfig(d.mlp));

@@ -46,8 +46,12 @@ Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     NIBBLE_TRY(h.norm_, Norm::load(config, config.norm, config.hidden, weights));
     std::string module = config.head;
     if (module.ends_with(".weight")) module.resize(module.size() - 7);
-    NIBBLE_TRY(h.linear_, weights.linear(module, config.vocab, config.hidden, config.head_bias));
-    if (config.head == config.embedding) h.linear_.name = "lm_head";
+    const bool tied = config.head == config.embedding;
+    NIBBLE_TRY(h.linear_, weights.linear(module, config.vocab, config.hidden, config.head_bias && !tied));
+    if (tied) h.linear_.name = "lm_head";
+    if (tied && config.head_bias) {
+        NIBBLE_TRY(h.linear_.bias, weights.vector("lm_head.bias", config.vocab));
+    }
     return h;
 }
 
