@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "architecture/embedding_factor.h"
 #include "base/clock.h"
 #include "model/cpu/trainable.h"
 #include "model/loss.h"
@@ -239,7 +240,8 @@ Status Trainer::backward_blocks(const Row& row, std::vector<float>& dx) {
     }
     std::vector<int32_t> ids;
     for (const Segment& s : row.batch.segments()) ids.insert(ids.end(), s.tokens.begin(), s.tokens.end());
-    NIBBLE_CHECK(gradients_.add_rows(config.embedding, ids, dx.data(), config.hidden, config.embedding_scale));
+    NIBBLE_CHECK(
+        gradients_.add_rows(config.embedding, ids, dx.data(), config.hidden, embedding_factor(config, work.bf16())));
     gradients_.end_row();
     return Ok{};
 }

@@ -1,5 +1,6 @@
 #include "model/cpu/backward.h"
 
+#include "architecture/embedding_factor.h"
 #include "base/scratch_memory.h"
 #include "formats/minifloat.h"
 
@@ -192,12 +193,13 @@ std::vector<int32_t> next_tokens(std::span<const std::vector<int32_t>> texts) {
 }
 
 Status embedding_gradient(const ModelConfig& config, std::span<const std::vector<int32_t>> texts, const float* dx,
-                          GradientSink& sink) {
+                          bool bf16, GradientSink& sink) {
+    const float factor = embedding_factor(config, bf16);
     std::vector<float> d(static_cast<size_t>(config.vocab * config.hidden));
     for (const std::vector<int32_t>& text : texts)
         for (const int32_t token : text) {
             float* row = d.data() + token * config.hidden;
-            for (int64_t j = 0; j < config.hidden; ++j) row[j] += config.embedding_scale * dx[j];
+            for (int64_t j = 0; j < config.hidden; ++j) row[j] += factor * dx[j];
             dx += config.hidden;
         }
     return sink.add(config.embedding, d.data(), config.vocab, config.hidden);
@@ -245,7 +247,7 @@ Result<BackwardLoss> backward(const ModelConfig& config, const Embedding& embedd
     NIBBLE_TRY(loss.sum, head.backward(lane.x.data(), tokens, labels, gradient.data(), work, observer, sink));
     NIBBLE_CHECK(pass.backward(gradient.data(), observer, sink));
     if (sink) {
-        NIBBLE_CHECK(embedding_gradient(config, back, gradient.data(), *sink));
+        NIBBLE_CHECK(embedding_gradient(config, back, gradient.data(), work.bf16(), *sink));
     }
     return loss;
 }

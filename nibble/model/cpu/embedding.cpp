@@ -1,12 +1,11 @@
 #include "model/cpu/embedding.h"
 
+#include "architecture/embedding_factor.h"
 #include "checkpoint/checkpoint.h"
-#include "formats/minifloat.h"
 #include "model/cpu/widen.h"
 #include "model/weight_source.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace nibble {
 
@@ -15,7 +14,8 @@ Result<Embedding> Embedding::load(const ModelConfig& config, WeightSource& weigh
     e.checkpoint_ = &weights.checkpoint();
     NIBBLE_TRY(e.tensor_, weights.find(config.embedding, config.vocab, config.hidden));
     NIBBLE_TRY(e.decoder_, select_quantize_kernels());
-    e.vocab_ = config.vocab, e.width_ = e.columns_ = config.hidden, e.scale_ = config.embedding_scale;
+    e.vocab_ = config.vocab, e.width_ = e.columns_ = config.hidden;
+    e.scale_ = embedding_factor(config, weights.options().compute != Compute::f32);
     e.copies_ = config.width() / config.hidden;
     return e;
 }
@@ -27,7 +27,7 @@ Result<Embedding> Embedding::load_columns(const std::string& table, std::pair<in
     NIBBLE_TRY(e.tensor_, weights.find(table, shape.first, shape.second));
     NIBBLE_TRY(e.decoder_, select_quantize_kernels());
     e.vocab_ = shape.first, e.width_ = shape.second, e.first_ = first, e.columns_ = count;
-    e.scale_ = round_to_bf16(static_cast<float>(std::sqrt(static_cast<double>(count))));
+    e.scale_ = width_factor(count, weights.options().compute != Compute::f32);
     return e;
 }
 
