@@ -3,6 +3,7 @@
 #include "base/fields.h"
 #include "base/scratch_memory.h"
 #include "model/cpu/backward.h"
+#include "model/cpu/trainable.h"
 #include "quant/block_solver.h"
 #include "quant/calibration_observer.h"
 #include "quant/device_calibration.h"
@@ -318,6 +319,7 @@ Result<Calibration> calibrate(const Checkpoint& source, const Plan& plan, std::s
                               ThreadPool& pool, const JobHooks& hooks) {
     const auto begin = std::chrono::steady_clock::now();
     NIBBLE_TRY(const ModelConfig config, model_config(source));
+    if (!calibrates_on_device(plan)) NIBBLE_CHECK(check_backward(config).within("nibble_best needs gradients"));
     NIBBLE_TRY(const SolverKernels* kernels, select_solver_kernels());
     Calibration seen{.origin = std::string(origin), .on_device = options.device.cuda && calibrates_on_device(plan)};
     if (seen.on_device && options.compute == Compute::f32)
