@@ -117,6 +117,8 @@ std::string_view compressed_tensors_format(Scheme scheme) {
             return a == A::none || a == A::mxfp4 ? "mxfp4-pack-quantized" : "";
         case F::mxfp8:
             return a == A::none || a == A::mxfp8 ? "mxfp8-quantized" : "";
+        case F::int4:
+            return a == A::none ? "pack-quantized" : "";
         case F::nvfp4_bs32:
         case F::none:
             return "";

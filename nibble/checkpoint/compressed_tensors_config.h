@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// Integer weights. nibble has no Format for them, so they are decoded while they are read.
+// Integer weights. Those that Format::int4 cannot hold are decoded while they are read.
 struct IntegerCodes {
     int bits = 4;           // 4 or 8
     int64_t group = 0;      // number of inputs per scale; 0: one scale per row or per matrix

@@ -4,6 +4,7 @@
 #include "checkpoint/hf_catalog.h"
 #include "checkpoint/quant_keys.h"
 #include "checkpoint/scale_values.h"
+#include "formats/int4.h"
 #include "io/json_events.h"
 
 #include <algorithm>
@@ -51,6 +52,28 @@ Result<KvFormat> parse_kv(const Json& section) {
     return fail("kv_cache_scheme: {} is not known, only 8-bit float, one static scale per layer", show_value(*at));
 }
 
+int64_t shape_number(const TensorRecord& r, size_t i) {
+    int64_t wide = 0;
+    int32_t narrow = 0;
+    if (r.dtype == DType::i64) return std::memcpy(&wide, r.data.data() + i * 8, 8), wide;
+    return std::memcpy(&narrow, r.data.data() + i * 4, 4), int64_t{narrow};
+}
+
+// Returns whether Format::int4 holds the module's integers as they are stored.
+bool is_int4(std::string_view module, const IntegerCodes& integers, const Catalog& catalog) {
+    if (integers.bits != 4 || integers.group != int4_group || !integers.symmetric) return false;
+    const ModelTensor* codes = catalog.find(module, "weight_packed");
+    const ModelTensor* scales = catalog.find(module, "weight_scale");
+    const ModelTensor* shape = catalog.find(module, "weight_shape");
+    if (!codes || !scales || !shape) return false;
+    const TensorRecord &c = *codes->record, &s = *scales->record, &n = *shape->record;
+    return c.dtype == DType::i32 && c.shape.size() == 2 && c.shape[0] > 0 && c.shape[1] > 0 && !c.data.empty() &&
+           c.shape[1] % (int4_group / 8) == 0 && s.dtype == DType::bf16 &&
+           s.shape == std::vector{c.shape[0], c.shape[1] / (int4_group / 8)} && n.dtype == DType::i64 &&
+           n.shape == std::vector<int64_t>{2} && shape_number(n, 0) == c.shape[0] &&
+           shape_number(n, 1) == c.shape[1] * 8;
+}
+
 // Takes one matrix of integers: weight_packed (I32, each holds 32 / bits codes, the first in the lowest bits) or weight
 // (I8), and weight_scale. weight_shape is needed because the last I32 of a row may be partly filled.
 Status take_integers(std::string_view module, const IntegerCodes& integers, std::string_view says, Catalog& catalog) {
@@ -83,15 +106,11 @@ Status take_integers(std::string_view module, const IntegerCodes& integers, std:
     if (shape) {
         const TensorRecord& r = *shape->record;
         if ((r.dtype != DType::i64 && r.dtype != DType::i32) || r.shape != std::vector<int64_t>{2}) return misfit(r);
-        const auto number = [&](size_t i) {
-            int64_t wide = 0;
-            int32_t narrow = 0;
-            if (r.dtype == DType::i64) return std::memcpy(&wide, r.data.data() + i * 8, 8), wide;
-            return std::memcpy(&narrow, r.data.data() + i * 4, 4), int64_t{narrow};
-        };
         const int64_t filled = grid.cols;
-        if (number(0) != grid.rows || number(1) > filled || number(1) <= filled - 32 / integers.bits) return misfit(r);
-        grid.cols = number(1);
+        if (shape_number(r, 0) != grid.rows || shape_number(r, 1) > filled ||
+            shape_number(r, 1) <= filled - 32 / integers.bits)
+            return misfit(r);
+        grid.cols = shape_number(r, 1);
         parts.push_back(shape);
     }
     std::vector<int64_t> have = s.shape;
@@ -146,6 +165,10 @@ Result<ListedModule> read_compressed_tensors(const Json& quantization, Catalog& 
         }
         if (!group) return fail("{}: no group's targets match {}, which is quantized", where, show_name(module));
         const std::string says = fmt::format("{} (format {})", show_name(group->name), group->scheme.format);
+        if (group->scheme.integers && is_int4(module, *group->scheme.integers, catalog)) {
+            NIBBLE_CHECK(catalog.take_quantized(module, {Format::int4, ActivationFormat::none}, "INT4", says));
+            continue;
+        }
         if (group->scheme.integers) {
             NIBBLE_CHECK(take_integers(module, *group->scheme.integers, says, catalog));
             continue;

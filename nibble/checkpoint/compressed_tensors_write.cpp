@@ -52,6 +52,11 @@ Json weight_args(Format format) {
             return mx_args(4, false);
         case Format::mxfp8:
             return mx_args(8, false);
+        case Format::int4: {
+            Json j = args(4, "group", 128, false);
+            j["type"] = "int";
+            return j;
+        }
         case Format::nvfp4_bs32:
         case Format::none:
             break;  // these formats have no compressed_tensors_format()

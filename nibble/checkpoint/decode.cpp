@@ -1,6 +1,7 @@
 #include "checkpoint/decode.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 
 #include <algorithm>
 #include <array>
@@ -21,17 +22,25 @@ constexpr auto e2m1_values = [] {
     return values;
 }();
 
+constexpr auto int4_values = [] {
+    std::array<float, 16> values{};
+    for (int code = 0; code < 16; ++code) values[size_t(code)] = int4_to_float(static_cast<uint8_t>(code));
+    return values;
+}();
+
 // Decodes columns [begin, end) of a row whose codes start at `codes`, with one scale. Spans of 4-bit codes begin at an
 // even column.
-void decode_span(const uint8_t* codes, bool packed, int64_t begin, int64_t end, float scale, uint16_t* out) {
-    if (!packed) {
+void decode_span(const uint8_t* codes, const FormatLayout& layout, int64_t begin, int64_t end, float scale,
+                 uint16_t* out) {
+    if (layout.code_bits == 8) {
         for (int64_t c = begin; c < end; ++c) out[c] = bf16_from_float(e4m3_values[codes[c]] * scale);
         return;
     }
+    const auto& values = layout.integers ? int4_values : e2m1_values;
     for (int64_t c = begin; c < end; c += 2) {
         const uint8_t pair = codes[c / 2];
-        out[c] = bf16_from_float(e2m1_values[pair & 15u] * scale);
-        out[c + 1] = bf16_from_float(e2m1_values[pair >> 4] * scale);
+        out[c] = bf16_from_float(values[pair & 15u] * scale);
+        out[c + 1] = bf16_from_float(values[pair >> 4] * scale);
     }
 }
 
@@ -39,11 +48,9 @@ void decode_span(const uint8_t* codes, bool packed, int64_t begin, int64_t end, 
 
 void decode_bf16(const QuantView& panel, std::span<uint16_t> out) {
     const FormatLayout layout = format_layout(panel.format);
-    const bool packed = layout.code_bits == 4;
-    const int64_t tiles = ceil_div<int64_t>(panel.cols, fp8_tile);
-    const int64_t span = layout.block                           ? layout.block
-                         : panel.format == Format::fp8_block128 ? fp8_tile
-                                                                : std::max<int64_t>(panel.cols, 1);
+    const int64_t span = layout.block        ? layout.block
+                         : layout.scale_cols ? layout.scale_cols
+                                             : std::max<int64_t>(panel.cols, 1);
     for (int64_t row = 0; row < panel.rows; ++row) {
         const uint8_t* codes = panel.codes + code_bytes(panel.format, row, panel.cols);
         uint16_t* to = out.data() + row * panel.cols;
@@ -52,12 +59,11 @@ void decode_bf16(const QuantView& panel, std::span<uint16_t> out) {
                 const uint8_t s = panel.block_scales[row * (panel.cols / layout.block) + block];
                 return layout.e8m0_scales ? e8m0_to_float(s) : e4m3_values[s] * panel.tensor_scale;
             }
-            if (panel.format == Format::fp8_row) return panel.float_scales[row];
-            if (panel.format == Format::fp8_block128) return panel.float_scales[row / fp8_tile * tiles + block];
+            if (layout.float_scales) return panel.float_scales[layout.scale_index(row, block * span, panel.cols)];
             return panel.tensor_scale;
         };
         for (int64_t begin = 0, block = 0; begin < panel.cols; begin += span, ++block)
-            decode_span(codes, packed, begin, std::min(begin + span, panel.cols), scale_of(block), to);
+            decode_span(codes, layout, begin, std::min(begin + span, panel.cols), scale_of(block), to);
     }
 }
 

@@ -28,6 +28,8 @@ bool same_but_ones(std::span<const int64_t> a, std::span<const int64_t> b) {
 
 bool dtype_fits(const StoredPart& part, DType dtype) {
     switch (part.part) {
+        case Part::shape:
+            return dtype == part.dtype;
         case Part::codes:
             return dtype == part.dtype || (part.dtype == DType::u8 && dtype == DType::i8);
         case Part::block_scales:
@@ -161,8 +163,8 @@ Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::stri
         return fail("{}: {}: shape {}, but {} needs a matrix", file_of(*codes), show_name(codes_name),
                     shape_text(codes->record->shape), says);
     const int64_t rows = codes->record->shape[0], stored_cols = codes->record->shape[1];
-    const bool packed = format_layout(scheme.format).code_bits == 4;
-    const auto cols = packed ? checked_mul<int64_t>(stored_cols, 2) : std::optional(stored_cols);
+    const FormatLayout layout = format_layout(scheme.format);
+    const auto cols = checked_mul<int64_t>(stored_cols, layout.integers ? 8 : layout.code_bits == 4 ? 2 : 1);
     if (rows == 0 || !cols || !format_fits(scheme.format, *cols))
         return fail("{}: {}: shape {} does not hold whole blocks of {}", file_of(*codes), show_name(codes_name),
                     shape_text(codes->record->shape), format_name(scheme.format));
@@ -199,6 +201,7 @@ Status Catalog::take_quantized(std::string_view module, Scheme scheme, std::stri
                 break;
             }
             case Part::input_scale:
+            case Part::shape:
                 break;
         }
     }

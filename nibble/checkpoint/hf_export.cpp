@@ -88,12 +88,13 @@ public:
                         std::as_bytes(std::span(panel.block_scales, size_t(block_scale_bytes(f, panel.rows, cols))))));
                     break;
                 case Part::float_scales:
-                    NIBBLE_CHECK(put(
-                        index, s, 4 * float_scale_count(f, row, cols),
-                        std::as_bytes(std::span(panel.float_scales, size_t(float_scale_count(f, panel.rows, cols))))));
+                    NIBBLE_CHECK(
+                        put_float_scales(index, s, float_scale_count(f, row, cols),
+                                         {panel.float_scales, size_t(float_scale_count(f, panel.rows, cols))}));
                     break;
                 case Part::tensor_scale:
                 case Part::input_scale:
+                case Part::shape:
                     break;  // written by write_scalars()
             }
         }
@@ -105,6 +106,10 @@ public:
         NIBBLE_CHECK(ledger_.scalars(index, input_scale));
         for (size_t s = layout_.first_of[index]; s < layout_.first_of[index + 1]; ++s) {
             const StoredTensor& stored = layout_.tensors[s];
+            if (stored.part == Part::shape) {
+                const ExportTensor& t = spec_.tensors[index];
+                NIBBLE_CHECK(put(index, s, 0, std::as_bytes(std::span<const int64_t>(t.shape))));
+            }
             if (stored.part != Part::tensor_scale && stored.part != Part::input_scale) continue;
             float x = stored.part == Part::tensor_scale ? tensor_scale : *input_scale;
             if (!is_finite(x) || !(x > 0.0f))
@@ -189,12 +194,28 @@ private:
             case Part::block_scales:
                 return block_scale_bytes(t.format, 1, cols);
             case Part::float_scales:
-                return 4 * float_scale_count(t.format, 1, cols);
+                return format_layout(t.format).scale_bytes * float_scale_count(t.format, 1, cols);
+            case Part::shape:
+                return 2 * sizeof(int64_t);
             case Part::tensor_scale:
             case Part::input_scale:
                 break;
         }
         return sizeof(float);
+    }
+
+    // Writes scales from number `first` on, as BF16 if the part is stored so. Error: a scale that is not a BF16 number.
+    Status put_float_scales(size_t index, size_t stored, int64_t first, std::span<const float> scales) {
+        if (layout_.tensors[stored].spec.dtype == DType::f32)
+            return put(index, stored, 4 * first, std::as_bytes(scales));
+        std::vector<uint16_t> narrow(scales.size());
+        for (size_t i = 0; i < scales.size(); ++i) {
+            narrow[i] = bf16_from_float(scales[i]);
+            if (bf16_to_float(narrow[i]) != scales[i])
+                return fail("{}: scale {} is {}: not a BF16 number", show_name(layout_.tensors[stored].spec.name),
+                            first + static_cast<int64_t>(i), scales[i]);
+        }
+        return put(index, stored, 2 * first, std::as_bytes(std::span<const uint16_t>(narrow)));
     }
 
     Status put(size_t index, size_t stored, int64_t offset, Bytes bytes) {

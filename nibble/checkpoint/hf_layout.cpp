@@ -90,9 +90,10 @@ Status add_documents(const ExportSpec& spec, HfLayout& layout) {
 }  // namespace
 
 bool HfLayout::has_scalars(size_t i) const {
-    return std::any_of(
-        tensors.begin() + std::ptrdiff_t(first_of[i]), tensors.begin() + std::ptrdiff_t(first_of[i + 1]),
-        [](const StoredTensor& t) { return t.part == Part::tensor_scale || t.part == Part::input_scale; });
+    return std::any_of(tensors.begin() + std::ptrdiff_t(first_of[i]), tensors.begin() + std::ptrdiff_t(first_of[i + 1]),
+                       [](const StoredTensor& t) {
+                           return t.part == Part::tensor_scale || t.part == Part::input_scale || t.part == Part::shape;
+                       });
 }
 
 std::vector<std::string> unquantized_modules(const ExportSpec& spec) {

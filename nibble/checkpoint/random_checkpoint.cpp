@@ -91,7 +91,7 @@ public:
         fill(scratch.block_scales, index, begin, count, [&](uint8_t c) {
             return static_cast<uint8_t>(e8m0 ? 118 + c % 3 : 0x30 + c % 16);  // 2^-9 ...; 0.5 to 1.9
         });
-        std::ranges::fill(scratch.float_scales, 0.02f);
+        std::ranges::fill(scratch.float_scales, 0.015625f);  // as BF16, too
         const bool fp4 = t.format == Format::nvfp4 || t.format == Format::nvfp4_bs32;
         scratch.tensor_scale = fp4 ? 0.007f : t.format == Format::fp8 ? 0.02f : 1.0f;
         return scratch.view();

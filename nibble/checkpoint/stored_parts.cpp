@@ -29,7 +29,9 @@ std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_
     const Shape scalar = ct ? Shape{1} : Shape{};
 
     std::vector<StoredPart> parts;
-    if (layout.code_bits == 4)
+    if (layout.integers)
+        parts.push_back({Part::codes, "weight_packed", DType::i32, {rows, cols / 8}});
+    else if (layout.code_bits == 4)
         parts.push_back({Part::codes, ct ? "weight_packed" : "weight", DType::u8, {rows, cols / 2}});
     else
         parts.push_back({Part::codes, "weight", DType::f8_e4m3, {rows, cols}});
@@ -37,7 +39,10 @@ std::vector<StoredPart> stored_parts(Dialect dialect, Scheme scheme, bool input_
     if (layout.block)
         parts.push_back(
             {Part::block_scales, scale, layout.e8m0_scales ? DType::u8 : DType::f8_e4m3, {rows, cols / layout.block}});
-    if (layout.float_scales)
+    if (layout.integers) {
+        parts.push_back({Part::float_scales, scale, DType::bf16, {rows, layout.scales_per_row(cols)}});
+        parts.push_back({Part::shape, "weight_shape", DType::i64, {2}});
+    } else if (layout.float_scales)
         parts.push_back(
             {Part::float_scales, scale, DType::f32,
              scheme.format == Format::fp8_row ? row_shape(dialect, rows) : tile_shape(dialect, rows, cols)});

@@ -12,6 +12,8 @@
 //   tiles     [a, 1, b, 1], one: []      [a, b]                        [a, b]
 //   rows      [out]                      [out, 1]
 //
+// INT4 (compressed-tensors only): weight_packed I32 [out, in/8], weight_scale BF16 [out, in/128], weight_shape I64 [2].
+//
 // Readers accept more names, dtypes and shapes than these: hf_catalog.cpp.
 // Sources: Model Optimizer 0.47 (export/quant_utils.py, unified_export_hf.py), compressed-tensors 0.20 (compressors/).
 #pragma once
@@ -33,7 +35,8 @@ struct Scheme {
     bool operator==(const Scheme&) const = default;
 };
 
-enum class Part : uint8_t { codes, block_scales, float_scales, tensor_scale, input_scale };
+// shape: the rows and inputs of a matrix of packed integers.
+enum class Part : uint8_t { codes, block_scales, float_scales, tensor_scale, input_scale, shape };
 
 struct StoredPart {
     Part part = Part::codes;

@@ -1,6 +1,7 @@
 #include "formats/format.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 
@@ -10,7 +11,7 @@ namespace nibble {
 namespace {
 
 constexpr std::array quantized{Format::fp8,   Format::fp8_row, Format::fp8_block128, Format::mxfp8,
-                               Format::mxfp4, Format::nvfp4,   Format::nvfp4_bs32};
+                               Format::mxfp4, Format::nvfp4,   Format::nvfp4_bs32,   Format::int4};
 
 }  // namespace
 
@@ -32,6 +33,8 @@ std::string_view format_name(Format format) {
             return "nvfp4";
         case Format::nvfp4_bs32:
             return "nvfp4_bs32";
+        case Format::int4:
+            return "int4";
     }
     __builtin_unreachable();
 }
@@ -52,8 +55,9 @@ FormatLayout format_layout(Format format) {
         case Format::fp8:
             return {.code_bits = 8, .tensor_scale = true};
         case Format::fp8_row:
+            return {.code_bits = 8, .float_scales = true, .scale_rows = 1};
         case Format::fp8_block128:
-            return {.code_bits = 8, .float_scales = true};
+            return {.code_bits = 8, .float_scales = true, .scale_rows = fp8_tile, .scale_cols = fp8_tile};
         case Format::mxfp8:
             return {.code_bits = 8, .block = mx_block, .e8m0_scales = true};
         case Format::mxfp4:
@@ -62,6 +66,13 @@ FormatLayout format_layout(Format format) {
             return {.code_bits = 4, .block = nvfp4_block, .tensor_scale = true};
         case Format::nvfp4_bs32:
             return {.code_bits = 4, .block = 32, .tensor_scale = true};
+        case Format::int4:
+            return {.code_bits = 4,
+                    .float_scales = true,
+                    .integers = true,
+                    .scale_rows = 1,
+                    .scale_cols = int4_group,
+                    .scale_bytes = 2};
     }
     __builtin_unreachable();
 }
@@ -76,21 +87,22 @@ int64_t block_scale_bytes(Format format, int64_t rows, int64_t cols) {
 }
 
 int64_t float_scale_count(Format format, int64_t rows, int64_t cols) {
-    if (format == Format::fp8_row) return rows;
-    if (format == Format::fp8_block128) return ceil_div<int64_t>(rows, fp8_tile) * ceil_div<int64_t>(cols, fp8_tile);
-    return 0;
+    const FormatLayout layout = format_layout(format);
+    return layout.float_scales ? ceil_div<int64_t>(rows, layout.scale_rows) * layout.scales_per_row(cols) : 0;
 }
 
 double bits_per_element(Format format, int64_t rows, int64_t cols) {
     if (rows == 0 || cols == 0) return 0;
     const int64_t bytes = code_bytes(format, rows, cols) + block_scale_bytes(format, rows, cols) +
-                          4 * float_scale_count(format, rows, cols) + (format_layout(format).tensor_scale ? 4 : 0);
+                          format_layout(format).scale_bytes * float_scale_count(format, rows, cols) +
+                          (format_layout(format).tensor_scale ? 4 : 0);
     return 8.0 * static_cast<double>(bytes) / (static_cast<double>(rows) * static_cast<double>(cols));
 }
 
 bool format_fits(Format format, int64_t cols) {
     const FormatLayout layout = format_layout(format);
-    return cols > 0 && (layout.block == 0 || cols % layout.block == 0) && (layout.code_bits != 4 || cols % 2 == 0);
+    const int block = layout.whole_inputs();
+    return cols > 0 && (block == 0 || cols % block == 0) && (layout.code_bits != 4 || cols % 2 == 0);
 }
 
 std::string_view activation_name(ActivationFormat format) {

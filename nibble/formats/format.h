@@ -19,6 +19,7 @@ enum class Format : uint8_t {
     mxfp4,         // E2M1, E8M0 scale per 32 inputs
     nvfp4,         // E2M1, E4M3 scale per 16 inputs, FP32 scale per tensor
     nvfp4_bs32,    // NVFP4 with blocks of 32 inputs (Model Optimizer's nvfp4_bs32)
+    int4,          // integers of 4 bits, BF16 scale per 128 inputs (compressed-tensors' W4A16)
 };
 
 std::string_view format_name(Format format);
@@ -31,7 +32,19 @@ struct FormatLayout {
     int block = 0;              // inputs per block scale; 0: no scales per block of one row
     bool e8m0_scales = false;   // block scales are E8M0 (else E4M3), one byte each
     bool tensor_scale = false;  // one FP32 scale for the whole matrix
-    bool float_scales = false;  // an array of FP32 scales, per row or tile
+    bool float_scales = false;  // an array of FP32 scales, per row, tile or group
+    bool integers = false;      // 4-bit codes are integers (formats/int4.h), else E2M1
+    int scale_rows = 0;         // rows of weights per FP32 scale
+    int scale_cols = 0;         // inputs per FP32 scale; 0: all
+    int scale_bytes = 4;        // stored bytes of an FP32 scale: 2 if each is a BF16 number
+
+    // Returns the inputs that are stored as a whole: a block, or a group of integers. 0: any number.
+    int whole_inputs() const { return integers ? scale_cols : block; }
+    int64_t scales_per_row(int64_t cols) const { return scale_cols ? ceil_div<int64_t>(cols, scale_cols) : 1; }
+    // Returns the index of the FP32 scale of an element.
+    int64_t scale_index(int64_t row, int64_t col, int64_t cols) const {
+        return row / scale_rows * scales_per_row(cols) + (scale_cols ? col / scale_cols : 0);
+    }
 };
 FormatLayout format_layout(Format format);
 

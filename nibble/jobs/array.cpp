@@ -179,8 +179,8 @@ const QuantizeKernels& array_kernels() {
 
 Status check_array(const ArrayRows& x, const ArraySpec& spec) {
     const FormatLayout layout = format_layout(spec.weights.format);
-    const int64_t block =
-        spec.rotation ? std::max(layout.block, 16) : std::max(layout.block, layout.code_bits == 4 ? 2 : 1);
+    const int64_t block = spec.rotation ? std::max(layout.whole_inputs(), 16)
+                                        : std::max(layout.whole_inputs(), layout.code_bits == 4 ? 2 : 1);
     if (x.cols % block != 0)
         return fail(ErrorKind::shape, "{} needs columns in multiples of {}, x has {}", format_name(spec.weights.format),
                     block, x.cols);

@@ -1,6 +1,7 @@
 #include "jobs/formats_block.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 
@@ -85,6 +86,22 @@ BlockTrace trace_fp8(std::span<const float> w, Format format, float amax, Arithm
     return trace;
 }
 
+BlockTrace trace_int4(std::span<const float> w) {
+    const float amax = max_magnitude(w), scale = int4_scale(amax);
+    BlockTrace trace;
+    trace.steps = fmt::format(
+        "  largest magnitude           {:.9g}\n"
+        "  group scale   amax/7.5      {:.9g} -> BF16 {:.9g}\n",
+        amax, amax / 7.5f, scale);
+    trace.scales = {{"group_scale", scale}};
+    for (float x : w) {
+        const float weight = round_to_bf16(x);
+        const uint8_t code = int4_code(weight, scale, DType::bf16);
+        trace.add(round_to_bf16(weight / scale), code, int4_to_float(code), int4_to_float(code) * scale);
+    }
+    return trace;
+}
+
 std::string trace_table(const BlockTrace& trace, std::span<const float> numbers, bool four_bits) {
     std::string text = fmt::format("{}\n  {:>14} {:>13} {:>12} {:>6} {:>14} {:>13}\n", trace.steps, "number",
                                    "quotient", "element", "code", "value", "error");
@@ -137,8 +154,9 @@ Result<BlockTrace> trace_block(Format format, std::span<const float> numbers, Ar
                                std::optional<float> amax) {
     const FormatLayout layout = format_layout(format);
     const std::string_view name = format_name(format);
-    if (layout.block && numbers.size() > size_t(layout.block))
-        return fail("{} has blocks of {} numbers; {} were given", name, layout.block, numbers.size());
+    const int block = layout.whole_inputs();
+    if (block && numbers.size() > size_t(block))
+        return fail("{} has blocks of {} numbers; {} were given", name, block, numbers.size());
     for (float x : numbers)
         if (!is_finite(x)) return fail("{} is not finite: no scale can hold it", x);
     const float own = max_magnitude(numbers);
@@ -148,6 +166,7 @@ Result<BlockTrace> trace_block(Format format, std::span<const float> numbers, Ar
         return fail("--amax {}: the tensor's largest magnitude is at least that of these numbers, {}", *amax, own);
     const float whole = amax.value_or(own);
     if (format == Format::mxfp4 || format == Format::mxfp8) return trace_mx(numbers, format == Format::mxfp8);
+    if (format == Format::int4) return trace_int4(numbers);
     return layout.code_bits == 4 ? trace_nvfp4(numbers, whole, arithmetic)
                                  : trace_fp8(numbers, format, whole, arithmetic);
 }

@@ -81,6 +81,7 @@ constexpr std::array all_blocks{
                 "value = e4m3 * FP32 tensor scale; scale = amax/448; the quotient is rounded to BF16 first"},
     BlockFormat{Format::fp8_row, "value = e4m3 * FP32 row scale; scale = row amax/448"},
     BlockFormat{Format::fp8_block128, "value = e4m3 * FP32 tile scale; scale = 128x128 tile amax/448"},
+    BlockFormat{Format::int4, "value = (code - 8) * BF16 group scale; scale = amax/7.5 of 128 inputs"},
 };
 
 }  // namespace

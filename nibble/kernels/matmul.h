@@ -9,6 +9,7 @@
 //   plain              256   the value      1                 1
 //   fp8, fp8_row       256   the code's     1                 the tensor's, the row's
 //   fp8_block128       128   the code's     the tile's        1
+//   int4               128   the code's     the group's       1
 //   mxfp8, mxfp4       32    the code's     2^e of the block  1
 //   nvfp4_bs32, nvfp4  32 16 the code's     E4M3 of the block the tensor's
 //
@@ -26,8 +27,9 @@
 //
 // The above is the order `lanes`. The order `tiles` is a faster mode that must be selected by name, the order of
 // Intel's AMX (TDPBF16PS, Intel SDM 2B). x_k (nvfp4: always code * E4M3) is rounded to BF16. w_k is the code's value
-// times its block's factor, exact in BF16 (fp8_block128: the code's value alone). K is split into tiles of 32. In a
-// tile e = fma(x_k, w_k, e) over its even k and o likewise over its odd k, both ascending from +0. Then acc = acc + (e
+// times its block's factor, exact in BF16 (fp8_block128, int4: the code's value alone). K is split into tiles of 32. In
+// a tile e = fma(x_k, w_k, e) over its even k and o likewise over its odd k, both ascending from +0. Then acc = acc +
+// (e
 // + o), tiles ascending from acc = +0. Subnormal operands and results of all these steps become zero with their sign.
 // With fp8_block128 weights and fp8_group128 inputs, acc of every 128 k is a t as above, with c = tile scale * group
 // scale. The rest equals `lanes`; F32 weights always use `lanes`.

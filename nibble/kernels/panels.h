@@ -2,7 +2,7 @@
 // words; word w of row r is word number w * 32 + r of the panel:
 //
 //   F32    32 bits, one value           BF16   32 bits, two values, the even k in the low half
-//   E4M3   16 bits, two codes           E2M1   32 bits, eight codes, k ascending upwards
+//   E4M3   16 bits, two codes           E2M1, INT4   32 bits, eight codes, k ascending upwards
 //
 // One vector register holds one word of 16 or 8 rows, and a shift exposes the next k of all of them. Padding rows and
 // words are zero, including their scales.
@@ -60,9 +60,9 @@ private:
     int64_t size_ = 0;
 };
 
-enum class WeightCode : uint8_t { f32, bf16, e4m3, e2m1 };
+enum class WeightCode : uint8_t { f32, bf16, e4m3, e2m1, int4 };
 constexpr int codes_per_word(WeightCode code) {
-    constexpr int codes[] = {1, 2, 2, 8};
+    constexpr int codes[] = {1, 2, 2, 8, 8};
     return codes[static_cast<int>(code)];
 }
 constexpr int word_bytes(WeightCode code) { return code == WeightCode::e4m3 ? 2 : 4; }
@@ -79,7 +79,7 @@ struct PackedMatrix::Panels {
     int64_t words = 0;                   // per row
     AlignedArray<std::byte> data;        // [panels][words][32]
     AlignedArray<uint8_t> block_scales;  // nvfp4*, mx*: [panels][cols / block][32]
-    AlignedArray<float> tile_scales;     // fp8_block128: [panels][ceil(cols / 128)][32]
+    AlignedArray<float> tile_scales;     // fp8_block128, int4: [panels][ceil(cols / 128)][32]
     AlignedArray<float> row_scales;      // [panels * 32]
 
     int64_t panels() const { return (rows + panel_rows - 1) / panel_rows; }

@@ -1,4 +1,3 @@
-#include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/matmul.h"
 #include "kernels/packed_memory.h"
@@ -42,14 +41,14 @@ std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, D
                                     SharedPages* memory) {
     auto p = std::make_unique<Panels>();
     p->rows = rows, p->cols = cols, p->format = format, p->dtype = dtype, p->code = code;
-    const int layout_block = format_layout(format).block;
-    p->block = layout_block ? layout_block : format == Format::fp8_block128 ? fp8_tile : 256;
+    const FormatLayout layout = format_layout(format);
+    const int layout_block = layout.block;
+    p->block = layout_block ? layout_block : layout.scale_cols ? layout.scale_cols : 256;
     p->words = (cols + codes_per_word(code) - 1) / codes_per_word(code);
     p->data = AlignedArray<std::byte>(p->panels() * p->panel_bytes(), memory);
     p->row_scales = AlignedArray<float>(p->panels() * panel_rows, memory);
     if (layout_block) p->block_scales = AlignedArray<uint8_t>(p->panels() * p->blocks() * panel_rows, memory);
-    if (format == Format::fp8_block128)
-        p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows, memory);
+    if (layout.scale_cols) p->tile_scales = AlignedArray<float>(p->panels() * p->blocks() * panel_rows, memory);
     return p;
 }
 
@@ -117,9 +116,10 @@ bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
     const QuantView& v = stack.view(i);
     const int64_t panel = row / panel_rows, lane = row % panel_rows, blocks = p.blocks();
     p.row_scales[row] = v.format == Format::fp8_row ? v.float_scales[r] : v.tensor_scale;
-    if (p.format == Format::fp8_block128)
+    if (const FormatLayout layout = format_layout(p.format); layout.scale_cols)
         for (int64_t b = 0; b < blocks; ++b)
-            p.tile_scales[(panel * blocks + b) * panel_rows + lane] = v.float_scales[r / fp8_tile * blocks + b];
+            p.tile_scales[(panel * blocks + b) * panel_rows + lane] =
+                v.float_scales[layout.scale_index(r, b * layout.scale_cols, v.cols)];
     if (p.block_scales.size() == 0) return true;
     for (int64_t b = 0; b < blocks; ++b) {
         const uint8_t scale = v.block_scales[r * blocks + b];
@@ -210,9 +210,12 @@ Result<PackedMatrix> stacked(std::span<const QuantView> weights, ThreadPool& poo
         if (w.format != format || w.cols != cols)
             return fail("prepack: stacked matrices differ: {} {} and {} {}", cols, format_name(format), w.cols,
                         format_name(w.format));
-    const bool e2m1 = format_layout(format).code_bits == 4;
+    const FormatLayout layout = format_layout(format);
+    const WeightCode code = layout.integers         ? WeightCode::int4
+                            : layout.code_bits == 4 ? WeightCode::e2m1
+                                                    : WeightCode::e4m3;
     const Stack<QuantView> stack(weights);
-    auto p = make_panels(stack.rows(), cols, format, DType::f32, e2m1 ? WeightCode::e2m1 : WeightCode::e4m3, memory);
+    auto p = make_panels(stack.rows(), cols, format, DType::f32, code, memory);
     const int64_t row_bytes = code_bytes(format, 1, cols);
     std::atomic<int64_t> nan_row{-1};
     pool.parallel_for(p->panels(), [&](int64_t panel) {
@@ -221,7 +224,7 @@ Result<PackedMatrix> stacked(std::span<const QuantView> weights, ThreadPool& poo
         for (int64_t r = 0; r < count; ++r) {
             const Place at = stack.at(first + r);
             const uint8_t* codes = weights[at.matrix].codes + at.row * row_bytes;
-            if (!e2m1 && has_nan(codes, row_bytes)) nan_row = first + r;
+            if (code == WeightCode::e4m3 && has_nan(codes, row_bytes)) nan_row = first + r;
             rows[r] = reinterpret_cast<const std::byte*>(codes);
         }
         interleave(rows, row_bytes, p->code, p->panel_words(panel));

@@ -84,7 +84,8 @@ Status check(const WeightSpec& spec) {
     if (s.kind == Search::Kind::sweep && !(spec.static_scales && spec.normalization == 448.0f))
         return bad("the scale sweep needs nvfp4 with static block scales and normalization 448");
     if (s.kind == Search::Kind::multipliers) {
-        if (spec.format == Format::mxfp4 || spec.format == Format::mxfp8 || spec.format == Format::nvfp4_bs32)
+        if (spec.format == Format::mxfp4 || spec.format == Format::mxfp8 || spec.format == Format::nvfp4_bs32 ||
+            spec.format == Format::int4)
             return bad("scales of this format follow from the block maximum: no multiplier search");
         if (!std::isfinite(s.start) || !std::isfinite(s.stop) || !(s.start > 0) || !(s.stop >= s.start) ||
             !(s.step > 0))

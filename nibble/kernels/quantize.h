@@ -70,7 +70,8 @@ struct Scan {
 // panels give equal bits on every entry. The caller adds panels in row order.
 struct QuantStats {
     int64_t elements = 0;
-    int64_t blocks = 0;  // number of scales below the tensor: blocks, rows (fp8_row), tiles (fp8_block128); 0 for fp8
+    int64_t blocks = 0;  // number of scales below the tensor: blocks, rows (fp8_row), tiles (fp8_block128), groups
+                         // (int4); 0 for fp8
     double squared_error = 0, squared_weight = 0;
     float max_error = 0;     // NaN if a code or scale decodes to NaN
     int64_t zeros = 0;       // nonzero weights that decode to zero

@@ -23,15 +23,17 @@ std::vector<float> transposed(const std::vector<float>& m, int64_t rows, int64_t
 }
 
 // Adds |w| / (maximum of its block + tiny) to the sums, row by row.
-void add_importance(const MatrixView& w, std::vector<double>& sum) {
+void add_importance(const MatrixView& w, int64_t block, std::vector<double>& sum) {
+    std::vector<float> x(static_cast<size_t>(block));
     for (int64_t r = 0; r < w.rows; ++r)
-        for (int64_t b = 0; b < w.cols; b += awq_block) {
-            float x[awq_block], amax = 0;
-            for (int64_t k = 0; k < awq_block; ++k) {
-                x[k] = magnitude(ref::load(w, r, b + k));
-                amax = std::max(amax, x[k]);
+        for (int64_t b = 0; b < w.cols; b += block) {
+            float amax = 0;
+            for (int64_t k = 0; k < block; ++k) {
+                x[static_cast<size_t>(k)] = magnitude(ref::load(w, r, b + k));
+                amax = std::max(amax, x[static_cast<size_t>(k)]);
             }
-            for (int64_t k = 0; k < awq_block; ++k) sum[static_cast<size_t>(b + k)] += double{x[k] / (amax + tiny)};
+            for (int64_t k = 0; k < block; ++k)
+                sum[static_cast<size_t>(b + k)] += double{x[static_cast<size_t>(k)] / (amax + tiny)};
         }
 }
 
@@ -146,8 +148,10 @@ private:
 Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, const WeightSpec& spec, float step,
                            const QuantizeKernels& quantize, const SolverKernels& solver, ThreadPool& pool) {
     const int64_t cols = std::ssize(inputs.mean_magnitude);
-    if (spec.format != Format::nvfp4) return fail("awq_lite quantizes to nvfp4, not {}", format_name(spec.format));
-    if (cols % awq_block) return fail("{} columns are not whole blocks of 16", cols);
+    if (spec.format != Format::nvfp4 && spec.format != Format::int4)
+        return fail("awq_lite quantizes to nvfp4 or int4, not {}", format_name(spec.format));
+    if (!format_fits(spec.format, cols))
+        return fail("{} columns are not whole blocks of {}", cols, format_name(spec.format));
     if (!inputs.classes.empty() && std::ssize(inputs.classes) != cols)
         return fail("{} classes for {} columns", inputs.classes.size(), cols);
     if (!(step > 0.0f && step <= 1.0f)) return fail("a step of alpha of {} is not in (0, 1]", step);
@@ -160,7 +164,7 @@ Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, c
     for (size_t i = 0; i < weights.count; ++i) {
         NIBBLE_TRY(const MatrixView w, weights.read(i));
         if (w.cols != cols) return fail("statistics of {} inputs for {} columns", cols, w.cols);
-        add_importance(w, sum);
+        add_importance(w, format_layout(spec.format).whole_inputs(), sum);
         rows += w.rows;
     }
     std::vector<float> v(sum.size());

@@ -41,9 +41,9 @@ struct AwqScales {
     double unscaled = 0;       // the same with all scales 1
 };
 
-// Searches the scales. spec: nvfp4 with the scales of maxima. step: step of alpha, in (0, 1]. Each weight has its own
-// tensor scale in the search. Errors: an input that was never seen (all means are zero, or there are no rows), errors
-// of `weights.read`.
+// Searches the scales. spec: nvfp4 or int4 with the scales of maxima. step: step of alpha, in (0, 1]. Each weight has
+// its own tensor scale in the search. Errors: an input that was never seen (all means are zero, or there are no rows),
+// errors of `weights.read`.
 Result<AwqScales> awq_lite(const AwqWeights& weights, const AwqInputs& inputs, const WeightSpec& spec, float step,
                            const QuantizeKernels& quantize, const SolverKernels& solver, ThreadPool& pool);
 

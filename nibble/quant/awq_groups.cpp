@@ -31,7 +31,8 @@ public:
             if (!covered_.contains(i) && !refused_.contains(i))
                 refuse(i, "no norm or linear before it can absorb the inverse scale");
         }
-        if (!any) return fail("awq_lite scales inputs of linears in nvfp4; the recipe quantizes no linear to it");
+        if (!any)
+            return fail("awq_lite scales inputs of linears in nvfp4 and int4; the recipe quantizes no linear to them");
         for (const auto& [why, list] : reasons_)
             out_.unscaled.push_back(fmt::format("awq_lite: {} linears stay unscaled (first: {}): {}", list.size(),
                                                 plan_.entries[list.front()].module, why));
@@ -41,7 +42,10 @@ public:
 private:
     using Names = std::vector<std::string>;  // names of modules
 
-    bool searched(size_t i) const { return plan_.entries[i].spec.format == Format::nvfp4; }
+    bool searched(size_t i) const {
+        const Format format = plan_.entries[i].spec.format;
+        return format == Format::nvfp4 || format == Format::int4;
+    }
     std::optional<size_t> entry(const std::string& tensor) const {
         const auto found = index_.find(tensor);
         return found == index_.end() ? std::nullopt : std::optional(found->second);

@@ -24,7 +24,7 @@ namespace nibble {
 struct AwqGroup {
     size_t block = 0;
     std::vector<size_t> readers;   // plan entries: all matrices whose columns are multiplied
-    std::vector<size_t> members;   // the readers in nvfp4, for which the scale is searched
+    std::vector<size_t> members;   // the readers in nvfp4 or int4, for which the scale is searched
     size_t producer = 0;           // plan entry that is divided: a norm's weight, or the rows of a linear
     std::optional<size_t> bias;    // plan entry of the producer's bias
     bool norm = false;             // the producer is a norm
@@ -38,10 +38,10 @@ struct AwqGroup {
 
 struct AwqPlan {
     std::vector<AwqGroup> groups;       // ordered by block
-    std::vector<std::string> unscaled;  // linears in nvfp4 that stay unscaled: one line per reason
+    std::vector<std::string> unscaled;  // linears in nvfp4 or int4 that stay unscaled: one line per reason
 };
 
-// Finds the groups of a plan. Error: the plan has no linear in nvfp4.
+// Finds the groups of a plan. Error: the plan has no linear in these formats.
 Result<AwqPlan> awq_groups(const Plan& plan, const ModelConfig& config, std::span<const CheckpointTensor> tensors);
 
 }  // namespace nibble

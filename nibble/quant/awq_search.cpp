@@ -256,7 +256,7 @@ private:
                                      const size_t i = g.members[m];
                                      return read_weights(source_, i, 0, plan_.entries[i].rows(), *quantize_, scratch);
                                  }};
-        WeightSpec spec{Format::nvfp4};
+        WeightSpec spec{first.spec.format};
         spec.arithmetic = first.spec.arithmetic;
         spec.weights = first.spec.weights;
         NIBBLE_TRY(AwqScales found, awq_lite(weights,

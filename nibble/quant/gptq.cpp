@@ -1,6 +1,7 @@
 #include "quant/gptq.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/nvfp4.h"
 #include "kernels/load.h"
 #include "quant/cholesky.h"
@@ -90,16 +91,30 @@ private:
         const int64_t n = weight_.cols;
         float scale = 0;
         for (int64_t i = begin; i < end; ++i) {
-            if (!spec_.static_scales)
+            if (spec_.format == Format::int4)
+                scale = group_scale(row, w, i);
+            else if (!spec_.static_scales)
                 scale = dynamic_scale(w, i);
             else if (i % gptq_block == 0 || i == begin)
                 scale = nvfp4_fake_block_scale(original_amax(row, i), fake_, spec_.arithmetic);
             const float* u = u_.data() + i * n;
-            values[i] = nvfp4_fake_value(w[i], scale);
+            values[i] = spec_.format == Format::int4 ? int4_to_float(int4_code(w[i], scale, DType::f32)) * scale
+                                                     : nvfp4_fake_value(w[i], scale);
             const float e = (w[i] - values[i]) / u[i];
             error[(i - begin) * stride] = e;
             for (int64_t j = i; j < end; ++j) w[j] -= e * u[j];
         }
+    }
+
+    // Returns the scale of the column's INT4 group. The group's first column determines it from the compensated values.
+    float group_scale(int64_t row, const float* w, int64_t column) const {
+        float& scale = out_.float_scales[(row * weight_.cols + column) / int4_group];
+        if (column % int4_group == 0) {
+            float amax = 0;
+            for (int64_t k = 0; k < int4_group; ++k) amax = std::max(amax, magnitude(w[column + k]));
+            scale = int4_scale(amax);
+        }
+        return scale;
     }
 
     float original_amax(int64_t row, int64_t column) const {
@@ -112,7 +127,16 @@ private:
                                         spec_.arithmetic);
     }
 
+    void store_int4(int64_t row, const float* values) const {
+        for (int64_t k = 0; k < weight_.cols; k += 2) {
+            const float scale = out_.float_scales[(row * weight_.cols + k) / int4_group];
+            const auto code = [&](float v) { return int4_code(v, scale, DType::f32); };
+            out_.codes[(row * weight_.cols + k) / 2] = static_cast<uint8_t>(code(values[k]) | code(values[k + 1]) << 4);
+        }
+    }
+
     void store(int64_t row, const float* values) const {
+        if (spec_.format == Format::int4) return store_int4(row, values);
         for (int64_t b = 0; b < weight_.cols / gptq_block; ++b) {
             float v[gptq_block];
             for (int64_t k = 0; k < gptq_block; ++k) v[k] = rounded_to_dtype(values[b * gptq_block + k], spec_.weights);
@@ -145,9 +169,10 @@ Result<SolveGaps> quantize_gptq(const MatrixView& weight, std::span<const float>
                                 const TensorAmax& amax, const GptqOptions& options, const SolverKernels& kernels,
                                 ThreadPool& pool, const QuantSpan& out) {
     const int64_t n = weight.cols;
-    if (spec.format != Format::nvfp4 || spec.search.kind != Search::Kind::max)
-        return fail("gptq quantizes to nvfp4 with the maximum's scales, not {}", to_string(spec));
-    if (n % gptq_block) return fail("{} columns are not whole blocks of 16", n);
+    const bool int4 = spec.format == Format::int4;
+    if ((spec.format != Format::nvfp4 && !int4) || spec.search.kind != Search::Kind::max)
+        return fail("gptq quantizes to nvfp4 or int4 with the maximum's scales, not {}", to_string(spec));
+    if (!format_fits(spec.format, n)) return fail("{} columns are not whole blocks of {}", n, format_name(spec.format));
     if (static_cast<int64_t>(hessian.size()) != n * n)
         return fail("a Hessian of {} entries for {} columns", hessian.size(), n);
     if (options.group < 1) return fail("gptq's block_size must be positive, not {}", options.group);

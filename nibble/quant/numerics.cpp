@@ -65,6 +65,8 @@ Result<WeightSpec> weight_spec(const std::vector<QuantizerConfig>& cfg) {
         spec.format = Format::mxfp4;
     else if (e4m3 && is_mx(c))
         spec.format = Format::mxfp8;
+    else if (c.num_bits.integer == 4 && blocks_are(c, 128) && !c.scale_bits && !c.dynamic_blocks && !c.dynamic)
+        spec.format = Format::int4;
     else if (is_fp8_per_tensor(c))
         spec.format = Format::fp8;
     else if (e4m3 && c.block_sizes.empty() && c.axis == std::vector{0} && !c.dynamic)
@@ -154,9 +156,9 @@ Status apply_search(const SearchPlan& plan, WeightSpec& spec) {
         spec.search = {Search::Kind::sweep};
     }
     // Model Optimizer searches every weight with a calibrated maximum, including FP8 layers of a four-over-six recipe.
-    // MX formats have no such maximum.
-    const bool mx = spec.format == Format::mxfp4 || spec.format == Format::mxfp8;
-    if (plan.multipliers.kind == Search::Kind::multipliers && !mx) spec.search = plan.multipliers;
+    // MX formats have no such maximum, and the scales of INT4 are those of compressed-tensors.
+    const bool fixed = spec.format == Format::mxfp4 || spec.format == Format::mxfp8 || spec.format == Format::int4;
+    if (plan.multipliers.kind == Search::Kind::multipliers && !fixed) spec.search = plan.multipliers;
     return Ok{};
 }
 
@@ -167,7 +169,7 @@ Result<WeightSolver> solver_for(const SearchPlan& plan, const WeightSpec& spec) 
         case WeightSolver::Kind::local_hessian:
             return spec.static_scales ? plan.solver : WeightSolver{};
         case WeightSolver::Kind::gptq:
-            if (spec.format != Format::nvfp4)
+            if (spec.format != Format::nvfp4 && spec.format != Format::int4)
                 return fail("gptq of weights in {} is not supported", format_name(spec.format));
             return plan.solver;
         case WeightSolver::Kind::nibble_best:

@@ -96,7 +96,7 @@ Result<Recipe> read_folder(const RecipeFile& metadata, const RecipeFile& quantiz
 // Formats that no recipe makes, and the part of a recipe's name that comes nearest.
 std::string_view nearest_kind(std::string_view word) {
     constexpr std::pair<std::string_view, std::string_view> kinds[]{
-        {"int4", "w4a16"}, {"4bit", "w4a16"}, {"q4", "w4a16"},  {"nf4", "w4a16"},
+        {"int4", "int4"},  {"4bit", "w4a16"}, {"q4", "w4a16"},  {"nf4", "w4a16"},
         {"w4", "w4a16"},   {"bnb", "w4a16"},  {"int8", "fp8"},  {"8bit", "fp8"},
         {"w8a8", "fp8"},   {"w8a16", "fp8"},  {"q8", "fp8"},    {"w8", "fp8"},
         {"w4a4", "nvfp4"}, {"mx4", "mxfp4"},  {"mx8", "mxfp8"}, {"smoothquant", "fp8"}};

@@ -34,6 +34,9 @@ constexpr Purpose purposes[] = {
     {"fp8_per_channel_per_token", "one scale per row and per token; no calibration needed", linears},
     {"fp8_2d_blockwise_weight_only", "one scale per 128 x 128 tile of weights", linears},
     {"mxfp8", "OCP's 8-bit format; scales are powers of two", linears},
+    {"w4a16_int4", "4-bit integers in groups of 128, compressed-tensors only", linears},
+    {"w4a16_int4_awq_lite", "AWQ; inputs are scaled, the scales folded into weights", linears},
+    {"w4a16_int4_gptq", "GPTQ; rounding reduces the error of the layer's output", linears},
     {"mxfp4", "OCP's 4-bit format; scales are powers of two", linears},
     {"mxfp4_mlp_weight_only", "OCP's 4-bit format, weights only", mlps},
     {"mamba_moe_nvfp4_aggressive", "4 bits for Nemotron-H and similar hybrids", hybrid},
@@ -59,6 +62,8 @@ std::string machines(Format weights, ActivationFormat inputs) {
             return "Blackwell; CPU";
         case Format::mxfp4:
             return inputs == ActivationFormat::none ? "Hopper, Blackwell; CPU; llama.cpp" : "Blackwell; CPU";
+        case Format::int4:
+            return "Ampere, Hopper, Blackwell; CPU";
         default:
             return "everything";
     }

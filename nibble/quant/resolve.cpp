@@ -403,7 +403,7 @@ private:
         if (!format_fits(e.spec.format, e.cols())) {
             left_.refuse(m,
                          fmt::format("{} inputs do not divide into blocks of {} ({})", e.cols(),
-                                     format_layout(e.spec.format).block, format_name(e.spec.format)),
+                                     format_layout(e.spec.format).whole_inputs(), format_name(e.spec.format)),
                          e.reason);
             return Ok{};
         }

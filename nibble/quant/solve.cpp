@@ -28,6 +28,7 @@ Result<SolveGaps> copy_solution(const Solution& from, const QuantSpan& out, Quan
                     m.tensor_scale, out.rows, out.cols, out.tensor_scale);
     std::ranges::copy(m.codes, out.codes);
     std::ranges::copy(m.block_scales, out.block_scales);
+    std::ranges::copy(m.float_scales, out.float_scales);
     stats.raised_blocks += from.raised_blocks;
     return from.gaps;
 }

@@ -2,7 +2,7 @@
 //
 //   codes         4-bit formats: [rows, cols/2] bytes, even column in the low nibble; 8-bit formats: [rows, cols]
 //   block_scales  [rows, cols/block] bytes, row-major, not swizzled: E4M3 (NVFP4) or E8M0 (MX)
-//   float_scales  fp8_row: [rows]; fp8_block128: [ceil(rows/128), ceil(cols/128)] row-major
+//   float_scales  fp8_row: [rows]; fp8_block128: [ceil(rows/128), ceil(cols/128)] row-major; int4: [rows, cols/128]
 //   tensor_scale  nvfp4*, fp8: multiplies on decode; 1 elsewhere
 //
 // formats/ defines the meaning of the bytes. kernels/quantize.h encodes, decodes and measures them.

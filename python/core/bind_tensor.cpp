@@ -79,8 +79,8 @@ PartShapes part_shapes(Format format, std::span<const int64_t> shape, int64_t ro
     const FormatLayout layout = format_layout(format);
     PartShapes parts{.codes = with_last(shape, layout.code_bits == 4 ? cols / 2 : cols)};
     if (layout.block > 0) parts.block_scales = with_last(shape, cols / layout.block);
-    if (format == Format::fp8_row) parts.float_scales = {rows, 1};
-    if (format == Format::fp8_block128) parts.float_scales = {(rows + 127) / 128, (cols + 127) / 128};
+    if (layout.float_scales)
+        parts.float_scales = {ceil_div<int64_t>(rows, layout.scale_rows), layout.scales_per_row(cols)};
     return parts;
 }
 
@@ -137,7 +137,7 @@ std::shared_ptr<Quant> quantize(nb::handle object, Spec& spec, nb::handle out) {
     const ArraySpec& how = spec.of(rows.rows.type);
     const FormatLayout layout = format_layout(spec.format);
     if (spec.format == Format::fp8_block128 && x.ndim != 2) x.refuse_shape("fp8_block128 needs two dimensions");
-    const int64_t block = how.rotation ? std::max(layout.block, 16) : layout.block;
+    const int64_t block = how.rotation ? std::max(layout.whole_inputs(), 16) : layout.whole_inputs();
     if (block > 0 && rows.rows.cols % block != 0)
         x.refuse_shape(fmt::format("{} needs columns in multiples of {}", format_name(spec.format), block));
     std::shared_ptr<Quant> q;
@@ -223,7 +223,8 @@ std::shared_ptr<Quant> wrap(std::string_view format_word, nb::handle codes, nb::
     for (int i = 0; i + 1 < c.ndim; ++i) q->rows *= c.shape[i];
     check_bytes(c, code_bytes(q->format, q->rows, q->cols), false);
     if (!format_fits(q->format, q->cols))
-        c.refuse_shape(fmt::format("{} needs columns in multiples of {}", format_name(q->format), layout.block));
+        c.refuse_shape(
+            fmt::format("{} needs columns in multiples of {}", format_name(q->format), layout.whole_inputs()));
     q->codes = reinterpret_cast<uint8_t*>(c.data);
     q->codes_array = nb::borrow(codes);
     q->producer = c.producer;

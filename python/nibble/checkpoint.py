@@ -120,7 +120,7 @@ class Checkpoint(Mapping[str, TensorInfo]):
         rows, cols = end - begin, 1
         for n in info.shape[1:]:
             cols *= n
-        packed = format in ("nvfp4", "nvfp4_bs32", "mxfp4")
+        packed = format in ("nvfp4", "nvfp4_bs32", "mxfp4", "int4")
         blocks = None
         if block_scales is not None:
             scale_type = "float8_e8m0fnu" if format.startswith("mx") else "float8_e4m3fn"

@@ -37,7 +37,7 @@ class QuantTensor(Generic[T]):
 
     codes         uint8 [..., cols / 2], the even column in the low half (4-bit formats); float8_e4m3fn [..., cols]
     block_scales  [..., cols / block]: float8_e4m3fn (nvfp4) or float8_e8m0fnu (mxfp4, mxfp8); None elsewhere
-    float_scales  float32 [rows, 1] (fp8_row) or per 128 x 128 tile (fp8_block128); None elsewhere
+    float_scales  float32 [rows, 1] (fp8_row), per 128 x 128 tile (fp8_block128) or [rows, cols / 128] (int4); None elsewhere
     tensor_scale  a float that multiplies every number (nvfp4, fp8); 1 elsewhere
 
     numpy has no 8-bit floats: there, all bytes are uint8 (`x.view(ml_dtypes.float8_e4m3fn)` reads them).
@@ -94,6 +94,8 @@ class QuantTensor(Generic[T]):
 
         `torch.nn.functional.scaled_mm` takes the same values; `mat` of the right operand is passed as `mat.t()`.
         """
+        if self.format == "int4":
+            raise UsageError("to_scaled_mm: scaled_mm has no integers of 4 bits; use matmul()")
         typed = _typed_codes(self.codes, self.format)
         if self.format in ("nvfp4", "nvfp4_bs32"):
             if self.format == "nvfp4_bs32":
@@ -161,7 +163,7 @@ def quantize(x: T, format: str = "nvfp4", *, amax: float | None = None, search: 
              hadamard: bool | int | None = None, out: QuantTensor[T] | None = None) -> QuantTensor[T]:
     """Quantizes an array of float32, bfloat16, float16 or FP8 along its last dimension. The array is not copied.
 
-    format         nvfp4, nvfp4_bs32, mxfp4, mxfp8, fp8, fp8_row, fp8_block128: formats()
+    format         nvfp4, nvfp4_bs32, mxfp4, mxfp8, fp8, fp8_row, fp8_block128, int4: formats()
     amax           the largest magnitude that the tensor scale is made for; None: that of x
     search         how scales are chosen: max, mse (multipliers 0.25 to 4), sweep (126 E4M3 values; nvfp4)
     four_over_six  nvfp4: blocks whose error is smaller that way map their maximum to 4 in place of 6

@@ -196,7 +196,7 @@ class Linear(nn.Module):
 
     def _scales(self) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """Block scales, float scales and the tensor scale."""
-        if self.format in ("fp8_row", "fp8_block128"):
+        if self.format in ("fp8_row", "fp8_block128", "int4"):
             return None, self.weight_scale, None
         return self.weight_scale, None, self.weight_scale_2
 

@@ -35,7 +35,9 @@ QuantMatrix made_matrix(Format format, int64_t rows, int64_t cols) {
     }
     for (size_t i = 0; i < m.block_scales.size(); ++i)
         m.block_scales[i] = format_layout(format).e8m0_scales ? uint8_t(110 + i % 30) : uint8_t(1 + i % 0x7E);
-    for (size_t i = 0; i < m.float_scales.size(); ++i) m.float_scales[i] = 0.01f * static_cast<float>(i + 1);
+    for (size_t i = 0; i < m.float_scales.size(); ++i)
+        m.float_scales[i] =
+            format == F::int4 ? 0.0078125f * static_cast<float>(i % 255 + 1) : 0.01f * static_cast<float>(i + 1);
     if (format_layout(format).tensor_scale) m.tensor_scale = 0.0078125f * 1.25f;
     return m;
 }
@@ -125,6 +127,40 @@ TEST(Convert, EachSchemeGoesToTheOtherDialectAndBackByteForByte) {
     }
 }
 
+TEST(Convert, Int4IsStoredInCompressedTensorsOnly) {
+    ThreadPool pool(2);
+    TempDir dir;
+    const std::string module = "model.layers.0.mlp.up_proj";
+    const auto in = make_checkpoint(dir / "a", Dialect::compressed_tensors, {{module, {F::int4, A::none}}});
+    const size_t index = index_of(*in, module + ".weight");
+    EXPECT_EQ(in->tensors()[index].format, F::int4);
+    const QuantMatrix want = made_matrix(F::int4, 160, 256);
+    QuantMatrix scratch;
+    const QuantView got = value_of(in->read_quant(index, 0, 160, scratch));
+    EXPECT_TRUE(std::equal(want.codes.begin(), want.codes.end(), got.codes));
+    EXPECT_TRUE(std::equal(want.float_scales.begin(), want.float_scales.end(), got.float_scales));
+    const auto files = read_folder(dir / "a");
+    EXPECT_EQ(files.at(module + ".weight_packed").dtype, DType::i32);
+    EXPECT_EQ(files.at(module + ".weight_packed").shape, (std::vector<int64_t>{160, 32}));
+    EXPECT_EQ(files.at(module + ".weight_scale").dtype, DType::bf16);
+    EXPECT_EQ(files.at(module + ".weight_scale").shape, (std::vector<int64_t>{160, 2}));
+    int64_t shape[2];
+    ASSERT_EQ(files.at(module + ".weight_shape").bytes.size(), sizeof shape);
+    std::memcpy(shape, files.at(module + ".weight_shape").bytes.data(), sizeof shape);
+    EXPECT_EQ(shape[0], 160);
+    EXPECT_EQ(shape[1], 256);
+    const Json section = value_of(read_json_file(dir / "a/config.json"))["quantization_config"];
+    EXPECT_EQ(section["format"], "pack-quantized");
+    const Json& weights = section["config_groups"]["group_0"]["weights"];
+    EXPECT_EQ(weights["type"], "int");
+    EXPECT_EQ(weights["group_size"], 128);
+    value_of(convert(*in, {.to = Dialect::compressed_tensors, .out = dir / "b"}, pool, {}));
+    expect_same_files(dir / "a", dir / "b");
+    const auto refused = convert(*in, {.to = Dialect::modelopt, .out = dir / "c"}, pool, {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message().find("int4"), std::string::npos) << refused.error().message();
+}
+
 TEST(Convert, MixedPrecisionWithKvScalesGoesThroughBothDialects) {
     ThreadPool pool(2);
     TempDir dir;
@@ -166,8 +202,8 @@ TEST(Convert, ToPlainDecodesToBf16) {
                              : format == F::fp8_row ? A::fp8_token
                              : format == F::mxfp8   ? A::mxfp8
                                                     : A::none;
-        const auto in =
-            make_checkpoint(dir / "a", Dialect::modelopt, {{"model.layers.0.mlp.up_proj", {format, activation}}});
+        const auto in = make_checkpoint(dir / "a", format == F::int4 ? Dialect::compressed_tensors : Dialect::modelopt,
+                                        {{"model.layers.0.mlp.up_proj", {format, activation}}});
         const auto report = value_of(convert(*in, {.to = Dialect::plain, .out = dir / "b"}, pool, {}));
         EXPECT_EQ(report.decoded, 1);
         EXPECT_EQ(report.lines.size(), activation == A::fp8 ? 1u : 0u) << "a stored input scale is reported";

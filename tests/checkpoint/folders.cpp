@@ -85,8 +85,10 @@ std::vector<float> decode(const Checkpoint& in, size_t index) {
         for (int64_t c = 0; c < q.cols; ++c) {
             const int64_t at = r * q.cols + c;
             const uint8_t byte = layout.code_bits == 4 ? q.codes[at / 2] : q.codes[at];
-            const float code =
-                layout.code_bits == 4 ? e2m1_to_float(at % 2 ? byte >> 4 : byte & 15) : e4m3_to_float(byte);
+            const uint8_t half = at % 2 ? byte >> 4 : byte & 15;
+            const float code = layout.integers         ? static_cast<float>(half) - 8
+                               : layout.code_bits == 4 ? e2m1_to_float(half)
+                                                       : e4m3_to_float(byte);
             float scale = q.tensor_scale;
             if (layout.block) {
                 const uint8_t s = q.block_scales[r * (q.cols / layout.block) + c / layout.block];
@@ -95,6 +97,8 @@ std::vector<float> decode(const Checkpoint& in, size_t index) {
                 scale = q.float_scales[r];
             } else if (q.format == Format::fp8_block128) {
                 scale = q.float_scales[r / 128 * ((q.cols + 127) / 128) + c / 128];
+            } else if (q.format == Format::int4) {
+                scale = q.float_scales[(r * q.cols + c) / 128];
             }
             out.push_back(code * scale);
         }

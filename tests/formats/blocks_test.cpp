@@ -141,6 +141,10 @@ TEST(FormatTable, NamesRoundTripAndSizesAdd) {
     EXPECT_NEAR(bits_per_element(Format::nvfp4, 4096, 14336), 4.5, 1e-5);
     EXPECT_NEAR(bits_per_element(Format::mxfp4, 64, 64), 4.25, 1e-9);
     EXPECT_EQ(float_scale_count(Format::fp8_block128, 129, 300), 6);
+    EXPECT_EQ(float_scale_count(Format::int4, 3, 256), 6);
+    EXPECT_NEAR(bits_per_element(Format::int4, 64, 256), 4.125, 1e-9);
+    EXPECT_FALSE(format_fits(Format::int4, 192));
+    EXPECT_TRUE(format_fits(Format::int4, 256));
     EXPECT_FALSE(format_fits(Format::nvfp4, 24));
     EXPECT_TRUE(format_fits(Format::fp8_block128, 24));
 }

@@ -98,7 +98,7 @@ TEST_P(EntryTest, BytesDecodedValuesAndStatsOfDesignedInputsEqualRef) {
     uint32_t seed = 1;
     for (const test::Input& input : test::designed_inputs())
         for (DType dtype : {DType::bf16, DType::f32}) {
-            const Matrix m = test::make_matrix(input, dtype, 9, 544, seed++);
+            const Matrix m = test::make_matrix(input, dtype, 9, 640, seed++);
             for (const WeightSpec& spec : test::all_specs()) expect_equal(m.view(), spec, input.name);
         }
 }
@@ -106,8 +106,17 @@ TEST_P(EntryTest, BytesDecodedValuesAndStatsOfDesignedInputsEqualRef) {
 TEST_P(EntryTest, OddShapesEqualRef) {
     uint32_t seed = 100;
     const test::Input input = test::designed_inputs()[1];
-    for (auto [rows, cols] :
-         {std::pair{1, 16}, {1, 32}, {3, 48}, {5, 96}, {2, 160}, {130, 32}, {257, 272}, {1, 4112}, {2, 8224}})
+    for (auto [rows, cols] : {std::pair{1, 16},
+                              {1, 32},
+                              {3, 48},
+                              {5, 96},
+                              {2, 160},
+                              {130, 32},
+                              {257, 272},
+                              {1, 4112},
+                              {2, 8224},
+                              {3, 128},
+                              {2, 384}})
         for (DType dtype : {DType::bf16, DType::f32}) {
             const Matrix m = test::make_matrix(input, dtype, rows, cols, seed++);
             for (const WeightSpec& spec : test::all_specs())
@@ -125,7 +134,7 @@ TEST_P(EntryTest, EveryFiniteBf16PatternEqualsRef) {
     std::vector<uint16_t> codes;
     for (uint32_t c = 0; c < 65536; ++c)
         if (is_finite(bf16_to_float(static_cast<uint16_t>(c)))) codes.push_back(static_cast<uint16_t>(c));
-    const int64_t cols = 544, rows = int64_t(codes.size()) / cols;  // in order: neighbours of one size per block
+    const int64_t cols = 640, rows = int64_t(codes.size()) / cols;  // in order: neighbours of one size per block
     for (const WeightSpec& spec : test::all_specs())
         expect_equal(test::bf16_matrix(rows, cols, codes).view(), spec, "in order");
     std::shuffle(codes.begin(), codes.end(), std::mt19937(5));
@@ -145,7 +154,8 @@ TEST_P(EntryTest, NumbersNextToEveryTieEqualRef) {
             const float value = row % 2 ? -x : x;
             std::memcpy(m.data.data() + 4 * (row * 32 + k), &value, 4);
         }
-    for (const WeightSpec& spec : test::all_specs()) expect_equal(m.view(), spec, "ties");
+    for (const WeightSpec& spec : test::all_specs())
+        if (format_fits(spec.format, 32)) expect_equal(m.view(), spec, "ties");
 }
 
 TEST_P(EntryTest, UnalignedPointersGiveTheSameBytes) {
@@ -173,17 +183,17 @@ TEST_P(EntryTest, UnalignedPointersGiveTheSameBytes) {
 }
 
 TEST_P(EntryTest, PanelsInRowOrderGiveTheWholesBytesAndStats) {
-    const Matrix m = test::make_matrix(test::designed_inputs()[1], DType::bf16, 300, 288, 9);
+    const Matrix m = test::make_matrix(test::designed_inputs()[1], DType::bf16, 300, 384, 9);
     for (const WeightSpec& spec : test::all_specs()) {
         const TensorAmax amax{0.5f, spec.format == Format::fp8_block128 ? 0.0f : 0.5f};
         const Outcome whole = run(kernels(), m.view(), spec, amax);
-        Outcome parts{QuantMatrix(spec.format, 300, 288), {}, {}, std::vector<float>(300 * 288)};
+        Outcome parts{QuantMatrix(spec.format, 300, 384), {}, {}, std::vector<float>(300 * 384)};
         parts.q.tensor_scale = whole.q.tensor_scale;
         for (int64_t begin = 0; begin < 300; begin += 128) {
             const int64_t n = std::min<int64_t>(128, 300 - begin);
             const QuantSpan out = parts.q.span().panel(begin, n);
             kernels().quantize(m.view().panel(begin, n), spec, amax, out, parts.made);
-            kernels().decode(out, parts.decoded.data() + begin * 288);
+            kernels().decode(out, parts.decoded.data() + begin * 384);
             kernels().measure(m.view().panel(begin, n), out, parts.measured);
         }
         EXPECT_EQ(difference(parts, whole), "") << to_string(spec);

@@ -59,6 +59,7 @@ TEST(Spec, CombinationsWithoutMeaningAreErrors) {
         {Format::mxfp8, false, 448, multipliers},
         {Format::mxfp4, false, 448, multipliers},
         {Format::nvfp4_bs32, false, 448, multipliers},
+        {Format::int4, false, 448, multipliers},
         {Format::nvfp4, true, 256, {Search::Kind::multipliers, 1.5f, 1.0f, 0.5f}},
         {Format::nvfp4, true, 256, {Search::Kind::multipliers, 0.0f, 1.0f, 0.5f}},
         {Format::nvfp4, true, 256, {Search::Kind::multipliers, 1.0f, 1.5f, 0.0f}},

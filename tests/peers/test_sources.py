@@ -1,5 +1,5 @@
 """Compares quantized checkpoints that transformers and compressed-tensors write or decode with `nibble convert
---format bf16`: equal bits.
+--format bf16`, and INT4 of `nibble quantize` with compressed-tensors: equal bits.
 
     test_sources.py NIBBLE     exit status 77: a package is missing
 """
@@ -14,7 +14,8 @@ import types
 try:
     import torch
     from compressed_tensors.compressors import BaseCompressor
-    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
     from safetensors.torch import load_file, save_file
     from transformers import FineGrainedFP8Config
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
@@ -115,6 +116,35 @@ def compressed_tensors(work):
     return count
 
 
+def int4_target(work):
+    """Compares what `nibble quantize` writes in INT4 with compressed-tensors: scales of calculate_qparams, packed codes."""
+    args = QuantizationArgs(num_bits=4, type="int", strategy="group", group_size=128)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args, format="pack-quantized")
+    weight = (torch.randn(96, 384) * 0.05).to(torch.bfloat16)
+    weight[0] = 0
+    weight[1, :128] = torch.arange(-64, 64).to(torch.bfloat16) / 64
+    weight[2] = 1e-41
+    (work / "bf16").mkdir()
+    (work / "bf16/config.json").write_text(json.dumps(CONFIG))
+    save_file({"lm_head.weight": torch.zeros(4, 4, dtype=torch.bfloat16), MODULE + ".weight": weight}, work / "bf16/model.safetensors")
+    for name in ("w4a16_int4", "w4a16_int4 --arithmetic true"):
+        out = work / name.replace(" ", "_")
+        command = ["quantize", work / "bf16", "-o", out, "--recipe", *name.split(), "--format", "compressed-tensors", "--partial", "--quiet"]
+        done = subprocess.run([nibble, *map(str, command)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        ours = load_file(out / "model.safetensors")
+        groups = weight.unflatten(-1, (-1, 128))
+        scale, _ = calculate_qparams(groups.amin(-1), groups.amax(-1), args)
+        theirs = BaseCompressor.get_value_from_registry("pack-quantized").compress({"weight": weight, "weight_scale": scale}, scheme)
+        for part, tensor in theirs.items():
+            mine = ours[f"{MODULE}.{part}"]
+            assert mine.dtype == tensor.dtype and mine.shape == tensor.shape and torch.equal(mine, tensor), (name, part)
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        read = QuantizationConfig.model_validate(section).config_groups["group_0"]
+        assert (read.weights.num_bits, read.weights.group_size, str(read.weights.type), read.format) == (4, 128, str(args.type), "pack-quantized"), read
+    return 2
+
+
 with tempfile.TemporaryDirectory() as work:
     work = pathlib.Path(work)
-    print(f"{transformers_fp8(work) + transformers_mxfp4(work) + compressed_tensors(work)} sources decode to the peers' bits")
+    print(f"{transformers_fp8(work) + transformers_mxfp4(work) + compressed_tensors(work)} sources decode to the peers' bits, {int4_target(work)} outputs have them")

@@ -20,7 +20,7 @@ std::string error_of(std::string_view text) {
 std::string error_of_rule(std::string_view rule) { return error_of("quant_cfg:\n  - " + std::string(rule)); }
 
 TEST(Recipe, EveryPresetAndBuiltInRecipeLoads) {
-    EXPECT_EQ(preset_names().size(), 26u);
+    EXPECT_EQ(preset_names().size(), 29u);
     for (const std::string& name : preset_names()) {
         const auto recipe = load_recipe(name);
         ASSERT_TRUE(recipe.ok()) << recipe.error().message();
@@ -277,21 +277,22 @@ TEST_F(Imports, AFolderOfTwoFilesIsARecipe) {
 
 // Names as other programs and users spell them.
 TEST(RecipeNames, LeadToTheRecipesOfThatKind) {
-    for (const auto& [name, hint] : {std::pair{"gptq", "recipes of that kind: nvfp4_gptq, w4a16_nvfp4_gptq"},
-                                     {"GPTQ", "recipes of that kind: nvfp4_gptq, w4a16_nvfp4_gptq"},
-                                     {"awq", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
-                                     {"nvfp4-awq", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
-                                     {"nvfp4_AWQ", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
-                                     {"awq_int4", "recipes of that kind: w4a16_nvfp4_awq_lite"},
-                                     {"int4", "recipes of that kind: w4a16_nvfp4"},
-                                     {"4bit", "recipes of that kind: w4a16_nvfp4"},
-                                     {"w4a16", "recipes of that kind: w4a16_nvfp4"},
-                                     {"int8", "recipes of that kind: fp8"},
-                                     {"w8a8", "recipes of that kind: fp8"},
-                                     {"fp4", "recipes of that kind: mxfp4, nvfp4"},
-                                     {"blockwise", "recipes of that kind: fp8_2d_blockwise_weight_only"},
-                                     {"nvfp4_gpqt", "did you mean 'nvfp4_gptq'?"},
-                                     {"mxfp9", "did you mean 'mxfp"}}) {
+    for (const auto& [name, hint] :
+         {std::pair{"gptq", "recipes of that kind: nvfp4_gptq, w4a16_int4_gptq, w4a16_nvfp4_gptq"},
+          {"GPTQ", "recipes of that kind: nvfp4_gptq, w4a16_int4_gptq, w4a16_nvfp4_gptq"},
+          {"awq", "recipes of that kind: nvfp4_awq_lite, w4a16_int4_awq_lite, w4a16_nvfp4_awq_lite"},
+          {"nvfp4-awq", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
+          {"nvfp4_AWQ", "recipes of that kind: nvfp4_awq_lite, w4a16_nvfp4_awq_lite"},
+          {"awq_int4", "recipes of that kind: w4a16_int4_awq_lite"},
+          {"int4", "recipes of that kind: w4a16_int4, w4a16_int4_gptq, w4a16_int4_awq_lite"},
+          {"4bit", "recipes of that kind: w4a16_int4, w4a16_nvfp4"},
+          {"w4a16", "recipes of that kind: w4a16_int4, w4a16_nvfp4"},
+          {"int8", "recipes of that kind: fp8"},
+          {"w8a8", "recipes of that kind: fp8"},
+          {"fp4", "recipes of that kind: mxfp4, nvfp4"},
+          {"blockwise", "recipes of that kind: fp8_2d_blockwise_weight_only"},
+          {"nvfp4_gpqt", "did you mean 'nvfp4_gptq'?"},
+          {"mxfp9", "did you mean 'mxfp"}}) {
         const auto found = check_recipe_name(name);
         ASSERT_FALSE(found.ok()) << name;
         EXPECT_NE(found.error().message().find(hint), std::string::npos) << found.error().message();

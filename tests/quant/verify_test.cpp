@@ -274,7 +274,7 @@ TEST(Verify, EveryChangeOfComputedCodesAndScalesIsFound) {
 }
 
 TEST(Verify, ContentHashDoesNotDependOnPanels) {
-    for (const Format format : {Format::nvfp4, Format::fp8_row, Format::fp8_block128, Format::mxfp8}) {
+    for (const Format format : {Format::nvfp4, Format::fp8_row, Format::fp8_block128, Format::mxfp8, Format::int4}) {
         QuantMatrix m(format, 300, 256);
         uint8_t next = 1;
         for (auto* bytes : {&m.codes, &m.block_scales})

@@ -33,13 +33,13 @@ struct AmxKernels {
 
     // Rounds one tile of rows x [rows][k] to BF16.
     void (*round)(const float* x, int64_t stride, int64_t rows, int64_t k, uint16_t* tiles);
-    void (*pairs[4])(const AmxWeights& w, uint32_t* pairs);  // [WeightCode]; f32: null
+    void (*pairs[5])(const AmxWeights& w, uint32_t* pairs);  // [WeightCode]; f32: null
 
     // acc [16 or 32][32] = (or +=) sums over `steps` tiles of k, for one or two tiles of rows.
     void (*one)(const AmxInputs& x, const uint32_t* pairs, int64_t steps, bool first, float* acc);
     void (*two)(const AmxInputs& x, const uint32_t* pairs, int64_t steps, bool first, float* acc);
     // pairs and one combined: decodes a step while it sums another. [WeightCode]
-    void (*few[4])(const AmxInputs& x, const AmxWeights& w, bool first, float* acc);
+    void (*few[5])(const AmxInputs& x, const AmxWeights& w, bool first, float* acc);
 
     // total [rows][32] = (or +=) t * (g * c): c [32]; g of each row, g_row apart, or null.
     void (*add_block)(const float* t, int64_t rows, const float* c, const float* g, int64_t g_row, bool first,

@@ -212,10 +212,11 @@ constinit const AmxKernels amx_kernels{
     amx::configure,
     amx::release,
     amx::round,
-    {nullptr, amx::pairs<avx512::Bf16Words>, amx::pairs<avx512::E4m3Words>, amx::pairs<avx512::E2m1Words>},
+    {nullptr, amx::pairs<avx512::Bf16Words>, amx::pairs<avx512::E4m3Words>, amx::pairs<avx512::E2m1Words>,
+     amx::pairs<avx512::Int4Words>},
     amx::one,
     amx::two,
-    {nullptr, amx::few_pairs, amx::few<avx512::E4m3Words>, amx::few<avx512::E2m1Words>},
+    {nullptr, amx::few_pairs, amx::few<avx512::E4m3Words>, amx::few<avx512::E2m1Words>, amx::few<avx512::Int4Words>},
     amx::add_block};
 
 }  // namespace nibble::cpu

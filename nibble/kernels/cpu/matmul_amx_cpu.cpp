@@ -100,7 +100,7 @@ private:
                    const float* t, float* total) const {
         const int64_t b = k / block_;
         const float* c =
-            w_.format == Format::fp8_block128 ? w_.panel_tile_scales(group.panel(p)) + b * panel_rows : ones.data();
+            w_.tile_scales.size() != 0 ? w_.panel_tile_scales(group.panel(p)) + b * panel_rows : ones.data();
         amx_kernels.add_block(t, rows, c, in.g ? in.g + m * in.blocks + b : nullptr, in.blocks, k == 0, total);
     }
 
@@ -153,7 +153,7 @@ void matmul_amx(const PackedMatrix& packed, const MatmulInput& in, const MatmulO
     if (in.rows == 0 || w.rows == 0) return;
     if (!sums_in_tiles(packed)) return matmul(matmul_avx512, rows_avx512, packed, in, out, pool);
     const bool groups = in.activation == ActivationFormat::fp8_group128;
-    const int64_t block = groups || w.format == Format::fp8_block128 ? fp8_tile : 0;
+    const int64_t block = groups || w.tile_scales.size() != 0 ? fp8_tile : 0;
     const int64_t half = out.gated ? w.panels() / 2 : 0;
     const FloatInputs floats = float_inputs(rows_avx512, in, w, block ? block : w.block, 1.0f, pool);
     const RowTiles tiles(in.rows, tile_rows);

@@ -78,6 +78,25 @@ struct E2m1Words {
     }
 };
 
+// Integers of 4 bits plus 8.
+struct Int4Words {
+    static constexpr int values = 8, word_bytes = 4;
+    static constexpr float shrink = 1;
+    static constexpr bool pairs = false;
+    template <int V, class At, class Use>
+    NIBBLE_OP static void each(At at, Use use) {
+        const auto value = [](I code) { return to_float(sub(both(code, splat(15)), splat(8))); };
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+            F w[V];
+            for (int v = 0; v < V; ++v) w[v] = value(load_bits(at(v) + j));
+            use(2 * j, w);
+            for (int v = 0; v < V; ++v) w[v] = value(shift_right<4>(load_bits(at(v) + j)));
+            use(2 * j + 1, w);
+        }
+    }
+};
+
 // Pairs of products add up to at most 576, so eight of them fit 16 bits.
 NIBBLE_OP I integer_block(I offset, const I (&u)[4], const I (&s)[4]) {
     const I a = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], s[0]), _mm256_maddubs_epi16(u[1], s[1]));

@@ -65,11 +65,11 @@ inline constexpr int most_tile_rows = 7, most_word_rows = 8, most_integer_rows =
 struct MatmulTiles {
     int strip_rows, word_rows, integer_rows;  // largest R of each kind of tile
     Tile strip[most_tile_rows + 1];           // [R], F32 words
-    Tile words[4][most_word_rows + 1];        // [WeightCode][R]
-    Tile pair[4];                             // [WeightCode]: one row of inputs, two panels; may be null
+    Tile words[5][most_word_rows + 1];        // [WeightCode][R]
+    Tile pair[5];                             // [WeightCode]: one row of inputs, two panels; may be null
     IntegerTile integer[most_integer_rows + 1];
 
-    void (*unpack[4])(const std::byte* words, int64_t count, float* strip);          // [WeightCode]
+    void (*unpack[5])(const std::byte* words, int64_t count, float* strip);          // [WeightCode]
     void (*unpack_integer)(const std::byte* words, int64_t count, uint32_t* strip);  // E2M1 words, eight k each
     void (*block_factors[2])(const uint8_t* scales, int64_t blocks, float* c);       // [is E8M0]: packed scales
     // out[k][rows] = x[r * stride + k] for k < count.

@@ -16,14 +16,11 @@ template <class Run>
 void for_runs(const QuantView& q, Run run) {
     const FormatLayout layout = format_layout(q.format);
     if (layout.block == 0) {
-        for (int64_t i = 0; i < q.rows; ++i) {
-            if (q.format == Format::fp8) run(i, int64_t{0}, q.cols, 0, &q.tensor_scale);
-            if (q.format == Format::fp8_row) run(i, int64_t{0}, q.cols, 0, &q.float_scales[i]);
-            if (q.format != Format::fp8_block128) continue;
-            const float* scale = q.float_scales + i / fp8_tile * ceil_div<int64_t>(q.cols, fp8_tile);
-            for (int64_t j = 0; j < q.cols; j += fp8_tile)
-                run(i, j, std::min<int64_t>(fp8_tile, q.cols - j), 0, scale++);
-        }
+        const int64_t width = layout.scale_cols ? layout.scale_cols : q.cols;
+        for (int64_t i = 0; i < q.rows; ++i)
+            for (int64_t j = 0; j < q.cols; j += width)
+                run(i, j, std::min(width, q.cols - j), 0,
+                    layout.float_scales ? q.float_scales + layout.scale_index(i, j, q.cols) : &q.tensor_scale);
         return;
     }
     float value[256];
@@ -47,11 +44,12 @@ void for_runs(const QuantView& q, Run run) {
 }  // namespace
 
 void decode(const RowKernels& k, const QuantView& panel, float* out) {
-    const int bits = format_layout(panel.format).code_bits;
+    const FormatLayout layout = format_layout(panel.format);
+    const auto packed = layout.integers ? k.decode_int4 : k.decode_e2m1;
     for_runs(panel, [&](int64_t row, int64_t col, int64_t n, int segment, const float* scales) {
         const int64_t at = row * panel.cols + col;
-        if (bits == 4)
-            k.decode_e2m1(panel.codes + at / 2, scales, segment, n, out + at);
+        if (layout.code_bits == 4)
+            packed(panel.codes + at / 2, scales, segment, n, out + at);
         else
             k.decode_e4m3(panel.codes + at, scales, segment, n, out + at);
     });
@@ -60,12 +58,13 @@ void decode(const RowKernels& k, const QuantView& panel, float* out) {
 void measure(const RowKernels& k, const MatrixView& weights, const QuantView& panel, QuantStats& stats) {
     const WeightRows& rows = rows_for(k, weights);
     const FormatLayout layout = format_layout(panel.format);
+    const auto packed = layout.integers ? rows.measure_int4 : rows.measure_e2m1;
     const int64_t n = panel.rows * panel.cols;
     MeasureTally tally{};
     for_runs(panel, [&](int64_t row, int64_t col, int64_t count, int segment, const float* values) {
         const int64_t at = row * panel.cols + col;
         if (layout.code_bits == 4)
-            rows.measure_e2m1(weights_at(weights, row, col), panel.codes + at / 2, values, segment, count, tally);
+            packed(weights_at(weights, row, col), panel.codes + at / 2, values, segment, count, tally);
         else
             rows.measure_e4m3(weights_at(weights, row, col), panel.codes + at, values, segment, count, tally);
         if (col + count < panel.cols) return;

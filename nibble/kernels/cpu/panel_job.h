@@ -90,7 +90,7 @@ public:
     // [panels][blocks][32].
     Factors factors(const Group& group, int64_t p0, int64_t panels, int64_t from, int64_t count, float* room) const {
         const int64_t at = from / w_.block * panel_rows;
-        if (w_.format == Format::fp8_block128)
+        if (w_.tile_scales.size() != 0)
             return {w_.panel_tile_scales(group.panel(p0)) + at, panel_rows,
                     std::max<int64_t>(group.half, 1) * w_.blocks() * panel_rows};
         if (w_.block_scales.size() == 0) return {ones.data(), 0, 0};

@@ -1,6 +1,7 @@
 #include "kernels/cpu/quantize_cpu.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "kernels/cpu/panel.h"
@@ -181,6 +182,14 @@ void quantize(const RowKernels& k, const MatrixView& panel, const WeightSpec& sp
         case Format::nvfp4:
         case Format::nvfp4_bs32:
             return nvfp4(k, panel, spec, amax, out, stats);
+        case Format::int4:
+            for (int64_t g = 0; g < n / int4_group; ++g) {
+                const std::byte* w = weights_at(panel, 0, g * int4_group);
+                out.float_scales[g] = int4_scale(amax_of(rows, w, int4_group));
+                rows.int4(w, int4_group, out.float_scales[g], quotient_of(spec.weights),
+                          out.codes + g * int4_group / 2);
+            }
+            return;
     }
 }
 

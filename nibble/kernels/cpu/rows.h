@@ -65,12 +65,16 @@ struct WeightRows {
     // Returns the number of blocks that chose a multiplier above 1.
     int64_t (*nvfp4)(const void* w, int64_t blocks, const Nvfp4Plan& plan, uint8_t* codes, uint8_t* scales);
     void (*nvfp4_bs32)(const void* w, int64_t blocks, const Nvfp4Plan& plan, uint8_t* codes, uint8_t* scales);
+    // Encodes n weights of one group; n is a multiple of 16.
+    void (*int4)(const void* w, int64_t n, float scale, Quotient quotient, uint8_t* codes);
     void (*nvfp4_dynamic_loss)(const void* w, int64_t blocks, FakeDynamic fake, RowSum& sum);
-    // Compare n weights with codes: E2M1 with one scale per 16 or 32 (segment), or E4M3 with one per 32 or one for all
-    // (0).
+    // Compare n weights with codes: E2M1 with one scale per 16 or 32 (segment), E4M3 with one per 32 or one for all
+    // (0), or INT4 with one for all.
     void (*measure_e2m1)(const void* w, const uint8_t* codes, const float* scales, int segment, int64_t n,
                          MeasureTally& tally);
     void (*measure_e4m3)(const void* w, const uint8_t* codes, const float* scales, int segment, int64_t n,
+                         MeasureTally& tally);
+    void (*measure_int4)(const void* w, const uint8_t* codes, const float* scales, int segment, int64_t n,
                          MeasureTally& tally);
 };
 
@@ -79,6 +83,7 @@ struct RowKernels {
     void (*mxfp4_inputs)(const void* x, int64_t blocks, uint8_t* codes, uint8_t* scales);  // input type as in f32
     void (*decode_e2m1)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
     void (*decode_e4m3)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
+    void (*decode_int4)(const uint8_t* codes, const float* scales, int segment, int64_t n, float* out);
 };
 
 extern const RowKernels rows_avx2, rows_avx512;

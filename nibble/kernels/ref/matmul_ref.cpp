@@ -114,7 +114,7 @@ void matmul(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& ou
 void matmul_in_tiles(const PackedMatrix& w, const MatmulInput& in, const MatmulOutput& out, ThreadPool& pool) {
     if (!sums_in_tiles(w)) return matmul(w, in, out, pool);
     const Panels& p = w.panels();
-    const bool tiled = p.format == Format::fp8_block128, groups = in.activation == ActivationFormat::fp8_group128;
+    const bool tiled = p.tile_scales.size() != 0, groups = in.activation == ActivationFormat::fp8_group128;
     const int64_t block = tiled || groups ? fp8_tile : p.cols, tile = 32;
     product(w, in, out, false, static_cast<int>(std::max<int64_t>(block, 1)), pool,
             [&](const InputRow& row, const std::vector<float>& values, int64_t panel, int64_t lane) {

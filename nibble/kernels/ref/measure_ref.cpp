@@ -1,4 +1,5 @@
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "kernels/load.h"
@@ -23,8 +24,8 @@ Element element(const QuantView& q, const FormatLayout& layout, int64_t i, int64
     if (layout.code_bits == 4) {
         const uint8_t byte = q.codes[index / 2];
         e.code = index % 2 ? byte >> 4 : byte & 0x0F;
-        e.value = e2m1_to_float(e.code);
-        e.largest = e2m1_max;
+        e.value = layout.integers ? int4_to_float(e.code) : e2m1_to_float(e.code);
+        e.largest = layout.integers ? int4_most : e2m1_max;
     } else {
         e.code = q.codes[index];
         e.value = e4m3_to_float(e.code);
@@ -33,10 +34,8 @@ Element element(const QuantView& q, const FormatLayout& layout, int64_t i, int64
     if (layout.block) {
         const uint8_t scale = q.block_scales[i * (q.cols / layout.block) + j / layout.block];
         e.scale = layout.e8m0_scales ? e8m0_to_float(scale) : nvfp4_decode_scale(scale, q.tensor_scale);
-    } else if (q.format == Format::fp8_row) {
-        e.scale = q.float_scales[i];
-    } else if (q.format == Format::fp8_block128) {
-        e.scale = q.float_scales[i / fp8_tile * ceil_div<int64_t>(q.cols, fp8_tile) + j / fp8_tile];
+    } else if (layout.float_scales) {
+        e.scale = q.float_scales[layout.scale_index(i, j, q.cols)];
     } else {
         e.scale = q.tensor_scale;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "kernels/panels.h"
@@ -23,13 +24,15 @@ inline float packed_code(const PackedMatrix::Panels& p, int64_t panel, int64_t k
             return e4m3_to_float(static_cast<uint8_t>(code));
         case WeightCode::e2m1:
             return e2m1_to_float(code & 15);
+        case WeightCode::int4:
+            return int4_to_float(code & 15);
     }
     __builtin_unreachable();
 }
 
 // Returns the scale of the block or tile; 1 if the format has none.
 inline float packed_factor(const PackedMatrix::Panels& p, int64_t panel, int64_t block, int64_t lane) {
-    if (p.format == Format::fp8_block128) return p.panel_tile_scales(panel)[block * panel_rows + lane];
+    if (p.tile_scales.size() != 0) return p.panel_tile_scales(panel)[block * panel_rows + lane];
     if (p.block_scales.size() == 0) return 1.0f;
     const uint8_t scale = p.panel_block_scales(panel)[block * panel_rows + lane];
     return format_layout(p.format).e8m0_scales ? e8m0_to_float(scale) : packed_e4m3_scale(scale);

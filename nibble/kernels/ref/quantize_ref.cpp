@@ -1,6 +1,7 @@
 #include "kernels/ref/quantize_ref.h"
 
 #include "formats/fp8.h"
+#include "formats/int4.h"
 #include "formats/mx.h"
 #include "formats/nvfp4.h"
 #include "kernels/load.h"
@@ -95,6 +96,21 @@ void mx_block_at(const Job& job, const Region& block, uint8_t& scale) {
     });
 }
 
+// ---- INT4 --------------------------------------------------------------------------------------------------------
+
+void int4_groups(const Job& job) {
+    for (int64_t i = 0; i < job.w.rows; ++i)
+        for (int64_t j = 0; j < job.w.cols; j += int4_group) {
+            const Region group{i, 1, j, int4_group};
+            float& scale = job.out.float_scales[(i * job.w.cols + j) / int4_group];
+            scale = int4_scale(region_amax(job.w, group));
+            for_each(group, [&](int64_t r, int64_t c) {
+                store_nibble(job.out.codes, r * job.w.cols + c,
+                             int4_code(load_rounded(job.w, job.spec.weights, r, c), scale, job.spec.weights));
+            });
+        }
+}
+
 // ---- NVFP4 -------------------------------------------------------------------------------------------------------
 
 float nvfp4_loss(const Job& job, const Region& block, float scale) {
@@ -175,6 +191,8 @@ void quantize(const MatrixView& panel, const WeightSpec& spec, const TensorAmax&
         case Format::nvfp4:
         case Format::nvfp4_bs32:
             return blocks(job, nvfp4_block_at);
+        case Format::int4:
+            return int4_groups(job);
     }
 }
 

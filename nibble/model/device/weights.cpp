@@ -45,6 +45,7 @@ int64_t DeviceWeights::panel_rows(int64_t cols) {
 
 Status DeviceWeights::check_inputs(const Linear& l) {
     if (l.cols % 8) return fail("'{}.weight' has {} columns: --device cuda needs a multiple of 8", l.name, l.cols);
+    if (l.format == Format::int4) return fail("'{}.weight' is int4: --device cuda has no kernel for it", l.name);
     if ((l.activation == ActivationFormat::fp8_group128) != (l.format == Format::fp8_block128) &&
         l.activation != ActivationFormat::none)
         return fail("'{}.weight' is {} with {} inputs: --device cuda has no kernel for it", l.name,

@@ -204,7 +204,10 @@ private:
     std::vector<DeviceWorker> workers_;
 };
 
-bool on_device(const PlanEntry& entry) { return entry.spec.format != Format::none && !entry.solver; }
+bool on_device(const PlanEntry& entry) {
+    const Format format = entry.spec.format;
+    return format != Format::none && format != Format::int4 && !entry.solver;
+}
 
 // Returns the bytes per element that read_weights() returns.
 int64_t travelling_bytes(const CheckpointTensor& tensor, const Json& config) {

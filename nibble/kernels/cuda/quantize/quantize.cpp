@@ -105,6 +105,8 @@ Status quantize(const MatrixView& panel, const WeightSpec& spec, const DeviceAma
             code = launch_mx(in, spec.format == Format::mxfp4 ? MxRule::mxfp4 : MxRule::mxfp8, out.codes,
                              {out.block_scales, false}, s);
             break;
+        case Format::int4:
+            return fail("quantize: int4 has no kernel on a GPU");
         case Format::nvfp4_bs32:
             code = launch_nvfp4_dynamic(in, nvfp4, 32, s);
             break;

@@ -23,7 +23,7 @@ views.quantization = ({ report, summary }) => {
 // 10 log10 of weights over error; infinite without an error.
 const decibels = ({ squared_weight: weight, squared_error: error }) => (error > 0 ? 10 * Math.log10(weight / error) : Infinity);
 const db = (value) => fixed(value, 2);
-const formatStyles = ["nvfp4", "fp8", "mxfp4", "mxfp8", "nvfp4_bs32", "fp8_row", "fp8_block128"];
+const formatStyles = ["nvfp4", "fp8", "mxfp4", "mxfp8", "nvfp4_bs32", "fp8_row", "fp8_block128", "int4"];
 const formatClass = (f) => (f.quantized ? styleOf(formatStyles.indexOf(f.format)) : "plain");
 const portion = (n, all) => `${count(n)} (${share(n, all)})`;
 
