@@ -95,6 +95,7 @@ public:
     Classifier(std::span<const CheckpointTensor> tensors, const Json& config)
         : transposed_(one_of(text_field(config, "model_type"), {"gpt2", "openai-gpt", "imagegpt"})),
           own_embedding_(text_field(config, "model_type").starts_with("gemma")),
+          joint_mlps_(text_field(config, "model_type").starts_with("minimax_m3")),
           prediction_(config) {
         for (const CheckpointTensor& t : tensors)
             if (const size_t at = t.name.find(".experts."); at != std::string::npos)
@@ -107,6 +108,7 @@ public:
                                                    : tensor.name;
         const auto [parent, leaf] = split_leaf(m.name);
         m.routed_expert = contains(m.name, ".experts.");
+        m.in_joint_mlp = m.routed_expert || (joint_mlps_ && one_of(leaf, {"gate_proj", "up_proj"}));
         if (prediction_.contains(tensor.name)) {
             m.why = "multi-token prediction layer: copied";
             m.listed = tensor.shape.size() == 2 && is_linear_leaf(leaf);
@@ -115,7 +117,7 @@ public:
         } else if (tensor.experts) {  // a parameter of a module of its own class
             m.kind = ModuleKind::linear;
             m.listed = true;
-            m.routed_expert = false;
+            m.routed_expert = m.in_joint_mlp = false;
         } else if (tensor.shape.size() == 3 && is_stack(tensor)) {
             m.kind = ModuleKind::fused_experts;
             m.why = tensor.whole;
@@ -184,6 +186,7 @@ private:
     bool transposed_;
     bool own_embedding_;  // the embedding is a class of its own, to which Model Optimizer adds no quantizers and which
                           // it never lists
+    bool joint_mlps_;     // see Module::in_joint_mlp
     PredictionLayers prediction_;
     std::unordered_set<std::string> with_experts_;
 };

@@ -31,6 +31,7 @@ struct Module {
     std::string why;                // carried: the reason; fused_experts: why the stack could not be split, if known
     bool listed = false;            // named in exclude_modules although it is not quantized
     bool routed_expert = false;     // the name contains ".experts.E."
+    bool in_joint_mlp = false;      // gate and up are one matrix in transformers, so Model Optimizer joins their maxima
     std::string parallel_layer;     // "model.layers.0" where attention and MLP read the rows of one norm; else empty
 
     bool has_quantizers() const { return kind != ModuleKind::carried; }

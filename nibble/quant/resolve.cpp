@@ -409,9 +409,9 @@ private:
         }
         const ModuleGroups groups = groups_of(m);
         const bool nvfp4 = e.spec.format == Format::nvfp4 || e.spec.format == Format::nvfp4_bs32;
-        // compat: Model Optimizer treats gate and up of one expert as one matrix, so they share everything that a
-        // matrix has once.
-        const bool one_matrix = options_.compat && m.routed_expert && !groups.search.empty();
+        // compat: Model Optimizer treats gate and up of one expert (MiniMax M3: of every MLP) as one matrix, so they
+        // share everything that a matrix has once.
+        const bool one_matrix = options_.compat && m.in_joint_mlp && !groups.search.empty();
         if (nvfp4) e.scale_group = groups.scale;
         if (e.spec.static_scales || (nvfp4 && one_matrix)) e.search_group = groups.search;
         if (e.spec.format == Format::fp8 && one_matrix) e.scale_group = e.search_group = groups.search;

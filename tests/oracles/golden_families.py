@@ -27,10 +27,8 @@ DIFFERENT = {
 }
 # Tensors that transformers saves in another dtype than it reads.
 ROUND_TRIP = {"gpt_oss": ["model.norm.weight", *(f"model.layers.{i}.{n}_layernorm.weight" for i in range(2) for n in ("input", "post_attention"))]}
-# Tensors that are not compared: Model Optimizer stores routers and biases in F32, and three convolutions as one. In FP8
-# it has one scale for gate and up of MiniMax M3's MLPs.
-NOT_COMPARED = {"hunyuan_v1_moe": r"\.gate\.wg\.", "lfm2_moe": r"\.expert_bias$", "kimi_linear": r"\.[qkv]?_?conv1d\.",
-                "minimax_m3": r"\.(mlp|shared_experts)\.(gate|up)_proj\."}
+# Tensors that are not compared: Model Optimizer stores routers and biases in F32, and three convolutions as one.
+NOT_COMPARED = {"hunyuan_v1_moe": r"\.gate\.wg\.", "lfm2_moe": r"\.expert_bias$", "kimi_linear": r"\.[qkv]?_?conv1d\."}
 
 
 def kimi_name(name, experts):
