@@ -75,9 +75,10 @@ def write_tasks(folder):
     (folder / "rolling.yaml").write_text(
         "task: tiny_rolling\n" + common + "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{text}}'\n"
         "metric_list:\n  - metric: word_perplexity\n  - metric: bits_per_byte\n")
+    # Without a temperature, the adapter of vLLM samples with temperature 1, the model "hf" does not sample.
     (folder / "words.yaml").write_text(
         "task: tiny_words\n" + common + "output_type: generate_until\ndoc_to_text: '{{q}}'\ndoc_to_target: ' one'\n"
-        "generation_kwargs:\n  until: ['.']\n  max_gen_toks: 6\nmetric_list:\n  - metric: exact_match\n")
+        "generation_kwargs:\n  until: ['.']\n  max_gen_toks: 6\n  do_sample: false\n  temperature: 0.0\nmetric_list:\n  - metric: exact_match\n")
     return folder
 
 
