@@ -1,9 +1,12 @@
 // How a model computes: number formats, device, threads.
 #pragma once
 
+#include <memory>
 #include <string>
 
 namespace nibble {
+
+class RankTeam;
 
 // The members are the words of the command line.
 struct ModelSettings {
@@ -16,6 +19,9 @@ struct ModelSettings {
     std::string device = "cpu";     // cpu, cuda, cuda:N
     int threads = 0;                // 0: one per core
     bool weights_only = false;      // do not quantize the inputs of products
+    int tensor_parallel_size = 1;   // ranks that run the model together: threads of this process, or those of `team`
+    // The other processes that a launcher started. Only the program's own commands set it; null: there are none.
+    std::shared_ptr<RankTeam> team;
 };
 
 }  // namespace nibble

@@ -14,16 +14,16 @@ std::string bias_of_norm(std::string weight) {
     return weight + "bias";
 }
 
+RowSegment rows_in_runs(int64_t rows) {
+    const int64_t run = std::gcd(rows, int64_t{16});
+    return {rows, RowSegment::Division::even, rows / std::max<int64_t>(run, 1), "runs of 16 rows"};
+}
+
 namespace {
 
 using Division = RowSegment::Division;
 using Segments = std::vector<RowSegment>;
 
-// Rows that any rank may have: in runs of 16, as kernels take them, where their number allows it.
-RowSegment by_rows(int64_t rows) {
-    const int64_t run = std::gcd(rows, int64_t{16});
-    return {rows, Division::even, rows / std::max<int64_t>(run, 1), "runs of 16 rows"};
-}
 RowSegment by_heads(int64_t rows, int64_t heads) { return {rows, Division::equal, heads, "attention heads"}; }
 RowSegment by_kv_heads(int64_t rows, int64_t heads) { return {rows, Division::copied, heads, "key and value heads"}; }
 RowSegment by_experts(int64_t rows, int64_t experts) { return {rows, Division::even, experts, "experts"}; }
@@ -77,7 +77,7 @@ private:
     }
     // A linear whose outputs are the residual stream, or another row that all ranks need.
     void out_linear(const std::string& module, int64_t rows, int64_t cols) {
-        linear(module, rows, cols, {by_rows(rows)});
+        linear(module, rows, cols, {rows_in_runs(rows)});
     }
     // The matrices of all experts, each [rows, cols], in one tensor.
     void stack(std::string name, int64_t experts, int64_t rows, int64_t cols) {
@@ -113,7 +113,7 @@ private:
         if (!a.sinks.empty()) add(b.name(a.sinks), {a.heads}, TensorRole::bias, {by_heads(a.heads, a.heads)});
         if (a.qkv_bias)
             for (const Input& i : in) bias(i.module, i.rows, i.segments);
-        if (a.out_bias) bias(b.name(a.o_proj), hidden_, {by_rows(hidden_)});
+        if (a.out_bias) bias(b.name(a.o_proj), hidden_, {rows_in_runs(hidden_)});
         if (a.qk_norm == QkNorm::none || a.qk_norm == QkNorm::late_plain) return;
         const bool joined = a.qk_norm == QkNorm::joined;
         norm(b.name(a.q_norm) + ".weight", joined ? a.q_cols() : a.head_dim);
@@ -154,7 +154,7 @@ private:
         if (!a.bias) return;
         bias(first, a.q_rank > 0 ? a.q_rank : q_rows, first_rows);
         bias(b.name("kv_a_proj_with_mqa"), kv_a_rows, {});
-        bias(b.name("o_proj"), hidden_, {by_rows(hidden_)});
+        bias(b.name("o_proj"), hidden_, {rows_in_runs(hidden_)});
     }
     void compressor(const std::string& prefix, int64_t dim, const CompressedAttentionConfig& a) {
         const int64_t width = a.overlaps ? 2 * dim : dim;
@@ -189,12 +189,12 @@ private:
             return Segments{all};
         };
         std::vector<Input> in;
-        const RowSegment half = by_rows(width);
+        const RowSegment half = rows_in_runs(width);
         if (m.gated) in.push_back({prefix + "." + m.gate_proj, width, rows_of(width, {half})});
         in.push_back({prefix + "." + m.up_proj, width, rows_of(width, {half})});
         if (!m.gate_up_proj.empty())
             in = {{prefix + "." + m.gate_up_proj, 2 * width, rows_of(2 * width, {half, half})}};
-        const Segments down_rows = rows_of(outer, {by_rows(outer)});
+        const Segments down_rows = rows_of(outer, {rows_in_runs(outer)});
         linear(in[0].module, in[0].rows, outer, in[0].segments);
         const bool numbered = m.down_proj == "w2";  // the names are w1, w2, w3
         if (numbered) linear(down, outer, width, down_rows);
@@ -262,10 +262,10 @@ private:
         if (m.norm != MambaConfig::Norm::none) norm(b.name("norm.weight"), m.inner());
         if (!m.projection_bias) return;
         bias(b.name("in_proj"), m.inner() + m.channels() + m.heads, in);
-        bias(b.name("out_proj"), hidden_, {by_rows(hidden_)});
+        bias(b.name("out_proj"), hidden_, {rows_in_runs(hidden_)});
     }
     void mixer(const BlockConfig& b, const ShortConvConfig& s) {
-        const RowSegment part = by_rows(hidden_);
+        const RowSegment part = rows_in_runs(hidden_);
         const Segments in{part, part, part};
         linear(b.name("in_proj"), 3 * hidden_, hidden_, in);
         out_linear(b.name("out_proj"), hidden_, hidden_);
@@ -328,9 +328,9 @@ std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
     for (const BlockConfig& block : model.blocks) lister.block(block);
     if (model.hyper) lister.hyper(model.hyper->head, model.hyper->streams, 1);
     lister.stream_norm(model.norm);
-    if (model.head_bias) lister.add("lm_head.bias", {model.vocab}, TensorRole::bias, {by_rows(model.vocab)});
+    if (model.head_bias) lister.add("lm_head.bias", {model.vocab}, TensorRole::bias, {rows_in_runs(model.vocab)});
     if (model.head != model.embedding)
-        lister.add(model.head, {model.vocab, model.hidden}, TensorRole::head, {by_rows(model.vocab)});
+        lister.add(model.head, {model.vocab, model.hidden}, TensorRole::head, {rows_in_runs(model.vocab)});
     return std::move(lister.list);
 }
 
@@ -338,7 +338,8 @@ std::vector<TensorEntry> prediction_tensor_list(const ModelConfig& model) {
     TensorLister lister(model);
     if (!model.prediction) return {};
     const PredictionConfig& p = *model.prediction;
-    lister.add(p.projection + ".weight", {model.hidden, 2 * model.hidden}, TensorRole::linear, {by_rows(model.hidden)});
+    lister.add(p.projection + ".weight", {model.hidden, 2 * model.hidden}, TensorRole::linear,
+               {rows_in_runs(model.hidden)});
     for (const std::string& norm : {p.embedding_norm, p.hidden_norm, p.norm}) lister.norm(norm, model.hidden);
     for (const BlockConfig& block : p.blocks) lister.block(block);
     return std::move(lister.list);

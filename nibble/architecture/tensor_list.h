@@ -39,6 +39,9 @@ struct RowSegment {
     int64_t part = 0;         // expert: number of the expert
 };
 
+// Rows that any rank may have: in runs of 16, as kernels take them, where their number allows it.
+RowSegment rows_in_runs(int64_t rows);
+
 struct TensorEntry {
     std::string name;
     std::vector<int64_t> shape;

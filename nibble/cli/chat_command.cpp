@@ -82,7 +82,9 @@ private:
     uint64_t turn_ = 0;
 };
 
-Result<Outcome> run_chat(const ChatConfig& config) {
+Result<Outcome> run_chat(ChatConfig config) {
+    NIBBLE_TRY(const bool done, joined(config.engine, printing_hooks(config.engine.quiet)));
+    if (done) return Outcome{};
     NIBBLE_TRY(const ModelText text, open_model_text(config.path));
     if (!text.chat) return fail("{}: has no chat template", config.path);
     ThreadPool pool(config.engine.threads);
@@ -126,8 +128,10 @@ Result<Outcome> run_chat(const ChatConfig& config) {
             continue;
         }
         // A Ctrl-C since the line was read stops this answer, because the flag is not cleared in between.
-        if (const Status said = chat.say(line, hooks.stop_requested); !said.ok())
+        if (const Status said = chat.say(line, hooks.stop_requested); !said.ok()) {
+            NIBBLE_CHECK(ranks_alive(config.engine));
             say("nibble: " + said.error().message());
+        }
     }
     if (editor.edits()) fmt::print("\n");
     return Outcome{};
@@ -149,6 +153,7 @@ void add_chat(CLI::App& app, RunCommand& run) {
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine);
+    add_parallel_flags(*command, config->engine);
     command->footer(
         "/help, /reset and /exit are commands; Ctrl-C stops an answer. Lines are edited by libedit (~/.editrc) and "
         "kept "

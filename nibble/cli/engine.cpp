@@ -1,7 +1,10 @@
 #include "cli/engine.h"
 
+#include "architecture/shards.h"
 #include "cli/options.h"
 #include "cli/usage.h"
+#include "cli/version.h"
+#include "jobs/join_ranks.h"
 
 namespace nibble {
 
@@ -25,6 +28,24 @@ void add_engine_flags(CLI::App& command, ModelSettings& settings, bool& quiet) {
 }
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) { add_engine_flags(command, flags, flags.quiet); }
+
+void add_parallel_flags(CLI::App& command, ModelSettings& settings) {
+    command
+        .add_option("--tensor-parallel-size,--tp", settings.tensor_parallel_size,
+                    "ranks that run the model together, each with a part of the weights: processes of a launcher, or "
+                    "threads of this one; does not change any bit")
+        ->check(CLI::Range(1, most_ranks))
+        ->capture_default_str();
+    command.add_flag("--enable-expert-parallel")->description("accepted: ranks always have whole experts");
+}
+
+Result<bool> joined(ModelSettings& settings, const JobHooks& hooks) {
+    return join_ranks(settings, version_text(), hooks);
+}
+
+Status ranks_alive(const ModelSettings& settings) {
+    return settings.team ? settings.team->ranks().alive() : Status(Ok{});
+}
 
 CLI::Option* add_sums_flag(CLI::App& command, std::string& sums) {
     return command

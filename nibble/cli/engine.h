@@ -15,6 +15,12 @@ struct EngineFlags : ModelSettings {
 };
 void add_engine_flags(CLI::App& command, ModelSettings& settings, bool& quiet);
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
+// Adds --tensor-parallel-size and --enable-expert-parallel, for commands that call joined().
+void add_parallel_flags(CLI::App& command, ModelSettings& settings);
+// Connects to the other ranks. Returns true on ranks other than 0, after rank 0 has ended: nothing is left to do.
+Result<bool> joined(ModelSettings& settings, const JobHooks& hooks);
+// Error: another rank has ended. For commands that wait.
+Status ranks_alive(const ModelSettings& settings);
 CLI::Option* add_sums_flag(CLI::App& command, std::string& sums);
 void add_sampling_flags(CLI::App& command, SamplingSettings& flags);
 void add_cache_flags(CLI::App& command, CacheSettings& flags);

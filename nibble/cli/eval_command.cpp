@@ -17,7 +17,11 @@ struct EvalConfig : EvaluateOptions {
 
 Result<Outcome> run_eval(const EvalConfig& config) {
     Console console(config.json || config.quiet, config.quiet);
-    NIBBLE_TRY(const EvaluationReport report, evaluate(config, console.hooks()));
+    const JobHooks hooks = console.hooks();
+    EvaluateOptions options = config;
+    NIBBLE_TRY(const bool done, joined(options.engine, hooks));
+    if (done) return Outcome{};
+    NIBBLE_TRY(const EvaluationReport report, evaluate(options, hooks));
     console.end_line();
     fmt::print("{}", config.json ? report.json() : report.text());
     if (!config.out.empty() && !config.json)
@@ -58,6 +62,7 @@ void add_eval(CLI::App& app, RunCommand& run) {
                         "a folder for eval.json, eval.html and a journal: the same command continues after a stop");
     command->add_flag("--json", config->json, "machine-readable");
     add_engine_flags(*command, config->engine, config->quiet);
+    add_parallel_flags(*command, config->engine);
     command->footer("Example:\n  nibble eval out/nvfp4 out/fp8 --against SmolLM2-135M --text wiki.txt -o report");
     command->callback([config, &run] {
         if (const Status possible = check_options(*config); !possible.ok())

@@ -98,9 +98,11 @@ void print_now(std::string_view text) {
 Result<Outcome> run_generate(const GenerateConfig& config) {
     const bool lines = !config.jsonl.empty();
     GenerateOptions options = config;
-    NIBBLE_TRY(options.prompts, read_prompts(config));
     Console console(true, config.quiet);
     GenerateHooks hooks{console.hooks()};
+    NIBBLE_TRY(const bool done, joined(options.engine, hooks));
+    if (done) return Outcome{};
+    NIBBLE_TRY(options.prompts, read_prompts(config));
     if (lines)
         hooks.on_answer = [](size_t, const GeneratedAnswer& answer) { print_now(to_line(answer_json(answer))); };
     else if (!config.json)
@@ -146,6 +148,7 @@ void add_generate(CLI::App& app, RunCommand& run) {
     add_sampling_flags(*command, config->sampling);
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine, config->quiet);
+    add_parallel_flags(*command, config->engine);
     command->footer("Example:\n  nibble generate SmolLM2-135M --chat 'Why is the sky blue?' --seed 7");
     command->callback([config, prompt, &run] {
         config->has_prompt = prompt->count() > 0;

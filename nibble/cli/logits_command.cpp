@@ -15,7 +15,11 @@ struct LogitsConfig : LogitsOptions {
 
 Result<Outcome> run_logits(const LogitsConfig& config) {
     Console console(true, config.quiet);
-    NIBBLE_TRY(const LogitsReport report, compute_logits(config, console.hooks()));
+    const JobHooks hooks = console.hooks();
+    LogitsOptions options = config;
+    NIBBLE_TRY(const bool done, joined(options.engine, hooks));
+    if (done) return Outcome{};
+    NIBBLE_TRY(const LogitsReport report, compute_logits(options, hooks));
     if (config.json)
         fmt::print("{}", json_line({{"output", config.out},
                                     {"rows", report.rows},
@@ -38,6 +42,7 @@ void add_logits(CLI::App& app, RunCommand& run) {
         ->required();
     add_json_flag(*command, config->json);
     add_engine_flags(*command, config->engine, config->quiet);
+    add_parallel_flags(*command, config->engine);
     command->footer("Example:\n  nibble logits Qwen3-0.6B --ids ids.safetensors -o logits.safetensors --compute f32");
     command->callback([config, &run] { run = [config] { return run_logits(*config); }; });
 }

@@ -30,13 +30,21 @@ Result<Outcome> run_serve(const ServeConfig& config) {
     if (!config.quiet) options.log = say;
     Console console(true, config.quiet);
     const JobHooks hooks = console.hooks();
+    NIBBLE_TRY(const bool done, joined(options.engine, hooks));
+    if (done) return Outcome{};
     NIBBLE_TRY(const auto server, serve(options, hooks));
     if (!config.quiet) {
         say_lines(server->text());
         say(fmt::format("nibble: {} is served at {}{}", server->name(), server->url(),
                         config.api_keys.empty() && config.api_key_file.empty() ? "" : " (with a key)"));
     }
-    while (!hooks.should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (!hooks.should_stop()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        const Status there = ranks_alive(options.engine);
+        if (there.ok()) continue;
+        server->stop(std::chrono::seconds(0));
+        return there.error();
+    }
     if (!config.quiet)
         say(fmt::format("nibble: shutting down after running requests, within {} s", config.drain_seconds));
     server->stop(std::chrono::duration<double>(config.drain_seconds));
@@ -137,6 +145,7 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_flag("--log-prompts", config->log_prompts, "write request bodies to the log");
     add_cache_flags(*command, config->cache);
     add_engine_flags(*command, config->engine, config->quiet);
+    add_parallel_flags(*command, config->engine);
     add_vllm_flags(*command, *config);
     command->footer(
         "One line of JSON per request is written to stderr (--quiet: none). SIGTERM and Ctrl-C end the server after "

@@ -23,7 +23,6 @@ constexpr const char* one_device = "a server runs on one device: start one serve
 constexpr const char* of_one_model = "take a folder with the files, and leave the flag out";
 
 constexpr ValueFlag value_flags[]{
-    {"--tensor-parallel-size,--tp", "1", one_device},
     {"--pipeline-parallel-size,--pp", "1", one_device},
     {"--data-parallel-size,--dp", "1", one_device},
     {"--quantization", "", "the checkpoint states its quantization: leave the flag out; `nibble quantize` makes one"},
@@ -52,7 +51,6 @@ constexpr ValueFlag switches[]{
     {"--enable-lora", "", "merge the adapter into the model first (transformers or PEFT: merge_and_unload)"},
     {"--disable-log-requests,--no-enable-log-requests", "", "--quiet leaves the log of requests out"},
     {"--disable-log-stats", "", "no statistics are logged: leave the flag out"},
-    {"--enable-expert-parallel", "", one_device},
 };
 
 // The first of the names.

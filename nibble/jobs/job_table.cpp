@@ -46,6 +46,7 @@ void add_engine(OptionFields<Options>& to) {
     to.push_back(option("device", part, &M::device));
     to.push_back(option("threads", part, &M::threads));
     to.push_back(option("weights_only", part, &M::weights_only));
+    to.push_back(option("tensor_parallel_size", part, &M::tensor_parallel_size));
 }
 
 OptionFields<QuantizeOptions> quantize_fields() {

@@ -3,6 +3,7 @@
 #include "base/fields.h"
 #include "checkpoint/source_files.h"
 #include "io/journal.h"
+#include "jobs/join_ranks.h"
 #include "jobs/open_checkpoint.h"
 #include "jobs/words.h"
 #include "model/device_model.h"
@@ -88,7 +89,11 @@ Result<LoadedModel> LoadedModel::open(const fs::path& path, const ModelSettings&
     NIBBLE_TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path, hooks));
     NIBBLE_TRY(const JobIdentity files, source_files(*checkpoint));
     LoadedModel loaded{path, std::move(checkpoint), nullptr};
-    NIBBLE_TRY(loaded.model, load_model(loaded.checkpoint, options, device, pool).within(path.string()));
+    if (settings.tensor_parallel_size == 1) {
+        NIBBLE_TRY(loaded.model, load_model(loaded.checkpoint, options, device, pool).within(path.string()));
+    } else {
+        NIBBLE_TRY(loaded.model, load_divided(loaded.checkpoint, settings, options, pool, hooks).within(path.string()));
+    }
     NIBBLE_CHECK(check_source_unchanged(*loaded.checkpoint, files));
     if (const std::string note = loaded.model->note(); !note.empty()) hooks.emit_note(note);
     return loaded;

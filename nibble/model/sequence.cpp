@@ -229,6 +229,7 @@ std::byte* KvPool::take() {
 void KvPool::share(const std::byte* page) { ++references_[static_cast<size_t>(number(page))]; }
 
 void KvPool::give(std::byte* page) {
+    if (mirror_) return;
     const auto at = static_cast<int32_t>(number(page));
     if (--references_[static_cast<size_t>(at)] == 0) free_.push_back(at);
 }
@@ -243,7 +244,60 @@ std::byte* KvPool::take_states() {
 }
 
 void KvPool::give_states(const std::byte* states) {
-    free_states_.push_back(static_cast<int32_t>((states - this->states(0)) / state_bytes_));
+    if (!mirror_) free_states_.push_back(states_number(states));
+}
+
+int32_t KvPool::states_number(const std::byte* states) const {
+    return static_cast<int32_t>((states - this->states(0)) / state_bytes_);
+}
+
+SequencePlaces Sequence::places() const {
+    SequencePlaces places{.position = position_, .pages = {}};
+    for (const auto& table : pages_) {
+        auto& numbers = places.pages.emplace_back();
+        for (const std::byte* page : table) numbers.push_back(page ? static_cast<int32_t>(pool_->number(page)) : -1);
+    }
+    if (states_) places.states = pool_->states_number(states_);
+    return places;
+}
+
+Result<Sequence> KvPool::at(const SequencePlaces& places) {
+    Sequence sequence(*this);
+    if (places.pages.size() != layouts_.size())
+        return fail("page tables of {} blocks for a pool of {}", places.pages.size(), layouts_.size());
+    sequence.position_ = places.position;
+    for (size_t i = 0; i < places.pages.size(); ++i)
+        for (const int32_t number : places.pages[i]) {
+            if (number < -1 || number >= pages()) return fail("page {} of a pool of {}", number, pages());
+            sequence.pages_[i].push_back(number < 0 ? nullptr : page(number));
+        }
+    if (places.states >= 0) {
+        NIBBLE_CHECK(check_states(places.states));
+        sequence.states_ = states(places.states);
+    }
+    return sequence;
+}
+
+Status KvPool::check_states(int32_t number) const {
+    if (number >= 0 && number < sequences_ && state_bytes_ > 0) return Ok{};
+    return fail("states {} of a pool with {}", number, state_bytes_ > 0 ? sequences_ : 0);
+}
+
+Status KvPool::zero_states(int32_t number) {
+    NIBBLE_CHECK(check_states(number));
+    return memory_->zero(states(number), state_bytes_);
+}
+
+Status KvPool::copy_states(int32_t to, int32_t from) {
+    NIBBLE_CHECK(check_states(to));
+    NIBBLE_CHECK(check_states(from));
+    return memory_->copy(states(to), states(from), state_bytes_);
+}
+
+Status KvPool::copy_page(int32_t to, int32_t from) {
+    if (std::min(to, from) < 0 || std::max(to, from) >= pages())
+        return fail("pages {} and {} of a pool of {}", to, from, pages());
+    return memory_->copy(page(to), page(from), page_bytes_);
 }
 
 }  // namespace nibble

@@ -34,6 +34,13 @@ struct StateLayout {
 // Returns the bytes of a pool (KvPool::create) for `tokens` tokens and the states of `sequences` sequences.
 int64_t pool_bytes(std::span<const StateLayout> layouts, int64_t tokens, int64_t sequences);
 
+// The numbers of a sequence's pages and states in its pool.
+struct SequencePlaces {
+    int64_t position = 0;
+    std::vector<std::vector<int32_t>> pages;  // of every block, by tile; -1: none
+    int32_t states = -1;                      // -1: none
+};
+
 // References to the pages of one tile of 64 tokens in every block with pages. They keep the pages allocated. A page
 // that had already left a window is absent. The pool must outlive it.
 class TilePages {
@@ -117,6 +124,7 @@ public:
     // Called by mixers after reserve(): returns the block's `StateLayout::floats` numbers.
     float* state(int index);
     const KvPool& pool() const { return *pool_; }
+    SequencePlaces places() const;
 
 private:
     friend class KvPool;
@@ -142,6 +150,16 @@ public:
     ~KvPool();
 
     Sequence sequence();
+    // Makes this a pool whose pages and states are allocated by a pool of the same layout on another rank. sequence()
+    // may not be called.
+    void mirror() { mirror_ = true; }
+    // Returns a sequence with the pages and states at these places. Requires mirror(). Error: there are no such places.
+    Result<Sequence> at(const SequencePlaces& places);
+    // Returns the number of states. The functions below write by number; a number that does not exist is an error.
+    int32_t states_number(const std::byte* states) const;
+    Status zero_states(int32_t number);
+    Status copy_page(int32_t to, int32_t from);
+    Status copy_states(int32_t to, int32_t from);
     int64_t pages() const;       // pages of all blocks together
     int64_t free_pages() const;  // currently free
     int64_t page_bytes() const;
@@ -166,6 +184,7 @@ private:
     void share(const std::byte* page);
     void give(std::byte* page);
     std::byte* states(int32_t number) const;
+    Status check_states(int32_t number) const;
     std::byte* take_states();  // nullptr when no states are free; the contents are arbitrary
     void give_states(const std::byte* states);
 
@@ -174,6 +193,7 @@ private:
     int64_t sequences_ = 0, page_bytes_ = 0, state_bytes_ = 0;
     std::unique_ptr<StateMemory> memory_;
     std::vector<int32_t> references_, free_, free_states_;
+    bool mirror_ = false;
 };
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 #include "model/weight_source.h"
 
 #include "checkpoint/text_config.h"
+#include "formats/fp8.h"
 #include "formats/minifloat.h"
 #include "kernels/packed_memory.h"
 #include "kernels/quantize.h"
@@ -31,6 +32,23 @@ bool is_harmless(std::string_view name) {
           "model.vision_tower.", "model.multi_modal_projector.", "model.visual.", "visual."})
         if (name.starts_with(tower)) return true;
     return false;
+}
+
+// Appends the rows of `view` from `first` on, so that no part begins inside a tile of scales unless it ends there too.
+void add_rows(QuantView view, int64_t first, std::vector<QuantView>& views) {
+    if (first == 0) {
+        views.push_back(view);
+        return;
+    }
+    QuantView head = view;
+    head.rows = std::min<int64_t>(fp8_tile, view.rows) - first;
+    head.codes += first * code_bytes(view.format, 1, view.cols);
+    views.push_back(head);
+    if (view.rows <= fp8_tile) return;
+    view.rows -= fp8_tile;
+    view.codes += fp8_tile * code_bytes(view.format, 1, view.cols);
+    view.float_scales += float_scale_count(view.format, fp8_tile, view.cols);
+    views.push_back(view);
 }
 
 }  // namespace
@@ -86,6 +104,17 @@ Result<std::vector<float>> WeightSource::vector(const std::string& tensor, int64
     for (const float x : out)
         if (!is_finite(x)) return fail("tensor '{}' holds {}", tensor, x);
     return out;
+}
+
+Result<std::vector<float>> WeightSource::own_vector(const std::string& tensor, int64_t count) {
+    if (!share() || !share()->divides(tensor)) return vector(tensor, count);
+    NIBBLE_TRY(const size_t index, find(tensor));
+    const int64_t width = count / std::max<int64_t>(checkpoint_->tensors()[index].rows(), 1);
+    NIBBLE_TRY(const std::vector<float> all, vector(tensor, count));
+    std::vector<float> own;
+    for (const RowRange& range : share()->rows(tensor))
+        own.insert(own.end(), all.begin() + range.begin * width, all.begin() + range.end * width);
+    return own;
 }
 
 Result<std::vector<float>> WeightSource::norm(const ModelConfig& model, const std::string& tensor, int64_t count) {
@@ -165,33 +194,62 @@ Result<Linear> WeightSource::describe_weight(const std::string& module, size_t t
     return linear;
 }
 
-Result<PackedMatrix> WeightSource::pack(std::span<const size_t> tensors) {
+Result<PackedMatrix> WeightSource::pack(std::span<const PackedRows> parts) {
     const auto all = checkpoint_->tensors();
-    if (all[tensors[0]].quantized()) {
-        std::vector<QuantMatrix> scratch(tensors.size());
-        std::vector<QuantView> views;
-        for (size_t i = 0; i < tensors.size(); ++i) {
-            NIBBLE_TRY(const QuantView view,
-                       checkpoint_->read_quant(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
-            views.push_back(view);
-        }
+    size_t pieces = 0;
+    for (const PackedRows& part : parts) pieces += part.ranges.size();
+    if (!all[parts[0].tensor].quantized()) {
+        std::vector<Matrix> scratch(pieces);
+        std::vector<MatrixView> views;
+        for (const PackedRows& part : parts)
+            for (const RowRange& range : part.ranges) {
+                NIBBLE_TRY(
+                    const MatrixView view,
+                    checkpoint_->read_plain(part.tensor, range.begin, range.end - range.begin, scratch[views.size()]));
+                views.push_back(view);
+            }
         return prepack_stacked(views, *pool_, memory_);
     }
-    std::vector<Matrix> scratch(tensors.size());
-    std::vector<MatrixView> views;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-        NIBBLE_TRY(const MatrixView view, checkpoint_->read_plain(tensors[i], 0, all[tensors[i]].rows(), scratch[i]));
-        views.push_back(view);
-    }
+    std::vector<QuantMatrix> scratch(pieces);
+    std::vector<QuantView> views;
+    size_t piece = 0;
+    for (const PackedRows& part : parts)
+        for (const RowRange& range : part.ranges) {
+            const int64_t skipped = all[part.tensor].format == Format::fp8_block128 ? range.begin % fp8_tile : 0;
+            NIBBLE_TRY(const QuantView view,
+                       checkpoint_->read_quant(part.tensor, range.begin - skipped, range.end - range.begin + skipped,
+                                               scratch[piece++]));
+            add_rows(view, skipped, views);
+        }
     return prepack_stacked(views, *pool_, memory_);
 }
 
-Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int64_t cols, bool bias) {
+std::vector<RowRange> WeightSource::take_share(Linear& linear, Outputs outputs) const {
+    const std::string tensor = linear.name + ".weight";
+    if (!share() || !share()->divides(tensor)) return {{0, linear.rows}};
+    const std::vector<RowRange> ranges = share()->rows(tensor);
+    if (share()->whole_or_none(tensor)) return ranges;
+    std::vector<float> bias;
+    int64_t own = 0;
+    for (const RowRange& range : ranges) {
+        own += range.end - range.begin;
+        if (!linear.bias.empty())
+            bias.insert(bias.end(), linear.bias.begin() + range.begin, linear.bias.begin() + range.end);
+    }
+    linear.bias = std::move(bias);
+    if (outputs == Outputs::own)
+        linear.rows = own;
+    else
+        linear.divided = share()->columns({&tensor, 1});
+    return ranges;
+}
+
+Result<Linear> WeightSource::linear(const std::string& module, int64_t rows, int64_t cols, bool bias, Outputs outputs) {
     NIBBLE_TRY(Linear linear, describe(module, rows, cols, bias));
-    if (mode_ != Mode::load) return linear;
-    const size_t index = index_.at(module + ".weight");
-    NIBBLE_TRY(linear.weight, pack({&index, 1}).within(module));
-    checkpoint_->done_with(index, 0, rows);
+    const PackedRows part{index_.at(module + ".weight"), take_share(linear, outputs)};
+    if (mode_ != Mode::load || part.ranges.empty()) return linear;
+    NIBBLE_TRY(linear.weight, pack({&part, 1}).within(module));
+    checkpoint_->done_with(part.tensor, 0, rows);
     return linear;
 }
 
@@ -230,6 +288,12 @@ Result<std::vector<float>> WeightSource::expert_bias(const Slice& slice, int64_t
     return bias;
 }
 
+bool WeightSource::owns_expert(const Slice& slice) const {
+    if (!share()) return true;
+    const RowRange own = share()->experts(slice.experts, share()->rank());
+    return own.begin <= slice.expert && slice.expert < own.end;
+}
+
 Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t cols, bool bias) {
     const std::string name = has(slice.module) ? slice.module : slice.module + ".weight";
     NIBBLE_TRY(const size_t index, find(name, slice.experts * rows, cols));
@@ -245,7 +309,7 @@ Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t co
     if (slice.alternating && linear.format == Format::fp8_block128)
         return fail("'{}' alternates rows of gate and up, which share scales of 128 rows in {}", name,
                     format_name(linear.format));
-    if (mode_ != Mode::load) return linear;
+    if (mode_ != Mode::load || !owns_expert(slice)) return linear;
     if (checkpoint_->tensors()[index].quantized()) {
         QuantMatrix scratch;
         std::vector<uint8_t> codes, scales;
@@ -278,33 +342,38 @@ Result<Linear> WeightSource::expert(const Slice& slice, int64_t rows, int64_t co
     return linear;
 }
 
-Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t cols, bool bias) {
+Result<LinearStack> WeightSource::stack(std::span<const Part> parts, int64_t cols, bool bias, Outputs outputs) {
     LinearStack stack;
-    std::vector<size_t> tensors;
+    std::vector<PackedRows> packed;
+    std::vector<std::string> names;
+    bool divided = false;
     for (const Part& part : parts) {
         NIBBLE_TRY(Linear linear, describe(part.module, part.rows, cols, bias));
+        names.push_back(part.module + ".weight");
+        packed.push_back({index_.at(names.back()), take_share(linear, outputs)});
+        divided |= static_cast<bool>(linear.divided);
         stack.parts.push_back(std::move(linear));
-        tensors.push_back(index_.at(part.module + ".weight"));
     }
+    if (divided) stack.divided = share()->columns(names);
     const auto all = checkpoint_->tensors();
     stack.one = std::ranges::all_of(stack.parts, [&](const Linear& l) {
         const Linear& first = stack.parts[0];
         return l.format == first.format && l.activation == first.activation && l.input_scale == first.input_scale;
     });
-    stack.one = stack.one && std::ranges::all_of(tensors, [&](size_t i) {
-                    return all[i].quantized() || all[i].dtype == all[tensors[0]].dtype;
+    stack.one = stack.one && std::ranges::all_of(packed, [&](const PackedRows& part) {
+                    return all[part.tensor].quantized() || all[part.tensor].dtype == all[packed[0].tensor].dtype;
                 });
     if (stack.one && bias)
         for (const Linear& part : stack.parts) stack.bias.insert(stack.bias.end(), part.bias.begin(), part.bias.end());
-    if (mode_ != Mode::load) return stack;
+    if (mode_ != Mode::load || packed[0].ranges.empty()) return stack;
     if (stack.one) {
-        NIBBLE_TRY(stack.weight, pack(tensors).within(parts[0].module));
+        NIBBLE_TRY(stack.weight, pack(packed).within(parts[0].module));
     } else {
         for (size_t i = 0; i < parts.size(); ++i) {
-            NIBBLE_TRY(stack.parts[i].weight, pack({&tensors[i], 1}).within(parts[i].module));
+            NIBBLE_TRY(stack.parts[i].weight, pack({&packed[i], 1}).within(parts[i].module));
         }
     }
-    for (size_t i = 0; i < parts.size(); ++i) checkpoint_->done_with(tensors[i], 0, parts[i].rows);
+    for (size_t i = 0; i < parts.size(); ++i) checkpoint_->done_with(packed[i].tensor, 0, parts[i].rows);
     return stack;
 }
 

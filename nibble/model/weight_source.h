@@ -9,6 +9,7 @@
 #include "base/large_pages.h"
 #include "checkpoint/checkpoint.h"
 #include "model/cpu/linear.h"
+#include "model/cpu/rank_share.h"
 #include "model/cpu/workspace.h"
 
 #include <atomic>
@@ -28,6 +29,8 @@ struct WeightOptions {
     SsmStateFormat ssm_state = SsmStateFormat::f32;  // format of Mamba-2's states between tokens
     uint64_t ssm_seed = 0;                           // seed of its stochastic rounding
     bool prediction = false;  // also load the layers for multi-token prediction (ModelConfig::prediction)
+    // Set if several ranks run the model: linears have the rows of this rank only.
+    std::shared_ptr<const RankShare> share;
     // Once true, the next read of a tensor is an error of kind `cancelled`. Used only while weights are loaded.
     const std::atomic<bool>* stop_requested = nullptr;
 };
@@ -52,8 +55,17 @@ public:
     Result<std::vector<float>> vector(const std::string& tensor, int64_t count);
     // Returns the weight of an RMSNorm as it is multiplied: 1 + w where the model requires it.
     Result<std::vector<float>> norm(const ModelConfig& model, const std::string& tensor, int64_t count);
-    // Reads MODULE.weight [rows, cols], and MODULE.bias [rows] if `bias` is set.
-    Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias);
+    // Set if several ranks run the model.
+    const RankShare* share() const { return options_.share.get(); }
+    // Returns vector() at the rows that this rank has of a tensor [rows, ...], or all of them if it is not divided.
+    Result<std::vector<float>> own_vector(const std::string& tensor, int64_t count);
+    // The outputs that a linear of several ranks computes: those of all ranks, gathered, or those of this rank, which
+    // then are its `rows`.
+    enum class Outputs : uint8_t { gathered, own };
+    // Reads MODULE.weight [rows, cols], and MODULE.bias [rows] if `bias` is set. An expert of another rank has no
+    // weight.
+    Result<Linear> linear(const std::string& module, int64_t rows, int64_t cols, bool bias,
+                          Outputs outputs = Outputs::gathered);
     // Rows [first, first + count) of MODULE.weight [rows, cols], under the module's name.
     Result<Linear> linear_rows(const std::string& module, int64_t rows, int64_t cols, int64_t first, int64_t count);
     // One expert in a stack (CheckpointTensor::experts). The bias lies in MODULE_bias [experts, outputs].
@@ -62,13 +74,14 @@ public:
         int64_t experts = 0, expert = 0;
         bool alternating = false;  // the matrix has the even outputs first, then the odd ones
     };
-    // Reads an expert's matrix [rows, cols] under the name of the stack.
+    // Reads an expert's matrix [rows, cols] under the name of the stack. An expert of another rank has no weight.
     Result<Linear> expert(const Slice& slice, int64_t rows, int64_t cols, bool bias);
     struct Part {
         std::string module;
         int64_t rows;
     };
-    Result<LinearStack> stack(std::span<const Part> parts, int64_t cols, bool bias);
+    Result<LinearStack> stack(std::span<const Part> parts, int64_t cols, bool bias,
+                              Outputs outputs = Outputs::gathered);
     // Returns a matrix decoded to FP32, row-major. For weights that are not run as a linear (kv_b_proj of absorbed
     // latent attention).
     Result<std::vector<float>> matrix(const std::string& tensor, int64_t rows, int64_t cols);
@@ -87,7 +100,15 @@ public:
 private:
     Result<size_t> find(const std::string& tensor);
     Result<float> scalar(const std::string& tensor);
-    Result<PackedMatrix> pack(std::span<const size_t> tensors);
+    // The rows of a tensor that are packed.
+    struct PackedRows {
+        size_t tensor;
+        std::vector<RowRange> ranges;
+    };
+    Result<PackedMatrix> pack(std::span<const PackedRows> parts);
+    // Restricts a described linear to the rows of this rank, and returns them.
+    std::vector<RowRange> take_share(Linear& linear, Outputs outputs) const;
+    bool owns_expert(const Slice& slice) const;
     Result<Linear> describe(const std::string& module, int64_t rows, int64_t cols, bool bias);
     Result<Linear> describe_weight(const std::string& module, size_t tensor, int64_t rows, int64_t cols);
     Result<std::vector<float>> expert_bias(const Slice& slice, int64_t rows);

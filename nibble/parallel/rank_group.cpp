@@ -155,16 +155,27 @@ struct RankGroup::Peer {
     Socket socket;
 };
 
+// The bytes that one other rank is sent, and those that it sends.
 struct RankGroup::Transfer {
     int rank = 0;
-    RankBytes out, in;
-    uint64_t out_header = 0, in_header = 0;
-    size_t sent = 0, received = 0;  // includes the header
-    Clock::time_point heard;
+    bool sends = true, receives = true;
+    std::span<const std::byte> out;
+    std::span<std::byte> into;  // if `fixed`: where the bytes go, which must have this size
+    bool fixed = false;
+    RankBytes in;                            // otherwise
+    uint64_t out_header = 0, in_header = 0;  // the kind of the exchange in the upper eight bits, then the size
+    size_t sent = 0, received = 0;           // includes the header
+    Clock::time_point heard{};
 
-    bool sends() const { return sent < sizeof out_header + out.size(); }
-    bool receives() const { return received < sizeof in_header + (received < sizeof in_header ? 1 : in_header); }
+    bool sending() const { return sends && sent < sizeof out_header + out.size(); }
+    bool receiving() const {
+        return receives && received < sizeof in_header + (received < sizeof in_header ? 1 : room());
+    }
+    size_t room() const { return fixed ? into.size() : in.size(); }
+    std::byte* to() { return fixed ? into.data() : in.data(); }
 };
+
+constexpr int kind_shift = 56;
 
 RankGroup::RankGroup(int rank, int size, const Options& options)
     : rank_(rank), size_(size), options_(options), peers_(static_cast<size_t>(size)) {}
@@ -274,15 +285,41 @@ Status RankGroup::meet_others(const RankPlace& place) {
 }
 
 // Runs all transfers concurrently: two ranks that both send first cannot deadlock.
-Status RankGroup::run(std::vector<Transfer>& transfers) {
-    if (broken_) return fail("an earlier exchange between the ranks failed");
-    broken_ = true;  // until the end is reached
-    for (Transfer& t : transfers) t.heard = Clock::now();
+Status RankGroup::run(Kind kind, std::vector<Transfer>& transfers, bool waits_long) {
+    if (broken_) return *broken_;
+    int lost = kind == Kind::record && rank_ == 0 ? first_ended() : -1;  // a record waits for no answer
+    const Status done = lost < 0 ? transfer(kind, transfers, waits_long, lost) : Status(ended(lost));
+    if (done.ok()) return done;
+    broken_ = done.error();
+    if (lost < 0) return done;
+    // The others learn which rank ended first. Bytes in the middle of a message would be taken for its rest.
+    const uint64_t note = uint64_t{static_cast<uint8_t>(Kind::lost)} << kind_shift | static_cast<uint64_t>(lost);
+    for (int r = 0; r < size_; ++r) {
+        const auto t = std::ranges::find(transfers, r, &Transfer::rank);
+        const int fd = peers_[static_cast<size_t>(r)].socket.number();
+        if (fd >= 0 && r != lost && (t == transfers.end() || t->sent == 0 || !t->sending()))
+            ::send(fd, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    return done;
+}
+
+Error RankGroup::ended(int rank) const {
+    return fail("rank {} of {} has ended; its own message has the reason", rank, size_);
+}
+
+Status RankGroup::transfer(Kind kind, std::vector<Transfer>& transfers, bool waits_long, int& lost) {
+    constexpr uint64_t size_bits = (uint64_t{1} << kind_shift) - 1;
+    const uint64_t kind_bits = uint64_t{static_cast<uint8_t>(kind)} << kind_shift;
+    for (Transfer& t : transfers) {
+        t.out_header = kind_bits | t.out.size();
+        t.heard = Clock::now();
+    }
+    std::vector<pollfd> waits;
+    std::vector<Transfer*> of;
     while (true) {
-        std::vector<pollfd> waits;
-        std::vector<Transfer*> of;
+        waits.clear(), of.clear();
         for (Transfer& t : transfers) {
-            const int events = (t.sends() ? POLLOUT : 0) | (t.receives() ? POLLIN : 0);
+            const int events = (t.sending() ? POLLOUT : 0) | (t.receiving() ? POLLIN : 0);
             if (!events) continue;
             waits.push_back({peers_[static_cast<size_t>(t.rank)].socket.number(), static_cast<short>(events), 0});
             of.push_back(&t);
@@ -294,19 +331,30 @@ Status RankGroup::run(std::vector<Transfer>& transfers) {
             Transfer& t = *of[i];
             const int fd = waits[i].fd;
             const auto gone = [&] {
-                return fail("rank {} of {} has ended; its own message has the reason", t.rank, size_);
+                lost = t.rank;
+                return ended(lost);
             };
             if (waits[i].revents & POLLIN) {
                 constexpr size_t header = sizeof t.in_header;
                 char* to = t.received < header ? reinterpret_cast<char*>(&t.in_header) + t.received
-                                               : reinterpret_cast<char*>(t.in.data()) + (t.received - header);
-                const size_t room = t.received < header ? header - t.received : header + t.in_header - t.received;
+                                               : reinterpret_cast<char*>(t.to()) + (t.received - header);
+                const size_t room = t.received < header ? header - t.received : header + t.room() - t.received;
                 const ssize_t n = ::recv(fd, to, room, 0);
                 if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return gone();
                 if (n > 0) {
                     t.heard = Clock::now();
                     t.received += static_cast<size_t>(n);
-                    if (t.received == header) t.in.resize(t.in_header);
+                    if (t.received == header) {
+                        const uint64_t size = t.in_header & size_bits;
+                        if (t.in_header >> kind_shift == static_cast<uint8_t>(Kind::lost)) {
+                            lost = static_cast<int>(size);
+                            return ended(lost);
+                        }
+                        if ((t.in_header & ~size_bits) != kind_bits || (t.fixed && size != t.into.size()))
+                            return fail("rank {} of {} is at another exchange than rank {}: one of them has failed",
+                                        t.rank, size_, rank_);
+                        if (!t.fixed) t.in.resize(size);
+                    }
                 }
             } else if (waits[i].revents & (POLLERR | POLLHUP | POLLNVAL)) {
                 return gone();
@@ -322,23 +370,48 @@ Status RankGroup::run(std::vector<Transfer>& transfers) {
             }
         }
         for (const Transfer& t : transfers)
-            if (t.receives() && Clock::now() - t.heard > options_.patience)
+            if (!waits_long && t.receiving() && Clock::now() - t.heard > options_.patience)
                 return fail("rank {} of {} has sent nothing for {} s", t.rank, size_, options_.patience.count() / 1000);
     }
-    broken_ = false;
     return Ok{};
 }
 
-Status RankGroup::alive() const {
+Status RankGroup::gather_into(std::span<const std::byte> own, std::span<const std::span<std::byte>> of) {
+    std::vector<Transfer> transfers;
+    for (int r = 0; r < size_; ++r)
+        if (r != rank_)
+            transfers.push_back({.rank = r, .out = own, .into = of[static_cast<size_t>(r)], .fixed = true, .in = {}});
+    return run(Kind::gather, transfers);
+}
+
+Status RankGroup::send_record(std::span<const std::byte> record) {
+    std::vector<Transfer> transfers;
+    for (int r = 1; r < size_; ++r)
+        transfers.push_back({.rank = r, .receives = false, .out = record, .into = {}, .in = {}});
+    return run(Kind::record, transfers);
+}
+
+Result<RankBytes> RankGroup::next_record() {
+    std::vector<Transfer> transfers(1);
+    transfers[0].sends = false;
+    NIBBLE_CHECK(run(Kind::record, transfers, true));
+    return std::move(transfers[0].in);
+}
+
+int RankGroup::first_ended() const {
     for (int r = 0; r < size_; ++r) {
         const int fd = peers_[static_cast<size_t>(r)].socket.number();
         if (fd < 0) continue;
         char byte = 0;
         const ssize_t n = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return fail("rank {} of {} has ended; its own message has the reason", r, size_);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return r;
     }
-    return Ok{};
+    return -1;
+}
+
+Status RankGroup::alive() const {
+    const int rank = first_ended();
+    return rank < 0 ? Status(Ok{}) : ended(rank);
 }
 
 Result<std::vector<RankBytes>> RankGroup::exchange(std::vector<RankBytes> to) {
@@ -346,11 +419,9 @@ Result<std::vector<RankBytes>> RankGroup::exchange(std::vector<RankBytes> to) {
     std::vector<Transfer> transfers;
     for (int r = 0; r < size_; ++r) {
         if (r == rank_) continue;
-        Transfer t{.rank = r, .out = std::move(to[static_cast<size_t>(r)])};
-        t.out_header = t.out.size();
-        transfers.push_back(std::move(t));
+        transfers.push_back({.rank = r, .out = to[static_cast<size_t>(r)], .into = {}, .in = {}});
     }
-    NIBBLE_CHECK(run(transfers));
+    NIBBLE_CHECK(run(Kind::exchange, transfers));
     for (Transfer& t : transfers) to[static_cast<size_t>(t.rank)] = std::move(t.in);
     return to;
 }

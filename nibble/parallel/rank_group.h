@@ -7,18 +7,18 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "parallel/communicator.h"
 #include "parallel/rank_place.h"
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace nibble {
 
-using RankBytes = std::vector<std::byte>;
-
-class RankGroup {
+class RankGroup : public Communicator {
 public:
     struct Options {
         // Must be equal in all ranks (program, config); compared when the ranks meet.
@@ -29,12 +29,15 @@ public:
     // Errors: no listener at the address, missing ranks, two ranks with the same number, a different identity (shows
     // the difference).
     static Result<std::unique_ptr<RankGroup>> meet(const RankPlace& place, const Options& options);
-    ~RankGroup();
+    ~RankGroup() override;
     RankGroup(const RankGroup&) = delete;
     RankGroup& operator=(const RankGroup&) = delete;
 
-    int rank() const { return rank_; }
-    int size() const { return size_; }
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    Status gather_into(std::span<const std::byte> own, std::span<const std::span<std::byte>> of) override;
+    Status send_record(std::span<const std::byte> record) override;
+    Result<RankBytes> next_record() override;
 
     // Sends to[r] to rank r and returns what every rank sent to this one, by rank. The own entry is passed through.
     Result<std::vector<RankBytes>> exchange(std::vector<RankBytes> to);
@@ -43,7 +46,7 @@ public:
     // Returns rank 0's bytes on all ranks.
     Result<RankBytes> share(RankBytes of_first);
     // Fails if a rank has ended. Sends nothing and does not wait. Call only between other calls.
-    Status alive() const;
+    Status alive() const override;
     // Returns whether `mine` is true on any rank.
     Result<bool> any(bool mine);
 
@@ -54,12 +57,18 @@ private:
     Status meet_first(const RankPlace& place);
     Status meet_others(const RankPlace& place);
     Status adopt(int socket, int rank);
-    Status run(std::vector<Transfer>& transfers);
+    enum class Kind : uint8_t { exchange, gather, record, lost };
+    // `waits`: whether a rank that is waited for may send nothing for longer than `patience`.
+    Status run(Kind kind, std::vector<Transfer>& transfers, bool waits = false);
+    // `lost` is set to the rank that has ended if that is the error.
+    Status transfer(Kind kind, std::vector<Transfer>& transfers, bool waits, int& lost);
+    Error ended(int rank) const;
+    int first_ended() const;  // -1: none
 
     int rank_ = 0, size_ = 1;
     Options options_;
-    std::vector<Peer> peers_;  // by rank; the own entry has no socket
-    bool broken_ = false;
+    std::vector<Peer> peers_;      // by rank; the own entry has no socket
+    std::optional<Error> broken_;  // the first error of an exchange
 };
 
 }  // namespace nibble

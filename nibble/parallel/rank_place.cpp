@@ -88,6 +88,31 @@ void read_local(const Launcher& launcher, RankPlace& place) {
     if (!place.local_size) place.local_size = number_if_set("SLURM_NTASKS_PER_NODE");
 }
 
+// The launcher's own name of the running job; "": it gives none.
+std::string job_name() {
+    std::string name(variable("PMIX_NAMESPACE"));
+    if (name.empty() && in_slurm_step())
+        name = fmt::format("{}.{}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"));
+    std::ranges::replace_if(
+        name, [](char c) { return c == '/' || c == ':'; }, '_');
+    return name;
+}
+
+std::string address_of(const RankPlace& place) {
+    if (const std::string_view own = variable("NIBBLE_ADDRESS"); !own.empty()) return std::string(own);
+    if (!variable("MASTER_ADDR").empty()) {
+        const auto port = number_if_set("MASTER_PORT");
+        // torchrun's own process listens at its port.
+        if (port)
+            return fmt::format("{}:{}", variable("MASTER_ADDR"),
+                               *port + (variable("TORCHELASTIC_USE_AGENT_STORE") == "True"));
+    }
+    const std::string job = job_name();
+    if (!place.on_one_machine() || job.empty()) return {};
+    const std::string_view folder = variable("TMPDIR");
+    return fmt::format("unix:{}/nibble-ranks-{}-{}", folder.empty() ? "/tmp" : folder, ::getuid(), job);
+}
+
 }  // namespace
 
 Result<RankPlace> rank_place() {
@@ -103,9 +128,7 @@ Result<RankPlace> rank_place() {
         return fail("{}={} is not below {}={}", launcher->rank, place.rank, launcher->size, place.size);
     if (place.alone()) return place;
     read_local(*launcher, place);
-    place.address = variable("NIBBLE_ADDRESS");
-    if (place.address.empty() && !variable("MASTER_ADDR").empty() && !variable("MASTER_PORT").empty())
-        place.address = fmt::format("{}:{}", variable("MASTER_ADDR"), variable("MASTER_PORT"));
+    place.address = address_of(place);
     return place;
 }
 

@@ -32,7 +32,9 @@ struct RankPlace {
 //
 // Without any of them the process is alone. Slurm's variables count only in a step (SLURM_STEP_ID), because a batch
 // script has them too and is one process. Local numbers come from the same launcher. The address is NIBBLE_ADDRESS, or
-// MASTER_ADDR and MASTER_PORT. Error: a rank that is not a number below the size.
+// MASTER_ADDR and MASTER_PORT (with torchrun the port above, because its own process listens at that one), or for ranks
+// of one machine a socket in TMPDIR that has the launcher's name of the job (Open MPI, Slurm). Error: a rank that is
+// not a number below the size.
 Result<RankPlace> rank_place();
 
 // Error: several ranks without an address. For jobs whose ranks connect to each other.

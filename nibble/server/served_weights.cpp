@@ -66,7 +66,8 @@ Status add_checkpoint(NewWeights& weights, const std::filesystem::path& path) {
 
 Status ServedWeights::check_replaceable() const {
     if (model_) return Ok{};
-    return fail(ErrorKind::device, "the weights of a model on a GPU cannot be replaced while it serves");
+    return fail(ErrorKind::device,
+                "the weights of a model on a GPU or on several ranks cannot be replaced while it serves");
 }
 
 // Pauses the engine for `work`, unless it is paused already.

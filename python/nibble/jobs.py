@@ -131,12 +131,12 @@ def evaluate(models: Paths, *, against: Path = "", reference_cache: Path = "", t
              stride: int = 0, chunks: int = 0, lambada: Path = "", choices: Paths = (), gsm8k: Path = "", humaneval: Path = "",
              limit: int = 0, shots: int = 5, out: Path = "", compute: str = "bf16", kv: str = "", ssm_state: str = "f32",
              kernels: str = "", sums: str = "lanes", device: str = "cpu", threads: int = 0, weights_only: bool = False,
-             progress: ProgressLike = None, cancel: Any = None) -> r.Evaluation:
+             tensor_parallel_size: int = 1, progress: ProgressLike = None, cancel: Any = None) -> r.Evaluation:
     """Measures checkpoints on tasks, and how far they are from a reference (`against`). text: a file."""
     options = dict(models=_many(models), against=against, reference_cache=reference_cache, text=text, context=context,
                    stride=stride, chunks=chunks, lambada=lambada, choices=_many(choices), gsm8k=gsm8k, humaneval=humaneval,
                    limit=limit, shots=shots, out=out, compute=compute, kv=kv, ssm_state=ssm_state, kernels=kernels, sums=sums,
-                   device=device, threads=threads, weights_only=weights_only)
+                   device=device, threads=threads, weights_only=weights_only, tensor_parallel_size=tensor_parallel_size)
     result = _run("evaluate", options, progress, cancel)
     result["measured"] = [r.Measured(**_numbers(m, "value", "standard_error")) for m in result["measured"]]
     return r.Evaluation(**result)

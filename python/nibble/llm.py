@@ -53,7 +53,7 @@ def _engine_options(model: Any, words: dict[str, Any]) -> tuple[dict[str, Any], 
             if value not in ("auto", "bfloat16", "float32"):
                 raise UsageError(f"LLM: dtype '{value}' is not supported; choices: auto, bfloat16, float32")
             options["compute"] = "f32" if value == "float32" else "bf16"
-        elif word in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        elif word in ("pipeline_parallel_size", "data_parallel_size"):
             if value != 1:
                 raise UsageError(f"LLM: {word}={value} is not supported; a model runs on one device")
         elif word == "seed":

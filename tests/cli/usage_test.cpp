@@ -70,7 +70,9 @@ TEST(Usage, FlagsOfVllm) {
                                  "--enable-chunked-prefill",
                                  "--enable-auto-tool-choice",
                                  "--tensor-parallel-size 1",
-                                 "--tensor-parallel-size=1",
+                                 "--tensor-parallel-size=4",
+                                 "--tp 2",
+                                 "--enable-expert-parallel",
                                  "--pipeline-parallel-size 1",
                                  "--dtype auto",
                                  "--dtype bfloat16",
@@ -87,7 +89,8 @@ TEST(Usage, FlagsOfVllm) {
                                  "--generation-config auto"})
         EXPECT_EQ(complaint("serve m " + std::string(accepted)), "") << accepted;
     const std::pair<const char*, const char*> refused[]{
-        {"--tensor-parallel-size 2", "--tensor-parallel-size 2: a server runs on one device"},
+        {"--tensor-parallel-size 0", "--tensor-parallel-size: Value 0 not in range"},
+        {"--tensor-parallel-size 65", "not in range"},
         {"--data-parallel-size 8", "a server runs on one device"},
         {"--quantization fp8", "the checkpoint states its quantization"},
         {"--dtype half", "--compute"},

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <vector>
 
@@ -41,7 +43,11 @@ protected:
                                  "PMIX_RANK",
                                  "JOB_COMPLETION_INDEX",
                                  "MASTER_ADDR",
-                                 "MASTER_PORT"})
+                                 "MASTER_PORT",
+                                 "TORCHELASTIC_USE_AGENT_STORE",
+                                 "PMIX_NAMESPACE",
+                                 "SLURM_JOB_ID",
+                                 "TMPDIR"})
             ::unsetenv(name);
         for (const auto& [name, value] : given) ::setenv(name.c_str(), value.c_str(), 1);
         auto found = rank_place();
@@ -62,6 +68,33 @@ TEST_F(RankPlaces, ComeFromTheLauncher) {
     EXPECT_FALSE(need_address(*nowhere).ok());
     EXPECT_TRUE(need_address(*torch).ok());
     EXPECT_TRUE(need_address(RankPlace{}).ok());
+}
+
+TEST_F(RankPlaces, TheAddressComesFromTheLauncherWhereItCan) {
+    EXPECT_EQ(place({{"RANK", "1"},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", "h"},
+                     {"MASTER_PORT", "12"},
+                     {"TORCHELASTIC_USE_AGENT_STORE", "True"}})
+                  ->address,
+              "h:13");
+    const std::string user = std::to_string(::getuid());
+    const RankPlaces::Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+                                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                       {"PMIX_NAMESPACE", "prterun/7"},     {"TMPDIR", "/scratch"}};
+    EXPECT_EQ(place(mpi)->address, "unix:/scratch/nibble-ranks-" + user + "-prterun_7");
+    RankPlaces::Variables two_nodes = mpi;
+    two_nodes[3].second = "1";
+    EXPECT_EQ(place(two_nodes)->address, "");
+    EXPECT_EQ(place({{"SLURM_STEP_ID", "3"},
+                     {"SLURM_JOB_ID", "42"},
+                     {"SLURM_PROCID", "0"},
+                     {"SLURM_STEP_NUM_TASKS", "2"},
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", "0"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "2"}})
+                  ->address,
+              "unix:/tmp/nibble-ranks-" + user + "-42.3");
 }
 
 // Every launcher's variables, and the place that they mean.

@@ -162,11 +162,21 @@ def test_parameters_are_checked_and_are_values():
             SamplingParams(**bad)
 
 
+def test_ranks_of_this_process_give_the_same_answers(llm, chat_model):
+    params = SamplingParams(temperature=0.8, max_tokens=20, seed=7, logprobs=2)
+    with LLM(chat_model, tensor_parallel_size=2) as two:
+        for one, other in zip(llm.generate(["Hello", "What"], params), two.generate(["Hello", "What"], params)):
+            assert one.outputs[0].token_ids == other.outputs[0].token_ids
+            assert one.outputs[0].cumulative_logprob == other.outputs[0].cumulative_logprob
+
+
 def test_errors_of_models(llm, chat_model, tmp_path):
     with pytest.raises(nibble.UsageError, match="did you mean"):
         LLM(chat_model, max_model_length=10)
-    with pytest.raises(nibble.UsageError, match="tensor_parallel_size=2"):
-        LLM(chat_model, tensor_parallel_size=2)
+    with pytest.raises(nibble.UsageError, match="pipeline_parallel_size=2"):
+        LLM(chat_model, pipeline_parallel_size=2)
+    with pytest.raises(nibble.NibbleError, match="numbers of ranks that work"):
+        LLM(chat_model, tensor_parallel_size=64)
     with pytest.raises(nibble.NibbleError, match="nothing"):
         LLM(tmp_path / "nothing")
     with pytest.raises(nibble.UsageError, match="prompt"):

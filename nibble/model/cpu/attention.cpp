@@ -9,6 +9,13 @@
 #include <vector>
 
 namespace nibble {
+namespace {
+
+// Whether a rank can compute its heads alone. A norm over all heads, and an indexer, whose keys lie in the pages of K
+// and V of all heads, need whole rows of q and k on every rank.
+bool computes_own_heads(const AttentionConfig& c) { return c.qk_norm != QkNorm::joined && !c.indexer; }
+
+}  // namespace
 
 Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const BlockConfig& block,
                                                const AttentionConfig& c, WeightSource& weights) {
@@ -17,20 +24,29 @@ Result<std::unique_ptr<Mixer>> Attention::load(const ModelConfig& model, const B
     a->index_ = block.index;
     a->config_ = c;
     a->eps_ = model.norm_eps;
-    NIBBLE_TRY(a->kv_,
-               weights.kv_shape(c.kv_block < 0 ? block.prefix : c.kv_prefix, c.kv_heads, c.head_dim, c.value_dim()));
+    auto outputs = WeightSource::Outputs::gathered;
+    if (const RankShare* share = weights.share(); share && computes_own_heads(c)) {
+        outputs = WeightSource::Outputs::own;
+        const std::string q = block.name(c.qkv_proj.empty() ? c.q_proj : c.qkv_proj) + ".weight";
+        a->config_.heads = static_cast<int>(share->own_parts(q));
+        a->config_.kv_heads = std::max(1, c.kv_heads / share->size());
+        a->heads_ = share->columns_like(q, c.out_cols());
+    }
+    NIBBLE_TRY(a->kv_, weights.kv_shape(c.kv_block < 0 ? block.prefix : c.kv_prefix, a->config_.kv_heads, c.head_dim,
+                                        c.value_dim()));
     std::vector<WeightSource::Part> parts{{block.name(c.q_proj), c.q_rows()}, {block.name(c.k_proj), c.kv_cols()}};
     if (!c.v_proj.empty()) parts.push_back({block.name(c.v_proj), c.v_cols()});
     if (!c.qkv_proj.empty()) parts = {{block.name(c.qkv_proj), c.q_rows() + c.kv_cols() + c.v_cols()}};
     if (c.kv_block >= 0) parts.resize(1);
-    NIBBLE_TRY(a->qkv_, weights.stack(parts, model.hidden, c.qkv_bias));
+    NIBBLE_TRY(a->qkv_, weights.stack(parts, model.hidden, c.qkv_bias, outputs));
     NIBBLE_TRY(a->out_, weights.linear(block.name(c.o_proj), model.hidden, c.out_cols(), c.out_bias));
     a->ones_.assign(static_cast<size_t>(std::max(c.head_dim, c.value_dim())), 1.0f);
     if (!c.sinks.empty()) {
-        NIBBLE_TRY(a->sinks_, weights.vector(block.name(c.sinks), c.heads));
+        const std::string sinks = block.name(c.sinks);
+        NIBBLE_TRY(a->sinks_, a->heads_ ? weights.own_vector(sinks, c.heads) : weights.vector(sinks, c.heads));
     }
     if (!c.head_gate.empty()) {
-        NIBBLE_TRY(a->head_gate_, weights.linear(block.name(c.head_gate), c.heads, model.hidden, false));
+        NIBBLE_TRY(a->head_gate_, weights.linear(block.name(c.head_gate), c.heads, model.hidden, false, outputs));
     }
     if (c.qk_norm == QkNorm::late_plain) {
         a->q_norm_ = a->k_norm_ = std::vector<float>(a->ones_.begin(), a->ones_.begin() + c.head_dim);
@@ -218,7 +234,7 @@ Status Attention::forward(const Batch& batch, const float* x, float* y, Workspac
     }
     if (gated.gate) apply_gate(gated.gate, rows, mixed, work);
     if (head_gate_) NIBBLE_CHECK(gate_heads(x, rows, mixed, work, observer));
-    return out_.forward(mixed, rows, y, work, observer);
+    return forward_gathered(out_, heads_.get(), mixed, rows, y, work, observer);
 }
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block,

@@ -106,6 +106,8 @@ private:
     std::vector<float> sinks_;            // empty: none
     std::optional<Linear> head_gate_;
     std::optional<Indexer> indexer_;
+    // Set if this rank has some heads only, which `config_` describes: the heads' outputs of all ranks are gathered.
+    RankColumnsPtr heads_;
 };
 
 }  // namespace nibble

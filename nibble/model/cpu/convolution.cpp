@@ -8,28 +8,39 @@
 namespace nibble {
 
 Result<Convolution> Convolution::load(const std::string& module, int64_t channels, int taps, bool bias,
-                                      WeightSource& weights) {
-    return load({{module, channels}}, taps, bias, weights);
+                                      WeightSource& weights, WeightSource::Outputs outputs) {
+    return load({{module, channels}}, taps, bias, weights, outputs);
 }
 
-Result<Convolution> Convolution::load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights) {
+Result<Convolution> Convolution::load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights,
+                                      WeightSource::Outputs outputs) {
     if (taps < 1 || taps > most_taps)
         return fail("{}: a kernel of {} taps is not in [1, {}]", parts.front().module, taps, most_taps);
     Convolution c;
-    for (const Part& part : parts) c.channels_ += part.channels;
     c.taps_ = taps;
     c.has_bias_ = bias;
+    const auto read = [&](const std::string& tensor, int64_t count) {
+        return outputs == WeightSource::Outputs::own ? weights.own_vector(tensor, count)
+                                                     : weights.vector(tensor, count);
+    };
+    std::vector<std::vector<float>> filters;
+    for (Part& part : parts) {
+        NIBBLE_TRY(filters.emplace_back(), read(part.module + ".weight", part.channels * taps));
+        if (bias) {
+            NIBBLE_TRY(const std::vector<float> biases, read(part.module + ".bias", part.channels));
+            c.bias_.insert(c.bias_.end(), biases.begin(), biases.end());
+        }
+        part.channels = std::ssize(filters.back()) / taps;
+        c.channels_ += part.channels;
+    }
     c.weight_.resize(static_cast<size_t>(c.channels_ * taps));
     c.bias_.resize(static_cast<size_t>(c.channels_));
     int64_t at = 0;
-    for (const Part& part : parts) {
-        NIBBLE_TRY(const std::vector<float> rows, weights.vector(part.module + ".weight", part.channels * taps));
+    for (size_t p = 0; p < parts.size(); ++p) {
+        const Part& part = parts[p];
+        const std::vector<float>& rows = filters[p];
         for (int64_t i = 0; i < part.channels; ++i)
             for (int64_t j = 0; j < taps; ++j) c.weight_[j * c.channels_ + at + i] = rows[i * taps + j];
-        if (bias) {
-            NIBBLE_TRY(const std::vector<float> biases, weights.vector(part.module + ".bias", part.channels));
-            std::ranges::copy(biases, c.bias_.begin() + at);
-        }
         at += part.channels;
     }
     c.parts_ = std::move(parts);

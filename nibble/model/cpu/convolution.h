@@ -13,15 +13,17 @@ class Convolution {
 public:
     static constexpr int most_taps = 16;
     // Loads MODULE.weight [channels, 1, taps] and, if `bias`, MODULE.bias [channels]. Error: a tensor is missing or has
-    // another shape; more than most_taps taps.
+    // another shape; more than most_taps taps. `outputs`: all channels, or those of this rank.
     static Result<Convolution> load(const std::string& module, int64_t channels, int taps, bool bias,
-                                    WeightSource& weights);
+                                    WeightSource& weights,
+                                    WeightSource::Outputs outputs = WeightSource::Outputs::gathered);
     // Loads one convolution from several modules, whose channels follow one another.
     struct Part {
         std::string module;
         int64_t channels;
     };
-    static Result<Convolution> load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights);
+    static Result<Convolution> load(std::vector<Part> parts, int taps, bool bias, WeightSource& weights,
+                                    WeightSource::Outputs outputs = WeightSource::Outputs::gathered);
 
     int64_t state_floats() const { return (taps_ - 1) * channels_; }
     // Computes out [rows, channels] from x, whose rows are `stride` floats apart. `index`: of the block in the model.

@@ -51,18 +51,29 @@ Result<std::unique_ptr<Mixer>> GatedDelta::load(const ModelConfig& model, const 
         filters = {{block.name("q_conv1d"), c.keys()},
                    {block.name("k_conv1d"), c.keys()},
                    {block.name("v_conv1d"), c.inner()}};
-        NIBBLE_TRY(g->decay_out_, weights.linear(block.name("f_b_proj"), c.keys(), c.key_dim, false));
-        NIBBLE_TRY(g->gate_out_, weights.linear(block.name("g_b_proj"), c.inner(), c.value_dim, false));
-    } else {
-        NIBBLE_TRY(g->gates_, weights.stack(narrow, model.hidden, false));
     }
-    NIBBLE_TRY(g->in_, weights.stack(wide, model.hidden, false));
+    constexpr auto own = WeightSource::Outputs::own;
+    const std::string first = wide[0].module + ".weight";
+    const RankShare* share = weights.share();
+    if (share) {
+        g->config_.key_heads = static_cast<int>(share->own_parts(first));
+        g->config_.value_heads = g->config_.key_heads * c.values_per_key();
+        g->heads_ = share->columns_like(first, c.inner());
+    }
+    if (c.by_channel) {
+        NIBBLE_TRY(g->decay_out_, weights.linear(block.name("f_b_proj"), c.keys(), c.key_dim, false, own));
+        NIBBLE_TRY(g->gate_out_, weights.linear(block.name("g_b_proj"), c.inner(), c.value_dim, false, own));
+    } else {
+        NIBBLE_TRY(g->gates_, weights.stack(narrow, model.hidden, false, own));
+    }
+    NIBBLE_TRY(g->in_, weights.stack(wide, model.hidden, false, own));
     const char* out = c.by_channel ? "o_proj" : "out_proj";
     NIBBLE_TRY(g->out_, weights.linear(block.name(out), model.hidden, c.inner(), false));
-    NIBBLE_TRY(g->conv_, Convolution::load(std::move(filters), c.conv, false, weights));
+    NIBBLE_TRY(g->conv_, Convolution::load(std::move(filters), c.conv, false, weights, own));
     NIBBLE_TRY(g->a_, weights.vector(block.name("A_log"), heads));
+    if (share) g->a_ = share->own_rows(g->a_, first);
     for (float& a : g->a_) a = static_cast<float>(-std::exp(double{a}));
-    NIBBLE_TRY(g->dt_bias_, weights.vector(block.name("dt_bias"), c.decays()));
+    NIBBLE_TRY(g->dt_bias_, weights.own_vector(block.name("dt_bias"), c.decays()));
     const char* norm = c.by_channel ? "o_norm.weight" : "norm.weight";
     NIBBLE_TRY(g->norm_, weights.vector(block.name(norm), c.value_dim));
     // x / sqrt(sum(x^2) + e) = rms_norm(x) / sqrt(n) with epsilon e / n.
@@ -263,7 +274,7 @@ Status GatedDelta::forward(const Batch& batch, const float* x, float* y, Workspa
     run_rule(batch, in, mixed, work);
     float* normed = work.arena.floats(rows * config_.inner());
     gate(in, mixed, rows, normed, mixed, work);
-    return out_.forward(mixed, rows, y, work, observer);
+    return forward_gathered(out_, heads_.get(), mixed, rows, y, work, observer);
 }
 
 }  // namespace nibble

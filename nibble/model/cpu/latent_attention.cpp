@@ -22,20 +22,27 @@ Result<std::unique_ptr<Mixer>> LatentAttention::load(const ModelConfig& model, c
     a->index_ = block.index;
     a->config_ = c;
     const int64_t q_rows = c.heads * a->k_dim(), kv_a_rows = c.kv_rank + c.rope.dims;
+    const std::string kv_b = prefix + ".kv_b_proj";
+    auto outputs = WeightSource::Outputs::gathered;
+    // The keys of an indexer lie in the pages of all heads.
+    if (const RankShare* share = weights.share(); share && !c.indexer) {
+        outputs = WeightSource::Outputs::own;
+        a->config_.heads = static_cast<int>(share->own_parts(kv_b + ".weight"));
+        a->heads_ = share->columns_like(kv_b + ".weight", int64_t{c.heads} * c.v_dim);
+    }
     if (c.q_rank == 0 && c.bias) return fail("{}: attention_bias without q_lora_rank", prefix);
     const WeightSource::Part in[] = {
         {prefix + (c.q_rank > 0 ? ".q_a_proj" : ".q_proj"), c.q_rank > 0 ? c.q_rank : q_rows},
         {prefix + ".kv_a_proj_with_mqa", kv_a_rows}};
-    NIBBLE_TRY(a->in_, weights.stack(in, hidden, c.bias));
+    NIBBLE_TRY(a->in_, weights.stack(in, hidden, c.bias, outputs));
     if (c.q_rank > 0) {
         NIBBLE_TRY(a->q_norm_, weights.vector(prefix + ".q_a_layernorm.weight", c.q_rank));
-        NIBBLE_TRY(a->q_b_, weights.linear(prefix + ".q_b_proj", q_rows, c.q_rank, false));
+        NIBBLE_TRY(a->q_b_, weights.linear(prefix + ".q_b_proj", q_rows, c.q_rank, false, outputs));
     }
     NIBBLE_TRY(a->kv_norm_, weights.vector(prefix + ".kv_a_layernorm.weight", c.kv_rank));
-    NIBBLE_TRY(a->kv_b_,
-               weights.linear(prefix + ".kv_b_proj", int64_t{c.heads} * (c.nope_dim + c.v_dim), c.kv_rank, false));
+    NIBBLE_TRY(a->kv_b_, weights.linear(kv_b, int64_t{c.heads} * (c.nope_dim + c.v_dim), c.kv_rank, false, outputs));
     NIBBLE_TRY(a->o_, weights.linear(prefix + ".o_proj", hidden, int64_t{c.heads} * c.v_dim, c.bias));
-    NIBBLE_TRY(a->kv_, weights.kv_shape(prefix, c.heads, static_cast<int>(a->k_dim()), c.v_dim));
+    NIBBLE_TRY(a->kv_, weights.kv_shape(prefix, a->config_.heads, static_cast<int>(a->k_dim()), c.v_dim));
     if (c.indexer) {
         NIBBLE_TRY(a->indexer_, Indexer::load(model, block, *c.indexer, c.q_rank, a->kv_, weights));
     }
@@ -146,7 +153,7 @@ Status LatentAttention::forward(const Batch& batch, const float* x, float* y, Wo
         NIBBLE_TRY(choice, indexer_->choose(batch, x, p.q_a, work, observer));
     }
     attend(batch, index_, shape, p.q, k_cols, p.k, k_cols, p.v, v_cols, mixed, work, KvOwner::own, choice);
-    return o_.forward(mixed, rows, y, work, observer);
+    return forward_gathered(o_, heads_.get(), mixed, rows, y, work, observer);
 }
 
 }  // namespace nibble

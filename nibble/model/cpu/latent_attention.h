@@ -65,6 +65,7 @@ private:
     std::optional<Linear> q_b_;
     Linear kv_b_, o_;
     std::optional<Indexer> indexer_;
+    RankColumnsPtr heads_;  // set if this rank has some heads only, which `config_` describes
 };
 
 }  // namespace nibble

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/matmul.h"
+#include "model/cpu/rank_share.h"
 #include "model/cpu/workspace.h"
 
 #include <memory>
@@ -23,12 +24,18 @@ struct Linear {
     Format format = Format::none;
     ActivationFormat activation = ActivationFormat::none;
     float input_scale = 1.0f;
+    // Set if ranks divide the outputs: `weight` and `bias` have those of this rank, and forward() gathers all.
+    RankColumnsPtr divided;
 
     // Computes y [n, rows] = x [n, cols] W^T + bias, rounded with Compute::bf16. Rows of x and y are adjacent.
     // `batch_rows`: see Observer; empty when row i of x is row i of the batch.
     Status forward(const float* x, int64_t n, float* y, Workspace& work, Observer* observer,
                    std::span<const int32_t> batch_rows = {}) const;
 };
+
+// Computes linear.forward() of the rows x whose columns the ranks have in parts. `columns` null: x has all columns.
+Status forward_gathered(const Linear& linear, const RankColumns* columns, const float* x, int64_t n, float* y,
+                        Workspace& work, Observer* observer, std::span<const int32_t> batch_rows = {});
 
 // Linears that read the same rows (q/k/v, gate/up). They run as one product if dtype, format and input quantization
 // agree, otherwise one after the other. The observer sees the parts by name in both cases.
@@ -37,6 +44,7 @@ struct LinearStack {
     PackedMatrix weight;      // all parts stacked; unused when `one` is false
     std::vector<float> bias;  // biases of all parts; empty when no part has one
     bool one = false;
+    RankColumnsPtr divided;  // as Linear::divided, of all parts
 
     int64_t rows() const;
     // Writes y [n, rows()]: the parts' outputs one after the other in each row.
@@ -48,6 +56,9 @@ struct LinearStack {
     }
     Status forward_gated(Activation activation, const float* x, int64_t n, float* y, Workspace& work,
                          Observer* observer, std::span<const int32_t> batch_rows = {}) const;
+
+private:
+    Status forward_divided(const float* x, int64_t n, float* y, Workspace& work) const;
 };
 
 }  // namespace nibble

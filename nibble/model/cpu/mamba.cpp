@@ -15,6 +15,12 @@ float softplus(float x) {
     return static_cast<float>(wide > 0 ? wide + std::log1p(std::exp(-wide)) : std::log1p(std::exp(wide)));
 }
 
+// Whether `ranks` ranks can compute their heads alone: no norm covers heads of several ranks, and no random number
+// depends on a head's index.
+bool computes_own_heads(const MambaConfig& c, SsmStateFormat state, int ranks) {
+    return (c.norm == MambaConfig::Norm::none || c.groups % ranks == 0) && state != SsmStateFormat::fp16_stochastic;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& model, const BlockConfig& block, const MambaConfig& config,
@@ -37,15 +43,28 @@ Result<std::unique_ptr<Mixer>> Mamba::load(const std::string& prefix, int64_t hi
     m->state_format_ = weights.options().ssm_state;
     m->state_seed_ = weights.options().ssm_seed;
     const int64_t inner = m->inner(), channels = m->channels();
-    NIBBLE_TRY(m->in_proj_, weights.linear(prefix + ".in_proj", inner + channels + c.heads, hidden, c.projection_bias));
+    const std::string in = prefix + ".in_proj", norm = prefix + ".norm.weight";
+    const RankShare* share = weights.share();
+    auto outputs = WeightSource::Outputs::gathered;
+    if (share && computes_own_heads(c, m->state_format_, share->size())) {
+        outputs = WeightSource::Outputs::own;
+        m->config_.heads = static_cast<int>(share->own_parts(in + ".weight"));
+        m->config_.groups = std::max(1, c.groups / share->size());
+        m->heads_ = share->columns_like(in + ".weight", inner);
+    }
+    NIBBLE_TRY(m->in_proj_, weights.linear(in, inner + channels + c.heads, hidden, c.projection_bias, outputs));
     NIBBLE_TRY(m->out_proj_, weights.linear(prefix + ".out_proj", hidden, inner, c.projection_bias));
-    NIBBLE_TRY(m->conv_, Convolution::load(prefix + ".conv1d", channels, c.conv, c.conv_bias, weights));
-    NIBBLE_TRY(m->a_, weights.vector(prefix + ".A_log", c.heads));
+    NIBBLE_TRY(m->conv_, Convolution::load(prefix + ".conv1d", channels, c.conv, c.conv_bias, weights, outputs));
+    const auto of_heads = [&](const char* name) {
+        return m->heads_ ? weights.own_vector(prefix + name, c.heads) : weights.vector(prefix + name, c.heads);
+    };
+    NIBBLE_TRY(m->a_, of_heads(".A_log"));
     for (float& a : m->a_) a = static_cast<float>(-std::exp(double{a}));
-    NIBBLE_TRY(m->d_, weights.vector(prefix + ".D", c.heads));
-    NIBBLE_TRY(m->dt_bias_, weights.vector(prefix + ".dt_bias", c.heads));
+    NIBBLE_TRY(m->d_, of_heads(".D"));
+    NIBBLE_TRY(m->dt_bias_, of_heads(".dt_bias"));
     if (c.norm != MambaConfig::Norm::none) {
-        NIBBLE_TRY(m->norm_, weights.vector(prefix + ".norm.weight", inner));
+        NIBBLE_TRY(m->norm_, weights.vector(norm, inner));
+        if (m->heads_) m->norm_ = share->own_rows(m->norm_, in + ".weight");
     }
     return std::unique_ptr<Mixer>(std::move(m));
 }
@@ -161,7 +180,7 @@ Status Mamba::forward(const Batch& batch, const float* x, float* y, Workspace& w
     run_scan(batch, in, mixed, work);
     float* between = work.arena.floats(rows * inner());
     const float* out = gate(in.projected, mixed, rows, between, mixed, work);
-    return out_proj_.forward(out, rows, y, work, observer);
+    return forward_gathered(out_proj_, heads_.get(), out, rows, y, work, observer);
 }
 
 }  // namespace nibble

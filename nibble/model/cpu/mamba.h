@@ -77,6 +77,7 @@ private:
     Linear in_proj_, out_proj_;
     Convolution conv_;
     std::vector<float> a_, d_, dt_bias_, norm_;  // a = -exp(A_log); norm_ is empty without a norm
+    RankColumnsPtr heads_;                       // set if this rank has some heads only, which `config_` describes
 };
 
 }  // namespace nibble

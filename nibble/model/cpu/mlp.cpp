@@ -15,8 +15,13 @@ Result<std::unique_ptr<Mlp>> Mlp::load(const std::string& prefix, int64_t hidden
     if (c.gated) parts.push_back({prefix + "." + c.gate_proj, c.intermediate});
     parts.push_back({prefix + "." + c.up_proj, c.intermediate});
     if (!c.gate_up_proj.empty()) parts = {{prefix + "." + c.gate_up_proj, 2 * int64_t{c.intermediate}}};
-    NIBBLE_TRY(mlp->in_, weights.stack(parts, hidden, c.bias));
+    NIBBLE_TRY(mlp->in_, weights.stack(parts, hidden, c.bias, WeightSource::Outputs::own));
     NIBBLE_TRY(mlp->out_, weights.linear(prefix + "." + c.down_proj, hidden, c.intermediate, c.bias));
+    const std::string first = parts[0].module + ".weight";
+    if (const RankShare* share = weights.share(); share && share->divides(first) && !share->whole_or_none(first)) {
+        mlp->width_ = share->columns_like(first, c.intermediate);
+        mlp->config_.intermediate = static_cast<int>(mlp->width_->own());
+    }
     return mlp;
 }
 
@@ -76,7 +81,7 @@ Status Mlp::forward_rows(const float* x, int64_t n, float* y, Workspace& work, O
         scale_gate(in, n, work.bf16(), work);
         activate(in, n, mid, work);
     }
-    return out_.forward(mid, n, y, work, observer, batch_rows);
+    return forward_gathered(out_, width_.get(), mid, n, y, work, observer, batch_rows);
 }
 
 Status Mlp::forward(const Batch& batch, const float* x, float* y, Workspace& work, Observer* observer) const {

@@ -45,6 +45,8 @@ private:
     MlpConfig config_;
     LinearStack in_;  // gate and up, or up alone
     Linear out_;
+    // Set if ranks divide the width, of which `config_` has this rank's part.
+    RankColumnsPtr width_;
 };
 
 }  // namespace nibble

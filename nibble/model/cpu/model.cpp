@@ -108,9 +108,12 @@ Result<Model> Model::load(std::shared_ptr<const Checkpoint> checkpoint, const Mo
     model.config_ = std::make_unique<ModelConfig>(std::move(config));
     NIBBLE_TRY(Workspace work, Workspace::create(options.compute, options.kernels, pool, options.sums));
     model.work_ = std::make_unique<Workspace>(std::move(work));
-    NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, options, pool, WeightSource::Mode::load));
-    model.checkpoint_ = std::move(checkpoint);
     model.options_ = options;
+    if (options.ranks) {
+        NIBBLE_TRY(model.options_.share, RankShare::create(*model.config_, *options.ranks));
+    }
+    NIBBLE_TRY(model.parts_, load_parts(*model.config_, *checkpoint, model.options_, pool, WeightSource::Mode::load));
+    model.checkpoint_ = std::move(checkpoint);
     model.options_.stop_requested = nullptr;  // the caller's flag may end before the model does
     return model;
 }

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Mixer>> Moe::load(const ModelConfig& model, const BlockCo
     auto moe = std::make_unique<Moe>();
     moe->config_ = config;
     moe->hidden_ = hidden;
+    moe->share_ = weights.options().share;
     NIBBLE_TRY(moe->gate_, weights.linear(prefix + "." + config.gate, config.experts, hidden, config.gate_bias));
     moe->eps_ = model.norm_eps;
     if (!config.router_scale.empty()) {
@@ -163,40 +164,75 @@ Result<Moe::Routing> Moe::choose(const Batch& batch, const float* x, int64_t row
     return r;
 }
 
+Status Moe::run_expert(const Routing& r, int expert, const float* x, float* out, Workspace& work,
+                       Observer* observer) const {
+    const int64_t w = width(), begin = r.begin[expert], n = r.begin[expert + 1] - begin;
+    const std::span<const int32_t> mine = std::span(r.rows).subspan(begin, n);
+    const Arena::Scope scope(work.arena);
+    float* in = work.arena.floats(n * w);
+    work.parallel_rows(n, w, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            std::copy_n(x + mine[i] * w, w, in + i * w);
+            if (!config_.weigh_inputs) continue;
+            const float weight = r.weights[r.slots[begin + i]];
+            for (int64_t j = i * w; j < (i + 1) * w; ++j) in[j] *= weight;
+            if (work.bf16()) work.elementwise->round_bf16(in + i * w, w);
+        }
+    });
+    return experts_[expert]->forward_rows(in, n, out, work, observer, mine);
+}
+
+void Moe::add_expert(const Routing& r, int expert, const float* out, float* acc, Workspace& work) const {
+    const int64_t w = width(), begin = r.begin[expert], n = r.begin[expert + 1] - begin;
+    work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const float weight = config_.weigh_inputs ? 1.0f : r.weights[r.slots[begin + i]];
+            const float* from = out + i * w;
+            float* to = acc + r.rows[begin + i] * w;
+            for (int64_t j = 0; j < w; ++j) to[j] += weight * from[j];
+        }
+    });
+}
+
+Result<const float*> Moe::outputs_of_ranks(const Routing& r, const float* x, Workspace& work) const {
+    float* all = work.arena.floats(std::ssize(r.rows) * width());
+    std::vector<RowRange> of;
+    for (int rank = 0; rank < share_->size(); ++rank) {
+        const RowRange experts = share_->experts(config_.experts, rank);
+        of.push_back({r.begin[experts.begin], r.begin[experts.end]});
+    }
+    const RowRange own = share_->experts(config_.experts, share_->rank());
+    for (auto e = static_cast<int>(own.begin); e < own.end; ++e)
+        if (r.begin[e] < r.begin[e + 1]) NIBBLE_CHECK(run_expert(r, e, x, all + r.begin[e] * width(), work, nullptr));
+    NIBBLE_CHECK(share_->gather_rows(all, width(), of, work));
+    return all;
+}
+
 Status Moe::run_experts(const Routing& r, const float* x, float* acc, int64_t rows, Workspace& work,
                         Observer* observer) const {
     const int64_t w = width();
     const bool everything = observer && observer->every_expert();
+    const Arena::Scope of_ranks(work.arena);
+    const float* outputs = nullptr;
+    if (share_) {
+        NIBBLE_TRY(outputs, outputs_of_ranks(r, x, work));
+    }
     work.parallel_rows(rows, w, [&](int64_t first, int64_t last) { std::fill(acc + first * w, acc + last * w, 0.0f); });
     for (int e = 0; e < config_.experts; ++e) {
         if (everything) {
             const Arena::Scope scope(work.arena);
             NIBBLE_CHECK(experts_[e]->forward_rows(x, rows, work.arena.floats(rows * w), work, observer, {}));
         }
-        const int64_t begin = r.begin[e], n = r.begin[e + 1] - begin;
+        const int64_t n = r.begin[e + 1] - r.begin[e];
         if (n == 0) continue;
-        const std::span<const int32_t> mine = std::span(r.rows).subspan(begin, n);
         const Arena::Scope scope(work.arena);
-        float* in = work.arena.floats(n * w);
+        if (outputs) {
+            add_expert(r, e, outputs + r.begin[e] * w, acc, work);
+            continue;
+        }
         float* out = work.arena.floats(n * w);
-        work.parallel_rows(n, w, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i) {
-                std::copy_n(x + mine[i] * w, w, in + i * w);
-                if (!config_.weigh_inputs) continue;
-                const float weight = r.weights[r.slots[begin + i]];
-                for (int64_t j = i * w; j < (i + 1) * w; ++j) in[j] *= weight;
-                if (work.bf16()) work.elementwise->round_bf16(in + i * w, w);
-            }
-        });
-        NIBBLE_CHECK(experts_[e]->forward_rows(in, n, out, work, everything ? nullptr : observer, mine));
-        work.parallel_rows(n, 2 * w, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i) {
-                const float weight = config_.weigh_inputs ? 1.0f : r.weights[r.slots[begin + i]];
-                const float* from = out + i * w;
-                float* to = acc + mine[i] * w;
-                for (int64_t j = 0; j < w; ++j) to[j] += weight * from[j];
-            }
-        });
+        NIBBLE_CHECK(run_expert(r, e, x, out, work, everything ? nullptr : observer));
+        add_expert(r, e, out, acc, work);
     }
     if (work.bf16())
         work.parallel_rows(rows, w, [&](int64_t first, int64_t last) {

@@ -51,6 +51,13 @@ private:
     // Writes acc [rows, width()] from the experts' input x of the same shape.
     Status run_experts(const Routing& routing, const float* x, float* acc, int64_t rows, Workspace& work,
                        Observer* observer) const;
+    // Writes the outputs [n, width()] of the n rows of an expert.
+    Status run_expert(const Routing& routing, int expert, const float* x, float* out, Workspace& work,
+                      Observer* observer) const;
+    // Adds them, times their weights, to acc.
+    void add_expert(const Routing& routing, int expert, const float* out, float* acc, Workspace& work) const;
+    // Returns the outputs of all experts [rows * top_k, width()], in the order of Routing::rows, on every rank.
+    Result<const float*> outputs_of_ranks(const Routing& routing, const float* x, Workspace& work) const;
     // Computes `weights` [rows], the factors of the shared expert's output: sigmoid of the shared gate.
     Status shared_weights(const float* x, int64_t rows, float* weights, Workspace& work, Observer* observer) const;
     // columns of the experts' inputs and outputs
@@ -69,6 +76,7 @@ private:
     std::unique_ptr<Mlp> shared_;                    // may be null
     std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj
     std::optional<Linear> shared_gate_;
+    std::shared_ptr<const RankShare> share_;  // set if ranks divide the experts; those of other ranks have no weights
 };
 
 }  // namespace nibble

@@ -1,0 +1,78 @@
+// A model on the CPU that several ranks run together (model/cpu/rank_share.h). Rank 0 has DividedModels, which are used
+// like any other models. The other ranks follow() it: they load the models that rank 0 loads, and repeat its steps.
+#pragma once
+
+#include "model/cpu/model.h"
+#include "model/step_record.h"
+
+#include <functional>
+#include <thread>
+
+namespace nibble {
+
+// The connection of rank 0 to the other ranks.
+class RankTeam {
+public:
+    // `followers`: threads of this process that are the other ranks.
+    explicit RankTeam(std::unique_ptr<Communicator> ranks, std::vector<std::thread> followers = {});
+    // Ends follow() on the other ranks, and waits for those of this process.
+    ~RankTeam();
+    RankTeam(const RankTeam&) = delete;
+    RankTeam& operator=(const RankTeam&) = delete;
+
+    Communicator& ranks() const { return *ranks_; }
+    // Numbers and sends a record.
+    Status send(StepRecord record);
+    int32_t next_model() { return next_model_++; }
+
+private:
+    std::unique_ptr<Communicator> ranks_;
+    std::vector<std::thread> followers_;
+    int64_t number_ = 0;
+    int32_t next_model_ = 0;
+};
+
+class DividedModel : public LanguageModel {
+public:
+    // Loads a model on all ranks. `text`: what the other ranks load with it (ShareLoader). Error: the model cannot be
+    // divided, or another rank could not load it.
+    static Result<std::unique_ptr<DividedModel>> load(std::shared_ptr<RankTeam> team, const std::string& text,
+                                                      std::shared_ptr<const Checkpoint> checkpoint,
+                                                      const ModelOptions& options, ThreadPool& pool);
+    ~DividedModel() override;
+
+    const ModelConfig& config() const override { return model_.config(); }
+    Result<std::unique_ptr<KvPool>> make_pool(int64_t tokens, int64_t sequences) const override;
+    std::vector<StateLayout> states() const override { return model_.states(); }
+    // Ranks of one machine share its memory.
+    Result<int64_t> free_bytes(int64_t rows, int64_t wanted) const override;
+    Status forward(const Batch& batch, std::span<float> logits, Observer* observer = nullptr) const override;
+    Status evaluate(const Batch& batch, std::span<float> logits) const override;
+    bool predicts() const override { return model_.predicts(); }
+    Status predict(const Batch& batch, std::span<const int32_t> rows, bool again,
+                   std::span<const TokenRequest> requests, std::span<ChosenToken> chosen) const override;
+    Workspace& workspace() const override { return model_.workspace(); }
+    std::string kernels() const override { return model_.kernels(); }
+    std::string note() const override { return model_.note(); }
+
+private:
+    class Recorder;
+    class PoolMemory;
+    DividedModel(std::shared_ptr<RankTeam> team, int32_t number, Model model);
+    // Sends a record of this model. Adds the batch's rows; with `reserves`, their pages are reserved before.
+    Status send(StepRecord record, const Batch& batch, bool reserves) const;
+    Status finished(Status step) const;
+
+    std::shared_ptr<RankTeam> team_;
+    int32_t number_;
+    Model model_;
+    std::shared_ptr<Recorder> recorder_;  // pools may outlive the model
+};
+
+// Loads the share of this rank of the model that `text` states; sets ModelOptions::ranks.
+using ShareLoader = std::function<Result<Model>(const std::string& text)>;
+
+// Does what rank 0 decides, until it leaves. Errors: a rank has ended, or this one failed where rank 0 did not.
+Status follow(Communicator& ranks, const ShareLoader& load);
+
+}  // namespace nibble
