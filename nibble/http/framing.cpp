@@ -30,9 +30,13 @@ bool ends_chunked(const std::vector<std::string_view>& codings) {
 }  // namespace
 
 std::optional<BrokenHead> broken_lines(std::string_view head, size_t from) {
-    for (size_t at = head.find('\n', from); at != head.npos; at = head.find('\n', at + 1))
+    // The line end before `from` counts again, because the next line's first byte was not there before.
+    for (size_t at = head.find('\n', from - std::min<size_t>(from, 1)); at != head.npos; at = head.find('\n', at + 1)) {
         if (at == 0 || head[at - 1] != '\r')
             return BrokenHead{400, "a line of the request's head ends with LF alone; lines of HTTP end with CR LF"};
+        if (at + 1 < head.size() && (head[at + 1] == ' ' || head[at + 1] == '\t'))
+            return BrokenHead{400, "a line of the request's head begins with white space; a field has one line"};
+    }
     return std::nullopt;
 }
 

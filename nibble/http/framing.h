@@ -13,8 +13,9 @@ struct BrokenHead {
     int status = 400;
     std::string_view why;
 };
-// Refuses a line that ends with LF alone in the bytes of a head from `from` on. RFC 9112, 2.2, lets a recipient accept
-// such lines; programs that do and programs that do not would find different heads in the same bytes.
+// Refuses a line that ends with LF alone, and a field of several lines, in the bytes of a head from `from` on. RFC
+// 9112, 2.2 and 5.2, lets a recipient accept both; programs that do and programs that do not would find different heads
+// in the same bytes.
 std::optional<BrokenHead> broken_lines(std::string_view head, size_t from);
 // Checks the version at the end of a request line. A request of HTTP/1.2 to HTTP/1.9 becomes one of HTTP/1.1, as RFC
 // 9110, 2.5, asks of a recipient. `line` has no line end.

@@ -125,7 +125,11 @@ TEST(HttpFraming, LineEndsAndVersions) {
               {"GET / HTTP/1.1\r\nHost: x\n", 400},
               {"GET / HTTP/1.1\r\nHost: x\r\nA: b\nTransfer-Encoding: chunked\r\n", 400},
               {"GET / HTTP/1.1\r\nHost: x\r\n\n", 400},
-              {"GET / HTTP/1.1\r\nHost: x\rA: b\r\n", 400}};
+              {"GET / HTTP/1.1\r\nHost: x\rA: b\r\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n", 400},
+              {"GET / HTTP/1.1\r\nHost: x\r\nA:\r\n\tb\r\n", 400},
+              {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n chunked\r\n", 400},
+              {"GET / HTTP/1.1\r\n Host: x\r\n", 400}};
     for (const auto& [head, status] : heads) {
         const std::string request = std::string(head) + "Connection: close\r\n\r\n";
         EXPECT_EQ(statuses_of(server->address(), request), std::vector<int>{status}) << head;
