@@ -239,8 +239,10 @@ Result<Json> canonical_config(const Json& config) {
     if (!part) return Canonical(config, type).make();
     if (!inside) return fail("config.json: {} without a text_config", type);
     Json inner = *text;
-    for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id", "tie_word_embeddings"})
+    for (const char* key : {"eos_token_id", "bos_token_id", "pad_token_id"})
         if (!inner.contains(key) && config.contains(key)) inner[key] = config[key];
+    // transformers 5 ties by the whole model's value, also if the text part has another; 4.x leaves it out there.
+    if (const Json* tied = present(config, "tie_word_embeddings")) inner["tie_word_embeddings"] = Json(*tied);
     inner["model_type"] = part->model_type;
     return Canonical(std::move(inner), std::string(part->model_type)).make();
 }

@@ -17,7 +17,8 @@
 namespace nibble {
 
 // Returns the fields of the language model under the names of transformers 5:
-//   * for a multimodal model, those of its text part, with end tokens and tie_word_embeddings if only the root has them
+//   * for a multimodal model, those of its text part, with end tokens if only the root has them, and with the
+//     root's tie_word_embeddings if it has one
 //   * rope_parameters contains all fields about rotary embeddings
 //   * layer kinds have their current names; num_hidden_layers is set even if only the list of kinds is given
 //   * in families that the engine supports, absent fields have the defaults of transformers' configuration class.

@@ -1,5 +1,6 @@
 // Writes GGUF files: first the header and all offsets, then the values in any order.
 #include "architecture/canonical_config.h"
+#include "architecture/stored_names.h"
 #include "checkpoint/decode.h"
 #include "checkpoint/export_ledger.h"
 #include "checkpoint/gguf_header.h"
@@ -273,7 +274,10 @@ struct GgufPlan {
 Result<GgufPlan> plan_gguf_file(ExportSpec spec) {
     NIBBLE_TRY(const Json canonical, canonical_config(spec.config));
     NIBBLE_TRY(const Family* family, gguf_family_of(canonical));
-    NIBBLE_TRY(const ModelConfig model, model_config(spec.config));
+    NIBBLE_TRY(ModelConfig model, model_config(spec.config));
+    std::vector<std::string_view> names;
+    for (const auto& tensor : spec.tensors) names.push_back(tensor.name);
+    use_stored_names(model, StoredNames(std::move(names)));
     NIBBLE_TRY(const GgufArchitecture architecture, gguf_architecture_of(*family, model));
     spec.config = canonical;
     NIBBLE_TRY(auto layout, make_gguf_export_layout(spec, model, architecture));

@@ -43,11 +43,26 @@ def matrices(tensor):
     return list(array)
 
 
+def stack_of(name):
+    """Returns the module of the experts and the projection of a stack's name; None for another tensor."""
+    module = name.removesuffix(".weight")
+    parent, projection = module.rsplit(".", 1)
+    holder = parent.rsplit(".", 1)[-1]
+    if holder == "experts":
+        return parent, projection
+    granite = {"input_linear": "gate_up_proj", "output_linear": "down_proj"}
+    if holder == "block_sparse_moe" and projection in granite:
+        return parent + ".experts", granite[projection]
+    if holder == "moe":
+        return parent + ".experts", projection
+    return None
+
+
 def unstacked(name, stack, made):
     """Checks that the experts of one stack, as nibble writes them, equal the stack's slices, transposed or not, gate
     before up.
     """
-    experts, projection = name.rsplit(".", 1)
+    experts, projection = stack_of(name)
     for e, whole in enumerate(matrices(stack)):
         parts = ["gate_proj", "up_proj"] if projection == "gate_up_proj" else [projection]
         found = []
@@ -59,6 +74,11 @@ def unstacked(name, stack, made):
             if not (whole.shape[0] == whole.shape[1] and torch.equal(joined, whole.T)):
                 return f"{name}: expert {e} differs"
     return None
+
+
+def differing(a, b):
+    """Returns the keys of two configurations whose values differ."""
+    return sorted(key for key in a.keys() | b.keys() if a.get(key, "absent") != b.get(key, "absent"))
 
 
 def problem(nibble, name, work):
@@ -73,7 +93,7 @@ def problem(nibble, name, work):
         if key in made:
             if made.pop(key) != tensor:
                 return f"{key}: differs"
-        elif len(tensor[1]) == 3 and ".experts." in key + ".":
+        elif len(tensor[1]) == 3 and stack_of(key):
             wrong = unstacked(key, tensor, made)
             if wrong:
                 return wrong
@@ -82,7 +102,7 @@ def problem(nibble, name, work):
     if made:
         return f"new tensors: {sorted(made)[:3]}"
     if json.loads((folder / "config.json").read_text()) != json.loads((out / "config.json").read_text()):
-        return "config.json differs"
+        return f"config.json differs: {differing(json.loads((folder / 'config.json').read_text()), json.loads((out / 'config.json').read_text()))}"
     return None
 
 

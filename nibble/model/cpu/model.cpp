@@ -1,5 +1,6 @@
 #include "model/cpu/model.h"
 
+#include "architecture/stored_names.h"
 #include "base/map_faults.h"
 #include "kernels/token_filter.h"
 
@@ -28,12 +29,15 @@ Result<ModelParts> read_parts(const ModelConfig& config, WeightSource& weights) 
 }  // namespace
 
 Result<ModelConfig> model_config(const Checkpoint& checkpoint) {
-    const auto tensors = checkpoint.tensors();
-    for (const std::string_view root : {"language_model.model.", "model.language_model."})
-        if (std::ranges::any_of(tensors, [&](const CheckpointTensor& t) { return t.name.starts_with(root); }))
-            return model_config(checkpoint.config(), root);
-    const bool text = std::ranges::any_of(tensors, [](const auto& t) { return t.name.starts_with("model."); });
-    return model_config(checkpoint.config(), text ? "model." : "");
+    std::vector<std::string_view> names;
+    for (const CheckpointTensor& t : checkpoint.tensors()) names.push_back(t.name);
+    std::string_view found;
+    for (const std::string_view root : {"language_model.model.", "model.language_model.", "model."})
+        if (found.empty() && std::ranges::any_of(names, [&](auto name) { return name.starts_with(root); }))
+            found = root;
+    NIBBLE_TRY(ModelConfig model, model_config(checkpoint.config(), found));
+    use_stored_names(model, StoredNames(std::move(names)));
+    return model;
 }
 
 Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
