@@ -54,7 +54,7 @@ Result<Head> Head::load(const ModelConfig& config, WeightSource& weights) {
     NIBBLE_TRY(h.linear_, weights.linear(module, config.vocab, config.hidden, config.head_bias && !tied));
     if (tied) h.linear_.name = "lm_head";
     if (tied && config.head_bias) {
-        NIBBLE_TRY(h.linear_.bias, weights.vector("lm_head.bias", config.vocab));
+        NIBBLE_TRY(h.linear_.bias, weights.own_vector("lm_head.bias", config.vocab));
     }
     return h;
 }
