@@ -152,7 +152,7 @@ bool read_command(HttpExchange& exchange, const ServedModel& model) {
     return read_body(exchange, model);
 }
 
-void tell_state(HttpExchange& exchange, const ModelPtr& model, Json (*make)(const ServedWeights&)) {
+void send_state(HttpExchange& exchange, const ModelPtr& model, Json (*make)(const ServedWeights&)) {
     if (model && model->weights)
         exchange.send(make(*model->weights));
     else
@@ -183,7 +183,7 @@ void answer_update_from_disk(ExchangePtr exchange, ModelPtr model) {
 }
 
 void answer_weight_info(ExchangePtr exchange, ModelPtr model) {
-    tell_state(*exchange, model, [](const ServedWeights& w) { return Json{{"weight_version", w.version()}}; });
+    send_state(*exchange, model, [](const ServedWeights& w) { return Json{{"weight_version", w.version()}}; });
 }
 
 void answer_world_size(ExchangePtr exchange, ModelPtr) { exchange->send(Json{{"world_size", 1}}); }
@@ -210,7 +210,7 @@ void answer_resume(ExchangePtr exchange, ModelPtr model) {
 }
 
 void answer_is_paused(ExchangePtr exchange, ModelPtr model) {
-    tell_state(*exchange, model, [](const ServedWeights& w) { return Json{{"is_paused", w.paused()}}; });
+    send_state(*exchange, model, [](const ServedWeights& w) { return Json{{"is_paused", w.paused()}}; });
 }
 
 void answer_sleep(ExchangePtr exchange, ModelPtr model) {
@@ -244,7 +244,7 @@ void answer_wake_up(ExchangePtr exchange, ModelPtr model) {
 }
 
 void answer_is_sleeping(ExchangePtr exchange, ModelPtr model) {
-    tell_state(*exchange, model, [](const ServedWeights& w) { return Json{{"is_sleeping", w.asleep()}}; });
+    send_state(*exchange, model, [](const ServedWeights& w) { return Json{{"is_sleeping", w.asleep()}}; });
 }
 
 void answer_reset_prefix_cache(ExchangePtr exchange, ModelPtr model) {
