@@ -320,6 +320,13 @@ private:
     int64_t hidden_;
 };
 
+// A tied head has no module of its own in the file.
+std::string head_bias_name(const ModelConfig& model) {
+    constexpr std::string_view weight = "weight";
+    if (model.head == model.embedding || !model.head.ends_with(weight)) return "lm_head.bias";
+    return model.head.substr(0, model.head.size() - weight.size()) + "bias";
+}
+
 }  // namespace
 
 std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
@@ -328,7 +335,8 @@ std::vector<TensorEntry> tensor_list(const ModelConfig& model) {
     for (const BlockConfig& block : model.blocks) lister.block(block);
     if (model.hyper) lister.hyper(model.hyper->head, model.hyper->streams, 1);
     lister.stream_norm(model.norm);
-    if (model.head_bias) lister.add("lm_head.bias", {model.vocab}, TensorRole::bias, {rows_in_runs(model.vocab)});
+    if (model.head_bias)
+        lister.add(head_bias_name(model), {model.vocab}, TensorRole::bias, {rows_in_runs(model.vocab)});
     if (model.head != model.embedding)
         lister.add(model.head, {model.vocab, model.hidden}, TensorRole::head, {rows_in_runs(model.vocab)});
     return std::move(lister.list);

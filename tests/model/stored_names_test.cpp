@@ -41,7 +41,7 @@ std::vector<Spelling> spellings() {
           {R"(((?:mlp|block_sparse_moe)\.experts\.\d+)\.up_proj\.)", "$1.w3."}}},
         {"outer_root",
          {{R"(^model\.(?!language_model|visual|vision))", "language_model.model."},
-          {R"(^lm_head\.weight)", "language_model.lm_head.weight"}}},
+          {R"(^lm_head\.)", "language_model.lm_head."}}},
         {"outer_root_own_head",
          {{R"(^model\.(?!language_model|visual|vision))", "language_model.model."},
           {R"(^language_model\.lm_head)", "lm_head"}}},
