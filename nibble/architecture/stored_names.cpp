@@ -51,11 +51,15 @@ public:
     }
 
     // With the root "language_model.model." the head is "language_model.lm_head" in one spelling, "lm_head" in another.
+    // A bias also shows the name, so that a missing weight is reported under it.
     void head(std::string& name) const {
         constexpr std::array<std::string_view, 3> names{"lm_head.weight", "language_model.lm_head.weight",
                                                         "model.lm_head.weight"};
         if (name.ends_with("lm_head.weight"))
-            choose(name, names, [&](const std::string& tensor) { return stored_.has(tensor); });
+            choose(name, names, [&](const std::string& tensor) {
+                const std::string module = tensor.substr(0, tensor.size() - std::string_view("weight").size());
+                return stored_.has(tensor) || stored_.has(module + "bias");
+            });
     }
 
 private:
