@@ -23,7 +23,7 @@ TEST(FormatsText, EveryNameOfTheOverviewIsAccepted) {
         begin = end + 1;
         ++names;
     }
-    EXPECT_EQ(names, 17u);
+    EXPECT_EQ(names, 18u);
 }
 
 TEST(FormatsText, ShowsTheBitsOfANumber) {
@@ -97,7 +97,7 @@ TEST(FormatsText, FourOverSixChoosesTheSmallerLoss) {
 // JSON contains the same as the text: every format of the overview, every value, every step.
 TEST(FormatsJson, ContainsTheValuesOfTheText) {
     const Json overview = overview_json();
-    EXPECT_EQ(overview["elements"].size() + overview["blocks"].size(), 17u);
+    EXPECT_EQ(overview["elements"].size() + overview["blocks"].size(), 18u);
     for (const char* kind : {"elements", "blocks"})
         for (const Json& f : overview[kind]) {
             const std::string name = f["name"];
