@@ -11,8 +11,8 @@
 namespace nibble {
 namespace {
 
-// Whether a rank can compute its heads alone. A norm over all heads, and an indexer, whose keys lie in the pages of K
-// and V of all heads, need whole rows of q and k on every rank.
+// Returns whether a rank can compute its heads alone. A norm over all heads needs whole rows of q and k on every rank;
+// so does an indexer, whose keys lie in the pages of K and V of all heads.
 bool computes_own_heads(const AttentionConfig& c) { return c.qk_norm != QkNorm::joined && !c.indexer; }
 
 }  // namespace

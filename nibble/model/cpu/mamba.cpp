@@ -15,8 +15,8 @@ float softplus(float x) {
     return static_cast<float>(wide > 0 ? wide + std::log1p(std::exp(-wide)) : std::log1p(std::exp(wide)));
 }
 
-// Whether `ranks` ranks can compute their heads alone: no norm covers heads of several ranks, and no random number
-// depends on a head's index.
+// Returns whether each of `ranks` ranks can compute its heads alone: no norm covers heads of several ranks, and no
+// random number depends on a head's index.
 bool computes_own_heads(const MambaConfig& c, SsmStateFormat state, int ranks) {
     return (c.norm == MambaConfig::Norm::none || c.groups % ranks == 0) && state != SsmStateFormat::fp16_stochastic;
 }
