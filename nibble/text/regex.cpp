@@ -42,8 +42,10 @@ struct Translation {
 };
 
 // Translates Oniguruma's syntax to PCRE2's. PCRE2's own \s would also match U+180E. Callouts are inserted where
-// matching can backtrack to: after repeats, after groups, and after 32 characters of pattern without a callout. The
-// work between two callouts is then bounded by the characters passed, not by a power of the text's length.
+// matching can backtrack to: after repeats, after groups, at the start of groups that are repeated a given number of
+// times (a search in which the repeats never suffice does not come past their end), and after 32 characters of pattern
+// without a callout. The work between two callouts is then bounded by the characters passed, not by a power of the
+// text's length.
 class Translator {
 public:
     explicit Translator(std::string_view pattern) : pattern_(pattern) {}
@@ -62,8 +64,7 @@ public:
                 copy(1);
                 continue;
             } else if (c == ')') {
-                copy(1);
-                if (!quantifier()) put_callout();
+                close_group();
                 continue;
             } else {
                 atom();
@@ -107,11 +108,27 @@ private:
         return true;
     }
 
+    void open_group(size_t size) {
+        copy(size);
+        starts_.push_back(out_.text.size());
+    }
+    void close_group() {
+        copy(1);
+        const size_t start = starts_.empty() ? 0 : starts_.back();
+        if (!starts_.empty()) starts_.pop_back();  // PCRE2 refuses a ')' without '('
+        const bool counted = rest().starts_with('{');
+        if (!quantifier()) {
+            put_callout();
+        } else if (counted) {
+            out_.text.insert(start, callout);
+        }
+    }
+
     Status group() {
         constexpr std::string_view kinds[]{"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
         for (const std::string_view kind : kinds)
             if (rest().starts_with(kind)) {
-                copy(kind.size());
+                open_group(kind.size());
                 return Ok{};
             }
         size_t end = 0;
@@ -129,7 +146,7 @@ private:
         }
         if (end == rest().npos)
             return fail("pattern {:?}: the group '{}' is not supported", shown(), rest().substr(0, 3));
-        copy(end + 1);
+        open_group(end + 1);
         return Ok{};
     }
 
@@ -176,6 +193,7 @@ private:
 
     std::string_view pattern_;
     size_t at_ = 0, since_ = 0;
+    std::vector<size_t> starts_;  // of open groups, in out_.text
     Translation out_;
 };
 
