@@ -22,8 +22,11 @@ test:
 	cmake --build build/$(PRESET)
 	ctest --test-dir build/$(PRESET) --output-on-failure -j2
 
-# The tests of `make test`, then comparisons with other programs (tests/peers), which need several GB of packages.
+# The tests of `make test`; fuzzing with fixed inputs and hostile inputs, both with AddressSanitizer and UndefinedBehaviorSanitizer;
+# comparisons with other programs (tests/peers), which need several GB of packages.
 test-all: test
+	tools/fuzz --fixed
+	$(MAKE) hostile
 	tools/setup --peers
 	tools/test-all build/$(PRESET)/nibble
 

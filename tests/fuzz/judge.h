@@ -1,19 +1,26 @@
 // Limits the cost of one input: 10 s of processor time (wall time depends on the machine more than on the input) and
 // 512 MiB allocated at once. They are checked when the object is destroyed. The limits of the engines are far below.
+// Without AddressSanitizer, memory is not counted.
 #pragma once
 
 #include "message.h"
-
-#include <sanitizer/allocator_interface.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
 
+#if __has_include(<sanitizer/allocator_interface.h>) && defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/allocator_interface.h>
+#define NIBBLE_COUNTS_MEMORY 1
+#endif
+#endif
+
 class Judge {
 public:
     Judge() : start_(seconds()) {
+#ifdef NIBBLE_COUNTS_MEMORY
         static const int installed = __sanitizer_install_malloc_and_free_hooks(
             [](const volatile void* at, size_t) {
                 if (!counting) return;
@@ -25,6 +32,7 @@ public:
                     live -= static_cast<int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(at)));
             });
         require(installed > 0);
+#endif
         live = peak = 0;
         counting = true;
     }
