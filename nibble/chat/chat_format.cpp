@@ -179,11 +179,15 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
         localtime_r(&seconds, &now.emplace());
     }
     const auto render = [&] {
-        Meter meter({.steps = limits.max_steps, .bytes = limits.max_made_bytes, .deadline = request.deadline});
+        Meter meter({.steps = limits.max_steps,
+                     .bytes = limits.max_made_bytes,
+                     .deadline = request.deadline,
+                     .cancel = request.cancel});
         return chat->render(variables_, data, now, meter).within(own ? "chat_template" : "chat template");
     };
     Result<Rendering> rendered = render();
-    if (!rendered.ok() && wrap_text_arguments(data["messages"])) rendered = render();
+    if (!rendered.ok() && rendered.error().kind() != ErrorKind::cancelled && wrap_text_arguments(data["messages"]))
+        rendered = render();
     NIBBLE_TRY(Rendering rendering, std::move(rendered));
     if (request.continue_final_message) NIBBLE_CHECK(cut_at(mark, rendering));
 
@@ -192,6 +196,7 @@ Result<ChatPrompt> ChatFormat::prompt(const ChatRequest& request) const {
     if (!request.control_tokens_in_data) options = {.data = &out.data, .control = control_};
     MeterLimits tokenizing = MeterLimits::for_text(out.text.size());
     tokenizing.deadline = request.deadline;
+    tokenizing.cancel = request.cancel;
     tokenizing.tokens = request.most_tokens;
     Meter encoding(tokenizing);
     NIBBLE_TRY(const auto ids, tokenizer_.encode(out.text, options, encoding));

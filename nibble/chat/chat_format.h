@@ -49,6 +49,7 @@ struct ChatRequest {
     bool control_tokens_in_data = false;  // the usual behavior of servers: messages may contain control tokens
     std::optional<int64_t> reasoning_budget;                             // most tokens of reasoning; 0: none
     std::optional<std::chrono::steady_clock::time_point> deadline = {};  // deadline of prompt()
+    const std::atomic<bool>* cancel = nullptr;  // once it is true, prompt() ends with an error of kind cancelled
     // The prompt is not tokenized further than this (EncodeOptions::most_tokens).
     int64_t most_tokens = MeterLimits::unlimited;
     std::optional<std::tm> now;  // the current time for the template; no value: the local time

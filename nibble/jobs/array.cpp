@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 namespace nibble {
@@ -187,6 +188,17 @@ Status check_array(const ArrayRows& x, const ArraySpec& spec) {
     return Ok{};
 }
 
+// Calls copy(index, swizzled index, count) for all scales: four of a row follow each other in both layouts, so the
+// count is a constant but at the end of a row.
+template <class Copy>
+void for_fours(int64_t rows, int64_t cols, const Copy& copy) {
+    for (int64_t r = 0; r < rows; ++r) {
+        int64_t at = r * cols, swizzled = swizzled_scale_offset(r, 0, cols), c = 0;
+        for (; c + 4 <= cols; c += 4, at += 4, swizzled += 512) copy(at, swizzled, std::integral_constant<size_t, 4>{});
+        if (c < cols) copy(at, swizzled, static_cast<size_t>(cols - c));
+    }
+}
+
 template <class Out>
 void store_rows(const float* from, int64_t elements, Out* to, Out (*round)(float)) {
     for (int64_t i = 0; i < elements; ++i) to[i] = round(from[i]);
@@ -238,8 +250,11 @@ Result<ArraySpec> array_spec(const ArrayOptions& options, ElementType type) {
     } else if (options.search != "max") {
         return fail(ErrorKind::usage, "search: '{}' is unknown; choices: max, mse, sweep", options.search);
     }
-    if (options.key && format_layout(w.format).code_bits != 4)
-        return fail(ErrorKind::usage, "rounding='stochastic' is for 4-bit formats, not {}", options.format);
+    const FormatLayout layout = format_layout(w.format);
+    if (options.key && (layout.code_bits != 4 || layout.integers))
+        return fail(ErrorKind::usage, "rounding='stochastic' is for 4-bit floats, not {}", options.format);
+    if (options.amax && !layout.tensor_scale)
+        return fail(ErrorKind::usage, "amax is for formats with a tensor scale, not {}", options.format);
     if (options.amax && !(*options.amax >= 0 && std::isfinite(*options.amax)))
         return fail(ErrorKind::usage, "amax: {} is not a finite number of at least 0", *options.amax);
     NIBBLE_CHECK(check(w).as(ErrorKind::usage));
@@ -352,12 +367,13 @@ Status multiply_array(const ArrayRows& x, const PackedMatrix& w, const float* bi
 }
 
 void swizzle_array(const uint8_t* scales, int64_t rows, int64_t cols, uint8_t* out) {
-    swizzle_scales(scales, rows, cols, out);
+    std::fill_n(out, swizzled_scale_bytes(rows, cols), uint8_t{0});
+    for_fours(rows, cols,
+              [&](int64_t at, int64_t swizzled, auto count) { std::memcpy(out + swizzled, scales + at, count); });
 }
 
 void unswizzle_array(const uint8_t* swizzled, int64_t rows, int64_t cols, uint8_t* out) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < cols; ++c) out[r * cols + c] = swizzled[swizzled_scale_offset(r, c, cols)];
+    for_fours(rows, cols, [&](int64_t at, int64_t from, auto count) { std::memcpy(out + at, swizzled + from, count); });
 }
 
 void pack_codes(const uint8_t* codes, int64_t count, uint8_t* out) {

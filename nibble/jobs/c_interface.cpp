@@ -192,7 +192,8 @@ Result<std::vector<int32_t>> prompt_for_c(const nibble_model& model, const char*
         return model.running->encode(text, true);
     }
     NIBBLE_TRY(Json read, json_of(text, "messages"));
-    return model.running->chat_prompt(plain_json({{"messages", std::move(read)}}));
+    NIBBLE_TRY(ChatPrompt prompt, model.running->chat_prompt(plain_json({{"messages", std::move(read)}})));
+    return std::move(prompt.tokens);
 }
 
 Status answer_for_c(nibble_model* model, const char* text, bool chat, const char* parameters, nibble_on_text on_text,

@@ -59,13 +59,13 @@ Result<Request> RunningModel::parameters(std::string_view json) const {
     return read().as(ErrorKind::usage);
 }
 
-Result<std::vector<int32_t>> RunningModel::chat_prompt(std::string_view json) const {
-    const auto read = [&]() -> Result<std::vector<int32_t>> {
+Result<ChatPrompt> RunningModel::chat_prompt(std::string_view json, const std::atomic<bool>* stop) const {
+    const auto read = [&]() -> Result<ChatPrompt> {
         NIBBLE_TRY(const Json body, body_of(json));
-        BodyFields fields(body);
-        NIBBLE_TRY(const ChatTurn turn, read_chat_turn(fields, *served_, MeterLimits::unlimited));
+        BodyFields fields(body, {}, stop);
+        NIBBLE_TRY(ChatTurn turn, read_chat_turn(fields, *served_, MeterLimits::unlimited));
         NIBBLE_CHECK(fields.all_read());
-        return turn.prompt.tokens;
+        return std::move(turn.prompt);
     };
     return read().as(ErrorKind::usage);
 }

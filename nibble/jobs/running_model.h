@@ -27,12 +27,11 @@ public:
     // have the defaults of vLLM, except the seed, which is 0. Errors of kind usage name the field; unknown names are
     // errors.
     Result<Request> parameters(std::string_view json) const;
-    // The tokens of a conversation, from a JSON object with the fields of a chat request: messages, tools,
+    // Text and tokens of a conversation, from a JSON object with the fields of a chat request: messages, tools,
     // chat_template, chat_template_kwargs, add_generation_prompt, continue_final_message. Errors of kind usage name the
-    // place.
-    Result<std::vector<int32_t>> chat_prompt(std::string_view json) const;
-    // Token ids of a text. `special`: after the tokens that begin a text. Once *stop is true (it may be null), the work
-    // ends with an error of kind cancelled.
+    // place. Once *stop is true (it may be null), the work ends with an error of kind cancelled; so does encode().
+    Result<ChatPrompt> chat_prompt(std::string_view json, const std::atomic<bool>* stop = nullptr) const;
+    // Token ids of a text. `special`: after the tokens that begin a text.
     Result<std::vector<int32_t>> encode(std::string_view text, bool special,
                                         const std::atomic<bool>* stop = nullptr) const;
     std::string decode(std::span<const int32_t> ids, bool skip_special) const;

@@ -4,6 +4,7 @@
 #include "kernels/panels.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -56,9 +57,17 @@ std::unique_ptr<Panels> make_panels(int64_t rows, int64_t cols, Format format, D
 template <class Word>
 void interleave_words(const std::byte* const (&rows)[panel_rows], int64_t bytes, std::byte* words) {
     constexpr int64_t size = sizeof(Word);
-    for (int64_t at = 0; at < bytes; at += size, words += panel_rows * size)
-        for (int64_t r = 0; r < panel_rows; ++r)
-            if (rows[r]) std::memcpy(words + r * size, rows[r] + at, static_cast<size_t>(std::min(size, bytes - at)));
+    const int64_t whole = bytes / size * size;  // whole words are moves of a constant size
+    constexpr int64_t line = 64;  // a cache line of a row at a time: lines of 32 rows can displace each other
+    for (int64_t from = 0; from < bytes; from += line)
+        for (int64_t r = 0; r < panel_rows; ++r) {
+            if (!rows[r]) continue;
+            std::byte* to = words + from * panel_rows + r * size;
+            int64_t at = from;
+            for (const int64_t end = std::min(from + line, whole); at < end; at += size, to += panel_rows * size)
+                std::memcpy(to, rows[r] + at, size);
+            if (at == whole) std::memcpy(to, rows[r] + whole, static_cast<size_t>(bytes - whole));
+        }
 }
 
 void interleave(const std::byte* const (&rows)[panel_rows], int64_t bytes, WeightCode code, std::byte* words) {
@@ -103,10 +112,20 @@ void rewrite_codes(Panels& p, int64_t row, int64_t block, uint32_t keep, uint32_
     }
 }
 
-// Returns the packed form of a non-negative E4M3 scale (panels.h).
-uint8_t packed_scale(uint8_t e4m3) {
-    const uint32_t bits = float_bits(e4m3_to_float(e4m3));
-    return static_cast<uint8_t>((bits - packed_scale_bias) >> 20);
+// The packed form of each non-negative E4M3 scale (panels.h).
+constexpr std::array<uint8_t, 128> packed_scales = [] {
+    std::array<uint8_t, 128> out{};
+    for (uint32_t e4m3 = 1; e4m3 < 127; ++e4m3)
+        out[e4m3] =
+            static_cast<uint8_t>((float_bits(e4m3_to_float(static_cast<uint8_t>(e4m3))) - packed_scale_bias) >> 20);
+    return out;
+}();
+
+// Whether all E4M3 scales are positive numbers.
+bool all_usual(const uint8_t* scales, int64_t n) {
+    bool usual = true;
+    for (int64_t i = 0; i < n; ++i) usual &= static_cast<uint8_t>(scales[i] - 1) < e4m3_nan_code - 1;
+    return usual;
 }
 
 // Writes the scales of one row to its lane. A negative E4M3 scale becomes positive and the codes of its block change
@@ -121,6 +140,12 @@ bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
             p.tile_scales[(panel * blocks + b) * panel_rows + lane] =
                 v.float_scales[layout.scale_index(r, b * layout.scale_cols, v.cols)];
     if (p.block_scales.size() == 0) return true;
+    const uint8_t* scales = v.block_scales + r * blocks;
+    uint8_t* lanes = p.block_scales.data() + panel * blocks * panel_rows + lane;
+    if (!is_e8m0(p.format) && all_usual(scales, blocks)) {
+        for (int64_t b = 0; b < blocks; ++b) lanes[b * panel_rows] = packed_scales[scales[b]];
+        return true;
+    }
     for (int64_t b = 0; b < blocks; ++b) {
         const uint8_t scale = v.block_scales[r * blocks + b];
         uint8_t& packed = p.block_scales[(panel * blocks + b) * panel_rows + lane];
@@ -135,7 +160,7 @@ bool put_scales(const Stack<QuantView>& stack, int64_t row, Panels& p) {
             continue;
         }
         if (scale >= 0x80) rewrite_codes(p, row, b, ~0u, 0x88888888u);
-        packed = packed_scale(scale & 0x7F);
+        packed = packed_scales[scale & 0x7F];
     }
     return true;
 }

@@ -5,6 +5,7 @@
 #include "base/fields.h"
 #include "server/api_error.h"
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -16,10 +17,12 @@ class BodyFields : public Fields {
 public:
     using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
-    // The body outlives the fields. `deadline`: of the whole request.
-    explicit BodyFields(const Json& body, Deadline deadline = {})
-        : Fields(body, {}, {.unknown = "is not a parameter of this route"}), deadline_(deadline) {}
+    // The body outlives the fields. `deadline`: of the whole request. `cancel`: ends its work once it is true; may be
+    // null.
+    explicit BodyFields(const Json& body, Deadline deadline = {}, const std::atomic<bool>* cancel = nullptr)
+        : Fields(body, {}, {.unknown = "is not a parameter of this route"}), deadline_(deadline), cancel_(cancel) {}
     const Deadline& deadline() const { return deadline_; }
+    const std::atomic<bool>* cancel() const { return cancel_; }
 
     // Names the field that the next error is about. `code`: OpenAI's word for it, if there is one.
     void blame(std::string_view name, std::string_view code = {}) { set_blamed(name), code_ = code; }
@@ -31,6 +34,7 @@ public:
 
 private:
     Deadline deadline_;
+    const std::atomic<bool>* cancel_;
     std::string code_;
 };
 

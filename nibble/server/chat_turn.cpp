@@ -24,6 +24,7 @@ Result<ChatTurn> make_chat_turn(BodyFields& fields, std::string_view field, cons
     fields.blame(field);
     asked.control_tokens_in_data = model.control_in_data;
     asked.deadline = fields.deadline();
+    asked.cancel = fields.cancel();
     auto prompt = model.format->prompt(asked);
     if (prompt.ok()) return ChatTurn{.format = model.format, .asked = std::move(asked), .prompt = *std::move(prompt)};
     const std::string& why = prompt.error().message();

@@ -349,6 +349,14 @@ std::vector<int32_t> tokens_of(const RunningModel& model, std::string_view text,
     });
 }
 
+// Text and tokens of a conversation. A few lines of a template may be long work, so a text of any size has a thread.
+nb::tuple chat_prompt_of(const RunningModel& model, std::string_view json) {
+    const ChatPrompt prompt = run_watched(plain_callbacks(nb::none()), [&](const JobHooks& hooks, JobWatch&) {
+        return model.chat_prompt(json, hooks.stop_requested);
+    });
+    return nb::make_tuple(nb::str(prompt.text.data(), prompt.text.size()), nb::cast(prompt.tokens));
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
@@ -395,8 +403,7 @@ void bind_model(nb::module_& m) {
              [](Model& model, std::string_view json) {
                  return Parameters{value_or_raise(model.running().parameters(json))};
              })
-        .def("chat_prompt",
-             [](Model& model, std::string_view json) { return value_or_raise(model.running().chat_prompt(json)); })
+        .def("chat_prompt", [](Model& model, std::string_view json) { return chat_prompt_of(model.running(), json); })
         .def("encode", [](Model& model, std::string_view text,
                           bool special) { return tokens_of(model.running(), text, special); })
         .def("decode", [](Model& model, const std::vector<int32_t>& ids,

@@ -63,6 +63,9 @@ struct Quant {
 // A right operand in the layout of the CPU kernels.
 struct Packed {
     PackedMatrix matrix;
+    bool no_inputs = false;  // the weights are [outputs, 0], and the matrix has one column of zeros
+
+    int64_t inputs() const { return no_inputs ? 0 : matrix.cols(); }
 };
 
 std::vector<int64_t> with_last(std::span<const int64_t> shape, int64_t last) {
@@ -315,29 +318,36 @@ nb::object from_tiles(nb::handle codes, nb::handle scales, int64_t tile_rows) {
     return out;
 }
 
-PackedMatrix packed_of(nb::handle w) {
+Packed packed_of(nb::handle w) {
+    const auto without_inputs = [](int64_t outputs) {
+        const std::vector<float> zeros(static_cast<size_t>(outputs));
+        return Packed{pack_rows(zeros.data(), outputs, 1, 1, shared_pool()), true};
+    };
     if (nb::isinstance<Quant>(w)) {
         const Quant& q = nb::cast<const Quant&>(w);
-        return value_or_raise([&] {
+        if (q.cols == 0) return without_inputs(q.rows);
+        return {value_or_raise([&] {
             const WithoutGil released;
             const FloatControlScope control;
             return prepack(q.view(), shared_pool());
-        }());
+        }())};
     }
     const Array a(w, "matmul", "w");
     if (a.ndim != 2) a.refuse_shape("weights are [outputs, inputs]");
     const Rows rows = rows_of(a);
+    if (rows.rows.cols == 0) return without_inputs(rows.rows.rows);
     const WithoutGil released;
     const FloatControlScope control;
     std::vector<float> values(static_cast<size_t>(rows.rows.rows * rows.rows.cols));
     read_array(rows.rows, 0, rows.rows.rows, values.data());
-    return pack_rows(values.data(), rows.rows.rows, rows.rows.cols, rows.rows.cols, shared_pool());
+    return {pack_rows(values.data(), rows.rows.rows, rows.rows.cols, rows.rows.cols, shared_pool())};
 }
 
-nb::object product(const ArrayRows& x, std::span<const int64_t> shape, const Producer& producer, const PackedMatrix& w,
-                   nb::handle bias, const ArrayInputs& inputs, std::string_view dtype, nb::handle out) {
+nb::object product(ArrayRows x, std::span<const int64_t> shape, const Producer& producer, const Packed& packed,
+                   nb::handle bias, ArrayInputs inputs, std::string_view dtype, nb::handle out) {
     const ElementType type = plain_type(dtype);
-    std::vector<float> bias_values;
+    const PackedMatrix& w = packed.matrix;
+    std::vector<float> bias_values, zeros;
     if (!bias.is_none()) {
         const Array b(bias, "matmul", "bias");
         const Rows rows = rows_of(b);
@@ -346,11 +356,17 @@ nb::object product(const ArrayRows& x, std::span<const int64_t> shape, const Pro
         bias_values.resize(static_cast<size_t>(w.rows()));
         read_array(rows.rows, 0, rows.rows.rows, bias_values.data());
     }
-    if (x.cols != w.cols())
-        raise("ShapeError", fmt::format("matmul: x has {} columns, the weights have {} inputs", x.cols, w.cols()));
+    if (x.cols != packed.inputs())
+        raise("ShapeError",
+              fmt::format("matmul: x has {} columns, the weights have {} inputs", x.cols, packed.inputs()));
     void* data = nullptr;
     nb::object result = result_array(out, "matmul", element_of_plain(type), with_last(shape, w.rows()), producer, data);
-    if (x.rows == 0) return result;
+    if (x.rows == 0 || w.rows() == 0) return result;
+    if (packed.no_inputs) {
+        zeros.resize(static_cast<size_t>(x.rows));
+        x = {ElementType::f32, reinterpret_cast<const std::byte*>(zeros.data()), x.rows, 1, 4, 4};
+        inputs = {};
+    }
     Status done = Ok{};
     {
         const WithoutGil released;
@@ -387,8 +403,8 @@ nb::object matmul(nb::handle x, nb::handle w, nb::handle bias, const std::option
                   std::optional<float> scale, std::string_view dtype, nb::handle out) {
     const ArrayInputs inputs = inputs_of(format, scale);
     std::optional<Packed> made;
-    if (!nb::isinstance<Packed>(w)) made.emplace(Packed{packed_of(w)});
-    const PackedMatrix& weights = made ? made->matrix : nb::cast<const Packed&>(w).matrix;
+    if (!nb::isinstance<Packed>(w)) made.emplace(packed_of(w));
+    const Packed& weights = made ? *made : nb::cast<const Packed&>(w);
     if (nb::isinstance<Quant>(x)) {
         if (inputs.format != ActivationFormat::none) raise("UsageError", "matmul: x is quantized already");
         const Quant& q = nb::cast<const Quant&>(x);
@@ -437,19 +453,19 @@ void bind_tensor(nb::module_& m) {
         .def_prop_ro("block", [](const Quant& q) { return format_layout(q.format).block; });
     nb::class_<Packed>(m, "Packed")
         .def(
-            "__init__", [](Packed* self, nb::handle w) { new (self) Packed{packed_of(w)}; }, nb::arg("w"))
-        .def_prop_ro("shape", [](const Packed& p) { return nb::make_tuple(p.matrix.rows(), p.matrix.cols()); })
+            "__init__", [](Packed* self, nb::handle w) { new (self) Packed(packed_of(w)); }, nb::arg("w").none())
+        .def_prop_ro("shape", [](const Packed& p) { return nb::make_tuple(p.matrix.rows(), p.inputs()); })
         .def_prop_ro("nbytes", [](const Packed& p) { return p.matrix.bytes(); });
-    m.def("quantize", &quantize, nb::arg("x"), nb::arg("spec"), nb::arg("out").none());
+    m.def("quantize", &quantize, nb::arg("x").none(), nb::arg("spec"), nb::arg("out").none());
     m.def("dequantize", &dequantize, nb::arg("q"), nb::arg("dtype"), nb::arg("out").none());
-    m.def("wrap", &wrap, nb::arg("format"), nb::arg("codes"), nb::arg("block_scales").none(),
+    m.def("wrap", &wrap, nb::arg("format"), nb::arg("codes").none(), nb::arg("block_scales").none(),
           nb::arg("float_scales").none(), nb::arg("tensor_scale"), nb::arg("swizzled"));
-    m.def("swizzle", &swizzle, nb::arg("scales"));
-    m.def("unswizzle", &unswizzle, nb::arg("scales"), nb::arg("rows"), nb::arg("cols"));
-    m.def("pack", &pack, nb::arg("codes"));
-    m.def("unpack", &unpack, nb::arg("packed"));
-    m.def("from_tiles", &from_tiles, nb::arg("codes"), nb::arg("scales"), nb::arg("tile_rows"));
-    m.def("matmul", &matmul, nb::arg("x"), nb::arg("w"), nb::arg("bias").none(), nb::arg("inputs").none(),
+    m.def("swizzle", &swizzle, nb::arg("scales").none());
+    m.def("unswizzle", &unswizzle, nb::arg("scales").none(), nb::arg("rows"), nb::arg("cols"));
+    m.def("pack", &pack, nb::arg("codes").none());
+    m.def("unpack", &unpack, nb::arg("packed").none());
+    m.def("from_tiles", &from_tiles, nb::arg("codes").none(), nb::arg("scales").none(), nb::arg("tile_rows"));
+    m.def("matmul", &matmul, nb::arg("x").none(), nb::arg("w").none(), nb::arg("bias").none(), nb::arg("inputs").none(),
           nb::arg("input_scale").none(), nb::arg("dtype"), nb::arg("out").none());
     m.def(
         "reciprocal", [](float x) { return 1.0f / x; }, nb::arg("x"));

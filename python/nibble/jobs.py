@@ -116,6 +116,8 @@ def import_gguf(file: Path, out: Path, *, pre: str = "", max_shard_size: str = "
 def verify(paths: Paths, *, against: Path = "", threads: int = 0, partial: bool = False, progress: ProgressLike = None,
            cancel: Any = None) -> r.Verification:
     """Reads every byte of checkpoints and checks it; against their source, measures what was lost."""
+    if not _many(paths):
+        raise UsageError("verify: give at least one path")
     result = _run("verify", dict(paths=_many(paths), against=against, threads=threads, partial=partial), progress,
                   cancel)
     result["checkpoints"] = [r.VerifiedCheckpoint(**_numbers(c, "sqnr_db")) for c in result["checkpoints"]]

@@ -10,6 +10,8 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from numbers import Integral
+from operator import index
 from typing import Any, TypeAlias, overload
 
 from . import _core
@@ -78,16 +80,16 @@ class Tokenizer:
         self._model = model
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._model.encode(text, add_special_tokens)
+        return _encoded(self._model, text, add_special_tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self._model.decode([token_ids] if isinstance(token_ids, int) else list(token_ids), skip_special_tokens)
+        return self._model.decode(_whole_ids([token_ids] if isinstance(token_ids, int) else token_ids), skip_special_tokens)
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], tokenize: bool = True,
                             add_generation_prompt: bool = False, **variables: Any) -> Any:
-        ids = self._model.chat_prompt(json.dumps({
+        text, ids = self._model.chat_prompt(json.dumps({
             "messages": list(conversation), "add_generation_prompt": add_generation_prompt, "chat_template_kwargs": variables}))
-        return ids if tokenize else self._model.decode(ids, False)
+        return ids if tokenize else text
 
     @property
     def chat_template(self) -> str:
@@ -107,6 +109,25 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self._model.info()["vocabulary"]
+
+
+def _encoded(model: Any, text: Any, special: bool) -> list[int]:
+    if not isinstance(text, str):
+        raise UsageError(f"a text is a {type(text).__name__}; give a str")
+    try:
+        return model.encode(text, special)
+    except TypeError:  # the text has no UTF-8
+        raise UsageError("a text has half of a surrogate pair, which is no character") from None
+
+
+def _whole_ids(ids: Any) -> list[int]:
+    try:
+        out = [index(i) for i in ids]
+    except TypeError:
+        raise UsageError(f"token ids are not whole numbers: {ids!r:.80}") from None
+    if out and not (-1 << 31 <= min(out) and max(out) < 1 << 31):
+        raise UsageError("a token id is not in [0, 2^31)")
+    return out
 
 
 def _detached(array: Any) -> Any:
@@ -154,20 +175,24 @@ class _Loaded:
         return self._model.stats()
 
     def _parameters(self, params: SamplingParams) -> Any:
+        if not isinstance(params, SamplingParams):
+            raise UsageError(f"sampling_params is a {type(params).__name__}; give SamplingParams, or a list with one for each prompt")
         return self._model.parameters(params._to_json(self._sampled))
 
     def _ids_of(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
-            return prompt, self._model.encode(prompt, True)
+            return prompt, _encoded(self._model, prompt, True)
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+                return prompt.get("prompt"), _whole_ids(prompt["prompt_token_ids"])
             if isinstance(prompt.get("prompt"), str):
                 return self._ids_of(prompt["prompt"])
             raise UsageError(f"a prompt has the keys {sorted(prompt)}; give 'prompt' or 'prompt_token_ids'")
-        return None, [int(i) for i in prompt]
+        if not isinstance(prompt, Iterable):
+            raise UsageError(f"a prompt is a {type(prompt).__name__}; give a text, token ids, or a dictionary")
+        return None, _whole_ids(prompt)
 
-    def _chat_ids(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> list[int]:
+    def _chat_prompt(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> tuple[str, list[int]]:
         body = {k: v for k, v in options.items() if v is not None}
         return self._model.chat_prompt(json.dumps({"messages": list(messages), **body}))
 
@@ -301,8 +326,10 @@ class LLM(_Loaded):
         if lora_request is not None:
             raise UsageError("generate: lora_request is not supported")
         several: Any = prompts
+        if not isinstance(prompts, Iterable):
+            raise UsageError(f"generate: prompts is a {type(prompts).__name__}; give a text, token ids, or a list of prompts")
         many: list[Prompt] = [several] if isinstance(prompts, (str, Mapping)) else list(several)
-        if many and all(isinstance(p, int) for p in many):
+        if many and all(isinstance(p, Integral) for p in many):
             many = [{"prompt_token_ids": many}]
         return self._run([self._ids_of(p) for p in many], sampling_params, use_tqdm)
 
@@ -316,8 +343,7 @@ class LLM(_Loaded):
                        continue_final_message=continue_final_message, tools=tools, chat_template_kwargs=chat_template_kwargs)
         prompts: list[tuple[str | None, list[int]]] = []
         for conversation in several:
-            ids = self._chat_ids(conversation, options)
-            prompts.append((self._model.decode(ids, False), ids))
+            prompts.append(self._chat_prompt(conversation, options))
         return self._run(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
@@ -476,8 +502,8 @@ class AsyncLLM(_Loaded):
     def chat(self, messages: Sequence[Mapping[str, Any]], sampling_params: SamplingParams | None = None,
              request_id: str | None = None, **options: Any) -> AsyncIterator[RequestOutput]:
         """The same for a conversation. options: as LLM.chat()."""
-        ids = self._chat_ids(messages, options)
-        return self.generate({"prompt_token_ids": ids, "prompt": self._model.decode(ids, False)}, sampling_params, request_id)
+        text, ids = self._chat_prompt(messages, options)
+        return self.generate({"prompt_token_ids": ids, "prompt": text}, sampling_params, request_id)
 
     async def __aenter__(self) -> "AsyncLLM":
         return self

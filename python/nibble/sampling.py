@@ -41,8 +41,18 @@ class StructuredOutputsParams:
     def _to_json(self) -> dict[str, Any]:
         out = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) not in (None, False)}
         if isinstance(out.get("json"), str):
-            out["json"] = json.loads(out["json"])
+            try:
+                out["json"] = json.loads(out["json"])
+            except ValueError as e:
+                raise UsageError(f"StructuredOutputsParams: json is no JSON: {e}") from None
         return out
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of numpy or torch as one of Python."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"a value of a wrong type: {value!r:.80}")
+    return value.item()
 
 
 @dataclass
@@ -85,6 +95,14 @@ class SamplingParams:
             self.stop = [self.stop]
         if self.stop and not self.detokenize:
             raise UsageError("SamplingParams: stop needs detokenize=True")
+        for f in ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p", "top_k", "n", "min_tokens"):
+            value = getattr(self, f)
+            if not isinstance(value, (int, float)) and not hasattr(value, "__index__") and not hasattr(value, "__float__"):
+                raise UsageError(f"SamplingParams: {f} is not a number: {value!r}")
+        if self.max_tokens is not None and not hasattr(self.max_tokens, "__index__"):
+            raise UsageError(f"SamplingParams: max_tokens is not a whole number: {self.max_tokens!r}")
+        if self.stop is not None and not (isinstance(self.stop, (list, tuple)) and all(isinstance(s, str) for s in self.stop)):
+            raise UsageError(f"SamplingParams: stop is neither a text nor a list of texts: {self.stop!r}")
         checks = [
             (self.temperature >= 0 and self.temperature <= 100, "temperature", "is not in [0, 100]"),
             (0 < self.top_p <= 1, "top_p", "is not in (0, 1]"),
@@ -118,7 +136,10 @@ class SamplingParams:
             out["max_tokens"] = 1 << 40  # until the context ends
         if sampled_logprobs:
             out["sampled_logprobs"] = True
-        return json.dumps(out)
+        try:
+            return json.dumps(out, default=_plain_number, allow_nan=False)
+        except (TypeError, ValueError) as e:
+            raise UsageError(f"SamplingParams: {e}") from None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from operator import index
 from typing import Any, Generic
 
 from . import _core
@@ -15,6 +16,7 @@ __all__ = [
 ]
 
 _specs: dict[Any, Any] = {}
+_dtype_names: dict[Any, str] = {}
 _ROTATION = 0xD7E8  # the signs of TransformerEngine's 16-point Hadamard transform
 
 
@@ -24,12 +26,17 @@ def formats() -> list[str]:
 
 
 def _spec(key: tuple[Any, ...]) -> Any:
-    spec = _specs.get(key)
-    if spec is None:
-        if len(_specs) > 256:
-            _specs.clear()
-        spec = _specs[key] = _core.Spec(*key)
-    return spec
+    try:
+        spec = _specs.get(key)
+        if spec is None:
+            if len(_specs) > 256:
+                _specs.clear()
+            spec = _specs[key] = _core.Spec(*key)
+        return spec
+    except TypeError:
+        names = ("format", "search", "four_over_six", "static_scales", "arithmetic")
+        bad = next(i for i, name in enumerate(names) if type(key[i]) is not (bool if name.endswith("s") or name.endswith("six") else str))
+        raise UsageError(f"quantize: {names[bad]} has a value of a wrong type: {key[bad]!r}") from None
 
 
 class QuantTensor(Generic[T]):
@@ -48,7 +55,7 @@ class QuantTensor(Generic[T]):
     def __init__(self, format: str, codes: T, block_scales: T | None = None, *, tensor_scale: Any = 1.0,
                  float_scales: T | None = None, swizzled: bool = False) -> None:
         """Wraps existing arrays without a copy. swizzled: block_scales are in the 128 x 4 layout."""
-        self._native = _core.wrap(format, codes, block_scales, float_scales, float(tensor_scale), swizzled)
+        self._native = _core.wrap(format, codes, block_scales, float_scales, _number("QuantTensor", "tensor_scale", tensor_scale), swizzled)
 
     @property
     def format(self) -> str:
@@ -81,7 +88,7 @@ class QuantTensor(Generic[T]):
 
     def dequantize(self, dtype: str = "float32", *, out: T | None = None) -> T:
         """The numbers: code times scale in FP32, rounded once to dtype (float32, bfloat16 or float16)."""
-        return _core.dequantize(self._native, _dtype_name(dtype), out)
+        return _typed(_core.dequantize(self._native, _dtype_name(dtype), out), dtype)
 
     def swizzled(self) -> T:
         """The block scales in the 128 x 4 layout of Blackwell's matrix instructions, one-dimensional and padded."""
@@ -116,7 +123,7 @@ class QuantTensor(Generic[T]):
 
         NVFP4 has all three; FP8 has a scalar `weight_scale`; MXFP8 has E8M0 bytes per 32.
         """
-        packed = _item_size(weight) == 1 and _is_packed(weight)
+        packed = _item_size(weight) == 1 and _is_packed(weight, "from_modelopt: weight")
         if weight_scale_2 is not None:
             return cls("nvfp4", weight, weight_scale, tensor_scale=weight_scale_2)
         if weight_scale is None:
@@ -136,7 +143,7 @@ class QuantTensor(Generic[T]):
         """Tensors of a compressed-tensors checkpoint. Its global scale divides, so the tensor scale is 1 / it."""
         if weight_global_scale is not None:
             # The reciprocal is formed in FP32, as readers of the format do.
-            return cls("nvfp4", weight_packed, weight_scale, tensor_scale=_core.reciprocal(float(weight_global_scale)))
+            return cls("nvfp4", weight_packed, weight_scale, tensor_scale=_core.reciprocal(_number("from_compressed_tensors", "weight_global_scale", weight_global_scale)))
         return cls.from_modelopt(weight_packed, weight_scale)
 
     def __repr__(self) -> str:
@@ -174,20 +181,25 @@ def quantize(x: T, format: str = "nvfp4", *, amax: float | None = None, search: 
                    its 16 bits are the signs
     out            a QuantTensor of the same format and shape, which is written and returned
     """
+    if amax is not None:
+        amax = _number("quantize", "amax", amax)
     if rounding == "stochastic":
         if key is None:
             raise UsageError("quantize: rounding='stochastic' needs a key, a whole number that decides all draws")
+        key = _whole("quantize", "key", key)
         if not 0 <= key < 1 << 64:
             raise UsageError(f"quantize: key {key} is not in [0, 2^64)")
     elif rounding != "nearest":
         raise UsageError(f"quantize: rounding '{rounding}' is unknown; choices: nearest, stochastic")
     elif key is not None:
         raise UsageError("quantize: key is for rounding='stochastic'")
-    rotation = None if hadamard is None or hadamard is False else _ROTATION if hadamard is True else hadamard
+    rotation = None if hadamard is None or hadamard is False else _ROTATION if hadamard is True else _whole("quantize", "hadamard", hadamard)
     if rotation is not None and not 0 <= rotation < 1 << 16:
         raise UsageError(f"quantize: hadamard {rotation} is not in [0, 2^16); its bits are 16 signs")
     spec = _spec((format, search, four_over_six, static_scales, arithmetic, amax, key, rotation))
     if out is not None:
+        if not isinstance(out, QuantTensor):
+            raise DTypeError(f"quantize: out is a {type(out).__name__}; give a QuantTensor")
         _core.quantize(x, spec, out._native)
         return out
     q = _new(QuantTensor)
@@ -197,12 +209,14 @@ def quantize(x: T, format: str = "nvfp4", *, amax: float | None = None, search: 
 
 def dequantize(q: QuantTensor[T], dtype: str = "float32", *, out: T | None = None) -> T:
     """The numbers of a quantized tensor; QuantTensor.dequantize."""
+    if not isinstance(q, QuantTensor):
+        raise DTypeError(f"dequantize: q is a {type(q).__name__}; give a QuantTensor")
     return q.dequantize(dtype, out=out)
 
 
 def fake_quantize(x: T, format: str = "nvfp4", *, dtype: str | None = None, **options: Any) -> T:
     """Quantizes and decodes at once: the numbers that a quantized x stands for, in x's type or dtype."""
-    return quantize(x, format, **options).dequantize(dtype or _plain_dtype_of(x))
+    return quantize(x, format, **options).dequantize(dtype or _result_dtype_of(x))
 
 
 def swizzle(scales: T) -> T:
@@ -212,7 +226,7 @@ def swizzle(scales: T) -> T:
 
 def unswizzle(scales: T, rows: int, blocks: int) -> T:
     """The block scales [rows, blocks] of the 128 x 4 layout."""
-    return _core.unswizzle(scales, rows, blocks)
+    return _core.unswizzle(scales, _whole("unswizzle", "rows", rows), _whole("unswizzle", "blocks", blocks))
 
 
 def pack(codes: T) -> T:
@@ -252,12 +266,14 @@ def matmul(x: Any, w: Any, *, bias: Any = None, inputs: str | None = None, input
     float16; None: that of x.
     """
     if dtype is None:
-        dtype = "float32" if isinstance(x, QuantTensor) else _plain_dtype_of(x)
-    return _core.matmul(x._native if isinstance(x, QuantTensor) else x,
-                        w._native if isinstance(w, (QuantTensor, Packed)) else w, bias, inputs, input_scale, _dtype_name(dtype), out)
+        dtype = "float32" if isinstance(x, QuantTensor) else _result_dtype_of(x)
+    if input_scale is not None:
+        input_scale = _number("matmul", "input_scale", input_scale)
+    return _typed(_core.matmul(x._native if isinstance(x, QuantTensor) else x, w._native if isinstance(w, (QuantTensor, Packed)) else w,
+                               bias, inputs, input_scale, _dtype_name(dtype), out), dtype)
 
 
-def scaled_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any, swizzle_a: Any = None,
+def scaled_mm(mat_a: T, mat_b: T | Packed, scale_a: Any, scale_recipe_a: Any, scale_b: Any = None, scale_recipe_b: Any = None, swizzle_a: Any = None,
               swizzle_b: Any = None, bias: Any = None, output_dtype: Any = "bfloat16", contraction_dim: Any = (),
               use_fast_accum: bool = False) -> T:
     """The arguments of torch.nn.functional.scaled_mm on a CPU: mat_a [m, k] times mat_b [k, n], which is column-major.
@@ -265,12 +281,13 @@ def scaled_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: An
     Recipes: TensorWise, RowWise, BlockWise1x16 (with TensorWise), BlockWise1x32, BlockWise1x128, BlockWise128x128, as torch's
     enumeration or as words. Scales may be linear or swizzled. Every element of the result is the product of the decoded
     operands up to k * 2^-22 of the sum of magnitudes, then rounded to output_dtype. use_fast_accum changes nothing.
+    mat_b may be a Packed weight, which has its scales: where it serves many products, it is not packed again.
     """
     if contraction_dim not in ((), [], None):
         raise UsageError("scaled_mm: contraction_dim is not supported; pass mat_b column-major")
     a = _operand("mat_a", mat_a, scale_a, scale_recipe_a, swizzle_a)
-    b = _operand("mat_b", _transposed(mat_b), scale_b, scale_recipe_b, swizzle_b)
-    return _core.matmul(a, b, bias, None, None, _dtype_name(output_dtype), None)
+    b = mat_b._native if isinstance(mat_b, Packed) else _operand("mat_b", _transposed(mat_b), scale_b, scale_recipe_b, swizzle_b)
+    return _typed(_core.matmul(a, b, bias, None, None, _dtype_name(output_dtype), None), output_dtype)
 
 
 def scaled_grouped_mm(mat_a: T, mat_b: T, scale_a: Any, scale_recipe_a: Any, scale_b: Any, scale_recipe_b: Any,
@@ -334,13 +351,42 @@ def _words(value: Any) -> list[str]:
 def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str):
         return dtype
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    return name.removeprefix("torch.")
+    try:
+        return _dtype_names[dtype]
+    except (KeyError, TypeError):
+        name = (getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)).removeprefix("torch.")
+    if getattr(dtype, "__hash__", None) is not None and len(_dtype_names) < 256:
+        _dtype_names[dtype] = name
+    return name
 
 
-def _plain_dtype_of(x: Any) -> str:
-    name = _dtype_name(getattr(x, "dtype", "float32"))
-    return name if name in ("float32", "bfloat16", "float16") else "float32"
+def _result_dtype_of(x: Any) -> Any:
+    """The type of a result that is as x: x's own where it is a type of results, else float32."""
+    dtype = getattr(x, "dtype", "float32")
+    return dtype if _dtype_name(dtype) in ("float32", "bfloat16", "float16") else "float32"
+
+
+def _typed(result: Any, dtype: Any) -> Any:
+    """A result of numpy in bfloat16, which numpy has as uint16, as the type of ml_dtypes that the caller named or gave."""
+    if isinstance(dtype, str) or _dtype_name(dtype) != "bfloat16" or _dtype_name(getattr(result, "dtype", "")) != "uint16":
+        return result
+    return result.view(dtype)
+
+
+def _number(function: str, name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: of torch, for many elements
+        raise UsageError(f"{function}: {name} is not one number: {value!r:.80}") from None
+
+
+def _whole(function: str, name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise UsageError(f"{function}: {name} is not a whole number: {value!r:.80}") from None
 
 
 def _item_size(x: Any) -> int:
@@ -348,7 +394,9 @@ def _item_size(x: Any) -> int:
     return size if isinstance(size, int) else 1
 
 
-def _is_packed(x: Any) -> bool:
+def _is_packed(x: Any, what: str) -> bool:
+    if not hasattr(x, "dtype"):
+        raise DTypeError(f"{what} is a {type(x).__name__}; give an array")
     return _dtype_name(x.dtype) in ("uint8", "float4_e2m1fn_x2", "int8")
 
 
@@ -439,6 +487,8 @@ def _scalar_like(x: Any, value: float) -> Any:
 
 
 def _transposed(x: Any) -> Any:
+    if not hasattr(x, "shape"):
+        raise DTypeError(f"scaled_mm: mat_b is a {type(x).__name__}; give an array")
     if len(x.shape) != 2:
         raise ShapeError(f"scaled_mm: mat_b has shape {tuple(x.shape)}; give a matrix [k, n], column-major")
     # torch's 4-bit tensors have no strided views of other libraries' kind; t() exists for all of them.
@@ -455,15 +505,15 @@ def _operand(name: str, codes: Any, scales: Any, recipes: Any, swizzles: Any) ->
     if any(layout not in ("NO_SWIZZLE", "SWIZZLE_32_4_4") for layout in layouts):
         raise UsageError(f"scaled_mm: the swizzle of {name} is {layouts}; NO_SWIZZLE and SWIZZLE_32_4_4 are supported")
     swizzled = layouts[0] == "SWIZZLE_32_4_4"
-    packed = _is_packed(codes)
+    packed = _is_packed(codes, f"scaled_mm: {name}")
     if kinds in (["BlockWise1x16"], ["BlockWise1x16", "TensorWise"]):
-        return _core.wrap("nvfp4", codes, values[0], None, float(values[1]) if len(values) > 1 else 1.0, swizzled)
+        return _core.wrap("nvfp4", codes, values[0], None, _number("scaled_mm", f"the tensor scale of {name}", values[1]) if len(values) > 1 else 1.0, swizzled)
     if kinds == ["BlockWise1x32"]:
         return _core.wrap("mxfp4" if packed else "mxfp8", codes, values[0], None, 1.0, swizzled)
     if swizzled:
         raise UsageError(f"scaled_mm: {kinds[0]} scales of {name} are not swizzled")
     if kinds == ["TensorWise"]:
-        return _core.wrap("fp8", codes, None, None, float(values[0]), False)
+        return _core.wrap("fp8", codes, None, None, _number("scaled_mm", f"the scale of {name}", values[0]), False)
     if kinds == ["RowWise"]:
         return _core.wrap("fp8_row", codes, None, values[0], 1.0, False)
     if kinds == ["BlockWise128x128"]:

@@ -173,6 +173,21 @@ TEST(ChatFormat, IdsOfCallsNeverRepeat) {
     EXPECT_EQ(ids.size(), 600u);
 }
 
+TEST(ChatFormat, ALongPromptCanBeCancelled) {
+    const std::atomic<bool> stop{true};
+    ChatRequest long_text = request_of(R"([{"role":"user","content":""}])");
+    long_text.messages[0]["content"] = std::string(100000, 'a');
+    ChatRequest long_template = request_of(R"([{"role":"user","content":"a"}])");
+    long_template.chat_template = "{% for i in range(20000) %}{{ i }}{% endfor %}";
+    for (ChatRequest* request : {&long_text, &long_template}) {
+        EXPECT_TRUE(format_with(qwen_like).prompt(*request).ok());
+        request->cancel = &stop;
+        const auto prompt = format_with(qwen_like).prompt(*request);
+        ASSERT_FALSE(prompt.ok());
+        EXPECT_EQ(prompt.error().kind(), ErrorKind::cancelled);
+    }
+}
+
 TEST(ChatFormat, ErrorsNameTheField) {
     const std::pair<const char*, const char*> cases[]{
         {"[]", "messages: is not a list with at least one message"},

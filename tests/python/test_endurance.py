@@ -75,6 +75,14 @@ CALLS = {
         begin()
         while True:
             llm.get_tokenizer().encode(text)""",
+    "tokenize a conversation": """
+        llm, text = nibble.LLM(sys.argv[1]), "hello world\\n" * 800_000
+        begin()
+        while True:
+            try:
+                llm.chat([{"role": "user", "content": text}])
+            except nibble.UsageError:  # the context is shorter
+                pass""",
     "tokenize for evaluate": """
         open(sys.argv[2] + "/t.txt", "w").write("hello world\\n" * 300_000)
         begin()

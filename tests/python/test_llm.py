@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 
 import pytest
@@ -105,6 +107,7 @@ def test_chat_and_templates(llm):
     tokenizer = llm.get_tokenizer()
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     assert answer.prompt_token_ids == ids
+    assert answer.prompt == tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == tokenizer.decode(ids)
     assert llm.generate({"prompt_token_ids": ids}, SamplingParams(temperature=0, max_tokens=5))[0].outputs == answer.outputs
     two = llm.chat([messages, messages], SamplingParams(temperature=0, max_tokens=5))
     assert len(two) == 2 and two[0].outputs == two[1].outputs == answer.outputs
@@ -185,6 +188,49 @@ def test_errors_of_models(llm, chat_model, tmp_path):
         llm.generate([[0] * 5000])
     with pytest.raises(nibble.DeviceError):
         LLM(chat_model, device="cuda")
+
+
+def test_wrong_types_are_named_and_numbers_of_numpy_are_numbers(llm):
+    import numpy as np
+
+    for call, message in ((lambda: llm.generate(None), "prompts is a NoneType"), (lambda: llm.generate([None]), "a prompt is a NoneType"),
+                          (lambda: llm.generate([[1, "a"]]), "token ids are not whole numbers"),
+                          (lambda: llm.generate({"prompt_token_ids": [1 << 40]}), "a token id is not in"),
+                          (lambda: llm.generate("x", {"temperature": 1}), "sampling_params is a dict"),
+                          (lambda: llm.generate("\ud800"), "surrogate"), (lambda: llm.get_tokenizer().encode(3), "a text is a int"),
+                          (lambda: llm.get_tokenizer().decode(1 << 40), "a token id is not in"),
+                          (lambda: SamplingParams(temperature="a"), "temperature is not a number"),
+                          (lambda: SamplingParams(max_tokens=1.5), "max_tokens is not a whole number"),
+                          (lambda: SamplingParams(stop=3), "stop is neither"), (lambda: SamplingParams(stop=[3]), "stop is neither"),
+                          (lambda: llm.generate("x", SamplingParams(logit_bias={1: float("nan")})), "SamplingParams"),
+                          (lambda: llm.generate("x", SamplingParams(structured_outputs=StructuredOutputsParams(json="{"))), "no JSON")):
+        with pytest.raises(nibble.UsageError, match=message):
+            call()
+    ids = np.array(llm.get_tokenizer().encode("Hello"))
+    params = SamplingParams(temperature=np.float32(0), max_tokens=np.int64(3), stop_token_ids=[np.int64(1)], seed=np.int32(5))
+    expected = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=3, stop_token_ids=[1]))[0].outputs
+    for prompt in (ids, [ids], {"prompt_token_ids": ids}, list(ids)):
+        assert llm.generate(prompt, params)[0].outputs == expected
+
+
+def test_a_model_that_is_closed_while_threads_ask(chat_model):
+    llm, ended = LLM(chat_model), []
+
+    def ask():
+        try:
+            answers = llm.generate(["Hello"] * 100, SamplingParams(max_tokens=300, ignore_eos=True))
+            ended.append(all(a.finished for a in answers))
+        except nibble.NibbleError as e:
+            ended.append("closed" in str(e))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for t in threads:
+        t.start()
+    time.sleep(0.1)
+    llm.close()
+    for t in threads:
+        t.join(60)
+    assert ended == [True] * 3
 
 
 def test_close_and_many_models(chat_model):

@@ -48,6 +48,24 @@ def test_scaled_mm_is_the_product_of_the_decoded_operands(format):
         assert np.array_equal(got, linear)
 
 
+def test_scaled_mm_takes_a_packed_weight():
+    a, b = (nibble.quantize(np.random.default_rng(n).standard_normal((n, 256)).astype(np.float32)) for n in (32, 48))
+    left, right = a.to_scaled_mm(), b.to_scaled_mm()
+    operands = left["mat"], right["mat"].T, left["scale"], left["recipe"], right["scale"], right["recipe"], left["swizzle"], right["swizzle"]
+    whole = nibble.scaled_mm(*operands, output_dtype="float32")
+    packed = nibble.Packed(b)
+    assert packed.shape == (48, 256)
+    for _ in range(2):
+        got = nibble.scaled_mm(left["mat"], packed, left["scale"], left["recipe"], swizzle_a=left["swizzle"], output_dtype="float32")
+        assert np.array_equal(got, whole)
+
+
+def test_products_without_inputs_are_the_bias():
+    for w in (np.zeros((5, 0), np.float32), nibble.quantize(np.zeros((5, 0), np.float32)), nibble.Packed(np.zeros((5, 0), np.float32))):
+        assert np.array_equal(nibble.matmul(np.zeros((3, 0), np.float32), w), np.zeros((3, 5)))
+        assert np.array_equal(nibble.matmul(np.zeros((3, 0), np.float32), w, bias=np.arange(5, dtype=np.float32)), [np.arange(5)] * 3)
+
+
 def test_groups_of_128():
     x, w = weights((5, 256), np.float32), weights((128, 256), seed=1)
     scales = np.abs(x.reshape(5, 2, 128)).max(-1).astype(np.float32) / 448

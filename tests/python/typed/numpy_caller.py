@@ -1,3 +1,4 @@
+# pyright: strict
 """A program that mypy and pyright accept in strict mode: arrays of numpy, jobs, answers."""
 
 import numpy as np

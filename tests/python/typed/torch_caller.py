@@ -1,3 +1,4 @@
+# pyright: strict
 """The same for tensors of torch."""
 
 import torch
