@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the Debian packages made of it (`make install`, `make deb`).
+# Files that `cmake --install` installs, and the Debian packages built from them (`make install`, `make deb`).
 #   program      bin/nibble, shell completion, the manual page
 #   development  one static library of all folders but cli, the public headers, nibbleConfig.cmake: find_package(nibble), nibble::nibble
 include(GNUInstallDirs)

@@ -12,7 +12,7 @@ namespace nibble {
 
 // Scales of activations found by one calibration.
 struct CalibrationReport {
-    std::string origin;  // where the scales come from: the text and its number of tokens
+    std::string origin;  // source of the scales: the text and its number of tokens
     // Scales by tensor name: "....input_scale", "....k_proj.k_scale", "....v_proj.v_scale". Each is the number that a
     // checkpoint stores: the largest magnitude divided by 2688 (NVFP4) or 448 (FP8).
     std::map<std::string, float, std::less<>> scales;

@@ -56,7 +56,7 @@ struct ImportCheckpointOptions {
 // Counts refer to the folder that was written.
 struct ImportReport {
     int64_t tensors = 0, weight_bytes = 0;
-    bool tokenizer = false;  // whether the file has a tokenizer
+    bool tokenizer = false;  // true if the file has a tokenizer
 };
 
 // Converts a GGUF file to a Hugging Face folder in BF16 with tokenizer and chat template. A stop leaves no output.

@@ -60,7 +60,7 @@ struct QuantizeReport : JobReport {
     int64_t tensors = 0, quantized_tensors = 0;
     int64_t stored_bytes = 0;              // bytes of all tensors
     double bits_per_quantized_weight = 0;  // average, scales included
-    double sqnr_db = 0;                    // of all quantized weights together; infinity if there is no error
+    double sqnr_db = 0;                    // SQNR of all quantized weights together; infinity if there is no error
     std::vector<std::string> warnings;     // warnings of the plan
 };
 

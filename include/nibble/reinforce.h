@@ -41,7 +41,7 @@ struct ReinforcedStep {
 // An answer of the model, for the caller's function that judges.
 struct AnswerToJudge {
     std::string prompt, expected;  // from the data row
-    std::string text;              // what the model wrote in this turn
+    std::string text;              // text that the model wrote in this turn
     int64_t turn = 0;              // starts at 0
     std::string state;             // JSON: Judgement::state of the previous turn; "null" in the first one
 };

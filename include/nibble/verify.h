@@ -27,15 +27,15 @@ struct VerifiedCheckpoint {
     std::vector<std::string> findings;  // "tensor: defect"
     int64_t stored_bytes = 0;
     double bits_per_weight = 0;  // average over all tensors
-    double sqnr_db = 0;          // of quantized weights against their source; infinity if there is no error
-    // Whether the checkpoint was read and has no defects.
+    double sqnr_db = 0;          // SQNR of quantized weights against their source; infinity if there is no error
+    // Returns true if the checkpoint was read and has no defects.
     bool passed() const { return findings.empty() && error.empty(); }
 };
 
 // text() lists findings, then sizes and errors: for one checkpoint by format, for several with one line each.
 struct VerificationReport : JobReport {
     std::vector<VerifiedCheckpoint> checkpoints;  // in the order of the paths
-    // Whether all checkpoints passed.
+    // Returns true if all checkpoints passed.
     bool passed() const {
         for (const VerifiedCheckpoint& c : checkpoints)
             if (!c.passed()) return false;

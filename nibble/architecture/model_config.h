@@ -57,7 +57,7 @@ struct IndexerConfig {
     bool weighted = true;  // otherwise by block
     int64_t block = 1;     // keys of a run
     int64_t local = 0;     // newest runs that are always chosen
-    Rope rope;             // of the first rope.dims dimensions
+    Rope rope;             // rotates the first rope.dims dimensions
     int owner = -1;        // the block whose choice this one uses; -1: its own. Then the indexer has no tensors.
     bool shared = false;   // later blocks use this choice
 
@@ -68,7 +68,7 @@ struct IndexerConfig {
 // Names of modules are relative to the block's prefix: "q_proj" stands for PREFIX.q_proj.weight and PREFIX.q_proj.bias.
 struct AttentionConfig {
     int heads = 0, kv_heads = 0, head_dim = 0;
-    int v_dim = 0;       // of the values of a head; 0: head_dim
+    int v_dim = 0;       // width of the values of a head; 0: head_dim
     float scale = 1.0f;  // factor of q . k
     float soft_cap = 0;  // c: a score s becomes c tanh(s / c); 0: it does not
     bool qkv_bias = false, out_bias = false;
@@ -103,7 +103,7 @@ struct AttentionConfig {
 
     int value_dim() const { return v_dim > 0 ? v_dim : head_dim; }
     int64_t q_cols() const { return int64_t{heads} * head_dim; }
-    int64_t q_rows() const { return output_gate ? 2 * q_cols() : q_cols(); }  // of q_proj
+    int64_t q_rows() const { return output_gate ? 2 * q_cols() : q_cols(); }  // rows of q_proj
     int64_t kv_cols() const { return int64_t{kv_heads} * head_dim; }
     int64_t v_cols() const { return int64_t{kv_heads} * value_dim(); }
     int64_t out_cols() const { return int64_t{heads} * value_dim(); }  // inputs of o_proj
@@ -130,7 +130,7 @@ struct CompressedAttentionConfig {
     int groups = 0, out_rank = 0;  // heads are divided into groups, each with its own rows of wo_a
     float scale = 1.0f;
     int64_t window = 0;
-    Rope rope;                             // of the last rope.dims dimensions of a head
+    Rope rope;                             // rotates the last rope.dims dimensions of a head
     int64_t rate = 0;                      // tokens per pooled key; 0: none
     bool overlaps = false;                 // a pooled key reads the run before too
     std::optional<IndexerConfig> indexer;  // weighted, over pooled keys; its rope is that of the block
@@ -157,7 +157,7 @@ struct MoeConfig {
     // sqrt_softplus (deepseek_v4): sqrt(ln(1 + e^l)) in place of a sigmoid.
     enum class Router : uint8_t { softmax, sigmoid, sparse_mixer, sqrt_softplus } router = Router::softmax;
     float jitter = 0.0f;
-    bool gate_bias = false;     // of the router's logits
+    bool gate_bias = false;     // true if the router's logits have a bias
     bool weigh_inputs = false;  // an expert's input is multiplied by its weight, not its output (llama4)
     // A tensor of integers [vocab, top_k]: the experts of a token, by its id. Empty: the best by score.
     std::string hash_table;
@@ -197,7 +197,7 @@ struct MambaConfig {
 // Short convolution (lfm2): b | g | v = in_proj(x);  y = out_proj(g * conv(b * v)).
 struct ShortConvConfig {
     int taps = 0;
-    bool bias = false;  // of the convolution and both linears
+    bool bias = false;  // true if the convolution and both linears have a bias
 };
 
 // Gated delta net (Yang et al. 2024, arXiv 2412.06464; Qwen3-Next): kernels/delta_rule.h has the recurrence. Value
@@ -214,8 +214,8 @@ struct GatedDeltaConfig {
     int values_per_key() const { return value_heads / key_heads; }
     int64_t keys() const { return int64_t{key_heads} * key_dim; }  // columns of q, and of k
     int64_t inner() const { return int64_t{value_heads} * value_dim; }
-    int64_t channels() const { return 2 * keys() + inner(); }             // of the convolution
-    int64_t decays() const { return by_channel ? keys() : value_heads; }  // of a token
+    int64_t channels() const { return 2 * keys() + inner(); }             // channels of the convolution
+    int64_t decays() const { return by_channel ? keys() : value_heads; }  // number of decays of a token
 };
 
 // Per-layer embeddings (gemma4): with P, a vector of `width` numbers that follows from the token alone,
@@ -243,7 +243,7 @@ using MixerConfig =
                  ShortConvConfig, PerLayerInputConfig, ParallelConfig, CompressedAttentionConfig>;
 
 struct Branch {
-    std::string prefix;           // of the mixer's tensors
+    std::string prefix;           // name prefix of the mixer's tensors
     std::string norm, post_norm;  // empty: none
     MixerConfig mixer;            // at most one of a block's keeps keys and values, at most one a recurrent state
     float in_scale = 1.0f, out_scale = 1.0f;
@@ -258,7 +258,7 @@ struct BlockConfig {
     MixerConfig mixer;
     float residual_scale = 1.0f;
     std::string output_scale;  // a tensor of one number that multiplies x after the block; empty: none
-    std::string hyper;         // of the tensors HYPER_fn, _base and _scale (ModelConfig::hyper); empty: a sum
+    std::string hyper;  // name prefix of the tensors HYPER_fn, _base and _scale (ModelConfig::hyper); empty: a sum
 
     // Returns the full name of a module or tensor of the mixer.
     std::string name(std::string_view relative) const { return prefix + "." + std::string(relative); }
@@ -282,7 +282,8 @@ struct PredictionConfig {
 struct HyperConfig {
     int streams = 0, iterations = 0;
     float eps = 0;
-    std::string head;  // of the tensors HEAD_fn, _base and _scale, which join the streams before the last norm
+    std::string
+        head;  // name prefix of the tensors HEAD_fn, _base and _scale, which join the streams before the last norm
 };
 
 struct ModelConfig {
@@ -304,7 +305,7 @@ struct ModelConfig {
     std::vector<int32_t> eos;          // may be empty
     int32_t bos = -1;
 
-    int64_t width() const { return hidden * (hyper ? hyper->streams : 1); }  // of the residual stream
+    int64_t width() const { return hidden * (hyper ? hyper->streams : 1); }  // width of the residual stream
 };
 
 // Builds the description from config.json (Checkpoint::config()). Errors name the cause: an unknown architecture, or a

@@ -20,7 +20,7 @@ enum class TensorRole : uint8_t {
     bias,
     state,   // parameters of a state space model: FP32 in checkpoints
     choice,  // bias of a router's choice: FP32 in checkpoints
-    hyper,   // of hyper-connections: FP32 in checkpoints
+    hyper,   // parameters of hyper-connections: FP32 in checkpoints
     table    // integers
 };
 
@@ -30,7 +30,7 @@ struct RowSegment {
     enum class Division : uint8_t {
         none,    // every rank has all rows
         equal,   // every rank has the same number of parts
-        copied,  // as equal; with more ranks than parts, several ranks have the same part
+        copied,  // split like `equal`; with more ranks than parts, several ranks have the same part
         even,    // numbers of parts differ by at most one
         expert,  // all rows are on the rank that has part number `part` of an even division
     } division = Division::none;
@@ -46,8 +46,9 @@ struct TensorEntry {
     std::string name;
     std::vector<int64_t> shape;
     TensorRole role = TensorRole::linear;
-    int64_t experts = 0;                 // as in CheckpointTensor
-    std::vector<RowSegment> segments{};  // of the first dimension (of [experts * rows, columns] for a stack of experts)
+    int64_t experts = 0;  // as in CheckpointTensor
+    std::vector<RowSegment>
+        segments{};  // segments of the first dimension (of [experts * rows, columns] for a stack of experts)
 };
 
 // Returns the name of a norm's bias for the name of its weight.

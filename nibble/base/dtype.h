@@ -38,7 +38,7 @@ std::optional<DType> dtype_from_name(std::string_view name);
 std::string_view dtype_torch_name(DType dtype);
 std::optional<DType> dtype_from_torch_name(std::string_view name);
 
-// Whether the type is BF16, F16, F32 or F64, the types of weights before quantization.
+// Returns true if the type is BF16, F16, F32 or F64, the types of weights before quantization.
 bool is_plain_float(DType dtype);
 
 }  // namespace nibble

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether the path is "OWNER/NAME" in the Hub's characters and no folder OWNER exists.
+// Returns true if the path is "OWNER/NAME" in the Hub's characters and no folder OWNER exists.
 bool is_hub_name(const fs::path& path) {
     const std::string text = path.string();
     const size_t slash = text.find('/');

@@ -14,7 +14,7 @@ struct Progress {
     std::string_view phase;  // "quantize", "verify" ...
     std::string_view item;   // current tensor or file
     int64_t done = 0, total = 0;
-    std::string_view unit = {};  // of done and total: "items"; empty: bytes
+    std::string_view unit = {};  // unit of done and total: "items"; empty: bytes
 };
 
 // Functions may be empty. A job calls them from one thread at a time, but not always from the thread that started it.

@@ -53,7 +53,7 @@ public:
     std::vector<AnswerPart> finish(bool cut_off = false);
 
     const ParsedAnswer& answer() const { return answer_; }  // the answer so far
-    // Whether the answer contains tool calls: finish_reason "tool_calls".
+    // Returns true if the answer contains tool calls: finish_reason "tool_calls".
     bool called_tools() const { return !answer_.tool_calls.empty(); }
 
 private:

@@ -49,7 +49,7 @@ bool uses_tools(const ChatRequest& request) {
     return request.tools.is_array() && !request.tools.empty() && request.tool_choice != ToolChoice::none;
 }
 
-// Whether calls of a tool must match its schema or grammar even if the model need not call it.
+// Returns true if calls of a tool must match its schema or grammar even if the model need not call it.
 bool is_held(const Json& tool, const InputGrammars& grammars) {
     const Json& function = tool["function"];
     return function.value("strict", Json()) == true || grammars.contains(function["name"].get<std::string>());

@@ -102,18 +102,18 @@ public:
                                                                std::shared_ptr<const GrammarTokens> answer = nullptr,
                                                                int64_t max_tokens = INT64_MAX) const;
 
-    // Whether calls that the model makes voluntarily are constrained: a tool is "strict": true or has a text input with
-    // a grammar. Other tools then accept any object. Not for llama3's format, whose calls have no opening tag.
-    // Precondition: prompt() accepted the tools.
+    // Returns true if calls that the model makes voluntarily are constrained: a tool is "strict": true or has a text
+    // input with a grammar. Other tools then accept any object. Not for llama3's format, whose calls have no opening
+    // tag. Precondition: prompt() accepted the tools.
     static bool holds_calls(const ChatRequest& request);
 
     AnswerParser parser(const ChatRequest& request, const ChatPrompt& prompt) const;
-    // Whether the engine must include control tokens in the text, because the parser needs them (Request::skip_special
-    // = false).
+    // Returns true if the engine must include control tokens in the text, because the parser needs them
+    // (Request::skip_special = false).
     bool needs_control_tokens(const ChatRequest& request) const;
 
-    // Whether the chat template of the request, or the model's, reads the variable `tools`: without it the model does
-    // not see the request's tools.
+    // Returns true if the chat template of the request, or the model's, reads the variable `tools`: without it the
+    // model does not see the request's tools.
     bool writes_tools(const ChatRequest& request = {}) const;
 
     const std::string& tool_format() const { return tools_; }           // "none": tool calls are not recognized

@@ -64,7 +64,7 @@ std::optional<std::string_view> AnswerConstraint::after_end(std::string& joined,
     return without_white(std::string_view(joined).substr(at + gate_->end.size()));
 }
 
-// Whether an answer that began with tail_ and continues with the token may still begin with the tag that opens
+// Returns true if an answer that began with tail_ and continues with the token may still begin with the tag that opens
 // reasoning.
 bool AnswerConstraint::begins_reasoning(uint32_t token) const {
     const std::string_view text = text_of(token);

@@ -55,7 +55,7 @@ private:
     bool begins_reasoning(uint32_t token) const;
     void think(std::string_view text);
     void end_reasoning();
-    // Whether an answer may begin with `text` directly after the reasoning.
+    // Returns true if an answer may begin with `text` directly after the reasoning.
     bool may_begin(std::string_view text) const;
     void clear_wrong_openings(std::span<uint32_t> allowed) const;
     bool go_on_free(std::string text);

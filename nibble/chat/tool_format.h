@@ -49,9 +49,9 @@ struct CallForm {
     std::string_view sign = {};       // chat templates that hold this text ask for the form; empty: all others
     std::string_view opening = {};    // text before a call when it is read; objects begin with their brace
     std::string_view closing = {};    // ends a call wherever it stands outside of a string; empty: nothing does
-    std::string_view separator = {};  // of a block, between what precedes the name or follows it; ends a tagged name
-    ArgumentTags tags = {};           // of a tagged call
-    ArgumentNotation notation = {};   // of a literal call
+    std::string_view separator = {};  // text around the name in a block; ends a tagged name
+    ArgumentTags tags = {};           // tags of a tagged call
+    ArgumentNotation notation = {};   // notation of a literal call
     std::string_view prefix = {};     // before the name in a block; then ':' and a number follow the name
     // Pieces of a written call: %n is the name, %j the name as JSON; %a and %i, pieces of their own, are the arguments
     // and any number.

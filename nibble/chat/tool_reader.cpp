@@ -20,7 +20,7 @@ size_t after_spaces(std::string_view text, size_t at, std::string_view skipped =
     return std::min(text.find_first_not_of(skipped, at), text.size());
 }
 
-// Whether the text may be the beginning of `tag`.
+// Returns true if the text may be the beginning of `tag`.
 bool may_become(std::string_view text, std::string_view tag) {
     return text.size() < tag.size() && tag.starts_with(text);
 }

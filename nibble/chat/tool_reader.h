@@ -86,7 +86,7 @@ private:
     Json tools_;
     std::vector<AnswerPart>* parts_ = nullptr;
     Place place_ = Place::open;
-    const CallForm* form_ = nullptr;  // of the current or the last call
+    const CallForm* form_ = nullptr;  // form of the current or the last call
     size_t at_ = 0;                   // how far the text is read
     size_t calls_ = 0;                // begun
     bool list_ = false;

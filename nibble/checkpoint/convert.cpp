@@ -70,7 +70,7 @@ Result<float> tensor_scale_of(const Checkpoint& in, size_t index) {
     return row.tensor_scale;
 }
 
-// Whether the target stores this format only as BF16 values.
+// Returns true if the target stores this format only as BF16 values.
 bool decodes(Dialect to, Format format) {
     if (format == Format::none) return false;
     return to == Dialect::plain || (to == Dialect::gguf && !gguf_holds(format));

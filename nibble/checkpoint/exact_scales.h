@@ -17,7 +17,7 @@ struct ExactScale {
 };
 using ExactScales = std::map<std::string, ExactScale, std::less<>>;  // by the canonical name of the weight
 
-// Whether compressed-tensors stores the scalar scales of the format as divisors.
+// Returns true if compressed-tensors stores the scalar scales of the format as divisors.
 bool has_divisors(Format format);
 
 // Adds the scales of a quantized tensor that divisors cannot represent. Does nothing for formats without divisors.

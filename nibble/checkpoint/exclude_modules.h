@@ -27,9 +27,9 @@ std::vector<std::string> loader_names(std::string_view module);
 class ModulePatterns {
 public:
     explicit ModulePatterns(std::span<const std::string> patterns);
-    // Whether an entry matches exactly this name.
+    // Returns true if an entry matches exactly this name.
     bool matches(std::string_view module) const;
-    // Whether an entry matches any name that a loader uses for the module.
+    // Returns true if an entry matches any name that a loader uses for the module.
     bool names(std::string_view module) const;
 
 private:

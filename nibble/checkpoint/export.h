@@ -36,7 +36,7 @@ struct ExportSpec {
     std::vector<Checkpoint::SideFile> side_files;
     int64_t max_shard_bytes = 5'000'000'000;
     std::string manifest;      // text of nibble.json: command, recipe, versions, arithmetic
-    int64_t report_bytes = 0;  // of files that the caller adds, for the check of free space
+    int64_t report_bytes = 0;  // bytes of files that the caller adds, for the check of free space
 };
 
 // Name of the weights file in the work folder of a GGUF export.

@@ -12,7 +12,7 @@ namespace nibble {
 // the Hugging Face model cannot express (with its key); a rope_freqs.weight that is not a Llama 3 scaling.
 Result<Json> gguf_model_config(const GgufFile& file);
 
-// Whether the file has a matrix for the output head that differs from the embedding. Some converters write a
+// Returns true if the file has a matrix for the output head that differs from the embedding. Some converters write a
 // byte-for-byte copy for tied models.
 bool has_own_head(const GgufFile& file);
 

@@ -314,7 +314,7 @@ private:
     }
 
     Status rope_sections() {
-        std::vector<int32_t> sections{11, 11, 10, 0};  // of the published models
+        std::vector<int32_t> sections{11, 11, 10, 0};  // values of the published models
         const Json* rope = &spec_.config["rope_parameters"];
         if (const auto given = rope->find("mrope_section"); given != rope->end() && !given->is_null()) {
             sections.clear();

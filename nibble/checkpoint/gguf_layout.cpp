@@ -31,7 +31,7 @@ std::string_view kind_of(std::string_view gguf_name) {
     return gguf_name.substr(gguf_name.rfind('.') + 1);
 }
 
-// Whether llama.cpp's loader requires FP32 for the tensor.
+// Returns true if llama.cpp's loader requires FP32 for the tensor.
 bool always_f32(const std::string& name, size_t dims) {
     const std::string_view kind = kind_of(name);
     return dims < 2 || !name.ends_with(weight_ending) || kind.ends_with("_norm") || kind == "ffn_gate_inp" ||

@@ -30,7 +30,7 @@ struct GgufExportLayout {
     std::vector<GgufPlace> places;        // one per export tensor
 };
 
-// Whether GGUF has a type for the format.
+// Returns true if GGUF has a type for the format.
 constexpr bool gguf_holds(Format format) { return format == Format::nvfp4 || format == Format::mxfp4; }
 
 // Computes the layout. Types: NVFP4 and MXFP4 unchanged; vectors, norms, routers and convolutions F32; other plain

@@ -15,8 +15,8 @@ namespace {
 
 std::string join(std::string_view module, std::string_view suffix) { return fmt::format("{}.{}", module, suffix); }
 
-// Whether two shapes differ only in dimensions of size 1, which exporters write differently ([] and [1]; [a, 1, b, 1]
-// and [a, b]).
+// Returns true if two shapes differ only in dimensions of size 1, which exporters write differently ([] and [1]; [a, 1,
+// b, 1] and [a, b]).
 bool same_but_ones(std::span<const int64_t> a, std::span<const int64_t> b) {
     const auto squeezed = [](std::span<const int64_t> s) {
         std::vector<int64_t> out;

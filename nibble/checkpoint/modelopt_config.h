@@ -20,8 +20,8 @@ struct ModeloptAlgo {
 
 // Returns the algorithm whose name is written for a scheme; null: Model Optimizer has none.
 const ModeloptAlgo* modelopt_algo_for(Scheme scheme);
-// Whether the algorithm's name determines the format of the inputs. "mxfp4" is written for both kinds and read as
-// unquantized inputs.
+// Returns true if the algorithm's name determines the format of the inputs. "mxfp4" is written for both kinds and read
+// as unquantized inputs.
 bool modelopt_says_inputs(Scheme scheme);
 // Returns the algorithm of a file. Errors: an unknown name, a group size that the algorithm does not support.
 Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size);

@@ -144,8 +144,9 @@ public:
     }
 
 private:
-    // Whether a 3-D tensor holds one matrix per expert: "moe.up_proj.weight" [experts, out, in], "experts_w1.weight".
-    // Kernels of convolutions have "conv" in their name, one channel per group ([channels, 1, taps]), or few taps.
+    // Returns true if a 3-D tensor holds one matrix per expert: "moe.up_proj.weight" [experts, out, in],
+    // "experts_w1.weight". Kernels of convolutions have "conv" in their name, one channel per group ([channels, 1,
+    // taps]), or few taps.
     static bool is_stack(const CheckpointTensor& t) {
         constexpr int64_t most_taps = 31;
         if (contains(t.name, "conv")) return false;

@@ -71,7 +71,7 @@ struct FusedGroup {
 };
 std::span<const FusedGroup> fused_group_table();
 
-// Whether the name belongs to a vision or audio tower, or to a projector between a tower and the text model.
+// Returns true if the name belongs to a vision or audio tower, or to a projector between a tower and the text model.
 bool is_outside_text_model(std::string_view name);
 
 // Returns one name for the same module of all layers and experts: "model.layers.*.conv.conv" for

@@ -52,7 +52,8 @@ public:
             const auto bits = static_cast<uint32_t>(random());
             const float x = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;  // uniform in [-1, 1)
             plain_[i] = plain_[period + i] = bf16_from_float(0.05f * x);
-            codes_[i] = codes_[period + i] = static_cast<uint8_t>(bits & 0xBFu);  // as E4M3: below 2, never NaN
+            codes_[i] = codes_[period + i] =
+                static_cast<uint8_t>(bits & 0xBFu);  // valid as E4M3, too: below 2, never NaN
         }
         for (CheckpointTensor& t : tensors_)
             t.stored_bytes = t.quantized() ? code_bytes(t.format, t.rows(), t.cols()) : 2 * t.rows() * t.cols();
@@ -91,7 +92,7 @@ public:
         fill(scratch.block_scales, index, begin, count, [&](uint8_t c) {
             return static_cast<uint8_t>(e8m0 ? 118 + c % 3 : 0x30 + c % 16);  // 2^-9 ...; 0.5 to 1.9
         });
-        std::ranges::fill(scratch.float_scales, 0.015625f);  // as BF16, too
+        std::ranges::fill(scratch.float_scales, 0.015625f);  // exact in BF16, too
         const bool fp4 = t.format == Format::nvfp4 || t.format == Format::nvfp4_bs32;
         scratch.tensor_scale = fp4 ? 0.007f : t.format == Format::fp8 ? 0.02f : 1.0f;
         return scratch.view();

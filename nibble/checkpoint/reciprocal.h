@@ -1,6 +1,6 @@
 // Scales that compressed-tensors stores as divisors. Readers take the FP32 reciprocal: scale = 1/G, correctly rounded.
 //
-// Whether a scale s = 1.xxx * 2^e has an exact divisor (measured over all 2^23 mantissas, tests/checkpoint):
+// A scale s = 1.xxx * 2^e has an exact divisor in these cases (measured over all 2^23 mantissas, tests/checkpoint):
 //   1.xxx up to sqrt(2)   a G with 1/G == s always exists
 //   above                 it may not exist, because reciprocals of adjacent G differ by up to two steps of s: 17 % of
 //                         all mantissas have none. The nearest G gives a scale that differs by one step (2^-23,

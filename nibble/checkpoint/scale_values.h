@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// Whether the dtype can store factors of a matrix, a row or a tile.
+// Returns true if the dtype can store factors of a matrix, a row or a tile.
 bool is_scale_dtype(DType dtype);
 
 // Writes the first out.size() numbers at `from`; exact except for F64, which is rounded. Precondition:

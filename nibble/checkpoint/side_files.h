@@ -15,7 +15,7 @@ Result<std::vector<Checkpoint::SideFile>> list_side_files(const std::filesystem:
 // copies; empty: there are none. Links of the hub cache (snapshots/REVISION to blobs) do not count.
 std::string outside_links_note(const std::filesystem::path& folder, std::span<const Checkpoint::SideFile> files);
 
-// Whether a name stays inside the folder that it is relative to: relative, normalized, without "..".
+// Returns true if a name stays inside the folder that it is relative to: relative, normalized, without "..".
 bool is_inside_name(std::string_view name);
 
 }  // namespace nibble

@@ -53,7 +53,8 @@ std::map<std::string, Layer, std::less<>> find_layers(std::span<const StackTenso
     return layers;
 }
 
-// Whether every projection of the layer has the required shape: [out, in] relative to the hidden width, or transposed.
+// Returns true if every projection of the layer has the required shape: [out, in] relative to the hidden width, or
+// transposed.
 bool fits(const Layer& layer, bool transposed) {
     const auto outputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 2 : 1]; };
     const auto inputs = [&](const StackTensor& t) { return shape_of(t)[transposed ? 1 : 2]; };

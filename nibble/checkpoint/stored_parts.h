@@ -67,12 +67,12 @@ std::string_view parent_name(std::string_view name);
 // Returns everything after the last dot.
 std::string_view last_name(std::string_view name);
 
-// Whether the name ends in ".k_scale", ".v_scale" or ".q_scale": a scale of the KV cache or of the queries, plain in
-// every dialect.
+// Returns true if the name ends in ".k_scale", ".v_scale" or ".q_scale": a scale of the KV cache or of the queries,
+// plain in every dialect.
 bool is_kv_scale_name(std::string_view name);
 
-// Whether a tensor that no dialect has taken is part of a quantized matrix, judged by its last name or its dtype. Such
-// a tensor must not be copied as a plain weight.
+// Returns true if a tensor that no dialect has taken is part of a quantized matrix, judged by its last name or its
+// dtype. Such a tensor must not be copied as a plain weight.
 bool looks_quantized(std::string_view name, DType dtype);
 
 }  // namespace nibble

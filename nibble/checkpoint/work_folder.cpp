@@ -117,7 +117,7 @@ fs::path WorkFolder::sibling(std::string_view ending) const {
     return path += ending;
 }
 
-// Whether an earlier run finished part of its work, that is, whether a journal has more than its first line.
+// Returns true if an earlier run finished part of its work, that is, whether a journal has more than its first line.
 bool WorkFolder::holds_work() const {
     for (const fs::path& journal : {path_ / Journal::file_name, sibling(journal_ending)})
         if (Journal::holds_units(journal)) return true;

@@ -56,7 +56,7 @@ public:
     static Result<WorkFolder> share(const std::filesystem::path& out);
 
     const std::filesystem::path& path() const { return path_; }
-    // Whether the folder is empty, so that all files must be created.
+    // Returns true if the folder is empty, so that all files must be created.
     bool fresh() const { return fresh_; }
 
     // For a resume whose files cannot be opened again. If no work is finished there (as after a kill while the files

@@ -43,7 +43,7 @@ void each_step(const std::vector<CommandEntry>& tree, Case add) {
             add(parent.name + " " + word, parent.name.empty() ? word : parent.name + " " + word);
 }
 
-// Whether the command's argument is a command of the program, as for `nibble help`.
+// Returns true if the command's argument is a command of the program, as for `nibble help`.
 bool names_commands(const CommandEntry& command) { return command.name == "help"; }
 
 // Returns the name of a zsh function.

@@ -23,7 +23,7 @@ public:
     LineEditor(const LineEditor&) = delete;
     LineEditor& operator=(const LineEditor&) = delete;
 
-    bool edits() const;  // whether standard input and output are a terminal
+    bool edits() const;  // returns true if standard input and output are a terminal
 
     // Reads a line of UTF-8 without its line end. The prompt is shown only on a terminal. If `stop` becomes true
     // (Ctrl-C), the typed text is dropped and the result is `interrupted`.

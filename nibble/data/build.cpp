@@ -102,7 +102,7 @@ private:
         return options_.validation > 0 && options_.validation_by == ValidationBy::documents;
     }
 
-    // Whether the next document is validation as a whole.
+    // Returns true if the next document is validation as a whole.
     bool is_drawn() {
         const uint64_t number = documents_++;
         const uint32_t draw = PhiloxStream{options_.seed, validation_role}.block(number).word[0];

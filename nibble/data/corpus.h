@@ -21,7 +21,7 @@ struct CorpusOptions {
 struct Corpus {
     std::string origin;  // the path, for messages
     std::vector<std::vector<TokenId>> sequences;
-    int64_t tokens = 0;  // of all sequences; fewer than requested if the text ends early
+    int64_t tokens = 0;  // tokens of all sequences; fewer than requested if the text ends early
     bool cut = false;    // only the beginning of a compressed text was read
 };
 

@@ -19,7 +19,7 @@ struct RawDocument {
     size_t source = 0;      // index of the file
     int64_t number = 0;     // number in its file, from 1
     bool row = false;       // a JSON object
-    const char* unit = "";  // what `number` counts: "line", "row" or "document"
+    const char* unit = "";  // unit of `number`: "line", "row" or "document"
 
     std::string_view text() const { return piece.text(); }
 };
@@ -39,7 +39,7 @@ public:
     Result<std::optional<RawDocument>> next();
 
     const std::vector<std::filesystem::path>& files() const { return files_; }
-    int64_t bytes_read() const { return bytes_read_; }  // of files that were read to their end
+    int64_t bytes_read() const { return bytes_read_; }  // bytes of files that were read to their end
 
 private:
     Status open_next();

@@ -31,12 +31,12 @@ public:
     void prepare(int64_t vocab) {
         if (!finished()) rules_.mask(vocab, said(), constraint_.get());
     }
-    // Whether token_request(), with a mask, has everything that a device needs to choose the tokens.
+    // Returns true if token_request(), with a mask, has everything that a device needs to choose the tokens.
     bool on_device() const {
         if (request_->sampled_logprobs && (rules_.masks(0) || request_->sampling.penalizes())) return false;
         return !rules_.biases() && request_->top_logprobs <= 0;
     }
-    // Whether some token is forbidden `ahead` tokens after tokens().
+    // Returns true if some token is forbidden `ahead` tokens after tokens().
     bool masks(int64_t ahead = 0) const { return rules_.masks(generated() + ahead); }
     // Returns the masks of the tokens that may follow tokens() and each token of a trimmed draft; an empty mask allows
     // every token. The mask after the end of a constraint is empty too, because no token is chosen there.

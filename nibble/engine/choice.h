@@ -58,7 +58,7 @@ struct Choice {
     int64_t length() const { return std::ssize(answer.tokens()) + pending; }
     // Returns the number of tokens that have not gone through the model: at least the last one.
     int64_t left() const { return length() - sequence->position(); }
-    // Whether the choice is decoding: one row per step, or a few after a rejected draft.
+    // Returns true if the choice is decoding: one row per step, or a few after a rejected draft.
     bool decodes() const { return left() == 1 || (answer.generated() > 0 && left() <= most_rewind); }
     bool scores_prompt() const { return index == 0 && job->request.prompt_logprobs >= 0 && !prompt_scored; }
 
@@ -85,7 +85,7 @@ struct Choice {
 
     // Parts of the planned or running step: tokens [position, position + base), then a draft.
     int64_t base = 0;
-    bool wants_row = false;  // whether logits of the last of these tokens are needed
+    bool wants_row = false;  // true if logits of the last of these tokens are needed
     std::vector<int32_t> draft, fed;
     int64_t right = 0;  // accepted tokens of the draft
 };

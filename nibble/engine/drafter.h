@@ -28,7 +28,8 @@ public:
     virtual std::vector<int32_t> draft(Choice& choice, int64_t most) = 0;
     // Reports how many tokens of the last draft were accepted.
     virtual void learn(Choice&, int64_t /*drafted*/, int64_t /*right*/) {}
-    // Whether follow() must be called after every step. The step's tokens must then be known before the next step.
+    // Returns true if follow() must be called after every step. The step's tokens must then be known before the next
+    // step.
     virtual bool follows() const { return false; }
     // Called after a step; the sequences hold exactly the tokens of their answers. Errors only mean that there is no
     // draft.

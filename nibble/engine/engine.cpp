@@ -61,7 +61,7 @@ struct Engine::State {
     std::vector<uint64_t> cancelled;
     bool cancel_all = false, draining = false, quit = false, idle = true;
     enum class Pause : uint8_t { off, wanted, on } pause = Pause::off;
-    Unfinished unfinished = Unfinished::keep;  // of the pause
+    Unfinished unfinished = Unfinished::keep;  // treatment of unfinished requests during the pause
     bool take_arrived = true;                  // false: requests that arrived during the pause wait
     uint64_t next_handle = 1;
     int64_t waiting = 0;  // choices that have arrived or wait

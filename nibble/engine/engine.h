@@ -67,7 +67,7 @@ struct EngineStats {
     int64_t overlapped_steps = 0;  // steps launched before the tokens of the previous step were known
     int64_t deferred_rows = 0;  // rows whose masks and penalties were sent to the device while it computed their logits
     int64_t host_rows = 0;      // rows whose logits were copied to the host although the device chooses tokens
-    double prompt_step_seconds = 0, answer_step_seconds = 0;  // of steps with prompt rows, and of all other steps
+    double prompt_step_seconds = 0, answer_step_seconds = 0;  // time of steps with prompt rows, and of all other steps
     int64_t prompt_tokens = 0, generated_tokens = 0;  // prompt tokens: of accepted requests, including cached tokens
     int64_t cached_prompt_tokens = 0;                 // part of prompt_tokens that was found in the prefix cache
     int64_t prefix_queries = 0, prefix_hits = 0;      // tokens that were looked up and found

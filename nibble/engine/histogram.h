@@ -73,8 +73,8 @@ struct EngineHistograms {
     MetricHistogram request_decode_time{histogram_bounds::request};   // from the first token to the end
     MetricHistogram request_inference_time{histogram_bounds::request};  // from the first step to the end
     MetricHistogram request_prompt_tokens{histogram_bounds::tokens};
-    MetricHistogram request_generation_tokens{histogram_bounds::tokens};          // of all choices of a request
-    MetricHistogram request_max_num_generation_tokens{histogram_bounds::tokens};  // of the longest choice
+    MetricHistogram request_generation_tokens{histogram_bounds::tokens};          // tokens of all choices of a request
+    MetricHistogram request_max_num_generation_tokens{histogram_bounds::tokens};  // tokens of the longest choice
     MetricHistogram request_params_max_tokens{histogram_bounds::tokens};
     MetricHistogram request_params_n{histogram_bounds::choices};
     MetricHistogram request_num_preemptions{histogram_bounds::preemptions};

@@ -11,7 +11,7 @@ public:
     // The request must outlive the rules.
     explicit LogitRules(const SharedRequest& request) : request_(&request.request), lists_(&request.lists) {}
 
-    // Whether some token is forbidden after `answer` tokens of the answer.
+    // Returns true if some token is forbidden after `answer` tokens of the answer.
     bool masks(int64_t answer) const;
     bool biases() const { return !request_->bias.empty(); }
     // Computes the mask of tokens that may follow `answer`, before apply(), because a mask needs no logits.

@@ -27,7 +27,7 @@ private:
     static constexpr size_t shortest = 2, longest = 4;  // lengths of the token sequences that are looked up
 
     int64_t most_, ahead_;
-    bool drafted_ = false;        // whether the last draft had tokens
+    bool drafted_ = false;        // true if the last draft had tokens
     std::vector<int32_t> known_;  // the prompt, its last tokens followed by the expected text, then the rest of the
                                   // text
     size_t text_ = 0;             // number of the text's tokens in known_

@@ -32,9 +32,9 @@ public:
     virtual void mask(std::span<uint32_t> allowed) = 0;
     // Adds the next token, never an end token. Returns false, without a change, if mask() does not allow it.
     virtual bool accept(int32_t token) = 0;
-    // Whether the accepted text is complete, so that an end token may follow.
+    // Returns true if the accepted text is complete, so that an end token may follow.
     virtual bool may_end() const = 0;
-    // Whether the accepted text is complete and nothing can follow, so that the answer ends.
+    // Returns true if the accepted text is complete and nothing can follow, so that the answer ends.
     virtual bool finished() const = 0;
 };
 

@@ -172,7 +172,7 @@ void Scheduler::plan_prompts(std::vector<Choice*>& step, int64_t rows) {
     }
 }
 
-// Whether a choice can start: its cached prefix is found, and the rest of its text fits into memory that is not
+// Returns true if a choice can start: its cached prefix is found, and the rest of its text fits into memory that is not
 // reserved.
 Scheduler::Joins Scheduler::admit(Choice& choice, int64_t& spoken_for) {
     const std::vector<int32_t>& tokens = choice.answer.tokens();

@@ -27,7 +27,7 @@ public:
     // Returns the choices of the next step, each with `base`, `draft` and memory for both. Choices that can never
     // continue end with an error. mixed_rows: most prompt rows in a step with running answers.
     std::vector<Choice*> plan(int64_t mixed_rows);
-    // Whether the token that a step adds to `choice` must be known before the next step can be planned.
+    // Returns true if the token that a step adds to `choice` must be known before the next step can be planned.
     bool holds_up(const Choice& choice) const;
     // Called when the tokens of a step are known: stores prefixes for later prompts. A later step may be in flight.
     // Error: no free states.

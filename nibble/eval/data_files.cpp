@@ -52,7 +52,7 @@ Result<std::optional<std::string>> joined_rows(const std::filesystem::path& path
     }
 }
 
-// Whether a file begins as a file of rows does. A plain text is not read further.
+// Returns true if a file begins as a file of rows does. A plain text is not read further.
 Result<bool> holds_rows(const std::filesystem::path& path) {
     NIBBLE_TRY(const MappedFile file, MappedFile::open(path));
     const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());

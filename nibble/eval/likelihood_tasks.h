@@ -45,7 +45,7 @@ public:
 private:
     struct Item {
         std::vector<Continuation> choices;
-        std::vector<double> characters;  // of each choice
+        std::vector<double> characters;  // number of characters of each choice
         size_t answer = 0;
     };
     LinesFile file_;

@@ -15,7 +15,7 @@ struct SubjectResult {
     double bits_per_element = 0;     // average over all tensors
     Json settings = Json::object();  // compute, KV format, whether activations are quantized
     std::vector<TaskResult> tasks;
-    double seconds = 0;  // of this run; results from a journal count as 0
+    double seconds = 0;  // duration of this run; results from a journal count as 0
 };
 
 struct EvalReport {

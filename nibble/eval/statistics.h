@@ -15,7 +15,8 @@ struct Estimate {
 
 Estimate mean(std::span<const double> values);           // standard error of the mean, n - 1 in the variance
 Estimate share(std::span<const double> zeros_and_ones);  // sqrt(p (1 - p) / (n - 1))
-double covariance_of_means(std::span<const double> a, std::span<const double> b);  // of paired values
+double covariance_of_means(std::span<const double> a,
+                           std::span<const double> b);  // Returns the covariance of the means of paired values.
 
 // Interpolates linearly between order statistics (numpy's default). `sorted` is ascending and not empty; q is in [0,
 // 1].

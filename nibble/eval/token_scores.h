@@ -41,7 +41,7 @@ struct Comparison {
     Estimate reference_perplexity;
     Estimate kl;                      // mean
     Interval kl_median_interval;      // 95 %, bootstrap
-    std::vector<Quantile> quantiles;  // of KL, at kl_quantiles
+    std::vector<Quantile> quantiles;  // quantiles of KL, at kl_quantiles
     double kl_max = 0;
     Estimate same_top;
     Estimate log_ratio;         // ln(perplexity / reference perplexity), paired

@@ -53,7 +53,7 @@ int64_t block_scale_bytes(Format format, int64_t rows, int64_t cols);
 int64_t float_scale_count(Format format, int64_t rows, int64_t cols);
 // Stored bits per weight, including all scales.
 double bits_per_element(Format format, int64_t rows, int64_t cols);
-// Whether a matrix with `cols` inputs can be stored in the format: it needs whole blocks and whole bytes.
+// Returns true if a matrix with `cols` inputs can be stored in the format: it needs whole blocks and whole bytes.
 bool format_fits(Format format, int64_t cols);
 
 // ---- Activations and the KV cache, as checkpoints declare them ---------------------------------------------------

@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// Whether ggml_dequantize knows the type: F32, F16, BF16, F64, Q4_0 .. Q8_0, Q2_K .. Q6_K, MXFP4, NVFP4.
+// Returns true if ggml_dequantize knows the type: F32, F16, BF16, F64, Q4_0 .. Q8_0, Q2_K .. Q6_K, MXFP4, NVFP4.
 bool ggml_can_dequantize(GgmlType type);
 
 // Decodes n elements (whole blocks) to FP32; F64 rounds to nearest. Errors: a type without a decoder, n that is not a

@@ -66,7 +66,7 @@ NIBBLE_HD constexpr float at_most(float x, float most) { return most < x ? most 
 
 // ---- NVFP4 ---------------------------------------------------------------------------------------------------------
 
-struct NvScale {  // of a tensor with largest magnitude t; `largest` is 6 * 448 or 6 * 256
+struct NvScale {  // Scales of a tensor with largest magnitude t; `largest` is 6 * 448 or 6 * 256
     float encode, decode;
 };
 NIBBLE_HD constexpr float nv_largest(const CastRule& rule) { return rule.four_over_six ? 6 * 256.0f : 6 * 448.0f; }

@@ -10,7 +10,7 @@
 namespace nibble::bench {
 namespace {
 
-constexpr int draws = 8;  // of the router; launches use them one after another
+constexpr int draws = 8;  // random choices of the router; launches use them one after another
 
 struct Draw {
     std::vector<int32_t> begin{0}, rows;  // slots sorted by expert, and the token of each slot

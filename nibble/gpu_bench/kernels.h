@@ -18,7 +18,7 @@ struct KernelBench {
     std::string device = "cuda";
     std::vector<std::string> shapes;  // NxK; attention: SEQUENCESxTOKENS; empty: all shapes of the page
     std::vector<int64_t> tokens;      // rows of products; empty: those of the page
-    std::string format;               // of products; empty: all formats
+    std::string format;               // format of products; empty: all formats
     int repetitions = 9;
     bool json = false;
 };

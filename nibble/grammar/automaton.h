@@ -44,7 +44,7 @@ struct PushdownAutomaton {
         return {calls.data() + call_begin[state], calls.data() + call_begin[state + 1]};
     }
     bool has_edges(uint32_t state) const { return edge_begin[state] != edge_begin[state + 1]; }
-    // Whether only bytes lead on: no accept and no call.
+    // Returns true if only bytes lead on: no accept and no call.
     bool simple(uint32_t state) const { return !accepts[state] && call_begin[state] == call_begin[state + 1]; }
 
     uint32_t next(uint32_t state, uint8_t byte) const {

@@ -93,7 +93,7 @@ private:
         }
     }
 
-    // Whether the rule continues on the next line: the line starts with '|', or no rule starts there.
+    // Returns true if the rule continues on the next line: the line starts with '|', or no rule starts there.
     bool goes_on() {
         const size_t before = at_;
         skip(true);

@@ -70,7 +70,7 @@ public:
 
     const PushdownAutomaton& automaton() const { return *automaton_; }
     const GrammarLimits& limits() const { return limits_; }
-    // Whether the grammar accepts the whole `text`.
+    // Returns true if the grammar accepts the whole `text`.
     bool matches(std::string_view text) const;
 
 private:

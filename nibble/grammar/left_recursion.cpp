@@ -18,7 +18,7 @@ public:
             if (order_[node] == none) visit(node);
     }
 
-    // Whether `node` can be reached from itself.
+    // Returns true if `node` can be reached from itself.
     bool circular(uint32_t node) const {
         return members[of[node]].size() > 1 || std::ranges::find(next_[node], node) != next_[node].end();
     }

@@ -55,7 +55,7 @@ public:
     bool accept(int32_t token);
     bool accept_bytes(std::string_view bytes);
     bool may_end() const { return stacks_.may_end(); }
-    // Whether the answer is complete and nothing can follow.
+    // Returns true if the answer is complete and nothing can follow.
     bool finished() const { return stacks_.finished(); }
     // Returns the bytes that must follow in any case, at most `most`.
     std::string forced(size_t most = 256) const;

@@ -301,7 +301,7 @@ private:
     bool every_line_ = false;  // "." matches line ends, as inside (?s: )
 };
 
-// Whether `item` is the anchor, and what is left of an expression without it at its beginning or end.
+// Returns true if `item` is the anchor `mark`.
 bool is_anchor(const ExprPtr& item, const std::string& mark) {
     return item->kind == GrammarExpression::Kind::text && item->text == mark;
 }

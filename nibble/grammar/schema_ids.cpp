@@ -70,7 +70,7 @@ size_t authority_end(std::string_view uri) {
 
 std::string without_dot_segments(std::string_view path) {
     std::vector<std::string_view> kept;
-    bool folder = false;  // whether the path ends with a folder
+    bool folder = false;  // true if the path ends with a folder
     for (size_t from = 0; from <= path.size();) {
         const size_t end = std::min(path.find('/', from), path.size());
         const std::string_view part = path.substr(from, end - from);

@@ -25,7 +25,7 @@ std::string pointer_part(std::string_view name) {
     return out;
 }
 
-// Whether an unenforced keyword has no effect in this schema.
+// Returns true if an unenforced keyword has no effect in this schema.
 bool restricts_nothing(const Json& schema, std::string_view keyword, const Json& value) {
     if (keyword == "minContains" || keyword == "maxContains") return !schema.contains("contains");
     return keyword == "unevaluatedItems" && value == true;

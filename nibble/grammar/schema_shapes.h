@@ -70,12 +70,12 @@ public:
     // Returns the listed strings of a shape that satisfy its other keywords.
     Result<std::vector<std::string>> listed(const JsonShape& shape);
 
-    // Whether certainly no value has the shape.
+    // Returns true if certainly no value has the shape.
     Result<bool> empty(const JsonShape& shape, int depth = 0);
     Error at(const Json* schema, std::string_view keyword, const Error& error) const;
 
 private:
-    // Whether an object of the shape may have only the members it names although no layer requires that
+    // Returns true if an object of the shape may have only the members it names although no layer requires that
     // (SchemaOptions).
     bool closed(const JsonShape& shape) const;
     Result<std::vector<JsonShape>> of_schema(const Json* schema);

@@ -14,8 +14,8 @@ public:
     // `rule` is the automaton of rule `index` and outlives this object.
     SelfCalls(const std::vector<Dfa::State>& rule, uint32_t index);
 
-    // Whether the call can also be the end of its caller: the caller may end at the return state, and everything that
-    // can follow there can follow every end of the rule.
+    // Returns true if the call can also be the end of its caller: the caller may end at the return state, and
+    // everything that can follow there can follow every end of the rule.
     bool repeats_end(const Dfa::Call& call) const;
 
 private:

@@ -78,7 +78,7 @@ void GrammarStacks::settle(std::vector<StackTop> pending) {
     // A state is followed with all its stacks at once, and again when it has more: were each stack followed alone,
     // their number would count, which doubles with every rule that calls a nullable one twice. Beyond the limit of work
     // a state keeps the stacks that it has.
-    std::unordered_map<uint32_t, uint32_t> place;  // of a state in tops_
+    std::unordered_map<uint32_t, uint32_t> place;  // index in tops_ by state
     std::vector<uint32_t> waiting;                 // places in tops_, in the order in which they are followed
     std::vector<bool> waits;
     const auto add = [&](const StackTop& at) {

@@ -61,7 +61,7 @@ public:
     std::span<const StackTop> links(uint32_t node) const {
         return {links_.data() + nodes_[node].first, nodes_[node].count};
     }
-    uint32_t depth(uint32_t node) const { return nodes_[node].least_depth; }  // of the shortest stack
+    uint32_t depth(uint32_t node) const { return nodes_[node].least_depth; }  // depth of the shortest stack
 
 private:
     struct Node {

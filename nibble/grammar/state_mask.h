@@ -23,14 +23,14 @@ struct TraversalCost {
         steps += other.steps;
         coarse |= other.coarse;
     }
-    // Whether the traversals for one mask should stop early because the grammar is very ambiguous.
+    // Returns true if the traversals for one mask should stop early because the grammar is very ambiguous.
     bool enough() const { return coarse && steps > 10'000'000; }
 };
 
 struct StateMask {
     size_t plain = 0;             // plain tokens with at most this many characters are allowed
     std::vector<uint32_t> few;    // further allowed tokens, as a list, or
-    std::vector<uint32_t> words;  // as bits if there are many
+    std::vector<uint32_t> words;  // the tokens as bits if there are many
     // Texts that may follow the end of the rule, with the tokens that end with such a text. The stack decides whether
     // they are allowed.
     TokenTree rest;
@@ -138,7 +138,7 @@ private:
     void limit_readings() {
         if (work_ > 100'000 && work_ > 100 * bytes_) max_live_ = few_live;
     }
-    // Whether the traversal must end early. Tokens not visited are then not allowed.
+    // Returns true if the traversal must end early. Tokens not visited are then not allowed.
     bool spent() const { return work_ > 20'000'000; }
 
     const PushdownAutomaton& automaton_;

@@ -18,7 +18,8 @@ std::string_view trimmed(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
 }
 
-// Whether chunked is the last coding and occurs once. The end of the body is then known even if other codings are not.
+// Returns true if chunked is the last coding and occurs once. The end of the body is then known even if other codings
+// are not.
 bool ends_chunked(const std::vector<std::string_view>& codings) {
     std::string all;
     for (const std::string_view one : codings) (all += all.empty() ? "" : ",") += lower_case(one);

@@ -30,7 +30,7 @@ bool percent_decoded(std::string_view text, bool plus_is_space, std::string& out
     return true;
 }
 
-// Whether `c` may occur in a registered name or IPv4 address.
+// Returns true if `c` may occur in a registered name or IPv4 address.
 bool is_name_character(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
            c == '_' || c == '~';

@@ -44,7 +44,7 @@ std::string_view status_text(int status);  // "Not Found"; "Unknown" for other c
 // Reads path and query from "/a%20b?c=d" or "http://host/a%20b?c=d"; the latter's host replaces the Host header (RFC
 // 9112, 3.2.2). Returns false for any other form or an invalid % escape.
 bool read_target(std::string_view target, HttpRequest& request);
-// Whether `host` is valid in a Host header: "name", "name:80", "127.0.0.1", "[::1]:8000".
+// Returns true if `host` is valid in a Host header: "name", "name:80", "127.0.0.1", "[::1]:8000".
 bool is_host(std::string_view host);
 // Returns the name or address of a host in lower case, without port, brackets and trailing dot.
 std::string host_name(std::string_view host);

@@ -35,7 +35,7 @@ std::string peer_name(const sockaddr_storage& name, socklen_t size) {
 
 struct HttpServer::State {
     HttpAddress at;
-    std::optional<SocketFile> file;  // of a unix socket, while it listens
+    std::optional<SocketFile> file;  // path of a unix socket, while it listens
     boost::asio::io_context io{1};
     HttpShared shared;
     boost::asio::posix::stream_descriptor listener;

@@ -36,13 +36,13 @@ public:
 
     // Returns what an earlier run last recorded for a unit (the `result` of append); no value: it did not finish it.
     std::optional<Json> finished(int64_t unit) const;
-    // Whether any run, including this one, has finished the unit. Not thread-safe with append().
+    // Returns true if any run, including this one, has finished the unit. Not thread-safe with append().
     bool holds(int64_t unit) const { return noted_.contains(unit); }
 
     // Adds a line; thread-safe. If the line cannot be written completely, its written part is removed.
     Status append(int64_t unit, Json result);
 
-    // Whether the file is a journal with a finished unit; false also if it cannot be read.
+    // Returns true if the file is a journal with a finished unit; false also if it cannot be read.
     static bool holds_units(const std::filesystem::path& file);
 
     // Files that begin with ".nibble-" are removed when the export is finished (checkpoint/work_folder.h).

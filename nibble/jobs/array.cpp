@@ -20,7 +20,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t most_panel_elements = int64_t{1} << 17;  // of a panel: stays in a core's cache
+constexpr int64_t most_panel_elements = int64_t{1} << 17;  // size of a panel: stays in a core's cache
 constexpr int64_t least_parallel = int64_t{1} << 16;       // elements from which several threads are faster
 
 float load_element(ElementType type, const std::byte* at) {

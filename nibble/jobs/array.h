@@ -32,11 +32,11 @@ struct ArrayRows {
 // The options of a quantization as words.
 struct ArrayOptions {
     std::string format = "nvfp4";
-    std::string search = "max";             // of scales: max, mse, sweep (static NVFP4)
+    std::string search = "max";             // search of scales: max, mse, sweep (static NVFP4)
     bool four_over_six = false;             // NVFP4: blocks may be scaled up by 1.5; static scales
     bool static_scales = false;             // NVFP4: rules of calibrated block maxima; a search sets it
-    std::string arithmetic = "reciprocal";  // of scales, as QuantizeOptions::arithmetic
-    std::optional<float> amax;              // of the tensor; none: the largest magnitude of x
+    std::string arithmetic = "reciprocal";  // arithmetic of scales, as in QuantizeOptions::arithmetic
+    std::optional<float> amax;              // largest magnitude of the tensor; none: computed from x
     std::optional<uint64_t> key;            // rounds 4-bit codes stochastically; none: to nearest
     std::optional<uint32_t> rotation;       // signs of a 16-point Hadamard transform along the rows, bit i: element i
 };

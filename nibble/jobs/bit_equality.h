@@ -15,7 +15,7 @@ namespace nibble {
 
 struct BitEqualityOptions {
     std::string model, shape;          // one of them: a checkpoint, or a shape with random weights
-    int64_t layers = 0;                // of the shape; 0: all
+    int64_t layers = 0;                // layers of the shape that are used; 0: all
     std::vector<std::string> recipes;  // empty: all that promise equal bits; on a GPU bf16
     std::string kv;                    // bf16, fp8, fp8_q; empty: the first two
     double temperature = 1, top_p = 1;
@@ -28,7 +28,7 @@ struct BitEqualityOptions {
 };
 
 struct BitEqualityReport {
-    Json recipes = Json::array();  // of rank 0: a line per engine mode, the controls, the comparison of ranks
+    Json recipes = Json::array();  // results of rank 0: a line per engine mode, the controls, the comparison of ranks
     int broken = 0;                // recipes that promise equal bits and have others
     int unseen = 0;                // controls that the comparison did not see
 };

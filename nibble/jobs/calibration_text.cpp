@@ -32,8 +32,8 @@ Result<Sequences> ready_ids(const std::string& path) {
     return sequences;
 }
 
-// Whether the file is safetensors: it begins with the size of its header (8 bytes, little-endian) and the header, which
-// is JSON. A text contains no zero byte.
+// Returns true if the file is safetensors: it begins with the size of its header (8 bytes, little-endian) and the
+// header, which is JSON. A text contains no zero byte.
 Result<bool> is_safetensors(const std::string& path) {
     if (path.ends_with(".safetensors")) return true;
     NIBBLE_TRY(const auto file, MappedFile::open(path));

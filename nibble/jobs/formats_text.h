@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// Whether the name is an element format (e2m1, e4m3, e5m2, e8m0, bf16, fp16, fp32) or a block format
+// Returns true if the name is an element format (e2m1, e4m3, e5m2, e8m0, bf16, fp16, fp32) or a block format
 // (formats/format.h).
 bool is_format_name(std::string_view name);
 std::string format_choices();

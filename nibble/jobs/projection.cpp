@@ -52,8 +52,8 @@ int64_t element_count(const std::vector<int64_t>& shape) {
 struct ModelBytes {
     double source = 0, stored = 0, read = 0;
     double read_weights = 0;             // weights that one token multiplies by
-    double largest_block = 0;            // of the source
-    std::vector<double> stored_by_rank;  // of one host
+    double largest_block = 0;            // bytes of the source's largest block
+    std::vector<double> stored_by_rank;  // bytes that each rank of one host stores
     std::vector<double> read_by_rank;
 };
 

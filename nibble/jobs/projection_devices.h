@@ -19,8 +19,8 @@ struct ProjectionDevice {
     SourcedNumber bandwidth;         // bytes/s of a copy in device memory
     SourcedNumber products;          // operations/s of BF16 products in a prefill
     SourcedNumber quantize;          // bytes of BF16 weights/s of a whole job, its files in memory
-    SourcedNumber layer_seconds;     // of a decoding step in addition to its memory traffic, per layer
-    SourcedNumber exchange_seconds;  // of a gather between 2 ranks of a host; the formula scales it
+    SourcedNumber layer_seconds;     // time of a decoding step in addition to its memory traffic, per layer
+    SourcedNumber exchange_seconds;  // time of a gather between 2 ranks of a host; the formula scales it
 };
 
 std::span<const ProjectionDevice> projection_devices();

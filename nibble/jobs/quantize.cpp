@@ -34,7 +34,7 @@ double seconds_since(JobClock::time_point begin) {
     return std::chrono::duration<double>(JobClock::now() - begin).count();
 }
 
-// Whether the output exists and its manifest contains this command: a scheduler has repeated a finished job.
+// Returns true if the output exists and its manifest contains this command: a scheduler has repeated a finished job.
 bool made_by_this_command(const QuantizeOptions& options) {
     std::error_code ignored;
     const fs::path manifest = fs::is_regular_file(options.out, ignored)  // GGUF
@@ -272,7 +272,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const 
     options.resume |= !place.alone();  // ranks start at different times, so every one continues what it finds
     if (made_by_this_command(options)) {
         hooks.emit_note(fmt::format("{}: already written by this command", options.out));
-        remove_rank_folder(options.out);  // of a rank that was killed after it had published
+        remove_rank_folder(options.out);  // the folder of a rank that was killed after it had published
         return report_without_text(QuantizeReport::Outcome::made_before);
     }
     NIBBLE_TRY(QuantizeSettings settings, read_settings(options));

@@ -49,7 +49,7 @@ std::filesystem::path calibration_folder(const QuantizeOptions& options);
 // Returns OUT.partial, where the output is written until it is verified.
 std::filesystem::path partial_output(const QuantizeOptions& options);
 
-// Whether the export is resumed. A job that was killed during calibration has not started to write.
+// Returns true if the export is resumed. A job that was killed during calibration has not started to write.
 bool resumes_export(const QuantizeOptions& options);
 
 }  // namespace nibble

@@ -230,8 +230,8 @@ Status check_export(const RlJob& job, const RlParts& parts) {
     return RunFolder::check_codes(c.output, codes_folder(c.output, c.export_format), c.resume);
 }
 
-// Whether readers of the export compute what rollouts computed. They leave inputs in BF16 if an NVFP4 export has no
-// input scales, but row-scaled rollouts had them in NVFP4.
+// Returns true if readers of the export compute what rollouts computed. They leave inputs in BF16 if an NVFP4 export
+// has no input scales, but row-scaled rollouts had them in NVFP4.
 bool serves_the_policy(const RlConfig& c) {
     const TrainPrecision& p = c.generation.precision ? *c.generation.precision : c.precision;
     return p.recipe != TrainRecipe::nvfp4 || p.weights_only || p.stored_inputs;

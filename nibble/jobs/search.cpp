@@ -220,7 +220,7 @@ Result<SearchedRecipe> search_job(const SearchOptions& options, const JobHooks& 
 }  // namespace
 
 Status check_options(const SearchOptions& o) {
-    const double most_points = 1000;  // of the table
+    const double most_points = 1000;  // largest number of points in the table
     if (!(o.sweep_step > 0) || (o.sweep_high - o.sweep_low) / o.sweep_step > most_points)
         return fail(ErrorKind::usage, "a sweep from {} to {} by {} has no end, or more than {} points", o.sweep_low,
                     o.sweep_high, o.sweep_step, most_points);

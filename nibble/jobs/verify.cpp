@@ -28,8 +28,8 @@ Result<std::optional<ExpectedFormats>> expected_of(const std::filesystem::path& 
     return std::optional<ExpectedFormats>(std::move(expected));
 }
 
-// Whether the job multiplied scales of inputs into norms and weights (awq_lite), according to its report. The model
-// then computes the same function, but most tensors differ from the source's.
+// Returns true if the job multiplied scales of inputs into norms and weights (awq_lite), according to its report. The
+// model then computes the same function, but most tensors differ from the source's.
 bool folds_scales(const std::filesystem::path& checkpoint) {
     const auto path = checkpoint / "nibble-report.json";
     std::error_code none;

@@ -30,7 +30,7 @@
 namespace nibble {
 
 inline constexpr int64_t kv_page_tokens = 64;
-inline constexpr int64_t attention_max_dim = 640;  // of k_dim and v_dim; scratch is on the stack
+inline constexpr int64_t attention_max_dim = 640;  // limit of k_dim and v_dim; scratch is on the stack
 
 // The storage type of K and V. fp8: E4M3 of x / scale, saturating. nvfp4: blocks of 16 along the head dimension, with
 // dynamic E4M3 block scales under the tensor scale (nvfp4_dynamic_scale).

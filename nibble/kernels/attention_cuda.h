@@ -71,7 +71,7 @@ struct AttentionSegment {
 struct AttentionProblem {
     KvShape kv;
     int q_heads = 0;          // a multiple of kv_heads
-    float softmax_scale = 0;  // of q . k, above 0
+    float softmax_scale = 0;  // factor of q . k, above 0
     int64_t window = 0;       // positions that a query sees, including its own; 0: all
     int64_t chunk = 0;        // a query sees positions of its own run of `chunk` only; 0: all
     float soft_cap = 0;       // c: a score s becomes c tanh(s / c); 0: it does not

@@ -51,10 +51,10 @@ struct CastBoth {
     std::byte* columns = nullptr;  // [padded rows, cols]
     float* scales = nullptr;       // two numbers: rows, columns
     float* amax = nullptr;         // two numbers; neither scales nor amax are written for mxfp8
-    CastFactor factor;             // of the rows
+    CastFactor factor;             // factor of the rows
 };
-// Whether a kernel exists for this pair: formats mxfp8 and nvfp4, rows not rotated, one tensor scale, blocks in one
-// direction without a search.
+// Returns true if a kernel exists for this pair: formats mxfp8 and nvfp4, rows not rotated, one tensor scale, blocks in
+// one direction without a search.
 bool casts_both(const CastRule& rows, const CastRule& columns);
 Status cast_both(const CastSource& from, const CastRule& rows, const CastRandom& rows_random, const CastRule& columns,
                  const CastRandom& columns_random, const CastBoth& to, const Stream& stream);
@@ -72,7 +72,7 @@ struct CastCodes {
     float* scale = nullptr;                // tensor scale, as in CastValues
     float* amax = nullptr;                 // written if no scale is given
     float* seen = nullptr;
-    CastFactor factor;  // of the tensor scale
+    CastFactor factor;  // factor of the tensor scale
 };
 // The source has adjacent rows, no `down` and no scale. `given`: see cast_values().
 Status cast_codes(const CastSource& from, const CastRule& rule, const float* given, const CastCodes& to,

@@ -26,10 +26,10 @@ Status column_sums(const ColumnSums& c, const Stream& stream);
 struct ActivateBackward {
     Activation activation = Activation::silu;
     bool gated = true;
-    int64_t tokens = 0, width = 0;     // of mid
+    int64_t tokens = 0, width = 0;     // shape of mid
     const std::byte* in = nullptr;     // [tokens, 2 * width] BF16: gate, up; or [tokens, width]
     const std::byte* d_mid = nullptr;  // [tokens, width] BF16
-    std::byte* d_in = nullptr;         // as `in`
+    std::byte* d_in = nullptr;         // laid out like `in`
     std::byte* mid = nullptr;          // [tokens, width] BF16
 };
 Status activate_backward(const ActivateBackward& a, const Stream& stream);

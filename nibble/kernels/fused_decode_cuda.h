@@ -31,7 +31,7 @@ namespace nibble::cuda {
 struct FusedProduct {
     // The weight: FP8 codes in `w`, or records in `packed`. All products have the same kind.
     Operand w;              // codes, without tile scales; cols a multiple of 128
-    float input_scale = 1;  // of the FP8 codes of the input
+    float input_scale = 1;  // scale of the FP8 codes of the input
     PackedMatrix packed;    // cols a multiple of 256; gated: tiles of gate and up alternate (MatmulProblem::gated)
     MatmulFactors factors;  // scales and bias of `packed`
     // The input is the first of these that is given:
@@ -69,7 +69,7 @@ struct FusedDecode {
 };
 inline constexpr int most_fused_products = 4;
 
-// Whether a kernel exists for these shapes and formats. Reads no pointer.
+// Returns true if a kernel exists for these shapes and formats. Reads no pointer.
 bool takes_fused_decode(const FusedDecode& decode, const DeviceInfo& device);
 int64_t fused_decode_bytes(const FusedDecode& decode);
 Status run_fused_decode(const FusedDecode& decode, bool overlap, const DeviceInfo& device, const Stream& stream);

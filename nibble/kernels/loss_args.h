@@ -23,7 +23,7 @@ struct LabelLoss {
 // losses[i] = (1 - c) KL(softmax of `teacher` || softmax of `logits`) - c log p(labels[i]), c = cross_entropy. d_logits
 // is the gradient of the sum of weights[i] * losses[i]. Both are 0 for rows with label -1.
 struct TeacherLoss {
-    int64_t rows = 0, vocab = 0;         // as LabelLoss
+    int64_t rows = 0, vocab = 0;         // shape of the logits, as in LabelLoss
     const std::byte* logits = nullptr;   // [rows, vocab] BF16
     const std::byte* teacher = nullptr;  // [rows, vocab] BF16
     const int32_t* labels = nullptr;     // [rows]

@@ -61,7 +61,7 @@ public:
     int64_t rows() const;   // N, outputs
     int64_t cols() const;   // K, inputs
     Format format() const;  // none for plain weights
-    DType dtype() const;    // of plain weights: bf16 or f32 (f16 is converted to f32)
+    DType dtype() const;    // type of plain weights: bf16 or f32 (f16 is converted to f32)
     int64_t bytes() const;
 
     struct Panels;  // kernels/panels.h
@@ -118,7 +118,7 @@ struct MatmulKernels {
 };
 
 enum class SumOrder : uint8_t { lanes, tiles };
-// Whether the order `tiles` differs from `lanes` for these weights.
+// Returns true if the order `tiles` differs from `lanes` for these weights.
 bool sums_in_tiles(const PackedMatrix& w);
 
 // Fastest first, `ref` last. `ref` is plain loops over formats/ that follow the definition above.

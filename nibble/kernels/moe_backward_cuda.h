@@ -42,7 +42,7 @@ struct ExpertsActivateBackward {
     const float* weights = nullptr;    // [slots] in token order
     const std::byte* in = nullptr;     // [slots, 2 * width] or [slots, width] BF16, sorted
     const std::byte* d_mid = nullptr;  // [slots, width] BF16, sorted
-    std::byte* d_in = nullptr;         // as `in`
+    std::byte* d_in = nullptr;         // laid out like `in`
     std::byte* mid = nullptr;          // [slots, width] BF16, sorted
     float* d_weights = nullptr;        // [slots] in token order
     bool plain_mid = false;            // writes mid without the weight, as in the forward pass

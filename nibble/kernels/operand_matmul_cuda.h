@@ -38,7 +38,7 @@ struct Operand {
     const float* bias = nullptr;         // [rows]
 };
 int64_t operand_bytes(int64_t rows, int64_t cols);
-// Whether products with this operand use the order for few rows.
+// Returns true if products with this operand use the order for few rows.
 inline bool chunked_matmul(const Operand& w) { return w.rows <= 256 && w.cols >= 1024 && !w.codes && !w.tile_scales; }
 
 // Writes W to rows [first_row, first_row + w.rows) of an operand with `rows` rows; parts of a stack are written one
@@ -48,7 +48,7 @@ Status make_operand(const MatrixView& w, int64_t rows, int64_t first_row, std::b
 Status make_operand(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 
 // The same for operands of codes. w is fp8, fp8_row or fp8_block128.
-bool multiplies_codes();  // whether the current device supports them
+bool multiplies_codes();  // returns true if the current device supports them
 int64_t codes_bytes(int64_t rows, int64_t cols);
 Status make_codes(const QuantView& w, int64_t rows, int64_t first_row, std::byte* tiles, const Stream& stream);
 // Bytes per row of inputs that are codes: whole groups of 128 columns.
@@ -71,7 +71,7 @@ Status matmul(const ProductInput& in, const Operand& w, float* y, int64_t y_stri
 // The same rounded to BF16: y [tokens, rows of W], y_stride elements per row. Error: has_rounded_matmul() is false.
 Status rounded_matmul(const ProductInput& in, const Operand& w, std::byte* y, int64_t y_stride, bool overlap,
                       const Stream& stream);
-// Whether a rounding kernel exists for this number of tokens. Reads no device memory.
+// Returns true if a rounding kernel exists for this number of tokens. Reads no device memory.
 bool has_rounded_matmul(const Operand& w, int64_t tokens);
 // Describes the launch of matmul() with null `rows`. Reads no device memory.
 Result<KernelChoice> describe_matmul(const Operand& w, int64_t tokens);

@@ -23,7 +23,7 @@ struct AdamW {
 // The key of an update's random bits, together with parameter and element.
 struct StateDraws {
     uint64_t seed = 0;
-    uint32_t step = 0;  // of the optimizer, from 1
+    uint32_t step = 0;  // step of the optimizer, from 1
 };
 
 // Maps elements of the flat arrays to parameters: from begin[i] on they belong to parameter id[i]; ascending.

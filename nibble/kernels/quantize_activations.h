@@ -27,7 +27,7 @@ struct ActivationRow {
 int64_t activation_code_bytes(ActivationFormat format, int64_t cols);
 int64_t activation_block_scales(ActivationFormat format, int64_t cols);
 int64_t activation_float_scales(ActivationFormat format, int64_t cols);
-// Whether cols are whole blocks: a multiple of 16 (nvfp4) or 32 (mx).
+// Returns true if cols are whole blocks: a multiple of 16 (nvfp4) or 32 (mx).
 bool activation_fits(ActivationFormat format, int64_t cols);
 
 }  // namespace nibble

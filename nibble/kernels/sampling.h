@@ -71,12 +71,12 @@ struct TokenRequest {
     // The mask or penalties are not known yet when the row is computed; the token is chosen from it later.
     bool deferred = false;
     bool sampled_logprob =
-        false;  // of ChosenToken: of the distribution that is drawn from; nothing is masked or penalized
+        false;  // refers to the distribution that ChosenToken is drawn from; nothing is masked or penalized
 };
 struct ChosenToken {
-    int32_t id = -1;  // -1: the device leaves this row to the host's sampler
-    float logprob =
-        0;  // of the raw distribution: before masks, penalties, temperature and filters; or as the request says
+    int32_t id = -1;    // -1: the device leaves this row to the host's sampler
+    float logprob = 0;  // log-probability in the raw distribution: before masks, penalties, temperature and filters; or
+                        // as the request says
 };
 
 }  // namespace nibble

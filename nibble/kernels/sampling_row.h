@@ -33,7 +33,7 @@ struct SampleRow {
     int32_t top_k = 0;
     int32_t first_seen = 0, seen = 0;  // range in Sampling::seen
     int32_t mask = no_mask;            // row of Sampling::masks
-    int32_t scored = 0;                // whether the log-probability is that of Drawn
+    int32_t scored = 0;                // true if the log-probability is that of Drawn
     uint64_t seed = 0, sequence = 0;
     int64_t position = 0;
 };

@@ -18,7 +18,7 @@ enum class SsmNorm : uint8_t { after_gate, before_gate, none };
 // One head over consecutive tokens. Strides are in floats.
 struct SsmHead {
     const float *x, *b, *c;  // [tokens] rows: x [head_dim], B and C [state_size]
-    int64_t stride;          // of x, B and C
+    int64_t stride;          // distance of rows of x, B and C
     const float *decay, *dt;
     int64_t dt_stride;
     float d;

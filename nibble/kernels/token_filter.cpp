@@ -16,7 +16,7 @@ std::span<const TokenCandidate> TokenFilter::keep(std::span<const float> logits,
                                                   const SamplingParams& params) {
     const float lowest = params.min_p > 0 ? largest + std::log(params.min_p) : -INFINITY;
     candidates_.clear();
-    uint64_t mass = 0;  // of tokens that min-p keeps
+    uint64_t mass = 0;  // total weight of tokens that min-p keeps
     for (size_t i = 0; i < logits.size(); ++i) {
         if (logits[i] < lowest) continue;
         candidates_.push_back({logits[i], static_cast<int32_t>(i)});

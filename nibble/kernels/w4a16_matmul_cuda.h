@@ -146,8 +146,8 @@ Status permute(const MatmulPlan& plan, const std::byte* x, std::byte* out, const
 Status matmul(const MatmulPlan& plan, const std::byte* x, const PackedMatrix& w, const MatmulFactors& factors, float* y,
               std::byte* workspace, const MatmulOptions& options, const Stream& stream);
 
-// Whether a launch of a plan with `norms` can also compute the product with `side` (MatmulOptions::Side). The inputs of
-// `side` have no scale.
+// Returns true if a launch of a plan with `norms` can also compute the product with `side` (MatmulOptions::Side). The
+// inputs of `side` have no scale.
 bool takes_side(const MatmulPlan& plan, const Operand& side);
 
 // Norm and product of one token in one launch, for matrices of few rows (a router) where norms_few_rows() is true:
@@ -160,7 +160,7 @@ Status norm_matmul(const MatmulOptions::Norm& norm, const Operand& w, float* y, 
 // is that of matmul().
 struct PackedExperts {
     int count = 0;                      // at most 1024
-    PackedMatrix first;                 // of expert 0; the others follow, packed_bytes() apart
+    PackedMatrix first;                 // matrix of expert 0; the others follow, packed_bytes() apart
     const float* row_scales = nullptr;  // [count, rows]
     const float* bias = nullptr;        // [count, rows]; may be null
     const int32_t* begin = nullptr;     // [count + 1]
@@ -211,8 +211,8 @@ struct ExpertsOutput {
 };
 // Call once per device before the first grouped_matmul.
 Status prepare_grouped_matmul(const DeviceInfo& device);
-// Whether the one-token kernels accept these experts: with a choice; with an additional dense product; with the fused
-// sum.
+// Returns true if the one-token kernels accept these experts: with a choice; with an additional dense product; with the
+// fused sum.
 bool takes_one_token(const RouterConfig& config, const PackedExperts& w);
 bool takes_dense(const RouterConfig& config, const PackedExperts& w, const PackedMatrix& dense);
 bool takes_combine(const RouterConfig& config, const PackedExperts& w);

@@ -58,7 +58,7 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab) {
 
 // The cost of one token's products: every weight once; of routed experts only the selected ones.
 struct TokenCost {
-    double bytes = 0;  // of blocks and head
+    double bytes = 0;  // bytes of blocks and head
     double block_multiply_adds = 0, head_multiply_adds = 0;
 };
 

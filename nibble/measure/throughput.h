@@ -19,7 +19,7 @@ struct BenchThroughputOptions {
     int64_t period = 0;                                    // period of the prompts' tokens; 0: they do not repeat
     double masked = 0, biased = 0;                         // shares of the requests; see ThroughputLoad
     int64_t requests = 0;                                  // 0: twice the number that run together
-    int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // of the engine; 0: the engine's default
+    int64_t sequences = 0, step_rows = 0, mixed_rows = 0;  // limits of the engine; 0: the engine's default
     ModelSettings engine;
     CacheSettings cache;
     bool json = false, quiet = false;

@@ -29,7 +29,7 @@ public:
     // tokens of all segments
     int64_t rows() const { return static_cast<int64_t>(positions_.size()); }
     int64_t wanted() const { return wanted_; }  // rows whose logits are computed
-    bool whole() const;                         // whether no segment has a sequence
+    bool whole() const;                         // returns true if no segment has a sequence
 
     // Return the first row of segment i, and the position of its first token.
     int64_t row(size_t segment) const { return starts_[segment]; }

@@ -42,10 +42,10 @@ public:
     // affect the others.
     virtual Status evaluate(const Batch& batch, std::span<float> logits) const { return forward(batch, logits); }
 
-    // Whether the model chooses tokens on its device. If so, choose() replaces forward(): it returns a token for every
-    // wanted row instead of the logits, the same token that the sampler on the host chooses (kernels/sampling.h). Id
-    // -1: the host must choose from the row's logits (logits_of(), until the next step). Id -2: the row holds a NaN or
-    // infinity. No request may be deferred or have a mask.
+    // Returns true if the model chooses tokens on its device. If so, choose() replaces forward(): it returns a token
+    // for every wanted row instead of the logits, the same token that the sampler on the host chooses
+    // (kernels/sampling.h). Id -1: the host must choose from the row's logits (logits_of(), until the next step). Id
+    // -2: the row holds a NaN or infinity. No request may be deferred or have a mask.
     virtual bool chooses() const { return false; }
     virtual Status choose(const Batch&, std::span<const TokenRequest>, std::span<ChosenToken>) const {
         return fail("this model returns logits, not tokens");
@@ -54,7 +54,7 @@ public:
         return fail("this model keeps no logits of row {}", wanted_row);
     }
 
-    // Whether choose() can be split into launch() and collect(), so that a step starts before the tokens of the
+    // Returns true if choose() can be split into launch() and collect(), so that a step starts before the tokens of the
     // previous step have reached the host. At most two launches may be in flight. forward(), evaluate() and choose()
     // require that none is. logits_of() refers to the launch that was collected last, until the next launch.
     virtual bool overlaps() const { return false; }
@@ -77,8 +77,8 @@ public:
     // launch is finished.
     virtual Status collect(std::span<ChosenToken>) const { return fail("no step is under way"); }
 
-    // Whether layers for multi-token prediction were loaded (WeightOptions::prediction). Their K and V are stored in
-    // pages of the sequence like those of other layers: position i belongs to (hidden state i, token i + 1).
+    // Returns true if layers for multi-token prediction were loaded (WeightOptions::prediction). Their K and V are
+    // stored in pages of the sequence like those of other layers: position i belongs to (hidden state i, token i + 1).
     virtual bool predicts() const { return false; }
     // Runs rows through the prediction layers. Each row is a token and the hidden state of the position before it. rows
     // [batch.rows()]: row numbers in the last batch of forward(), evaluate() or choose(), whose hidden states are used;

@@ -39,7 +39,7 @@ public:
     Result<size_t> id(const std::string& name) const;
     std::span<float> master(size_t id) { return masters_[id]; }
     std::span<const float> master(size_t id) const { return masters_[id]; }
-    // Whether the tensor has two dimensions; weight decay applies only to such tensors.
+    // Returns true if the tensor has two dimensions; weight decay applies only to such tensors.
     bool matrix(size_t id) const { return tensors_[id].shape.size() == 2; }
     int64_t elements() const;
 

@@ -37,7 +37,7 @@ int64_t pool_bytes(std::span<const StateLayout> layouts, int64_t tokens, int64_t
 // The numbers of a sequence's pages and states in its pool.
 struct SequencePlaces {
     int64_t position = 0;
-    std::vector<std::vector<int32_t>> pages;  // of every block, by tile; -1: none
+    std::vector<std::vector<int32_t>> pages;  // page numbers of every block, by tile; -1: none
     int32_t states = -1;                      // -1: none
 };
 
@@ -53,7 +53,7 @@ public:
     }
     ~TilePages();
     int64_t count() const;  // number of pages that are present
-    // Whether the tile has all pages that a sequence reads which continues `ahead` tokens after the tile's end.
+    // Returns true if the tile has all pages that a sequence reads which continues `ahead` tokens after the tile's end.
     bool serves(int64_t ahead) const;
 
 private:

@@ -20,7 +20,7 @@ struct PoolWrite {
 struct StepRecord {
     // leave: nothing more is decided. drop: a model is not used any more.
     enum class Action : uint8_t { leave, load, drop, pool, forward, evaluate, predict } action = Action::leave;
-    int64_t number = 0;               // of the record
+    int64_t number = 0;               // number of the record
     int32_t model = 0;                // number of the model
     bool last_failed = false;         // the model's last step returned an error on rank 0
     std::vector<PoolWrite> writes{};  // before the action

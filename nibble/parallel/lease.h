@@ -22,8 +22,8 @@ namespace nibble {
 
 struct LeaseHolder {
     std::string text;   // "rank 2 (process 4711 on node7)"
-    Json facts;         // as passed to take()
-    bool here = false;  // whether its process number is known on this machine, so that `ended` is certain
+    Json facts;         // facts passed to take()
+    bool here = false;  // true if its process number is known on this machine, so that `ended` is certain
     bool ended = false;
 };
 
@@ -50,7 +50,7 @@ public:
 private:
     struct Renewal;
     struct Seen {
-        int64_t time = -1;  // of the file
+        int64_t time = -1;  // modification time of the file
         std::chrono::steady_clock::time_point since;
     };
     struct State;

@@ -52,7 +52,7 @@ public:
 
         StageChain& chain_;
         int64_t index_;
-        int number_;  // of the lease
+        int number_;  // number of the lease
         std::filesystem::path results_;
         std::vector<Pieces> free_;
     };

@@ -57,7 +57,7 @@ struct CalibrationOptions {
 };
 
 struct Calibration {
-    std::string origin;  // where the text came from
+    std::string origin;  // source of the text
     int64_t tokens = 0;
     std::map<std::string, Range, std::less<>> inputs;        // by module: "model.layers.0.mlp.up_proj"
     std::map<std::string, Range, std::less<>> keys, values;  // by attention module: "model.layers.0.self_attn"
@@ -69,9 +69,9 @@ struct Calibration {
     bool on_device = false;  // forward passes ran on CalibrationOptions::device
 };
 
-// Whether `plan` has a stored scale or a solver that depends on activations.
+// Returns true if `plan` has a stored scale or a solver that depends on activations.
 bool needs_calibration(const Plan& plan);
-// Whether no solver of the plan reads gradients, so that the calibration can run on a GPU.
+// Returns true if no solver of the plan reads gradients, so that the calibration can run on a GPU.
 bool calibrates_on_device(const Plan& plan);
 
 // Adds an entry to `seen` for every range that the plan needs. Returns whether there is one.

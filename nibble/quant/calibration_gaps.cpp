@@ -51,7 +51,7 @@ constexpr std::array gap_rows{
 
 const GapRow& row_of(GapKind kind) { return *std::ranges::find(gap_rows, kind, &GapRow::kind); }
 
-// Whether a search whose candidates all have equal losses chooses another candidate than the maximum.
+// Returns true if a search whose candidates all have equal losses chooses another candidate than the maximum.
 bool loses_when_blind(const Search& search) {
     return search.kind == Search::Kind::sweep ||
            (search.kind == Search::Kind::multipliers && search_multipliers(search).front() != 1.0f);

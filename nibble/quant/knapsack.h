@@ -21,7 +21,7 @@ struct KnapsackChoice {
 // number >= 0; CBC finds no proof.
 Result<std::vector<size_t>> solve_knapsack(std::span<const std::vector<KnapsackChoice>> groups, int64_t budget);
 
-// Whether the library CBC can be loaded. Error: what is missing, and the package that has it.
+// Returns true if the library CBC can be loaded. Error: what is missing, and the package that has it.
 Status check_knapsack_solver();
 
 }  // namespace nibble

@@ -36,7 +36,7 @@ Result<SolveGaps> nibble_best(const MatrixView& weight, DType weights, const Gra
                               const NibbleBestOptions& options, const SolverKernels& kernels, ThreadPool& pool,
                               const QuantSpan& out);
 
-// Whether the reciprocals of block scales are finite under this tensor scale.
+// Returns true if the reciprocals of block scales are finite under this tensor scale.
 inline bool nibble_best_holds(float tensor_scale) { return tensor_scale > 1e-30f; }
 
 }  // namespace nibble

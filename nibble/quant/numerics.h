@@ -11,7 +11,7 @@ Result<WeightSpec> weight_spec(const std::vector<QuantizerConfig>& cfg);
 Result<ActivationFormat> activation_format(const std::vector<QuantizerConfig>& cfg);
 Result<KvFormat> kv_format(const std::vector<QuantizerConfig>& cfg);
 
-// Whether some engine multiplies weights and inputs of these formats. Every weight format also works with
+// Returns true if some engine multiplies weights and inputs of these formats. Every weight format also works with
 // ActivationFormat::none.
 bool runs_together(Format weights, ActivationFormat inputs);
 

@@ -14,7 +14,7 @@ Json to_json(const Plan& plan);
 // Returns the bytes of all tensors after quantization: codes, block scales and tensor scales; for unchanged tensors
 // their current size.
 int64_t planned_bytes(const Plan& plan);
-int64_t planned_bytes(const PlanEntry& entry);  // of one tensor
+int64_t planned_bytes(const PlanEntry& entry);  // Returns the planned bytes of one tensor.
 
 // An upper bound for the bytes of the reports, the model card and the job's journal.
 int64_t report_bytes(const Plan& plan);

@@ -57,10 +57,10 @@ struct TensorReport {
     float search_multiplier = 1;  // multiplier chosen by a search over the whole tensor
     bool blind_search = false;    // all candidates of that search had equal losses, because the squares of the weights
                                   // underflow in FP32
-    SolveGaps gaps;               // where its solver had no usable data
-    float tensor_scale = 1;       // as stored
-    uint64_t content_hash = 0;    // of codes and scales (quant/content_hash.h)
-    std::optional<float> input_scale;  // as stored
+    SolveGaps gaps;               // weights for which the solver had no usable data
+    float tensor_scale = 1;       // stored value
+    uint64_t content_hash = 0;    // hash of codes and scales (quant/content_hash.h)
+    std::optional<float> input_scale;  // stored value
 
     bool quantized() const { return !method.empty(); }
     double bits_per_element() const;
@@ -71,7 +71,7 @@ struct TensorReport {
     bool operator==(const TensorReport&) const = default;
 };
 
-// Whether the SQNR of a tensor is below the limit; false for weights that are all zero.
+// True if the SQNR of a tensor is below the limit; false for weights that are all zero.
 inline constexpr double most_lost_db = 5;
 bool loses_most(const TensorReport& tensor, double limit_db = most_lost_db);
 
@@ -100,7 +100,7 @@ struct ReportTiming {
     int64_t peak_resident_bytes = 0;   // VmHWM; includes mapped pages of the page cache
     int64_t resumed_tensors = 0;       // tensors that were finished and intact in the journal
     std::string finished_at;           // "2026-01-31T09:05:00Z"
-    std::string command;               // as typed
+    std::string command;               // command as typed
     std::string output;                // path of the output
     std::string verified;              // result of verifying the finished export; empty: it was not verified
 };

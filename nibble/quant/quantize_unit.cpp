@@ -210,8 +210,8 @@ private:
         return Ok{};
     }
 
-    // Whether all candidates of a block search have equal losses, because no square of these weights is a normal FP32
-    // number.
+    // Returns true if all candidates of a block search have equal losses, because no square of these weights is a
+    // normal FP32 number.
     static bool is_blind(const Member& member) {
         constexpr float vanishes = 0x1p-63f;
         const float g = member.scale.amax.search;

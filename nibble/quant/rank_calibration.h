@@ -30,7 +30,7 @@ public:
     explicit RankCalibration(Subject subject);
 
     struct Forward {
-        std::string_view name;    // of the pass; differs from that of other passes
+        std::string_view name;    // name of the pass; differs from that of other passes
         const Checkpoint& model;  // the source, or with_quantized_inputs() of it
         const ActivationScales* quantized = nullptr;
         CalibrationObserver::Pass pass = CalibrationObserver::Pass::forward;

@@ -79,7 +79,7 @@ struct Algorithm {
 std::string_view method_name(Algorithm::Method method);
 
 struct Recipe {
-    std::string name;  // as requested: "nvfp4", "my/recipe.yaml"
+    std::string name;  // name as requested: "nvfp4", "my/recipe.yaml"
     std::string description;
     std::vector<Rule> rules;
     std::vector<Algorithm> algorithms;

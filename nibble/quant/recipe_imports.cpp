@@ -30,7 +30,7 @@ bool has_schema_comment(std::string_view text) {
     return false;
 }
 
-// Whether a path stays in the tree: recipes from other sources may only read files of their own tree.
+// Returns true if a path stays in the tree: recipes from other sources may only read files of their own tree.
 bool stays_below(const fs::path& path) {
     return !path.empty() && path.is_relative() && std::ranges::find(path, fs::path("..")) == path.end();
 }

@@ -25,7 +25,7 @@ struct RecipeFile {
 
 // Returns a file of the built-in tree; the endings .yaml and .yml are tried.
 std::optional<RecipeFile> find_builtin(std::string_view path);
-// Whether `name` is the RecipeFile::name of a built-in file.
+// Returns true if `name` is the RecipeFile::name of a built-in file.
 bool is_builtin(std::string_view name);
 // Returns a file of the file system; no value: there is no such file. Error: it cannot be read.
 Result<std::optional<RecipeFile>> find_on_disk(const std::filesystem::path& path);

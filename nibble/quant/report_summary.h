@@ -73,8 +73,8 @@ struct RaisedSummary {
     int64_t raised = 0, blocks = 0;
 };
 std::vector<RaisedSummary> summarize_raised(const QuantReport& report);
-// Whether every raised block uses four as its largest code instead of six (normalization 256). Other searches use other
-// factors.
+// Returns true if every raised block uses four as its largest code instead of six (normalization 256). Other searches
+// use other factors.
 bool raised_is_four_over_six(const QuantReport& report);
 
 // Unchanged tensors by reason, then by name pattern, in order of first appearance.
@@ -107,7 +107,7 @@ OutputSummary summarize_outputs(const QuantReport& report);
 
 double ratio_db(double squared_weight, double squared_error);  // infinity if there is no error
 std::string report_name(const QuantReport& report);  // last component of the output's path, or of the source's path
-// Whether calibration chose weights by another criterion than their squared error (GPTQ, local Hessian, AWQ,
+// Returns true if calibration chose weights by another criterion than their squared error (GPTQ, local Hessian, AWQ,
 // nibble_best).
 bool chose_by_outputs(const QuantReport& report);
 

@@ -37,7 +37,7 @@ struct Quantizer : QuantizerState {
     QuantizerState own;  // state without the imported lists of exceptions
 };
 
-// Whether the rule is from an imported list of exceptions. Such lists are written for all architectures.
+// Returns true if the rule is from an imported list of exceptions. Such lists are written for all architectures.
 bool is_general(const Rule& rule) {
     return rule.imported && !rule.enable && rule.cfg.empty() && (rule.pattern != "*" || !rule.parent_class.empty());
 }
@@ -55,13 +55,13 @@ constexpr std::string_view module_quantizers[per_module] = {".weight_quantizer",
                                                             ".output_quantizer"};
 constexpr std::string_view attention_quantizers[per_attention] = {
     ".k_bmm_quantizer", ".v_bmm_quantizer", ".q_bmm_quantizer", ".p_bmm_quantizer", ".softmax_quantizer"};
-// Whether a quantizer is enabled unless a rule changes it.
+// Returns true if a quantizer is enabled unless a rule changes it.
 bool on_by_default(size_t kind) { return kind < 2; }
 
-// Whether the pattern matches a name that Model Optimizer gives the quantizer of an expert in a fused tensor: for
-// "P.experts.7.up_proj.weight_quantizer" these are "P.experts.gate_up_proj_weight_quantizers.7", "...weight_quantizer"
-// and "P.experts.7.up_proj_weight_quantizer"; for the stack "P.experts.up_proj.weight_quantizer" it is
-// "P.experts.up_proj_weight_quantizer".
+// Returns true if the pattern matches a name that Model Optimizer gives the quantizer of an expert in a fused tensor:
+// for "P.experts.7.up_proj.weight_quantizer" these are "P.experts.gate_up_proj_weight_quantizers.7",
+// "...weight_quantizer" and "P.experts.7.up_proj_weight_quantizer"; for the stack "P.experts.up_proj.weight_quantizer"
+// it is "P.experts.up_proj_weight_quantizer".
 bool matches_fused_name(const NamePattern& pattern, std::string_view name) {
     const size_t at = name.find(".experts.");
     const size_t dot = name.rfind('.');

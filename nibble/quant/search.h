@@ -19,7 +19,7 @@ Result<ScoreMethod> parse_score_method(std::string_view word);
 
 struct SearchScores {
     ScoreMethod method = ScoreMethod::fisher;
-    std::string origin;                       // where the text came from, or the file
+    std::string origin;                       // source of the text, or the file
     int64_t tokens = 0;                       // tokens on which the scores are based
     std::vector<std::vector<double>> values;  // [group][i] is the score of candidates[i]; that of "none" is 0
     // From the lowest to the highest bits, replaces each score by the running minimum, as auto_quantize does.

@@ -7,10 +7,10 @@
 
 namespace nibble {
 
-// Whether one multiplier is searched for the whole tensor before its scales are fixed.
+// Returns true if one multiplier is searched for the whole tensor before its scales are fixed.
 bool searches_tensor(const PlanEntry& entry);
 
-// Whether computing codes requires the maximum of the whole tensor (or of its group).
+// Returns true if computing codes requires the maximum of the whole tensor (or of its group).
 bool needs_tensor_amax(const PlanEntry& entry);
 
 struct MemberScale {

@@ -60,7 +60,7 @@ void compare_partners(const Checkpoint& checkpoint, const std::vector<TensorFind
     }
 }
 
-// Whether loaders expect this unquantized matrix in the list of excluded modules.
+// Returns true if loaders expect this unquantized matrix in the list of excluded modules.
 bool loaders_ask(const Module& module, Dialect dialect) {
     if (module.kind != ModuleKind::linear && module.kind != ModuleKind::router &&
         module.kind != ModuleKind::fused_experts)

@@ -49,7 +49,7 @@ struct VerifyOptions {
     const QuantizeKernels* kernels = nullptr;  // null: the fastest that this CPU supports
     const Checkpoint* source = nullptr;        // source for measuring losses; null: none
     const ExpectedFormats* expected = nullptr;
-    // Whether every weight that config.json requires must be there (model/missing_weights.h).
+    // True if every weight that config.json requires must be there (model/missing_weights.h).
     bool complete = false;
     // Reports by the job that wrote the checkpoint, by name. Codes and scales must match them; losses are then taken
     // from the reports and not measured again.

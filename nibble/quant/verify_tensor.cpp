@@ -50,7 +50,7 @@ struct PanelFindings {
     }
 };
 
-// Whether any byte is bad. No branch per byte, so the loop is vectorized.
+// True if any byte is bad. No branch per byte, so the loop is vectorized.
 template <class Bad>
 bool any_of(std::span<const uint8_t> bytes, Bad bad) {
     uint8_t found = 0;
@@ -114,7 +114,7 @@ public:
     }
 
 private:
-    // Whether the source's shape agrees and its values can be read.
+    // Returns true if the source's shape agrees and its values can be read.
     bool comparable() const {
         return source_ && source_->shape == tensor_.shape &&
                (source_->quantized() || is_plain_float(source_->dtype) || !tensor_.quantized());
@@ -184,8 +184,8 @@ private:
             if (!usable(view.float_scales[i])) found.add(bad_float_scale, begin + i * view.rows / floats);
     }
 
-    // Whether the tensor is a bound of clipped activations (Gemma 4's audio tower), which is infinite if nothing is
-    // clipped.
+    // Returns true if the tensor is a bound of clipped activations (Gemma 4's audio tower), which is infinite if
+    // nothing is clipped.
     bool is_bound() const {
         return tensor_.shape.empty() && (tensor_.name.ends_with("_min") || tensor_.name.ends_with("_max"));
     }

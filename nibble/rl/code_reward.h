@@ -20,7 +20,7 @@
 namespace nibble {
 
 struct CodeRewardOptions {
-    SandboxLimits limits{.seconds = 5};  // of one run
+    SandboxLimits limits{.seconds = 5};  // limits of one run
     bool partial = false;  // true: the reward is the share of passed tests; false: 1 if all tests pass, else 0
 };
 

@@ -239,7 +239,7 @@ private:
             if (word == function) {
                 at_ = end;
                 skip();
-                NodePtr base, exponent;  // of \\log_2 or \\sin^2
+                NodePtr base, exponent;  // base and exponent of \\log_2 or \\sin^2
                 if (function == "log" && take("_")) {
                     NIBBLE_TRY(base, argument());
                 }

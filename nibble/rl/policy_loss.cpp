@@ -77,7 +77,7 @@ AnswerMeans answer_means(const AnswerTokens& a) {
 
 struct Weight {
     double value = 1;
-    bool changed = false;  // whether the truncation changed `value`
+    bool changed = false;  // true if the truncation changed `value`
 };
 
 Weight importance_weight(double p, double g, const AnswerMeans& means, const PolicyLossOptions& o) {

@@ -52,7 +52,7 @@ struct AnswerTokens {
     std::span<const uint8_t> mask;                                   // 1: written by the model and part of the loss
     std::span<const uint8_t> stale;  // 1: g comes from older weights than p; empty: no token is stale
     double advantage = 0;
-    std::span<const double> advantages;  // of each token; empty: all tokens have `advantage`
+    std::span<const double> advantages;  // advantage of each token; empty: all tokens have `advantage`
     // 0 excludes the answer from the loss and its metrics (overlong filtering). Its tokens are compared all the same.
     double weight = 1;
 };
@@ -89,8 +89,8 @@ struct PolicyMetrics {
     int64_t tokens = 0, answers = 0;  // in the loss (num_valid_samples)
     // Comparisons cover all generated tokens that training computed, whatever the weight of their answers.
     int64_t compared_tokens = 0;    // tokens that are not stale
-    int64_t mismatch_tokens = 0;    // of the compared: the bits of g and p differ
-    double max_abs_diff = 0;        // of the compared: largest |g - p| where p is not -inf
+    int64_t mismatch_tokens = 0;    // compared tokens for which the bits of g and p differ
+    double max_abs_diff = 0;        // largest |g - p| of the compared tokens, where p is not -inf
     int64_t off_policy_tokens = 0;  // stale tokens
 
     void add(const PolicyMetrics& other);

@@ -48,7 +48,7 @@ struct PolicyTrainerOptions {
     // renew_generator is set, it is called after every update.
     std::shared_ptr<const LanguageModel> generator;
     std::function<Status()> renew_generator;
-    bool generator_sees_neighbours = false;  // of the generator; see TrainEngine::sees_neighbours()
+    bool generator_sees_neighbours = false;  // TrainEngine::sees_neighbours() of the generator
     RankGroup* ranks = nullptr;              // the trainer's ranks; must outlive the policy trainer
     const std::atomic<bool>* stop_requested = nullptr;
     int64_t sequences = host_rollouts;  // maximum number of sequences generated together

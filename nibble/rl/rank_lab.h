@@ -14,7 +14,7 @@ struct RankLabRun {
         // log-probabilities from the engine, and from the trainer before the update
         std::vector<float> generated, trained;
     };
-    std::vector<Answer> answers;  // of all steps
+    std::vector<Answer> answers;  // answers of all steps
     std::vector<float> masters;   // after the last step
 };
 

@@ -15,7 +15,7 @@ std::vector<int> work_owners(std::span<const double> work, int ranks);
 // Work of one rank in the rollouts.
 struct RankWork {
     int64_t tokens = 0;  // generated tokens
-    double seconds = 0;  // of generation
+    double seconds = 0;  // duration of generation
 };
 // Adds `more` to `to`, rank by rank. `to` may be empty.
 void add_work(std::vector<RankWork>& to, std::span<const RankWork> more);

@@ -22,7 +22,7 @@ namespace nibble {
 
 struct RlGeneration {
     int64_t most_tokens = 0;                       // per turn; 0: limited by the sequence length only
-    double temperature = 1;                        // of the distribution that is sampled and learned; > 0
+    double temperature = 1;                        // temperature of the distribution that is sampled and learned; > 0
     double top_p = 1;                              // 1: off
     int64_t top_k = 0;                             // 0: off
     std::optional<double> validation_temperature;  // 0: greedy; absent: `temperature`

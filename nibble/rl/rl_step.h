@@ -35,7 +35,7 @@ struct RlStep {
     std::optional<int64_t> unfinished;  // answers kept for the next step, including whole answers of unfinished prompts
     int64_t dropped = 0;                // answers that became too old
     double mean_age = 0;                // mean number of steps since the answers of the prompts began
-    PolicyMetrics metrics;              // of all updates: sums, but `loss` and `kl_penalty` are means over updates
+    PolicyMetrics metrics;  // metrics of all updates: sums, but `loss` and `kl_penalty` are means over updates
     std::optional<double> kl_in_reward;  // mean estimate over the generated tokens, if the KL term is in the reward
     std::optional<RlMasked> masked;      // set if answers are masked by their error
     TrainStep update;                    // the last update
@@ -45,7 +45,7 @@ struct RlStep {
     // handover: publishing updated weights, and converting them for rollouts in another precision. recalibrate:
     // computing FP8 cache scales from the maxima of the passes.
     double handover_seconds = 0, recalibrate_seconds = 0;
-    std::vector<RankWork> ranks;               // of the rollouts; empty: a single process
+    std::vector<RankWork> ranks;               // work of each rank in the rollouts; empty: a single process
     std::vector<std::string> failure_reasons;  // at most a few
     std::vector<RlSample> samples;             // at most PolicyTrainerOptions::samples
 };

@@ -44,10 +44,10 @@ struct Rollout {
     bool whole = false;                // judged, and no further turn follows
     int64_t turns = 1;                 // turns that began
     size_t turn_begin = 0;             // first token of the last turn
-    std::string text;                  // of the last turn
+    std::string text;                  // text of the last turn
     bool cut = false;                  // the last turn ended at its limit, or a next turn does not fit
     std::vector<int32_t> observation;  // tokens that the model would read next; empty: the environment is done
-    Json state;                        // of the environment after the last turn
+    Json state;                        // state of the environment after the last turn
     std::string answer;            // final answer in the text; equal answers are votes for the same answer in cons@k
     std::optional<double> reward;  // sum over turns; absent: judging failed, and the answer is excluded
     std::string failure;           // reason why judging failed

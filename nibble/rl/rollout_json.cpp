@@ -34,11 +34,12 @@ Status read_parts(const Json& json, Rollout& r) {
 Json rollout_json(const Rollout& r) {
     std::vector<uint32_t> bits;
     for (const float x : r.generated) bits.push_back(std::bit_cast<uint32_t>(x));
-    Json json{{"tokens", r.tokens},      {"generated", bits}, {"parts", parts_of(r)},
-              {"whole", r.whole},        {"turns", r.turns},  {"turn_begin", r.turn_begin},
-              {"text", r.text},          {"cut", r.cut},      {"observation", r.observation},
-              {"state", r.state.dump()},  // as text, so that its nesting does not count toward the limit of the file
-              {"failure", r.failure}};
+    Json json{
+        {"tokens", r.tokens},      {"generated", bits}, {"parts", parts_of(r)},
+        {"whole", r.whole},        {"turns", r.turns},  {"turn_begin", r.turn_begin},
+        {"text", r.text},          {"cut", r.cut},      {"observation", r.observation},
+        {"state", r.state.dump()},  // stored as text, so that its nesting does not count toward the limit of the file
+        {"failure", r.failure}};
     if (r.reward) json["reward"] = *r.reward;
     return json;
 }

@@ -107,7 +107,7 @@ Status RolloutPool::share(std::span<const Begun> begun) {
     }
     NIBBLE_TRY(const auto from, ranks_->gather(std::move(own)));
     std::vector<RankWork> done;
-    double reward_seconds = 0, generate_seconds = 0;  // of the slowest rank
+    double reward_seconds = 0, generate_seconds = 0;  // durations on the slowest rank
     for (int rank = 0; rank < ranks_->size(); ++rank) {
         RankReader in(from[static_cast<size_t>(rank)]);
         const auto number = [&] {

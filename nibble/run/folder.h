@@ -107,7 +107,7 @@ private:
     std::optional<EventFile> events_;
     std::filesystem::path began_with_;
     bool forked_ = false;
-    std::optional<Json> last_line_;  // of the resumed log
+    std::optional<Json> last_line_;  // last line of the resumed log
     int64_t first_step_ = 0, saved_ = -1, last_step_ = 0;
     std::string warned_;  // last warning
     std::chrono::steady_clock::time_point page_written_;

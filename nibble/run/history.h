@@ -19,8 +19,8 @@ namespace nibble {
 struct LoggedStep {
     int64_t step = 0;  // from 0
     double loss = 0, gradient_norm = 0, learning_rate = 0;
-    double seconds = 0;  // of this step
-    int64_t tokens = 0;  // of this step
+    double seconds = 0;  // duration of this step
+    int64_t tokens = 0;  // tokens of this step
     bool skipped = false;
     std::optional<double> validation;  // the loss on held-out rows after this step
 

@@ -34,7 +34,7 @@ private:
 
     std::filesystem::path file_;
     int fd_ = -1;
-    int64_t size_ = 0;  // of complete lines
+    int64_t size_ = 0;  // bytes of complete lines
 };
 
 // Returns all complete lines. Error: the number of a line that is not a JSON object.

@@ -33,7 +33,7 @@ bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
     return found && !given.empty();
 }
 
-// Whether the path needs no key: probes, scrapers and the page itself.
+// Returns true if the path needs no key: probes, scrapers and the page itself.
 bool open_to_all(std::string_view path) {
     static constexpr std::array<std::string_view, 7> paths{"/",        "/index.html", "/health",    "/ping",
                                                            "/version", "/metrics",    "/v1/metrics"};

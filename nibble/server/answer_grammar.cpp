@@ -14,8 +14,8 @@ constexpr std::pair<std::string_view, std::string_view> constraint_fields[]{
     {"json_schema", "json"},  // SGLang, llama.cpp
     {"grammar", "grammar"}};
 
-// Whether an option of vLLM's structured_outputs has no effect here: it chooses a backend, or requests the behavior of
-// this server.
+// Returns true if an option of vLLM's structured_outputs has no effect here: it chooses a backend, or requests the
+// behavior of this server.
 bool changes_nothing(std::string_view option, const Json& value) {
     if (option == "disable_fallback" || option == "disable_additional_properties" || option.starts_with("_backend"))
         return true;

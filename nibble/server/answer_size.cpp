@@ -8,15 +8,15 @@ namespace {
 // Bytes of memory, each an upper bound of usual cases: tokens have about four bytes of text. JSON sizes include member
 // names.
 constexpr int64_t choice_bytes = 4096;  // engine's and answer's objects of a choice
-constexpr int64_t id_bytes = 4;         // of a token, in the engine
-constexpr int64_t event_bytes = 24;     // of a token, in an event
-constexpr int64_t text_bytes = 16;      // of a token in a whole answer, collected and written
-constexpr int64_t id_text_bytes = 16;   // of a token id in JSON, collected and written
-constexpr int64_t score_bytes = 8;      // of a log-probability, in the engine
-constexpr int64_t score_json = 320;     // of a log-probability in a whole answer, collected and written
-constexpr int64_t prompt_json = 96;     // of a log-probability of the prompt, in vLLM's form
-constexpr int64_t seen_bytes = 48;      // of a token that penalties count
-constexpr int64_t lookup_bytes = 160;   // of a token in the index of drafts
+constexpr int64_t id_bytes = 4;         // bytes of a token in the engine
+constexpr int64_t event_bytes = 24;     // bytes of a token in an event
+constexpr int64_t text_bytes = 16;      // bytes of a token in a whole answer, collected and written
+constexpr int64_t id_text_bytes = 16;   // bytes of a token id in JSON, collected and written
+constexpr int64_t score_bytes = 8;      // bytes of a log-probability in the engine
+constexpr int64_t score_json = 320;     // bytes of a log-probability in a whole answer, collected and written
+constexpr int64_t prompt_json = 96;     // bytes of a log-probability of the prompt, in vLLM's form
+constexpr int64_t seen_bytes = 48;      // bytes of a token that penalties count
+constexpr int64_t lookup_bytes = 160;   // bytes of a token in the index of drafts
 
 // Requests have up to 2^40 tokens, so doubles are used, whose sums do not overflow.
 double bytes_of_prompt(const Request& r, double prompt, double context, const AnswerForms& form) {

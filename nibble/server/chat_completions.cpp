@@ -229,8 +229,8 @@ private:
         if (e.finish != FinishReason::stop || !one.reader.called_tools()) return finish_reason(e);
         return functions_ ? "function_call" : "tool_calls";
     }
-    // Whether the part is omitted: arguments without text, and, with the deprecated function_call, every call after the
-    // first.
+    // Returns true if the part is omitted: arguments without text, and, with the deprecated function_call, every call
+    // after the first.
     bool is_extra(const AnswerPart& part) const {
         if (part.kind == AnswerPart::Kind::tool_arguments && part.text.empty()) return true;
         return functions_ && part.index > 0 && part.kind >= AnswerPart::Kind::tool_begin;

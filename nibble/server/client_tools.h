@@ -58,7 +58,7 @@ private:
     std::set<std::string> left_out_;
 };
 
-// Whether the type is a tool of OpenAI that the provider, not the client, runs.
+// Returns true if the type is a tool of OpenAI that the provider, not the client, runs.
 bool is_hosted_tool(std::string_view type);
 
 }  // namespace nibble

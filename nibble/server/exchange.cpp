@@ -45,8 +45,8 @@ std::string time_text(std::chrono::system_clock::time_point time) {
     return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
 }
 
-// Whether the JSON may contain more than most_body_values values, which need many times the bytes of their text. Each
-// value but the first follows a bracket, a comma or a colon.
+// Returns true if the JSON may contain more than most_body_values values, which need many times the bytes of their
+// text. Each value but the first follows a bracket, a comma or a colon.
 bool has_many_values(std::string_view json) {
     int64_t values = 1;
     bool quoted = false;

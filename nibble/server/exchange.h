@@ -60,7 +60,8 @@ struct ServerCore {
     mutable std::mutex mutex;
     std::shared_ptr<const ServedModel> served;  // null: the model is being loaded
     std::set<std::string> noted;                // lines written by note_once()
-    std::shared_ptr<NewWeights> update;         // of POST /start_weight_update; used by the thread of commands alone
+    std::shared_ptr<NewWeights>
+        update;  // update begun by POST /start_weight_update; used by the thread of commands alone
 };
 
 int64_t unix_seconds();

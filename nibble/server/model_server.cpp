@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// Whether the request may cost far more than its size: it contains a template to run, or a schema or grammar to
+// Returns true if the request may cost far more than its size: it contains a template to run, or a schema or grammar to
 // compile.
 bool brings_work(const Json& body) {
     static constexpr std::array names{"chat_template",
@@ -36,7 +36,7 @@ bool brings_work(const Json& body) {
     return set("tool_choice") && body["tool_choice"] != "auto" && body["tool_choice"] != "none";
 }
 
-// Whether the text is a list of header names, of bounded length.
+// Returns true if the text is a list of header names, of bounded length.
 bool is_header_list(std::string_view text) {
     constexpr std::string_view others = "!#$%&'*+-.^_`|~, ";
     return !text.empty() && text.size() <= 4096 && std::ranges::all_of(text, [&](char c) {

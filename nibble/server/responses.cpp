@@ -268,7 +268,7 @@ private:
         text_.clear();
         if (stream_) say("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item}});
     }
-    // Whether the open item's text is part of its content, as in messages and reasoning.
+    // Returns true if the open item's text is part of its content, as in messages and reasoning.
     bool has_content() const { return type() == "message" || type() == "reasoning"; }
     // Returns `more` with the position in the open item.
     Json place(Json more) const {

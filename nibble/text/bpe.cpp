@@ -19,7 +19,8 @@ uint64_t pair_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32 |
 struct Bpe::Scratch : ModelScratch {
     struct Symbol {
         uint32_t id, previous, next;
-        uint32_t rank;  // of the pair with the next symbol; `none` if there is no merge or the symbol was merged away
+        uint32_t
+            rank;  // rank of the pair with the next symbol; `none` if there is no merge or the symbol was merged away
         uint32_t merged;
     };
     PieceCache cache;

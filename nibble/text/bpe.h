@@ -37,7 +37,7 @@ public:
     Status encode(std::string_view piece, ModelScratch& scratch, Meter& meter,
                   std::vector<uint32_t>& out) const override;
 
-    // Whether merging can produce token `id`.
+    // Returns true if merging can produce token `id`.
     bool makes(uint32_t id) const { return id < made_.size() && made_[id]; }
 
 private:

@@ -49,8 +49,8 @@ struct Expression {
     Op op;
     int line;
     int depth = 1;
-    std::string name;  // of a name, attribute, filter or test
-    Value value;       // of a constant
+    std::string name;  // name of a variable, attribute, filter or test
+    Value value;       // value of a constant
     std::vector<ExpressionPtr> items;
     std::vector<std::string> operators;
     Call call;

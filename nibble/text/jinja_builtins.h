@@ -17,7 +17,7 @@ Test find_test(std::string_view name);
 // All names, so that tests can cover the whole tables.
 std::vector<std::string_view> filter_names();
 std::vector<std::string_view> test_names();
-std::vector<std::string_view> method_names();  // of strings, lists and dicts
+std::vector<std::string_view> method_names();  // Returns the names of the methods of strings, lists and dicts.
 
 // Returns object.name if it is a method of a string, list or dict, or an attribute of `loop` or a namespace; nullopt if
 // `object` has no such attribute. Attributes that Python has but the sandbox refuses are undefined values with that

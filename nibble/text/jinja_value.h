@@ -26,7 +26,7 @@ struct Failure {
 // list pays bytes, every nested evaluation pays a level.
 struct Budget {
     Meter& meter;
-    int line = 1;  // of the node being evaluated
+    int line = 1;  // line of the node being evaluated
 
     void pay_steps(int64_t n) {
         if (!meter.pay_steps(n)) stop();
@@ -86,7 +86,7 @@ public:
     // Preconditions: the value has that kind.
     int64_t integer() const { return number_.integer; }
     double real() const { return is(Kind::real) ? number_.real : double(number_.integer); }
-    const Marked& marked() const;  // of a string, or the reason of an undefined value
+    const Marked& marked() const;  // text of a string, or the reason of an undefined value
     const std::string& text() const { return marked().text(); }
     List& list() const { return *static_cast<List*>(object_.get()); }
     Dict& dict() const { return *static_cast<Dict*>(object_.get()); }

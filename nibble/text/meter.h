@@ -26,8 +26,8 @@ struct MeterLimits {
 
     int64_t steps = unlimited;
     int64_t bytes = unlimited;
-    int depth = 1000;            // of nested evaluations
-    int64_t tokens = unlimited;  // of one encoded text
+    int depth = 1000;            // limit of nested evaluations
+    int64_t tokens = unlimited;  // limit of tokens of one encoded text
     std::optional<std::chrono::steady_clock::time_point> deadline = {};
     const std::atomic<bool>* cancel = nullptr;  // may be null; outlives the meter
 

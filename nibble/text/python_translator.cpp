@@ -245,7 +245,7 @@ private:
 
     // ---- Groups and flags -------------------------------------------------------------------------------------------
 
-    // Whether "(?im)", and not "(?im:", follows.
+    // Returns true if "(?im)", and not "(?im:", follows.
     bool global_flags_here() const {
         size_t end = 2;
         while (is_pattern_letter(from_.peek(end))) ++end;

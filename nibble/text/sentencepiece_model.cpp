@@ -15,7 +15,7 @@ public:
     explicit Fields(std::string_view bytes) : rest_(bytes) {}
 
     uint64_t number = 0, value = 0;  // value: varint, fixed32 or fixed64
-    std::string_view bytes;          // of a length-delimited field
+    std::string_view bytes;          // content of a length-delimited field
 
     // Reads the next field; returns false at the end.
     Result<bool> next() {

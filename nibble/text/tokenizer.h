@@ -62,9 +62,10 @@ public:
     // Decodes to valid UTF-8 with U+FFFD for invalid bytes. Skips ids beyond the vocabulary.
     std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
 
-    size_t vocab_size() const;                                   // largest id + 1, including added tokens
-    std::optional<TokenId> id_of(std::string_view token) const;  // as written in the file ("Ġthe", "▁the", "<0x0A>")
-    std::optional<std::string_view> token(TokenId id) const;     // empty for an id without a token
+    size_t vocab_size() const;  // largest id + 1, including added tokens
+    std::optional<TokenId> id_of(
+        std::string_view token) const;  // `token` as written in the file ("Ġthe", "▁the", "<0x0A>")
+    std::optional<std::string_view> token(TokenId id) const;  // empty for an id without a token
     std::string token_bytes(
         TokenId id) const;  // its decoded bytes in the middle of a text; possibly part of a character
     bool is_special(TokenId id) const;

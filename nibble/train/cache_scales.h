@@ -69,7 +69,7 @@ public:
 
     // How often values were clipped under the scales in use before the last renew(), on the rows since then.
     struct Use {
-        int64_t values = 0, clipped = 0;  // of K and V; clipped: |x| > 448 times the scale
+        int64_t values = 0, clipped = 0;  // number of elements of K and V; clipped: |x| > 448 times the scale
         int64_t q_values = 0, q_clipped = 0;
     };
     const Use& last_use() const { return last_; }

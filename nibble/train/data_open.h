@@ -13,7 +13,7 @@ namespace nibble {
 struct DataSources {
     std::unique_ptr<BatchSource> train;
     std::unique_ptr<BatchSource> validation;  // null: no validation data
-    std::string hash;                         // of the content; part of the run's identity
+    std::string hash;                         // hash of the content; part of the run's identity
 };
 
 // Opens the sources named by the config's `data` keys. Errors: keys that exclude each other; those of

@@ -14,7 +14,7 @@ struct HostRun {
     int64_t rows = 0, seq = 0;  // rows of a step in this process; tokens per row
     bool saves = false;         // true for rank 0, which writes checkpoints from a copy
     const Checkpoint* teacher = nullptr;
-    int ranks = 1;         // of the job; they divide the optimizer's states and exchange gradients and masters
+    int ranks = 1;         // ranks of the job; they divide the optimizer's states and exchange gradients and masters
     int64_t rollouts = 0;  // rows per step of an engine that generates with the same model; 0: no engine
 };
 

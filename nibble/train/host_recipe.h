@@ -84,7 +84,7 @@ private:
     Unit& fresh(std::span<const Linear> unit);
     Matrix stacked(const Unit& unit) const;                               // published weights of all parts
     std::vector<float> weights(const Unit& unit) const;                   // the same in FP32
-    std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // as rounded for the forward product
+    std::vector<float> used_weights(Unit& unit, ThreadPool& pool) const;  // weights as rounded for the forward product
     std::vector<float> used_inputs(const Unit& unit, const float* x, int64_t n, ThreadPool& pool) const;
     CastRandom random(const Unit& unit, uint32_t role) const;
     std::vector<DelayedScale*> stored_scales() const;

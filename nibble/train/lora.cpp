@@ -13,7 +13,7 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t lora_role = uint64_t{0x4C} << 56;  // of Philox streams; combined with the adapter's number
+constexpr uint64_t lora_role = uint64_t{0x4C} << 56;  // role of Philox streams; combined with the adapter's number
 
 std::string_view last_name(std::string_view linear) { return linear.substr(linear.rfind('.') + 1); }
 

@@ -16,7 +16,7 @@ struct UnitLine {  // a line of the table that is printed at the start
     std::string name;
     int64_t layer = 0;
     std::string forward, input_gradient, weight_gradient;
-    int64_t rows = 0, cols = 0;  // of the weight; the following three are used by train_flops.h
+    int64_t rows = 0, cols = 0;  // shape of the weight; the following three are used by train_flops.h
     double share = 1;            // token_share()
     Fp4Use fp4;
 };

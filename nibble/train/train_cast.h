@@ -24,7 +24,7 @@ struct CastOperand {
     std::vector<float> block_scales;  // fp8_block: [rows, cols / 128], and values are codes; otherwise empty
     // nvfp4, mxfp8: [rows, cols / block] in E4M3 or E8M0; `values` already include them
     std::vector<uint8_t> scale_codes;
-    float amax = 0;  // of the source after rotation
+    float amax = 0;  // largest magnitude of the source after rotation
     // nvfp4: nonzero blocks whose scale is 0; elements beyond the largest code, 6
     int64_t zero_blocks = 0, saturated = 0;
 };

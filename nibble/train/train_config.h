@@ -24,7 +24,7 @@ struct TrainSchedule {
     ScheduleKind kind = ScheduleKind::cosine;
     int64_t warmup = 0;           // steps
     double decay_fraction = 0.2;  // wsd: share of the steps, at the end, that decay as 1 - sqrt
-    double final_fraction = 0.1;  // of the learning rate, at the last step
+    double final_fraction = 0.1;  // share of the learning rate that remains at the last step
 };
 
 enum class OptimizerKind : uint8_t { adamw, muon };
@@ -32,7 +32,7 @@ enum class OptimizerKind : uint8_t { adamw, muon };
 struct TrainOptimizer {
     OptimizerKind kind = OptimizerKind::adamw;  // muon: for matrices of blocks (train/optimizer.h)
     bool bf16_states = false;                   // false: FP32
-    double momentum = 0.95;                     // of muon
+    double momentum = 0.95;                     // momentum of muon
     double learning_rate = 3e-4;
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
     double weight_decay = 0.1;     // decoupled; of matrices only
@@ -58,7 +58,7 @@ struct TrainSaving {
 
 struct TrainValidation {
     int64_t every = 0;    // steps; 0: only at the end
-    int64_t batches = 8;  // of `batch` rows each
+    int64_t batches = 8;  // batches of `batch` rows each
 };
 
 struct TrainQuality {

@@ -23,7 +23,7 @@
 namespace nibble {
 
 struct TrainStep {
-    double loss = 0;     // of the objective; for cross-entropy and distillation the weighted mean
+    double loss = 0;     // value of the objective; for cross-entropy and distillation the weighted mean
     double weight = 0;   // cross-entropy: sum of the labels' weights
     int64_t tokens = 0;  // over all rows; 0: there are no labels, and nothing was computed
     double gradient_norm = 0;

@@ -21,8 +21,8 @@ double token_share(const BlockConfig& block, const std::string& linear);
 struct Fp4Savings {
     double share = 0;       // share of the step's floating-point operations
     double time = 1;        // time of all of them, relative to BF16, if FP4 products take a quarter of the time
-    double bytes = 0;       // of the FP4 operands: 4 bits per value and 8 bits of scale per 16 values
-    double bf16_bytes = 0;  // of the same operands in BF16
+    double bytes = 0;       // bytes of the FP4 operands: 4 bits per value and 8 bits of scale per 16 values
+    double bf16_bytes = 0;  // bytes of the same operands in BF16
 
     // "a step on FP4 tensor cores: ...", or empty if there are no FP4 operands.
     std::string text() const;

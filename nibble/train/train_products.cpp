@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-enum DrawRole : uint32_t { draw_rows = 1, draw_columns = 2 };  // as Role in host_recipe.cpp
+enum DrawRole : uint32_t { draw_rows = 1, draw_columns = 2 };  // values of Role in host_recipe.cpp
 
 CastRandom random_of(const LinearDraw& draw, uint32_t role) {
     return {.id = 8 * draw.linear + role, .draw = (draw.seed << 20) + draw.step};

@@ -16,7 +16,7 @@ struct StepReport {
     int64_t step = 0;  // from 0, as in MaxText
     TrainStep result;
     double seconds = 0;
-    double flops = 0;  // of the model in this step, from train_flops()
+    double flops = 0;  // operations of the model in this step, from train_flops()
     std::optional<double> validation;
     std::vector<UnitQuality> quality;  // empty: not measured
     double seconds_left = 0;  // estimated rest of the run, from the median of the last steps; without validation

@@ -22,7 +22,7 @@ constexpr std::array llama_shapes{
     LlamaShape{"60m", 512, 12, 8, 4, 1536, 16384}, LlamaShape{"124m", 768, 12, 12, 4, 2048, 49152},
     LlamaShape{"350m", 1024, 24, 16, 8, 2816, 49152}, LlamaShape{"1b", 2048, 16, 32, 8, 8192, 128256}};
 
-constexpr uint64_t start_role = uint64_t{0x57} << 56;  // of Philox streams; combined with the parameter's id
+constexpr uint64_t start_role = uint64_t{0x57} << 56;  // role of Philox streams; combined with the parameter's id
 
 // Returns a uniform number in (0, 1) from 53 bits.
 double unit(uint32_t high, uint32_t low) {

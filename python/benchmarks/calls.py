@@ -153,7 +153,7 @@ def main():
     except ImportError:
         print("torch is not installed")
     else:
-        # What torch itself takes for a result of this size: it tells how fast the machine is just now.
+        # The time of torch for a result of this size shows the machine's current speed.
         line("torch: an empty 16 x 16 tensor", best(lambda: torch.empty((16, 16)), 20000), "us")
         tensors("torch", torch.from_numpy(small).to(torch.bfloat16), torch.from_numpy(large).to(torch.bfloat16), "target")
     kernel(large.astype(ml_dtypes.bfloat16))

@@ -41,7 +41,7 @@ int64_t element_size(Element element);
 // The library that results are made with.
 struct Producer {
     enum class Kind : uint8_t { torch, numpy, other } kind = Kind::other;
-    const DlExchange* table = nullptr;  // of torch
+    const DlExchange* table = nullptr;  // exchange table of torch
 };
 
 // The memory of one argument. It is valid while this object lives and the caller holds the Python object.

@@ -40,7 +40,7 @@ struct Answer {
     std::string stop, error;
     ErrorKind error_kind = ErrorKind::other;
     int32_t stop_token = -1;
-    bool last = false;  // of the request
+    bool last = false;  // true for the last part of the request
     RequestReport report;
 
     void add(const AnswerEvent& e) {
@@ -60,7 +60,7 @@ struct Answer {
     }
 };
 
-// Where sinks leave news, on the engine's thread. It outlives the engine.
+// Queue in which sinks leave news, on the engine's thread. It outlives the engine.
 struct Inbox {
     std::mutex mutex;
     std::condition_variable arrived;
@@ -244,7 +244,7 @@ private:
     std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
     std::unique_ptr<RunningModel> running_;
     uint64_t last_id_ = 0;
-    std::map<uint64_t, uint64_t> handles_;  // of the engine, by request
+    std::map<uint64_t, uint64_t> handles_;  // the engine's handles by request
 };
 
 // New values of a model's weights, before they are used.

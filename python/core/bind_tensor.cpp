@@ -46,7 +46,7 @@ private:
 // A quantized tensor in the memory of Python arrays.
 struct Quant {
     Format format = Format::none;
-    std::vector<int64_t> shape;  // of the numbers
+    std::vector<int64_t> shape;  // shape of the numbers
     int64_t rows = 0, cols = 0;
     uint8_t* codes = nullptr;
     uint8_t* block_scales = nullptr;

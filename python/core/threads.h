@@ -17,7 +17,8 @@ ThreadPool& shared_pool();
 void set_threads(int threads);
 int threads();
 
-// Whether this process was forked from one that had threads of nibble. Models and jobs of the parent do not work here.
+// Returns true if this process was forked from one that had threads of nibble. Models and jobs of the parent do not
+// work here.
 bool was_forked();
 // To be called where threads are made.
 void note_threads();

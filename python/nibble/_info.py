@@ -22,7 +22,7 @@ def set_threads(threads: int) -> None:
 
 
 def build_info() -> dict[str, Any]:
-    """What this installation is and found, for bug reports."""
+    """Collects facts about this installation for bug reports."""
     import platform
     from importlib.resources import files
 

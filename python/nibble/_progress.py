@@ -14,7 +14,7 @@ logger.addHandler(logging.NullHandler())
 
 @dataclass
 class Progress:
-    """Where a job is. `unit` of done and total: "bytes", "items" ..."""
+    """Progress of a job. `unit` of done and total: "bytes", "items" ..."""
 
     phase: str
     item: str
@@ -83,7 +83,7 @@ class Callbacks:
             if make is not None:
                 report = self._bar = _Bar(make)
         elif progress is not False:
-            function = getattr(progress, "func", progress)  # of a partial
+            function = getattr(progress, "func", progress)  # a functools.partial holds its function
             if isinstance(function, type) and hasattr(function, "update"):
                 report = self._bar = _Bar(progress)
             else:

@@ -23,7 +23,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     format: str  # "none": not quantized
-    dtype: str  # of the numbers: of plain tensors as stored, of quantized ones as they decode
+    dtype: str  # type of plain tensors as stored, of quantized ones as they decode
     stored_type: str
     stored_bytes: int
     activation: str

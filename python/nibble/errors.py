@@ -19,7 +19,7 @@ class ShapeError(NibbleError, ValueError):
 
 
 class DTypeError(NibbleError, TypeError):
-    """An object that is no array, or an array of a type that is not read."""
+    """The object is not an array, or its type is not supported."""
 
 
 class RecipeError(NibbleError, ValueError):
@@ -47,7 +47,7 @@ class EngineFull(NibbleError, RuntimeError):
 
 
 class Cancelled(NibbleError):
-    """The caller asked the job to stop. Finished work is kept where the job says so."""
+    """The caller asked the job to stop. Jobs that document it keep finished work."""
 
 
 class ForkedError(NibbleError, RuntimeError):

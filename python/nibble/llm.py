@@ -146,7 +146,7 @@ def _close_models() -> None:
 
 
 class _Loaded:
-    """What LLM and AsyncLLM share."""
+    """Holds the code that LLM and AsyncLLM share."""
 
     def __init__(self, model: Any, **options: Any) -> None:
         settings, mode = _engine_options(model, options)

@@ -61,7 +61,7 @@ class WandB:
 
 
 def several(*functions: Callable[[Step], object]) -> Callable[[Step], bool]:
-    """Calls all functions for each step. The run stops if one of them says so."""
+    """Calls all functions for each step. The run stops if one of them requests it."""
 
     def call(step: Step) -> bool:
         return any([bool(f(step)) for f in functions])

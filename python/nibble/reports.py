@@ -151,7 +151,7 @@ class TrainRun(Report):
     made_earlier: bool = False
     outputs: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    log: list[dict[str, Any]] = field(default_factory=list)  # of the steps of this call
+    log: list[dict[str, Any]] = field(default_factory=list)  # the steps of this call
 
     def rows(self) -> list[dict[str, Any]]:
         return list(self.log)

@@ -16,7 +16,7 @@ __all__ = [
 
 
 class RequestOutputKind(Enum):
-    """What a stream yields: the answer so far, what is new, or the whole answer once."""
+    """Selects the parts that a stream yields: the answer so far, its new text, or the whole answer once."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -25,7 +25,7 @@ class RequestOutputKind(Enum):
 
 @dataclass
 class StructuredOutputsParams:
-    """What an answer is held to. Exactly one is given."""
+    """Constrains an answer. Exactly one field is given."""
 
     json: str | dict[str, Any] | None = None  # a JSON schema
     regex: str | None = None
@@ -124,7 +124,7 @@ class SamplingParams:
         out: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            # As with the fast tokenizers of vLLM, no space is put between special tokens, whatever the field says.
+            # No space is put between special tokens, whatever the field says, like in vLLM with fast tokenizers.
             if f.name in ("detokenize", "output_kind", "spaces_between_special_tokens") or value is None:
                 continue
             if f.name == "structured_outputs":

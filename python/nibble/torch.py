@@ -290,7 +290,7 @@ def observe(model: nn.Module, forward_loop: Callable[[nn.Module], Any]) -> dict[
 def export_quantized(model: Any, config: Mapping[str, Any] | str | os.PathLike[str], out: str | os.PathLike[str],
                      forward_loop: Callable[[nn.Module], Any] | None = None, *, tokenizer: Any = None, arithmetic: str = "",
                      **options: Any) -> QuantizeReport:
-    """What `mtq.quantize(model, config, forward_loop)` and `export_hf_checkpoint(model, export_dir=out)` of Model Optimizer
+    """Does the work of `mtq.quantize(model, config, forward_loop)` and `export_hf_checkpoint(model, export_dir=out)` of Model
     write, with the same bytes. The model of transformers stays as it is; a copy of it is written to a temporary folder.
 
     config: a quantizer configuration of Model Optimizer, or a recipe of nibble. forward_loop: runs a text through the model,

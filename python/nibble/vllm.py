@@ -127,7 +127,7 @@ def _chat_template_of(tokenizer: Any, chat_template: str | None = None, *_: Any,
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What importlib.metadata.version("vllm") reads."""
+    """Holds the metadata that importlib.metadata.version("vllm") reads."""
 
     def read_text(self, filename: str) -> str | None:
         return f"Metadata-Version: 2.1\nName: vllm\nVersion: {__version__}\n" if filename == "METADATA" else None

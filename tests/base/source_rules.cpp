@@ -280,7 +280,7 @@ std::optional<Declared> declared_by(std::string head) {
     }
     if (std::regex_match(flat, match, alias)) return Declared{"alias", match[2], squeezed(match[3].str())};
     if (head.starts_with("using ")) return {};
-    int depth = 0;  // of angle brackets
+    int depth = 0;  // depth of angle brackets
     const auto name_before = [&](size_t end) -> std::string {
         const std::string before = head.substr(0, end);
         return std::regex_search(before, match, last_name) ? match[1].str() : "";
@@ -306,7 +306,7 @@ std::optional<Declared> declared_by(std::string head) {
     return Declared{"variable", name, ""};
 }
 
-// Whether a declaration has reached its = sign (not one of a default argument).
+// Returns true if a declaration has reached its = sign (not one of a default argument).
 bool assigns(std::string_view head) {
     if (head.find("operator") != std::string_view::npos) return false;
     int depth = 0;

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Whether any float near 1/s has the reciprocal s; tries more floats than the function does.
+// Returns true if any float near 1/s has the reciprocal s; tries more floats than the function does.
 bool has_divisor(float s) {
     const uint32_t near = float_bits(1.0f / s);
     for (uint32_t g = near - 8; g <= near + 8; ++g)

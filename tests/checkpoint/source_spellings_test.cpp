@@ -21,7 +21,7 @@ const std::string module = "model.layers.0.mlp.up_proj", weight = module + ".wei
 
 struct Granularity {
     const char* name;
-    std::vector<int64_t> shape;  // of the scales
+    std::vector<int64_t> shape;  // shape of the scales
     Format format;
     Json block_size;  // weight_block_size of quant_method fp8
     ActivationFormat dynamic_inputs;

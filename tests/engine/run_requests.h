@@ -24,7 +24,7 @@ struct Answered {
     std::string text;
     FinishReason finish = FinishReason::none;
     bool operator==(const Answered&) const = default;
-    // Whether this answer, which was cancelled, is a beginning of the whole answer.
+    // Returns true if this answer, which was cancelled, is a beginning of the whole answer.
     bool begins(const Answered& whole) const {
         return ids.size() <= whole.ids.size() && std::equal(ids.begin(), ids.end(), whole.ids.begin()) &&
                std::equal(log_prob_bits.begin(), log_prob_bits.end(), whole.log_prob_bits.begin()) &&

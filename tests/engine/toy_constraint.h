@@ -33,7 +33,7 @@ public:
     }
     bool may_end() const override { return state_ % 4 == 0; }
     bool finished() const override { return said_ == l_.length; }
-    // Whether `ids` is a text of the language.
+    // Returns true if `ids` is a text of the language.
     static bool holds(const ToyLanguage& language, std::span<const int32_t> ids) {
         ToyConstraint c(language);
         return std::ranges::all_of(ids, [&](int32_t id) { return c.accept(id); });

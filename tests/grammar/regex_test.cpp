@@ -29,7 +29,7 @@ bool is_match(std::string_view pattern, std::string_view text) {
 struct RandomRegex {
     enum class Kind { character, sequence, choice, repeat };
     Kind kind = Kind::character;
-    std::string text;  // of a character: the pattern
+    std::string text;  // the pattern of a character
     std::string set;   // the characters of "abc1" that it matches
     std::vector<RandomRegex> items;
     size_t least = 0, most = 0;

@@ -110,7 +110,7 @@ TEST(HttpFraming, LineEndsAndVersions) {
     } heads[]{{"GET / HTTP/1.2\r\nHost: x\r\n", 200},
               {"GET / HTTP/1.9\r\nHost: x\r\n", 200},
               {"GET / HTTP/1.0\r\n", 200},
-              {"GET / HTTP/1.2\r\n", 400},  // as HTTP/1.1: a Host is required
+              {"GET / HTTP/1.2\r\n", 400},  // handled like HTTP/1.1: a Host is required
               {"POST / HTTP/1.2\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400},
               {"GET / HTTP/2.0\r\nHost: x\r\n", 505},
               {"GET / HTTP/0.9\r\nHost: x\r\n", 505},

@@ -29,7 +29,7 @@ FAMILIES = {  # family -> tokenizer
 }
 VOCABULARY = {"mistral-v1": 32000, "smollm2": 49152, "qwen3": 151936}
 KINDS = ["bf16", "nvfp4", "mxfp4"]
-UNITS = ["base_disable_all", "w4_nvfp4", "default_disabled_quantizers"]  # of recipe w4a16_nvfp4
+UNITS = ["base_disable_all", "w4_nvfp4", "default_disabled_quantizers"]  # units of recipe w4a16_nvfp4
 # Products that llama.cpp computes without a tensor scale stay in BF16 (nibble refuses them by name).
 LEFT_OUT = {"qwen2": ["*mlp*"], "gemma3": ["*mlp*"], "nemotron_h": ["*latent_proj*"]}
 BOUNDS = {"bf16": 0.005, "nvfp4": 0.05, "mxfp4": 0.05}  # tolerance of the ratio of perplexities

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = 25000
-SECONDS = 300  # of one page; a page takes a few on a quiet machine
+SECONDS = 300  # limit of one page; a page takes a few on a quiet machine
 GENERATED = {"reference", "supported-models.md"}
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "containers/README.md")] + sorted((ROOT / "docs").rglob("*.md"))
 

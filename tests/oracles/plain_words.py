@@ -24,6 +24,7 @@ FOLDERS = [
     "tests/formats", "tests/fuzz", "tests/grammar", "tests/http", "tests/install", "tests/io", "tests/jobs",
     "tests/kernels", "tests/model", "tests/oracles", "tests/page", "tests/parallel", "tests/peers", "tests/quant",
     "tests/rl", "tests/engine", "tests/server", "tests/support", "tests/tensor", "tests/text", "tests/train", "tools",
+    "cmake", "CMakeLists.txt", "python", "tests/CMakeLists.txt", "tests/c", "tests/python", "tests/preload",
 ]  # fmt: skip
 
 # Folders whose messages follow the rules too: every string literal of two words or more is checked.
@@ -39,8 +40,8 @@ MESSAGES = [
 
 # (name, pattern). Openings match the first words of a comment; words match anywhere in it.
 OPENINGS = [
-    ("opens with 'What', 'Of', 'Whose' or 'Where'", r"(What|Of|Whose|Where|what|whose)\b(?! if)"),
-    ("opens with 'As'", r"As\b(?! (in|above|many)\b)"),
+    ("opens with 'What', 'Of', 'Whose', 'Whether' or 'Where'", r"(?i:What|Of|Whose|Whether|Where)\b(?! if)"),
+    ("opens with 'As'", r"(?i:As)\b(?! (in|above|many)\b)"),
 ]
 WORDS = [
     ("'behind' (after, next to)", r"(?<!look-)\bbehind\b(?! (a|the) (flag|proxy|firewall))"),
@@ -83,7 +84,7 @@ TOKEN = re.compile(r'//(?P<line>[^\n]*)|/\*(?P<block>.*?)\*/|R"\((?:.*?)\)"|"(?:
 
 
 def comments(text: str) -> list[tuple[int, str]]:
-    """Returns (line, text) per comment; adjacent lines of comments that stand alone are one comment."""
+    """Returns (line, text) per comment. A line that holds only a comment continues the comment above it in the same column."""
     found: list[tuple[int, str, bool, int]] = []
     for match in TOKEN.finditer(text):
         body = match.group("line") if match.group("line") is not None else match.group("block")
@@ -93,7 +94,7 @@ def comments(text: str) -> list[tuple[int, str]]:
         start = text.rfind("\n", 0, match.start()) + 1
         alone = not text[start : match.start()].strip()
         column = match.start() - start
-        if found and (alone or found[-1][3] == column) and found[-1][3] == column and last == line - 1:
+        if found and alone and found[-1][3] == column and last == line - 1:
             first, before, _, _ = found[-1]
             found[-1] = (first, before + " " + body.strip(), alone, column)
         else:
@@ -114,9 +115,19 @@ def python_comments(text: str) -> list[tuple[int, str]]:
 
 
 def hash_comments(text: str) -> list[tuple[int, str]]:
-    """Returns (line, text) of the lines of a shell script or CMake file that are comments."""
-    lines = enumerate(text.split("\n"), 1)
-    return [(line, content.strip().lstrip("#! ")) for line, content in lines if content.strip().startswith("#")]
+    """Returns (line, text) per comment of a shell script or CMake file; adjacent lines are one comment."""
+    found: list[tuple[int, str]] = []
+    last = 0
+    for line, content in enumerate(text.split("\n"), 1):
+        if not content.strip().startswith("#"):
+            continue
+        body = content.strip().lstrip("#! ")
+        if found and body and last == line - 1 and line > 2:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {body}".strip())
+        else:
+            found.append((line, body))
+        last = line
+    return found
 
 
 def comments_of(path: Path, text: str) -> list[tuple[int, str]]:
@@ -126,7 +137,7 @@ def comments_of(path: Path, text: str) -> list[tuple[int, str]]:
         return comments(text)
     if path.suffix == ".py" or "python" in first:
         return python_comments(text)
-    return hash_comments(text) if path.name == "CMakeLists.txt" or first.endswith("sh") else []
+    return hash_comments(text) if path.name == "CMakeLists.txt" or path.suffix == ".cmake" or first.endswith("sh") else []
 
 
 def strings(text: str) -> list[tuple[int, str]]:
@@ -182,9 +193,10 @@ def self_test() -> None:
            "// The client is told 503.\n", "// Memory that users have in turn.\n", "// As measure, of a source.\n",
            "// The run goes on with the next step.\n", "// At most so many rows.\n", "// What the cache makes of them.\n",
            "// Rounds as PyTorch has it.\n", "// Nothing but zeros.\n", "// Ranks hand on their rows.\n",
-           "// Error: the name is no preset.\n", "// A bias has no place here.\n", "// Without numbers to go by.\n"]  # fmt: skip
+           "// Error: the name is no preset.\n", "// A bias has no place here.\n", "// Without numbers to go by.\n",
+           "// Whether it ends.\n", "int a;  // of the batch\n", "int a;  // x\nint b;  // as typed\n"]  # fmt: skip
     good = ["// Returns the chain rule's factor.\n", "// A server behind a proxy.\n", 'print("what is behind");\n',
-            "// As in MambaStep.\n", "// Users take turns.\n", "// Whether the call may end.\n",
+            "// As in MambaStep.\n", "// Users take turns.\n", "// Returns true if the call may end.\n",
             "// A tensor made of rows.\n", "// Computed by hand; nothing is lost.\n",
             "// There is no preset.\n", "// The file is no longer read.\n"]  # fmt: skip
     for text in bad:

@@ -61,7 +61,7 @@ def problems(text: str) -> list[tuple[int, str]]:
     out: list[tuple[int, str]] = []
     if not lines[0].startswith("//"):
         out.append((1, "the file has no comment"))
-    scopes: list[str] = []  # of each open brace: "namespace", "public", "private", "body"
+    scopes: list[str] = []  # kind of each open brace: "namespace", "public", "private", "body"
     for i, line in enumerate(lines):
         code = re.sub(r"//.*", "", re.sub(r'"(?:\\.|[^"\\])*"', '""', line)).strip()
         visible = all(s in ("namespace", "public") for s in scopes)

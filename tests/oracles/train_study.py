@@ -108,7 +108,7 @@ def main():
     page = pathlib.Path("out/study.html").read_text()
     assert not re.search(r"(src|href)=\"(https?:)?//", page) and "<script" not in page, "the page stands alone"
     for name in NAMES: assert page.count(name) >= 5, (name, page.count(name))
-    check("charts", page.count("<svg viewBox"), 5)  # of recipes and of parts: gaps, gaps over steps; validation
+    check("charts", page.count("<svg viewBox"), 5)  # charts of recipes and of parts: gaps, gaps over steps; validation
     logs = {p: p.stat().st_mtime_ns for p in pathlib.Path("out/runs").rglob("train.jsonl")}
     again = run()
     check("nothing was trained again", {p: p.stat().st_mtime_ns for p in logs}, logs)

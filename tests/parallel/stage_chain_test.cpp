@@ -84,7 +84,7 @@ TEST(StageChain, PiecesAreRemovedWhenTheyAreNotNeeded) {
     int64_t left = 0;
     for (const auto& entry : std::filesystem::directory_iterator(dir / "chain"))
         left += entry.path().filename().string().starts_with("piece-");
-    EXPECT_EQ(left, pieces);  // of the last stage, which no stage reads
+    EXPECT_EQ(left, pieces);  // output of the last stage, which no stage reads
 }
 
 // A process ends while a later stage waits for its pieces. The later stage is given up, and the lost one is repeated.

@@ -28,7 +28,7 @@ except ImportError:
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
-TOLERANCE = 2e-5  # of the largest logit
+TOLERANCE = 2e-5  # relative to the largest logit
 TOKENS = 48
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}

@@ -229,7 +229,7 @@ TEST(LeftAlone, UnknownMatricesAreCountedOnlyIfTheRecipeMatchesThem) {
 // ---- Matrices that engines fuse ------------------------------------------------------------------------------------
 
 struct Fusion {
-    std::vector<std::string> members;  // of one fused matrix, or of two separate ones
+    std::vector<std::string> members;  // members of one fused matrix, or of two separate ones
     bool together;
 };
 

@@ -93,7 +93,8 @@ TEST(ServerLoad, ADisconnectEndsTheRequest) {
                             std::to_string(text.size()) + "\r\n\r\n" + text)
                         .ok());
         c.close();
-        // Whether it was cancelled or had just finished: nothing is left, and all its choices were counted once.
+        // Returns true if it was cancelled or had just finished: nothing is left, and all its choices were counted
+        // once.
         ASSERT_TRUE(TestServer::wait_until([&] { return s.metric("vllm:request_success_total") == before + 64; }));
         EXPECT_EQ(s.metric("vllm:num_requests_running"), 0);
     }

@@ -28,7 +28,7 @@ struct Reader {
     }
 };
 
-// Whether the text between '&' and ';' is one of the five entities that pages use.
+// Returns true if the text between '&' and ';' is one of the five entities that pages use.
 bool entity_ok(std::string_view rest) {
     for (std::string_view e : {"amp;", "lt;", "gt;", "#34;", "#39;"})
         if (rest.starts_with(e)) return true;

@@ -13,7 +13,7 @@ Result<ModelConfig> read_phimoe(ConfigFields& f, const std::string& root) {
     NIBBLE_TRY(d.attention.qkv_bias, f.boolean_or("attention_bias", false));
     d.attention.out_bias = d.attention.qkv_bias;
     NIBBLE_TRY(d.attention.window, f.integer_or("sliding_window", 0));
-    f.ignore("input_jitter_noise");  // of training
+    f.ignore("input_jitter_noise");  // used in training only
     MoeConfig moe{.router = MoeConfig::Router::sparse_mixer};
     NIBBLE_CHECK(set_experts(f, moe, "num_local_experts", "num_experts_per_tok"));
     NIBBLE_TRY(const double jitter, f.number("router_jitter_noise", 0.0, 1.0));

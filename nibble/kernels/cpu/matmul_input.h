@@ -23,7 +23,7 @@ private:
 
 struct FloatInputs {
     int64_t k = 0;              // per row, padded with zeros to whole words of the weight
-    int64_t blocks = 0;         // of the contract's size B
+    int64_t blocks = 0;         // number of blocks of the contract's size B
     const float* x = nullptr;   // [rows][k]
     int64_t x_row = 0;          // floats per row
     const float* g = nullptr;   // [rows][blocks]; null if every factor is 1

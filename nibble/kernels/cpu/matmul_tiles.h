@@ -13,7 +13,7 @@ namespace nibble::cpu {
 struct TileRun {
     const std::byte* words;      // first panel, first k of the run
     int64_t words_panel;         // bytes per panel
-    const std::byte* words_end;  // of the first panel; beyond it, prefetches go words_skip bytes further
+    const std::byte* words_end;  // end of the first panel; beyond it, prefetches go words_skip bytes further
     int64_t words_skip;
     const float* x;  // [R][k], x_row floats per row
     int64_t x_row;

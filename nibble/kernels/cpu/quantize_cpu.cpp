@@ -91,7 +91,7 @@ struct SweepTable {
     }
 };
 
-// Whether no intermediate of a search with this maximum overflows or becomes subnormal.
+// Returns true if no intermediate of a search with this maximum overflows or becomes subnormal.
 bool ordinary(float g) { return g >= 0x1p-30f && g <= 0x1p40f; }
 
 void nvfp4(const RowKernels& k, const MatrixView& w, const WeightSpec& spec, const TensorAmax& amax,

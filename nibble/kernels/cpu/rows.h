@@ -49,7 +49,7 @@ struct RowSum {
 struct MeasureTally {
     RowSum error, weight;
     int64_t zeros, saturated, sign_flips;
-    uint32_t max_error_bits;  // of |w - decoded|; order of unsigned numbers, NaN is largest
+    uint32_t max_error_bits;  // bits of |w - decoded|; order of unsigned numbers, NaN is largest
     // Occurrences of each code byte, in four parts, so that equal neighbours do not wait for each other. Counted inside
     // the measuring loop, where the increments fill idle cycles (a second loop took 40 % longer).
     int64_t code_bytes[4][256];

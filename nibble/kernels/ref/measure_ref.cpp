@@ -12,7 +12,7 @@ namespace {
 
 struct Element {
     uint8_t code;
-    float value;    // of the code, without the scale
+    float value;    // value of the code, without the scale
     float scale;    // the decoded weight is value * scale
     float largest;  // largest magnitude of a code
 };

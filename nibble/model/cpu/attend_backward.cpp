@@ -81,7 +81,7 @@ public:
     }
 
 private:
-    // Whether the cache rounds. Values are BF16 already for a BF16 cache, and an FP32 cache stores all of FP32.
+    // Returns true if the cache rounds. Values are BF16 already for a BF16 cache, and an FP32 cache stores all of FP32.
     bool rounds() const { return shape_.kv.type != KvType::f32 && shape_.kv.type != KvType::bf16; }
     static void clear(const float* x, int64_t n, float most, float* d) {
         for (int64_t i = 0; i < n; ++i)

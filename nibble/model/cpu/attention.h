@@ -43,7 +43,7 @@ private:
     int64_t q_cols() const { return config_.q_cols(); }
     int64_t kv_cols() const { return config_.kv_block < 0 ? config_.kv_cols() : 0; }
     int64_t v_cols() const { return config_.kv_block < 0 ? config_.v_cols() : 0; }
-    int64_t cols() const { return q_cols() + kv_cols() + v_cols(); }  // of q, k and v
+    int64_t cols() const { return q_cols() + kv_cols() + v_cols(); }  // columns of q, k and v
     // Splits outputs of qkv_ into q, k and v [rows, cols()] and gates [rows, q_cols()]. Without gates it returns the
     // outputs themselves.
     struct Gated {
@@ -102,7 +102,7 @@ private:
     Linear out_;
     std::vector<float> q_norm_, k_norm_;  // weights as they are multiplied (with 1 added where the model requires it);
                                           // empty: no norm
-    std::vector<float> ones_;             // of a head: the weights of norms without weights
+    std::vector<float> ones_;             // weights of a head's norms that have no weights
     std::vector<float> sinks_;            // empty: none
     std::optional<Linear> head_gate_;
     std::optional<Indexer> indexer_;

@@ -41,7 +41,8 @@ public:
     // right after input() for the same linear and rows.
     virtual Status output_gradient(const Linear& linear, const float* g, int64_t rows, int64_t cols,
                                    std::span<const int32_t> batch_rows) = 0;
-    // Whether a MoE passes all rows of the batch to input() for every expert. The routing itself does not change.
+    // Returns true if a MoE passes all rows of the batch to input() for every expert. The routing itself does not
+    // change.
     virtual bool every_expert() const { return false; }
 };
 

@@ -16,7 +16,7 @@ struct CompressorShape {
     int dim = 0;
     int64_t rate = 0;  // divides 64, or is a multiple of it
     bool overlaps = false;
-    Rope rope;  // of the last rope.dims dimensions
+    Rope rope;  // rotates the last rope.dims dimensions
 };
 
 class Compressor {

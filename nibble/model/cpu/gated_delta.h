@@ -106,7 +106,7 @@ private:
     Convolution conv_;
     std::vector<float> a_, dt_bias_, norm_;  // a = -exp(A_log)
     std::vector<float> q_scale_, k_scale_;   // [keys]: weights of RMS norms that give vectors of unit length
-    float unit_eps_ = 0;                     // of these norms
+    float unit_eps_ = 0;                     // epsilon of these norms
     RankColumnsPtr heads_;                   // set if this rank has some heads only, which `config_` describes
 };
 

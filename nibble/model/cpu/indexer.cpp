@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr float key_norm_eps = 1e-6f;  // of DeepSeek's k_norm, whatever rms_norm_eps is
+constexpr float key_norm_eps = 1e-6f;  // epsilon of DeepSeek's k_norm, whatever rms_norm_eps is
 
 }  // namespace
 

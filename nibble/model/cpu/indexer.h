@@ -39,7 +39,7 @@ private:
 
     std::string prefix_;
     int index_ = 0;
-    int64_t offset_ = 0;  // of the index keys in a page
+    int64_t offset_ = 0;  // offset of the index keys in a page
     IndexerConfig config_;
     IndexShape shape_;
     Linear q_, k_, weights_;  // weights_: of a weighted indexer

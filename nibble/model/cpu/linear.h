@@ -44,7 +44,7 @@ struct LinearStack {
     PackedMatrix weight;      // all parts stacked; unused when `one` is false
     std::vector<float> bias;  // biases of all parts; empty when no part has one
     bool one = false;
-    RankColumnsPtr divided;  // as Linear::divided, of all parts
+    RankColumnsPtr divided;  // as in Linear::divided, for all parts
 
     int64_t rows() const;
     // Writes y [n, rows()]: the parts' outputs one after the other in each row.

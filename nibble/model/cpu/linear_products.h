@@ -18,14 +18,14 @@ class GradientSink;
 class LinearProducts {
 public:
     virtual ~LinearProducts() = default;
-    // Whether forward() runs in place of the engine's own product for this unit.
+    // Returns true if forward() runs in place of the engine's own product for this unit.
     virtual bool replaces(std::span<const Linear> unit) const = 0;
     // Computes out.y = x W^T + bias, rounded as `out` requires and never gated. x [n, cols], rows adjacent. Requires
     // replaces().
     virtual void forward(std::span<const Linear> unit, const float* x, int64_t n, const MatmulOutput& out,
                          Workspace& work) = 0;
-    // Whether add() changes the output of the engine's own product. The engine then does not fuse gating into the
-    // product.
+    // Returns true if add() changes the output of the engine's own product. The engine then does not fuse gating into
+    // the product.
     virtual bool adds(std::span<const Linear>) const { return false; }
     // Adds to y [n, outputs of the unit], which is finished and rounded; `stride` floats from row to row. x: as in
     // forward(). Requires adds().

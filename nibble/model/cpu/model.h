@@ -25,7 +25,7 @@ namespace nibble {
 struct ModelOptions : WeightOptions {
     std::string kernels;  // name of the entry to use in all kernel tables; empty: the best of this CPU
     SumOrder sums = SumOrder::lanes;
-    int64_t most_tokens = 0;        // of a sequence, for choose_rope_factors(); 0: the model's context
+    int64_t most_tokens = 0;        // largest length of a sequence, for choose_rope_factors(); 0: the model's context
     Communicator* ranks = nullptr;  // set if several ranks run the model; must outlive it
 };
 

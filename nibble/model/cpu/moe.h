@@ -29,7 +29,7 @@ public:
     std::span<const float> router_scale() const { return router_scale_; }  // times hidden^-0.5; may be empty
     std::span<const float> expert_scale() const { return expert_scale_; }  // may be empty
     const Norm& experts_norm() const { return experts_norm_; }             // may be empty
-    float eps() const { return eps_; }                                     // of the router's norm
+    float eps() const { return eps_; }                                     // epsilon of the router's norm
     const std::optional<Linear>& to_latent() const { return to_latent_; }
     const std::optional<Linear>& from_latent() const { return from_latent_; }
 
@@ -71,7 +71,7 @@ private:
     std::vector<float> expert_scale_;    // may be empty
     std::vector<int32_t> hash_table_;    // [vocab, top_k], ascending in each row; may be empty
     Norm experts_norm_;                  // may be empty
-    float eps_ = 0;                      // of the router's norm
+    float eps_ = 0;                      // epsilon of the router's norm
     std::vector<std::unique_ptr<Mlp>> experts_;
     std::unique_ptr<Mlp> shared_;                    // may be null
     std::optional<Linear> to_latent_, from_latent_;  // fc1_latent_proj, fc2_latent_proj

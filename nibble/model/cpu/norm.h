@@ -14,7 +14,7 @@ struct Workspace;
 class WeightSource;
 
 struct Norm {
-    std::vector<float> weight, bias;  // as they are multiplied: 1 + w where the model requires it; no weight: no norm
+    std::vector<float> weight, bias;  // factors as multiplied: 1 + w where the model requires it; no weight: no norm
     float eps = 0;
     bool centered = false;  // LayerNorm
 

@@ -35,7 +35,7 @@ private:
     std::string prefix_;
     int64_t hidden_ = 0;
     float eps_ = 0;
-    Embedding embedding_, table_;  // of the table this layer's columns
+    Embedding embedding_, table_;  // the table has only this layer's columns
     Linear projection_;            // this layer's rows
     std::vector<float> norm_;
     Linear gate_, out_;

@@ -76,7 +76,7 @@ public:
     const int32_t* wanted_rows() const { return upload_.at<int32_t>(wanted_); }  // [batch.wanted()]
     int32_t* nonfinite() const { return upload_.at<int32_t>(nonfinite_); }       // [layers], initially INT32_MAX
     const cuda::SampleRow* requests() const { return upload_.at<cuda::SampleRow>(requests_); }
-    bool scored() const { return scored_; }  // whether a request has SampleRow::scored
+    bool scored() const { return scored_; }  // returns true if a request has SampleRow::scored
     cuda::SeenSlot* seen() const { return upload_.at<cuda::SeenSlot>(seen_); }
     std::byte* base() const { return upload_.base(); }
 

@@ -97,12 +97,12 @@ struct DeviceLinear {
     Status forward_rounded(const DeviceInput& in, int64_t n, std::byte* y, DeviceStep& step) const;
     // Bytes of scratch memory that forward_rounded() needs in addition to scratch_bytes().
     int64_t rounded_bytes(int64_t n) const;
-    // Whether forward_activated() has a kernel for n rows. `gated`: the rows are those of gate and up.
+    // Returns true if forward_activated() has a kernel for n rows. `gated`: the rows are those of gate and up.
     Result<bool> activates(int64_t n, bool gated, const DeviceStep& step) const;
     // Computes mid [n, rows / 2] in BF16 = activation(gate) * up, or [n, rows] = activation(y).
     Status forward_activated(const DeviceInput& in, int64_t n, Activation activation, std::byte* mid,
                              DeviceStep& step) const;
-    // Whether a product with a fused prologue can also compute the product of `side` with the same row
+    // Returns true if a product with a fused prologue can also compute the product of `side` with the same row
     // (DeviceInput::side).
     Result<bool> takes_side(const DeviceLinear& side, const DeviceStep& step) const;
     // Adds the kernel of a product of n rows to `uses`.
@@ -118,8 +118,8 @@ struct DeviceStack {
 
     // see DeviceLinear::plan()
     Result<InputPlan> plan(int64_t n, const DeviceStep& step, bool whole_rows) const;
-    // Whether parts[0].forward_rounded() computes the whole stack in one pass, and n is large enough that BF16 outputs
-    // pay.
+    // Returns true if parts[0].forward_rounded() computes the whole stack in one pass, and n is large enough that BF16
+    // outputs pay.
     bool rounds(int64_t n) const { return n > 128 && parts.size() == 1 && parts[0].rounded_bytes(n) == 0; }
     // Writes y [n, rows]: the parts' outputs one after the other in each row.
     Status forward(const DeviceInput& in, int64_t n, float* y, DeviceStep& step) const;
@@ -164,10 +164,10 @@ struct DeviceExperts {
 
     // Computes y [n, rows].
     Status forward(const DeviceExpertRows& in, float* y, DeviceStep& step) const;
-    // Whether forward() reads the number of rows per expert on the host, and so waits for the device.
+    // Returns true if forward() reads the number of rows per expert on the host, and so waits for the device.
     bool waits() const { return !parts.empty() && !parts[0].others.empty(); }
-    // Whether these fused kernels exist for the router and the formats of this layer. activated() computes out [n,
-    // width] (BF16) = activation of forward() in one product; it requires activates().
+    // Returns true if these fused kernels exist for the router and the formats of this layer. activated() computes out
+    // [n, width] (BF16) = activation of forward() in one product; it requires activates().
     bool takes_one_token(const cuda::RouterConfig& config) const {
         return parts.size() == 1 && parts[0].w4a16 && cuda::takes_one_token(config, parts[0].packed);
     }

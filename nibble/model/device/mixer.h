@@ -32,7 +32,7 @@ public:
     virtual Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const = 0;
     // Returns an upper bound of the scratch bytes of forward() for `rows` rows, without the workspace of attention.
     virtual int64_t scratch_bytes(int64_t rows) const = 0;
-    // Whether forward() waits for the device. Such a mixer cannot be captured in a graph.
+    // Returns true if forward() waits for the device. Such a mixer cannot be captured in a graph.
     virtual bool waits() const { return false; }
     virtual StateLayout state() const { return {}; }
     // Returns the attention problem of this mixer without the sizes of a batch; no value: the mixer has no attention.

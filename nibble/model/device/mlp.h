@@ -23,7 +23,7 @@ public:
     int64_t mid_bytes(int64_t rows) const { return padded_rows(rows) * config_.intermediate * 2; }
     Status kernels(bool inside, const DeviceStep& step, std::vector<KernelUse>& uses) const override;
     int64_t scratch_bytes(int64_t rows) const override;
-    // Whether the first product, with one row, can also compute the product of `side` with the same input.
+    // Returns true if the first product, with one row, can also compute the product of `side` with the same input.
     Result<bool> takes_side(const DeviceLinear& side, const DeviceStep& step) const {
         if (in_.parts.size() > 1) return false;
         return in_.parts[0].takes_side(side, step);
@@ -31,7 +31,7 @@ public:
 
 private:
     bool scales_gate() const { return config_.gate_scale != 1.0f; }
-    // Whether the first half is one product with a fused activation.
+    // Returns true if the first half is one product with a fused activation.
     Result<bool> fused(const DeviceStep& step) const;
     // Returns the layout of the rows between the two halves.
     Result<cuda::RowsOut> mid_order(const DeviceStep& step) const;

@@ -57,10 +57,10 @@ private:
     DeviceExpertRows second_rows(const cuda::ExpertChoice& choice, const std::byte* mid, const Shared& shared,
                                  float* sum, const DeviceStep& step) const;
 
-    // Whether the experts' products have a kernel for a single token.
+    // Returns true if the experts' products have a kernel for a single token.
     bool one_token(const DeviceStep& step) const;
-    // Whether, with one token, the experts' first kernel computes the shared expert's last product; whether the
-    // experts' kernels choose the experts.
+    // takes_dense() returns true if, with one token, the experts' first kernel computes the shared expert's last
+    // product. chooses_inside() returns true if the experts' kernels choose the experts.
     bool takes_dense(const DeviceStep& step) const;
     bool chooses_inside(const DeviceStep& step) const;
 
@@ -82,7 +82,7 @@ private:
     const float* router_scale_ = nullptr;  // [hidden]; null: none, like the others
     const float* experts_norm_ = nullptr;  // [hidden]
     const float* expert_scale_ = nullptr;  // [experts]
-    float eps_ = 0;                        // of the two norms
+    float eps_ = 0;                        // epsilon of the two norms
     std::optional<DeviceLinear> shared_gate_;
     DeviceExperts in_, out_;
     std::unique_ptr<DeviceMlp> shared_;

@@ -25,7 +25,7 @@ public:
     // rows.
     virtual Status kv(const std::string& prefix, const cuda::KvCache& cache, const int64_t* slots, int64_t rows,
                       const Stream& stream) = 0;
-    // Whether a MoE passes all rows to expert_inputs() for every expert. The routing itself does not change.
+    // Returns true if a MoE passes all rows to expert_inputs() for every expert. The routing itself does not change.
     virtual bool every_expert() const { return false; }
 };
 

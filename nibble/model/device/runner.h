@@ -28,8 +28,8 @@ struct DeviceResidual {
     int32_t* nonfinite = nullptr;  // [layers]: lowered to the first row that holds a NaN after the layer
 };
 
-// Whether, with one row, the first product of `layer` computes the sum of the stream and its norm; `before`: the
-// previous layer, null for the first.
+// Returns true if, with one row, the first product of `layer` computes the sum of the stream and its norm; `before`:
+// the previous layer, null for the first.
 inline bool norm_inside(const DeviceLayer* before, const DeviceLayer& layer, const InputPlan& plan) {
     return plan.inside && layer.plain_norm() && (!before || before->plain_sum());
 }

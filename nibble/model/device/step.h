@@ -65,7 +65,7 @@ struct DeviceStep {
     const int32_t* positions = nullptr;  // [rows]
     // BF16 [vocab, hidden], scaled: the model's embedding; null where only some blocks run.
     const std::byte* embedding = nullptr;
-    std::byte* pages = nullptr;  // of the pool that holds the sequences
+    std::byte* pages = nullptr;  // memory of the pool that holds the sequences
     int64_t page_stride = 0;
     std::vector<DeviceBlockBatch> blocks;               // by BlockConfig::index
     std::vector<std::pair<Rope, DeviceRotary>> rotary;  // one entry for each kind of rotary embedding in the model

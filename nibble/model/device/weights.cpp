@@ -53,7 +53,7 @@ Status DeviceWeights::check_inputs(const Linear& l) {
     return Ok{};
 }
 
-// Whether these linears can be one product. With 128 x 128 scales every part must begin at the start of a tile.
+// Returns true if these linears can be one product. With 128 x 128 scales every part must begin at the start of a tile.
 bool DeviceWeights::stackable(std::span<const Linear> parts) {
     return parts[0].format != Format::fp8_block128 ||
            std::ranges::all_of(parts.first(parts.size() - 1), [](const Linear& l) { return l.rows % 128 == 0; });

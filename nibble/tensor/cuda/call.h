@@ -15,7 +15,7 @@ inline Status cuda_status(cudaError_t code, std::string_view call) {
     return fail(kind, "{}: {} ({})", call, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-// Whether the current device has wgmma (compute capability 9.x).
+// Returns true if the current device has wgmma (compute capability 9.x).
 inline bool on_hopper() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&

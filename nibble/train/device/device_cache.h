@@ -100,7 +100,7 @@ private:
     std::vector<TrainCacheRows> rows_of_;  // by block
     std::vector<int> block_of_;            // by layer; -1: none
     float* maxima_ = nullptr;              // [rows of a step, CacheScales::size()]
-    uint64_t* clipped_ = nullptr;          // of K and V, then of Q
+    uint64_t* clipped_ = nullptr;          // counts of K and V, then of Q
     std::optional<PinnedBuffer> landing_;  // clipped_, then maxima_
     Rows fetched_;
     int64_t most_rows_ = 0;

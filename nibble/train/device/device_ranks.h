@@ -38,7 +38,7 @@ public:
     int size() const { return group_ ? group_->size() : 1; }
     RankGroup* group() const { return group_; }
     const FlatShards& shards() const { return shards_; }
-    int64_t elements() const { return shards_.elements(rank()); }  // of the matrices on this rank
+    int64_t elements() const { return shards_.elements(rank()); }  // elements of the matrices on this rank
 
     // Returns the rank of each of `pieces` micro-batches. Error: no distribution makes their sums nodes of the tree.
     Result<std::vector<int>> owners(int64_t pieces) const { return piece_owners(pieces, size(), shards_.sharding()); }

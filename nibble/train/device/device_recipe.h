@@ -43,13 +43,14 @@ struct DelayedUnits {
 
 // The position of a run and the data that products share.
 struct RecipeStep {
-    uint64_t draw = 0;                // seed * 2^20 + step
-    uint64_t tokens = 0, groups = 0;  // of the step, before the current micro-batch; groups: of 16 tokens of a row
-    int64_t seq = 0;                  // tokens per row
-    bool codes = false;               // the device supports products of codes
-    bool late = false;                // the forward products are those of the late phase
-    bool recording = false;           // the current step ends with an update, so magnitudes are recorded
-    bool stored = false;              // scales of stored inputs are known; until then inputs stay BF16
+    uint64_t draw = 0;  // seed * 2^20 + step
+    uint64_t tokens = 0,
+             groups = 0;     // counts of the step before the current micro-batch; a group is 16 tokens of a row
+    int64_t seq = 0;         // tokens per row
+    bool codes = false;      // the device supports products of codes
+    bool late = false;       // the forward products are those of the late phase
+    bool recording = false;  // the current step ends with an update, so magnitudes are recorded
+    bool stored = false;     // scales of stored inputs are known; until then inputs stay BF16
     DelayedUnits delayed;
     const float* ends = nullptr;        // {0, 1} on the device
     std::byte* staging = nullptr;       // values of the largest weight, between two kernels
@@ -67,7 +68,7 @@ public:
     // Error: sizes that do not fit the recipe's blocks.
     Status check() const;
     int64_t bytes() const;          // weight copies and their scales
-    int64_t copy_bytes() const;     // of these the copies that publish() and draw() write
+    int64_t copy_bytes() const;     // bytes of the copies that publish() and draw() write
     int64_t staging_bytes() const;  // bytes of RecipeStep::staging that publish() needs
     // copies: memory for the weight copies.
     Status load(DeviceArena& arena, DeviceArena& copies, const Stream& stream);
@@ -191,7 +192,7 @@ public:
     static Result<std::unique_ptr<DeviceRecipe>> plan(const TrainPrecision& precision, uint64_t seed,
                                                       const ModelParts& parts, const FlatLayout& flat,
                                                       ThreadPool& pool);
-    int64_t bytes() const;  // of all copies
+    int64_t bytes() const;  // bytes of all copies
     int64_t copy_bytes(size_t block) const;
     int64_t kept_bytes() const;  // part of bytes() that is not a copy of a block's weights
     // copies: returns the memory for the copies of a block; empty: one memory for all. It is called for blocks in

@@ -152,7 +152,7 @@ private:
     std::vector<std::weak_ptr<const DeviceModel>> served_;
     std::unique_ptr<TrainPass> pass_;
     std::optional<DeviceArena> ends_;  // log-probabilities, norm, clip factor
-    float* log_probs_ = nullptr;       // of one micro-batch
+    float* log_probs_ = nullptr;       // log-probabilities of one micro-batch
     std::byte* norm_workspace_ = nullptr;
     std::byte* scalars_ = nullptr;
     std::unique_ptr<DeviceModel> teacher_;

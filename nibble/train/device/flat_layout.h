@@ -20,7 +20,7 @@ inline constexpr int64_t flat_alignment = 64;
 
 // The matrix of a unit of linears, the embedding, or the head.
 struct FlatMatrix {
-    std::string name;                    // of the first part
+    std::string name;                    // name of the first part
     int64_t at = 0, rows = 0, cols = 0;  // at -1: frozen
     int64_t bias = -1;                   // offset of its biases [rows]; -1: none
     int64_t elements() const { return rows * cols; }

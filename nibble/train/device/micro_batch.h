@@ -11,7 +11,7 @@ namespace nibble {
 
 struct MicroBatch {
     const TrainBatch* batch = nullptr;
-    int64_t row = 0, rows = 0;  // of the batch
+    int64_t row = 0, rows = 0;  // rows of the batch
     int64_t first_row = 0;      // number of the first row in the step, over all batches
 
     int64_t tokens() const { return rows * batch->seq; }

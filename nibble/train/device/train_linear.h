@@ -36,7 +36,7 @@ struct TrainWork {
     DeviceStep& step;
     const std::byte* published = nullptr;  // flat, BF16; at least the current block is valid
     BackPlans& plans;
-    std::byte* workspace = nullptr;  // of products and of two-stage sums, which use it one after another
+    std::byte* workspace = nullptr;  // workspace of products and of two-stage sums, which use it one after another
     const int32_t* first = nullptr;  // [rows]: the row where each row's document begins
     const float* amax = nullptr;     // maximum of a mixer's x if TrainMixer::reads_amax(); else null
     // The block's cache, if K and V are recorded or rounded; else null.

@@ -139,7 +139,9 @@ private:
     TrainWork work_of(size_t block, bool back, float* of_vectors = nullptr);
     // Returns the buffer of a mixer's output; keep: the backward pass reads it.
     std::byte* output_of(size_t block, bool keep) { return keep && kept_[block].out ? kept_[block].out : y_; }
-    bool keeps(bool keep) const { return keep && shape_.recompute != Recompute::block; }  // of a forward pass
+    bool keeps(bool keep) const {
+        return keep && shape_.recompute != Recompute::block;
+    }  // returns true if a forward pass keeps the value
     // block_forward() computes a block's mixer from its normed input; y false: no output is needed. Without `keep` it
     // writes no buffers that only backward() reads. amax_for() returns a zeroed place for the largest magnitude of x,
     // which the norm before the mixer writes; null: not needed.

@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t slab_bytes = int64_t{3} << 29;  // of logits, which their gradient overwrites
+constexpr int64_t slab_bytes = int64_t{3} << 29;  // bytes of logits, which their gradient overwrites
 constexpr int64_t documents_of_tokens = 32;       // planned average number of tokens per document
 
 }  // namespace

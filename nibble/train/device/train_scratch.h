@@ -10,7 +10,7 @@ struct TrainScratch {
     int64_t kept = 0;       // buffers from forward to backward, and buffers shared by all blocks
     int64_t together = 0;   // scratch memory of the largest part of a pass
     int64_t logits = 0;     // part of `together`, of the head
-    int64_t workspace = 0;  // of GEMMs and two-stage sums; part of `kept`
+    int64_t workspace = 0;  // bytes for GEMMs and two-stage sums; part of `kept`
     int64_t pages = 0;      // K and V of one block of each kind
 
     // `attention`: bytes of its workspace if known; 0: computed for one document per row.

@@ -39,7 +39,7 @@ public:
         return std::max(recipe_->scratch_bytes(n), adapters_ ? adapters_->scratch_bytes(n) : 0);
     }
     int64_t head_scratch_bytes(int64_t n) const { return adapters_ ? adapters_->head_scratch_bytes(n) : 0; }
-    int64_t master_bytes() const { return 4 * flat_.elements; }  // of masters, of each state, and of a gradient
+    int64_t master_bytes() const { return 4 * flat_.elements; }  // bytes of masters, of each state, and of a gradient
     int64_t published_bytes() const {
         return 2 * flat_.elements + 4 * flat_.vector_elements() + (scales() ? 2 * flat_.embedding.elements() : 0);
     }
@@ -204,7 +204,7 @@ private:
     int64_t version_ = 0;
     struct Slot {  // holds one part at a time
         std::byte* published = nullptr;
-        std::optional<DeviceArena> operands, copies;  // of the engine, and of the recipe
+        std::optional<DeviceArena> operands, copies;  // memory of the engine, and of the recipe
         std::byte *first_operand = nullptr, *first_copy = nullptr;
     };
     std::array<Slot, 3> slots_;

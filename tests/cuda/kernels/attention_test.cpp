@@ -239,7 +239,7 @@ Result<std::vector<Check>> check_shape(const Shape& shape, std::vector<int32_t> 
     Sequences data(kit, shape);
     NIBBLE_CHECK(data.make(std::move(lengths)));
     std::vector<Piece> whole;
-    std::vector<size_t> begin;  // of a sequence's words
+    std::vector<size_t> begin;  // begin of a sequence's words
     size_t at = 0;
     for (int s = 0; s < data.count(); ++s) {
         whole.push_back({s, 0, data.rows(s)});

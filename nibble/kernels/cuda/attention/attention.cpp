@@ -78,7 +78,7 @@ int32_t best_piece(const std::vector<AttentionUnit>& units, const AttentionPlan&
     return best;
 }
 
-// Whether the prefill kernel supports the problem; it processes many columns of a KV head.
+// Returns true if the prefill kernel supports the problem; it processes many columns of a KV head.
 bool has_prefill(const AttentionProblem& p) {
     return on_hopper() && p.kv.k_dim == p.kv.v_dim && (p.kv.k_dim == 64 || p.kv.k_dim == 128) &&
            p.most_rows * group_of(p) >= prefill_columns;

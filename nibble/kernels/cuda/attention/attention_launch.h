@@ -59,8 +59,8 @@ struct AttentionArgs {
     int chunk = 0;        // 0: none
     int page_shift = -1;  // log2 of the tiles per page if that is a power of two
     int64_t table_pitch = 0, page_stride = 0;
-    float scale_log2 = 0;  // of scores, or of their hyperbolic tangents
-    float cap_scale = 0;   // of scores in a hyperbolic tangent; 0: none
+    float scale_log2 = 0;  // factor of scores, or of their hyperbolic tangents
+    float cap_scale = 0;   // factor of scores in a hyperbolic tangent; 0: none
     bool overlap = false;
 };
 struct AttentionKernelShape {

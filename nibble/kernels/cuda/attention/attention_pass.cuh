@@ -36,7 +36,7 @@ struct AttentionLayout {
     static constexpr int exponentials_at = slots * slot_bytes;
     static constexpr int classes_at = exponentials_at + exponentials_bytes;
     static constexpr int tops_at = classes_at + classes_bytes;
-    static constexpr int last_at = tops_at + tops_bytes;  // whether a unit was the last of its columns
+    static constexpr int last_at = tops_at + tops_bytes;  // place of the flag "this unit was the last of its columns"
     static constexpr int barriers_at = last_at + 16;
     static constexpr int bytes = barriers_at + slots * 16;  // barriers: full, empty
     static_assert(slots >= (half_bytes > 8192 ? 1 : 3) && bytes <= most_bytes && group_tokens % pass_tokens == 0);
@@ -51,7 +51,7 @@ struct AttentionLayout {
 template <class L, class Kv, KvDims Dims>
 struct AttentionSums {
     static constexpr int tiles = L::tiles, runs = L::pass_tokens / run_tokens, slices = L::slices;
-    struct State {  // of a group, then of all groups
+    struct State {  // Softmax state of a group, then of all groups
         float top[tiles][2], sum[tiles][2], o[slices][tiles][4];
 
         __device__ void clear() {
@@ -84,7 +84,7 @@ struct AttentionSums {
     float scale;                     // factor of scores, includes log2(e)
     State group;                     // sum: of the class lane / 4 until end_group()
     float t[L::per_warp][tiles][4];  // scores, then exponentials
-    float factors[runs][tiles][2];   // of the sums before a run
+    float factors[runs][tiles][2];   // factors of the sums before a run
 
     __device__ float* classes(int of_warp) const {
         return reinterpret_cast<float*>(memory + L::classes_at) + (of_warp * 8 + lane / 4) * 8 * tiles + lane % 4 * 2;

@@ -24,7 +24,7 @@ constexpr bool ping_pong = Dims == 128;
 template <int Dims>
 struct PrefillLayout {
     static constexpr int half_bytes = run_tokens * Dims * 2, run_bytes = 2 * half_bytes;
-    static constexpr int stages = Dims == 64 ? 4 : 2;                              // of keys, and of values
+    static constexpr int stages = Dims == 64 ? 4 : 2;                              // stages of keys, and of values
     static constexpr int values_at = stages * half_bytes;                          // after keys
     static constexpr int q_at = 2 * stages * half_bytes, q_bytes = 64 * Dims * 2;  // per warpgroup
     static constexpr int totals_at = q_at + workers * q_bytes, total_bytes = 64 * Dims * 4;
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(prefill_threads, 1)
         k.next();
         worker.softmax(s, factor, unit.first_run * run_tokens, scale, true);
         worker.pack(p, s);
-        bool first_run = true, first_group = true;  // of the group; of all groups
+        bool first_run = true, first_group = true;  // first run of the group; first of all groups
         int run = unit.first_run;
         // Computes the scores of the next run and the values of the current one. `fold`: first adds the previous
         // group's sums to the total while the scores are computed (heads of 64, whose scores are short, are 13 % slower

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(parts* columns / Each, least_blocks<Key, Token
     if (args.overlap) overlap_next();
     if (args.overlap && !one) wait_for_previous();
     const int thread = static_cast<int>(threadIdx.x), part = thread % parts;
-    const int blocks = (args.value_dim + columns - 1) / columns;  // of a head
+    const int blocks = (args.value_dim + columns - 1) / columns;  // thread blocks of a head
     const int head = static_cast<int>(blockIdx.x) / blocks, first = static_cast<int>(blockIdx.x) % blocks * columns;
     const StateSegment s = args.list[blockIdx.y];
     // The thread's columns are `between` apart, so that a warp reads adjacent ones.
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(parts* columns / Each, least_blocks<Key, Token
     copy_chunk(0);
     if (chunks > 1) copy_chunk(1);
     float read[Each];  // S^T k of the next token, whose decay the state already has
-    Part<Key> k;       // of the next token
+    Part<Key> k;       // key of the next token
     int place = 0;     // in the ring
     uint16_t* y = args.y + int64_t{s.row} * args.inner + head * args.value_dim;
 #pragma unroll 1

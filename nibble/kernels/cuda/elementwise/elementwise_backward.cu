@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Threads) norm_backward_kernel(const __grid_con
     int turn = 0;
     for (int64_t row = first; row < last; ++row, turn ^= 1) {
         if (Ahead && row + 1 < last) load(next, row + 1);
-        float2 sums = {0.0f, 0.0f};  // of x * x and of g * x
+        float2 sums = {0.0f, 0.0f};  // sums of x * x and of g * x
         visit([&](int k, int) {
             float x[8], dy[8];
             unpack8(row_of[k].x, x);

@@ -101,7 +101,7 @@ struct ScaleColumnsArgs {
     float* x = nullptr;
     int64_t tokens = 0, stride = 0;
     int first = 0, columns = 0;
-    int end[most_parts] = {};  // of a part, counted from `first`
+    int end[most_parts] = {};  // end of a part, counted from `first`
     float by[most_parts] = {};
     bool overlap = false;
 };

@@ -72,7 +72,7 @@ __device__ inline float query_factor(float beta, int64_t period, int64_t offset,
 // Position of eight elements of a row that are written as 16 bytes. Row-major: columns 8 i ... 8 i + 7. Permuted (see
 // w4a16_permute_kernel of sm90_matmul_w4a16_m32.cu): the pairs q, 8 + q, 16 + q, 24 + q of 64 columns.
 struct Chunk8 {
-    int column[4];   // of each pair
+    int column[4];   // column of each pair
     int64_t offset;  // in bytes
 
     __device__ Chunk8(int i, int64_t token, int width, int tile) {

@@ -40,7 +40,7 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
         "r"(parity)
         : "memory");
 }
-// Whether barrier_wait() would return at once.
+// Returns true if barrier_wait() would return at once.
 __device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile(

@@ -21,7 +21,7 @@ struct CastArgs {
     uint64_t first_sign = 0;
     const float* given = nullptr;
     uint16_t* values = nullptr;
-    int64_t pitch = 0;   // of values, in elements
+    int64_t pitch = 0;   // row pitch of values, in elements
     int64_t groups = 0;  // blocks along the reduction
     int64_t outer = 0;
     float* scale = nullptr;

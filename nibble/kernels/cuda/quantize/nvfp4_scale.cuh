@@ -12,7 +12,7 @@ namespace nibble::cuda {
 // Block maxima below this, including zero, use the plain path: a residual could be subnormal.
 inline constexpr float tiny_amax = 1e-30f;
 
-// Whether every product with an E4M3 scale is a safe divisor.
+// Returns true if every product with an E4M3 scale is a safe divisor.
 __device__ inline bool safe_factor(float scale) { return scale >= 1e-15f && scale <= 128.0f; }
 
 struct DynamicScale {

@@ -23,7 +23,7 @@ namespace nibble::cuda {
 // Indexed by the E4M3 code of the block scale.
 struct CandidateTable {
     float scale[128];    // inside the search: code * fake.down
-    float inverse[128];  // of code * tensor_scale, used for the codes
+    float inverse[128];  // 1 / (code * tensor_scale) by code, used for the codes
 };
 
 // Rounds |x| times the inverse of a scale to E2M1 in one step: the code plus e2m1_bias. Products are in [0, 7).
@@ -39,9 +39,9 @@ struct ProductCode {
     }
 };
 
-// Whether products and quotients with both scales give equal codes around one change of the code. `task` < 64 selects a
-// mantissa and a change (seven of eight numbers select one). Codes do not fall as x grows, so four BF16 numbers around
-// the change suffice.
+// Returns true if products and quotients with both scales give equal codes around one change of the code. `task` < 64
+// selects a mantissa and a change (seven of eight numbers select one). Codes do not fall as x grows, so four BF16
+// numbers around the change suffice.
 __device__ inline bool codes_agree(int task, float tensor_scale, float fake_down) {
     constexpr float change[8] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 0.25f};
     const float mantissa = 1.0f + 0.125f * static_cast<float>(task / 8);

@@ -19,10 +19,10 @@ constexpr int threads = 1024, warps = threads / 32;
 // A multiprocessor holds one block, so 16 clusters run at once: 512 rows of 49,152 logits took 0.96 ms. More rows use
 // one block each: llama-8b in FP8 at 1,024 sequences of 128 + 128 tokens 18,310 to 19,050 tokens/s.
 constexpr int cluster_blocks = 8, most_clusters = 16;
-constexpr int bins = 1024;  // of width 1/32; more than 32 below the largest logit, weights are 0
+constexpr int bins = 1024;  // bins of width 1/32; more than 32 below the largest logit, weights are 0
 constexpr int run = 4096;   // run length of log_softmax
 constexpr int most_runs = (1 << 19) / run;
-constexpr int stages = 3;  // where top-k ends, where top-p ends, the draw
+constexpr int stages = 3;  // the end of top-k, the end of top-p, the draw
 static_assert(bins == threads && most_candidates == 4 * threads);
 
 struct Candidates {
@@ -136,7 +136,7 @@ struct Row {
         return best;
     }
 
-    // Whether the weights of runs are those of the log_softmax pass: later steps change, drop and sort nothing.
+    // Returns true if the weights of runs are those of the log_softmax pass: later steps change, drop and sort nothing.
     __device__ bool weighs_all() const {
         return p.temperature > 0.0f && p.seen == 0 && !mask && p.top_k <= 0 && p.top_p >= 1.0f;
     }

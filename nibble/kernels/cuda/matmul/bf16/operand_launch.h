@@ -85,7 +85,7 @@ cudaError_t prepare_sm90_experts_fp8();
 struct OperandArgs {
     const uint8_t* from = nullptr;          // values, or codes
     const uint8_t* block_scales = nullptr;  // for codes; may be null
-    int64_t rows = 0, cols = 0;             // of `from`
+    int64_t rows = 0, cols = 0;             // shape of `from`
     int64_t first_row = 0;
     uint8_t* tiles = nullptr;
     int kind = 0;   // 0 BF16, 1 F16, 2 F32, 3 E4M3 codes, 4 E2M1 codes

@@ -12,7 +12,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int fp8_group_cols = 128;  // of K, between two promotions
+inline constexpr int fp8_group_cols = 128;  // columns of K between two promotions
 
 // Copies to all thread blocks of a cluster, at the same address in each.
 template <int Cluster>
@@ -104,7 +104,7 @@ inline bool encode_fp8_maps(CUtensorMap& x_map, CUtensorMap& w_map, const Produc
                      CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-// Whether scales of 128 columns can be copied for four groups at a time; makes the map of the tokens' scales.
+// Returns true if scales of 128 columns can be copied for four groups at a time; makes the map of the tokens' scales.
 inline bool fp8_scales_in_fours(const ProductArgs& p) {
     const auto is_aligned = [](const float* v) { return reinterpret_cast<uintptr_t>(v) % 16 == 0; };
     return (p.k + fp8_group_cols - 1) / fp8_group_cols % 4 == 0 && is_aligned(p.tile_scales) &&

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(threads, 1)
         if (p.overlap) wait_for_previous();
         const int g = lane / 4, c = lane % 4;
         const int first_token =
-            128 * group + warp % 4 * 16;  // of this warp in the tile; its other 16 tokens are 64 further
+            128 * group + warp % 4 * 16;  // first token of this warp in the tile; its other 16 tokens are 64 further
         const uint32_t out_at = out + warp * out_bytes;
         constexpr uint32_t w_upper = 0x40000040u;
         float acc[64], total[2][64];

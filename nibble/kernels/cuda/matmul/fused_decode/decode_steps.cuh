@@ -49,7 +49,7 @@ struct Meeting {
 // 0x7FFFFFFF, in BF16 0x7FFF, in E4M3 0x7F. A grid barrier (fence, count, one more trip to memory) takes three
 // microseconds while weights stream.
 __device__ inline bool is_written(float v) { return __float_as_uint(v) != 0xFFFFFFFFu; }
-// Whether no lane of `Bits` bits in v is the sentinel.
+// True if no lane of `Bits` bits in v is the sentinel.
 template <int Bits>
 __device__ bool are_written(const uint4& v) {
     constexpr uint32_t ones = Bits == 16 ? 0x00010001u : 0x01010101u, upper = ones << (Bits - 1);

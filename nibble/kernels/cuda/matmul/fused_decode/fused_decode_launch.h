@@ -51,7 +51,7 @@ struct FusedDecodeArgs {
     uint4* used = nullptr;  // reset to the sentinel
     int used_words = 0;
     unsigned long long* meet = nullptr;
-    int width = 0, activation = 0;  // of h; nibble::Activation
+    int width = 0, activation = 0;  // width of h; nibble::Activation
     float eps = 0;
     bool ropes = false;
     bool ropes_inside = false;  // rotates with the last step's outputs instead of after a grid barrier

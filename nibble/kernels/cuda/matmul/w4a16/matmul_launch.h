@@ -187,7 +187,8 @@ struct ExpertsLaunchShape {
 };
 cudaError_t launch_experts_w4a16_m64(const ExpertsArgs& args, const ExpertsLaunchShape& shape, cudaStream_t stream);
 cudaError_t prepare_experts_w4a16_m64();
-// Whether x of a tile of eight tokens, `records` records of 256 columns wide, fits into shared memory as a whole.
+// Returns true if x of a tile of eight tokens, `records` records of 256 columns wide, fits into shared memory as a
+// whole.
 bool fits_experts_w4a16_m8(int records, int experts);
 cudaError_t launch_experts_w4a16_m8(const ExpertsArgs& args, int parts, int blocks, cudaStream_t stream);
 cudaError_t prepare_experts_w4a16_m8();

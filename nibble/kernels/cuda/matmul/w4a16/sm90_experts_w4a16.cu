@@ -23,7 +23,7 @@ namespace {
 using namespace experts;
 
 constexpr int copiers = 3;
-constexpr int stage_blocks = 2;  // of 64 columns
+constexpr int stage_blocks = 2;  // blocks of 64 columns per stage
 // A operands of a block each: products of one may be in flight while the next is decoded. Four buffers with one k-step
 // each wait for the tensor cores four times as often and took 3 to 4 % longer.
 constexpr int buffers = 2;
@@ -260,13 +260,14 @@ __global__ void __launch_bounds__(M::threads, 1) sm90_experts_w4a16_kernel(const
         const uint8_t* const records =
             shared + M::weights_at + (group * 4 + warp % 4) * w4a16::record_bytes + 16 * lane;
         uint32_t stage = 0, x_parity = 0, slot = 0, parity = 0;
-        bool ready = false;  // whether the stage of x is known to have arrived
+        bool ready = false;  // true if the stage of x is known to have arrived
         // The previous stage: read once only the products of this stage's first block are in flight.
         const auto release_last = [&](bool condition) {
             barrier_arrive_if(x_empty + 8 * (stage > 0 ? stage - 1 : stages - 1), lane == 0 && condition);
         };
         const int count = args.row_records;
-        const int pairs = ((count + args.chunk_records - 1) / args.chunk_records + 1) / 2;  // of chunks with columns
+        const int pairs =
+            ((count + args.chunk_records - 1) / args.chunk_records + 1) / 2;  // pairs of chunks with columns
         Items item(tables, args.row_tiles, M::item_tiles);
 
         const auto multiply = [&] {

@@ -285,7 +285,7 @@ __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(prefill_thread
             for (uint32_t r = 0; r < cluster; ++r) barrier_arrive_at(at, r, lane == 0 && condition);
         };
         const OutputFactors& f = args.factors;
-        bool ready = false;  // whether the stage of x is known to have arrived
+        bool ready = false;  // true if the stage of x is known to have arrived
         uint4 next{};        // codes of the next block
         uint2 scale_bytes{};
         const auto load_record = [&] {

@@ -40,7 +40,7 @@ struct Wide {
     static constexpr int stages = 4;
     static constexpr int x_bytes = KParts * stages * stage_bytes;
     static constexpr int accumulators = Tokens / 2;
-    // Whether the first level of a thread's own tree lies in shared memory.
+    // True if the first level of a thread's own tree lies in shared memory.
     static constexpr bool park_here = Tokens * KParts <= 64;
     static constexpr int parks_at = x_bytes + warps * weight_slots * w4a16::record_bytes;
     static constexpr int park_bytes = park_here ? warps / 4 * accumulators * 512 : 0;
