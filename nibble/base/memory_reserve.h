@@ -4,11 +4,11 @@
 
 namespace nibble {
 
-// Holds some memory from now on. The first allocation that fails gives it back and is tried again; where it fails once
-// more it throws std::bad_alloc, as the allocations after it do that fail.
+// Allocates a reserve. The first allocation that fails frees the reserve and is tried again. If it fails again, it
+// throws std::bad_alloc, and so does every later allocation that fails.
 void hold_memory_reserve();
 
-// Holds it again where it was given back. False: so much memory is not there.
+// Allocates the reserve again if it was freed. Returns false if there is not enough memory.
 bool refill_memory_reserve();
 
 }  // namespace nibble

@@ -73,13 +73,13 @@ MismatchOptions lab_options(const BitEqualityOptions& flags) {
                          .top_p = static_cast<float>(flags.top_p)}};
 }
 
-// Rows of a GPU's trainer.
+// Size of the batches of a trainer on a GPU.
 struct LabShape {
     int64_t rows = 0, seq = 0, micro_batch = 0;
 };
 
-// Makes a trainer of `like` over new parameters. `nudged_scale`: changes one number of them, which decides a scale
-// (true) or only a code (false).
+// Returns a trainer with the options `like` and new parameters. If `nudged_scale` is given, one parameter is changed:
+// one that changes a scale (true), or one that changes only a code (false).
 Result<std::unique_ptr<TrainEngine>> lab_trainer(const BitEqualityOptions& flags, const std::string& kv,
                                                  TrainerOptions like, const LabShape& shape,
                                                  const std::optional<bool>& nudged_scale, ThreadPool& pool) {
@@ -237,7 +237,7 @@ struct LabRun {
         return Ok{};
     }
 
-    // A changed model generates, which the comparison must detect.
+    // Negative control: rollouts come from a changed model, and the comparison must detect it.
     Status control(const LabRecipe& recipe, const std::string& kv, Control what, TrainEngine& trainer, Json& controls) {
         MismatchOptions one = lab_options(flags);
         one.prompts = std::min<int64_t>(flags.prompts, 16), one.batches = {0};

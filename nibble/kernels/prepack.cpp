@@ -121,7 +121,7 @@ constexpr std::array<uint8_t, 128> packed_scales = [] {
     return out;
 }();
 
-// Whether all E4M3 scales are positive numbers.
+// Returns true if all E4M3 scales are positive numbers.
 bool all_usual(const uint8_t* scales, int64_t n) {
     bool usual = true;
     for (int64_t i = 0; i < n; ++i) usual &= static_cast<uint8_t>(scales[i] - 1) < e4m3_nan_code - 1;
@@ -229,8 +229,9 @@ Result<PackedMatrix> stacked(std::span<const QuantView> weights, ThreadPool& poo
     if (weights.empty()) return fail("prepack: no matrix");
     const Format format = weights[0].format;
     const int64_t cols = weights[0].cols;
-    if (format == Format::none) return fail("prepack: a quantized matrix of no format");
-    if (!format_fits(format, cols)) return fail("prepack: {} inputs do not fit {}", cols, format_name(format));
+    if (format == Format::none) return fail("prepack: a quantized matrix has no format");
+    if (!format_fits(format, cols))
+        return fail("prepack: {} columns are not whole blocks of {}", cols, format_name(format));
     for (const QuantView& w : weights)
         if (w.format != format || w.cols != cols)
             return fail("prepack: stacked matrices differ: {} {} and {} {}", cols, format_name(format), w.cols,

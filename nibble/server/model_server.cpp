@@ -49,7 +49,7 @@ void answer_preflight(HttpExchange& exchange) {
     HttpResponse response{.status = 204};
     const std::string& allowed = exchange.core.options.cors_origin;
     if (!allowed.empty()) {
-        // The headers that the page wants to send are returned. Official clients add a dozen descriptive headers, which
+        // Allows all headers that the page asks for. Official clients add a dozen descriptive headers, which
         // change with every release, and no header except the key grants access.
         const std::string_view origin = exchange.request.header("origin");
         const std::string_view wanted = exchange.request.header("access-control-request-headers");

@@ -193,7 +193,7 @@ private:
 
     std::string_view pattern_;
     size_t at_ = 0, since_ = 0;
-    std::vector<size_t> starts_;  // of open groups, in out_.text
+    std::vector<size_t> starts_;  // starts of open groups in out_.text
     Translation out_;
 };
 

@@ -212,8 +212,8 @@ TEST(ExportLifecycle, AKillDuringPublicationLeavesResumableWorkOrACompleteOutput
 }
 
 TEST(ExportLifecycle, ExactlyOneOfSeveralSimultaneousJobsFinishes) {
-    // Uses processes, because a lock belongs to a process. The one that fails must report that another one works, or
-    // that the output exists.
+    // Uses processes, because a lock belongs to a process. The job that fails must report that another job is
+    // running, or that the output exists.
     for (int round = 0; round < 20; ++round) {
         TempDir dir;
         if (round % 2) {

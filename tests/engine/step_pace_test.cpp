@@ -11,7 +11,7 @@ struct Machine {
     double step(int64_t prompts) const {
         return answers + (prompts > 0 ? begin + row * static_cast<double>(prompts) : 0);
     }
-    // Returns the longest of `steps` steps with endless prompts, after as many steps.
+    // Runs 2 * steps steps with prompts waiting all the time; returns the longest duration in the second half.
     double longest(StepPace& pace, int steps) const {
         double most = 0;
         for (int i = 0; i < 2 * steps; ++i) {

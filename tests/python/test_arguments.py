@@ -82,7 +82,7 @@ def test_results_have_the_type_of_the_argument():
         assert nibble.matmul(x, Q).dtype == x.dtype
     assert np.array_equal(nibble.fake_quantize(B), nibble.quantize(B).dequantize().astype(bf16))
     assert Q.dequantize(ml_dtypes.bfloat16).dtype == Q.dequantize(bf16).dtype == bf16
-    assert Q.dequantize("bfloat16").dtype == np.uint16  # nobody named a type that numpy has
+    assert Q.dequantize("bfloat16").dtype == np.uint16  # the call names no type that numpy has
     out = np.empty(B.shape, bf16)
     assert Q.dequantize(bf16, out=out) is out
 

@@ -1,4 +1,5 @@
-// Per-layer embeddings (PerLayerInputConfig): a gated product with numbers that follow from the token.
+// Per-layer embeddings (PerLayerInputConfig): every layer gates a vector that it looks up by the token, and adds a
+// linear map of the result to its output.
 #pragma once
 
 #include "model/cpu/block.h"

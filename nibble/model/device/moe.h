@@ -19,7 +19,7 @@ public:
     int64_t scratch_bytes(int64_t rows) const override;
     bool waits() const override { return in_.waits() || out_.waits(); }
 
-    // Parts for a trainer's pass.
+    // Access to the layers for a trainer, which runs them itself.
     cuda::RouterConfig router() const;
     DeviceLinear& gate() { return gate_; }
     DeviceExperts& in() { return in_; }

@@ -3,7 +3,7 @@
 // tile's K. It requests its first two records as soon as the expert is known: at once for a mixture's second product.
 // For the first product the block chooses the experts itself from the router's logits, which saves a launch and the
 // sorting between the router and the weights. Other thread blocks of the launch may compute a dense product
-// (ExpertsInput::beside), which does not wait for the choice.
+// (ExpertsInput::dense), which does not wait for the choice.
 #include "kernels/cuda/matmul/w4a16/w4a16_experts.cuh"
 #include "kernels/cuda/primitives/route.cuh"
 

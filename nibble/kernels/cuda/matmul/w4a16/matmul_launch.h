@@ -199,7 +199,7 @@ cudaError_t prepare_sm90_experts_w4a16();
 // route.logits for its own use, and, where sort.begin is given, the first thread block writes the choice to where route
 // and sort point. Without `choose`, route.experts holds the choice.
 struct OneTokenArgs {
-    // An additional dense product in the same launch (ExpertsInput::beside).
+    // An additional dense product in the same launch (ExpertsInput::dense).
     struct Dense {
         const uint8_t* x = nullptr;
         const uint8_t* records = nullptr;
