@@ -1,6 +1,5 @@
 #include "core/gil.h"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 namespace nibble::python {
@@ -8,7 +7,7 @@ namespace nibble::python {
 WithoutGil::~WithoutGil() {
     try {
         PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {
+    } catch (...) {  // a function of C throws nothing: this is the unwinding of a thread that ends
         for (;;) ::pause();
     }
 }
