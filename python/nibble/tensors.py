@@ -27,11 +27,9 @@ def formats() -> list[str]:
 
 def _spec(key: tuple[Any, ...]) -> Any:
     try:
-        spec = _specs.get(key)
-        if spec is None:
-            if len(_specs) > 256:
-                _specs.clear()
-            spec = _specs[key] = _core.Spec(*key)
+        if len(_specs) > 256:
+            _specs.clear()
+        spec = _specs[key] = _core.Spec(*key)
         return spec
     except TypeError:
         names = ("format", "search", "four_over_six", "static_scales", "arithmetic")
@@ -196,7 +194,10 @@ def quantize(x: T, format: str = "nvfp4", *, amax: float | None = None, search: 
     rotation = None if hadamard is None or hadamard is False else _ROTATION if hadamard is True else _whole("quantize", "hadamard", hadamard)
     if rotation is not None and not 0 <= rotation < 1 << 16:
         raise UsageError(f"quantize: hadamard {rotation} is not in [0, 2^16); its bits are 16 signs")
-    spec = _spec((format, search, four_over_six, static_scales, arithmetic, amax, key, rotation))
+    try:  # a small array takes a microsecond: the usual case makes no call
+        spec = _specs[format, search, four_over_six, static_scales, arithmetic, amax, key, rotation]
+    except (KeyError, TypeError):
+        spec = _spec((format, search, four_over_six, static_scales, arithmetic, amax, key, rotation))
     if out is not None:
         if not isinstance(out, QuantTensor):
             raise DTypeError(f"quantize: out is a {type(out).__name__}; give a QuantTensor")

@@ -5,6 +5,7 @@ For programs that cannot be changed, alias() makes `import vllm` import this mod
 
 from __future__ import annotations
 
+import argparse
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -34,12 +35,50 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
+def _truth(word: str) -> bool:
+    if word.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"'{word}' is neither true nor false")
+    return word.lower() in ("true", "1")
+
+
 class EngineArgs:
     """The options of an engine, as attributes."""
 
     def __init__(self, model: Any, **options: Any) -> None:
         self.model = model
         self.__dict__.update(options)
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Adds the options of LLM. One that the command line leaves out is not in the result, so LLM's own default holds."""
+        group = parser.add_argument_group("Options of the engine")
+        for name, kind in (("model", str), ("tokenizer", str), ("dtype", str), ("quantization", str), ("kv-cache-dtype", str),
+                           ("logprobs-mode", str), ("seed", int), ("max-model-len", int), ("max-num-seqs", int),
+                           ("max-num-batched-tokens", int), ("tensor-parallel-size", int), ("gpu-memory-utilization", float)):
+            group.add_argument("--" + name, type=kind, default=argparse.SUPPRESS)
+        for name in ("enable-prefix-caching", "enforce-eager", "trust-remote-code"):
+            group.add_argument("--" + name, nargs="?", const=True, type=_truth, default=argparse.SUPPRESS)
+            group.add_argument("--no-" + name, dest=name.replace("-", "_"), action="store_false", default=argparse.SUPPRESS)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> "EngineArgs":
+        """The options of the engine among those of a program."""
+        parser = argparse.ArgumentParser()
+        names = {action.dest for action in cls.add_cli_args(parser)._actions}
+        return cls(**{name: value for name, value in vars(args).items() if name in names})
+
+
+class FlexibleArgumentParser(argparse.ArgumentParser):
+    """vLLM's parser: names of options may have underscores in place of hyphens."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = list(sys.argv[1:] if args is None else args)
+        for i, word in enumerate(words):
+            if word.startswith("--"):
+                name, equals, value = word.partition("=")
+                words[i] = name.replace("_", "-") + equals + value
+        return super().parse_known_args(words, namespace)
 
 
 AsyncEngineArgs = EngineArgs
@@ -161,7 +200,8 @@ _submodules: Mapping[str, Mapping[str, Any]] = {
     "distributed": {"cleanup_dist_env_and_memory": lambda *_, **__: None},
     "distributed.weight_transfer": {}, "distributed.weight_transfer.nccl_common": {"trainer_init": _no_transfer},
     "distributed.weight_transfer.packed_tensor": {"packed_nccl_broadcast_producer": _no_transfer},
-    "utils": {}, "utils.network_utils": {"get_ip": _address},
+    "utils": {"FlexibleArgumentParser": FlexibleArgumentParser}, "utils.network_utils": {"get_ip": _address},
+    "utils.argparse_utils": {"FlexibleArgumentParser": FlexibleArgumentParser},
 }
 
 
