@@ -15,7 +15,7 @@ namespace {
 
 void add_bench_model(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchModelOptions>();
-    CLI::App* command = bench.add_subcommand("model", "loading, prefill and decoding of a model");
+    CLI::App* command = bench.add_subcommand("model", "measure loading, prefill and decoding of a model");
     add_subject_flags(*command, "PATH", config->subject);
     add_device_flag(*command, config->device);
     command->add_option("--prompt", config->prompt, "tokens in the prefill")->check(CLI::Range(1, 1 << 20));
@@ -23,7 +23,8 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(1, 1 << 20));
     command->add_option("--context", config->context, "tokens in the context before decoding; default 0")
         ->check(CLI::Range(0, 1 << 20));
-    command->add_option("--sequences", config->sequences, "decoded together")->check(CLI::Range(1, 4096));
+    command->add_option("--sequences", config->sequences, "number of sequences that are decoded together")
+        ->check(CLI::Range(1, 4096));
     add_threads_flag(*command, config->threads);
     add_kernels_flag(*command, config->kernel, "kernels; with --sums tiles: amx or ref; default: the best of this CPU");
     add_sums_flag(*command, config->sums);
@@ -44,7 +45,7 @@ void add_bench_model(CLI::App& bench, RunCommand& run) {
 
 void add_bench_throughput(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchThroughputOptions>();
-    CLI::App* command = bench.add_subcommand("throughput", "requests through the serving engine, without HTTP");
+    CLI::App* command = bench.add_subcommand("throughput", "measure the serving engine without HTTP");
     add_subject_flags(*command, "MODEL", config->subject);
     command
         ->add_option("--isl", config->input,
@@ -100,7 +101,7 @@ void add_bench_matmul(CLI::App& bench, RunCommand& run) {
     add_device_flag(*command, config->device);
     const CLI::Option* cpu_only[] = {
         command->add_option("--shapes", config->shapes, "CPU: smollm2, llama or all")->capture_default_str(),
-        command->add_option("--rows", config->rows, "CPU: of a prefill")->capture_default_str(),
+        command->add_option("--rows", config->rows, "CPU: rows of a prefill")->capture_default_str(),
         command
             ->add_option("--megabytes", config->megabytes,
                          "CPU: megabytes of different weights that a decoding step reads in sequence")
@@ -142,8 +143,8 @@ void add_bench_quantize(CLI::App& bench, RunCommand& run) {
     auto config = std::make_shared<BenchQuantizeOptions>();
     CLI::App* command = bench.add_subcommand(
         "quantize", "measure the quantize, decode and error kernels, and compare them with memcpy");
-    command->add_option("--rows", config->rows, "of the matrix")->capture_default_str();
-    command->add_option("--cols", config->cols, "of the matrix")->capture_default_str();
+    command->add_option("--rows", config->rows, "rows of the matrix")->capture_default_str();
+    command->add_option("--cols", config->cols, "columns of the matrix")->capture_default_str();
     add_device_flag(*command, config->device, "cpu, cuda or cuda:N; on a GPU the sizes are fixed");
     add_threads_flag(*command, config->threads);
     add_kernels_flag(*command, config->kernel, "kernels; default: all that this CPU supports");

@@ -44,7 +44,7 @@ void add_bench_serve(CLI::App& bench, RunCommand& run) {
         ->check(CLI::Range(8, 1 << 22))
         ->capture_default_str();
     command->add_option("--model", config->plan.model, "model name in requests; default: the server's first model");
-    command->add_option("--api-key", config->key, "of the server");
+    command->add_option("--api-key", config->key, "API key of the server");
     command->add_option("--seed", config->plan.seed, "seed of random prompts and gaps")->capture_default_str();
     command
         ->add_option("--goodput-ttft", config->goal_ttft_ms,

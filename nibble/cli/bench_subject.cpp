@@ -20,7 +20,7 @@ void add_subject_flags(CLI::App& command, const std::string& name, BenchSubject&
         .add_flag("--quantize-head", subject.random.head,
                   "with --shape: the output head has --format too, instead of BF16")
         ->needs(shape);
-    command.add_option("--layers", subject.random.layers, "of a --shape; default: all")
+    command.add_option("--layers", subject.random.layers, "number of layers of the --shape; default: all")
         ->check(CLI::Range(1, 1000))
         ->needs(shape);
 }

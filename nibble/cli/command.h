@@ -19,7 +19,7 @@ struct Outcome {
 using RunCommand = std::function<Result<Outcome>()>;
 
 inline constexpr std::string_view program_description =
-    "nibble: takes large language models from BF16 to four bits and proves what was lost";
+    "nibble: quantizes, trains and serves large language models at low precision, and measures the error";
 
 // Adds all commands. Parsing, help, shell completion and the manual page use this definition.
 void add_commands(CLI::App& app, RunCommand& run);

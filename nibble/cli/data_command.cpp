@@ -87,7 +87,9 @@ void add_data_show(CLI::App& data, RunCommand& run) {
     command->add_option("--documents", config->documents, "number of documents whose beginning is shown")
         ->check(CLI::Range(0, 1'000'000))
         ->capture_default_str();
-    command->add_option("--tokens", config->tokens, "of each")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+    command->add_option("--tokens", config->tokens, "tokens shown of each document")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
     command->add_flag("--val", config->validation, "show validation documents");
     command->add_flag("--check", config->check, "read and check every token: ids are in the vocabulary, hashes match");
     add_json_flag(*command, config->json);
@@ -98,7 +100,7 @@ void add_data_show(CLI::App& data, RunCommand& run) {
 }  // namespace
 
 void add_data(CLI::App& app, RunCommand& run) {
-    CLI::App* data = app.add_subcommand("data", "token shards for training");
+    CLI::App* data = app.add_subcommand("data", "build and show token shards for training");
     data->require_subcommand(1);
     add_data_build(*data, run);
     add_data_show(*data, run);

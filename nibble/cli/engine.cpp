@@ -68,7 +68,7 @@ void add_sampling_flags(CLI::App& command, SamplingSettings& flags) {
     command.add_option("--presence-penalty", flags.presence_penalty, "0: off");
     command.add_option("--frequency-penalty", flags.frequency_penalty, "0: off");
     command.add_option("--seed", flags.seed, "the same seed gives the same answer")->capture_default_str();
-    command.add_option("--max-tokens", flags.max_tokens, "of an answer")
+    command.add_option("--max-tokens", flags.max_tokens, "most tokens of an answer")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
         ->capture_default_str();
     command.add_option("--stop", flags.stop, "a text that ends the answer; may be given several times")
@@ -77,9 +77,8 @@ void add_sampling_flags(CLI::App& command, SamplingSettings& flags) {
 
 void add_cache_flags(CLI::App& command, CacheSettings& flags) {
     command
-        .add_option(
-            "--kv-memory", flags.kv_memory,
-            "memory for keys, values and states: 512M, 4GB, or bytes; default: --memory-share of the free memory")
+        .add_option("--kv-memory", flags.kv_memory,
+                    "memory for keys, values and states: 512M, 4GB, or bytes; default: see --gpu-memory-utilization")
         ->check(read_by(parse_size));
     command
         .add_option("--gpu-memory-utilization", flags.memory_share,

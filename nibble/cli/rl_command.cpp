@@ -95,7 +95,8 @@ Result<Outcome> run_mismatch(RlFlags flags) {
 
 void add_rl(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<RlFlags>();
-    CLI::App* command = app.add_subcommand("rl", "reinforcement learning with rollouts and updates of one model");
+    CLI::App* command =
+        app.add_subcommand("rl", "train a model by reinforcement learning, with rollouts of the same model");
     CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/topics/rl.md)");
     CLI::Option* lab =
         command->add_flag("--mismatch", flags->mismatch,

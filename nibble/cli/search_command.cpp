@@ -68,7 +68,7 @@ void add_search(CLI::App& app, RunCommand& run) {
     add_calibration_flags(*command, config->calib);
     command->add_option("--sweep-from", config->sweep_low, "first target of the table")->capture_default_str();
     command->add_option("--sweep-to", config->sweep_high, "last target of the table")->capture_default_str();
-    command->add_option("--sweep-step", config->sweep_step, "between them")->capture_default_str();
+    command->add_option("--sweep-step", config->sweep_step, "distance between targets")->capture_default_str();
     command->add_option("--measure", config->measure, "text on which the KL divergence of every target is measured");
     command->add_option("--measure-tokens", config->measure_tokens, "tokens of this text")->capture_default_str();
     command->add_option("--algorithm", config->algorithm, "algorithm of the recipe")

@@ -96,7 +96,7 @@ void add_serve(CLI::App& app, RunCommand& run) {
     command->add_option("--max-connections", config->connections, "open connections; further ones get HTTP 503")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
-    command->add_option("--max-body", config->max_body, "of a request: 32MB, 512K, or bytes")
+    command->add_option("--max-body", config->max_body, "largest body of a request: 32MB, 512K, or bytes")
         ->check(read_by(parse_size))
         ->capture_default_str();
     command
@@ -110,9 +110,9 @@ void add_serve(CLI::App& app, RunCommand& run) {
         ->check(read_by(parse_size))
         ->capture_default_str();
     command
-        ->add_option(
-            "--max-total-memory", config->max_total_memory,
-            "the same for all requests together (else HTTP 503); default: an eighth of the memory, at least 1GB")
+        ->add_option("--max-total-memory", config->max_total_memory,
+                     "largest memory for the possible answers of all requests together; further requests get HTTP 503; "
+                     "default: an eighth of the memory, at least 1GB")
         ->check(read_by(parse_size));
     command
         ->add_option("--request-timeout", config->request_timeout, "longest time of a request in seconds; 0: no limit")

@@ -125,7 +125,7 @@ void refuse_all_but(const CLI::App& command, const CLI::Option& one, const std::
 
 void add_train(CLI::App& app, RunCommand& run) {
     auto flags = std::make_shared<TrainFlags>();
-    CLI::App* command = app.add_subcommand("train", "pretraining and fine-tuning");
+    CLI::App* command = app.add_subcommand("train", "pretrain or fine-tune a model");
     CLI::Option* config = command->add_option("config", flags->options.config, "a YAML file (docs/topics/training.md)");
     CLI::Option* shape =
         command->add_option("--shape", flags->shape, "measure a model of this shape instead: 60m, 124m, 350m, 1b ...");

@@ -39,7 +39,7 @@ struct FieldCase {
 
 class FieldCases : public testing::TestWithParam<FieldCase> {};
 
-TEST_P(FieldCases, SayWhatIsWrong) {
+TEST_P(FieldCases, ErrorsNameTheFault) {
     Fields plain(sample()), full(sample(), "config.json", quoting);
     const auto text = [](const Status& status) { return status.ok() ? std::string() : status.error().message(); };
     EXPECT_EQ(text(GetParam().use(plain)), GetParam().plain);
@@ -107,7 +107,7 @@ TEST(Fields, UnreadFieldsAreRefusedWithTheNearestKnownOne) {
     EXPECT_TRUE(known.all_read().ok()) << "dropout is ignorable by the policy, a null never matters";
 }
 
-TEST(Fields, OfNoObjectNothingIsRead) {
+TEST(Fields, AValueThatIsNotAnObjectHasNoFields) {
     const Json list = Json::array({1});
     int64_t n = 5;
     Fields fields(list, "line 3");

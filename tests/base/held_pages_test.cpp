@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-TEST(HeldPages, StayWhateverBecomesOfTheFile) {
+TEST(HeldPages, StayValidAfterTheFileChanges) {
     const std::filesystem::path path = testing::TempDir() + "held-" + std::to_string(::getpid());
     std::string text;
     for (int i = 0; i < 5000; ++i) text += "line " + std::to_string(i) + "\n";

@@ -55,7 +55,7 @@ TEST(Json, DecimalsAsTextAreAsTheyStand) {
     EXPECT_FALSE(parse_json("1e400", {.decimals_as_text = true}).ok());
 }
 
-TEST(Json, ErrorsSayWhere) {
+TEST(Json, ErrorsNameLineAndColumn) {
     EXPECT_NE(parse_json("{\n \"a\": tru }").error().message().find("line 2"), std::string::npos);
 }
 

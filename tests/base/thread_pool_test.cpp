@@ -102,7 +102,7 @@ TEST(ThreadPool, AnExceptionOfTheWorkReachesTheCallerAndThePoolContinues) {
     }
 }
 
-TEST(ThreadPool, WorkersHaveAStackOfAMegabyteWhateverTheDefaultIs) {
+TEST(ThreadPool, WorkersHaveAStackOfAMegabyteForAnyDefault) {
     pthread_attr_t before, small;
     ASSERT_EQ(pthread_getattr_default_np(&before), 0);
     ASSERT_EQ(pthread_attr_init(&small), 0);

@@ -65,7 +65,7 @@ TEST(Printable, LongTextKeepsItsEnds) {
     EXPECT_EQ(printable("abcdefghijklmnopqrstuvwxyz", 17), "abcde [...] vwxyz");
 }
 
-TEST(Error, IsOneShortLineWhateverTheFileSays) {
+TEST(Error, IsOneShortLineForAnyFile) {
     const Error error = fail("key '{}'", "a\nb\x1B[2J").within("folder\r\nname");
     EXPECT_EQ(error.message(), "folder\\r\\nname: key 'a\\nb\\u{1b}[2J'");
     const Error longer = fail("{}: is unknown", std::string(100'000, 'x')).within("model.safetensors");

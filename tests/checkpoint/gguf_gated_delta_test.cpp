@@ -112,7 +112,7 @@ Values with_tiled_heads(const Values& x, int64_t kept, int64_t inner) {
     return y;
 }
 
-TEST(GgufGatedDelta, ValueHeadsAreInLlamaCppsOrderWhateverThePanels) {
+TEST(GgufGatedDelta, ValueHeadsAreInLlamaCppsOrderForAnyPanels) {
     TempDir dir;
     for (const char* type : {"qwen3_5_text", "qwen3_5_moe_text"})
         for (const int64_t step : {5, 64, 1024}) {
@@ -205,7 +205,7 @@ TEST(GgufGatedDelta, MetadataIsThatOfLlamaCppsConverter) {
     }
 }
 
-TEST(GgufGatedDelta, WhatLlamaCppCannotComputeIsRefused) {
+TEST(GgufGatedDelta, ModelsThatLlamaCppCannotComputeAreRefused) {
     TempDir dir;
     const auto open = [&](std::string_view type, const Json& changes, Format format) {
         Json config = gated_delta_config(type);

@@ -77,7 +77,7 @@ TEST(GgufTokenizer, ByteLevelVocabularyMergesAndAddedTokensAreCopiedWithoutPaddi
     EXPECT_TRUE(json["normalizer"].is_null());
 }
 
-TEST(GgufTokenizer, BosIsAddedWhenTheFileOrThePreTokenizerSaysSo) {
+TEST(GgufTokenizer, BosIsAddedIfTheFileOrThePreTokenizerRequiresIt) {
     GgufMetadata m = bpe().metadata("gpt2", "llama-bpe");  // BOS is added by default
     EXPECT_METADATA_REFUSED(m, "adds a bos token, but names none");
     m.add("tokenizer.ggml.bos_token_id", uint32_t{5});

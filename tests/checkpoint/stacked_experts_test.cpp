@@ -151,7 +151,7 @@ TEST_F(StackedExperts, ThatCannotBeSplitStayWholeWithAReason) {
 }
 
 // Reads a matrix of all experts in panels of every height, and writes it back.
-TEST_F(StackedExperts, OfGptOssAreOneMatrixWithTheRowsOfAllExperts) {
+TEST_F(StackedExperts, StacksOfGptOssAreOneMatrixWithTheRowsOfAllExperts) {
     auto layer = gated_layer("mlp", true);
     layer.push_back(filled("mlp.experts.down_proj_bias", DType::bf16, {experts, hidden}));
     const auto in = value_of(open(layer, {{"model_type", "gpt_oss"}}));
@@ -196,7 +196,7 @@ TEST_F(StackedExperts, TogetherWithSingleOnesOfTheSameNameAreAnError) {
               std::string::npos);
 }
 
-TEST_F(StackedExperts, OfPredictionLayersAndOtherTensorsAreLeftAlone) {
+TEST_F(StackedExperts, StacksOfPredictionLayersAndOtherTensorsAreNotQuantized) {
     auto tensors = gated_layer("mtp.layers.0.mlp", false);
     tensors.push_back(filled("mlp.experts.router_table", DType::bf16, {3, 4, 4}));
     tensors.push_back(filled("mlp.experts.up_proj", DType::i32, {3, 4, 4}));

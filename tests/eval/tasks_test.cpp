@@ -226,7 +226,7 @@ TEST_F(Tasks, HumanEvalKeepsTheBodyOfTheFunction) {
     EXPECT_EQ(summary->metrics[0].estimate.value, 0.5);
 }
 
-TEST_F(Tasks, WhatIsNotAnItemIsNamed) {
+TEST_F(Tasks, LinesThatAreNotItemsAreNamed) {
     const auto lambada = [&](std::string_view text) {
         LambadaTask task(lines(text));
         const Status s = task.prepare(subject);

@@ -66,7 +66,7 @@ TEST_F(TokenScoresOracle, AJournalKeepsEveryBit) {
     EXPECT_FALSE(token_scores_from_json(shorter).ok());
 }
 
-TEST(TokenScores, OfItselfTheDivergenceIsZeroAndAnImpossibleTokenAddsNothing) {
+TEST(TokenScores, TheDivergenceFromItselfIsZeroAndAnImpossibleTokenAddsNothing) {
     const float h = std::log(0.5f);
     const std::vector<float> p{h, h, -INFINITY}, q{h, h, -3.0f};
     EXPECT_EQ(kl_divergence(p, p), 0);

@@ -260,7 +260,7 @@ TEST(JsonSchema, StringLengthsCountCharacters) {
     }
 }
 
-TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
+TEST(JsonSchema, UnsupportedKeywordsAreNamed) {
     EXPECT_EQ(text_error(R"({"properties":{"a":{"contains":{}}}})"),
               "#/properties/a: the keyword 'contains' is not supported");
     EXPECT_EQ(text_error(R"x({"properties":{"a":{"pattern":"(?=x)"}}})x"),

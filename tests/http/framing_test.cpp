@@ -87,7 +87,7 @@ std::unique_ptr<HttpServer> echo_server(HttpAddress at = {}, HttpLimits limits =
     return *std::move(server);
 }
 
-TEST(HttpFraming, WhatCanBeReadInTwoWaysIsRefusedAndTheConnectionEnds) {
+TEST(HttpFraming, AmbiguousRequestsAreRefusedAndEndTheConnection) {
     const auto server = echo_server();
     const std::string second = "GET /version HTTP/1.1\r\nHost: x\r\n\r\n";
     for (const auto& [name, head, status] : framing_cases) {
@@ -146,7 +146,7 @@ TEST(HttpFraming, LineEndsAndVersions) {
     EXPECT_EQ(statuses_of(server->address(), post + post + last), (std::vector<int>{200, 200, 200}));
 }
 
-TEST(HttpFraming, WhatIsOrdinaryIsRead) {
+TEST(HttpFraming, OrdinaryRequestsAreRead) {
     const auto server = echo_server();
     const struct {
         const char *request, *body;

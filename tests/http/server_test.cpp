@@ -290,7 +290,7 @@ TEST(HttpServer, RefusesWhatIsNotHttpOrTooLarge) {
     site.expect_alive();
 }
 
-TEST(HttpServer, ReadsChunkedBodiesAndSaysContinue) {
+TEST(HttpServer, ReadsChunkedBodiesAndAnswersContinue) {
     Site site;
     HttpClient c = site.client();
     ASSERT_TRUE(c.write("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

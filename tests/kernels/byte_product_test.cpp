@@ -119,7 +119,7 @@ TEST_P(ByteProductTest, GramIsTheUpperTriangleOfTheProduct) {
             EXPECT_EQ(sums[static_cast<size_t>(i * n + j)], j < i ? 0.0 : double{y[static_cast<size_t>(i * n + j)]});
 }
 
-TEST_P(ByteProductTest, WhatIsNotFiniteShowsInTheResult) {
+TEST_P(ByteProductTest, NonFiniteInputsGiveNonFiniteResults) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         auto x = draw(8 * 64, 6);
         x[70] = bad;

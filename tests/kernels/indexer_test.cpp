@@ -135,7 +135,7 @@ TEST(Indexer, EveryEntryAndChunkingGivesTheSameChoice) {
     }
 }
 
-TEST(Indexer, OfEqualScoresTheLowerPositionIsChosen) {
+TEST(Indexer, EqualScoresChooseTheLowerPosition) {
     ThreadPool pool(1);
     IndexProblem p({.heads = 1, .dim = 4, .top = 3}, 100);
     std::fill(p.q.begin(), p.q.end(), 0.0f);

@@ -254,7 +254,7 @@ TEST_P(Matmul, DesignedWeightsOnEveryEntry) {
 }
 
 // Sums of values with few bits are exact in any order, so only plain inputs can show a difference.
-TEST(MatmulOrders, TilesRoundDifferentlyWhereTheySaySo) {
+TEST(MatmulOrders, TilesRoundDifferentlyWhereDocumented) {
     ThreadPool pool(2);
     const auto &lanes = matmul_kernels().back(), &tiles = matmul_kernels(SumOrder::tiles).back();
     for (const auto& kind : test::weight_kinds()) {

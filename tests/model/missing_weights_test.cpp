@@ -8,7 +8,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(FindMissingWeights, OfEveryGoldenModel) {
+TEST(FindMissingWeights, EveryGoldenModelIsComplete) {
     int models = 0;
     for (const auto& folder : std::filesystem::directory_iterator(test_data("golden/models"))) {
         expect_weights_are_missed(folder.path());

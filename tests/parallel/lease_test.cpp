@@ -93,7 +93,7 @@ TEST(Leases, ALivingHolderKeepsItsLeaseBeyondTheExpiryTime) {
     }
 }
 
-TEST(Leases, OfManyProcessesOneTakesEachNumber) {
+TEST(Leases, OneOfManyProcessesTakesEachNumber) {
     const TempDir dir;
     constexpr int processes = 6, names = 40;
     std::array<pid_t, processes> children{};

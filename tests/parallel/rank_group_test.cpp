@@ -90,7 +90,7 @@ TEST_P(RankGroupTest, ARankThatEndsIsNamedByAllOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, RankGroupTest, testing::Values(1, 2, 3, 5));
 
-TEST(RankMeetings, OfOtherJobsAndNumbersAreRefusedWithTheReason) {
+TEST(RankMeetings, RanksOfOtherJobsAndOtherNumbersAreRefusedWithTheReason) {
     test::TempDir dir;
     const std::string address = "unix:" + (dir / "meet").string();
     auto said = run_ranks(

@@ -259,7 +259,7 @@ TEST(Gram, NamesTheFirstValueThatIsNotFinite) {
     EXPECT_EQ(status.error().message(), "row 2, column 5 is not finite");
 }
 
-TEST(Gram, InBytesNamesTheFirstValueThatIsNotFinite) {
+TEST(Gram, SumsOfBytesNameTheFirstValueThatIsNotFinite) {
     ThreadPool pool(1);
     for (const int64_t rows : {3, 200}) {  // fewer and more rows than share a scale
         std::vector<float> x(static_cast<size_t>(rows * 16), 1.0f);
@@ -271,7 +271,7 @@ TEST(Gram, InBytesNamesTheFirstValueThatIsNotFinite) {
     }
 }
 
-TEST(Gram, InBytesIsCloseAndTheSameForAnySplitAndThreads) {
+TEST(Gram, SumsOfBytesAreCloseAndTheSameForAnySplitAndThreads) {
     const int64_t rows = 5100, n = 70;  // more than one chunk
     const std::vector<float> x = correlated_rows(rows, n, 8);
     std::vector<float> w(static_cast<size_t>(rows));

@@ -36,7 +36,7 @@ std::string rules_text(const Recipe& recipe) {
     return text;
 }
 
-TEST(PublishedRecipes, EveryFileFlattensAsAnIndependentLoaderSays) {
+TEST(PublishedRecipes, EveryFileFlattensAsByAnIndependentLoader) {
     const char* tree = std::getenv("NIBBLE_PUBLISHED_RECIPES");
     const char* flat = std::getenv("NIBBLE_FLAT_RECIPES");
     if (!tree || !flat) GTEST_SKIP() << "no published recipes (set NIBBLE_PUBLISHED_RECIPES and NIBBLE_FLAT_RECIPES)";

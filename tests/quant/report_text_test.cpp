@@ -44,7 +44,7 @@ QuantReport designed_report() {
     return r;
 }
 
-TEST(ReportText, IsThisTable) {
+TEST(ReportText, EqualsTheExpectedTable) {
     EXPECT_EQ(report_text(designed_report()),
               R"(Designed-1B: 6.40 MB -> 1.80 MB, 3.55 times smaller, 4.500 bits per quantized weight
 my_recipe: for tests

@@ -226,7 +226,7 @@ TEST(Advantages, EqualTheTwin) {
 }
 
 // Tests NeMo RL's use_kl_in_reward.
-TEST(Advantages, WithTheKlEstimateInTheRewardEqualTheTwin) {
+TEST(Advantages, KlEstimatesInTheRewardEqualTheTwin) {
     ASSERT_EQ(formulas()["token_advantages"].size(), 3u);
     const AdvantageOptions options{.estimator = AdvantageEstimator::reinforce_plus_plus};
     for (const Json& test : formulas()["token_advantages"]) {

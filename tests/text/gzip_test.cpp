@@ -24,7 +24,7 @@ TEST(Gunzip, UnpacksOneMemberOrSeveral) {
     EXPECT_EQ(gunzip(gzipped(""), 100)->text, "");
 }
 
-TEST(Gunzip, StopsAtTheLimitWhateverThereIs) {
+TEST(Gunzip, StopsAtTheLimit) {
     const std::string bomb = gzipped(std::string(50'000'000, 'a'));
     EXPECT_LT(bomb.size(), 100'000u);
     const auto out = gunzip(bomb, 1'000'000);

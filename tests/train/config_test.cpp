@@ -390,7 +390,7 @@ TEST(DelayedScaling, FollowsTheLargestOfTheHistory) {
 }
 
 // Held updates keep the scale. The next update that is not held includes their maxima.
-TEST(DelayedScale, OfStoredInputsIsAmaxOverTheLargest) {
+TEST(DelayedScale, StoredInputsHaveTheScaleAmaxOverTheLargest) {
     DelayedScale d{.history = {0, 0}, .scale = 0, .largest = 2688, .stored = true};
     const auto step = [&](float seen, bool hold) {
         d.seen = seen;

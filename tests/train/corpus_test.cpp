@@ -120,7 +120,7 @@ TEST_F(CorpusTest, PackedTextIsReadLikeTheTextItself) {
     EXPECT_EQ(lengths(write("c.txt.gz", stored_gzip("")), {.tokens = 100}), ": is empty");
 }
 
-TEST_F(CorpusTest, TheContentDecidesWhateverTheName) {
+TEST_F(CorpusTest, TheContentAndNotTheNameDecidesTheFormat) {
     const std::string lines = "{\"text\": \"the cat sat on the mat\"}\n{\"text\": \"the dog\"}\n",
                       chats = "\n {\"messages\": [{\"role\": \"user\", \"content\": \"the cat\"}]}\n",
                       plain = "the cat {sat}";

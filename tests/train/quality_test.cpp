@@ -77,7 +77,7 @@ TrainerOptions quality_options(const std::string& recipe) {
 }
 
 // Like a GPU in a watched step: a sample of the first rows of a tensor whose largest number is in another row.
-TEST(CastQuality, OfASampleIsThatOfItsRows) {
+TEST(CastQuality, ASampleHasTheQualityOfItsRows) {
     ThreadPool pool(2);
     const int64_t rows = 256, seen = 128, cols = 256;
     std::vector<float> x = noise(rows * cols, 5);

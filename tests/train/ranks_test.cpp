@@ -91,7 +91,7 @@ TEST(TrainRanks, AnyNumberGivesTheBitsOfOne) {
         expect_same({.batches = batches}, name);
 }
 
-TEST(TrainRanks, InEveryRecipe) {
+TEST(TrainRanks, EveryRecipeGivesTheBitsOfOneRank) {
     for (const char* recipe :
          {"fp32", "fp8", "fp8_delayed", "fp8_block", "mxfp8", "nvfp4", "nvfp4_no_rht", "nvfp4_w4a4"}) {
         RanksRun run{.batches = {random_batch(5, 32, 48, 3)}};
@@ -102,7 +102,7 @@ TEST(TrainRanks, InEveryRecipe) {
     }
 }
 
-TEST(TrainRanks, WithMuonAndStatesInBf16) {
+TEST(TrainRanks, MuonAndBf16StatesGiveTheBitsOfOneRank) {
     RanksRun run{.batches = {random_batch(5, 24, 48, 4)}};
     run.options.optimizer.kind = OptimizerKind::muon;
     run.options.optimizer.bf16_states = true;
@@ -110,7 +110,7 @@ TEST(TrainRanks, WithMuonAndStatesInBf16) {
 }
 
 // Experts without tokens in some rows have no gradient there.
-TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
+TEST(TrainRanks, ExpertsThatSomeRowsDoNotChooseGiveTheBitsOfOneRank) {
     for (const char* family : {"qwen3_moe", "nemotron_h"}) {
         RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
         expect_same(run, family);
@@ -119,7 +119,7 @@ TEST(TrainRanks, WithExpertsThatSomeRowsDoNotChoose) {
     }
 }
 
-TEST(TrainRanks, WithAdapters) {
+TEST(TrainRanks, AdaptersGiveTheBitsOfOneRank) {
     for (const char* family : {"qwen3", "qwen3_moe", "deepseek_v3", "nemotron_h"}) {
         RanksRun run{.config = tiny(family), .batches = {random_batch(6, 5, 48, 6)}};
         run.options.lora = {.rank = 4, .alpha = 10};
