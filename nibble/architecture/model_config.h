@@ -292,7 +292,7 @@ struct ModelConfig {
     float norm_eps = 1e-5f;
     bool norm_plus_one = false;    // every RMSNorm multiplies by 1 + w (gemma3)
     bool layer_norm = false;       // norms around mixers and before the head are LayerNorm, not RMSNorm
-    bool norm_bias = false;        // which has a bias, NAME.bias for NAME.weight
+    bool norm_bias = false;        // true if the norm has a bias, NAME.bias for NAME.weight
     float embedding_scale = 1.0f;  // gemma3: sqrt(hidden), rounded to BF16
     float logit_scale = 1.0f;      // granite: 1 / logits_scaling
     float logit_cap = 0.0f;        // c: a logit l becomes c tanh(l / c); 0: it does not

@@ -196,7 +196,7 @@ Result<Sandbox> Sandbox::open(const fs::path& bwrap) {
         s.root_.insert(s.root_.end(), {"--dev-bind", device, device});
     const std::vector<std::string> nothing{"/usr/bin/env", "true"};
     NIBBLE_TRY(const SandboxRun run, s.run(nothing, {}, {.seconds = 5, .output_bytes = 4096}, true));
-    if (run.timed_out) return fail("sandbox: {} ran `true` for more than 5 seconds", s.bwrap_);
+    if (run.timed_out) return fail("sandbox: {} needed more than 5 seconds for the command `true`", s.bwrap_);
     if (!run.ended_well())
         return fail("sandbox: {} runs no program here: {} (are user namespaces forbidden?)", s.bwrap_,
                     run.output.empty() ? fmt::format("exit status {}", run.exit_status) : first_line(run.output));

@@ -50,7 +50,7 @@ struct Engine::State {
     RequestCounts request_counts{counts};
     std::optional<StepPace> pace;  // set if the time is limited
     std::optional<Flight> under_way;
-    std::vector<Choice*> arrived_choices;          // those whose device step ended in this call of step()
+    std::vector<Choice*> arrived_choices;          // choices whose device step ended in this call of step()
     std::vector<std::unique_ptr<Choice>> leaving;  // finished and reported, but part of a step in flight
     EngineClock::time_point last_arrival;
 

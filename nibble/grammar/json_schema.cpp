@@ -457,8 +457,9 @@ private:
         return ways.empty() ? ExprPtr() : expression::choice(std::move(ways));
     }
 
-    // Members in order, then others, in their frame, within the shape's limits. Others may repeat a name: each counts
-    // towards "most", all together count once towards "least".
+    // Returns the expression of an object: the listed members in order, then other members, with at least shape.least
+    // and at most shape.most members. Other members may repeat a name. So each counts towards `most`, but all of them
+    // together count as one towards `least`.
     Result<ExprPtr> joined(const JsonShape& shape, const std::vector<Member>& members, const ExprPtr& others,
                            const Frame& frame) {
         const bool counted = shape.least > 0 || shape.most != SIZE_MAX;

@@ -34,7 +34,7 @@ struct Member {
     SolveGaps gaps{};                  // gaps of its solver
     std::vector<KeptPanel> kept{};     // per panel; filled between its stages
     std::vector<uint64_t> contents{};  // content hash per panel
-    std::vector<int> files{};          // that this job fills and that store a part of the tensor
+    std::vector<int> files{};          // output files of this job that store a part of the tensor
     // Checksums of the stored parts, by `files`; while an earlier run is checked: the expected ones.
     std::vector<uint64_t> checksums{};
 

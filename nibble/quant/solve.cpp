@@ -15,9 +15,9 @@ Status check_statistics(const MatrixView& weight, const StatisticsNeeds& needs, 
     if (needs.inputs && s.tokens > 0 && !s.inputs) return missing("inputs");
     if (needs.outputs && s.tokens > 0 && !s.outputs) return missing("output gradients");
     if (s.inputs && needs.inputs && s.inputs->size() != weight.cols)
-        return fail("statistics of {} inputs for {} columns", s.inputs->size(), weight.cols);
+        return fail("calibration statistics have {} inputs, the matrix has {} columns", s.inputs->size(), weight.cols);
     if (s.outputs && needs.outputs && s.outputs->size() != weight.rows)
-        return fail("statistics of {} outputs for {} rows", s.outputs->size(), weight.rows);
+        return fail("calibration statistics have {} outputs, the matrix has {} rows", s.outputs->size(), weight.rows);
     return Ok{};
 }
 

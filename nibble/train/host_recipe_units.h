@@ -23,7 +23,7 @@ struct HostRecipe::Unit {
     double share = 1;  // token_share()
     UnitRules early, late;
     std::array<DelayedScale, 3> delayed;  // inputs, weights, gradients
-    DelayedScale* inputs = nullptr;       // that of the first unit with the same inputs
+    DelayedScale* inputs = nullptr;       // scale of the first unit with the same inputs
     InputDirections directions;
     std::optional<CastQuality> inputs_seen, weights_seen, gradients_seen;
 

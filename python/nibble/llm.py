@@ -154,7 +154,7 @@ class _Loaded:
         with Callbacks(False) as callbacks:
             self._model = _core.open_model(as_json("LLM", settings), callbacks["line"])
         self._requests = 0
-        self._hear: dict[int, Callable[[Any], object]] = {}  # who gets the events of a request
+        self._hear: dict[int, Callable[[Any], object]] = {}  # receiver of the events of a request, by its number
         _open_models.add(self)
 
     def get_tokenizer(self) -> Tokenizer:

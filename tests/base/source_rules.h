@@ -13,7 +13,7 @@ namespace nibble::test {
 
 struct RuleReport {
     std::vector<std::string> violations;
-    int files = 0;  // that were read
+    int files = 0;  // number of files that were read
     int seen = 0;   // includes, or names, that were compared
 };
 

@@ -137,7 +137,7 @@ TEST_F(SeveralRanks, AKilledRankEndsTheOthersAndIsNamed) {
     }
 }
 
-TEST_F(SeveralRanks, TooLittleMemoryIsOneLine) {
+TEST_F(SeveralRanks, ImpossibleNumbersOfRanksAreOneLine) {
     const std::string command = "generate " + chat_ + " x --quiet --max-tokens 1 --tensor-parallel-size ";
     const Ran degree = alone(command + "64");
     EXPECT_THAT(degree.errors[0], HasSubstr("numbers of ranks that work, up to 64: 1, 2"));

@@ -8,7 +8,7 @@
 namespace nibble::test {
 namespace {
 
-TEST(FindMissingWeights, EveryGoldenModelIsComplete) {
+TEST(FindMissingWeights, WeightsMissingFromAGoldenModelAreFound) {
     int models = 0;
     for (const auto& folder : std::filesystem::directory_iterator(test_data("golden/models"))) {
         expect_weights_are_missed(folder.path());

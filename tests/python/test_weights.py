@@ -75,7 +75,7 @@ def test_new_weights_answer_as_a_model_that_is_loaded_with_them(chat_model, chan
         llm.update_weights(tensors, version="step 7", partial=False)
         assert llm.weight_version == "step 7"
         assert scores(llm) == scores(expected) != before
-        with pytest.raises(nibble.UsageError, match="is missing among the new weights"):  # those of the last update do not count
+        with pytest.raises(nibble.UsageError, match="is missing among the new weights"):  # weights of the last update do not count
             llm.update_weights({"model.norm.weight": tensors["model.norm.weight"]}, partial=False)
         llm.update_weights({name: bf16(x) for name, x in tensors.items()})
         assert scores(llm) == scores(expected) and llm.weight_version == "2"

@@ -283,7 +283,7 @@ data: {train: a.jsonl, validation: b.jsonl, input_key: question, output_key: ans
               "rl.yaml:2: data.reward must be math, exact, regex, choice or code, not 'judge'");
 }
 
-TEST(RlConfig, OutputsAndTheSavingDeadlineAreRead) {
+TEST(RlConfig, TheExportFormatAndTheSavingDeadlineAreRead) {
     const auto read = [](std::string_view more) {
         return parse_rl_config(std::string(least) + std::string(more), "rl.yaml");
     };

@@ -463,7 +463,7 @@ TEST(CheckForward, RecipesThatPromiseItHaveNoMismatch) {
 }
 
 // With an FP8 KV cache on both sides there is no mismatch either, and K and V are rounded.
-TEST(CheckForward, AcceptsFp8Caches) {
+TEST(CheckForward, Fp8CachesHaveNoMismatch) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 96, 48, 21);
     const auto compare = [&](const char* recipe, const TrainCache& cache, std::vector<float>& said) {
@@ -494,7 +494,7 @@ TEST(CheckForward, AcceptsFp8Caches) {
 }
 
 // The late phase has the guarantee of its own products.
-TEST(CheckForward, AcceptsTheLatePhase) {
+TEST(CheckForward, TheLatePhaseHasTheGuaranteeOfItsProducts) {
     ThreadPool pool(2);
     const TrainBatch batch = random_batch(2, 96, 48, 21);
     TrainerOptions options = with("nvfp4");

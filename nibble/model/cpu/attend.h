@@ -13,7 +13,7 @@ namespace nibble {
 enum class KvOwner : uint8_t {
     own,       // the block's
     shared,    // the block's, and later blocks will ask for those of whole texts: they stay in Workspace::shared_pages
-    borrowed,  // those that block `index` shared; k and v are null
+    borrowed,  // K and V are those that block `index` shared; k and v are null
 };
 
 // The keys that the rows of each segment see (AttentionJob::chosen). `bits` null: all.

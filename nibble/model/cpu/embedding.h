@@ -30,7 +30,7 @@ private:
     const QuantizeKernels* decoder_ = nullptr;
     size_t tensor_ = 0;
     int64_t vocab_ = 0, width_ = 0;    // shape of the tensor
-    int64_t first_ = 0, columns_ = 0;  // that are read
+    int64_t first_ = 0, columns_ = 0;  // columns of the tensor that are read
     float scale_ = 1.0f;
     int64_t copies_ = 1;  // copies of a row, one after the other
 };

@@ -84,7 +84,7 @@ struct AttentionSums {
     float scale;                     // factor of scores, includes log2(e)
     State group;                     // sum: of the class lane / 4 until end_group()
     float t[L::per_warp][tiles][4];  // scores, then exponentials
-    float factors[runs][tiles][2];   // factors of the sums before a run
+    float factors[runs][tiles][2];   // rescale the earlier sums when a run raises the maximum
 
     __device__ float* classes(int of_warp) const {
         return reinterpret_cast<float*>(memory + L::classes_at) + (of_warp * 8 + lane / 4) * 8 * tiles + lane % 4 * 2;
