@@ -82,6 +82,11 @@ Result<Outcome> submit(const LaunchConfig& config, const std::string& file) {
     NIBBLE_TRY(const int applied, run_words({"kubectl", "apply", "-f", file}));
     if (applied != 0) return outcome_of(config, applied);
     const bool serves = !config.command.empty() && config.command[0] == "serve";
+    if (is_group(config)) {
+        NIBBLE_TRY(const int ready, run_words({"kubectl", "wait", "--for=condition=Available", "--timeout=-1s",
+                                               "leaderworkerset/" + config.name}));
+        return outcome_of(config, ready);
+    }
     const std::string object = (serves ? "deployment/" : "job/") + config.name;
     if (serves) {
         NIBBLE_TRY(const int ready, run_words({"kubectl", "rollout", "status", object}));

@@ -124,6 +124,100 @@ spec:
       targetPort: http
 )";
 
+// A group of pods that serves one model. The pods know their number and the first pod's address by LeaderWorkerSet.
+constexpr std::string_view group_template = R"(apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  name: {{name}}
+spec:
+  replicas: 1
+  leaderWorkerTemplate:
+    size: {{ranks}}
+    # A server that lost a rank ends: its group starts again.
+    restartPolicy: RecreateGroupOnPodRestart
+    leaderTemplate:
+      metadata:
+        labels:
+          app: {{name}}
+          role: leader
+        annotations:
+          prometheus.io/scrape: "true"
+          prometheus.io/port: "8000"
+          prometheus.io/path: /metrics
+      spec:
+        # Longer than the server waits for running requests after SIGTERM.
+        terminationGracePeriodSeconds: 90
+        containers:
+          - name: nibble
+            image: {{image}}
+            command: ["sh", "-c", {{group_shell}}]
+            ports:
+              - name: http
+                containerPort: 8000
+              - name: ranks
+                containerPort: 29400
+            startupProbe:
+              httpGet:
+                path: /v1/health/ready
+                port: http
+              periodSeconds: 5
+              failureThreshold: 240
+            readinessProbe:
+              httpGet:
+                path: /v1/health/ready
+                port: http
+              periodSeconds: 5
+            livenessProbe:
+              httpGet:
+                path: /v1/health/live
+                port: http
+              periodSeconds: 10
+            resources:
+              limits: {{limits}}
+            volumeMounts:
+              - name: models
+                mountPath: /models
+                readOnly: true
+        volumes:
+          - name: models
+            persistentVolumeClaim:
+              claimName: {{claim}}
+    workerTemplate:
+      metadata:
+        labels:
+          app: {{name}}
+      spec:
+        # A rank must not end before the leader has answered the running requests.
+        terminationGracePeriodSeconds: 90
+        containers:
+          - name: nibble
+            image: {{image}}
+            command: ["sh", "-c", {{group_shell}}]
+            resources:
+              limits: {{limits}}
+            volumeMounts:
+              - name: models
+                mountPath: /models
+                readOnly: true
+        volumes:
+          - name: models
+            persistentVolumeClaim:
+              claimName: {{claim}}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{name}}
+spec:
+  selector:
+    app: {{name}}
+    role: leader
+  ports:
+    - name: http
+      port: 80
+      targetPort: http
+)";
+
 bool serves(const LaunchJob& job) { return !job.command.empty() && job.command[0] == "serve"; }
 
 // Returns a word as a shell reads it back.
@@ -146,8 +240,21 @@ std::string shell_line(const LaunchJob& job, const std::vector<std::string>& wor
 
 }  // namespace
 
+bool is_group(const LaunchJob& job) {
+    const int ranks = job.nodes * job.ranks_per_node;
+    if (!serves(job) || ranks == 1) return false;
+    const std::string number = std::to_string(ranks);
+    for (size_t i = 1; i < job.command.size(); ++i)
+        for (const std::string_view flag : {"--tensor-parallel-size", "--tp"})
+            if (job.command[i] == fmt::format("{}={}", flag, number) ||
+                (job.command[i] == number && job.command[i - 1] == flag))
+                return true;
+    return false;
+}
+
 std::string_view launch_template(const LaunchJob& job) {
     if (job.system == LaunchSystem::slurm) return slurm_template;
+    if (is_group(job)) return group_template;
     return serves(job) ? serve_template : job_template;
 }
 
@@ -189,6 +296,11 @@ Result<std::string> launch_script(const LaunchJob& job, std::string_view text) {
         {"command", shell_line(job, job.command)},
         {"then", then},
         {"shell", Json(shell).dump()},
+        {"group_shell",
+         Json("NIBBLE_RANK=$LWS_WORKER_INDEX NIBBLE_RANKS=$LWS_GROUP_SIZE NIBBLE_ADDRESS=$LWS_LEADER_ADDRESS:29400 "
+              "exec " +
+              shell_line(job, job.command))
+             .dump()},
         {"words", Json(words).dump()}};
     std::string out;
     for (size_t at = 0;;) {

@@ -20,7 +20,11 @@ struct LaunchJob {
     std::vector<std::vector<std::string>> then;  // commands that one rank runs afterwards, each if the last succeeded
 };
 
-// Returns the built-in template. Kubernetes: a Job, or for the command `serve` a Deployment with a Service.
+// True if the ranks serve one model together on Kubernetes: `serve` with --tensor-parallel-size equal to their number.
+bool is_group(const LaunchJob& job);
+
+// Returns the built-in template. Kubernetes: a Job; for the command `serve` a Deployment, or a LeaderWorkerSet for a
+// group of ranks, with a Service.
 std::string_view launch_template(const LaunchJob& job);
 
 // Replaces {{name}} by the job's values. Error: a placeholder that does not exist, or a word that cannot be written in

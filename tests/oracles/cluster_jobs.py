@@ -125,6 +125,21 @@ def launch(folder):
         box = deployment["spec"]["template"]["spec"]["containers"][0]
         assert box["command"] == ["nibble", "serve", "/models/OUT", "--host", "0.0.0.0"]
         assert {box[p]["httpGet"]["path"] for p in ("readinessProbe", "startupProbe")} == {"/v1/health/ready"} and box["livenessProbe"]["httpGet"]["path"] == "/v1/health/live"
+    group = run("launch", "kubernetes", "--name", "g", "--nodes", "4", "--gpus-per-rank", "1", "--dry-run", "--",
+                "serve", "/models/OUT", "--host", "0.0.0.0", "--tensor-parallel-size", "4", **there)
+    if yaml:
+        made, service = yaml.safe_load_all(group)
+        parts = made["spec"]["leaderWorkerTemplate"]
+        assert made["kind"] == "LeaderWorkerSet" and parts["size"] == 4 and parts["restartPolicy"] == "RecreateGroupOnPodRestart"
+        leader, worker = (parts[key]["spec"]["containers"][0] for key in ("leaderTemplate", "workerTemplate"))
+        assert leader["command"] == worker["command"] and not any("Probe" in key for key in worker)
+        assert {leader[p]["httpGet"]["path"] for p in ("readinessProbe", "startupProbe")} == {"/v1/health/ready"}
+        assert service["spec"]["selector"].items() <= parts["leaderTemplate"]["metadata"]["labels"].items()
+        assert not service["spec"]["selector"].items() <= parts["workerTemplate"]["metadata"]["labels"].items()
+        own = {"LWS_WORKER_INDEX": "3", "LWS_GROUP_SIZE": "4", "LWS_LEADER_ADDRESS": "g-0.g"}
+        got = subprocess.run(["sh", "-c", leader["command"][2].replace("exec nibble", "env printenv NIBBLE_RANK NIBBLE_RANKS NIBBLE_ADDRESS #")],
+                             env={**os.environ, **own}, capture_output=True, text=True)
+        assert got.stdout == "3\n4\ng-0.g:29400\n", got
     tool("kubectl", 'echo "$@" >>calls\ncase "$1" in\napply) cp "$3" applied;;\nlogs) echo "a line of the pod";;\nwait) case "$2" in *complete) sleep 1; exit $DONE;; *) sleep 20;; esac;;\nesac\n')
     there["env"] = dict(environment, DONE="0")
     assert "a line of the pod" in run("launch", "kubernetes", "--name", "q", "--", "quantize", "/models/M", "-o", "/models/OUT", **there)
