@@ -37,6 +37,15 @@ void add_parallel_flags(CLI::App& command, ModelSettings& settings) {
         ->check(CLI::Range(1, most_ranks))
         ->capture_default_str();
     command.add_flag("--enable-expert-parallel")->description("accepted: ranks always have whole experts");
+    add_refused_degree(command, "--pipeline-parallel-size,--pp",
+                       "layers are not divided among ranks: take --tensor-parallel-size, on several hosts, too");
+}
+
+void add_refused_degree(CLI::App& command, const std::string& names, const std::string& next_step) {
+    const auto refuse = [name = names.substr(0, names.find(',')), next_step](const std::string& word) {
+        if (word != "1") usage_error("{} {}: {}", name, word, next_step);
+    };
+    command.add_option_function<std::string>(names, refuse)->group("");
 }
 
 Result<bool> joined(ModelSettings& settings, const JobHooks& hooks) {

@@ -1,5 +1,6 @@
 // `nibble rl CONFIG.yaml`: reinforcement learning with rollouts and updates, in one or several processes.
 #include "cli/command.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/rank_flags.h"
 #include "cli/rl_from_nemo.h"
@@ -164,6 +165,9 @@ void add_rl(CLI::App& app, RunCommand& run) {
                           "number of processes that share prompts and rows, with one GPU each; default: as started by "
                           "mpirun or srun; with --mismatch they are compared with one process"))
         option->excludes(nemo);
+    add_refused_degree(*command, "--tensor-parallel-size,--tp",
+                       "every rank generates with the whole model: take --ranks, which divides the prompts");
+    add_refused_degree(*command, "--pipeline-parallel-size,--pp", "take --ranks, which divides the prompts");
     add_device_flag(*command, flags->options.device);
     command
         ->add_option("--gpu-memory", flags->options.gpu_memory,

@@ -19,12 +19,12 @@ struct ValueFlag {
     const char* next_step;
 };
 
-constexpr const char* one_device = "a server runs on one device: start one server for each, and leave the flag out";
+constexpr const char* one_copy =
+    "a server has one copy of the model: start one server for each, and leave the flag out";
 constexpr const char* of_one_model = "take a folder with the files, and leave the flag out";
 
 constexpr ValueFlag value_flags[]{
-    {"--pipeline-parallel-size,--pp", "1", one_device},
-    {"--data-parallel-size,--dp", "1", one_device},
+    {"--data-parallel-size,--dp", "1", one_copy},
     {"--quantization", "", "the checkpoint states its quantization: leave the flag out; `nibble quantize` makes one"},
     {"--kv-cache-dtype", "auto", "the same is --kv: fp8 with the checkpoint's scales, fp8_cast without scales"},
     {"--load-format", "auto", of_one_model},

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/command_tree.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -91,7 +92,9 @@ TEST(Usage, FlagsOfVllm) {
     const std::pair<const char*, const char*> refused[]{
         {"--tensor-parallel-size 0", "--tensor-parallel-size: Value 0 not in range"},
         {"--tensor-parallel-size 65", "not in range"},
-        {"--data-parallel-size 8", "a server runs on one device"},
+        {"--data-parallel-size 8", "a server has one copy of the model"},
+        {"--pipeline-parallel-size 2", "--pipeline-parallel-size 2: layers are not divided among ranks"},
+        {"--pp 4", "--tensor-parallel-size"},
         {"--quantization fp8", "the checkpoint states its quantization"},
         {"--dtype half", "--compute"},
         {"--kv-cache-dtype fp8", "--kv"},
@@ -112,6 +115,18 @@ TEST(Usage, FlagsOfVllm) {
         EXPECT_NE(said.find(text), said.npos) << flag << ": " << said;
         EXPECT_EQ(said.find('\n'), said.npos) << flag;
     }
+}
+
+TEST(Usage, ParallelismThatDoesNotExistIsRefusedByName) {
+    for (const char* command : {"generate m x", "eval m", "logits m --ids i -o o", "chat m"}) {
+        const std::string said = complaint(fmt::format("{} --pipeline-parallel-size 2", command));
+        EXPECT_NE(said.find("--pipeline-parallel-size 2: layers are not divided"), said.npos) << command << said;
+    }
+    for (const char* flag : {"--tensor-parallel-size 2", "--tp 2", "--pipeline-parallel-size 2"}) {
+        const std::string said = complaint(fmt::format("rl config.yaml {}", flag));
+        EXPECT_NE(said.find("take --ranks, which divides the prompts"), said.npos) << flag << said;
+    }
+    EXPECT_EQ(complaint("rl config.yaml --tensor-parallel-size 1"), "");
 }
 
 TEST(Usage, EveryCommandHasHelpAndQuietAndAnExample) {
