@@ -230,7 +230,7 @@ void add_grpo_keys(Schema<RlKeys>& s) {
           "leave answers that were cut off out of the loss");
     s.key("grpo.seq_logprob_error_threshold", optional_kind(number_kind(1, beyond)),
           in_config(&RlConfig::seq_error_threshold),
-          "leave answers whose mean exp(abs(g - p)) of rollout and training is larger out of the loss");
+          "the loss ignores answers whose mean exp(abs(g - p)) of rollout and training is larger");
     add_reward_keys(s);
     s.key("grpo.max_rollout_turns", count_kind(1), in_config(&RlConfig::most_turns),
           "turns of an answer that an environment continues")

@@ -7,7 +7,7 @@ namespace {
 
 // Bytes of memory, each an upper bound of usual cases: tokens have about four bytes of text. JSON sizes include member
 // names.
-constexpr int64_t choice_bytes = 4096;  // engine's and answer's objects of a choice
+constexpr int64_t choice_bytes = 4096;  // bytes of the engine's objects and of the answer's objects for one choice
 constexpr int64_t id_bytes = 4;         // bytes of a token in the engine
 constexpr int64_t event_bytes = 24;     // bytes of a token in an event
 constexpr int64_t text_bytes = 16;      // bytes of a token in a whole answer, collected and written

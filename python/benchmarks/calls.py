@@ -47,7 +47,7 @@ def kernel(large):
     command = [info["program"], "bench", "quantize", "--rows", "4096", "--cols", "4096", "--threads", "1", "--kernels", info["cpu_kernels"][0], "--json"]
     q = nibble.quantize(large)
     nibble.set_threads(1)
-    ratios = []  # of the shortest times of the clock, as the program measures
+    ratios = []  # ratios of the shortest wall times, which the program measures, too
     for _ in range(5):
         done = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["results"]
         fastest = {r["operation"]: large.nbytes / r["most"] for r in done}

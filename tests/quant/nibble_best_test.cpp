@@ -421,8 +421,8 @@ TEST_F(NibbleBestTest, WrongShapesAreErrors) {
         const auto r = nibble_best(w_.view(), DType::bf16, h, g, {}, test::best_solver(), pool, q.span());
         return r.ok() ? std::string() : r.error().message();
     };
-    EXPECT_EQ(run(g_, nullptr), "statistics of 70 inputs for 160 columns");
-    EXPECT_EQ(run(h_, &h_), "statistics of 160 outputs for 70 rows");
+    EXPECT_EQ(run(g_, nullptr), "calibration statistics have 70 inputs, the matrix has 160 columns");
+    EXPECT_EQ(run(h_, &h_), "calibration statistics have 160 outputs, the matrix has 70 rows");
     q.tensor_scale = 0;
     EXPECT_EQ(run(h_, nullptr), "weights with a tensor scale of 0 are too small");
 }
