@@ -1,4 +1,5 @@
-"""Quantizes with ranks that real launchers start: Slurm with two virtual nodes on this machine, Open MPI, and torchrun.
+"""Quantizes and generates with ranks that real launchers start: Slurm with two virtual nodes on this machine, Open MPI,
+and torchrun.
 
     test_launchers.py NIBBLE
 
@@ -17,6 +18,7 @@ ORACLES = pathlib.Path(__file__).resolve().parents[1] / "oracles"
 sys.path.insert(0, str(ORACLES))
 import quantize_ranks  # noqa: E402
 import random_model  # noqa: E402
+from rank_runs import free_port  # noqa: E402
 
 SLURM_CONF = """ClusterName=one
 SlurmctldHost=localhost
@@ -95,6 +97,20 @@ def launched(runs, expected, words, arguments, environment, what):
     print(f"{what}: the bytes of one process")
 
 
+def generated(runs, words, environment, what):
+    """Answers of two ranks that run one model equal those of one process; only rank 0 prints."""
+    prompts = os.path.join(runs.folder, "prompts.jsonl")
+    with open(prompts, "w") as file:
+        file.write("".join(f'{{"prompt": "number {i}"}}\n' for i in range(5)))
+    command = [runs.nibble, "generate", os.path.join(quantize_ranks.DATA, "chat"), "--jsonl", prompts, "--quiet", "--threads", "1", "--max-tokens", "60", "--seed", "3",
+               "--temperature", "1"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run([*words, *command, "--tensor-parallel-size", "2"], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{what}: exit {done.returncode}: {done.stderr}"
+    assert alone.stdout.count("\n") == 5 and done.stdout == alone.stdout, (what, alone.stdout, done.stdout)
+    print(f"{what}: the answers of one process")
+
+
 def launch_slurm(runs, expected, arguments, environment):
     """`nibble launch slurm` submits, follows the log and returns the status; a second command runs after the first."""
     place = runs.place("launched")
@@ -132,11 +148,14 @@ def main():
         runs.alone(whole, arguments)
         expected = quantize_ranks.content(whole)
         launched(runs, expected, ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"], arguments, dict(os.environ), "mpirun -n 3")
+        generated(runs, ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"], dict(os.environ), "mpirun -n 2")
         torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
         if os.path.exists(torchrun):
             launched(runs, expected, [torchrun, "--standalone", "--nproc-per-node", "2", "--no-python"], arguments, dict(os.environ), "torchrun, 2 processes")
+            generated(runs, [torchrun, "--standalone", "--nproc-per-node", "2", "--no-python"], dict(os.environ), "torchrun, 2 processes")
         slurm = Slurm(os.path.join(runs.folder, "slurm"))
         launched(runs, expected, ["srun", "-N2", "-n4", "--ntasks-per-node=2"], arguments, slurm.environment, "srun -N2 -n4")
+        generated(runs, ["srun", "-N2", "-n2"], dict(slurm.environment, NIBBLE_ADDRESS=f"127.0.0.1:{free_port()}"), "srun -N2 -n2")
         # a batch script is one process although it has the variables of a task
         script = os.path.join(runs.folder, "job.sh")
         place = runs.place("launched")
