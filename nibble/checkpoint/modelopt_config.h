@@ -26,7 +26,7 @@ bool modelopt_says_inputs(Scheme scheme);
 // Returns the algorithm of a file. Errors: an unknown name, a group size that the algorithm does not support.
 Result<const ModeloptAlgo*> modelopt_algo_named(std::string_view name, std::optional<int64_t> group_size);
 
-// The contents of either document.
+// The contents of hf_quant_config.json, or of quantization_config in config.json.
 struct ModeloptConfig {
     const ModeloptAlgo* algo = nullptr;  // null: MIXED_PRECISION (see layers), or no algorithm
     bool mixed = false;

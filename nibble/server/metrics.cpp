@@ -57,7 +57,7 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     page.line("vllm:num_requests_waiting_by_reason", double(s.waiting - s.deferred), "reason=\"capacity\"");
     page.line("vllm:num_requests_waiting_by_reason", double(s.deferred), "reason=\"deferred\"");
     gauge("vllm:kv_cache_usage_perc", "Share of KV cache pages used by running answers, 0 to 1.", s.cache_share());
-    gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", s.cache_share());
+    gauge("vllm:gpu_cache_usage_perc", "Older name of vllm:kv_cache_usage_perc.", s.cache_share());
     page.begin("vllm:cache_config_info", "gauge", "Configuration of the KV cache.");
     page.line(
         "vllm:cache_config_info", 1,
@@ -101,7 +101,8 @@ void add_engine(MetricsPage& page, const ServedModel& model) {
     histogram("vllm:time_to_first_token_seconds", "Seconds from arrival to the first token.", h.time_to_first_token);
     histogram("vllm:inter_token_latency_seconds", "Seconds between two steps that add tokens to an answer.",
               h.inter_token_latency);
-    histogram("vllm:time_per_output_token_seconds", "The same under its older name.", h.inter_token_latency);
+    histogram("vllm:time_per_output_token_seconds", "Older name of vllm:inter_token_latency_seconds.",
+              h.inter_token_latency);
     histogram("vllm:request_time_per_output_token_seconds", "Seconds per output token after the first.",
               h.request_time_per_output_token);
     histogram("vllm:e2e_request_latency_seconds", "Seconds from arrival to the end of a request.",

@@ -22,7 +22,7 @@ namespace nibble::python {
 
 namespace nb = nanobind;
 
-// The callables of Python that a job reports to; none() where there is none.
+// Python callables that a job calls; none() if the caller gave none.
 //   progress(phase, item, done, total, unit)   the newest numbers, at most 50 times a second
 //   line(kind, text)                           kind: "warning" or "note"
 //   event(json)                                of a step of training; an answer that is true stops the job
