@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 #include "kernels/kv_page.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,6 +108,15 @@ AttentionShape shape_with(AttentionShape s, bool sinks, float cap, int64_t chunk
     return s;
 }
 
+std::string attention_case_name(const AttentionShape& s) {
+    constexpr const char* types[] = {"f32", "bf16", "fp8", "nvfp4", "fp8_page"};
+    std::string name = fmt::format("{}_{}_of_{}_heads_{}x{}", types[static_cast<int>(s.kv.type)], s.kv.heads, s.heads,
+                                   s.kv.k_dim, s.kv.v_dim);
+    if (s.window > 0) name += fmt::format("_window_{}", s.window);
+    if (s.chunk > 0) name += fmt::format("_chunk_{}", s.chunk);
+    return name + (s.sinks ? "_sinks" : "") + (s.cap > 0 ? "_cap" : "");
+}
+
 class Attention : public testing::TestWithParam<AttentionShape> {};
 
 TEST_P(Attention, ReferenceIsASoftmax) {
@@ -146,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                                          shape_with(shape(KvType::f32, 4, 2, 32, 32, 20), true, 0, 0),
                                          shape_with(shape(KvType::bf16, 6, 1, 48, 32), true, 2.0f, 0),
                                          shape_with(shape(KvType::f32, 4, 2, 16, 24), false, 0.5f, 16),
-                                         shape_with(shape(KvType::bf16, 4, 4, 32, 32, 30), true, 50.0f, 80)));
+                                         shape_with(shape(KvType::bf16, 4, 4, 32, 32, 30), true, 50.0f, 80)),
+                         [](const auto& info) { return attention_case_name(info.param); });
 
 // Two segments in one call do not affect each other.
 TEST(AttentionJobs, AreIndependent) {

@@ -67,7 +67,8 @@ TEST(KvDims, HeadsGoIntoTheSmallestThatHoldThem) {
     EXPECT_EQ(padded_dims(8, 520).k, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, KvTile, testing::Values(KvType::bf16, KvType::e4m3));
+INSTANTIATE_TEST_SUITE_P(Types, KvTile, testing::Values(KvType::bf16, KvType::e4m3),
+                         [](const auto& info) { return info.param == KvType::bf16 ? "bf16" : "e4m3"; });
 
 }  // namespace
 }  // namespace nibble::cuda

@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "",
                              "word",
                              "[a-c][a-c]\""},
-                    ToolCase{"beside_hosted_ones",
+                    ToolCase{"next_to_hosted_ones",
                              {{{"type", "web_search"}, {"external_web_access", true}},
                               function("read"),
                               {{"type", "mcp"}, {"server_label", "x"}}},
