@@ -255,7 +255,7 @@ private:
         const auto parsed = real ? std::from_chars(digits.data(), end, token.real)
                                  : std::from_chars(digits.data(), end, token.integer, base);
         if (parsed.ec != std::errc{} || parsed.ptr != end)
-            fail(fmt::format("the number {} is not one, or too large", text_.substr(at_, n)));
+            fail(fmt::format("{} is not a valid number, or too large", text_.substr(at_, n)));
         tokens_.push_back(std::move(token));
         skip(n);
     }

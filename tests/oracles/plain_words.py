@@ -104,9 +104,19 @@ def comments(text: str) -> list[tuple[int, str]]:
 
 
 def python_comments(text: str) -> list[tuple[int, str]]:
-    """Returns (line, text) of the comments and docstrings of a Python file."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    found = [(token.start[0], token.string.lstrip("#! ")) for token in tokens if token.type == tokenize.COMMENT]
+    """Returns (line, text) of the comments and docstrings of a Python file. Adjacent lines of comments are one comment."""
+    found: list[tuple[int, str]] = []
+    end = (0, 0)  # line and column of the last comment that stood alone
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        (line, column), body = token.start, token.string.lstrip("#! ")
+        alone = not token.line[:column].strip()
+        if alone and found and end == (line - 1, column):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {body}")
+        else:
+            found.append((line, body))
+        end = (line, column) if alone else (0, 0)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if docstring := ast.get_docstring(node):
