@@ -12,7 +12,7 @@ namespace {
 struct Row {
     std::string_view ids;                      // separated by spaces
     std::array<std::string_view, 5> patterns;  // applied one after the other; each match becomes a piece
-    bool digits = false;                       // then each digit becomes a piece
+    bool digits = false;                       // true if each digit becomes a piece of its own
     bool gpt2 = false;                         // then GPT-2's own pattern is applied, inside ByteLevel
     bool nfc = false;
     bool ignore_merges = false;
