@@ -3,6 +3,7 @@
 #include "architecture/shards.h"
 #include "base/json.h"
 #include "jobs/projection_devices.h"
+#include "model/state_plan.h"
 #include "page/numbers.h"
 #include "quant/plan_json.h"
 #include "quant/recipe.h"
@@ -70,23 +71,6 @@ std::map<std::string, double> expert_shares(const ModelConfig& model) {
             for (const Branch& branch : parallel->branches) add(branch.prefix, branch.mixer);
     }
     return shares;
-}
-
-// Ranks divide the heads of keys and values; every rank has the whole cache of a latent attention.
-double cache_bytes_per_token(const ModelConfig& model, int degree) {
-    double bytes = 0;
-    const auto add = [&](const MixerConfig& mixer) {
-        if (const auto* a = std::get_if<AttentionConfig>(&mixer); a && a->kv_block < 0)
-            bytes += 2.0 * double(a->kv_cols() + a->v_cols()) / std::min(degree, a->kv_heads);
-        if (const auto* a = std::get_if<LatentAttentionConfig>(&mixer)) bytes += 2.0 * (a->kv_rank + a->rope.dims);
-        if (const auto* a = std::get_if<CompressedAttentionConfig>(&mixer)) bytes += 2.0 * a->dim;
-    };
-    for (const BlockConfig& block : model.blocks) {
-        add(block.mixer);
-        if (const auto* parallel = std::get_if<ParallelConfig>(&block.mixer))
-            for (const Branch& branch : parallel->branches) add(branch.mixer);
-    }
-    return bytes;
 }
 
 int64_t rows_in(const std::vector<RowRange>& ranges) {
@@ -189,12 +173,16 @@ Projection figures_of(const ProjectionOptions& o, const ProjectionDevice& d, con
     add("memory per rank, calibrating", b.largest_block + 4096.0 * double(model.width()) * 4, "bytes",
         "the largest block in BF16 and a batch of 4,096 rows in FP32");
 
+    const std::vector<StateLayout> kept = planned_states(model, degree, LatentCache::latents);
     const double stored_rank = *std::ranges::max_element(b.stored_by_rank) / o.hosts,
-                 cache = cache_bytes_per_token(model, degree) * double(o.context) / o.hosts;
+                 token = double(token_bytes(kept)) / o.hosts, states = double(sequence_bytes(kept)) / o.hosts,
+                 cache = token * double(o.context) + states;
+    add("cache per rank, of a token", token, "bytes", "keys and values in BF16, of the rank's heads or whole latents");
+    add("states per rank, of a sequence", states, "bytes", "Mamba, delta-rule and convolution states in FP32");
     add("memory per rank, serving", stored_rank + cache, "bytes",
-        fmt::format("{} of weights and {} of cache for a sequence of {} tokens in BF16: largest share of {} ranks, "
+        fmt::format("{} of weights, and cache and states of a sequence of {} tokens, {}: largest share of {} ranks, "
                     "divided by {} hosts (a pipeline)",
-                    human_bytes(int64_t(stored_rank)), human_bytes(int64_t(cache)), o.context, degree, o.hosts));
+                    human_bytes(int64_t(stored_rank)), o.context, human_bytes(int64_t(cache)), degree, o.hosts));
     const double read_rank = *std::ranges::max_element(b.read_by_rank), memory_time = read_rank / d.bandwidth.value,
                  layer_time = layers * d.layer_seconds.value;
     const double steps = degree > 1 ? std::log2(double(degree)) : 0,
@@ -212,7 +200,7 @@ Projection figures_of(const ProjectionOptions& o, const ProjectionDevice& d, con
         p.notes.push_back(fmt::format("the model does not fit: {} a rank, {} has {}",
                                       human_bytes(int64_t(stored_rank + cache)), d.name,
                                       human_bytes(int64_t(d.memory_bytes.value))));
-    p.notes.emplace_back("states of Mamba and delta-rule layers, activations and the workspace are not counted");
+    p.notes.emplace_back("activations and the workspace are not counted");
     p.notes.emplace_back("nibble calibrates over ranks on CPUs; for GPUs the time is that of the same division");
     return p;
 }

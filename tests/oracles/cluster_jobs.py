@@ -67,6 +67,13 @@ def plan(folder):
         shutil.copy(os.path.join(model, "config.json"), config_only)
         text = run("plan", config_only, "--devices", "1")
         assert "one sequence" in text and "measured" in text and "assumed" in text
+    ultra = json.loads(run("plan", os.path.join(DATA, "projection", "nemotron-3-ultra"), "--devices", "8", "--json"))
+    figures = {f["name"]: f["value"] for f in ultra["figures"]}
+    assert abs(figures["source"] - 2 * 550e9) < 0.01 * 2 * 550e9, figures["source"]  # its name says 550B
+    # 12 attention layers with one of 2 heads of K and V; 48 Mamba layers with 32 of 256 heads and one of 8 groups
+    assert figures["cache per rank, of a token"] == 12 * 2 * 128 * 2
+    assert figures["states per rank, of a sequence"] == 48 * 4 * (3 * (32 * 64 + 2 * 128) + 32 * 64 * 128)
+    assert figures["memory per rank, serving"] > figures["states per rank, of a sequence"] + 8192 * figures["cache per rank, of a token"]
     assert "tpu" in run("plan", config_only, "--device", "tpu", status=2)
     assert "cannot" in run("plan", os.path.join(folder, "nothing"), status=1)
     print("plan: bytes, limits and constants")
