@@ -4,6 +4,7 @@
 #include "jobs/inspect_shards.h"
 #include "jobs/loaded_model.h"
 #include "jobs/open_checkpoint.h"
+#include "model/state_plan.h"
 #include "page/numbers.h"
 #include "parallel/rank_group.h"
 #include "tensor/device.h"
@@ -47,6 +48,7 @@ Result<Model> load_share(const std::string& text, Communicator& ranks, ThreadPoo
     NIBBLE_CHECK(fields.read("prediction", prediction));
     NIBBLE_CHECK(fields.read("ssm_seed", ssm_seed));
     NIBBLE_CHECK(fields.read("most_tokens", most_tokens));
+    NIBBLE_CHECK(fields.all_read().within("what rank 0 loads"));
     NIBBLE_TRY(ModelOptions options, model_options(settings));
     options.prediction = prediction, options.ssm_seed = ssm_seed, options.most_tokens = most_tokens;
     options.ranks = &ranks;
@@ -54,10 +56,18 @@ Result<Model> load_share(const std::string& text, Communicator& ranks, ThreadPoo
     return Model::load(std::move(checkpoint), options, pool).within(path);
 }
 
-Status follow_rank(Communicator& ranks, int threads, const JobHooks& hooks) {
+// `errors`: receives why this rank cannot load a model; may be null.
+Status follow_rank(Communicator& ranks, int threads, const JobHooks& hooks, LoadErrors* errors = nullptr) {
     ThreadPool pool(threads);
-    return follow(ranks, [&](const std::string& text) { return load_share(text, ranks, pool, hooks); });
+    return follow(ranks, [&](const std::string& text) {
+        Result<Model> model = load_share(text, ranks, pool, hooks);
+        if (errors && !model.ok()) errors->set(ranks.rank(), model.error());
+        return model;
+    });
 }
+
+// Limit for a rank that stands still. A process that is not stopped sends a byte every second.
+constexpr std::chrono::seconds most_silence{10};
 
 int threads_of_rank(int ranks) {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(ranks, 1));
@@ -66,13 +76,14 @@ int threads_of_rank(int ranks) {
 std::shared_ptr<RankTeam> team_of_threads(int ranks) {
     std::vector<std::unique_ptr<Communicator>> all = thread_ranks(ranks);
     std::vector<std::thread> followers;
+    const auto errors = std::make_shared<LoadErrors>();
     for (size_t r = 1; r < all.size(); ++r)
-        followers.emplace_back([own = std::move(all[r]), threads = threads_of_rank(ranks)]() mutable {
-            // Rank 0 learns that this rank has ended. It has loaded the same files, and reports what is wrong there.
-            (void)follow_rank(*own, threads, {}).ok();
+        followers.emplace_back([own = std::move(all[r]), threads = threads_of_rank(ranks), errors]() mutable {
+            // Rank 0 learns that this rank has ended, and reports why it could not load a model.
+            (void)follow_rank(*own, threads, {}, errors.get()).ok();
             own.reset();
         });
-    return std::make_shared<RankTeam>(std::move(all[0]), std::move(followers));
+    return std::make_shared<RankTeam>(std::move(all[0]), std::move(followers), errors);
 }
 
 Status check_settings(const ModelSettings& settings) {
@@ -104,7 +115,8 @@ Result<bool> join_ranks(ModelSettings& settings, const std::string& identity, co
     const bool unix_socket = place.address.starts_with("unix:");
     if (settings.threads == 0 && (unix_socket || place.local_size))
         settings.threads = threads_of_rank(unix_socket ? size : *place.local_size);
-    NIBBLE_TRY(std::unique_ptr<RankGroup> group, RankGroup::meet(place, {.identity = identity}));
+    NIBBLE_TRY(std::unique_ptr<RankGroup> group,
+               RankGroup::meet(place, {.identity = identity, .silence = most_silence}));
     if (place.rank == 0) {
         settings.team = std::make_shared<RankTeam>(std::move(group));
         return false;
@@ -122,12 +134,18 @@ Result<std::unique_ptr<LanguageModel>> load_divided(std::shared_ptr<const Checkp
     const int size = settings.tensor_parallel_size;
     NIBBLE_TRY(const ShardText shards, inspect_shards(*checkpoint, size));
     const auto bytes = shards.json.at("bytes").get<std::vector<int64_t>>();
+    NIBBLE_TRY(const ModelConfig model, model_config(*checkpoint));
+    const std::vector<StateLayout> states = planned_states(model, size);
     for (size_t rank = 0; rank < bytes.size(); ++rank)
-        hooks.emit_note(fmt::format("rank {} of {}: {} of weights", rank, size, human_bytes(bytes[rank])));
+        hooks.emit_note(
+            fmt::format("rank {} of {}: {} of weights, {} of cache for a token (BF16), {} of states for a "
+                        "sequence",
+                        rank, size, human_bytes(bytes[rank]), human_bytes(token_bytes(states)),
+                        human_bytes(sequence_bytes(states))));
     std::shared_ptr<RankTeam> team = settings.team ? settings.team : team_of_threads(size);
     const std::string text = text_of(*checkpoint, settings, options);
-    NIBBLE_TRY(auto model, DividedModel::load(std::move(team), text, std::move(checkpoint), options, pool));
-    return std::unique_ptr<LanguageModel>(std::move(model));
+    NIBBLE_TRY(auto loaded, DividedModel::load(std::move(team), text, std::move(checkpoint), options, pool));
+    return std::unique_ptr<LanguageModel>(std::move(loaded));
 }
 
 }  // namespace nibble

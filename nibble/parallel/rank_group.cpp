@@ -171,6 +171,18 @@ struct RankGroup::Transfer {
     bool receiving() const {
         return receives && received < sizeof in_header + (received < sizeof in_header ? 1 : room());
     }
+    // Sends a part of what is left; returns what send() returns.
+    ssize_t send_some(int fd) {
+        constexpr size_t header = sizeof out_header;
+        const char* from = sent < header ? reinterpret_cast<const char*>(&out_header) + sent
+                                         : reinterpret_cast<const char*>(out.data()) + (sent - header);
+        const size_t rest = sent < header ? header - sent : header + out.size() - sent;
+        const ssize_t n = ::send(fd, from, rest, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) sent += static_cast<size_t>(n);
+        return n;
+    }
+    bool done() const { return !sending() && !receiving(); }
+    bool closed = false;  // the other rank closed the connection after the transfer
     size_t room() const { return fixed ? into.size() : in.size(); }
     std::byte* to() { return fixed ? into.data() : in.data(); }
 };
@@ -185,6 +197,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::meet(const RankPlace& place, const
     std::unique_ptr<RankGroup> group(new RankGroup(place.rank, place.size, options));
     if (place.alone()) return group;
     NIBBLE_CHECK(place.rank == 0 ? group->meet_first(place) : group->meet_others(place));
+    if (options.silence.count() > 0) NIBBLE_CHECK(group->begin_beat(place));
     return group;
 }
 
@@ -284,6 +297,49 @@ Status RankGroup::meet_others(const RankPlace& place) {
     return Ok{};
 }
 
+// Connects every other rank with rank 0 a second time.
+Status RankGroup::begin_beat(const RankPlace& place) {
+    const auto end = Clock::now() + options_.meeting;
+    std::vector<RankBeat::Connection> connections;
+    if (rank_ == 0) {
+        NIBBLE_TRY(const HttpUrl url, parse_url(place.address));
+        HttpAddress own;
+        if (!url.address.unix_path.empty())
+            own.unix_path = url.address.unix_path + ".beat";
+        else
+            own.host = own_host(peers_[1].socket.number());
+        NIBBLE_TRY(const int fd, listen_at(own));
+        const Socket listener(fd);
+        const std::string address = to_text(own);
+        const auto* bytes = reinterpret_cast<const std::byte*>(address.data());
+        NIBBLE_CHECK(share({bytes, bytes + address.size()}));
+        std::vector<Socket> of(static_cast<size_t>(size_));
+        for (int missing = size_ - 1; missing > 0;) {
+            Socket one = accepted(fd, end);
+            if (one.number() < 0) return fail("{} of {} ranks did not connect a second time", missing, size_);
+            Heard heard;
+            if (!hear_hello(one.number(), heard, std::min(end, Clock::now() + std::chrono::seconds(10)))) continue;
+            const int rank = heard.hello.rank;
+            if (rank < 1 || rank >= size_ || heard.identity != options_.identity ||
+                of[static_cast<size_t>(rank)].number() >= 0)
+                continue;
+            of[static_cast<size_t>(rank)] = std::move(one);
+            --missing;
+        }
+        if (!own.unix_path.empty()) ::unlink(own.unix_path.c_str());
+        for (int r = 1; r < size_; ++r) connections.push_back({r, of[static_cast<size_t>(r)].give()});
+    } else {
+        NIBBLE_TRY(const RankBytes bytes, share({}));
+        NIBBLE_TRY(const HttpUrl there,
+                   parse_url(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+        NIBBLE_TRY(Socket one, connected(there.address, end));
+        if (!say_hello(one.number(), rank_, size_, options_.identity, "", end)) return ended(0);
+        connections.push_back({0, one.give()});
+    }
+    beat_ = std::make_unique<RankBeat>(std::move(connections), options_.silence);
+    return Ok{};
+}
+
 // Runs all transfers concurrently: two ranks that both send first cannot deadlock.
 Status RankGroup::run(Kind kind, std::vector<Transfer>& transfers, bool waits_long) {
     if (broken_) return *broken_;
@@ -297,7 +353,10 @@ Status RankGroup::run(Kind kind, std::vector<Transfer>& transfers, bool waits_lo
     for (int r = 0; r < size_; ++r) {
         const auto t = std::ranges::find(transfers, r, &Transfer::rank);
         const int fd = peers_[static_cast<size_t>(r)].socket.number();
-        if (fd >= 0 && r != lost && (t == transfers.end() || t->sent == 0 || !t->sending()))
+        if (fd < 0 || r == lost) continue;
+        while (t != transfers.end() && t->sent > 0 && t->sending() && t->send_some(fd) > 0) {
+        }
+        if (t == transfers.end() || t->sent == 0 || !t->sending())
             ::send(fd, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     return done;
@@ -305,6 +364,22 @@ Status RankGroup::run(Kind kind, std::vector<Transfer>& transfers, bool waits_lo
 
 Error RankGroup::ended(int rank) const {
     return fail("rank {} of {} has ended; its own message has the reason", rank, size_);
+}
+
+int RankGroup::noted(int fd) const {
+    std::byte bytes[1 << 16];
+    uint64_t note = 0;
+    const ssize_t n = ::recv(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
+    if (n < static_cast<ssize_t>(sizeof note) || n == static_cast<ssize_t>(sizeof bytes)) return -1;
+    std::memcpy(&note, bytes + n - sizeof note, sizeof note);
+    const uint64_t rank = note & ((uint64_t{1} << kind_shift) - 1);
+    const bool is_note = note >> kind_shift == static_cast<uint8_t>(Kind::lost) && rank < static_cast<uint64_t>(size_);
+    return is_note ? static_cast<int>(rank) : -1;
+}
+
+Error RankGroup::stands_still(int rank) const {
+    return fail("rank {} of {} stands still: it has sent nothing for {} s", rank, size_,
+                options_.silence.count() / 1000);
 }
 
 Status RankGroup::transfer(Kind kind, std::vector<Transfer>& transfers, bool waits_long, int& lost) {
@@ -318,22 +393,33 @@ Status RankGroup::transfer(Kind kind, std::vector<Transfer>& transfers, bool wai
     std::vector<Transfer*> of;
     while (true) {
         waits.clear(), of.clear();
+        int left = 0;  // transfers that are not done
         for (Transfer& t : transfers) {
             const int events = (t.sending() ? POLLOUT : 0) | (t.receiving() ? POLLIN : 0);
-            if (!events) continue;
-            waits.push_back({peers_[static_cast<size_t>(t.rank)].socket.number(), static_cast<short>(events), 0});
+            left += events != 0;
+            if (t.closed) continue;
+            waits.push_back({peers_[static_cast<size_t>(t.rank)].socket.number(),
+                             static_cast<short>(events ? events : POLLRDHUP), 0});
             of.push_back(&t);
         }
-        if (waits.empty()) break;
+        if (left == 0) break;
         if (::poll(waits.data(), waits.size(), 1000) < 0 && errno != EINTR)
             return fail("poll: {}", std::strerror(errno));
         for (size_t i = 0; i < waits.size(); ++i) {
             Transfer& t = *of[i];
             const int fd = waits[i].fd;
             const auto gone = [&] {
-                lost = t.rank;
+                const int told = noted(fd);
+                lost = told < 0 ? t.rank : told;
                 return ended(lost);
             };
+            if (t.done()) {
+                // It may have ended because the job has, or because it found that another rank ended.
+                if (waits[i].revents == 0) continue;
+                if (noted(fd) >= 0) return gone();
+                t.closed = true;
+                continue;
+            }
             if (waits[i].revents & POLLIN) {
                 constexpr size_t header = sizeof t.in_header;
                 char* to = t.received < header ? reinterpret_cast<char*>(&t.in_header) + t.received
@@ -360,14 +446,13 @@ Status RankGroup::transfer(Kind kind, std::vector<Transfer>& transfers, bool wai
                 return gone();
             }
             if (waits[i].revents & POLLOUT) {
-                constexpr size_t header = sizeof t.out_header;
-                const char* from = t.sent < header ? reinterpret_cast<const char*>(&t.out_header) + t.sent
-                                                   : reinterpret_cast<const char*>(t.out.data()) + (t.sent - header);
-                const size_t left = t.sent < header ? header - t.sent : header + t.out.size() - t.sent;
-                const ssize_t n = ::send(fd, from, left, MSG_NOSIGNAL);
+                const ssize_t n = t.send_some(fd);
                 if (n < 0 && errno != EAGAIN && errno != EINTR) return gone();
-                if (n > 0) t.sent += static_cast<size_t>(n);
             }
+        }
+        if (const int still = silent(); still >= 0) {
+            lost = still;
+            return stands_still(still);
         }
         for (const Transfer& t : transfers)
             if (!waits_long && t.receiving() && Clock::now() - t.heard > options_.patience)
@@ -410,8 +495,9 @@ int RankGroup::first_ended() const {
 }
 
 Status RankGroup::alive() const {
-    const int rank = first_ended();
-    return rank < 0 ? Status(Ok{}) : ended(rank);
+    if (const int rank = first_ended(); rank >= 0) return ended(rank);
+    if (const int rank = silent(); rank >= 0) return stands_still(rank);
+    return Ok{};
 }
 
 Result<std::vector<RankBytes>> RankGroup::exchange(std::vector<RankBytes> to) {

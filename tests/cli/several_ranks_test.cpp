@@ -116,6 +116,8 @@ TEST_F(SeveralRanks, TheMemoryOfEveryRankIsPrinted) {
     const Ran two = run(2, "generate " + chat_ + " x --max-tokens 1 --tensor-parallel-size 2");
     EXPECT_THAT(two.errors[0], HasSubstr("rank 0 of 2: "));
     EXPECT_THAT(two.errors[0], HasSubstr("rank 1 of 2: "));
+    // K and V of one head with 8 dimensions in two layers.
+    EXPECT_THAT(two.errors[0], HasSubstr(" of weights, 64 B of cache for a token (BF16), 0 B of states"));
     EXPECT_EQ(two.errors[1], "");
 }
 

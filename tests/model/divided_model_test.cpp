@@ -4,6 +4,7 @@
 #include "model/made_up_model.h"
 #include "model/models.h"
 #include "model/rank_threads.h"
+#include "model/state_plan.h"
 
 #include <gmock/gmock.h>
 
@@ -66,11 +67,25 @@ std::vector<float> all_steps(const LanguageModel& model, const std::vector<std::
     return all;
 }
 
+// Rank 0 has as much as any other: heads are divided evenly in these models.
+void expect_planned(const std::vector<StateLayout>& states, const ModelConfig& config, const ModelOptions& options,
+                    int ranks) {
+    if (options.compute != Compute::bf16 || options.kv || options.ssm_state != SsmStateFormat::f32) return;
+    const std::vector<StateLayout> planned = planned_states(config, ranks);
+    ASSERT_LE(planned.size(), states.size());
+    for (size_t b = 0; b < planned.size(); ++b) {
+        EXPECT_EQ(planned[b].page_bytes, states[b].page_bytes) << "block " << b;
+        EXPECT_EQ(planned[b].window, states[b].window) << "block " << b;
+        EXPECT_EQ(planned[b].floats, states[b].floats) << "block " << b;
+    }
+}
+
 void expect_equal_on_ranks(const std::shared_ptr<const Checkpoint>& checkpoint, const ModelOptions& options,
                            const std::vector<std::vector<int32_t>>& texts, std::span<const int> degrees) {
     ThreadPool pool(2);
     const auto alone = Model::load(checkpoint, options, pool);
     ASSERT_TRUE(alone.ok()) << alone.error().message();
+    expect_planned(alone->states(), alone->config(), options, 1);
     const std::vector<float> expected = all_steps(*alone, texts);
     for (const int ranks : degrees) {
         SCOPED_TRACE(fmt::format("{} ranks", ranks));
@@ -78,6 +93,7 @@ void expect_equal_on_ranks(const std::shared_ptr<const Checkpoint>& checkpoint, 
         {
             const auto model = team.load();
             ASSERT_TRUE(model.ok()) << model.error().message();
+            expect_planned((*model)->states(), (*model)->config(), options, ranks);
             const std::vector<float> got = all_steps(**model, texts);
             ASSERT_EQ(got.size(), expected.size());
             EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
@@ -232,6 +248,26 @@ TEST(DividedModel, ADegreeThatDoesNotFitNamesThoseThatDo) {
     ASSERT_FALSE(model.ok());
     EXPECT_THAT(model.error().message(), HasSubstr("7 ranks: "));
     EXPECT_THAT(model.error().message(), HasSubstr("numbers of ranks that work, up to 64: 1, "));
+}
+
+// A rank that is a thread prints nothing: rank 0 says why it could not load.
+TEST(DividedModel, ARankThatIsAThreadSaysWhyItCannotLoad) {
+    auto all = thread_ranks(2);
+    const auto errors = std::make_shared<LoadErrors>();
+    std::vector<std::thread> followers;
+    followers.emplace_back([own = std::move(all[1]), errors]() mutable {
+        (void)follow(*own, [&](const std::string&) -> Result<Model> {
+            errors->set(own->rank(), fail("weights.safetensors: no such file"));
+            return fail("weights.safetensors: no such file");
+        }).ok();
+        own.reset();
+    });
+    const auto team = std::make_shared<RankTeam>(std::move(all[0]), std::move(followers), errors);
+    ThreadPool pool(1);
+    const auto model =
+        DividedModel::load(team, "", open_checkpoint(test_data("golden/models/llama")), ModelOptions{}, pool);
+    ASSERT_FALSE(model.ok());
+    EXPECT_EQ(model.error().message(), "rank 1: weights.safetensors: no such file");
 }
 
 // A step that fails because of its inputs fails on every rank, and the next one runs.

@@ -136,6 +136,36 @@ TEST(RankMeetings, SilenceIsBoundedToo) {
     EXPECT_EQ(said[0], "rank 1 of 2 has sent nothing for 0 s");
 }
 
+// Ranks that only compute for long do not stand still.
+TEST(RankMeetings, ARankThatComputesForLongDoesNotStandStill) {
+    for (const bool tcp : {false, true}) {
+        test::TempDir dir;
+        const auto said = run_ranks(
+            3, tcp ? "127.0.0.1:" + std::to_string(20000 + ::getpid() % 20000) : "unix:" + (dir / "meet").string(),
+            [](RankGroup& g) -> Status {
+                if (g.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+                NIBBLE_CHECK(g.alive());
+                NIBBLE_CHECK(g.gather({}));
+                return Ok{};
+            },
+            [](int) { return RankGroup::Options{.silence = std::chrono::milliseconds(500)}; });
+        for (const std::string& one : said) EXPECT_EQ(one, "");
+    }
+}
+
+// The other end of rank 1 ends, that of rank 2 sends nothing.
+TEST(RankBeats, ARankThatStandsStillIsFound) {
+    int ended[2], still[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ended), 0);
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, still), 0);
+    ::close(ended[1]);
+    const RankBeat beat({{1, ended[0]}, {2, still[0]}}, std::chrono::milliseconds(300));
+    EXPECT_EQ(beat.silent(), -1);
+    for (int i = 0; i < 1000 && beat.silent() < 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(beat.silent(), 2);
+    ::close(still[1]);
+}
+
 // Another program that connects to the port is not taken for a rank.
 TEST(RankMeetings, StrangersDoNotDisturb) {
     test::TempDir dir;

@@ -68,8 +68,19 @@ private:
     int32_t number_;
 };
 
-RankTeam::RankTeam(std::unique_ptr<Communicator> ranks, std::vector<std::thread> followers)
-    : ranks_(std::move(ranks)), followers_(std::move(followers)) {}
+void LoadErrors::set(int rank, Error error) {
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = std::move(error).within(fmt::format("rank {}", rank));
+}
+
+std::optional<Error> LoadErrors::first() const {
+    const std::lock_guard lock(mutex_);
+    return first_;
+}
+
+RankTeam::RankTeam(std::unique_ptr<Communicator> ranks, std::vector<std::thread> followers,
+                   std::shared_ptr<const LoadErrors> errors)
+    : ranks_(std::move(ranks)), followers_(std::move(followers)), errors_(std::move(errors)) {}
 
 RankTeam::~RankTeam() {
     // If it cannot be sent, the others have ended.
@@ -91,7 +102,11 @@ Result<std::unique_ptr<DividedModel>> DividedModel::load(std::shared_ptr<RankTea
     ModelOptions shared = options;
     shared.ranks = &team->ranks();
     Result<Model> model = Model::load(std::move(checkpoint), shared, pool);
-    NIBBLE_CHECK(agree(team->ranks(), model.ok() ? Status(Ok{}) : Status(model.error()), "could not load the model"));
+    const Status all =
+        agree(team->ranks(), model.ok() ? Status(Ok{}) : Status(model.error()), "could not load the model");
+    if (model.ok() && !all.ok())
+        if (const std::optional<Error> reason = team->load_error()) return *reason;
+    NIBBLE_CHECK(all);
     return std::unique_ptr<DividedModel>(new DividedModel(std::move(team), number, *std::move(model)));
 }
 

@@ -6,15 +6,29 @@
 #include "model/step_record.h"
 
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <thread>
 
 namespace nibble {
 
+// Why ranks that are threads could not load a model: rank 0 reports it, because they print nothing.
+class LoadErrors {
+public:
+    void set(int rank, Error error);
+    std::optional<Error> first() const;  // names the rank
+
+private:
+    mutable std::mutex mutex_;
+    std::optional<Error> first_;
+};
+
 // The connection of rank 0 to the other ranks.
 class RankTeam {
 public:
-    // `followers`: threads of this process that are the other ranks.
-    explicit RankTeam(std::unique_ptr<Communicator> ranks, std::vector<std::thread> followers = {});
+    // `followers`: threads of this process that are the other ranks. `errors`: those of the threads; may be null.
+    explicit RankTeam(std::unique_ptr<Communicator> ranks, std::vector<std::thread> followers = {},
+                      std::shared_ptr<const LoadErrors> errors = nullptr);
     // Ends follow() on the other ranks, and waits for those of this process.
     ~RankTeam();
     RankTeam(const RankTeam&) = delete;
@@ -24,10 +38,12 @@ public:
     // Numbers and sends a record.
     Status send(StepRecord record);
     int32_t next_model() { return next_model_++; }
+    std::optional<Error> load_error() const { return errors_ ? errors_->first() : std::nullopt; }
 
 private:
     std::unique_ptr<Communicator> ranks_;
     std::vector<std::thread> followers_;
+    std::shared_ptr<const LoadErrors> errors_;
     int64_t number_ = 0;
     int32_t next_model_ = 0;
 };
