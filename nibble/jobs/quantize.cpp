@@ -207,12 +207,19 @@ QuantizeReport written_report(const Plan& plan, QuantReport made) {
     return out;
 }
 
+// Removes what a process left that was killed after it had published the output. Nothing else is removed: the error of
+// check() is that the output exists, or that a process works there.
+void remove_leftovers(const std::string& out) {
+    remove_rank_folder(out);
+    (void)WorkFolder::check(out, ExportMode::resume, 0).ok();
+}
+
 // Joins the other ranks. Returns null if they have finished the job.
 Result<std::unique_ptr<RankJob>> join_ranks(const QuantizeOptions& options, const RankPlace& place,
                                             const JobIdentity& facts, const JobHooks& hooks) {
     if (is_finished_output(options.out)) {
         if (made_by_this_command(options)) {
-            remove_rank_folder(options.out);
+            remove_leftovers(options.out);
             return std::unique_ptr<RankJob>();
         }
         return fail(ErrorKind::file, "{}: exists already; remove it or choose another output", options.out);
@@ -224,8 +231,7 @@ Result<std::unique_ptr<RankJob>> join_ranks(const QuantizeOptions& options, cons
 Result<bool> work_with_ranks(RankJob& ranks, const QuantizeOptions& options, const Checkpoint& source, const Plan& plan,
                              const JobOptions& job, const ExportSpec& spec, ThreadPool& pool) {
     NIBBLE_TRY(const bool last, ranks.work(source, plan, job, spec, pool));
-    // The rank that published the output may have been killed before it removed this folder.
-    if (!last) remove_rank_folder(options.out);
+    if (!last) remove_leftovers(options.out);
     return last;
 }
 
@@ -272,7 +278,7 @@ Result<QuantizeReport> quantize_job(const QuantizeOptions& given_options, const 
     options.resume |= !place.alone();  // ranks start at different times, so every one continues what it finds
     if (made_by_this_command(options)) {
         hooks.emit_note(fmt::format("{}: already written by this command", options.out));
-        remove_rank_folder(options.out);  // the folder of a rank that was killed after it had published
+        remove_leftovers(options.out);
         return report_without_text(QuantizeReport::Outcome::made_before);
     }
     NIBBLE_TRY(QuantizeSettings settings, read_settings(options));

@@ -153,7 +153,8 @@ def calibrated(runs, everything):
             for ranks in (2, 3, 4) if everything else (3,):
                 place = runs.place("ranks")
                 processes = [runs.start(place, rank, ranks, arguments) for rank in range(ranks)]
-                if rng.random() < 0.5:
+                struck = rng.random() < 0.5
+                if struck:
                     time.sleep(rng.uniform(0.1, 0.6))
                     processes[-1].send_signal(signal.SIGKILL)
                     killed += 1
@@ -161,6 +162,8 @@ def calibrated(runs, everything):
                     runs.end(process, 0, 1, -signal.SIGKILL)
                 if not os.path.exists(os.path.join(place, "out")):  # the rank was killed before the ranks had met
                     runs.together(place, ranks, arguments)
+                elif struck:  # finds the output, and removes what a rank left that was killed after it was published
+                    runs.end(runs.start(place, 0, 2, arguments), 0)
                 runs.same(place, expected, f"{name}, {recipe}, {ranks} ranks")
     print(f"{len(names)} families, calibrated, {killed} ranks killed: the bytes of one process")
 
@@ -235,6 +238,13 @@ def faults(runs, source):
                 runs.same(place, expected, f"{what} at call {n}")
             assert struck >= 4, f"{what}: only {struck} ranks were struck"
         print("a full disk or a kill at any call of one rank: the others finish")
+
+    place = runs.place("left")
+    runs.together(place, 2, arguments)
+    with open(os.path.join(place, "out.partial.lock"), "w") as file:
+        file.write("1")  # as a rank leaves it that is killed after it has published
+    runs.end(runs.start(place, 0, 2, arguments), 0)
+    runs.same(place, expected, "a lock file of a killed rank")
 
     for _ in range(20):
         place = runs.place("slow")
