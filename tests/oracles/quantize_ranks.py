@@ -242,7 +242,7 @@ def faults(runs, source):
     place = runs.place("left")
     runs.together(place, 2, arguments)
     with open(os.path.join(place, "out.partial.lock"), "w") as file:
-        file.write("1")  # as a rank leaves it that is killed after it has published
+        file.write("1")  # a rank that is killed after it has published leaves this file
     runs.end(runs.start(place, 0, 2, arguments), 0)
     runs.same(place, expected, "a lock file of a killed rank")
 
